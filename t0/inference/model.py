@@ -107,7 +107,7 @@ class Generator:
 
         Args:
           inputs: int [B, L], 0 is padding; B is a multiple of `replicas`.
-          limits: int [B], the most tokens to predict; a row with 0 is not computed on.
+          limits: int [B], the most tokens to predict; 0 for a row that only fills the batch.
           draws: float [B, T], uniform from 0 to below 1; read only where tokens are drawn. T is
             the most tokens of any row.
 

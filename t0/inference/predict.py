@@ -156,4 +156,5 @@ def _batch_size(job: Job, replicas: int) -> int:
 def _share(job: Job) -> int | None:
     """Returns how many examples this shard has, None if that is not known."""
     total, settings = job.examples.total, job.settings
-    return None if total is None else len(range(settings.shard_id, total, settings.num_shards))
+    # A count of none is of a source that has not looked.
+    return len(range(settings.shard_id, total, settings.num_shards)) if total else None
