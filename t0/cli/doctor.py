@@ -237,7 +237,7 @@ def _render_surroundings(report: dict[str, Any]) -> Iterator[str]:
     if not report["data"]:
         yield _line("data", "no folder (T0_DATA_DIR is not set); the Hugging Face hub is asked")
     for row in report["data"]:
-        for label, words in zip(("data", ""), _data_words(row), strict=False):
+        for label, words in zip(("data", "", ""), _data_words(row), strict=False):
             yield _line(label, words)
     devices = report["devices"]
     yield _line("devices", _cpu_words(devices))
@@ -263,7 +263,8 @@ def _vocabulary_words(vocabulary: dict[str, Any]) -> str:
 def _data_words(row: dict[str, Any]) -> Iterator[str]:
     names = ", ".join(row["datasets"])
     count = len(row["datasets"])
-    yield textwrap.shorten(f"{row['path']}: {count} datasets: {names}", WIDTH, placeholder=" ...")
+    yield row["path"]  # in full, to be copied
+    yield textwrap.shorten(f"{count} datasets: {names}", WIDTH, placeholder=" ...")
     if row["own_prompts"]:
         own = ", ".join(f"{name} ({count})" for name, count in row["own_prompts"].items())
         yield textwrap.shorten(f"own prompts: {own}", WIDTH, placeholder=" ...")
