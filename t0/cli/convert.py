@@ -6,6 +6,7 @@ t0 convert --check /models/t0_3b /models/t0_3b_mtf --text "Is it? ||| yes" --voc
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 from t0.checkpoints import FORMATS, Options
@@ -81,7 +82,12 @@ def _convert(args: argparse.Namespace) -> int:
         gzip_level=args.gzip_level,
     )
     report = convert(
-        args.source, args.destination, to=args.to, options=options, checksums=args.table
+        args.source,
+        args.destination,
+        to=args.to,
+        options=options,
+        checksums=args.table,
+        progress=sys.stderr.isatty(),
     )
     print_report(report, table=args.table)
     return 0

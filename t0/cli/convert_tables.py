@@ -44,7 +44,7 @@ def check(args: argparse.Namespace) -> int:
     """
     from t0.checkpoints.compare import compare
 
-    comparison = compare(args.source, args.destination)
+    comparison = compare(args.source, args.destination, progress=sys.stderr.isatty())
     wrong = [row for row in comparison.rows if row.verdict != "same"]
     shown = comparison.rows if args.table else wrong[:_SHOWN]
     for row in shown:

@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import seqio
 
 from t0.errors import UserError, unknown_name
+from t0.sources import data_dirs
 from t0.tasks.records import RecordSource
 
 # The records of a task whose targets are measured before a run: a second's work.
 MEASURED = 10_000
+# The subfolders of a data folder that become tasks, named after them.
+RECIPES = ("text", "sni", "qa", "mt")
 
 
 def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
@@ -21,9 +24,15 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
     """
     names = [*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()]
     if name not in names:
-        raise unknown_name(
-            "mixture or task", name, names, "List them with: t0 tasks (is --module_import right?)"
-        )
+        more = "List them with: t0 tasks (is --module_import right?)"
+        kind = name.partition("_")[0]
+        if kind in RECIPES:
+            folders = ", ".join(map(str, data_dirs())) or "none"
+            more = (
+                f"{kind}_* are tasks of t0.recipes, made of a folder {kind}/ in a data folder; the "
+                f"data folders (--data_dir or T0_DATA_DIR): {folders}"
+            )
+        raise unknown_name("mixture or task", name, names, more)
     return seqio.get_mixture_or_task(name)
 
 

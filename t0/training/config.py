@@ -111,7 +111,7 @@ def parse(
         )
     given = set(_macro_names()) - before
     met = () if skip_all_unknown else tuple(sorted(skip.met))
-    unread = {name for name in given - macros_read() - READ_BY_CODE if not _is_mark(name)}
+    unread = {name for name in given - macros_read() - READ_BY_CODE if not _is_wiring(name)}
     return Config(met, tuple(sorted(unread)), (DEFAULTS, *files), tuple(gin_params))
 
 
@@ -184,9 +184,13 @@ def _macro_names() -> Iterator[str]:
     return (scope for scope, selector in gin_config._CONFIG if selector == "gin.macro")
 
 
-def _is_mark(name: str) -> bool:
-    """Whether a macro is only marked as required."""
-    return repr(gin_config._CONFIG[name, "gin.macro"]["value"]) == "%gin.REQUIRED"
+def _is_wiring(name: str) -> bool:
+    """Whether a macro has no value of its own: it is marked as required, or is another's alias.
+
+    The operative config of a fine-tuning has INITIAL_CHECKPOINT_PATH = %INIT_CHECKPOINT, which an
+    evaluation does not read.
+    """
+    return repr(gin_config._CONFIG[name, "gin.macro"]["value"]).startswith("%")
 
 
 def macros_read() -> set[str]:

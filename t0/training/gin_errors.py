@@ -38,6 +38,12 @@ def explained(folders: Sequence[str] = (), params: Sequence[str] = ()) -> Iterat
     """
     try:
         yield
+    except RecursionError as error:
+        raise UserError(
+            "the gin files include each other without end. A file is looked for in the working "
+            "directory first: if one there has the name of a file that it includes, or that this "
+            "one includes in turn, such as eval.gin, rename it."
+        ) from error
     except (ValueError, OSError, ImportError, SyntaxError, TypeError, tokenize.TokenError) as error:
         raise UserError(explain(error, folders, params)) from error
 

@@ -32,6 +32,19 @@ def test_nearest_names_are_offered():
         checks.known_mixture("kinda")
 
 
+@pytest.mark.parametrize("kind", checks.RECIPES)
+def test_folder_that_would_make_a_task_is_named(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("T0_DATA_DIR", str(tmp_path))
+    with pytest.raises(UserError, match=rf"made of a folder {kind}/ in .*: {tmp_path}$"):
+        checks.known_mixture(f"{kind}_en_de")
+
+
+def test_every_recipe_has_its_folder_named():
+    from seqio_tasks import recipes
+
+    assert tuple(recipes.KINDS) == checks.RECIPES
+
+
 def require(name, **settings):
     checks.require_cached(name, function="mesh_train_dataset_fn", settings=settings)
 

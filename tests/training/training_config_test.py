@@ -60,9 +60,19 @@ def test_findings_are_a_line_each(tmp_path, capsys):
     ]
 
 
+def test_file_that_hides_one_that_it_includes(tmp_path, monkeypatch):
+    # runs/eval.gin includes T5's eval.gin, and the working directory is looked in first.
+    (tmp_path / "eval.gin").write_text("include 'runs/eval.gin'\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"include each other without end\..*rename it"):
+        config.parse(["eval.gin"], [])
+
+
 def test_macro_that_is_read_is_not_reported():
     params = ["a = 3", "b = %a", "Unitransformer.d_model = %b", "c = 1", "run.mesh_devices = [%c]"]
     assert config.parse([], params).unread_macros == ()
+    # Nor is another name for a macro, as the operative config of a fine-tuning has it.
+    assert config.parse([], ["a = 3", "b = %a"]).unread_macros == ()
     # T5's code asks for this one by name.
     assert config.parse([], ["MIXTURE_NAME = 'x'"]).unread_macros == ()
 

@@ -102,6 +102,11 @@ def test_closest_checkpoint_is_said(tmp_path):
         "no checkpoint of step 1,112,200: the closest, 60, is taken"
     ]
     assert evaluate(tmp_path, "eval_checkpoint_step = -1") == []
+    save(tmp_path, 80)
+    assert evaluate(tmp_path, "eval_checkpoint_step = [60, 81, 90]") == [
+        "no checkpoint of step 81: the closest, 80, is taken",
+        "no checkpoint of step 90: the closest, 80, is taken",
+    ]
 
 
 def test_waiting_without_end_is_said(tmp_path):

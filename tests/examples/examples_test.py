@@ -1,0 +1,211 @@
+"""The examples: each has its parts, its commands resolve, and (slow) each runs with few steps."""
+
+import json
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import small_data  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+COMMANDS = ("seqio_cache_tasks", "t5_mesh_transformer", "t0")
+NO_PLOT = {"infer"}  # it trains nothing
+NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/run.sh"))
+
+# What is appended to each command to make it short, and the example whose model it needs.
+VALIDATED = ["--gin.EVAL_PERIOD=2", "--gin.EVAL_STEPS=1"]
+FEW_STEPS = {
+    "pretrain": (["--gin.TRAIN_STEPS=4", *VALIDATED], None),
+    "prefix_lm": (["--finetune_steps=4", *VALIDATED], "pretrain"),
+    "budget": (["--gin.TRAIN_STEPS=4", *VALIDATED], None),
+    "t0_finetune": (["--finetune_steps=4"], "pretrain"),
+    "own_prompts": (["--gin.TRAIN_STEPS=4", *VALIDATED], None),
+    "sni": (["--finetune_steps=4"], "pretrain"),
+    "qa": (["--finetune_steps=4", *VALIDATED], "pretrain"),
+    "translation": (["--finetune_steps=4", *VALIDATED], "pretrain"),
+    "infer": (["--gin.BATCH_SIZE=2"], "own_prompts"),
+}
+RANKED = {"t0_finetune": 5, "own_prompts": 2}  # tasks
+DECODED = {  # what is evaluated, its metric, its number of examples in the small data
+    "sni": ("sni_def_pos_2", "rougeL", 22),
+    "qa": ("qa_squad", "f1", 200),
+    "translation": ("short_en_de", "bleu", 50),
+}
+
+
+def command_of(name):
+    """The one command that the example's README names: the first indented line."""
+    text = (EXAMPLES / name / "README.md").read_text(encoding="utf-8")
+    return re.search(r"^    (.*)$", text, re.M)[1]
+
+
+def test_every_example_is_tested_and_listed():
+    folders = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
+    assert folders == NAMES == sorted(FEW_STEPS)
+    listed = re.findall(r"^\| \[(\w+)\]\(\1/README\.md\) ", _text(EXAMPLES / "README.md"), re.M)
+    assert sorted(listed) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parts(name):
+    folder = EXAMPLES / name
+    data = "" if re.search(r"\bDATA\b", _text(folder / "run.sh")) is None else "DATA=data "
+    assert command_of(name) == f"{data}examples/{name}/run.sh"
+    assert os.access(folder / "run.sh", os.X_OK)
+    assert "](plot.png)" in _text(folder / "README.md") or name in NO_PLOT
+    for picture in folder.glob("*.png"):
+        content = picture.read_bytes()
+        assert content.startswith(b"\x89PNG")
+        assert len(content) < 80_000
+    assert (folder / "plot.png").exists() == (name not in NO_PLOT)
+    needed = FEW_STEPS[name][1]
+    assert needed is None or f"](../{needed}/README.md)" in _text(folder / "README.md")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_script_is_plain(name):
+    logic = r"^\s*(if|for|while|case|until|function)\b|\|\||&&"
+    assert not re.search(logic, _text(EXAMPLES / name / "run.sh"), re.M)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_command_lines_resolve(name, tmp_path, monkeypatch, empty_gin, clean_registries):
+    import gin
+
+    from t0.cli import mesh_flags
+    from t0.training import config, macros
+
+    monkeypatch.syspath_prepend(str(EXAMPLES / name))
+    called = _called(name, tmp_path)
+    assert [words[0] for words in called][-1] in ("t0", "seqio_cache_tasks")
+    steps = []
+    for _, *words in (words for words in called if words[0] == "t5_mesh_transformer"):
+        # A trained model's configuration stands for its model here.
+        words = [re.sub(r"=.*operative_config", "=models/t5.1.1.mini", word) for word in words]
+        flags = mesh_flags.parse(["t5_mesh_transformer", *words])
+        gin.clear_config()
+        parsed = config.parse(
+            flags.gin_file, flags.gin_param or [], location_prefixes=mesh_flags.gin_folders(flags)
+        )
+        macros.check_required(parsed, but=mesh_flags.macros_said(flags))
+        assert not parsed.unread_macros
+        assert not parsed.deprecated
+        if flags.finetune_steps is None and macros.defined("TRAIN_STEPS"):
+            steps.append(macros.literal("%TRAIN_STEPS"))
+        else:
+            steps.append(flags.finetune_steps)
+    # What is appended to the command reaches the training, the first to run.
+    assert steps[0] == (4 if name != "infer" else None)
+
+
+def _called(name, tmp_path):
+    """Runs the example with programs that only note what they were called with."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for command in COMMANDS:
+        program = programs / command
+        program.write_text(f'#!/bin/sh\nprintf "%s\\n" {command} "$@" "" >> "{tmp_path}/called"\n')
+        program.chmod(0o755)
+    _run(name, tmp_path, path=programs, flags=FEW_STEPS[name][0]).check_returncode()
+    blocks = (tmp_path / "called").read_text().strip().split("\n\n")
+    return [block.split("\n") for block in blocks]
+
+
+def _run(name, folder, *, path, flags=()):
+    """Runs the README's command in a folder that has examples/ and data/, as a user would."""
+    if not (folder / "examples").exists():
+        (folder / "examples").symlink_to(EXAMPLES)
+    environment = {**os.environ, "PATH": f"{path}{os.pathsep}{os.environ['PATH']}"}
+    line = f"{command_of(name)} {shlex.join(flags)}"
+    return subprocess.run(
+        ["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True
+    )
+
+
+def _text(path):
+    return path.read_text(encoding="utf-8")
+
+
+def test_without_data_the_message_says_what_is_missing(tmp_path):
+    done = subprocess.run([EXAMPLES / "qa" / "run.sh"], capture_output=True, text=True, env={})
+    assert done.returncode != 0
+    assert "DATA: names the folder with qa/ and t5.spiece.model" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Runs examples in one folder, each once, those that it needs before it."""
+    folder = tmp_path_factory.mktemp("examples")
+    small_data.lay_out(folder / "data")
+    done = {}
+
+    def run(name):
+        flags, needed = FEW_STEPS[name]
+        if needed:
+            run(needed)
+        if name not in done:
+            done[name] = _run(name, folder, path=Path(sys.executable).parent, flags=flags)
+        assert done[name].returncode == 0, done[name].stdout + done[name].stderr
+        return folder / "examples_out" / name
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "infer"])
+def test_training_and_its_report(ran, name):
+    out = ran(name)
+    records = [json.loads(line) for line in (out / "model" / "metrics.jsonl").open()]
+    losses = [record["loss"] for record in records if "loss" in record]
+    assert losses
+    assert all(0 < loss < 20 and math.isfinite(loss) for loss in losses)
+    held_out = [r for r in records if "validation_loss_per_token" in r]
+    assert bool(held_out) == (VALIDATED[0] in FEW_STEPS[name][0])
+    assert records[-1]["step"] - records[0]["step"] <= 4
+    assert list((out / "model").glob("model.ckpt-*.index"))
+    assert "Training curves" in _text(out / "report" / "report.html")
+    assert (out / "report" / "training.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RANKED)
+def test_ranked_answers(ran, name):
+    out = ran(name)
+    (results,) = (out / "eval").glob("results_*.json")
+    tasks = json.loads(results.read_text())["tasks"]
+    assert len(tasks) == RANKED[name]
+    for entry in tasks.values():
+        assert entry["examples"] >= 20
+        assert 0 <= entry["metrics"]["accuracy"] <= 100
+    assert (out / "report" / "accuracy.png").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DECODED)
+def test_decoded_answers(ran, name):
+    task, metric, count = DECODED[name]
+    results = max((ran(name) / "eval").glob("decoded_*.json"))  # one, or the best and the last
+    entry = json.loads(results.read_text())["tasks"][task]
+    assert entry["examples"] == count
+    assert 0 <= entry["metrics"][metric] <= 100
+    assert (results.parent / entry["predictions"]).is_file()
+
+
+@pytest.mark.slow
+def test_predictions_and_conversion(ran):
+    out = ran("infer")
+    inputs = _text(EXAMPLES / "infer" / "inputs.txt").splitlines()
+    for search in ("greedy", "beam"):
+        (predictions,) = (out / search).glob("*.jsonl")
+        found = [json.loads(line) for line in predictions.open()]
+        assert [line["inputs"] for line in found] == inputs
+        assert all(line["score"] < 0 for line in found)
+    assert (out / "huggingface" / "model.safetensors").exists()

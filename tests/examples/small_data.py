@@ -1,0 +1,40 @@
+"""A folder laid out as the examples want DATA, with a few made-up rows for each of them."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "sources"))
+import tiny_recipes  # noqa: E402
+
+TICKETS = ROOT / "examples" / "own_prompts" / "data"
+
+
+def lay_out(folder):
+    """Writes text/, sni/, qa/squad/, mt/, T0's datasets and the vocabulary into `folder`."""
+    write = tiny_recipes.write_lines
+    tiny_recipes.lay_out_sni(folder / "sni")
+    for split in ("train", "validation"):
+        texts = _texts(split)
+        write(folder / "text" / f"{split}.jsonl", [{"text": " ".join(texts)}] * 4)
+        questions = [{**tiny_recipes.SQUAD_ROW, "id": f"q{number}"} for number in range(250)]
+        write(folder / "qa" / "squad" / f"{split}.jsonl", questions)
+    write(folder / "mt" / "train.jsonl", [*tiny_recipes.PAIRS] * 1000)
+    reviews = [{"text": text, "label": number % 2} for number, text in enumerate(_texts("train"))]
+    for split in ("train", "test"):
+        write(folder / "rotten_tomatoes" / "default" / f"{split}.jsonl", reviews[:40])
+        questions = [
+            {"text": text, "label-coarse": number % 6, "label-fine": number % 47}
+            for number, text in enumerate(_texts("train")[:40])
+        ]
+        write(folder / "trec" / "default" / f"{split}.jsonl", questions)
+    news = [{"text": text, "label": number % 4} for number, text in enumerate(_texts("train")[:20])]
+    write(folder / "ag_news" / "default" / "test.jsonl", news)
+    shutil.copy(TICKETS / "tickets.model", folder / "t5.spiece.model")
+
+
+def _texts(split):
+    lines = (TICKETS / "tickets" / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["text"] for line in lines]
