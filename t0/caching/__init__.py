@@ -15,8 +15,9 @@ A plan decides what is written (`plan`), a runner obeys it (`local`: processes o
     )
 
 Two engines make the records. Tasks of prompts with T0's own preprocessors go through `ranges`,
-which needs no TensorFlow: `compiled` tells them and cuts their datasets into ranges of rows, and
-`merge` joins what the ranges gave. All other SeqIO tasks go through `worker`, a split at a time.
+which needs no TensorFlow: `compiled` tells them and cuts their datasets into ranges of rows. All
+other SeqIO tasks go through `worker`, a shard of their source at a time: `general` plans that.
+Either writes parts, of which `ledger` keeps account and which `merge` joins.
 
 Assumes that the tasks' modules can be imported by name in every process. The modules that import
 SeqIO apply `t0.compat` themselves, so that importing this package, or a worker of `ranges`, does

@@ -4,9 +4,9 @@
                                pipeline_options=["--runner=FlinkRunner"], run_dir="gs://b/c/run"):
         ...
 
-Every range of rows is one element, and every split of another SeqIO task. What a range tells goes
-through a GroupByKey to the step that joins a split's parts; the records themselves go through the
-output directory, as parts. A worker leaves a split's outcome as a file in `run_dir`, which the
+Every range of rows is one element, and every run of source shards. What its part tells goes through
+a GroupByKey to the step that joins a split's parts; the records themselves go through the output
+directory, as parts. A worker leaves a split's outcome as a file in `run_dir`, which the
 program that started the pipeline reads at the end; so nothing depends on where the workers are, as
 long as they can write to the output directory and read the data.
 
@@ -17,7 +17,6 @@ import dataclasses
 import hashlib
 import json
 import posixpath
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,10 +24,11 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from t0.caching import layout
-from t0.caching.ledger import Ledger, conclude, execute
-from t0.caching.local import RangeWorker, SplitWorker
+from t0.caching.ledger import Ledger, Told, conclude, execute
+from t0.caching.local import RangeWorker, ShardWorker
 from t0.caching.merge import Merge, Target
 from t0.caching.ranges import Range
+from t0.caching.source_shards import ShardRun
 from t0.caching.unit import Options, Outcome, Setup, Unit
 from t0.errors import UserError
 
@@ -55,21 +55,21 @@ def run_on_beam(
     begun = list(ledger.begin())
     early = [job for job in begun if isinstance(job, Outcome)]
     yield from early
-    ranges = [job for job in begun if isinstance(job, Range)]
     done = {outcome.unit for outcome in early}
+    light, heavy = ([job for job in begun if isinstance(job, kind)] for kind in (Range, ShardRun))
+    by_rows = RangeWorker(work.model, tuple(setup.data_dir))
+    by_shards = ShardWorker(options, setup, own_process=False)
     try:
         with beam.Pipeline(options=PipelineOptions(list(pipeline_options))) as pipeline:
-            if work.targets:
-                start = RangeWorker(*work.model, tuple(setup.data_dir))
-                told = _spread(pipeline, "ranges", ranges) | beam.ParDo(_Render(start))
-                known = pipeline | "parts of earlier runs" >> beam.Create(list(ledger.known()))
-                joins = _Join(work.targets, options, ledger.parts_dir, run_dir)
-                _ = (told, known) | beam.Flatten() | beam.GroupByKey() | beam.ParDo(joins)
-            if work.others:
-                start = SplitWorker(options, setup, own_process=False)
-                _ = _spread(pipeline, "splits", work.others) | beam.ParDo(_Cache(start, run_dir))
-        wanted = [unit for unit in (*work.targets, *work.others) if unit not in done]
-        yield from _outcomes(wanted, run_dir)
+            known = pipeline | "parts of earlier runs" >> beam.Create(list(ledger.known()))
+            told = [
+                _spread(pipeline, name, jobs) | f"make {name}" >> beam.ParDo(_Make(start))
+                for name, jobs, start in (("ranges", light, by_rows), ("shards", heavy, by_shards))
+                if jobs
+            ]
+            joins = _Join(work.targets, options, ledger.parts_dir, run_dir)
+            _ = (*told, known) | beam.Flatten() | beam.GroupByKey() | beam.ParDo(joins)
+        yield from _outcomes([unit for unit in work.targets if unit not in done], run_dir)
     finally:
         layout.remove(run_dir)
 
@@ -78,22 +78,19 @@ def _spread(pipeline: beam.Pipeline, name: str, elements: Iterable[Any]) -> beam
     return pipeline | name >> beam.Create(list(elements)) | f"spread {name}" >> beam.Reshuffle()
 
 
-class _Render(beam.DoFn):
-    """Range -> (unit as text, (first row, what its part tells or why there is none))."""
+class _Make(beam.DoFn):
+    """Range or run of shards -> (unit as text, (start, what its part tells)) of each output."""
 
-    def __init__(self, start: RangeWorker) -> None:
+    def __init__(self, start: RangeWorker | ShardWorker) -> None:
         self._start = start
 
     def setup(self) -> None:
         self._execute = self._start()
 
-    def process(self, element: Range) -> Iterator[tuple[str, tuple[int, Any]]]:
-        made = self._execute(element, lambda told: None)
-        if made.trace:
-            print(made.trace, file=sys.stderr)
+    def process(self, element: Range | ShardRun) -> Iterator[tuple[str, tuple[int, Told]]]:
+        told = self._execute(element, lambda told: None)
         for output in element.outputs:
-            told = made.told.get(output.unit.task, made.fault)
-            yield str(output.unit), (element.start, told)
+            yield str(output.unit), (element.start, told[output.unit.task])
 
 
 class _Join(beam.DoFn):
@@ -109,24 +106,10 @@ class _Join(beam.DoFn):
 
     def process(self, element: tuple[str, Iterable[tuple[int, Any]]]) -> None:
         name, told = element
-        # Sorted by row; a runner that repeats a range tells the same again.
+        # Sorted by start; a runner that repeats a range tells the same again.
         in_order = [what for _, what in sorted(dict(told).items())]
         job = conclude(self._targets[name], in_order, self._options, self._parts_dir)
         _leave(execute(job, None) if isinstance(job, Merge) else job, self._run_dir)
-
-
-class _Cache(beam.DoFn):
-    """Split of another SeqIO task -> its outcome, left in `run_dir`."""
-
-    def __init__(self, start: SplitWorker, run_dir: str) -> None:
-        self._start = start
-        self._run_dir = run_dir
-
-    def setup(self) -> None:
-        self._execute = self._start()
-
-    def process(self, element: Unit) -> None:
-        _leave(self._execute(element, lambda told: None), self._run_dir)
 
 
 def _outcomes(units: Iterable[Unit], run_dir: str) -> Iterator[Outcome]:

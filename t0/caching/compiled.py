@@ -1,9 +1,9 @@
 """Finds the tasks that `ranges` can make, and cuts their datasets into ranges of rows.
 
-    work = compile_units(plan.units, Options(), parts_dir, Opened())
-    work.ranges     # what a runner works through, the largest dataset first
-    work.targets    # unit -> what is made of its parts
-    work.others     # units of other SeqIO tasks, for `worker`
+    work = compile_units(plan.units, Options(), parts_dir, Opened(), ["my_tasks"])
+    work.ranges      # what a runner works through, the largest dataset first
+    work.shard_runs  # the same for other SeqIO tasks: see `general`
+    work.targets     # unit -> what is made of its parts
 
 A task qualifies if its source is T0's own and its preprocessors are exactly T0's
 (`t0.tasks.build`). Tasks over the same split of a dataset share ranges, so that each of its rows is
@@ -29,10 +29,13 @@ import seqio  # noqa: E402
 
 import t0  # noqa: E402
 from t0 import sources  # noqa: E402
+from t0.caching.fingerprint import Teller  # noqa: E402
+from t0.caching.general import plan_shards  # noqa: E402
 from t0.caching.known import behaviours  # noqa: E402
 from t0.caching.merge import Target  # noqa: E402
 from t0.caching.plan import rows_of_source  # noqa: E402
 from t0.caching.ranges import Output, Prompt, Range  # noqa: E402
+from t0.caching.source_shards import ShardRun  # noqa: E402
 from t0.caching.unit import ABSENT, FAILED, Options, Outcome, Unit  # noqa: E402
 from t0.errors import AbsentData, UserError  # noqa: E402
 from t0.tasks import PromptedSource  # noqa: E402
@@ -55,17 +58,17 @@ class Work:
 
     Attributes:
       ranges: units of work over the rows of a split.
-      targets: the units that are made of them.
-      bounds: unit -> (first row, end) of each of its ranges, in order.
-      others: units for `worker`.
+      shard_runs: units of work over the shards of a source.
+      targets: the splits that are made of them.
+      bounds: split -> (first row or shard, end) of each of its parts, in order.
       failed: how units ended that cannot be begun.
-      model: the tokenizer's model and its id of EOS, None if no unit needs one.
+      model: the tokenizer's model and its id of EOS, None if no range needs one.
     """
 
     ranges: tuple[Range, ...] = ()
+    shard_runs: tuple[ShardRun, ...] = ()
     targets: Mapping[Unit, Target] = dataclasses.field(default_factory=dict)
     bounds: Mapping[Unit, Bounds] = dataclasses.field(default_factory=dict)
-    others: tuple[Unit, ...] = ()
     failed: tuple[Outcome, ...] = ()
     model: tuple[bytes, int] | None = None
 
@@ -129,23 +132,43 @@ def has_own_form(task: seqio.Task, options: Options) -> bool:
     )
 
 
-def compile_units(units: Sequence[Unit], options: Options, parts_dir: str, opened: Opened) -> Work:
-    """Sorts units by engine, and plans the ranges of those that are T0's own.
+def compile_units(
+    units: Sequence[Unit],
+    options: Options,
+    parts_dir: str,
+    opened: Opened,
+    modules: Sequence[str] = (),
+) -> Work:
+    """Sorts units by engine, and plans the work on them.
+
+    Args:
+      modules: names of those that registered the tasks.
 
     Raises:
       UserError: if the vocabulary cannot be read.
     """
     tasks = {unit.task: seqio.TaskRegistry.get(unit.task) for unit in units}
     own = {name for name, task in tasks.items() if has_own_form(task, options)}
-    others = tuple(unit for unit in units if unit.task not in own)
+    others = [unit for unit in units if unit.task not in own]
+    general = plan_shards(others, options, parts_dir, Teller(modules))
+    of_own = [unit for unit in units if unit.task in own]
+    prompted = _plan_ranges(of_own, tasks, parts_dir, opened) if of_own else Work()
+    return dataclasses.replace(
+        prompted,
+        shard_runs=general.runs,
+        targets={**prompted.targets, **general.targets},
+        bounds={**prompted.bounds, **general.bounds},
+        failed=prompted.failed + general.failed,
+    )
+
+
+def _plan_ranges(
+    units: Sequence[Unit], tasks: Mapping[str, seqio.Task], parts_dir: str, opened: Opened
+) -> Work:
     by_data: dict[Data, list[Unit]] = {}
     for unit in units:
-        if unit.task in own:
-            source = tasks[unit.task].source
-            by_data.setdefault(_data(source, unit.split), []).append(unit)
-    if not by_data:
-        return Work(others=others)
-    vocabulary = tasks[next(iter(own))].output_features["inputs"].vocabulary
+        by_data.setdefault(_data(tasks[unit.task].source, unit.split), []).append(unit)
+    vocabulary = tasks[units[0].task].output_features["inputs"].vocabulary
     model = vocabulary.sp_model
     ranges: list[list[Range]] = []
     targets: dict[Unit, Target] = {}
@@ -176,7 +199,13 @@ def compile_units(units: Sequence[Unit], options: Options, parts_dir: str, opene
             ranges.append([Range(*data, a, b, tuple(prompts), parts_dir) for a, b in bounds])
     ranges.sort(key=lambda some: -some[-1].stop * len(some[-1].prompts))
     flat = tuple(job for some in ranges for job in some)
-    return Work(flat, targets, bounds_of, others, tuple(failed), (model, vocabulary.eos_id))
+    return Work(
+        flat,
+        targets=targets,
+        bounds=bounds_of,
+        failed=tuple(failed),
+        model=(model, vocabulary.eos_id),
+    )
 
 
 def _bounds(rows: int) -> Bounds:

@@ -1,10 +1,10 @@
-"""Reads the examples of one split of a task, with the seeds and in the form of SeqIO's caching.
+"""Reads the examples of one shard of a task's source, with SeqIO's own seeds and in its form.
 
-    for example in read_examples(task, "train", base_seed=None):
+    for example in read_examples(task, "train", 0, of=3, base_seed=None):
         record = serialized({name: value.numpy() for name, value in example.items()})
 
-Examples come in dataset order: the source's shards one after the other, each with its own seed.
-Seeds are those of `seqio.beam_utils.PreprocessTask`, so seeded preprocessors draw the same numbers.
+Examples come in dataset order. Each of the source's shards has a seed of its own, that of
+`seqio.beam_utils.PreprocessTask`, so seeded preprocessors draw the same numbers.
 """
 
 import hashlib
@@ -20,8 +20,6 @@ compat.apply()
 
 import seqio  # noqa: E402
 import tensorflow as tf  # noqa: E402
-
-from t0.errors import AbsentData  # noqa: E402
 
 INT64_MAX = 2**63 - 1
 
@@ -43,35 +41,31 @@ def shard_seed(task_name: str, shard_index: int, seed: int) -> int:
 
 
 def read_examples(
-    task: seqio.Task, split: str, *, base_seed: int | None, threads: int | None = None
+    task: seqio.Task,
+    split: str,
+    shard: int,
+    *,
+    of: int,
+    base_seed: int | None,
+    threads: int | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the examples of `split` after the steps that stand before the caching point.
+    """Yields the examples of a shard after the steps that stand before the caching point.
 
     Args:
+      shard: its number in the source.
+      of: how many the source has.
       threads: threads that the input pipeline may use; TensorFlow's choice if None.
-
-    Raises:
-      AbsentData: if the source has no files for the split.
     """
-    shards = task.source.list_shards(split)
-    if not shards:
-        raise AbsentData(f"{task.name}: no file matches {task.source}")
-    seed = task_seed(task.name, base_seed)
-    for index in range(len(shards)):
-        preprocessors_seed = shard_seed(task.name, index, seed)
-        dataset = _source_dataset(task.source, split, index, len(shards), preprocessors_seed)
-        dataset = task.preprocess_precache(dataset, seed=preprocessors_seed)
-        yield from dataset.prefetch(tf.data.AUTOTUNE).with_options(_pipeline_options(threads))
+    seed = shard_seed(task.name, shard, task_seed(task.name, base_seed))
+    dataset = _source_dataset(task.source, split, shard, of, seed)
+    dataset = task.preprocess_precache(dataset, seed=seed)
+    yield from dataset.prefetch(tf.data.AUTOTUNE).with_options(_pipeline_options(threads))
 
 
-def has_rows(task: seqio.Task, split: str) -> bool:
-    """Whether the source of `task` has any row in `split`, before all preprocessing."""
-    shards = len(task.source.list_shards(split))
-    return any(
-        True
-        for index in range(shards)
-        for _ in _source_dataset(task.source, split, index, shards, seed=0).take(1)
-    )
+def has_rows(task: seqio.Task, split: str, shard: int, *, of: int) -> bool:
+    """Whether a shard of the source has any row, before all preprocessing."""
+    dataset = _source_dataset(task.source, split, shard, of, seed=0)
+    return any(True for _ in dataset.take(1))
 
 
 def _source_dataset(

@@ -18,6 +18,12 @@ from t0.caching.merge import Target, counted
 from t0.caching.ranges import HIDDEN, NOTHING
 from t0.caching.unit import Options
 
+# Of a source that does not count its rows; one that has none says so.
+_NOTHING = (
+    "the data has rows, but no example came of any. Does the task's template or preprocessing fit "
+    "the data?"
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
@@ -33,12 +39,14 @@ def judge(target: Target, infos: Sequence[Mapping[str, Any]], options: Options) 
     counts = counted(infos)
     first: dict[str, int] = {}
     for info in infos:
-        first = {**info["first"], **first}
+        first = {**info.get("first", {}), **first}
     records = sum(info["records"] for info in infos)
-    return verdict(counts, first, records, target, options)
+    if "rows" not in counts:
+        return Verdict() if records else Verdict(_NOTHING)
+    return _verdict(counts, first, records, target, options)
 
 
-def verdict(
+def _verdict(
     counts: Mapping[str, int],
     first: Mapping[str, int],
     records: int,

@@ -66,7 +66,22 @@ def is_remote(path: str) -> bool:
 
 def own_tag() -> str:
     """Returns what marks the unfinished directories of this process."""
-    return f"incomplete-{_host()}-{os.getpid()}-{int(psutil.Process().create_time())}"
+    return f"incomplete-{_host()}-{os.getpid()}-{_started(os.getpid())}"
+
+
+def _started(pid: int) -> int:
+    """Returns when a process began, in the clock ticks of the machine since its own start.
+
+    Seconds, where there is no Linux to ask. Linux's seconds are made of the ticks and the clock: a
+    process that is looked at after the clock was set is not the same by them, and a live run would
+    lose its files to another.
+    """
+    try:
+        status = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return int(psutil.Process(pid).create_time())
+    # After the name, which may hold anything: the third field and so on, the start is the 22nd.
+    return int(status.rpartition(")")[2].split()[19])
 
 
 def _host() -> str:
@@ -118,7 +133,7 @@ def leftovers(directories: Iterable[str]) -> tuple[list[str], list[str]]:
 
 def _alive(pid: int, start: int) -> bool:
     try:
-        return int(psutil.Process(pid).create_time()) == start
+        return _started(pid) == start
     except psutil.NoSuchProcess:
         return False
     except psutil.AccessDenied:

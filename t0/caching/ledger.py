@@ -1,85 +1,90 @@
 """Keeps account of a run's parts: which are there, and what can be made of them.
 
     ledger = Ledger(work, options)
-    queue = deque(ledger.begin())            # ranges to work on, splits to join
-    queue += ledger.made(job, made)          # a split whose last part has come, or its outcome
+    queue = deque(ledger.begin())            # ranges and source shards, splits to join
+    queue += ledger.made(job, told)          # a split whose last part has come, or its outcome
 
 `execute` does one such job, in whatever process it is called.
 """
 
-import dataclasses
 import posixpath
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
 from t0.caching import layout, parts
 from t0.caching.judge import judge
 from t0.caching.merge import Merge, Target, counted, merge
-from t0.caching.ranges import Engine, Range, render_range
+from t0.caching.ranges import Range
+from t0.caching.source_shards import ShardRun
 from t0.caching.unit import ABSENT, EMPTY, FAILED, STOP, Options, Outcome, Unit
-from t0.errors import UserError
+from t0.errors import AbsentData, UserError, original
 
 Bounds = tuple[tuple[int, int], ...]
+# A job that makes parts; and any.
+Making = Range | ShardRun
+Job = Making | Merge
+# What a part tells (`parts.PartWriter.finish`), or how its unit ends for want of it.
+Told = Mapping[str, Any] | Outcome
 
 
-@dataclasses.dataclass(frozen=True)
-class Made:
-    """How a range ended.
+def execute(
+    job: Job, make: Callable[[Any], Mapping[str, Mapping[str, Any] | str]]
+) -> dict[str, Told] | Outcome:
+    """Does one job; what is wrong is told, not raised.
 
-    Attributes:
-      told: task -> what its part tells, or why there is none.
-      fault: why there is no part at all, with the Python traceback if it is no user's mistake.
-      stop: the output cannot be written: nothing can.
+    Args:
+      make: makes the parts of a job that is no `Merge`; returns task -> what its part tells, or
+        why there is none.
+
+    Returns:
+      of a `Merge` the split's outcome, else for each task what its part tells.
     """
-
-    told: Mapping[str, Mapping[str, Any] | str] = dataclasses.field(default_factory=dict)
-    fault: str = ""
-    trace: str = ""
-    stop: bool = False
-
-
-Job = Range | Merge
-
-
-def execute(job: Job, engine: Engine | None) -> Made | Outcome:
-    """Does one job, for which a `Range` needs an engine; what is wrong is told, not raised."""
     try:
-        return merge(job) if isinstance(job, Merge) else Made(render_range(job, engine))
+        if isinstance(job, Merge):
+            return merge(job)
+        units = {output.unit.task: output.unit for output in job.outputs}
+        return {
+            task: Outcome(units[task], FAILED, message=told) if isinstance(told, str) else told
+            for task, told in make(job).items()
+        }
     except Exception as error:  # noqa: BLE001 - every cause belongs in the result
-        message = f"{error} ({job})"
-        trace = ""
-        if not isinstance(error, UserError):
-            message = f"{type(error).__name__}: {message}"
-            trace = "".join(traceback.format_exception(error))
-        stop = isinstance(error, layout.OutputError)
-        if isinstance(job, Range):
-            return Made(fault=message, trace=trace, stop=stop)
-        status = STOP if stop else FAILED
-        return Outcome(job.target.output.unit, status, message=message, trace=trace)
+        outputs = [job.target.output] if isinstance(job, Merge) else job.outputs
+        ends = {output.unit.task: _end(output.unit, error, job) for output in outputs}
+        return ends[outputs[0].unit.task] if isinstance(job, Merge) else ends
+
+
+def _end(unit: Unit, error: Exception, job: Job) -> Outcome:
+    """Returns how a unit ends after an error: in a message's end stands where, if it says more."""
+    cause = original(error)
+    where = "" if str(job) == str(unit) else f" ({job})"
+    if isinstance(cause, UserError):
+        kinds = ((layout.OutputError, STOP), (AbsentData, ABSENT), (UserError, FAILED))
+        status = next(status for kind, status in kinds if isinstance(cause, kind))
+        return Outcome(unit, status, message=f"{cause}{where}")
+    first = (str(cause).splitlines() or [""])[0]
+    trace = "".join(traceback.format_exception(error))
+    return Outcome(unit, FAILED, message=f"{type(cause).__name__}: {first}{where}", trace=trace)
 
 
 def conclude(
-    target: Target,
-    told: Iterable[Mapping[str, Any] | str],
-    options: Options,
-    parts_dir: str,
+    target: Target, told: Iterable[Told], options: Options, parts_dir: str
 ) -> Merge | Outcome:
     """Returns what becomes of a split when all of its parts are there.
 
     Args:
-      told: for each range, in order: what the part tells, or why there is none.
+      told: for each part, in order: what it tells, or how the unit ends for want of it.
     """
     unit = target.output.unit
     infos = list(told)
-    faults = [info for info in infos if isinstance(info, str)]
-    if faults:
-        return Outcome(unit, FAILED, message=faults[0])
+    for info in infos:
+        if isinstance(info, Outcome):
+            return info
     verdict = judge(target, infos, options)
     counts = counted(infos)
     if verdict.message:
-        status = FAILED if counts["rows"] else ABSENT
+        status = FAILED if counts.get("rows", 1) else ABSENT
         return Outcome(unit, status, counts=counts, message=verdict.message)
     if verdict.empty:
         return Outcome(unit, EMPTY, counts=counts, notes=verdict.notes)
@@ -92,7 +97,7 @@ def conclude(
 
 
 class Ledger:
-    """The parts of a run, by unit and first row."""
+    """The parts of a run, by unit and first row or source shard."""
 
     def __init__(self, work: Any, options: Options, parts_dir: str) -> None:
         """Starts an account.
@@ -100,42 +105,35 @@ class Ledger:
         Args:
           work: a `t0.caching.compiled.Work`, whose module needs TensorFlow and this one does not.
         """
-        self._ranges: Sequence[Range] = work.ranges
+        self._jobs: tuple[Making, ...] = (*work.ranges, *work.shard_runs)
         self._targets: Mapping[Unit, Target] = work.targets
         self._bounds: Mapping[Unit, Bounds] = work.bounds
         self._options = options
         self.parts_dir = parts_dir
-        self._told: dict[Unit, dict[int, Mapping[str, Any] | str]] = {u: {} for u in work.targets}
+        self._told: dict[Unit, dict[int, Told]] = {unit: {} for unit in work.targets}
 
     def begin(self) -> Iterator[Job | Outcome]:
         """Yields what there is to do, after a look at the parts that are there already."""
         left = []
-        for job in self._ranges:
-            prompts = []
-            for prompt in job.prompts:
-                outputs = tuple(o for o in prompt.outputs if not self._take_over(o, job))
-                if outputs:
-                    prompts.append(dataclasses.replace(prompt, outputs=outputs))
-            if prompts:
-                left.append(dataclasses.replace(job, prompts=tuple(prompts)))
+        for job in self._jobs:
+            outputs = [output for output in job.outputs if not self._take_over(output, job)]
+            if outputs:
+                left.append(job.only(outputs))
         yield from filter(None, map(self._concluded, self._targets))
         yield from left
 
-    def _take_over(self, output: Any, job: Range) -> bool:
+    def _take_over(self, output: Any, job: Making) -> bool:
         name = parts.part_name(output.key, job.start, job.stop)
         info = parts.read_info(posixpath.join(self.parts_dir, name))
         if info is not None:
             self._told[output.unit][job.start] = info
         return info is not None
 
-    def made(self, job: Range, made: Made) -> Iterator[Merge | Outcome]:
-        """Notes the end of a range, and yields what follows of it."""
+    def made(self, job: Making, told: Mapping[str, Told]) -> Iterator[Merge | Outcome]:
+        """Notes the end of a job, and yields what follows of it."""
         for output in job.outputs:
-            told = made.told.get(output.unit.task, made.fault)
-            self._told[output.unit][job.start] = told
+            self._told[output.unit][job.start] = told[output.unit.task]
             concluded = self._concluded(output.unit)
-            if isinstance(concluded, Outcome) and made.trace:
-                concluded = dataclasses.replace(concluded, trace=made.trace)
             if concluded:
                 yield concluded
 
@@ -146,16 +144,18 @@ class Ledger:
         in_order = (told[start] for start, _ in self._bounds[unit])
         return conclude(self._targets[unit], in_order, self._options, self.parts_dir)
 
-    def known(self) -> Iterator[tuple[str, tuple[int, Mapping[str, Any] | str]]]:
-        """Yields (unit as text, (first row, what its part tells)) of all parts that are there."""
+    def known(self) -> Iterator[tuple[str, tuple[int, Told]]]:
+        """Yields (unit as text, (start, what its part tells)) of all parts that are there."""
         for unit, told in self._told.items():
             for start, info in told.items():
                 yield str(unit), (start, info)
 
-    def so_far(self, unit: Unit) -> tuple[int, int]:
-        """Returns how many rows of the unit are done, and the examples that they gave."""
-        infos = [info for info in self._told.get(unit, {}).values() if not isinstance(info, str)]
-        return sum(i["rows"] for i in infos), sum(i["records"] for i in infos)
+    def so_far(self, unit: Unit) -> tuple[int | None, int]:
+        """Returns how many rows of the unit are done, if known, and the examples they gave."""
+        told = self._told.get(unit, {}).values()
+        infos = [info for info in told if not isinstance(info, Outcome)]
+        rows = counted(infos).get("rows") if infos else None
+        return rows, sum(info["records"] for info in infos)
 
     def forget(self, unit: Unit) -> None:
         """Removes the parts of a unit that nobody needs any more."""

@@ -4,35 +4,34 @@
     for job, result in in_processes(queue, RangeWorker(model, eos_id=1), tell, workers=8):
         queue += what_follows(job, result)
 
-Each worker is a fresh Python process that starts once and then asks for one job after the other. A
-worker that dies (the kernel's out-of-memory killer, a crash in a library) ends the run with its
-job's name; workers whose parent dies end at once.
+The workers are forked from one fresh process, the nursery, which has imported what they need; each
+then asks for one job after the other. A worker that dies (the kernel's out-of-memory killer, a
+crash in a library) ends the run with its job's name; workers whose parent dies end at once.
 
-The workers are not `multiprocessing`'s: those import the program's main module again, which may be
-heavy, or lack `if __name__ == "__main__"`. Nothing here imports TensorFlow before a `SplitWorker`
-starts, and a `RangeWorker` never does.
+They are not `multiprocessing`'s: those import the program's main module again, which may be heavy,
+or lack `if __name__ == "__main__"`. Nothing here imports TensorFlow before a `ShardWorker` starts,
+and a `RangeWorker` never does.
 """
 
 import collections
+import contextlib
 import dataclasses
+import functools
 import os
-import pickle
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
-import threading
-import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from multiprocessing import connection
+from pathlib import Path
 from typing import Any
 
+from t0.caching import nursery
 from t0.caching.unit import Options, Setup
 from t0.errors import UserError
 
-TICK_SECONDS = 0.5
+END_SECONDS = 10.0
 
 # Told of a job what it reports on the way; with None every half second, for a live display.
 Tell = Callable[[Any, Any], None]
@@ -45,29 +44,29 @@ class RangeWorker:
     """Starts a process that renders ranges and joins parts.
 
     Attributes:
-      model: the tokenizer's, in full: workers of a cluster need not find its file.
+      model: the tokenizer's and its id of EOS: workers of a cluster need not find its file. None
+        where nothing is to be rendered.
       data_dir: folders of datasets; those of the environment if empty.
     """
 
-    model: bytes
-    eos_id: int
+    model: tuple[bytes, int] | None
     data_dir: tuple[str, ...] = ()
 
     def __call__(self) -> Execute:
         """Loads what every job needs, and returns what does a job."""
         from t0 import sources
         from t0.caching.ledger import execute
-        from t0.caching.ranges import Engine
+        from t0.caching.ranges import Engine, render_range
 
         if self.data_dir:
             sources.set_data_dirs(list(self.data_dir))
-        engine = Engine(self.model, self.eos_id)
-        return lambda job, report: execute(job, engine)
+        engine = Engine(*self.model) if self.model else None
+        return lambda job, report: execute(job, functools.partial(render_range, engine=engine))
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitWorker:
-    """Starts a process that caches splits of any SeqIO task.
+class ShardWorker:
+    """Starts a process that reads source shards of any SeqIO task, and joins parts.
 
     Attributes:
       own_process: take no more of TensorFlow than a worker's share, and keep it silent.
@@ -78,17 +77,14 @@ class SplitWorker:
     own_process: bool = True
 
     def __call__(self) -> Execute:
-        """Imports the tasks' modules, and returns what caches a unit."""
+        """Imports the tasks' modules, and returns what does a job."""
         from t0.caching import worker
 
         if self.own_process:
             quiet()
             worker.limit_threads()
         worker.prepare(self.setup)
-        threads = worker.WORKER_THREADS if self.own_process else None
-        return lambda unit, report: worker.cache_split(
-            unit, self.options, advance=report, threads=threads
-        )
+        return worker.executor(self.options, own_process=self.own_process)
 
 
 def here(queue: collections.deque, execute: Execute, tell: Tell) -> Iterator[tuple[Any, Any]]:
@@ -100,53 +96,41 @@ def here(queue: collections.deque, execute: Execute, tell: Tell) -> Iterator[tup
 
 
 def in_processes(
-    queue: collections.deque, start: Callable[[], Execute], tell: Tell, *, workers: int
+    queue: collections.deque, start: nursery.Start, tell: Tell, *, workers: int
 ) -> Iterator[tuple[Any, Any]]:
     """Does the jobs in up to `workers` processes, yielding each with its result as they come.
 
     Args:
       queue: may grow while this runs.
-      start: called in each process; can be pickled, as can the jobs and their results.
+      start: called once for all processes; can be pickled, as can the jobs and their results.
 
     Raises:
       UserError: if a worker dies, or cannot start.
     """
-    pool: list[_Worker] = []
-    # In a file: a tokenizer's model does not fit into a pipe that nobody reads yet.
-    with tempfile.NamedTemporaryFile(prefix="t0_worker_") as program:
-        pickle.dump(sys.path, program)
-        pickle.dump(start, program)
-        program.flush()
+    # Also the workers' folder for temporary files: they end without farewells, and TensorFlow would
+    # leave the code that it generates.
+    with tempfile.TemporaryDirectory(prefix="t0_workers_", ignore_cleanup_errors=True) as folder:
+        # In a file: a tokenizer's model does not fit into a pipe that nobody reads yet.
+        program = Path(folder) / "program"
+        with program.open("wb") as file:
+            nursery.pickled(start, file)
+        pool = _Pool(program, min(workers, len(queue)))
         try:
-            pool += [_Worker(program.name) for _ in range(min(workers, len(queue)))]
-            yield from _worked_through(queue, pool, tell)
+            while queue or any(member.busy for member in pool.members):
+                for member in pool.members:
+                    pool.give(member, queue)
+                yield from pool.serve(tell)
+                tell(None, None)
         finally:
-            for member in pool:
-                member.end()
-
-
-def _worked_through(
-    queue: collections.deque, pool: Sequence["_Worker"], tell: Tell
-) -> Iterator[tuple[Any, Any]]:
-    while queue or any(member.busy for member in pool):
-        for member in pool:
-            member.give(queue)
-        yield from _serve(pool, tell)
-        tell(None, None)
+            pool.end()
 
 
 class _Worker:
-    """A process, the pipe to it and what it is at."""
+    """A process's number, the pipe to it and what it is at."""
 
-    def __init__(self, program: str) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, program, str(theirs.fileno()), str(os.getpid())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-            )
-        self.pipe = connection.Connection(ours.detach())
+    def __init__(self, number: int, pipe: connection.Connection) -> None:
+        self.number = number
+        self.pipe = pipe
         self.ready = False
         self.job: Any = None
 
@@ -155,123 +139,94 @@ class _Worker:
         """Whether there is something to wait for: a job, or the process's start."""
         return not self.ready or self.job is not None
 
-    def give(self, queue: collections.deque) -> None:
-        """Sends the next job, if there is one and the process is idle."""
-        if queue and not self.busy:
-            self.job = queue.popleft()
+
+class _Pool:
+    """The workers, and the process that they come from."""
+
+    def __init__(self, program: Path, count: int) -> None:
+        self._control, control = _pipe()
+        pairs = [_pipe() for _ in range(count)]
+        theirs = [end for _, end in pairs]
+        descriptors = [end.fileno() for end in theirs]
+        self._nursery = subprocess.Popen(
+            nursery.command(str(program), os.getpid(), control.fileno(), descriptors),
+            pass_fds=(control.fileno(), *descriptors),
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **nursery.ENVIRONMENT, "TMPDIR": str(program.parent)},
+        )
+        for end in (control, *theirs):
+            end.close()
+        self.members = [_Worker(number, ours) for number, (ours, _) in enumerate(pairs)]
+
+    def give(self, member: _Worker, queue: collections.deque) -> None:
+        """Sends a worker the next job, if there is one and the worker is idle."""
+        if queue and not member.busy:
+            member.job = queue.popleft()
             try:
-                self.pipe.send(self.job)
+                member.pipe.send(member.job)
             except ConnectionError:
-                raise _death(self) from None
+                raise self._death(member) from None
+
+    def serve(self, tell: Tell) -> Iterator[tuple[Any, Any]]:
+        """Waits for a moment for what the workers say, and yields jobs with their results."""
+        of_pipe = {member.pipe: member for member in self.members}
+        for pipe in connection.wait(list(of_pipe), timeout=nursery.TICK_SECONDS):
+            member = of_pipe[pipe]
+            try:
+                kind, content = pipe.recv()
+            except (EOFError, ConnectionError):
+                raise self._death(member) from None
+            if kind == "broken":
+                raise content
+            if kind == "ready":
+                member.ready = True
+            elif kind == "told":
+                tell(member.job, content)
+            else:
+                job, member.job = member.job, None
+                yield job, content
+
+    def _death(self, member: _Worker) -> UserError:
+        code = self._exit_status(member.number)
+        at = f"while caching {member.job}" if member.job is not None else "before its first task"
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name
+            why = f"was killed ({name})"
+            if -code == signal.SIGKILL:
+                why += ", most likely by the system for lack of memory: try a smaller --num_workers"
+        else:
+            why = f"ended (exit status {code})"
+        return UserError(
+            f"a worker process {why}. It stopped {at}. What was finished before stays, and the "
+            "same command goes on from there."
+        )
+
+    def _exit_status(self, number: int) -> int | None:
+        """Returns how a worker ended, or how the nursery did if that took its workers along."""
+        with contextlib.suppress(EOFError, ConnectionError):
+            while self._control.poll(END_SECONDS):
+                ended, code = self._control.recv()
+                if ended == number:
+                    return code
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._nursery.wait(timeout=END_SECONDS)
+        return None
 
     def end(self) -> None:
-        """Ends the process, whatever it is at. What it was writing has no name yet."""
-        self.process.kill()
-        self.process.wait()
-        self.pipe.close()
-
-
-def _serve(pool: list[_Worker], tell: Tell) -> Iterator[tuple[Any, Any]]:
-    of_pipe = {member.pipe: member for member in pool}
-    for pipe in connection.wait(list(of_pipe), timeout=TICK_SECONDS):
-        member = of_pipe[pipe]
+        """Ends the processes, whatever they are at. What they were writing has no name yet."""
+        self._nursery.terminate()
         try:
-            kind, content = pipe.recv()
-        except (EOFError, ConnectionError):
-            raise _death(member) from None
-        if kind == "broken":
-            raise content
-        if kind == "ready":
-            member.ready = True
-        elif kind == "told":
-            tell(member.job, content)
-        else:
-            job, member.job = member.job, None
-            yield job, content
+            self._nursery.wait(timeout=END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._nursery.kill()
+            self._nursery.wait()
+        for pipe in (self._control, *(member.pipe for member in self.members)):
+            pipe.close()
 
 
-def _death(member: _Worker) -> UserError:
-    try:
-        code: int | None = member.process.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        code = None
-    at = f"while caching {member.job}" if member.job is not None else "before its first task"
-    if code is not None and code < 0:
-        name = signal.Signals(-code).name
-        why = f"was killed ({name})"
-        if -code == signal.SIGKILL:
-            why += ", most likely by the system for lack of memory: try a smaller --num_workers"
-    else:
-        why = f"ended (exit status {code})"
-    return UserError(
-        f"a worker process {why}. It stopped {at}. What was finished before stays, and the same "
-        "command goes on from there."
-    )
-
-
-class _WorkerError(RuntimeError):
-    """An error in a worker's start, with the worker's traceback for text."""
-
-
-# What a worker runs: with the parent's module path, since a test or a notebook may have changed it.
-_PROGRAM = """
-import ctypes, os, pickle, signal, sys
-if sys.platform == "linux":  # PR_SET_PDEATHSIG: the kernel ends a worker with its parent
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() != int(sys.argv[3]):
-    sys.exit(1)
-with open(sys.argv[1], "rb") as program:
-    sys.path[:] = pickle.load(program)
-    from t0.caching import local
-    local.work(program, int(sys.argv[2]), int(sys.argv[3]))
-    local.leave()
-"""
-
-
-def work(program: Any, pipe_number: int, parent: int) -> None:
-    """Is a worker's life: starts, and does the jobs that come through the pipe.
-
-    Args:
-      program: a file in which what starts it stands, pickled.
-      pipe_number: the file descriptor of its end of the pipe.
-      parent: the process id of who started it.
-    """
-    # Ctrl-C reaches the whole process group; the parent ends the workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    pipe = connection.Connection(pipe_number)
-    try:
-        execute = pickle.load(program)()
-    except UserError as error:
-        pipe.send(("broken", UserError(str(error))))
-        return
-    except Exception:  # noqa: BLE001 - the parent raises it again
-        pipe.send(("broken", _WorkerError(traceback.format_exc())))
-        return
-    pipe.send(("ready", None))
-    while True:
-        try:
-            job = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(("result", execute(job, lambda told: pipe.send(("told", told)))))
-
-
-def leave() -> None:
-    """Ends the process without Python's and the libraries' farewells.
-
-    A worker whose parent was killed while it imported TensorFlow hung in them, for good: its
-    watching thread is frozen by then.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(TICK_SECONDS)
-    os._exit(1)
+def _pipe() -> tuple[connection.Connection, connection.Connection]:
+    one, other = socket.socketpair()
+    return connection.Connection(one.detach()), connection.Connection(other.detach())
 
 
 def quiet() -> None:

@@ -10,16 +10,15 @@ records of the ranges behind it are numbered anew here, so that `idx` is what Se
 over the kept rows gives.
 """
 
+import bisect
 import dataclasses
 import itertools
 import os
 import posixpath
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
-
-import numpy as np
 
 from t0.caching import layout, parts, records, shards
 from t0.caching.known import Behaviour
@@ -39,16 +38,23 @@ _CHOICE = {"idx": (_LIST, "int32"), "is_correct": (_SCALAR, "bool"), "weight": (
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A split of a task that is made of parts, and what is known of how it comes out."""
+    """A split of a task that is made of parts, and what is known of how it comes out.
+
+    Attributes:
+      template: its name; empty of a task without.
+      source_shards: how many the task's source has, which SeqIO takes for the least number of
+        files if `--min_shards` is given.
+    """
 
     output: Output
     template: str
     behaviours: tuple[Behaviour, ...] = ()
+    source_shards: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Merge:
-    """A unit of work: the parts of one split of a task, in the order of the rows.
+    """A unit of work: the parts of one split of a task, in the order of the dataset.
 
     Attributes:
       infos: what each part tells (`parts.PartWriter.finish`).
@@ -76,21 +82,17 @@ def merge(job: Merge) -> Outcome:
     layout.make_directory(unit.directory)
     with ExitStack() as stack:
         paths = [stack.enter_context(parts.local_copy(path)) for path in job.parts]
+        sizes = [(info["records"], info["bytes"]) for info in job.infos]
         if output.choices:
-            paths = _numbered_through(paths, job.infos, unit.directory, stack)
-        lengths = [parts.read_lengths(path) for path in paths]
-        count = shard_count(
-            job.options,
-            1,
-            sum(map(len, lengths)),
-            sum(int(some.sum(dtype=np.int64)) for some in lengths),
-        )
-        files = _write_files(paths, lengths, count, job)
+            paths, sizes = _numbered_through(paths, job.infos, unit.directory, stack)
+        total, size_bytes = (sum(numbers) for numbers in zip(*sizes, strict=True))
+        count = shard_count(job.options, job.target.source_shards, total, size_bytes)
+        bounds = [total * index // count for index in range(count + 1)]
+        stretches = _stretches(paths, [records for records, _ in sizes], bounds)
+        files = _write_files(stretches, bounds, job)
     stats = totals(job.infos)
-    features = _PLAIN | (_ANSWER_CHOICES if output.answer_choices else {})
-    features |= _CHOICE if output.choices else {}
     info = {
-        "features": {n: {"shape": s, "dtype": d} for n, (s, d) in features.items()},
+        "features": _features(job),
         "num_shards": len(files),
         "seqio_version": job.seqio_version,
     }
@@ -107,36 +109,53 @@ def merge(job: Merge) -> Outcome:
     )
 
 
+def _features(job: Merge) -> Mapping[str, Any]:
+    """Returns what the first example told of its features, or what T0's two kinds have."""
+    for info in job.infos:
+        if info.get("features"):
+            return info["features"]
+    features = _PLAIN | (_ANSWER_CHOICES if job.target.output.answer_choices else {})
+    features |= _CHOICE if job.target.output.choices else {}
+    return {name: {"shape": shape, "dtype": kind} for name, (shape, kind) in features.items()}
+
+
 def totals(infos: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Returns SeqIO's statistics of all parts together."""
     tokens = {f"{name}_tokens": n for name, n in _summed(infos, "tokens").items()}
-    names = ("inputs", "targets")
-    most = {f"{name}_max_tokens": max(i["max_tokens"][name] for i in infos) for name in names}
-    return {"examples": sum(info["records"] for info in infos), **tokens, **most}
+    most: dict[str, int] = {}
+    for info in infos:
+        for name, count in info["max_tokens"].items():
+            most[f"{name}_max_tokens"] = max(most.get(f"{name}_max_tokens", 0), count)
+    characters = {f"{name}_chars": n for name, n in _summed(infos, "chars").items()}
+    return {"examples": sum(info["records"] for info in infos), **tokens, **most, **characters}
 
 
 def counted(infos: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Returns what was counted over all parts: "rows", and rows by what happened to them."""
-    return {"rows": sum(info["rows"] for info in infos), **_summed(infos, "counts")}
+    """Returns what was counted over all parts: "rows" if known, and rows by what became of them."""
+    rows = [info["rows"] for info in infos]
+    known = {} if None in rows else {"rows": sum(rows)}
+    return {**known, **_summed(infos, "counts")}
 
 
 def _summed(infos: Sequence[Mapping[str, Any]], field: str) -> dict[str, int]:
     sums: dict[str, int] = {}
     for info in infos:
-        for name, count in info[field].items():
+        for name, count in info.get(field, {}).items():
             sums[name] = sums.get(name, 0) + count
     return sums
 
 
 def _numbered_through(
     paths: Sequence[str], infos: Sequence[Mapping[str, Any]], directory: str, stack: ExitStack
-) -> list[str]:
-    """Returns parts whose rows are numbered as kept, in place of those that are not."""
-    numbered = []
+) -> tuple[list[str], list[tuple[int, int]]]:
+    """Returns parts whose rows are numbered as kept, with their numbers of records and bytes."""
+    numbered, sizes = [], []
     where: str | None = None
-    kept_before = itertools.accumulate((info["kept"] for info in infos), initial=0)
-    for path, info, before in zip(paths, infos, kept_before, strict=False):
-        shift = before - info["start"]
+    kept_before = 0
+    for path, info in zip(paths, infos, strict=True):
+        shift = kept_before - info["start"]
+        # Of a split that the general engine read there is one part, whose rows are right.
+        kept_before += info.get("kept", 0)
         if shift:
             with layout.writing(directory):
                 where = where or stack.enter_context(
@@ -144,12 +163,13 @@ def _numbered_through(
                         dir=None if layout.is_remote(directory) else directory
                     )
                 )
-            path = _renumbered(path, shift, where)
+            path, info = _renumbered(path, shift, where)
         numbered.append(path)
-    return numbered
+        sizes.append((info["records"], info["bytes"]))
+    return numbered, sizes
 
 
-def _renumbered(path: str, shift: int, folder: str) -> str:
+def _renumbered(path: str, shift: int, folder: str) -> tuple[str, Mapping[str, Any]]:
     name = posixpath.basename(path)
     frames = (
         records.framed(records.renumbered(frame[12:-4], shift)) for frame in parts.read_frames(path)
@@ -157,38 +177,41 @@ def _renumbered(path: str, shift: int, folder: str) -> str:
     with parts.PartWriter(folder, name) as part:
         while some := list(itertools.islice(frames, 1000)):
             part.append(some)
-        part.finish({})
-    return os.path.join(folder, name)  # noqa: PTH118
-
-
-def _write_files(
-    paths: Sequence[str], lengths: Sequence[np.ndarray], count: int, job: Merge
-) -> dict[str, dict[str, Any]]:
-    unit, options = job.target.output.unit, job.options
-    total = sum(map(len, lengths))
-    copy_as = shards.format_of(options, count)
-    files = {}
-    for index in range(count):
-        start, stop = (total * bound // count for bound in (index, index + 1))
-        path = posixpath.join(unit.directory, shards.file_name(unit.split, options, index, count))
-        stretches = list(_stretches(paths, lengths, start, stop))
-        size, digest = shards.write_file(path, lambda local, s=stretches: copy_as(local, s))
-        files[posixpath.basename(path)] = {
-            "bytes": size,
-            "examples": stop - start,
-            "sha256": digest,
-        }
-    return files
+        info = part.finish({})
+    return os.path.join(folder, name), info  # noqa: PTH118
 
 
 def _stretches(
-    paths: Sequence[str], lengths: Sequence[np.ndarray], start: int, stop: int
-) -> Iterator[tuple[str, int, int]]:
-    """Yields (file, first byte, end) of the frames that are records start to stop of all parts."""
+    paths: Sequence[str], counts: Sequence[int], bounds: Sequence[int]
+) -> list[list[shards.Stretch]]:
+    """Returns for each final file the stretches of frames that it is made of.
+
+    Args:
+      counts: the records of each part.
+      bounds: the number of the first record of each file, and of all records.
+    """
+    of_files: list[list[shards.Stretch]] = [[] for _ in bounds[1:]]
     first = 0
-    for path, some in zip(paths, lengths, strict=True):
-        low, high = max(start - first, 0), min(stop - first, len(some))
-        if low < high:
-            begin = int(some[:low].sum(dtype=np.int64))
-            yield path, begin, begin + int(some[low:high].sum(dtype=np.int64))
-        first += len(some)
+    for path, count in zip(paths, counts, strict=True):
+        last = first + count
+        cuts = sorted({first, last, *(bound for bound in bounds if first < bound < last)})
+        at = parts.offsets(path, [cut - first for cut in cuts])
+        for cut, (begin, end) in zip(cuts, itertools.pairwise(at), strict=False):
+            of_files[bisect.bisect_right(bounds, cut) - 1].append((path, begin, end))
+        first = last
+    return of_files
+
+
+def _write_files(
+    stretches: Sequence[Sequence[shards.Stretch]], bounds: Sequence[int], job: Merge
+) -> dict[str, dict[str, Any]]:
+    unit, count = job.target.output.unit, len(stretches)
+    copy_as = shards.format_of(job.options, count)
+    files = {}
+    for index, of_file in enumerate(stretches):
+        name = shards.file_name(unit.split, job.options, index, count)
+        path = posixpath.join(unit.directory, name)
+        size, digest = shards.write_file(path, lambda local, s=of_file: copy_as(local, s))
+        examples = bounds[index + 1] - bounds[index]
+        files[name] = {"bytes": size, "examples": examples, "sha256": digest}
+    return files

@@ -1,4 +1,4 @@
-"""Parts: the records of one range of a split's rows for one task, kept until the split is whole.
+"""Parts: the records of a stretch of a split for one task, kept until the split is whole.
 
     with PartWriter(directory, name) as part:
         part.append([framed(record), ...])
@@ -11,19 +11,25 @@ copying bytes; behind them stand the frames' lengths (4 bytes each, little-endia
 
     frames | lengths | counts | QQ | "t0-part1"
 
-A part gets its name when all of that is written. The name tells what it holds (`part_name`): rows,
-template, vocabulary and engine. So a run that was killed leaves parts that the next run takes over
-(`adopt`), and a changed template or data file leaves parts that nobody looks at.
+A part gets its name when all of that is written. The name tells what it holds (`part_name`): rows
+or source shards, template or code, vocabulary and engine. So a run that was killed leaves parts
+that the next run takes over (`adopt`), and a changed template or data file leaves parts that nobody
+looks at.
+
+Neither writing nor reading holds more in memory than what is being written or read, however many
+records there are.
 """
 
 import array
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import posixpath
 import shutil
 import struct
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,6 +41,8 @@ from t0.caching import layout
 
 _TAIL = struct.Struct("<QQ8s")
 _MAGIC = b"t0-part1"
+_LENGTH_BYTES = 4
+_READ_AT_ONCE = 2**20  # bytes; a multiple of a length's
 SUFFIX = ".part"
 
 
@@ -42,7 +50,7 @@ def part_name(key: str, start: int, stop: int) -> str:
     """Returns the file name of a part.
 
     Args:
-      key: all that its content depends on besides the rows' numbers, as text.
+      key: all that its content depends on besides the numbers of its rows or shards, as text.
     """
     return f"{hashlib.sha256(key.encode()).hexdigest()[:40]}-{start:010d}-{stop:010d}{SUFFIX}"
 
@@ -54,17 +62,20 @@ class PartWriter:
         self._path = posixpath.join(directory, name)
         where = tempfile.gettempdir() if layout.is_remote(directory) else directory
         self._temporary = os.path.join(where, f"{name}.{uuid.uuid4().hex}")  # noqa: PTH118
-        self._lengths = array.array("I")
+        self._records = self._bytes = 0
         with layout.writing(self._path):
             self._file = open(self._temporary, "wb")  # noqa: SIM115 - closed by __exit__
+            # On the same disk, and without a name.
+            self._lengths = tempfile.TemporaryFile(dir=where)  # noqa: SIM115
 
     def __enter__(self) -> "PartWriter":
         return self
 
     def __exit__(self, *_: object) -> None:
         # What a full disk left in the buffer fails again here, and would hide the first error.
-        with contextlib.suppress(OSError):
-            self._file.close()
+        for file in (self._lengths, self._file):
+            with contextlib.suppress(OSError):
+                file.close()
         with contextlib.suppress(OSError):
             os.remove(self._temporary)  # noqa: PTH107
 
@@ -74,18 +85,24 @@ class PartWriter:
         Raises:
           OutputError: if they cannot be written.
         """
-        self._lengths.extend(map(len, frames))
+        joined, lengths = b"".join(frames), array.array("I", map(len, frames))
+        self._records += len(frames)
+        self._bytes += len(joined)
+        if sys.byteorder == "big":
+            lengths.byteswap()
         with layout.writing(self._path):
-            self._file.write(b"".join(frames))
+            self._file.write(joined)
+            self._lengths.write(lengths)
 
     def finish(self, counts: Mapping[str, Any]) -> dict[str, Any]:
         """Names the part, and returns `counts` with the part's "records" and "bytes" added."""
-        lengths = np.asarray(self._lengths, dtype="<u4")
-        info = {**counts, "records": len(lengths), "bytes": int(lengths.sum(dtype=np.int64))}
+        info = {**counts, "records": self._records, "bytes": self._bytes}
         told = json.dumps(info).encode()
         with layout.writing(self._path):
-            self._file.write(lengths.tobytes() + told)
-            self._file.write(_TAIL.pack(lengths.nbytes, len(told), _MAGIC))
+            self._lengths.seek(0)
+            shutil.copyfileobj(self._lengths, self._file)
+            self._file.write(told)
+            self._file.write(_TAIL.pack(self._records * _LENGTH_BYTES, len(told), _MAGIC))
             self._file.close()
             if layout.is_remote(self._path):
                 import tensorflow as tf
@@ -125,19 +142,38 @@ def read_info(path: str) -> dict[str, Any] | None:
         return None
 
 
-def read_lengths(path: str) -> np.ndarray:
-    """Returns the lengths of the frames of a whole part on this machine, in bytes."""
+def _lengths(path: str) -> Iterator[np.ndarray]:
+    """Yields the lengths of the frames of a whole part on this machine, some at a time."""
     with open(path, "rb") as file:
         size, _ = _foot(file)
-        return np.frombuffer(file.read(size), dtype="<u4")
+        while size:
+            block = file.read(min(size, _READ_AT_ONCE))
+            size -= len(block)
+            yield np.frombuffer(block, dtype="<u4")
+
+
+def offsets(path: str, numbers: Sequence[int]) -> list[int]:
+    """Returns the byte at which each of these records of a part begins, or the last one ends.
+
+    Args:
+      numbers: the records' numbers in ascending order, from 0 up to how many there are.
+    """
+    found: list[int] = []
+    first = byte = 0
+    for some in itertools.chain(_lengths(path), [np.zeros(0, dtype="<u4")]):
+        ends = np.concatenate([[0], np.cumsum(some, dtype=np.int64)])
+        while len(found) < len(numbers) and numbers[len(found)] <= first + len(some):
+            found.append(byte + int(ends[numbers[len(found)] - first]))
+        first, byte = first + len(some), byte + int(ends[-1])
+    return found
 
 
 def read_frames(path: str) -> Iterator[bytes]:
     """Yields the framed records of a part on this machine."""
-    lengths = read_lengths(path)
     with open(path, "rb") as file:
-        for length in lengths.tolist():
-            yield file.read(length)
+        for some in _lengths(path):
+            for length in some.tolist():
+                yield file.read(length)
 
 
 @contextlib.contextmanager
@@ -174,6 +210,11 @@ def adopt(directory: str, leftovers: Iterable[str]) -> int:
                 adopted += 1
         layout.remove(leftover)
     return adopted
+
+
+def any_whole(directory: str) -> bool:
+    """Whether `directory` holds a part that a later run may take over."""
+    return any(name.endswith(SUFFIX) for name in _names(directory))
 
 
 def _names(directory: str) -> list[str]:

@@ -147,6 +147,12 @@ def _matching(catalogue: Catalogue, entry: str) -> set[str]:
     return {name for name in catalogue.tasks if regex.fullmatch(name)}
 
 
+_ABSENT_HINT = (
+    "\nAbsent splits: bring the data, name the splits wanted (--splits=validation), or leave them "
+    "out with --skip_absent_splits."
+)
+
+
 def task_directory(output_dir: str, task_name: str) -> str:
     """Returns the task's cache directory, as `seqio.get_task_dir_from_name` nests it."""
     return posixpath.join(output_dir, *task_name.split(":"))
@@ -174,12 +180,14 @@ def make_plan(request: Request, catalogue: Catalogue, tag: str) -> Plan:
     units: list[Unit] = []
     skipped: dict[str, str] = {}
     faults: dict[str, list[str]] = {}
+    lacking = False
     for name in names:
         try:
             decided, present = _decide(request, catalogue, catalogue.tasks[name], tag)
         except _AbsentSplits as absent:
             for split, why in absent.splits.items():
                 faults.setdefault(why, []).append(f"{name} split '{split}'")
+            lacking = True
             continue
         except UserError as error:
             faults.setdefault(str(error), []).append(name)
@@ -190,7 +198,7 @@ def make_plan(request: Request, catalogue: Catalogue, tag: str) -> Plan:
             tasks[name] = decided
             units += present
     if faults:
-        raise UserError(_listed(faults))
+        raise UserError(_listed(faults) + (_ABSENT_HINT if lacking else ""))
     return Plan(_ordered(units), tasks, skipped, tuple(notes))
 
 
@@ -281,12 +289,7 @@ def _listed(faults: Mapping[str, Sequence[str]], shown: int = 20) -> str:
         lines.append(f"  {', '.join(names[:shown])}{more}: {why}")
     if len(faults) > shown:
         lines.append(f"  ... and {len(faults) - shown} more reasons")
-    return (
-        "nothing was written, because of\n"
-        + "\n".join(lines)
-        + "\nAbsent splits: bring the data, name the splits wanted (--splits=validation), or "
-        "leave them out with --skip_absent_splits."
-    )
+    return "nothing was written, because of\n" + "\n".join(lines)
 
 
 def _quoted(names: Iterable[str]) -> str:

@@ -122,13 +122,25 @@ def _clock(seconds: float) -> str:
 
 
 def tree_memory_bytes() -> int:
-    """Returns the resident memory of this process and all below it, shared pages counted twice."""
+    """Returns the memory of this process and all below it, in bytes.
+
+    Pages that processes share are counted once where the system tells (Linux), else in each.
+    """
     process = psutil.Process()
     total = 0
     for member in [process, *process.children(recursive=True)]:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            total += member.memory_info().rss
+            total += _own_share_bytes(member)
     return total
+
+
+def _own_share_bytes(process: psutil.Process) -> int:
+    try:
+        with open(f"/proc/{process.pid}/smaps_rollup") as file:
+            share = next(line for line in file if line.startswith("Pss:"))
+        return int(share.split()[1]) * 1024
+    except (OSError, StopIteration):
+        return process.memory_info().rss
 
 
 _NUMBERS = (

@@ -106,6 +106,14 @@ class Range:
         """The outputs of all prompts."""
         return [output for prompt in self.prompts for output in prompt.outputs]
 
+    def only(self, outputs: Sequence[Output]) -> "Range":
+        """Returns the range with these of its outputs."""
+        prompts = [
+            dataclasses.replace(prompt, outputs=tuple(o for o in prompt.outputs if o in outputs))
+            for prompt in self.prompts
+        ]
+        return dataclasses.replace(self, prompts=tuple(p for p in prompts if p.outputs))
+
 
 class Engine:
     """What a process needs for any range: the tokenizer, and templates that are compiled."""

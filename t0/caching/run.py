@@ -13,7 +13,7 @@ import os
 import posixpath
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -24,9 +24,9 @@ compat.apply()
 
 import seqio  # noqa: E402
 
-from t0.caching import layout, local, parts, worker  # noqa: E402
+from t0.caching import layout, local, nursery, parts, worker  # noqa: E402
 from t0.caching.compiled import Opened, Work, compile_units  # noqa: E402
-from t0.caching.ledger import Ledger, Made  # noqa: E402
+from t0.caching.ledger import Ledger, Told  # noqa: E402
 from t0.caching.plan import (  # noqa: E402
     Catalogue,
     Plan,
@@ -36,6 +36,8 @@ from t0.caching.plan import (  # noqa: E402
     task_directory,
 )
 from t0.caching.progress import Progress, summary  # noqa: E402
+from t0.caching.ranges import Range  # noqa: E402
+from t0.caching.source_shards import ShardRun  # noqa: E402
 from t0.caching.unit import (  # noqa: E402
     ABSENT,
     EMPTY,
@@ -84,14 +86,13 @@ def cache(
     opened = Opened()
     plan = make_plan(request, registered(request.output_cache_dir, opened), layout.own_tag())
     parts_dir = posixpath.join(request.output_cache_dir, f"{PARTS}.{layout.own_tag()}")
-    work = compile_units(plan.units, options, parts_dir, opened)
+    work = compile_units(plan.units, options, parts_dir, opened, setup.module_import)
     notes = [*plan.notes, *_tidied(plan, request, parts_dir), *_grouped_skips(plan)]
     for note in notes:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
     if not plan.units:
         return []
-    if work.ranges:
-        layout.make_directory(parts_dir)
+    layout.make_directory(parts_dir)
     ledger = Ledger(work, options, parts_dir)
     try:
         with Progress(plan, console) as progress:
@@ -103,6 +104,8 @@ def cache(
                 outcomes = run.carried_out(run.here(work, workers))
         layout.remove(parts_dir)
     finally:
+        if not parts.any_whole(parts_dir):
+            layout.remove(parts_dir)
         for task in plan.tasks.values():
             layout.remove(task.staging)
     _conclude(plan, request, outcomes, console)
@@ -206,52 +209,62 @@ class _Run:
         self._setup = setup
         self._ledger = ledger
         self._progress = progress
+        # Examples that unfinished jobs have told of.
+        self._underway: dict[ShardRun, int] = {}
 
     def here(self, work: Work, workers: int) -> Iterator[Outcome]:
-        """Works on this machine: first on ranges, then on what needs TensorFlow."""
+        """Works on this machine: first on rows, then on what needs TensorFlow."""
         yield from work.failed
-        if work.targets:
-            yield from self._ranges_here(work, workers)
-        if work.others:
-            queue = collections.deque(work.others)
-            tell = self._examples_told
-            if workers:
-                start = local.SplitWorker(self._options, self._setup)
-                results = local.in_processes(queue, start, tell, workers=workers)
-            else:
-                # This process has the tasks already.
-                results = local.here(queue, worker.executor(self._options), tell)
-            yield from (outcome for _, outcome in results)
-
-    def _ranges_here(self, work: Work, workers: int) -> Iterator[Outcome]:
-        queue: collections.deque = collections.deque()
+        light: collections.deque = collections.deque()
+        heavy: collections.deque = collections.deque()
         for first in self._ledger.begin():
             if isinstance(first, Outcome):
                 yield first
             else:
-                queue.append(first)
+                (heavy if isinstance(first, ShardRun) else light).append(first)
         self._rows_told(work.targets)
-        self._progress.begin_with(sum(self._ledger.so_far(unit)[0] for unit in work.targets))
-        start = local.RangeWorker(*work.model, tuple(self._setup.data_dir))
+        earlier = (self._ledger.so_far(unit) for unit in work.targets)
+        self._progress.begin_with(sum(rows or examples for rows, examples in earlier))
+        data_dir = tuple(self._setup.data_dir)
+        yield from self._worked(light, local.RangeWorker(work.model, data_dir), workers)
+        # This process has the tasks already.
+        start = local.ShardWorker(self._options, self._setup, own_process=bool(workers))
+        yield from self._worked(heavy, start, workers)
+
+    def _worked(
+        self, queue: collections.deque, start: nursery.Start, workers: int
+    ) -> Iterator[Outcome]:
+        if not queue:
+            return
         if workers:
-            results = local.in_processes(queue, start, self._examples_told, workers=workers)
+            results = local.in_processes(queue, start, self._told, workers=workers)
         else:
-            results = local.here(queue, start(), self._examples_told)
+            results = local.here(queue, start(), self._told)
         for job, result in results:
             if isinstance(result, Outcome):
                 yield result
-                continue
-            if result.stop:
-                raise stopped(result.fault)
-            yield from self._follows(job, result, queue)
+            else:
+                yield from self._follows(job, result, queue)
 
-    def _follows(self, job: Any, made: Made, queue: collections.deque) -> Iterator[Outcome]:
-        for follows in self._ledger.made(job, made):
+    def _follows(
+        self, job: Range | ShardRun, told: Mapping[str, Told], queue: collections.deque
+    ) -> Iterator[Outcome]:
+        ends = [what for what in told.values() if isinstance(what, Outcome)]
+        yield from (end for end in ends if end.status == STOP)
+        done: list[Range | ShardRun] = [job]
+        if ends and isinstance(job, ShardRun):
+            # Its split is lost: the shards behind it, which nobody has begun, end as it did.
+            left = list(queue)
+            queue.clear()
+            for other in left:
+                (done if getattr(other, "output", None) == job.output else queue).append(other)
+        for follows in (what for each in done for what in self._ledger.made(each, told)):
             if isinstance(follows, Outcome):
                 yield follows
             else:
                 # At once: so that the task is published, and safe from a kill.
                 queue.appendleft(follows)
+        self._underway.pop(job, None)
         self._rows_told(output.unit for output in job.outputs)
 
     def on_beam(self, work: Work, pipeline_options: Sequence[str]) -> Iterator[Outcome]:
@@ -268,13 +281,19 @@ class _Run:
             run_dir=posixpath.join(self._request.output_cache_dir, f"run.{layout.own_tag()}"),
         )
 
-    def _examples_told(self, unit: Any, examples: Any) -> None:
-        self._progress.advance(unit, examples=examples or 0)
+    def _told(self, job: Any, examples: int | None) -> None:
+        if isinstance(job, ShardRun) and examples:
+            self._underway[job] = examples
+            self._rows_told([job.output.unit])
+        else:
+            self._progress.advance(None)
 
     def _rows_told(self, units: Iterable[Unit]) -> None:
         for unit in units:
             rows, examples = self._ledger.so_far(unit)
-            self._progress.advance(unit, examples=examples, rows=rows)
+            underway = sum(n for job, n in self._underway.items() if job.output.unit == unit)
+            # Where a source does not count its rows they are guessed from the examples.
+            self._progress.advance(unit, examples=examples + underway, rows=rows or None)
 
     def carried_out(self, results: Iterator[Outcome]) -> list[Outcome]:
         """Publishes each task when the last of its splits has come.

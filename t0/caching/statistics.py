@@ -2,8 +2,8 @@
 
     tally = Tally(task.output_features, char_counts=False)
     tally.add({"inputs": np.array([5, 6, 1]), "targets": np.array([7, 1])})
-    tally.stats()
-    # {"examples": 1, "inputs_tokens": 2, "inputs_max_tokens": 2, "targets_tokens": 1, ...}
+    tally.counts()
+    # {"tokens": {"inputs": 2, "targets": 1}, "max_tokens": {"inputs": 2, "targets": 1}, ...}
 
 Rules of `seqio.beam_utils.GetStats`: tokens are ids other than EOS and padding; only features among
 the task's output features that hold int32 or int64 are counted. Its character counts come out
@@ -27,7 +27,7 @@ _TOKEN_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
 
 class Tally:
-    """Running counts over the examples of one split.
+    """Running counts over the examples of one part of a split.
 
     `over` counts, for each feature of `LONGEST`, the examples that are longer.
     """
@@ -86,9 +86,11 @@ class Tally:
             return
         self._chars[name] = self._chars.get(name, 0) + len(text)
 
-    def stats(self) -> dict[str, int]:
-        """Returns the counts under SeqIO's names."""
-        tokens = {f"{name}_tokens": count for name, count in self._tokens.items()}
-        most = {f"{name}_max_tokens": count for name, count in self._max_tokens.items()}
-        chars = {f"{name}_chars": count for name, count in self._chars.items()}
-        return {"examples": self.examples, **tokens, **most, **chars}
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Returns the counts by kind and feature, as a part tells them: `merge.totals` adds up."""
+        return {
+            "tokens": self._tokens,
+            "max_tokens": self._max_tokens,
+            "chars": self._chars,
+            "over": self.over,
+        }

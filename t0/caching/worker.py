@@ -1,17 +1,15 @@
-"""What a runner has done for each unit: one split of one task, from its source to its files.
+"""Makes parts of any SeqIO task: the examples of some of its source's shards.
 
     prepare(setup)                                   # once in each process
-    outcome = cache_split(unit, options, advance=print)
-    outcome.status                                   # "written", or why not
+    make_part(job, options, advance=print)
+    # {"toy_lines": {"start": 0, "stop": 1, "records": 70, "tokens": {...}, ...}}
 
-`cache_split` writes into the unit's directory only, and never raises for what is wrong with the
-unit: it says so in the outcome, and the run decides.
+What is counted goes into the part, so that a run that takes it over knows all that the first knew.
 """
 
 import importlib
 import os
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,31 +20,18 @@ compat.apply()
 import seqio  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from t0.caching import examples, layout, shards  # noqa: E402
-from t0.caching.judge import Verdict, verdict  # noqa: E402
-from t0.caching.known import behaviours  # noqa: E402
-from t0.caching.merge import Target  # noqa: E402
-from t0.caching.ranges import Output  # noqa: E402
+from t0.caching import examples, parts, records  # noqa: E402
+from t0.caching.ledger import execute  # noqa: E402
+from t0.caching.source_shards import ShardRun  # noqa: E402
 from t0.caching.statistics import Tally  # noqa: E402
-from t0.caching.unit import (  # noqa: E402
-    ABSENT,
-    EMPTY,
-    FAILED,
-    STOP,
-    WRITTEN,
-    Options,
-    Outcome,
-    Setup,
-    Unit,
-    shard_count,
-)
-from t0.errors import AbsentData, UserError, original  # noqa: E402
-from t0.tasks import PromptedSource  # noqa: E402
+from t0.caching.unit import Options, Setup  # noqa: E402
+from t0.errors import UserError  # noqa: E402
 
 ADVANCE_SECONDS = 0.5
 WORKER_THREADS = 2
+RECORDS_AT_ONCE = 100
 
-# Called now and then with the number of examples that the unit has by then.
+# Called now and then with the number of examples that the part has by then.
 Advance = Callable[[int], None]
 
 
@@ -87,133 +72,78 @@ def limit_threads() -> None:
     tf.config.threading.set_inter_op_parallelism_threads(WORKER_THREADS)
 
 
-def executor(options: Options) -> Callable[[Unit, Advance], Outcome]:
-    """Returns what caches a unit in this process, as `local.here` wants it."""
-    return lambda unit, report: cache_split(unit, options, advance=report)
+def executor(options: Options, *, own_process: bool) -> Callable[[Any, Advance], Any]:
+    """Returns what does a job in this process, as `local.here` wants it.
+
+    Args:
+      own_process: whether this process does nothing else, and is one of several.
+    """
+    threads = WORKER_THREADS if own_process else None
+
+    def do(job: Any, report: Advance) -> Any:
+        return execute(job, lambda run: make_part(run, options, advance=report, threads=threads))
+
+    return do
 
 
-def cache_split(
-    unit: Unit, options: Options, *, advance: Advance, threads: int | None = None
-) -> Outcome:
-    """Writes the records, `info` and `stats` of a unit into its directory.
+def make_part(
+    job: ShardRun, options: Options, *, advance: Advance, threads: int | None = None
+) -> dict[str, dict[str, Any]]:
+    """Writes the records of a run of shards as a part.
 
     Args:
       threads: threads that the input pipeline may use; TensorFlow's choice if None.
+
+    Returns:
+      task -> what the part tells.
     """
-    try:
-        return _cache_split(unit, options, advance, threads)
-    except Exception as error:  # noqa: BLE001 - every cause belongs in the outcome
-        cause = original(error)
-        message = str(cause)
-        if isinstance(cause, layout.OutputError):
-            return Outcome(unit, STOP, message=message)
-        if isinstance(cause, AbsentData):
-            return Outcome(unit, ABSENT, message=message)
-        if isinstance(cause, UserError):
-            return Outcome(unit, FAILED, message=message)
-        first = (message.splitlines() or [""])[0]
-        return Outcome(
-            unit,
-            FAILED,
-            message=f"{type(cause).__name__}: {first}",
-            trace="".join(traceback.format_exception(error)),
-        )
-
-
-def _cache_split(unit: Unit, options: Options, advance: Advance, threads: int | None) -> Outcome:
+    unit = job.output.unit
     task = seqio.TaskRegistry.get(unit.task)
-    with layout.writing(unit.directory):
-        tf.io.gfile.makedirs(unit.directory)
     tally = Tally(task.output_features, char_counts=options.enable_char_counts)
     features: dict[str, Any] = {}
+    frames: list[bytes] = []
     due = time.monotonic() + ADVANCE_SECONDS
-    with shards.Spool(unit.directory) as spool:
-        stream = examples.read_examples(
-            task, unit.split, base_seed=options.base_seed, threads=threads
-        )
-        for example in stream:
-            features = features or examples.feature_info(example)
-            values = examples.as_numpy(example)
-            tally.add(values)
-            spool.append(examples.serialized(values))
-            if time.monotonic() >= due:
-                advance(tally.examples)
-                due = time.monotonic() + ADVANCE_SECONDS
-        counts = _source_counts(task.source, unit.split)
-        verdict = _judged(task, unit, counts, tally.examples, options)
-        if verdict.empty:
-            return Outcome(unit, EMPTY, counts=counts, notes=verdict.notes)
-        advance(tally.examples)
-        files = _write_files(spool, unit, options, len(task.source.list_shards(unit.split)))
-    info = {
-        "features": features,
-        "num_shards": len(files),
-        "seqio_version": seqio.__version__,
-    }
-    for path, content in (
-        (seqio.get_cached_info_path(unit.directory, unit.split), info),
-        (seqio.get_cached_stats_path(unit.directory, unit.split), tally.stats()),
-    ):
-        files[os.path.basename(path)] = shards.write_json(path, content)  # noqa: PTH119 (gs://)
-    return Outcome(
-        unit,
-        WRITTEN,
-        stats=tally.stats(),
-        files=files,
-        counts=counts,
-        over=tally.over,
-        notes=verdict.notes,
-    )
+    name = parts.part_name(job.output.key, job.start, job.stop)
+    with parts.PartWriter(job.directory, name) as part:
+        for shard in range(job.start, job.stop):
+            stream = examples.read_examples(
+                task,
+                unit.split,
+                shard,
+                of=job.shards,
+                base_seed=options.base_seed,
+                threads=threads,
+            )
+            for example in stream:
+                features = features or examples.feature_info(example)
+                values = examples.as_numpy(example)
+                tally.add(values)
+                frames.append(records.framed(examples.serialized(values)))
+                if len(frames) == RECORDS_AT_ONCE:
+                    part.append(frames)
+                    frames.clear()
+                if time.monotonic() >= due:
+                    advance(tally.examples)
+                    due = time.monotonic() + ADVANCE_SECONDS
+        part.append(frames)
+        counts = {"features": features, **_counts(task, job, tally.examples), **tally.counts()}
+        return {unit.task: part.finish({"start": job.start, "stop": job.stop, **counts})}
 
 
-def _judged(
-    task: seqio.Task, unit: Unit, counts: Mapping[str, int], records: int, options: Options
-) -> Verdict:
-    """Returns what is to be noted of what was made.
+def _counts(task: seqio.Task, job: ShardRun, made: int) -> dict[str, Any]:
+    """Returns how many rows there were and what became of them, as far as the source tells.
 
-    Raises:
-      UserError: if it must not be published.
+    Of one that counts nothing: None rows, or 0 if there were none at all.
     """
-    source = task.source
-    if not isinstance(source, PromptedSource) or "rows" not in counts:
-        if not records:
-            raise _nothing_written(task, unit.split, counts)
-        return Verdict()
-    data = (source.dataset, source.subset, source.split_mapping[unit.split])
-    name = source.template.name
-    # Labels are hidden for rank evaluation; the rest of an output is for `ranges`.
-    output = Output(unit, source.hide_labels, source.hide_labels, (False, True), False, "")
-    target = Target(output, name, behaviours(*data, name))
-    judged = verdict(counts, source.first.get(unit.split, {}), records, target, options)
-    if judged.message:
-        raise (UserError if counts["rows"] else AbsentData)(judged.message)
-    return judged
-
-
-def _write_files(
-    spool: shards.Spool, unit: Unit, options: Options, source_shards: int
-) -> dict[str, dict[str, Any]]:
-    count = shard_count(options, source_shards, spool.records, spool.size_bytes)
-    prefix = seqio.get_cached_tfrecord_prefix(unit.directory, unit.split)
-    if options.output_format == "tfrecord":
-        return spool.write_shards(prefix, count, shards.tfrecord_writer)
-    group_size = 1 if options.preserve_random_access else count
-    prefix = f"{prefix.removesuffix('.tfrecord')}.array_record"
-    return spool.write_shards(prefix, count, shards.array_record_writer(group_size))
-
-
-def _source_counts(source: seqio.DataSource, split: str) -> dict[str, int]:
-    report = getattr(source, "report", None)
-    counted = report.get(split) or {} if isinstance(report, Mapping) else {}
-    return {what: int(count) for what, count in counted.items() if count or what == "rows"}
-
-
-def _nothing_written(task: seqio.Task, split: str, counts: Mapping[str, int]) -> UserError:
-    if not counts.get("rows") and not examples.has_rows(task, split):
-        return AbsentData(f"the data of split '{split}' has no rows at all")
-    told = ", ".join(f"{n} {what}" for what, n in counts.items())
-    return UserError(
-        "the data has rows, but no example came of any"
-        + (f" ({told})" if told else "")
-        + ". Does the task's template or preprocessing fit the data?"
+    split = job.output.unit.split
+    report = getattr(task.source, "report", None)
+    counted = report.get(split) if isinstance(report, Mapping) else None
+    if counted and "rows" in counted:
+        # Only a source of one shard counts, or the counts would be those of several jobs.
+        told = {what: int(n) for what, n in counted.items() if n and what != "rows"}
+        first = getattr(task.source, "first", {}).get(split, {})
+        return {"rows": int(counted["rows"]), "counts": told, "first": dict(first)}
+    empty = not made and not any(
+        examples.has_rows(task, split, shard, of=job.shards) for shard in range(job.start, job.stop)
     )
+    return {"rows": 0 if empty else None, "counts": {}, "first": {}}

@@ -85,10 +85,10 @@ def reading(path: Path, *faults: type[Exception]) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, zlib.error, *faults) as error:
-        text = str(error).strip().splitlines() or [type(error).__name__]
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UserError(
-            f"{path}: cannot be read: {text[0]} Is it whole, and what its name says? Copy or write"
-            " it again."
+            f"{path}: cannot be read: {text}. Is it whole, and what its name says? Copy or write "
+            "it again."
         ) from error
 
 

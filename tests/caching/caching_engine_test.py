@@ -164,12 +164,12 @@ def test_memory_does_not_grow_with_the_rows(with_data, prompted, tmp_path):
 
 
 PEAK = """
-import os, sys
+import functools, os, sys
 folder, rows = sys.argv[1], int(sys.argv[2])
 from t0 import sources
-from t0.caching.ledger import Made, execute
+from t0.caching.ledger import execute
 from t0.caching.merge import Merge, Target
-from t0.caching.ranges import Engine, Output, Prompt, Range
+from t0.caching.ranges import Engine, Output, Prompt, Range, render_range
 from t0.caching.unit import Options, Unit
 from t0.prompts import Template
 sources.set_data_dirs(folder)
@@ -179,10 +179,10 @@ os.makedirs(f"{folder}/parts")
 output = Output(unit, False, False, (False, True), False, "key")
 template = Template("p", "{{text}} {{label}} ||| {{words[0]}}", None, "", True, False, (), "p", "w")
 job = Range("big", None, "train", 0, rows, (Prompt(template, "s", (output,)),), f"{folder}/parts")
-made = execute(job, engine)
-assert made.told["big"]["records"] == rows, made
+told = execute(job, functools.partial(render_range, engine=engine))
+assert told["big"]["records"] == rows, told
 path = [f"{folder}/parts/{name}" for name in os.listdir(f"{folder}/parts")]
-outcome = execute(Merge(Target(output, "p"), path, (made.told["big"],), Options(), "0"), engine)
+outcome = execute(Merge(Target(output, "p"), path, (told["big"],), Options(), "0"), None)
 assert outcome.stats["examples"] == rows, outcome
 assert "tensorflow" not in sys.modules
 # Not ru_maxrss, which counts what the parent had before this process took its place.

@@ -104,6 +104,13 @@ def test_leftovers_of_dead_processes_go_and_those_of_others_stay(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == left
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs Linux")  # noqa: PTH110
+def test_a_live_run_stays_alive_when_the_clock_is_set(tmp_path, monkeypatch):
+    write(f"{tmp_path}/a.{layout.own_tag()}/x")
+    monkeypatch.setattr("psutil.Process.create_time", lambda process: 5.0)
+    assert layout.leftovers([str(tmp_path)]) == ([], [])
+
+
 def test_an_unwritable_directory_is_the_users_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(layout.OutputError, match="cannot write .*file/out"):

@@ -6,8 +6,7 @@ from rich.console import Console
 
 from t0.caching.plan import Plan, TaskPlan
 from t0.caching.progress import Progress, summary
-from t0.caching.unit import Unit
-from t0.caching.worker import Outcome
+from t0.caching.unit import Outcome, Unit
 
 UNITS = (Unit("a", "train", "/a", 100), Unit("b", "train", "/b", 300))
 PLAN = Plan(UNITS, {n: TaskPlan(n, f"/{n}", f"/{n}.x", ("train",), {}) for n in ("a", "b")}, {})

@@ -11,8 +11,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from t0.caching import examples
-from t0.caching.shards import Spool, array_record_writer, tfrecord_writer
+from t0.caching import examples, merge
 from t0.caching.statistics import Tally
 from t0.caching.unit import Options
 
@@ -145,7 +144,7 @@ def test_stats_are_those_of_seqio(toy):
                 if name.endswith("tokens"):
                     most = name.replace("tokens", "max_tokens")
                     expected[most] = max(expected[most], count)
-    assert tally.stats() == {"examples": 4, **expected}
+    assert merge.totals([{"records": 4, **tally.counts()}]) == {"examples": 4, **expected}
 
 
 def test_char_counts_are_written_when_asked_for(cache_here, tmp_path):
@@ -171,28 +170,3 @@ def test_array_records(toy, cache_here, tmp_path, random_access, group):
         reader.close()
     values = [t.features.feature["inputs_pretokenized"].bytes_list.value[0] for t in texts]
     assert values == [f"row {i} of rain".encode() for i in range(20)]
-
-
-@pytest.mark.parametrize("memory", [10**6, 50])
-def test_spool_cuts_a_stream_evenly_in_memory_and_on_disk(tmp_path, monkeypatch, memory):
-    monkeypatch.setattr("t0.caching.shards.SPOOL_MEMORY_BYTES", memory)
-    stream = [bytes([i]) * i for i in range(11)]
-    with Spool(str(tmp_path)) as spool:
-        for record in stream:
-            spool.append(record)
-        files = spool.write_shards(f"{tmp_path}/t", 4, tfrecord_writer)
-    assert [entry["examples"] for entry in files.values()] == [2, 3, 3, 3]
-    assert spool.size_bytes == sum(entry["bytes"] for entry in files.values())
-    read = tf.data.TFRecordDataset([f"{tmp_path}/{name}" for name in files])
-    assert [r.numpy() for r in read] == stream
-    assert len(list(tmp_path.iterdir())) == 4
-
-
-def test_spool_writes_to_object_stores(tmp_path):
-    root = f"ram://{tmp_path.name}"
-    tf.io.gfile.makedirs(root)
-    for open_writer in (tfrecord_writer, array_record_writer(1)):
-        with Spool(root) as spool:
-            spool.append(b"one")
-            (name,) = spool.write_shards(f"{root}/t", 1, open_writer)
-        assert tf.io.gfile.stat(f"{root}/{name}").length > 3

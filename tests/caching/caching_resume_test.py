@@ -140,7 +140,9 @@ def test_killed_at_random_points(whole, start_command, run_command, tmp_path, ki
             time.sleep(0.02)
         # Later each time, so that the last runs are killed when much is done.
         time.sleep(rng.uniform(0, 0.3 + turn * 0.1))
-        workers = psutil.Process(process.pid).children() if process.poll() is None else []
+        workers = []
+        if process.poll() is None:
+            workers = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         while any(w.is_running() and w.status() != psutil.STATUS_ZOMBIE for w in workers):
@@ -200,16 +202,17 @@ def test_permission_lost_midway(with_data, cache_here, tmp_path, monkeypatch, sm
 
 
 @pytest.mark.slow
-def test_a_worker_that_the_system_kills(start_command, with_data, tmp_path):
+def test_a_worker_that_the_system_kills(start_command, command_environment, with_data, tmp_path):
+    command_environment["TOY_SECONDS_A_JOB"] = "60"
     process = start_command(
         tmp_path, "--tasks=weather_plain", "--num_workers=1", module="slow_ranges"
     )
     while not list(tmp_path.glob("unfinished-parts.*")):
         time.sleep(0.02)
-    while not (workers := psutil.Process(process.pid).children()):
+    while len(workers := psutil.Process(process.pid).children(recursive=True)) < 2:
         time.sleep(0.02)
-    time.sleep(1.5)
-    workers[0].send_signal(signal.SIGKILL)
+    time.sleep(1.0)
+    workers[-1].send_signal(signal.SIGKILL)
     _, errors = process.communicate(timeout=100)
     assert process.returncode == 2
     assert "SIGKILL" in errors

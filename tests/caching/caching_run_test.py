@@ -101,17 +101,13 @@ def test_a_split_without_rows_counts_as_absent(cache_here, tmp_path):
 
 
 def test_a_full_disk_stops_the_run_with_cause_and_unit(cache_here, tmp_path, monkeypatch):
-    class FullDisk:
-        def __init__(self, path):
-            self.path = path
+    def full(path, stretches):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        def write(self, record):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(shards, "tfrecord_writer", FullDisk)
+    monkeypatch.setattr(shards, "_copy_frames", full)
     with pytest.raises(UserError, match=r"No space left on device.*toy_many split 'train'"):
         cache_here(tmp_path, "toy_function", "toy_many")
-    assert [p.name for p in tmp_path.iterdir()] == []
+    assert [p.name.partition(".")[0] for p in tmp_path.iterdir()] == ["unfinished-parts"]
 
 
 def test_another_run_into_the_same_output_finishes_first(cache_here, tmp_path, monkeypatch):
@@ -148,16 +144,24 @@ def _ended(process):
         return True
 
 
-def _kill_and_check(process, out, seconds):
-    """Kills a run `seconds` after it began to write; what it finished must be whole."""
+def _kill_and_check(process, out, seconds, *, after_a_part):
+    """Kills a run `seconds` after it began to write; what it finished must be whole.
+
+    Args:
+      after_a_part: when it has finished one, rather than when it has begun.
+    """
     deadline = time.monotonic() + 120
-    while not list(out.glob("*.incomplete-*")) and process.poll() is None:
+    pattern = "unfinished-parts.*/*.part" if after_a_part else "*.incomplete-*"
+    known = set(out.glob(pattern)) if after_a_part else set()
+    while not set(out.glob(pattern)) - known and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     time.sleep(seconds)
-    workers = psutil.Process(process.pid).children() if process.poll() is None else []
+    workers = []
+    if process.poll() is None:
+        workers = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.communicate()
     for worker in workers:  # they notice, and end; nobody may have collected them yet
         while not _ended(worker):
             assert time.monotonic() < deadline
@@ -170,22 +174,27 @@ def _kill_and_check(process, out, seconds):
     "kills", [1, pytest.param(20, marks=pytest.mark.slow)], ids=["once", "twenty_times"]
 )
 def test_a_killed_run_leaves_nothing_that_looks_whole_and_the_next_finishes(
-    start_command, run_command, cache_here, tmp_path, kills
+    start_command, run_command, command_environment, cache_here, tmp_path, kills
 ):
     out, rng = tmp_path / "killed", random.Random(kills)
-    tasks = ("toy_slow", "toy_function", "toy:shapes")
+    tasks = ("toy_slow", "toy_function", "toy:shapes", "toy_files")
+    command_environment["TOY_SECONDS_A_LINE"] = "0.1"
+    kept = []
     for turn in range(kills):
-        process = start_command(
-            out, f"--tasks={','.join(tasks)}", f"--num_workers={(turn + 1) % 3}"
-        )
-        _kill_and_check(process, out, rng.uniform(0, 4))
+        workers = 2 - turn % 3
+        process = start_command(out, f"--tasks={','.join(tasks)}", f"--num_workers={workers}")
+        # Now soon, when a shard is done; now later, or before there is any.
+        soon = turn % 2 == 0
+        _kill_and_check(process, out, rng.uniform(0, 0.5 if soon else 4), after_a_part=soon)
+        kept.append(len(list(out.glob("unfinished-parts.*/*.part"))))
+    assert any(kept)
+    command_environment["TOY_SECONDS_A_LINE"] = "0"
     status, shown, errors = run_command(out, f"--tasks={','.join(tasks)}", "--num_workers=2")
     assert (status, errors) == (0, "")
     assert re.search(r"^caching: \d/\d tasks", shown, re.MULTILINE)
-    assert re.search(r"^toy_slow +train +60 ", shown, re.MULTILINE)
     cache_here(tmp_path / "alone", *tasks)
     assert content(out) == content(tmp_path / "alone")
-    assert sorted(p.name for p in out.iterdir()) == ["toy", "toy_function", "toy_slow"]
+    assert sorted(p.name for p in out.iterdir()) == ["toy", "toy_files", "toy_function", "toy_slow"]
 
 
 def test_caches_in_other_directories(cache_here, tmp_path):

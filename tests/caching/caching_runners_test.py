@@ -79,16 +79,18 @@ def test_prompted_tasks_come_out_the_same(with_data, cache_here, tmp_path, monke
     assert files(tmp_path / "one") == files(tmp_path / "other")
 
 
-def test_prompted_tasks_go_to_object_stores(with_data, cache_here, tmp_path, monkeypatch):
+def test_tasks_go_to_object_stores(with_data, cache_here, tmp_path, monkeypatch):
     """Through TensorFlow's file system, of which one in memory stands for gs://."""
     out = f"ram://{tmp_path.name}/out"
-    cache_here(tmp_path / "local", *PROMPTED)
+    cache_here(tmp_path / "local", *PROMPTED, "toy_lines")
     monkeypatch.setattr(compiled, "MIN_ROWS", 200)
-    cache_here(out, *PROMPTED)
+    cache_here(out, *PROMPTED, "toy_lines")
     for name, content in files(tmp_path / "local").items():
         with tf.io.gfile.GFile(f"{out}/{name}", "rb") as file:
             assert file.read() == content, name
-    assert sorted(name.strip("/") for name in tf.io.gfile.listdir(out)) == sorted(PROMPTED)
+    assert sorted(name.strip("/") for name in tf.io.gfile.listdir(out)) == sorted(
+        [*PROMPTED, "toy_lines"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,14 @@ class SlowWorker(local.RangeWorker):
     """Sleeps a little before each job."""
 
     def __call__(self):
+        import os
         import time
 
         execute = super().__call__()
+        seconds = float(os.environ.get("TOY_SECONDS_A_JOB", "0.1"))
 
         def slowly(job, report):
-            time.sleep(0.1)
+            time.sleep(seconds)
             return execute(job, report)
 
         return slowly

@@ -42,6 +42,9 @@ def lay_out(folder):
         (folder / f"train-{name}.txt").write_text(
             "".join(f"{sentence()}|{sentence()} ünï\n" for _ in range(count))
         )
+    for number in range(8):
+        lines = (f"{sentence()}|{4 * number + line}\n" for line in range(4))
+        (folder / f"files-{number}.txt").write_text("".join(lines))
     (folder / "validation.txt").write_text("".join(f"{sentence()}|{i}\n" for i in range(9)))
     (folder / "corpus.txt").write_text("".join(sentence() + "\n" for _ in range(400)))
     sentencepiece.SentencePieceTrainer.train(
@@ -157,6 +160,41 @@ add_generated("toy_slow", 60, before=lambda index: time.sleep(0.05))
 add_generated("toy_dies", 20, before=_die)
 add_generated("toy_mistake", 20, before=_mistake)
 add_generated("toy_no_rows", 0)
+
+
+def _waited(line):
+    time.sleep(float(os.environ.get("TOY_SECONDS_A_LINE", "0")))
+    return line
+
+
+def _read_slowly(path):
+    return tf.data.TextLineDataset(path).map(
+        lambda line: tf.ensure_shape(tf.numpy_function(_waited, [line], tf.string), [])
+    )
+
+
+@seqio.map_over_dataset
+def add_process(example):
+    return {**example, "process": tf.ensure_shape(tf.numpy_function(os.getpid, [], tf.int64), [])}
+
+
+FILES = seqio.FileDataSource(_read_slowly, {"train": str(FOLDER / "files-*.txt")})
+add("toy_files", source=FILES, preprocessors=[split_line, add_noise, *TOKENISED])
+add("toy_process", source=FILES, preprocessors=[split_line, add_process, *TOKENISED])
+
+
+@seqio.map_over_dataset
+def stop_at_ten(example, at="10"):
+    tf.debugging.assert_none_equal(example["targets"], at)
+    return example
+
+
+def keep_the_last(dataset):
+    return dataset.filter(lambda example: example["targets"] == "31")
+
+
+add("toy_last", source=FILES, preprocessors=[split_line, keep_the_last, *TOKENISED])
+add("toy_ten", source=FILES, preprocessors=[split_line, stop_at_ten, *TOKENISED])
 
 
 class PartlyAbsent(seqio.FunctionDataSource):

@@ -1,0 +1,265 @@
+"""Any SeqIO task: its source's shards are units of work, shared by workers, kept from a kill."""
+
+import contextlib
+import functools
+import json
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+import seqio
+import tensorflow as tf
+
+from t0.caching import fingerprint, general, layout, ledger, parts, source_shards
+from t0.caching.source_shards import ShardRun
+from t0.caching.unit import Options, Unit
+from t0.errors import UserError
+
+TASKS = ("toy_files", "toy_lines")
+
+
+def content(root):
+    """Path under root -> bytes, for everything in it."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(toy, tmp_path_factory):
+    """What an uninterrupted run in one process writes."""
+    from rich.console import Console
+
+    from t0.caching.plan import Request
+    from t0.caching.run import cache
+    from t0.caching.unit import Setup
+
+    out = tmp_path_factory.mktemp("whole")
+    setup = Setup(module_import=["toy_caching_tasks"])
+    cache(
+        Request(str(out), tasks=TASKS),
+        Options(),
+        setup,
+        num_workers=0,
+        console=Console(quiet=True),
+    )
+    return content(out)
+
+
+class Killed(BaseException):
+    """Stands for a SIGKILL in the tests that stay in one process: nothing is tidied up."""
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Lists the runs of shards that are done."""
+    done = []
+    execute = ledger.execute
+
+    def noted(job, make):
+        done.append(job)
+        return execute(job, make)
+
+    monkeypatch.setattr("t0.caching.worker.execute", noted)
+    return done
+
+
+@pytest.fixture
+def dying_run(cache_here, monkeypatch):
+    """Caches until `jobs` jobs are done, then is gone."""
+
+    def cache(out, jobs, *tasks):
+        done = []
+        execute = ledger.execute
+
+        def counted(job, make):
+            if len(done) == jobs:
+                raise Killed
+            done.append(job)
+            return execute(job, make)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("t0.caching.worker.execute", counted)
+            # A killed process removes nothing; and its process id is not ours.
+            patch.setattr(layout, "remove", lambda path: None)
+            patch.setattr(layout, "own_tag", lambda: f"incomplete-{layout._host()}-{2**22 + 1}-1")
+            with contextlib.suppress(Killed):
+                cache_here(out, *tasks)
+        return [job for job in done if isinstance(job, ShardRun)]
+
+    return cache
+
+
+def test_bounds():
+    assert source_shards.bounds(1) == ((0, 1),)
+    many = source_shards.bounds(5000)
+    assert len(many) == 1000
+    assert [start for start, _ in many[1:]] == [stop for _, stop in many[:-1]]
+    assert many[-1][1] == 5000
+
+
+def test_two_workers_share_a_split_and_give_the_same(
+    whole, cache_here, tmp_path, monkeypatch, with_data
+):
+    monkeypatch.setenv("TOY_SECONDS_A_LINE", "0.02")
+    cache_here(tmp_path, *TASKS, "toy_process", workers=2)
+    (path,) = (tmp_path / "toy_process").glob("train.tfrecord-*")
+    found = [
+        tf.train.Example.FromString(record.numpy()).features.feature
+        for record in tf.data.TFRecordDataset(str(path))
+    ]
+    lines = [features["targets_pretokenized"].bytes_list.value[0] for features in found]
+    assert lines == [str(line).encode() for line in range(32)]
+    processes = [features["process"].int64_list.value[0] for features in found]
+    assert len(set(processes)) == 2
+    # A shard is read by one process.
+    assert all(len(set(processes[i : i + 4])) == 1 for i in range(0, 32, 4))
+    assert {k: v for k, v in content(tmp_path).items() if "process" not in k} == whole
+
+
+@pytest.mark.parametrize("jobs", [3, 11])
+def test_only_unfinished_shards_are_done_again(
+    whole, dying_run, recorded, cache_here, tmp_path, jobs
+):
+    # Eight shards of one task and their joining; three and one, joined, of the other.
+    before = dying_run(tmp_path, jobs, *TASKS)
+    cache_here(tmp_path, *TASKS)
+    assert content(tmp_path) == whole
+    after = [job for job in recorded if isinstance(job, ShardRun)]
+    places = [(job.output.unit.task, job.output.unit.split, job.start) for job in before + after]
+    assert len(places) == len(set(places)) == 12
+
+
+def test_a_source_that_names_no_files_begins_again(dying_run, recorded, cache_here, tmp_path):
+    dying_run(tmp_path, 1, "toy_function")
+    cache_here(tmp_path, "toy_function")
+    assert [str(job) for job in recorded if isinstance(job, ShardRun)] == [
+        "toy_function split 'train'"
+    ]
+
+
+def prepend(example, word):
+    return {**example, "inputs": tf.strings.join([word, example["inputs"]])}
+
+
+def prepending(word):
+    """A preprocessor with a closure, and in it a `functools.partial`."""
+    step = functools.partial(prepend, word=word)
+    return lambda dataset: dataset.map(step)
+
+
+def test_what_a_part_depends_on(toy, tmp_path, monkeypatch):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.txt").write_text("rain|snow\n")
+    unit = Unit("toy_told", "train", str(tmp_path))
+
+    def key(word="wet ", options=None, vocabulary=toy.VOCABULARY):
+        source = seqio.TextLineDataSource({"train": str(tmp_path / "*.txt")})
+        steps = [toy.split_line, prepending(word), *toy.TOKENISED]
+        features = {name: seqio.Feature(vocabulary) for name in ("inputs", "targets")}
+        task = seqio.Task("toy_told", source, output_features=features, preprocessors=steps)
+        monkeypatch.setattr(seqio.TaskRegistry, "get", lambda name: task)
+        teller = fingerprint.Teller(["toy_caching_tasks"])
+        planned = general.plan_shards([unit], options or Options(), str(tmp_path), teller)
+        return planned.targets[unit].output.key
+
+    same = key()
+    assert key() == same
+    assert key(options=Options(min_shards=5, max_dropped_share=0.5)) == same
+    others = [
+        key(word="dry "),
+        key(options=Options(base_seed=4)),
+        key(options=Options(enable_char_counts=True)),
+        key(vocabulary=seqio.ByteVocabulary()),
+    ]
+    os.utime(tmp_path / "one.txt", (1, 1))
+    others.append(key())
+    digest = fingerprint._digest
+    monkeypatch.setattr(
+        fingerprint, "_digest", lambda path: digest(path) + "x" * path.endswith("shards_test.py")
+    )
+    others.append(key())
+    assert len({same, *others}) == len(others) + 1
+
+
+def test_a_failing_shard_is_named_and_those_behind_it_are_left(cache_here, tmp_path, recorded):
+    with pytest.raises(UserError) as error:
+        cache_here(tmp_path, "toy_ten", "toy_function")
+    told = str(error.value)
+    assert "toy_ten split 'train': InvalidArgumentError" in told
+    assert "(toy_ten split 'train', source shard 3 of 8)" in told
+    assert sum(str(job).startswith("toy_ten") for job in recorded) == 3
+    assert [p.name for p in tmp_path.iterdir()] == ["toy_function"]
+
+
+def test_shards_without_examples_among_others(cache_here, tmp_path):
+    (outcome,) = cache_here(tmp_path, "toy_last")
+    assert outcome.stats["examples"] == 1
+    info = json.loads((tmp_path / "toy_last" / "info.train.json").read_text())
+    assert set(info["features"]) >= {"inputs", "targets"}
+
+
+def test_offsets_of_records(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "_READ_AT_ONCE", 12)
+    sizes = [random.Random(i).randrange(9) for i in range(20)]
+    with parts.PartWriter(str(tmp_path), "a.part") as part:
+        part.append([b"x" * size for size in sizes[:7]])
+        part.append([b"x" * size for size in sizes[7:]])
+        info = part.finish({})
+    assert (info["records"], info["bytes"]) == (20, sum(sizes))
+    path = str(tmp_path / "a.part")
+    assert parts.offsets(path, range(21)) == [sum(sizes[:i]) for i in range(21)]
+    assert parts.offsets(path, [0, 3, 20]) == [0, sum(sizes[:3]), sum(sizes)]
+    assert [len(frame) for frame in parts.read_frames(path)] == sizes
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_rows(toy_folder, command_environment, tmp_path):
+    """Twenty times the rows, in as many more shards, through one worker and the joining."""
+    lines = "".join(f"{'rain and snow ' * 30}{i}|sun\n" for i in range(1000))
+    for number in range(21):
+        (tmp_path / f"big-{number:02d}.txt").write_text(lines)
+    script = tmp_path / "growth.py"
+    script.write_text(GROWTH)
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=command_environment,
+    )
+    assert done.returncode == 0, done.stderr
+    first, last = map(int, done.stdout.split()[-2:])
+    assert last < first + 40 * 1024, f"{first} KiB after 1 shard, {last} KiB after 21"
+
+
+GROWTH = """
+import os, sys
+import toy_caching_tasks as toy, seqio
+from t0.caching import local, ranges, source_shards
+from t0.caching.merge import Merge, Target
+from t0.caching.unit import Options, Setup, Unit
+folder = sys.argv[1]
+source = seqio.TextLineDataSource({"train": f"{folder}/big-*.txt"})
+toy.add("big", source=source, preprocessors=[toy.split_line, *toy.TOKENISED])
+execute = local.ShardWorker(Options(), Setup())()
+unit = Unit("big", "train", f"{folder}/out")
+output = ranges.Output(unit, False, False, (False, True), False, "key")
+os.makedirs(f"{folder}/parts")
+def peak():
+    (high,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+    print(high.split()[1])
+infos = []
+for start in range(21):
+    job = source_shards.ShardRun(output, start, start + 1, 21, f"{folder}/parts")
+    infos.append(execute(job, lambda told: None)["big"])
+    if not start:
+        peak()
+paths = sorted(f"{folder}/parts/{name}" for name in os.listdir(f"{folder}/parts"))
+merged = execute(Merge(Target(output, ""), tuple(paths), tuple(infos), Options(), "0"), print)
+assert merged.stats["examples"] == 21_000, merged
+peak()
+"""
