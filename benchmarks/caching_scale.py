@@ -159,10 +159,9 @@ def check_packed(path):
 def main():
     """Runs all workloads with all numbers of workers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    shared = ROOT.parent / "shared"
-    parser.add_argument("--data_dir", type=Path, default=shared / "data")
-    parser.add_argument("--recipes_dir", type=Path, default=shared / "data_recipes")
-    parser.add_argument("--vocab", type=Path, default=shared / "vocab" / "t5.spiece.model")
+    parser.add_argument("--data_dir", type=Path, required=True)
+    parser.add_argument("--recipes_dir", type=Path, required=True)
+    parser.add_argument("--vocab", type=Path, required=True)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--times", type=int, nargs="+", default=[1, 10], help="multiples of rows")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=[*WORKLOADS])
