@@ -126,6 +126,8 @@ def _run_with_gin(flags: Any) -> None:
         print(note, file=sys.stderr)
         _score_here(checkpoint)
         _infer_here(checkpoint)
+        if start.run_mode() == "perplexity_eval":
+            _tell_perplexity()
         ours = config.bound("run.train_model_fn") in (None, loop.train_model)
         if ours and start.run_mode() == "train":
             _train_here()
@@ -217,6 +219,15 @@ def _score_here(checkpoint: str | None) -> None:
             decoded.eval_model(published, estimator, *args, **kwargs)
 
     published = compat.replace_in_mesh("eval_model", eval_model)
+
+
+def _tell_perplexity() -> None:
+    """Makes mode `perplexity_eval` print perplexities, which Mesh TensorFlow does not."""
+    from mesh_tensorflow.transformer import utils as mesh_utils
+
+    from t0.scoring.perplexity import telling
+
+    compat.replace_in_mesh("get_estimator", telling(mesh_utils.get_estimator))
 
 
 def _infer_here(checkpoint: str | None) -> None:

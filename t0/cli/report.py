@@ -1,4 +1,4 @@
-"""`t0 report`: tables, plots and one offline page from rank evaluations and training runs.
+"""`t0 report`: tables, plots and one offline page from evaluations and training runs.
 
 t0 report model/eval/results_1000.json --output report --metrics model/metrics.jsonl
 t0 report --metrics first/ second/ --output curves        # training runs alone
@@ -7,7 +7,7 @@ t0 report --metrics first/ second/ --output curves        # training runs alone
 import argparse
 from pathlib import Path
 
-from t0.reports import DEFAULT_TITLE, console_table, write_report
+from t0.reports import console_tables, write_report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,8 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         type=Path,
         metavar="RESULTS.json",
-        help="results_<step>.json of an evaluation, or a folder: every results_*.json below it; "
-        "the first run is the baseline of the comparison; none for training runs alone",
+        help="results_<step>.json of a rank evaluation, decoded_<step>.json of mode eval, or a "
+        "folder: all of both below it; the first run is the baseline of the comparison; none for "
+        "training runs alone",
     )
     parser.add_argument(
         "--output", type=Path, metavar="DIR", required=True, help="folder to write the report into"
@@ -54,12 +55,14 @@ def main(args: argparse.Namespace) -> int:
     paths = write_report(
         args.results,
         args.output,
-        title=args.title or (DEFAULT_TITLE if args.results else "Training runs"),
+        title=args.title,
         notes=args.note,
         metrics_paths=args.metrics,
     )
     if args.results:
-        Console().print(console_table(args.results))
-    for path in (paths.html, paths.markdown, paths.csv, paths.json, *paths.plots):
+        for table in console_tables(args.results):
+            Console().print(table)
+    written = (paths.html, paths.markdown, paths.csv, paths.metrics_csv, paths.json, *paths.plots)
+    for path in filter(None, written):
         print(path)
     return 0

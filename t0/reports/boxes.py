@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 
 MOST_BOXES = 8
 _OFFSETS = (0.0, 0.1, -0.1, 0.2, -0.2)  # in units of the distance between two boxes
-_POINT_HEIGHT = 1.0  # percentage points that a drawn point covers, about
+# Percentage points that a drawn point covers, and half of the diamond, about.
+_POINT_HEIGHT, _DIAMOND_HEIGHT = 1.0, 1.5
 
 
 def boxed_runs(runs: Sequence[Run]) -> tuple[int, ...]:
-    """Returns which runs get a box: all, or each series' last where they are too many."""
-    if len(runs) <= MOST_BOXES:
-        return tuple(range(len(runs)))
+    """Returns which ranked runs get a box: all, or each series' last where they are too many."""
+    ranked = [i for i, run in enumerate(runs) if run.tasks]
+    if len(ranked) <= MOST_BOXES:
+        return tuple(ranked)
     last: dict[str, int] = {}
-    for i, run in enumerate(runs):
+    for i in ranked:
+        run = runs[i]
         best = last.get(run.series)
         if best is None or (run.step or 0) >= (runs[best].step or 0):
             last[run.series] = i
@@ -92,7 +95,7 @@ def _draw_box(axes: "Axes", place: int, row: DatasetRow, run: Run, tooltips: lis
         capprops=line,
     )
     ordered = sorted(row.prompts, key=lambda p: p.task.accuracy)
-    offsets = swarm([p.task.accuracy for p in ordered])
+    offsets = swarm([p.task.accuracy for p in ordered], mean=s.mean)
     for prompt, offset in zip(ordered, offsets, strict=True):
         axes.plot(
             [place + offset],
@@ -121,8 +124,12 @@ def _draw_box(axes: "Axes", place: int, row: DatasetRow, run: Run, tooltips: lis
     tooltips.append(f"mean over {len(ordered)} prompts: {s.mean:.1f} % ({run.label})")
 
 
-def swarm(ascending: Sequence[float]) -> list[float]:
+def swarm(ascending: Sequence[float], *, mean: float = math.inf) -> list[float]:
     """Returns sideways offsets that keep points of close values apart, the first in the middle.
+
+    Args:
+        ascending: values in percent.
+        mean: where the diamond is drawn, in the middle, which would hide a point.
 
     >>> swarm([50.0, 50.1, 60.0])
     [0.0, 0.1, 0.0]
@@ -130,9 +137,11 @@ def swarm(ascending: Sequence[float]) -> list[float]:
     last: dict[float, float] = {}
     offsets = []
     for value in ascending:
-        free = [o for o in _OFFSETS if value - last.get(o, -math.inf) >= _POINT_HEIGHT]
+        hidden = (0.0,) if abs(value - mean) < _DIAMOND_HEIGHT else ()
+        places = [o for o in _OFFSETS if o not in hidden]
+        free = [o for o in places if value - last.get(o, -math.inf) >= _POINT_HEIGHT]
         # Where all places are taken, the one whose last point is farthest below overlaps least.
-        offset = free[0] if free else min(_OFFSETS, key=last.__getitem__)
+        offset = free[0] if free else min(places, key=last.__getitem__)
         last[offset] = value
         offsets.append(offset)
     return offsets

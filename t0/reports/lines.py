@@ -85,13 +85,14 @@ def _step_panel(
         means = [row.spread.mean for row in rows]
         limit_percent(axes, [*edges, *means, *lines_at.values()])
         draw_references(axes, lines_at)
-        _step_axis(axes)
+        step_axis(axes)
         return tooltips
 
     return Panel(rows[0].title, f"Mean accuracy on {rows[0].title} against training step", draw)
 
 
-def _step_axis(axes: "Axes") -> None:
+def step_axis(axes: "Axes") -> None:
+    """Labels the x axis as training steps."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
@@ -146,7 +147,7 @@ def _curve_panel(
             axes.set_ylim(bottom=0)
         axes.set_ylabel(label)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-        _step_axis(axes)
+        step_axis(axes)
         return tooltips
 
     return Panel(title, f"{title} against training step", draw)

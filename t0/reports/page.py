@@ -13,14 +13,17 @@ Assumptions: the templates beside this module are trusted; `figures` holds SVG m
 import base64
 import functools
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from t0.reports.decoded import SHOWN_PREDICTIONS
 from t0.reports.figures import letter, run_colour
+from t0.reports.generation import Generation, axis_label, signature_notes
 from t0.reports.published import MODELS, published
-from t0.reports.read import Run
+from t0.reports.read import Run, Task
 from t0.reports.scores import WORST_KEPT, Example
 from t0.reports.statistics import CONFIDENCE, RESAMPLES, Interval
 from t0.reports.summary import Comparison, DatasetRow
@@ -39,6 +42,7 @@ class Content:
     runs: tuple[Run, ...]
     rows: tuple[DatasetRow, ...]
     comparisons: tuple[Comparison, ...]
+    generations: tuple[Generation, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,21 +112,30 @@ def fact(value: Any) -> str:
     return "–" if value is None else str(value)
 
 
-def breakable(name: str) -> Any:
-    """Returns a dataset's name, escaped, with leave to break the line after each slash."""
+def breakable(name: str, signs: str = "/_|") -> Any:
+    """Returns a name, escaped, with leave to break the line after each of the `signs`."""
     from markupsafe import Markup, escape
 
-    return Markup("/<wbr>").join(escape(part) for part in name.split("/"))
+    parts = re.split(f"(?<=[{re.escape(signs)}])", name)
+    return Markup("<wbr>").join(escape(part) for part in parts)
 
 
 def all_notes(content: Content) -> list[str]:
     """Returns the caller's notes, those of the runs, and what the reader must know of the data."""
     notes = dict.fromkeys([*content.notes, *(note for run in content.runs for note in run.notes)])
-    return [*notes, *_warnings(content)]
+    return [*notes, *_warnings(content), *signature_notes(content.generations)]
 
 
 def _warnings(content: Content) -> list[str]:
     found = []
+    tied = [task.name for run in content.runs for task in run.tasks if _mostly_tied(task)]
+    if tied:
+        all_of_them = sum(len(run.tasks) for run in content.runs)
+        found.append(
+            f"In {len(tied)} of {all_of_them} evaluations of a task "
+            "most examples have several choices of the same highest score, so the accuracy says "
+            f"little: {_some(list(dict.fromkeys(tied)))}."
+        )
     for run in content.runs:
         bare = [task.name for task in run.tasks if task.scores is None]
         if bare:
@@ -133,9 +146,17 @@ def _warnings(content: Content) -> list[str]:
         if run.skipped:
             found.append(
                 f"{run.label}: {len(run.skipped)} tasks state no accuracy and are left out: "
-                f"{', '.join(run.skipped[:5])}{' ...' if len(run.skipped) > 5 else ''}."
+                f"{_some(run.skipped)}."
             )
     return found
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
+
+
+def _mostly_tied(task: Task) -> bool:
+    return task.scores is not None and len(task.scores) > 0 and task.scores.tied.mean() > 0.5
 
 
 def errors_data(runs: Sequence[Run], shown: int) -> list[dict[str, Any]]:
@@ -159,20 +180,21 @@ def _error(example: Example) -> dict[str, Any]:
     return {
         "idx": example.idx,
         "margin": round(example.margin_nats, 3),
-        "inputs": None if example.inputs is None else _shortened(example.inputs),
+        "inputs": None if example.inputs is None else shortened(example.inputs),
         "gold": example.gold,
         "prediction": example.prediction,
         "choices": [
-            [_shortened(choice.text), round(choice.log_likelihood, 3), choice.tokens]
+            [shortened(choice.text), round(choice.log_likelihood, 3), choice.tokens]
             for choice in example.choices
         ],
     }
 
 
-def _shortened(text: str) -> str:
-    if len(text) <= _TEXT_LIMIT:
+def shortened(text: str, limit: int = _TEXT_LIMIT) -> str:
+    """Returns a text, or its beginning and how much is left out."""
+    if len(text) <= limit:
         return text
-    return f"{text[:_TEXT_LIMIT]} … [{len(text) - _TEXT_LIMIT:,} more characters]"
+    return f"{text[:limit]} … [{len(text) - limit:,} more characters]"
 
 
 @functools.cache
@@ -195,6 +217,9 @@ def _environment() -> Any:
         "p_value": p_value,
         "fact": fact,
         "breakable": breakable,
+        "axis_label": axis_label,
+        "matches": lambda text, targets: text.strip() in targets,
+        "shortened": shortened,
         "value_of": lambda facts, key: fact(facts.get(key)),
         "letter": letter,
         "run_colour": run_colour,
@@ -221,9 +246,17 @@ def _render(content: Content, figures: Sequence[PageFigure], *, shown: int) -> s
         models=MODELS,
         errors=errors_data(content.runs, shown) if shown else [],
         shown=shown,
+        cards_shown=-(-shown * SHOWN_PREDICTIONS // WORST_KEPT),
         resamples=RESAMPLES,
         confidence=round(100 * CONFIDENCE),
         script=Markup(script),
         script_digest=digest,
+        signatures_of=_signatures_of,
+        measure_heads=lambda found: [(axis_label(m), "n") for m in found.measures],
         svg=Markup,
     )
+
+
+def _signatures_of(found: Generation) -> list[tuple[str, str]]:
+    pairs = (pair for row in found.rows for pair in row.task.signatures.items())
+    return list(dict.fromkeys(pairs))

@@ -12,6 +12,7 @@ Chance is the dotted line, published values the dashed ones.
 Assumptions: accuracies in percent.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ _REFERENCE_STYLE = {
 }
 _PANEL_WIDTH_INCHES, _PANEL_HEIGHT_INCHES = 3.3, 2.8
 _COLUMNS = 3
+_TITLE_CHARACTERS, _TITLE_LINES = 30, 3
 _SMALLEST_SPAN = 20.0  # percentage points: a smaller axis would make noise look like an effect
 
 
@@ -97,12 +99,35 @@ def limit_percent(axes: "Axes", values: Sequence[float]) -> None:
     axes.set_ylabel("accuracy (%)")
 
 
+def set_title(axes: "Axes", text: str) -> None:
+    """Writes a panel's title, in lines that fit its width."""
+    axes.set_title("\n".join(title_lines(text)))
+
+
+def title_lines(text: str, width: int = _TITLE_CHARACTERS) -> list[str]:
+    """Returns a name in lines: broken after a sign where there is one, the third cut short.
+
+    >>> title_lines("super_glue/wsc.fixed", width=12)
+    ['super_glue/', 'wsc.fixed']
+    """
+    lines = [""]
+    for part in re.findall(r"[^\s/_:.-]*[\s/_:.-]?", text):
+        for piece in (part[i : i + width] for i in range(0, len(part), width)):
+            if len(lines[-1]) + len(piece.rstrip()) > width:
+                lines.append("")
+            lines[-1] += piece
+    lines = [line.strip() for line in lines]
+    if len(lines) > _TITLE_LINES:
+        lines = [*lines[: _TITLE_LINES - 1], lines[_TITLE_LINES - 1][: width - 1] + "…"]
+    return lines
+
+
 def panel_svg(panel: Panel, name: str) -> str:
     """Returns one panel as an `<svg>` element; `name` prefixes its ids."""
     figure = figures.new_figure(_PANEL_WIDTH_INCHES, _PANEL_HEIGHT_INCHES)
     with figures.styled():
         axes = figure.subplots()
-        axes.set_title(panel.title)
+        set_title(axes, panel.title)
         tooltips = panel.draw(axes)
     return figures.inline_svg(figure, name, panel.description, tooltips)
 
@@ -137,7 +162,7 @@ def panels_png(
         )
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes, panel in zip(grid.flat, panels, strict=False):
-            axes.set_title(panel.title)
+            set_title(axes, panel.title)
             panel.draw(axes)
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()

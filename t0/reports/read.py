@@ -1,10 +1,12 @@
-"""Reads `results_<step>.json` files of rank evaluations into runs, strictly.
+"""Reads the result files of evaluations into runs, strictly.
 
-A run is one evaluated checkpoint. Its file holds one record for each task, that is for each
-prompt of a dataset; the per-example scores lie beside it under `scores/` and may be absent:
+A run is one evaluated checkpoint. Its file of rank evaluation holds one record for each task, that
+is for each prompt of a dataset; the per-example scores lie beside it under `scores/` and may be
+absent. Beside that, or alone, there may be a file of mode `eval`:
 
     eval/results_1000.json
     eval/scores/super_glue_rte_must_be_true_score_eval_1000.jsonl
+    eval/decoded_1000.json
 
     >>> runs = read_runs([Path("eval")])            # doctest: +SKIP
     >>> runs[0].label, runs[0].tasks[0].accuracy    # doctest: +SKIP
@@ -15,7 +17,6 @@ checkpoints of one training run, so they form a series over steps. Optional fiel
 a field that is there and malformed is a UserError naming the file and the field.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,10 +24,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from t0.errors import UserError
+from t0.reports.decoded import DecodedTask, read_decoded_tasks
 from t0.reports.fields import counts, field, numbers, percentage
+from t0.reports.files import file_step, find_results, is_decoded, load
 from t0.reports.scores import Scores, read_scores
 
-SCHEMA = 1
 # Published results are rounded to one or two decimals; anything further apart is another run.
 _ACCURACY_TOLERANCE = 0.06
 _ANLI_ROUND = re.compile(r"(?:^|[_/])r([123])(?:_score_eval)?$")
@@ -66,7 +68,10 @@ class Run:
         label: name and step, unique among the runs read together.
         series: identifies the training run whose checkpoints belong on one line.
         facts: the results file's `run` object without its notes.
-        skipped: names of tasks that state no accuracy (generation tasks, for example).
+        skipped: names of tasks that state no accuracy.
+        ranked: whether it was evaluated by rank; else `path` is of mode `eval`.
+        decoded: its tasks in mode `eval`.
+        decoded_path: the file of mode `eval` beside that of rank evaluation.
     """
 
     name: str
@@ -78,62 +83,83 @@ class Run:
     notes: tuple[str, ...]
     tasks: tuple[Task, ...]
     skipped: tuple[str, ...]
+    ranked: bool = True
+    decoded: tuple[DecodedTask, ...] = ()
+    decoded_path: Path | None = None
 
-
-def find_results(paths: Iterable[Path]) -> list[Path]:
-    """Returns the results files among and below `paths`, each once, in the order given.
-
-    A folder stands for the `results_*.json` below it, ordered by folder, then by step.
-
-    Raises:
-        UserError: nothing given, a path is missing, or a folder holds no results.
-    """
-    found: dict[Path, Path] = {}
-    for path in map(Path, paths):
-        if path.is_dir():
-            below = sorted(path.rglob("results_*.json"), key=lambda p: (p.parent, _file_step(p)))
-            if not below:
-                raise UserError(
-                    f"no results_*.json below the folder {path}. Run an evaluation first."
-                )
-        elif path.is_file():
-            below = [path]
-        else:
-            raise UserError(f"results file {path} does not exist. Give a results_<step>.json file.")
-        for file in below:
-            found.setdefault(file.resolve(), file)
-    if not found:
-        raise UserError("no results given. Name at least one results_<step>.json or a folder.")
-    return list(found.values())
+    @property
+    def files(self) -> str:
+        """The names of its result files."""
+        return ", ".join(path.name for path in (self.path, self.decoded_path) if path)
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[Run, ...]:
-    """Reads every results file among and below `paths`, with the scores that lie beside each.
+    """Reads every result file among and below `paths`, with what lies beside each.
 
     Raises:
-        UserError: a file is missing or malformed, or none of the tasks states an accuracy.
+        UserError: a file is missing or malformed, or no task states a metric.
     """
-    runs = [_read_run(path) for path in find_results(paths)]
-    if not any(run.tasks for run in runs):
+    runs: list[Run] = []
+    for path in find_results(paths):
+        _join(runs, _read_run(path))
+    if not any(run.tasks or run.decoded for run in runs):
         raise UserError(
             f"no task with an accuracy in {', '.join(str(run.path) for run in runs)}. "
-            "A report needs results of rank evaluation (mode score_eval)."
+            "A report needs results of mode score_eval or eval."
         )
     return _with_unique_labels(runs)
 
 
+def _join(runs: list[Run], new: Run) -> None:
+    """Adds a run, to its other half where one checkpoint was evaluated in both modes."""
+    for i, run in enumerate(runs):
+        same = all(getattr(run, key) == getattr(new, key) for key in ("series", "step", "name"))
+        same = same and run.facts.get("split") == new.facts.get("split")
+        if same and run.ranked != new.ranked and not run.decoded_path:
+            ranked, decoded = (run, new) if run.ranked else (new, run)
+            others = {k: v for k, v in decoded.facts.items() if k not in ranked.facts}
+            runs[i] = replace(
+                ranked,
+                facts=ranked.facts | others,
+                notes=tuple(dict.fromkeys((*ranked.notes, *decoded.notes))),
+                decoded=decoded.decoded,
+                decoded_path=decoded.path,
+            )
+            return
+    runs.append(new)
+
+
 def _read_run(path: Path) -> Run:
-    content = _load(path)
-    schema = field(content, "schema", int, path)
-    if schema != SCHEMA:
-        raise UserError(f"{path} has schema {schema}; this version reads schema {SCHEMA}.")
+    content = load(path)
     facts = dict(field(content, "run", dict, path, default={}))
     notes = facts.pop("notes", [])
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         raise UserError(f"{path}: run.notes must be a list of texts, got {notes!r:.80}.")
     step = field(facts, "step", int, f"{path}: run", default=None)
-    if step is None:
-        step = _file_step(path) if _file_step(path) >= 0 else None
+    step = file_step(path) if step is None else step
+    decoded = is_decoded(content)
+    if decoded:
+        facts.pop("mode")
+    tasks, skipped = ((), ()) if decoded else _read_tasks(content, path, step)
+    return Run(
+        name=_name(path, facts),
+        label="",
+        series=str(path.parent.resolve()),
+        step=step,
+        path=path,
+        facts=facts,
+        notes=tuple(notes),
+        tasks=tasks,
+        skipped=skipped,
+        ranked=not decoded,
+        decoded=read_decoded_tasks(content, path) if decoded else (),
+    )
+
+
+def _read_tasks(
+    content: Mapping[str, Any], path: Path, step: int | None
+) -> tuple[tuple[Task, ...], tuple[str, ...]]:
+    """Returns the tasks with an accuracy, and the names of those without."""
     tasks, skipped = [], []
     for name, record in sorted(field(content, "tasks", dict, path).items()):
         if not isinstance(record, dict):
@@ -144,29 +170,7 @@ def _read_run(path: Path) -> Run:
             skipped.append(name)
         else:
             tasks.append(task)
-    return Run(
-        name=_name(path, facts),
-        label="",
-        series=str(path.parent.resolve()),
-        step=step,
-        path=path,
-        facts=facts,
-        notes=tuple(notes),
-        tasks=tuple(tasks),
-        skipped=tuple(skipped),
-    )
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}.") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {error}. Evaluate that step again.") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} must hold one JSON object, got {type(content).__name__}.")
-    return content
+    return tuple(tasks), tuple(skipped)
 
 
 def _read_task_scores(path: Path, name: str, step: int | None) -> Scores | None:
@@ -238,11 +242,6 @@ def _dataset_key(dataset: str, task: str) -> str:
     return dataset
 
 
-def _file_step(path: Path) -> int:
-    digits = path.stem.removeprefix("results_")
-    return int(digits) if digits.isdecimal() else -1
-
-
 def _name(path: Path, facts: Mapping[str, Any]) -> str:
     for key in ("name", "model_dir"):
         value = facts.get(key)
@@ -252,13 +251,21 @@ def _name(path: Path, facts: Mapping[str, Any]) -> str:
 
 
 def _with_unique_labels(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """Adds the step, then the folder, then a number, as far as labels would be equal."""
-    named = [(r, r.name if r.step is None else f"{r.name}, step {r.step:,}") for r in runs]
-    labels = [label for _, label in named]
-    labels = [
-        f"{label} ({run.path.resolve().parent.name})" if labels.count(label) > 1 else label
-        for run, label in named
-    ]
+    """Adds the step, then the split, the folder, and a number, as far as labels would be equal."""
+    labels = [r.name if r.step is None else f"{r.name}, step {r.step:,}" for r in runs]
+    for more in (
+        [f", {run.facts.get('split')}" for run in runs],
+        [f" ({run.path.resolve().parent.name})" for run in runs],
+    ):
+        told_apart = {
+            label
+            for label in labels
+            if len({word for word, other in zip(more, labels, strict=True) if other == label}) > 1
+        }
+        labels = [
+            label + word if label in told_apart else label
+            for label, word in zip(labels, more, strict=True)
+        ]
     return tuple(
         replace(run, label=f"{label} #{labels[: i + 1].count(label)}")
         if labels.count(label) > 1

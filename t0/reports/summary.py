@@ -3,7 +3,7 @@
     runs -> DatasetRow (a dataset in a run), PromptRow (a prompt in a run), Comparison (two runs)
 
 Datasets come in the order held-out, training, others, each by name; runs in the order given. The
-first run is the baseline that every other run is compared with.
+first run with scores to rank is the baseline that every other one is compared with.
 
 Assumptions: a task with the same name is the same prompt of the same dataset in every run.
 """
@@ -171,25 +171,27 @@ def _total(counts: Iterable[int | None]) -> int | None:
 
 
 def comparisons(runs: Sequence[Run], rows: Sequence[DatasetRow]) -> tuple[Comparison, ...]:
-    """Compares the first run with every other, where both have scores of the same examples.
+    """Compares the first ranked run with every other, where both have scores of the same examples.
 
     Args:
         runs: two or more; fewer give no comparison.
         rows: their dataset rows, whose order of datasets is kept.
     """
     order = list(dict.fromkeys(row.dataset for row in rows))
-    found = (_compare(runs[0], runs[i], position=i, order=order) for i in range(1, len(runs)))
+    first, *others = [i for i, run in enumerate(runs) if run.tasks] or [0]
+    found = (_compare(runs, first, i, order=order) for i in others)
     return tuple(comparison for comparison in found if comparison.datasets)
 
 
-def _compare(first: Run, second: Run, *, position: int, order: Sequence[str]) -> Comparison:
-    others = {task.name: task for task in second.tasks if task.scores is not None}
+def _compare(runs: Sequence[Run], one: int, other: int, *, order: Sequence[str]) -> Comparison:
+    first, second = runs[one], runs[other]
+    seconds = {task.name: task for task in second.tasks if task.scores is not None}
     paired: dict[str, list] = {}
     for task in first.tasks:
-        other = others.get(task.name)
-        if task.scores is None or other is None or other.dataset != task.dataset:
+        match = seconds.get(task.name)
+        if task.scores is None or match is None or match.dataset != task.dataset:
             continue
-        rows = pair(task.scores, other.scores)
+        rows = pair(task.scores, match.scores)
         if len(rows[0]):
             paired.setdefault(task.dataset, []).append((task, rows))
     datasets = []
@@ -203,4 +205,4 @@ def _compare(first: Run, second: Run, *, position: int, order: Sequence[str]) ->
         facts = published().get(dataset)
         title = facts.title if facts else dataset
         datasets.append(DatasetComparison(dataset, title, overall, prompts))
-    return Comparison(0, position, tuple(datasets))
+    return Comparison(one, other, tuple(datasets))

@@ -1,47 +1,24 @@
-"""The report as Markdown, CSV and JSON.
+"""The report as Markdown and JSON.
 
     markdown(content)    a document with the tables of the page, for a README or an issue
-    prompts_csv(content) one row for each prompt and run, every number at full precision
     data_json(content)   everything that the page shows but the examples, `{"schema": 1, ...}`
 
 Assumptions: texts are untrusted, so in Markdown they are escaped, HTML in them included.
 """
 
-import csv
-import html
-import io
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from t0.reports.generation_text import generation_parts, generation_records
+from t0.reports.markdown import plain, table
 from t0.reports.page import Content, all_notes, fact, interval, number, p_value, signed
 from t0.reports.published import MODELS
 from t0.reports.statistics import CONFIDENCE, RESAMPLES, SEED, Interval
 from t0.reports.summary import DatasetRow, PromptRow
 
 SCHEMA = 1
-_MARKDOWN_SIGNS = re.compile(r"([\\`*_\[\]|#~])")
-CSV_COLUMNS = (
-    "run",
-    "step",
-    "group",
-    "dataset",
-    "prompt",
-    "task",
-    "accuracy_percent",
-    "interval_low_percent",
-    "interval_high_percent",
-    "chance_percent",
-    "examples",
-    "ties",
-    "truncated_inputs",
-    "truncated_targets",
-    "excluded",
-    "excluded_reasons",
-    "results_file",
-)
 
 
 def markdown(content: Content, plots: Sequence[tuple[str, str]] = ()) -> str:
@@ -51,11 +28,14 @@ def markdown(content: Content, plots: Sequence[tuple[str, str]] = ()) -> str:
         content: what to say.
         plots: (heading, path relative to the Markdown file) of each picture to show.
     """
-    parts = [f"# {_plain(content.title)}", ""]
-    parts += [f"> {_plain(note)}  " for note in all_notes(content)] + [""]
+    parts = [f"# {plain(content.title)}", ""]
+    parts += [f"> {plain(note)}  " for note in all_notes(content)] + [""]
     if content.runs:
-        parts += ["## Runs", "", *_runs_table(content), "", "## Datasets", ""]
+        parts += ["## Runs", "", *_runs_table(content), ""]
+    if content.rows:
         parts += [
+            "## Datasets",
+            "",
             f"Accuracy in percent over prompts; the interval ({CONFIDENCE:.0%}, {RESAMPLES:,} "
             "bootstrap resamples of examples) is of the mean.",
             "",
@@ -63,39 +43,27 @@ def markdown(content: Content, plots: Sequence[tuple[str, str]] = ()) -> str:
             "",
         ]
     for heading, path in plots:
-        parts += [f"## {_plain(heading)}", "", f"![{_plain(heading)}]({path})", ""]
+        parts += [f"## {plain(heading)}", "", f"![{plain(heading)}]({path})", ""]
     for comparison in content.comparisons:
         first, second = content.runs[comparison.first], content.runs[comparison.second]
-        parts += [f"## {_plain(second.label)} minus {_plain(first.label)}", ""]
+        parts += [f"## {plain(second.label)} minus {plain(first.label)}", ""]
         parts += [*_comparison_table(comparison.datasets), ""]
-    if content.runs:
+    if content.rows:
         parts += ["## Prompts", "", *_prompts_table(content), ""]
+    parts += generation_parts(content)
     return "\n".join(parts)
-
-
-def _plain(text: object) -> str:
-    """Returns text that Markdown shows as it is: no markup, no HTML, one line."""
-    escaped = _MARKDOWN_SIGNS.sub(r"\\\1", " ".join(str(text).split()))
-    return html.escape(escaped, quote=False)
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[object]], texts: int) -> list[str]:
-    """Returns a table whose first `texts` columns are left-aligned texts, the others numbers."""
-    rules = ["---"] * texts + ["---:"] * (len(heads) - texts)
-    lines = [heads, rules, *([_plain(cell) for cell in row] for row in rows)]
-    return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def _runs_table(content: Content) -> list[str]:
     keys = list(dict.fromkeys(key for run in content.runs for key in run.facts))
     rows = [[key, *(fact(run.facts.get(key)) for run in content.runs)] for key in keys]
-    return _table(["", *(_plain(run.label) for run in content.runs)], rows, 1 + len(content.runs))
+    return table(["", *(plain(run.label) for run in content.runs)], rows, 1 + len(content.runs))
 
 
 def _datasets_table(content: Content) -> list[str]:
     heads = ["Dataset", "Group", "Run", "Prompts", "Examples", "Mean", "Interval", "Median"]
     heads += ["Quartiles", "Range", "Chance", *MODELS, "Ties", "Truncated", "Excluded"]
-    return _table(heads, [_dataset_cells(row, content) for row in content.rows], 3)
+    return table(heads, [_dataset_cells(row, content) for row in content.rows], 3)
 
 
 def _dataset_cells(row: DatasetRow, content: Content) -> list[object]:
@@ -149,7 +117,7 @@ def _comparison_table(datasets: Sequence[Any]) -> list[str]:
                     p_value(prompt.test.p_value),
                 ]
             )
-    return _table(heads, rows, 2)
+    return table(heads, rows, 2)
 
 
 def _prompts_table(content: Content) -> list[str]:
@@ -168,41 +136,7 @@ def _prompts_table(content: Content) -> list[str]:
         for row in content.rows
         for prompt in row.prompts
     ]
-    return _table(heads, rows, 3)
-
-
-def prompts_csv(content: Content) -> str:
-    """Returns one row for each prompt and run; unknown values are empty."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-    for row in content.rows:
-        run = content.runs[row.run]
-        for prompt in row.prompts:
-            task = prompt.task
-            reasons = "; ".join(f"{reason}: {count}" for reason, count in task.excluded.items())
-            writer.writerow(
-                [
-                    run.label,
-                    run.step,
-                    row.group,
-                    row.dataset,
-                    task.prompt,
-                    task.name,
-                    task.accuracy,
-                    prompt.interval.low if prompt.interval else None,
-                    prompt.interval.high if prompt.interval else None,
-                    task.chance,
-                    task.examples,
-                    prompt.ties,
-                    task.truncated_inputs,
-                    task.truncated_targets,
-                    sum(task.excluded.values()),
-                    reasons,
-                    str(run.path),
-                ]
-            )
-    return buffer.getvalue()
+    return table(heads, rows, 3)
 
 
 def data_json(content: Content) -> str:
@@ -213,7 +147,13 @@ def data_json(content: Content) -> str:
         "notes": all_notes(content),
         "bootstrap": {"resamples": RESAMPLES, "confidence": CONFIDENCE, "seed": SEED},
         "runs": [
-            {"label": r.label, "step": r.step, "results": str(r.path), "run": dict(r.facts)}
+            {
+                "label": r.label,
+                "step": r.step,
+                "results": str(r.path),
+                "decoded": str(r.decoded_path) if r.decoded_path else None,
+                "run": dict(r.facts),
+            }
             for r in content.runs
         ],
         "datasets": [_dataset_record(row, content) for row in content.rows],
@@ -225,6 +165,7 @@ def data_json(content: Content) -> str:
             }
             for comparison in content.comparisons
         ],
+        "generation": generation_records(content),
     }
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
 

@@ -15,26 +15,40 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from t0.errors import UserError
-from t0.reports import boxes, lines, plots
+from t0.reports import boxes, lines, metric_lines, plots
+from t0.reports.csv_files import metrics_csv, prompts_csv
 from t0.reports.curves import Curves, read_curves
+from t0.reports.generation import generations
 from t0.reports.page import Content, PageFigure, render_page
-from t0.reports.read import read_runs
+from t0.reports.read import Run, read_runs
 from t0.reports.summary import comparisons, dataset_rows
-from t0.reports.text import data_json, markdown, prompts_csv
+from t0.reports.text import data_json, markdown
 
-DEFAULT_TITLE = "T0 rank evaluation"
+# By whether there is rank evaluation, and whether there is mode `eval`.
+_TITLES = {
+    (True, False): "T0 rank evaluation",
+    (True, True): "T0 evaluation",
+    (False, True): "Evaluation",
+    (False, False): "Training runs",
+}
 _BOXES, _STEPS, _CURVES = "accuracy.png", "accuracy_by_step.png", "training.png"
-_PLOTS = (_BOXES, _STEPS, _CURVES)
+_METRICS, _METRICS_CSV = "metrics_by_step.png", "report_metrics.csv"
+_NOT_ALWAYS = (_BOXES, _STEPS, _METRICS, _CURVES, _METRICS_CSV)
 
 
 @dataclass(frozen=True)
 class ReportPaths:
-    """Where the parts of a report lie."""
+    """Where the parts of a report lie.
+
+    Attributes:
+        csv: of rank evaluation; metrics_csv: of mode `eval`, None where there is nothing of it.
+    """
 
     html: Path
     markdown: Path
     csv: Path
     json: Path
+    metrics_csv: Path | None
     plots: tuple[Path, ...]
 
 
@@ -49,17 +63,17 @@ def write_report(
     results_paths: Sequence[Path],
     output_dir: Path,
     *,
-    title: str = DEFAULT_TITLE,
+    title: str | None = None,
     notes: Sequence[str] = (),
     metrics_paths: Sequence[Path] = (),
 ) -> ReportPaths:
     """Writes the report of one or more evaluations.
 
     Args:
-        results_paths: `results_<step>.json` files or folders of them, the baseline first; none for
-            a report on training runs alone.
+        results_paths: `results_<step>.json` and `decoded_<step>.json` files or folders of them,
+            the baseline first; none for a report on training runs alone.
         output_dir: made where absent; files of an earlier report in it are replaced.
-        title: heading of the page.
+        title: heading of the page; None for one that says what is on it.
         notes: what a reader must know, shown above everything together with the runs' own notes.
         metrics_paths: `metrics.jsonl` files, or model directories, for training curves.
 
@@ -70,14 +84,8 @@ def write_report(
         raise UserError("nothing to report on. Name results_<step>.json files, or --metrics.")
     runs = read_runs(results_paths) if results_paths else ()
     curves = read_curves(metrics_paths)
-    rows = dataset_rows(runs)
-    content = Content(
-        title=title,
-        notes=(*notes, *_curve_notes(curves)),
-        runs=runs,
-        rows=rows,
-        comparisons=comparisons(runs, rows),
-    )
+    content = _content(runs, [*notes, *_curve_notes(curves)], title)
+    decoded = bool(content.generations)
     drawn = _plots(content, curves)
     pictures = [(plot.figure.heading, plot.file) for plot in drawn]
     texts = {
@@ -86,6 +94,8 @@ def write_report(
         "report.md": markdown(content, pictures),
         "report.html": render_page(content, [plot.figure for plot in drawn]),
     }
+    if decoded:
+        texts[_METRICS_CSV] = metrics_csv(content)
     files = {plot.file: plot.png for plot in drawn}
     # Lone surrogates, possible in JSON escapes, have no UTF-8: they become question marks.
     files |= {name: text.encode("utf-8", "replace") for name, text in texts.items()}
@@ -96,7 +106,20 @@ def write_report(
         markdown=output_dir / "report.md",
         csv=output_dir / "report.csv",
         json=output_dir / "report.json",
+        metrics_csv=output_dir / _METRICS_CSV if decoded else None,
         plots=tuple(output_dir / plot.file for plot in drawn),
+    )
+
+
+def _content(runs: Sequence[Run], notes: Sequence[str], title: str | None) -> Content:
+    rows, decoded = dataset_rows(runs), generations(runs)
+    return Content(
+        title=title or _TITLES[bool(rows), bool(decoded)],
+        notes=tuple(notes),
+        runs=tuple(runs),
+        rows=rows,
+        comparisons=comparisons(runs, rows),
+        generations=decoded,
     )
 
 
@@ -119,7 +142,14 @@ def _notes(run: Curves) -> Iterator[str]:
 def _plots(content: Content, curves: Sequence[Curves]) -> list[_Plot]:
     runs, rows = content.runs, content.rows
     boxed = boxes.boxed_runs(runs)
-    last = "" if len(boxed) == len(runs) else " Only the last checkpoint of each series is shown."
+    last = (
+        ""
+        if len(boxed) == sum(bool(run.tasks) for run in runs)
+        else " Only the last checkpoint of each series is shown."
+    )
+    metrics = metric_lines.metric_panels(content.generations, runs)
+    drawn = metric_lines.MOST_PANELS
+    more = f" The first {drawn} of {len(metrics)}; the tables hold all." * (len(metrics) > drawn)
     legend = plots.run_legend(runs)
     curve_legend = lines.curve_legend(curves, runs)
     found = [
@@ -137,7 +167,14 @@ def _plots(content: Content, curves: Sequence[Curves]) -> list[_Plot]:
             heading="Accuracy against step",
             caption="Mean over prompts, with the band between the quartiles.",
             panels=lines.step_panels(rows, runs),
-            legend=list(lines.series_legend(runs).values()),
+            legend=_series_legend([run for run in runs if run.tasks], runs),
+        ),
+        _plot(
+            _METRICS,
+            heading="Metrics against step",
+            caption="What the tasks’ metrics say of the decoded text." + more,
+            panels=metrics[: metric_lines.MOST_PANELS],
+            legend=_series_legend([run for run in runs if run.decoded], runs),
         ),
         _plot(
             _CURVES,
@@ -150,6 +187,12 @@ def _plots(content: Content, curves: Sequence[Curves]) -> list[_Plot]:
         ),
     ]
     return [plot for plot in found if plot is not None]
+
+
+def _series_legend(shown: Sequence[Run], runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Returns the legend of the series of some of the runs."""
+    series = {run.series for run in shown}
+    return [entry for name, entry in lines.series_legend(runs).items() if name in series]
 
 
 def _plot(
@@ -176,7 +219,7 @@ def _replace_files(files: Mapping[str, bytes], output_dir: Path) -> None:
                 (Path(folder) / name).write_bytes(content)
             for name in files:
                 (Path(folder) / name).replace(output_dir / name)
-        for name in set(_PLOTS) - set(files):  # of an earlier report with more in it
+        for name in set(_NOT_ALWAYS) - set(files):  # of an earlier report with more in it
             (output_dir / name).unlink(missing_ok=True)
     except OSError as error:
         raise UserError(

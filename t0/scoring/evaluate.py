@@ -13,6 +13,7 @@ import datetime
 import functools
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,12 +23,12 @@ from mesh_tensorflow.transformer import utils as mesh_utils
 from tqdm import tqdm
 
 from t0.checkpoints import inspect as checkpoint_files
-from t0.errors import UserError, unknown_name
+from t0.errors import UserError
 from t0.scoring.collect import score_tasks, with_scores
 from t0.scoring.model import Placement, Scorer
 from t0.scoring.plan import Budget, Plan, Size, make_plan, model_costs
 from t0.scoring.progress import Progress
-from t0.scoring.reading import Settings, TaskData, read_task
+from t0.scoring.reading import Settings, TaskData, checked, read_task
 from t0.scoring.spool import Spool
 from t0.scoring.step_report import StepReport
 from t0.training.config import bound
@@ -81,7 +82,7 @@ def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     )
     if not datasets:
         raise UserError(f"no task of the mixture has a split '{dataset_split}'")
-    settings = Settings()
+    settings = checked(Settings())
     facts = {"split": dataset_split, "limits": sequence_length, "vocabulary": vocabularies[1]}
     runs = [
         {"model_dir": model_dir, "step": step} | _run_facts(path, settings, **facts)
@@ -137,6 +138,13 @@ def _read(
     settings: Settings,
 ) -> list[TaskData]:
     """Reads the tasks that some step has not finished."""
+    records = bound("mesh_eval_dataset_fn.num_eval_examples")
+    if records:
+        print(
+            f"num_eval_examples = {records:,} takes so many choices of each task, not examples: "
+            "the last example may lack some of its own",
+            file=sys.stderr,
+        )
     wanted = set().union(*(report.unfinished for report in reports))
     tasks = []
     for dataset in tqdm(datasets, desc="reading", unit="task", disable=None, leave=False):
@@ -210,10 +218,6 @@ def _run_facts(
     limits: Mapping[str, int] | None,
     vocabulary: Any,
 ) -> dict[str, Any]:
-    if settings.dtype not in ("float32", "bfloat16"):
-        raise unknown_name(
-            "type", settings.dtype, ("float32", "bfloat16"), "(gin: score_eval.dtype)"
-        )
     return {
         "checkpoint": checkpoint,
         "checkpoint_fingerprint": checkpoint_files.fingerprint(checkpoint),

@@ -17,7 +17,7 @@ vocabulary is not split, words are looked up by a gather.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import mesh_tensorflow as mtf
@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from t0.checkpoints import inspect as checkpoint_files
+from t0.errors import UserError
 from t0.mesh import gather
 from t0.mesh.batch import replicas
 from t0.mesh.fused import fused
@@ -92,8 +93,8 @@ class Scorer:
           the number of variables restored.
 
         Raises:
-          UserError: if the checkpoint cannot be read, or lacks a variable of the model or holds
-            it in another shape or type.
+          UserError: if the checkpoint cannot be read, lacks a variable of the model, holds it in
+            another shape or type, or is of a model with more.
         """
         self._lower((self.replicas, 1, 1, 1))
         restored = restore_variables(self._session, checkpoint)
@@ -180,13 +181,47 @@ def restore_variables(session: tf.Session, checkpoint: str) -> int:
     """Loads every variable of a session's graph from `checkpoint`, and returns how many.
 
     Raises:
-      UserError: as `check_variables` does.
+      UserError: as `check_variables` does, or if the checkpoint's model has more than this one,
+        or its values cannot be read.
     """
     with session.graph.as_default():
         variables = tf.global_variables()
-        checkpoint_files.check_variables(checkpoint, checkpoint_files.described(variables))
-        tf.train.Saver(variables).restore(session, checkpoint)
+        described = checkpoint_files.described(variables)
+        checkpoint_files.check_variables(checkpoint, described)
+        left = left_over(checkpoint_files.read(checkpoint), described)
+        if left:
+            raise UserError(
+                f"checkpoint {checkpoint} holds {len(left)} weights that the configured model does "
+                f"not have, such as {left[0]}: it is of another model, whose gin files (its "
+                "operative_config.gin) are needed"
+            )
+        try:
+            tf.train.Saver(variables).restore(session, checkpoint)
+        except (tf.errors.OpError, ValueError) as error:
+            reason = str(getattr(error, "message", error)).splitlines()[0]
+            raise UserError(
+                f"checkpoint {checkpoint} cannot be read whole ({reason}): a file of it is cut "
+                "short or missing. Copy it again, or score another"
+            ) from error
     return len(variables)
+
+
+def left_over(present: Iterable[str], wanted: Collection[str]) -> list[str]:
+    """Returns the weights of a checkpoint that a model would not use, of deeper layers say.
+
+    Args:
+      present: names of the checkpoint's variables. Those that begin with another's whole name are
+        an optimizer's; T5's first checkpoints hold biases that no model of Mesh TensorFlow reads.
+      wanted: names of the model's variables.
+    """
+    names = set(present)
+    return [
+        name
+        for name in sorted(names - set(wanted))
+        if name.startswith(("encoder/", "decoder/", "shared/"))
+        and not name.endswith("relative_attention_bias")
+        and not any(name[:end] in names for end in range(1, len(name)))
+    ]
 
 
 def _in_float32(logits: mtf.Tensor) -> mtf.Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 import tensorflow_datasets as tfds
 
-from t0.errors import UserError, original
+from t0.errors import UserError, original, unknown_name
 from t0.scoring.batches import units
 from t0.scoring.examples import NO_CORRECT_CHOICE, Example, Truncation, truncate
 from t0.scoring.plan import Size
@@ -50,6 +50,24 @@ class Settings:
     max_truncated_targets_share: float = 0.5
     max_shapes: int = 24
     dtype: str = "float32"
+
+
+def checked(settings: Settings) -> Settings:
+    """Returns the settings.
+
+    Raises:
+      UserError: if one of them has a value that means nothing.
+    """
+    types = ("float32", "bfloat16")
+    if settings.dtype not in types:
+        raise unknown_name("type", settings.dtype, types, "(gin: score_eval.dtype)")
+    for name in ("max_excluded_share", "max_truncated_targets_share"):
+        share = getattr(settings, name)
+        if not 0 <= share <= 1:
+            raise UserError(f"score_eval.{name} is {share!r}; wanted a share from 0 to 1")
+    if settings.max_shapes < 1:
+        raise UserError(f"score_eval.max_shapes is {settings.max_shapes!r}; wanted 1 or more")
+    return settings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,6 +25,7 @@ import tensorflow.compat.v1 as tf
 
 from t0.errors import UserError
 from t0.scoring.examples import Example
+from t0.training import disk
 
 SCHEMA = 1
 
@@ -76,7 +77,8 @@ def keep_entry(
     folder: str, step: int, task: str, *, entry: Mapping[str, Any], made_from: Mapping[str, Any]
 ) -> None:
     """Keeps the entry of a finished task for an evaluation that goes on after an interruption."""
-    content = {"made_from": dict(made_from), "entry": dict(entry)}
+    size = _bytes(_scores_path(folder, task, step))
+    content = {"made_from": dict(made_from), "scores_bytes": size, "entry": dict(entry)}
     write_whole(_unfinished_path(folder, step, task), [json.dumps(content) + "\n"])
 
 
@@ -85,10 +87,10 @@ def kept_entry(
 ) -> dict[str, Any] | None:
     """Returns the entry of a task that an interrupted evaluation finished, if it can be taken up.
 
-    It can if it was made from the same and its scores are there.
+    It can if it was made from the same and its scores are there, as many bytes as were written.
     """
     path = _unfinished_path(folder, step, task)
-    if not tf.io.gfile.exists(path) or not tf.io.gfile.exists(_scores_path(folder, task, step)):
+    if not tf.io.gfile.exists(path):
         return None
     with tf.io.gfile.GFile(path) as file:
         try:
@@ -96,7 +98,8 @@ def kept_entry(
         except ValueError:
             return None
     same = content["made_from"] == json.loads(json.dumps(dict(made_from)))
-    return content["entry"] if same else None
+    whole = content.get("scores_bytes") == _bytes(_scores_path(folder, task, step))
+    return content["entry"] if same and whole else None
 
 
 def forget_entries(folder: str, step: int) -> None:
@@ -125,8 +128,18 @@ def write_whole(path: str, lines: Iterable[str]) -> None:
             for line in lines:
                 file.write(line)
         tf.io.gfile.rename(temporary, path, overwrite=True)
-    except (tf.errors.OpError, OSError) as error:
-        raise UserError(f"cannot write {path}: {error}") from error
+    except disk.WRITING as error:
+        raise UserError(
+            f"cannot write {path}: {disk.reason(error)}. What was finished is kept: mend that and "
+            "start the same command again"
+        ) from error
+    finally:
+        if tf.io.gfile.exists(temporary):
+            tf.io.gfile.remove(temporary)
+
+
+def _bytes(path: str) -> int | None:
+    return tf.io.gfile.stat(path).length if tf.io.gfile.exists(path) else None
 
 
 def _scores_path(folder: str, task: str, step: int) -> str:

@@ -7,7 +7,7 @@ report.write()                          # results_<step>.json, and TensorBoard's
 report.forget()                         # all steps are done: nothing is left to be taken up
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf
 
 from t0.scoring import results
 from t0.scoring.examples import Example
+from t0.scoring.judging import Judge
 from t0.scoring.reading import TaskData
 
 # What a task's scores depend on; a run that differs in one of these scores it again.
@@ -67,7 +68,7 @@ class StepReport:
           data: the task.
           scored: its examples in dataset order, with the log-likelihoods [C] of their choices.
         """
-        judged = _Judged()
+        judged = Judge(data.metric_fns)
         step = self.run["step"]
         results.write_scores(self._folder, data.name, step, judged.noting(scored))
         entry = self._entries[data.name] = _entry(data, judged)
@@ -96,51 +97,14 @@ class StepReport:
         results.forget_entries(self._folder, self.run["step"])
 
 
-class _Judged:
-    """What T5's metrics take, of the examples with exactly one correct choice."""
-
-    def __init__(self) -> None:
-        self.targets: list[tuple[tuple[int, int], bool, float, int]] = []
-        self.scores: list[float] = []
-        self.examples = 0
-        self.chance = 0.0
-        self.ties = 0
-
-    def noting(
-        self, scored: Iterable[tuple[Example, np.ndarray]]
-    ) -> Iterator[tuple[Example, np.ndarray]]:
-        """Passes examples on and notes them on the way."""
-        for example, row in scored:
-            if not example.excluded:
-                self._note(example, row)
-            yield example, row
-
-    def _note(self, example: Example, row: np.ndarray) -> None:
-        self.examples += 1
-        self.chance += 100 / len(example.choices)
-        self.ties += int(np.sum(row == row.max()) > 1)
-        for number, choice in enumerate(example.choices):
-            key = (example.idx, number)
-            self.targets.append((key, choice.is_correct, 1.0, len(choice.tokens)))
-            self.scores.append(float(row[number]))
-
-    def metrics(self, metric_fns: Iterable[Callable[..., Mapping[str, float]]]) -> dict[str, float]:
-        """Returns name -> value of all metrics."""
-        found: dict[str, float] = {}
-        for metric_fn in metric_fns:
-            values = metric_fn(self.targets, self.scores)
-            found.update({name: float(value) for name, value in values.items()})
-        return found
-
-
-def _entry(data: TaskData, judged: _Judged) -> dict[str, Any]:
+def _entry(data: TaskData, judged: Judge) -> dict[str, Any]:
     dataset, prompt = _origin(data.name)
     return {
         "dataset": dataset,
         "prompt": prompt,
         "examples": judged.examples,
-        "metrics": judged.metrics(data.metric_fns),
-        "chance": judged.chance / judged.examples,
+        "metrics": judged.metrics(data.name),
+        "chance": judged.chance,
         "ties": judged.ties,
         "truncated_inputs": data.cut.inputs,
         "truncated_targets": data.cut.targets,

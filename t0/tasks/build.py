@@ -101,11 +101,13 @@ class _RankMetric:
         self._template = template
         self.__name__ = "rank_classification"
 
-    def __call__(self, targets: Sequence[Any], scores: Sequence[float]) -> dict[str, float]:
+    def rank_classes(self) -> int | None:
+        """Returns how many answer choices every row has, None where rows differ."""
         fixed = CompiledTemplate(self._template).fixed_choices
-        return t5_metrics.rank_classification(
-            targets, scores, num_classes=len(fixed) if fixed else None
-        )
+        return len(fixed) if fixed else None
+
+    def __call__(self, targets: Sequence[Any], scores: Sequence[float]) -> dict[str, float]:
+        return t5_metrics.rank_classification(targets, scores, num_classes=self.rank_classes())
 
 
 def _output_features() -> dict[str, seqio.Feature]:

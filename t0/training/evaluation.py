@@ -124,6 +124,7 @@ def line(step: int, fields: Mapping[str, float]) -> str:
         words += [
             f"validation loss {fields['validation_loss']:.3f}",
             f"{fields['validation_loss_per_token']:.3f} nats/token",
+            f"perplexity {fields['validation_perplexity']:.4g}",
             f"accuracy {fields['validation_token_accuracy']:.1%}",
         ]
     means = {name: x for name, x in fields.items() if name.startswith(task_metrics.PREFIX)}

@@ -132,9 +132,14 @@ def _check_checkpoints(model_dir: str, vocabulary: Any) -> list[str]:
         ]
     else:
         latest = checkpoint_files.select_steps(model_dir, wanted)[-1:]
-        notes = []
-        if isinstance(wanted, int) and wanted > 0 and latest != [wanted]:
-            notes.append(f"no checkpoint of step {wanted:,}: the closest, {latest[0]:,}, is taken")
+        asked = wanted if isinstance(wanted, list | tuple) else [wanted]
+        notes = [
+            f"no checkpoint of step {step:,}: the closest, {closest:,}, is taken"
+            for step in asked
+            if isinstance(step, int) and step > 0
+            for closest in checkpoint_files.select_steps(model_dir, step)
+            if closest != step
+        ]
     for step in latest:
         check_vocabulary(checkpoint_files.checkpoint_path(model_dir, step), vocabulary)
     return notes

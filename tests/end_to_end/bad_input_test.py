@@ -115,6 +115,17 @@ def test_another_model_in_the_folder(command, model_dir):
     assert "holds decoder/block_000/layer_002/DenseReluDense/wi_0/kernel as [32, 64]" in text
 
 
+def test_checkpoint_of_a_deeper_model_is_not_scored(command, model_dir, tmp_path):
+    summaries = f"--gin_param=run.eval_summary_dir = '{tmp_path}'"
+    more = [f"--gin_param=run.sequence_length = {LENGTHS}", "--gin_param=run.batch_size = 8"]
+    more += ["--gin_param=get_variable_dtype.master_dtype = 'float32'", summaries]
+    text = message(
+        command(f"--model_dir={model_dir}", *EVALUATE, *more, "--gin_param=num_layers = 1")
+    )
+    assert "weights that the configured model does not have, such as decoder/block_001" in text
+    assert not list(tmp_path.glob("results_*"))
+
+
 def test_split_whose_labels_are_hidden(command, model_dir, tmp_path):
     summaries = f"--gin_param=run.eval_summary_dir = '{tmp_path}'"
 

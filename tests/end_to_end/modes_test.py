@@ -4,6 +4,7 @@ Each once crashed, or wrote b'rain' for rain, off TPU on this TensorFlow: see `t
 """
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -59,7 +60,14 @@ def test_perplexity_eval(run_mode):
         *bind(mesh_eval_dataset_fn__use_cached=True, eval_checkpoint_step=20),
         *bind(run__perplexity_eval_steps=2),
     )
-    assert done.err.count("neg_log_perplexity = -") == 2
+    logged = [float(x) for x in re.findall(r"neg_log_perplexity = (-[\d.]+)", done.err)]
+    assert len(logged) == 2
+    told = re.findall(r"^(\S+), step 20: perplexity ([\d.]+) \(([\d.]+) nats", done.out, re.M)
+    names = {name.rpartition("_validation_")[0] for name, _, _ in told}
+    assert names == {"weather_which_word", "weather_own_choices"}
+    for (_, perplexity, nats), negative in zip(told, logged, strict=True):
+        assert float(nats) == pytest.approx(-negative, abs=1e-3)
+        assert float(perplexity) == pytest.approx(np.exp(-negative), rel=1e-3)
 
 
 def test_infer(run_mode, files):

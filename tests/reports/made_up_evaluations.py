@@ -66,3 +66,99 @@ def random_lines(count, choices, seed, skill=0.5, **fields):
         likelihoods[gold] += skill
         lines.append(example_line(idx, likelihoods.tolist(), gold, **fields))
     return lines
+
+
+class Decoded:
+    """Collects tasks of mode `eval`, then writes decoded_<step>.json and predictions/."""
+
+    def __init__(self, folder, step=100, **run):
+        self.folder, self.step = folder, step
+        model = f"models/{folder.parent.name}"
+        self.run = {"step": step, "model_dir": model, "mode": "eval", "split": "test", **run}
+        self.tasks = {}
+
+    def add(self, name, metrics, predictions, *, ending="jsonl", **fields):
+        """`predictions` are the lines of a `.jsonl` file, or what a `.json` file holds."""
+        place = f"predictions/{name}_{self.step}.{ending}"
+        listed = predictions if ending == "jsonl" else [predictions]
+        (self.folder / "predictions").mkdir(parents=True, exist_ok=True)
+        text = "".join(json.dumps(line) + "\n" for line in listed)
+        (self.folder / place).write_text(text)
+        self.tasks[name] = {
+            "metrics": metrics,
+            "signatures": {},
+            "examples": len(listed),
+            "truncated_inputs": 0,
+            "truncated_targets": 0,
+            "predictions": place,
+            **fields,
+        }
+        return self
+
+    def write(self):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"decoded_{self.step}.json"
+        path.write_text(json.dumps({"schema": 1, "run": self.run, "tasks": self.tasks}))
+        return path
+
+
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+
+
+def recipes_decoded(folder, step, skill, **run):
+    """An evaluation of the three recipes and a task of one's own, of a model that learns."""
+    words = ["rain", "snow", "wind", "heat"]
+    translations = [
+        {
+            "inputs": f"translate English to German: It is {word} in row {i}.",
+            "prediction": f"Es ist {word} {i}." if i % 3 else "",
+            "targets": f"Es ist {word} {i}.",
+        }
+        for i, word in enumerate(words * 6)
+    ]
+    instructions = [
+        {
+            "Task": f"task{1300 + i % 4}_rte_weather",
+            "Definition": ["Say which weather the report tells of."],
+            "Categories": ["Textual Entailment"],
+            "Instance": {"id": f"task{1300 + i % 4}-{i}", "input": f"Report {i}.", "output": words},
+            "prediction": words[i % 4],
+        }
+        for i in range(20)
+    ]
+    questions = {
+        "metrics": {"em": 30 * skill, "f1": 40 * skill},
+        "predictions": {"q1": "in Oslo", "q2": ""},
+        "examples": [
+            {
+                "id": "q1", "question": "Where does it rain?", "context": "In Oslo it rains.",
+                "answers": ["Oslo", "in Oslo"], "prediction": "in Oslo", "em": 100.0, "f1": 100.0,
+            },
+            {
+                "id": "q2", "question": "Who rains?", "context": "Nobody.", "answers": [],
+                "prediction": "", "em": 100.0, "f1": 100.0,
+            },
+        ],
+    }  # fmt: skip
+    groups = [
+        "textual_entailment",
+        "data_to_text",
+        *(f"task{1300 + i}_rte_weather" for i in (0, 1)),
+    ]
+    metrics = {"exact_match": 20 * skill, "rougeL": 31 * skill}
+    for number, group in enumerate(groups):
+        metrics[f"exact_match_for_{group}"] = 20 * skill - number
+        metrics[f"rougeL_for_{group}"] = 31 * skill + number
+    return (
+        Decoded(folder, step, **run)
+        .add("sni_def_pos_2", metrics, instructions, truncated_inputs=3)
+        .add("qa_squad", questions["metrics"], questions, ending="json", examples=10570)
+        .add(
+            "mt_en_de",
+            {"bleu": 21.5 * skill},
+            translations,
+            signatures={"bleu": SIGNATURE},
+            truncated_targets=4,
+        )
+        .add("my_task", {"accuracy": 25.0 * skill, "edit_distance": 3.25}, [])
+    )

@@ -9,6 +9,7 @@ from made_up_evaluations import example_line, random_lines
 
 from t0.reports import page, write_report
 from t0.reports.lines import smoothed
+from t0.reports.plots import title_lines
 
 EVIL = "</script><img src=x onerror=alert(1)>&\"'"
 
@@ -188,3 +189,27 @@ def test_page_in_a_browser(two_runs, tmp_path, width):
     assert image.width == width
     low, high = image.getextrema()
     assert low < 80 and high == 255
+
+
+def test_accuracy_of_ties_is_warned_of_once(evaluation, tmp_path):
+    tied = [example_line(i, [-1.0, -1.0], i % 2) for i in range(4)]
+    told = [example_line(i, [-1.0, -2.0], i % 2) for i in range(4)]
+    paths = [
+        evaluation(model).add("a", "sciq", "a", tied).add("b", "sciq", "b", told).write()
+        for model in ("one", "two")
+    ]
+    text = table_texts(write_report(paths, tmp_path / "out").html.read_text())
+    assert text.count("most examples have several choices of the same highest score") == 1
+    assert "In 2 of 4 evaluations of a task" in text
+
+
+def test_long_names_are_broken_not_cut(evaluation, tmp_path):
+    name = "a_dataset_with_an_odd_name/and-a-very-long-configuration.v2.0.1"
+    path = evaluation().add("a", name, "q", random_lines(9, [2], 1)).write()
+    html = write_report([path], tmp_path / "out").html.read_text()
+    lines = title_lines(name)
+    assert lines == ["a_dataset_with_an_odd_name/", "and-a-very-long-configuration.", "v2.0.1"]
+    assert all(f">{line}<" in html for line in lines)
+    assert [len(line) for line in title_lines("x" * 200)] == [30, 30, 30]
+    assert title_lines("x" * 200)[-1].endswith("…")
+    assert title_lines("RTE") == ["RTE"]

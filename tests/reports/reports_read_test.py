@@ -5,7 +5,8 @@ from made_up_evaluations import example_line
 
 from t0.errors import UserError
 from t0.reports.curves import read_curves
-from t0.reports.read import find_results, read_runs
+from t0.reports.files import find_results
+from t0.reports.read import read_runs
 from t0.reports.scores import read_scores
 
 

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up_evaluations import recipes_decoded
+from scipy import stats
 
 from t0.reports.published import published
 from t0.reports.read import read_runs
@@ -156,3 +158,62 @@ def test_published_table_covers_the_held_out_datasets():
         average = (sum(others) + anli) / 9
         assert average == pytest.approx({"T0-3B": 55.2, "T0-11B": 65.2}[model], abs=0.06)
     assert all(set(row.sources) == {"T0-3B", "T0-11B"} for row in table.values())
+
+
+def test_intervals_equal_scipy_s_bootstrap():
+    rng = np.random.default_rng(7)
+    correct = rng.random((3, 150)) < np.array([[0.3], [0.55], [0.9]])
+    each, overall = bootstrap([scores(row) for row in correct], "rte", resamples=4000)
+    samples = [*correct.astype(float), correct.mean(axis=0)]
+    for found, values in zip([*each, overall], samples, strict=True):
+        wanted = stats.bootstrap(
+            (100 * values,), np.mean, n_resamples=4000, method="percentile", rng=1
+        ).confidence_interval
+        assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high), abs=0.9)
+
+
+def test_intervals_of_prompts_with_different_examples_by_a_plain_loop():
+    rng = np.random.default_rng(8)
+    covered = [np.arange(0, 90), np.arange(40, 120)]
+    correct = [
+        rng.random(len(rows)) < share for rows, share in zip(covered, (0.4, 0.8), strict=True)
+    ]
+    made = [scores(right, idx=rows) for rows, right in zip(covered, correct, strict=True)]
+    each, overall = bootstrap(made, "copa", resamples=4000)
+    known = [
+        dict(zip(rows.tolist(), right, strict=True))
+        for rows, right in zip(covered, correct, strict=True)
+    ]
+    draws = []
+    for _ in range(4000):
+        drawn = rng.integers(0, 120, 120)
+        draws.append([100 * np.mean([prompt[i] for i in drawn if i in prompt]) for prompt in known])
+    draws = np.array(draws)
+    for found, values in zip([*each, overall], [*draws.T, draws.mean(axis=1)], strict=True):
+        wanted = np.percentile(values, (2.5, 97.5))
+        assert (found.low, found.high) == pytest.approx(wanted, abs=0.9)
+
+
+def test_paired_difference_equals_scipy_s_bootstrap_of_the_gains():
+    rng = np.random.default_rng(9)
+    first = rng.random((2, 200)) < 0.5
+    second = np.where(rng.random((2, 200)) < 0.7, first, rng.random((2, 200)) < 0.8)
+    rows = np.arange(200)
+    pairs = [(rows, a, b) for a, b in zip(first, second, strict=True)]
+    prompts, overall = difference(pairs, "rte", resamples=4000)
+    gains = 100 * (second.astype(float) - first)
+    for found, values in zip([*prompts, overall], [*gains, gains.mean(axis=0)], strict=True):
+        wanted = stats.bootstrap(
+            (values,), np.mean, n_resamples=4000, method="percentile", rng=2
+        ).confidence_interval
+        assert found.difference == pytest.approx(values.mean())
+        reach = (found.interval.low, found.interval.high)
+        assert reach == pytest.approx((wanted.low, wanted.high), abs=0.9)
+
+
+def test_baseline_is_the_first_run_with_ranks(two_runs, tmp_path):
+    decoded = recipes_decoded(tmp_path / "other" / "eval", 5, 1.0).write()
+    runs = read_runs([decoded, *two_runs])
+    (comparison,) = comparisons(runs, dataset_rows(runs))
+    assert (comparison.first, comparison.second) == (1, 2)
+    assert comparisons(runs[:2], dataset_rows(runs[:2])) == ()

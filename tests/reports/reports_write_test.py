@@ -10,7 +10,7 @@ from rich.console import Console
 
 from t0.cli import main as t0_main
 from t0.errors import UserError
-from t0.reports import console_table, write_report
+from t0.reports import console_tables, write_report
 from t0.reports.boxes import boxed_runs, swarm
 from t0.reports.curves import read_curves
 from t0.reports.figures import new_figure
@@ -184,12 +184,16 @@ def test_many_checkpoints_show_the_last_of_each_series(evaluation):
 
 def test_swarm_keeps_equal_points_apart():
     assert swarm([50.0, 50.0, 50.0, 50.4, 70.0]) == [0.0, 0.1, -0.1, 0.2, 0.0]
+    # None is hidden by the diamond of the mean.
+    assert swarm([38.5, 51.5, 52.5, 61.75], mean=52.0) == [0.0, 0.1, 0.1, 0.0]
+    assert swarm([50.0], mean=50.0) == [0.1]
 
 
 @pytest.mark.parametrize("width", [50, 80, 140])
 def test_console_table_keeps_every_number(two_runs, width):
     console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(console_table(two_runs[:1], width=width))
+    (table,) = console_tables(two_runs[:1], width=width)
+    console.print(table)
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width
     (run,) = read_runs(two_runs[:1])

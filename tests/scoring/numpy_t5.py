@@ -59,6 +59,8 @@ class NumpyT5:
         return x / np.sqrt(mean_square + 1e-6) * self._v[f"{layer}/rms_norm/scale"]
 
     def _attention(self, name, queries, memory, bias):
+        if not len(memory):  # there is nothing to attend to
+            return np.zeros((len(queries), self._v[f"{name}/o"].shape[-1]))
         q, k, v = (
             self._split(x @ self._v[f"{name}/{part}"])
             for part, x in (("q", queries), ("k", memory), ("v", memory))

@@ -1,120 +1,20 @@
 """`eval_model` over made-up tasks: its files hold what an independent computation gives."""
 
-import functools
 import hashlib
 import json
 import shutil
 
-import gin
 import numpy as np
 import pytest
-from numpy_t5 import NumpyT5
-from t5.data import postprocessors
+from scoring_runs import LIMITS, SIGNATURE, by_hand, dataset, evaluate, make_records, read_scores
 from t5.evaluation.metrics import rank_classification
-from tiny_models import LAYOUT, VOCABULARY, bind, random_variables, write_checkpoint
+from tiny_models import random_variables, write_checkpoint
 
 import tensorflow as tf  # isort: skip
 from mesh_tensorflow.transformer.dataset import EvalDataset
 
 from t0.errors import UserError
-from t0.scoring.evaluate import eval_model
 from t0.scoring.step_report import StepReport
-
-LIMITS = {"inputs": 24, "targets": 5}
-
-
-class Vocabulary:
-    sp_model = b"pieces"
-    vocab_size = VOCABULARY
-    sentencepiece_model_file = "made/up.model"
-
-
-def make_records(seed, *, examples=14, differing_inputs=False, correct=None):
-    """Records of a rank-evaluation task: 2 or 3 choices, some inputs and choices too long.
-
-    Few lengths make few batch shapes: each is a graph of its own, which takes its time.
-    """
-    rng = np.random.default_rng(seed)
-
-    def ids(*lengths):
-        return rng.integers(3, 100, rng.choice(lengths)).astype(np.int32)
-
-    records = []
-    for example in range(examples):
-        count = int(rng.integers(2, 4))
-        right = [rng.integers(count)] if correct is None else correct(example)
-        shared = ids(1, 9, 29)
-        for choice in range(count):
-            records.append(
-                {
-                    "idx": np.array([example, choice], np.int32),
-                    "inputs": ids(1, 9, 29) if differing_inputs else shared,
-                    "targets": np.append(ids(2, 2, 2, 6), np.int32(1)),
-                    "is_correct": choice in right,
-                    "weight": np.float32(1),
-                    "inputs_pretokenized": f"input {example}",
-                    "targets_pretokenized": f"choice {choice}",
-                }
-            )
-    order = rng.permutation(len(records))
-    return [records[i] for i in order]
-
-
-SIGNATURE = {
-    "idx": tf.TensorSpec([2], tf.int32),
-    "inputs": tf.TensorSpec([None], tf.int32),
-    "targets": tf.TensorSpec([None], tf.int32),
-    "is_correct": tf.TensorSpec([], tf.bool),
-    "weight": tf.TensorSpec([], tf.float32),
-    "inputs_pretokenized": tf.TensorSpec([], tf.string),
-    "targets_pretokenized": tf.TensorSpec([], tf.string),
-}
-
-
-def dataset(name, records, metrics=(rank_classification,)):
-    def dataset_fn():
-        return tf.data.Dataset.from_generator(lambda: iter(records), output_signature=SIGNATURE)
-
-    return EvalDataset(name, dataset_fn, postprocessors.rank_classification, list(metrics))
-
-
-def evaluate(model_dir, datasets, *, batch_size=8, limits=LIMITS, mesh="", **arguments):
-    bind("t5.1.1", "get_variable_dtype.master_dtype = 'float32'", *arguments.pop("params", ()))
-    gin.bind_parameter("get_variable_dtype.activation_dtype", "float32")
-    estimator = functools.partial(
-        dict, model_type="bitransformer", layout_rules=LAYOUT, mesh_shape=mesh, mesh_devices=None
-    )
-    eval_model(
-        estimator,
-        Vocabulary(),
-        limits,
-        batch_size,
-        "validation",
-        str(model_dir),
-        lambda **_: datasets,
-        None,
-        arguments.pop("step", None),
-        **arguments,
-    )
-    return model_dir / "validation_eval"
-
-
-def read_scores(folder, task, step):
-    with (folder / "scores" / f"{task}_{step}.jsonl").open() as lines:
-        return [json.loads(line) for line in lines]
-
-
-def by_hand(variables, records, limits=LIMITS):
-    """The log-likelihood of each record, in the records' order, cut as training cuts."""
-    model = NumpyT5(variables)
-    scores = []
-    for record in records:
-        targets = record["targets"]
-        if limits and len(targets) > limits["targets"]:
-            targets = np.append(targets[: limits["targets"] - 1], 1)
-        inputs = record["inputs"][: limits["inputs"] if limits else None]
-        scores.append(model.log_likelihood(inputs, targets))
-    return scores
 
 
 @pytest.fixture(scope="module")
@@ -169,11 +69,10 @@ def test_batch_size_shapes_and_mesh_change_no_score(model_dir):
         return np.array([c["log_likelihood"] for line in lines for c in line["choices"]])
 
     wanted = scores(batch_size=64)
-    one_shape = ["score_eval.max_shapes = 1"]
     for other in (
         scores(batch_size=1),
         scores(batch_size=7),
-        scores(batch_size=64, params=one_shape),
+        scores(batch_size=64, shapes=3),
         scores(mesh="batch:2"),
     ):
         np.testing.assert_allclose(other, wanted, atol=2e-5)
@@ -289,10 +188,10 @@ def test_events_have_the_tags_of_the_published_evaluation(model_dir):
     assert found == {"eval/made_up/accuracy": (7, pytest.approx(result["metrics"]["accuracy"]))}
 
 
-@pytest.mark.parametrize("params", [["score_eval.max_shapes = 1"], ["score_eval.max_shapes = 9"]])
-def test_tasks_share_batches_and_keep_their_scores(model_dir, variables, params):
+@pytest.mark.parametrize("shapes", [1, 3])
+def test_tasks_share_batches_and_keep_their_scores(model_dir, variables, shapes):
     tasks = {f"task_{i}": make_records(20 + i, examples=2 + i % 3) for i in range(12)}
-    folder = evaluate(model_dir, [dataset(*task) for task in tasks.items()], params=params)
+    folder = evaluate(model_dir, [dataset(*task) for task in tasks.items()], shapes=shapes)
     assert list(json.loads((folder / "results_7.json").read_text())["tasks"]) == list(tasks)
     for name, records in tasks.items():
         lines = read_scores(folder, name, 7)
@@ -386,8 +285,19 @@ def test_bfloat16_is_a_setting(model_dir, variables):
     wanted = np.array(by_hand(variables, records))
     assert 1e-4 < np.abs(found - wanted).max() < 2.0
     assert json.loads((folder / "results_7.json").read_text())["run"]["dtype"] == "bfloat16"
-    with pytest.raises(UserError, match="unknown type 'float16'"):
-        evaluate(model_dir, [dataset("made_up", records)], params=["score_eval.dtype = 'float16'"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("dtype = 'float16'", "unknown type 'float16'"),
+        ("max_shapes = 0", "score_eval.max_shapes is 0; wanted 1 or more"),
+        ("max_excluded_share = 5", "max_excluded_share is 5; wanted a share from 0 to 1"),
+    ],
+)
+def test_setting_that_means_nothing_is_refused(model_dir, setting, message):
+    with pytest.raises(UserError, match=message):
+        evaluate(model_dir, [dataset("made_up", [])], params=[f"score_eval.{setting}"])
 
 
 def test_task_with_too_many_truncated_targets_is_refused(model_dir):

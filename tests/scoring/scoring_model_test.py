@@ -1,11 +1,15 @@
 """Log-likelihoods against an independent forward pass, over all that must not change them."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy_t5 import NumpyT5
 from tiny_models import make_scorer, padded, random_variables, write_checkpoint
 
 from t0.errors import UserError
+from t0.scoring.model import left_over
 
 INPUTS = [[5, 9, 44, 17, 3, 100, 61], [7], list(range(3, 60)), [90, 91, 92]]
 CHOICES = [[[10, 11, 1], [12, 1]], [[1], [33, 34, 35, 36, 1]], [[70, 1], [71, 1]], [[8, 1], [9, 1]]]
@@ -101,6 +105,25 @@ def test_bfloat16_masters_are_widened(variables, tmp_path):
     scorer.close()
 
 
+@pytest.mark.parametrize("mesh", ["", "model:2"])
+def test_logits_and_softmax_are_float32_whatever_the_model_computes_in(variables, tmp_path, mesh):
+    # All that bfloat16 computes here is exact in it: layers that add nothing, hidden states of 1
+    # and -1. Logits, sums of 16 numbers of 7 bits, and their softmax are not.
+    rng = np.random.default_rng(3)
+    exact = {
+        name: np.zeros_like(value) if name.endswith(("/o", "/wo/kernel")) else value
+        for name, value in variables.items()
+    }
+    exact |= {name: np.ones_like(value) for name, value in exact.items() if "rms_norm" in name}
+    exact["shared/embedding"] = rng.choice([-1, 1], size=(128, 16)).astype(np.float32)
+    exact["decoder/logits/kernel"] = rng.integers(-127, 128, (16, 128)).astype(np.float32) / 64
+    scorer = make_scorer(computed="bfloat16", mesh=mesh)
+    scorer.restore(write_checkpoint(tmp_path, exact))
+    scores = scorer.log_likelihoods(padded(INPUTS), padded(CHOICES))
+    np.testing.assert_allclose(scores, expected(exact), atol=1e-4)
+    scorer.close()
+
+
 def test_restoring_again_replaces_the_weights_of_every_shape(checkpoint, variables, tmp_path):
     other = random_variables("t5.1.1", seed=2)
     scorer = make_scorer()
@@ -121,9 +144,26 @@ def _reshaped(variables):
     variables["decoder/logits/kernel"] = np.zeros((16, 256), np.float32)
 
 
+def _deeper(variables):
+    for name, value in list(variables.items()):
+        if "decoder/block_001" in name:
+            variables[name.replace("block_001", "block_002")] = value
+
+
+def test_what_is_left_over_in_a_checkpoint():
+    model = {"decoder/block_000/q", "shared/embedding"}
+    slots = {"decoder/block_000/q_slot_vr", "shared/embedding/adam_m", "global_step", "epoch"}
+    old = {"decoder/block_000/layer_001/EncDecAttention/relative_attention_bias"}
+    assert left_over({*model, *slots, *old}, model) == []
+    deeper = {"decoder/block_001/q", "decoder/block_001/q_slot_vr", "decoder/logits/kernel"}
+    found = left_over({*model, *slots, *deeper}, model)
+    assert found == ["decoder/block_001/q", "decoder/logits/kernel"]
+
+
 @pytest.mark.parametrize(
     ("change", "dtype", "message"),
     [
+        (_deeper, "float32", "holds 14 weights that the configured model does not have, such as d"),
         (_lacking, "float32", "lacks 1 of the model's .* such as encoder/rms_norm/scale"),
         (_reshaped, "float32", r"decoder/logits/kernel as \[16, 256\].*wants \[16, 128\]"),
         (dict.copy, "bfloat16", "as bfloat16.*master_dtype = 'bfloat16'"),
@@ -137,4 +177,16 @@ def test_checkpoint_of_another_model_is_refused(variables, tmp_path, change, dty
         scorer.restore(write_checkpoint(tmp_path, changed, dtype=dtype))
     with pytest.raises(UserError, match="nowhere.*cannot be read"):
         scorer.restore(str(tmp_path / "nowhere"))
+    scorer.close()
+
+
+def test_checkpoint_that_is_cut_short_is_refused(checkpoint, tmp_path):
+    folder = shutil.copytree(Path(checkpoint).parent, tmp_path / "cut")
+    (data,) = folder.glob("*.data-*")
+    data.write_bytes(data.read_bytes()[:5000])
+    scorer = make_scorer()
+    with pytest.raises(
+        UserError, match="model.ckpt-0 cannot be read whole .*: a file of it is cut"
+    ):
+        scorer.restore(str(folder / "model.ckpt-0"))
     scorer.close()

@@ -1,4 +1,5 @@
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -63,23 +64,44 @@ def test_file_that_cannot_be_written_keeps_the_old_one(tmp_path):
     assert (tmp_path / "results").read_text() == "new"
 
 
-def test_failure_halfway_leaves_nothing_under_the_name(tmp_path):
+def test_failure_halfway_leaves_nothing(tmp_path):
     def lines():
         yield "first\n"
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
         write_whole(str(tmp_path / "scores"), lines())
-    assert not (tmp_path / "scores").exists()
+    assert not list(tmp_path.iterdir())
+
+
+def test_full_disk_is_said_and_keeps_the_old_file(tmp_path):
+    path = tmp_path / "scores"
+    write_whole(str(path), ["old"])
+    limit, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        # Files may no longer grow beyond this: a write fails as on a full disk.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (9000, hard))
+        with pytest.raises(UserError, match=f"cannot write {path}: the disk is full. What was"):
+            write_whole(str(path), ("x" * 999 + "\n" for _ in range(5000)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_kept_entry_is_taken_up_only_if_made_from_the_same(tmp_path):
     folder, made_from = str(tmp_path), {"dtype": "float32", "limits": {"inputs": 3}}
     assert kept_entry(folder, 40, "task", made_from=made_from) is None
+    scored = [(example(0, ["a"], [0]), np.array([-1.0], np.float32))]
+    path = Path(write_scores(folder, "task", 40, scored))
     keep_entry(folder, 40, "task", entry={"examples": 2}, made_from=made_from)
-    # Its scores must be there, too.
+    # Its scores must be there, too, and whole.
+    text = path.read_text()
+    path.unlink()
     assert kept_entry(folder, 40, "task", made_from=made_from) is None
-    write_scores(folder, "task", 40, [])
+    path.write_text(text[:-9])
+    assert kept_entry(folder, 40, "task", made_from=made_from) is None
+    path.write_text(text)
     assert kept_entry(folder, 40, "task", made_from=made_from) == {"examples": 2}
     assert kept_entry(folder, 40, "task", made_from={**made_from, "dtype": "bfloat16"}) is None
     assert kept_entry(folder, 41, "task", made_from=made_from) is None

@@ -77,7 +77,7 @@ def bind(model, *params):
     config.parse([MODELS[model]], [*SIZES, "dropout_rate = 0.0", *params])
 
 
-def make_scorer(model="t5.1.1", *, mesh="", master="float32"):
+def make_scorer(model="t5.1.1", *, mesh="", master="float32", computed="float32"):
     bind(model)
     built = mesh_utils.build_model(
         input_vocab_size=VOCABULARY,
@@ -86,7 +86,7 @@ def make_scorer(model="t5.1.1", *, mesh="", master="float32"):
         mesh_shape=mesh,
     )
     shape = mtf.convert_to_shape(mesh)
-    types = mtf.VariableDType(tf.as_dtype(master), tf.float32, tf.float32)
+    types = mtf.VariableDType(*map(tf.as_dtype, (master, computed, computed)))
     layout = mtf.convert_to_layout_rules(LAYOUT)
     return Scorer(built, types, Placement(shape, layout, [""] * shape.size))
 

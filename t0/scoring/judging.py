@@ -1,0 +1,154 @@
+"""Judges a task's scores as T5's `rank_classification` does, in a few bytes for each example.
+
+T5's metric takes a tuple and a number for every choice, some 330 bytes; a task of 400,000 examples
+with two choices took 270 MB. Here the gold choice and the prediction are kept of each example, and
+its two scores where the metric asks for the area under a curve. Any other metric gets T5's lists.
+
+    judge = Judge(task.metric_fns)
+    for example, scores in judge.noting(scored):    # passes on what it notes
+        ...
+    judge.metrics("task")       # {"accuracy": 54.2, "f1": 61.0, "auc-roc": 58.3, "auc-pr": 55.9}
+
+Assumptions: examples without exactly one correct choice are left out; every weight is 1.
+"""
+
+import array
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from t5.evaluation import metrics as t5_metrics
+
+from t0.errors import UserError
+from t0.scoring.examples import Example
+
+Metric = Callable[..., Mapping[str, float]]
+# What T5's postprocessor makes of a record: ((example, choice), is correct, weight, tokens).
+_Target = tuple[tuple[int, int], bool, float, int]
+
+
+class Judge:
+    """Notes a task's examples one by one, then judges them.
+
+    Args:
+      metric_fns: of the task.
+
+    Attributes:
+      ties: how many examples share their best score.
+    """
+
+    def __init__(self, metric_fns: Iterable[Metric]) -> None:
+        self._metrics = [(metric, classes_of(metric)) for metric in metric_fns]
+        self._by_list = any(known is None for _, known in self._metrics)
+        self._keep_pairs = any(known == (2,) for _, known in self._metrics)
+        self._gold, self._predicted = array.array("i"), array.array("i")
+        self._choices = array.array("i")
+        self._pairs = array.array("f")
+        self._targets: list[_Target] = []
+        self._scores: list[float] = []
+        self._chance = 0.0
+        self.ties = 0
+
+    @property
+    def examples(self) -> int:
+        """How many examples were judged."""
+        return len(self._gold)
+
+    @property
+    def chance(self) -> float:
+        """The accuracy of guessing, percent: 100 / choices, averaged over the examples."""
+        return self._chance / self.examples
+
+    def noting(
+        self, scored: Iterable[tuple[Example, np.ndarray]]
+    ) -> Iterator[tuple[Example, np.ndarray]]:
+        """Passes examples on, with the scores [C] of their choices, and notes them on the way."""
+        for example, row in scored:
+            if not example.excluded:
+                self._note(example, row)
+            yield example, row
+
+    def metrics(self, task: str) -> dict[str, float]:
+        """Returns name -> value of all metrics, accuracy and F1 in percent.
+
+        Args:
+          task: its name, for a message.
+
+        Raises:
+          UserError: if an example has more or fewer choices than the task's metric knows.
+        """
+        found: dict[str, float] = {}
+        for metric, known in self._metrics:
+            if known is None:
+                found |= metric(self._targets, self._scores)
+            else:
+                found |= self._ranked(known[0], task)
+        return {name: float(value) for name, value in found.items()}
+
+    def _note(self, example: Example, row: np.ndarray) -> None:
+        self._gold.append(example.gold)
+        self._predicted.append(int(np.argmax(row)))
+        self._choices.append(len(row))
+        self._chance += 100 / len(row)
+        self.ties += int(np.sum(row == row.max()) > 1)
+        if self._keep_pairs:
+            self._pairs.extend(row.tolist())
+        if self._by_list:
+            for number, choice in enumerate(example.choices):
+                key = (example.idx, number)
+                self._targets.append((key, choice.is_correct, 1.0, len(choice.tokens)))
+            self._scores.extend(row.tolist())
+
+    def _ranked(self, classes: int | None, task: str) -> dict[str, float]:
+        gold, predicted = np.array(self._gold), np.array(self._predicted)
+        found = {"accuracy": 100 * float(np.mean(gold == predicted))}
+        if classes is None or classes == 1:
+            return found
+        others = np.flatnonzero(np.array(self._choices) != classes)
+        if len(others):
+            raise UserError(
+                f"task {task}: its template has {classes} answer choices, but {len(others):,} of "
+                f"{len(gold):,} examples have others (the first: {self._choices[others[0]]}). Its "
+                "cache is incomplete or of another template: cache the task again. Or "
+                "mesh_eval_dataset_fn.num_eval_examples, which counts choices, cuts an example"
+            )
+        if classes == 2:
+            pairs = np.array(self._pairs, np.float32).reshape(-1, 2)
+            return found | _of_two(gold, predicted, pairs)
+        from sklearn import metrics
+
+        f1 = metrics.f1_score(
+            gold, predicted, labels=range(classes), average="macro", zero_division=0
+        )
+        return found | {f"mean_{classes}class_f1": 100 * f1}
+
+
+def classes_of(metric: Metric) -> tuple[int | None] | None:
+    """Returns (number of classes,) of T5's rank classification, None for any other metric.
+
+    The number is None where it varies from example to example.
+    """
+    if metric is t5_metrics.rank_classification:
+        return (None,)
+    if isinstance(metric, functools.partial) and metric.func is t5_metrics.rank_classification:
+        plain = not metric.args and metric.keywords.keys() <= {"num_classes"}
+        return (metric.keywords.get("num_classes") or None,) if plain else None
+    known: Any = getattr(metric, "rank_classes", None)
+    return (known(),) if known else None
+
+
+def _of_two(
+    gold: np.ndarray, predicted: np.ndarray, scores: Sequence[Sequence[float]]
+) -> dict[str, float]:
+    """Returns F1 and the areas under two curves, with choice 1 as the positive class."""
+    from sklearn import metrics
+
+    likelihoods = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
+    positive = (likelihoods / likelihoods.sum(-1, keepdims=True))[:, 1]
+    found = {"f1": 100 * metrics.f1_score(gold, predicted, zero_division=0)}
+    # Where all examples have the same right choice there is no curve.
+    if len(np.unique(gold)) == 2:
+        found["auc-roc"] = 100 * metrics.roc_auc_score(gold, positive)
+        found["auc-pr"] = 100 * metrics.average_precision_score(gold, positive)
+    return found

@@ -1,0 +1,50 @@
+"""A process that evaluates two checkpoints on three tasks, and may kill itself while it writes.
+
+    python killed_evaluation.py MODEL_DIR WRITE LINE    # before that line of that file, from 0
+
+Files are written in this order: a task's scores, its entry, the next task's ..., a step's results.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from scoring_runs import dataset, evaluate, make_records
+from tiny_models import random_variables, write_checkpoint
+
+from t0.scoring import results
+
+STEPS = (7, 9)
+TASKS = ("first", "second", "third")
+
+
+def write_checkpoints(model_dir):
+    for step in STEPS:
+        write_checkpoint(model_dir, random_variables("t5.1.1", seed=step), step=step)
+
+
+def run(model_dir):
+    tasks = [dataset(name, make_records(seed, examples=9)) for seed, name in enumerate(TASKS)]
+    return evaluate(model_dir, tasks, step="all")
+
+
+def _kill_at(write, line):
+    whole, begun = results.write_whole, []
+
+    def lines_of(lines, doomed):
+        for number, text in enumerate(lines):
+            if doomed and number == line:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield text
+
+    def write_whole(path, lines):
+        begun.append(path)
+        whole(path, lines_of(lines, len(begun) == write + 1))
+
+    results.write_whole = write_whole
+
+
+if __name__ == "__main__":
+    _kill_at(int(sys.argv[2]), int(sys.argv[3]))
+    run(Path(sys.argv[1]))

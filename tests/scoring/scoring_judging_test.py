@@ -1,0 +1,173 @@
+"""Judged in a stream, as T5's metric judges lists; and in memory that examples do not fill."""
+
+import functools
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+from t5.evaluation import metrics as t5_metrics
+
+from t0.errors import UserError
+from t0.prompts.templates import Template
+from t0.scoring.collect import score_tasks, with_scores
+from t0.scoring.examples import Choice, Example, Truncation
+from t0.scoring.judging import Judge, classes_of
+from t0.scoring.plan import Plan, Shape
+from t0.scoring.reading import TaskData, limited
+from t0.scoring.spool import Spool
+from t0.scoring.step_report import StepReport
+from t0.tasks.build import PromptedTask, task_definitions
+
+rank = t5_metrics.rank_classification
+
+
+def with_classes(number):
+    return functools.partial(rank, num_classes=number)
+
+
+def made_up(seed, sizes, examples=300, rights=(1,)):
+    """Examples of a model that is often undecided, with their scores."""
+    rng = np.random.default_rng(seed)
+    for idx in range(examples):
+        count = int(rng.choice(sizes))
+        right = rng.choice(count, size=min(count, int(rng.choice(rights))), replace=False)
+        choices = tuple(
+            Choice("", tokens=np.ones(c + 1, np.int32), is_correct=c in right, inputs=np.ones(1))
+            for c in range(count)
+        )
+        yield Example(idx, choices), rng.integers(-9, 0, count).astype(np.float32) / 8
+
+
+def judged(metrics, scored):
+    judge = Judge(metrics)
+    assert len(list(judge.noting(scored))) == len(scored)
+    return judge
+
+
+def as_lists(scored):
+    """What T5's metric takes: of every choice a tuple and a score."""
+    kept = [(example, row) for example, row in scored if not example.excluded]
+    targets = [
+        ((example.idx, number), choice.is_correct, 1.0, len(choice.tokens))
+        for example, _ in kept
+        for number, choice in enumerate(example.choices)
+    ]
+    return targets, [float(score) for _, row in kept for score in row]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "metric"),
+    [
+        ([1, 2, 3, 7], rank),
+        ([2], with_classes(2)),
+        ([3], with_classes(3)),
+        ([5], with_classes(5)),
+        ([4], with_classes(None)),
+        ([2, 4], functools.partial(rank, normalize_by_target_length=True)),
+    ],
+)
+def test_metrics_equal_t5_s(sizes, metric):
+    for seed in range(4):
+        scored = list(made_up(seed, sizes, rights=(0, 1, 1, 1, 1, 2)))
+        judge = judged([metric], scored)
+        wanted = metric(*as_lists(scored))
+        assert judge.metrics("t") == pytest.approx(wanted, abs=1e-9)
+        counts = [len(row) for example, row in scored if not example.excluded]
+        assert judge.examples == len(counts) < 300
+        assert judge.chance == pytest.approx(np.mean(100 / np.array(counts)))
+        rows = [row for example, row in scored if not example.excluded]
+        assert judge.ties == sum(list(row).count(max(row)) > 1 for row in rows)
+
+
+def test_first_of_equal_scores_is_the_prediction():
+    scored = [(next(made_up(0, [3]))[0], np.array([-1, -1, -1], np.float32))]
+    right = scored[0][0].gold == 0
+    assert judged([rank], scored).metrics("t") == {"accuracy": 100.0 * right}
+
+
+def test_one_right_answer_for_all_has_no_curve():
+    scored = [pair for pair in made_up(1, [2]) if pair[0].gold == 1]
+    found = judged([with_classes(2)], scored).metrics("t")
+    assert found.keys() == {"accuracy", "f1"}
+    assert all(map(math.isfinite, found.values()))
+
+
+def test_metrics_of_one_s_own_get_the_lists():
+    def count(targets, scores):
+        return {"choices": len(targets), "sum": sum(scores)}
+
+    scored = list(made_up(2, [2, 3], examples=20))
+    found = judged([rank, count], scored).metrics("t")
+    targets, scores = as_lists(scored)
+    assert found == {**rank(targets, scores), "choices": len(targets), "sum": sum(scores)}
+    assert classes_of(count) is None
+
+
+def test_choices_that_a_template_does_not_have_are_named():
+    judge = judged([with_classes(2)], list(made_up(3, [2, 3])))
+    with pytest.raises(UserError, match=r"task rte: its template has 2 answer.*first: 3.*cache"):
+        judge.metrics("rte")
+
+
+@pytest.mark.parametrize(
+    ("choices", "known"), [("yes ||| no ||| maybe", 3), ("{{ options | join('|||') }}", None)]
+)
+def test_templates_say_how_many_choices_they_have(choices, known):
+    template = Template(
+        name="x", jinja="a ||| b", answer_choices=choices, reference="", original_task=True,
+        choices_in_prompt=False, metrics=("Accuracy",), id="x",
+    )  # fmt: skip
+    task = PromptedTask("made", "up", template, {}, {})
+    (metric,) = task_definitions(task)["made_up_x_score_eval"]["metric_fns"]
+    assert classes_of(metric) == (known,)
+
+
+class _Guesses:
+    """Scores without a model."""
+
+    def log_likelihoods(self, inputs, targets):
+        return -1.0 - (targets.sum(-1) % 7).astype(np.float32)
+
+
+def _records(examples):
+    for idx in range(examples):
+        for choice in range(4):
+            yield {
+                "idx": (idx, choice),
+                "inputs": np.full(500, 1 + idx % 90, np.int32),
+                "targets": np.array([1 + (idx * 31 + choice * 17) % 97, 1], np.int32),
+                "is_correct": choice == idx % 4,
+                "inputs_pretokenized": f"input {idx} " * 60,
+                "targets_pretokenized": f"choice {choice} of {idx}",
+            }
+
+
+def _peak_bytes(folder, examples):
+    """The most memory that Python holds while a task is scored, judged and written."""
+    plan = Plan((Shape(8, 4, 500, 2),), 1.0)
+    run = {"step": 1}
+    with Spool() as spool:
+        number = spool.add(_records(examples))
+        choices = np.array(
+            [len(e.choices) for e, _ in limited(spool.examples(number), None)], np.int32
+        )
+        data = TaskData("made_up", number, choices, {}, Truncation(), {}, [with_classes(4)])
+        report = StepReport(str(folder), run, ["made_up"])
+        tracemalloc.start()
+        found = score_tasks(_Guesses(), [data], plan, spool=spool, limits=None, tick=int)
+        for one, scores in found:
+            report.finish(one, with_scores(one, scores, spool=spool, limits=None))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    lines = (folder / "scores" / "made_up_1.jsonl").read_text().count("\n")
+    assert lines == examples
+    return peak
+
+
+def test_memory_does_not_grow_with_examples(tmp_path):
+    _peak_bytes(tmp_path / "warm", 100)
+    few, many = 200, 2000
+    growth = _peak_bytes(tmp_path / "b", many) - _peak_bytes(tmp_path / "a", few)
+    # An example's texts and arrays take over 3,000 bytes, T5's lists 1,300: here a few numbers.
+    assert growth / (many - few) < 100

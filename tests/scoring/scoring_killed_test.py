@@ -1,0 +1,70 @@
+"""Killed at any moment and started again, an evaluation ends as if it had not been."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import killed_evaluation
+import pytest
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The files of an evaluation that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    killed_evaluation.write_checkpoints(folder)
+    return contents(killed_evaluation.run(folder))
+
+
+def contents(folder):
+    """All result files, without the time at which they were made; log-likelihoods by themselves.
+
+    Other tasks in a batch may change their last digits.
+    """
+    assert not list(folder.glob("unfinished*"))
+    found, nats = {}, []
+    for path in sorted((folder / "scores").glob("*.jsonl")):
+        found[path.name] = [json.loads(line) for line in path.open()]
+        for line in found[path.name]:
+            nats += [choice.pop("log_likelihood") for choice in line["choices"]]
+    for path in sorted(folder.glob("results_*.json")):
+        content = json.loads(path.read_text())
+        facts = {k: v for k, v in content["run"].items() if k in ("step", "split", "dtype")}
+        found[path.name] = {**content, "run": facts}
+    return found, nats
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("write", "line", "kept"),
+    [
+        (0, 4, (0, 0)),  # within the scores of the first task
+        (2, 0, (1, 0)),  # between the first and the second
+        (3, 0, (1, 0)),  # the second's scores are there, its entry is not
+        (6, 0, (3, 0)),  # all tasks are scored, the results not written
+        (9, 8, (3, 1)),  # within the second task of the second checkpoint
+    ],
+)
+def test_killed_evaluation_goes_on(finished, tmp_path, capsys, write, line, kept):
+    killed_evaluation.write_checkpoints(tmp_path)
+    folder = Path(killed_evaluation.__file__).parent
+    done = subprocess.run(
+        [sys.executable, killed_evaluation.__file__, tmp_path, str(write), str(line)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{folder}:{folder.parents[1]}"},
+        capture_output=True,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    found = killed_evaluation.run(tmp_path)
+    printed = capsys.readouterr().out
+    for step, number in zip(killed_evaluation.STEPS, kept, strict=True):
+        told = f"step {step}: {number} of 3 tasks were finished before"
+        assert (told in printed) == (number > 0)
+    files, nats = contents(found)
+    assert files == finished[0]
+    assert nats == pytest.approx(finished[1], abs=2e-5)
+    shutil.rmtree(tmp_path)

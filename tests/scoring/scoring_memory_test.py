@@ -1,0 +1,34 @@
+"""Ten times the examples take no more memory: a whole evaluation, as the system sees it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import streamed_evaluation
+
+
+def peak_bytes(model_dir, examples):
+    folder = Path(streamed_evaluation.__file__).parent
+    done = subprocess.run(
+        [sys.executable, streamed_evaluation.__file__, model_dir, str(examples)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{folder}:{folder.parents[1]}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = (model_dir / "validation_eval" / "scores" / "streamed_1.jsonl").open()
+    assert sum(1 for _ in lines) == examples
+    return 1024 * int(re.search(r"^peak (\d+)$", done.stdout, re.M)[1])
+
+
+@pytest.mark.slow
+def test_ten_times_the_examples_take_no_more_memory(tmp_path):
+    few, many = 2_000, 20_000
+    growth = peak_bytes(tmp_path / "many", many) - peak_bytes(tmp_path / "few", few)
+    # The records of the additional examples are over 70 MB, their lines in the results as much;
+    # SQLite's cache, which a small task does not fill, is 32 MiB.
+    assert growth < 48 * 2**20

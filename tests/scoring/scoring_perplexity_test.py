@@ -1,0 +1,36 @@
+"""The line about a perplexity; whole runs are in tests/end_to_end."""
+
+import math
+
+from t0.scoring.perplexity import line, telling
+
+FOUND = {
+    "global_step": 1200,
+    "neg_log_perplexity": -math.log(8),
+    "token_accuracy": 0.25,
+    "sequence_accuracy": 0.125,
+    "num_eval_tokens": 4096.0,
+}
+
+
+def test_line():
+    assert line("rte_validation_64", FOUND) == (
+        "rte_validation_64, step 1,200: perplexity 8 (2.0794 nats a token), "
+        "token accuracy 25.0 %, sequence accuracy 12.5 %, 4,096 tokens"
+    )
+    assert "perplexity 1.014e+304" in line("x", {**FOUND, "neg_log_perplexity": -1e9})
+
+
+def test_estimator_tells_and_returns_what_it_finds(capsys):
+    class Estimator:
+        def __init__(self, given):
+            self.given = given
+
+        def evaluate(self, input_fn, *, name, steps):
+            assert (input_fn, steps) == ("inputs", 2)
+            return FOUND
+
+    estimator = telling(lambda **keywords: Estimator(keywords))(mesh_shape="")
+    assert estimator.given == {"mesh_shape": ""}
+    assert estimator.evaluate("inputs", name="rte", steps=2) is FOUND
+    assert capsys.readouterr().out.startswith("rte, step 1,200: perplexity 8 ")
