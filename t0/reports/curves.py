@@ -12,11 +12,12 @@ line may be cut short while the training still writes, and is then left out.
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from t0.errors import UserError
+from t0.reports.folders import telling_names
 
 
 @dataclass(frozen=True)
@@ -52,20 +53,20 @@ def read_curves(paths: Sequence[Path]) -> tuple[Curves, ...]:
     Raises:
         UserError: a file is missing, empty, or malformed (file and line named).
     """
-    curves: list[Curves] = []
-    for path in map(Path, paths):
-        file = path / "metrics.jsonl" if path.is_dir() else path
+    files = [path / "metrics.jsonl" if path.is_dir() else path for path in map(Path, paths)]
+    for file in files:
         if not file.is_file():
             raise UserError(f"metrics file {file} does not exist. Give a run's metrics.jsonl.")
-        read = _read(file)
-        taken = [other.label for other in curves]
-        label = read.label
-        number = sum(t == label or t.startswith(f"{label} #") for t in taken)
-        curves.append(replace(read, label=f"{label} #{number + 1}") if number else read)
+    names = telling_names({file.resolve().parent for file in files})
+    curves: list[Curves] = []
+    for file in files:
+        label = names[file.resolve().parent]
+        number = sum(t == label or t.startswith(f"{label} #") for t in (c.label for c in curves))
+        curves.append(_read(file, label=f"{label} #{number + 1}" if number else label))
     return tuple(curves)
 
 
-def _read(path: Path) -> Curves:
+def _read(path: Path, *, label: str) -> Curves:
     values: dict[str, dict[int, float]] = {}
     not_finite = 0
     best: tuple[str, int] | None = None
@@ -86,7 +87,7 @@ def _read(path: Path) -> Curves:
     if not values:
         raise UserError(f"{path} holds no numbers by step. Was the training stopped at once?")
     return Curves(
-        label=path.resolve().parent.name or path.stem,
+        label=label,
         path=path,
         points={key: tuple(sorted(points.items())) for key, points in sorted(values.items())},
         not_finite=not_finite,

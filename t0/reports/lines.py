@@ -7,13 +7,14 @@ Assumptions: accuracies in percent, the loss in nats as the training writes it.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from t0.reports import figures
 from t0.reports.curves import Curves
+from t0.reports.folders import ends_alike
 from t0.reports.plots import Panel, draw_references, limit_percent, references
 from t0.reports.read import Run
 from t0.reports.summary import DatasetRow
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 # (keys in metrics.jsonl, title, axis label); a panel for each whose first key some run has. What
 # comes after the first key is of the same kind on held-out examples.
 CURVE_PANELS = (
+    # By position, padding included, as Mesh TensorFlow trains; where packing is loose it hides
+    # what the next one shows.
     (("loss", "validation_loss"), "Training loss", "loss (nats)"),
+    (("loss_per_token", "validation_loss_per_token"), "NLL", "nats for each target token"),
     (("learning_rate",), "Learning rate", "learning rate"),
     (("tokens_per_second",), "Speed", "tokens per second"),
 )
@@ -32,7 +36,7 @@ CURVE_PANELS = (
 _OF_TASKS = "eval/"
 _MOST_TASK_PANELS = 6
 _SMOOTH_ABOVE_POINTS = 150
-_NOISY = {"loss", "tokens_per_second"}
+_NOISY = {"loss", "loss_per_token", "tokens_per_second"}
 
 
 def step_panels(rows: Sequence[DatasetRow], runs: Sequence[Run]) -> list[Panel]:
@@ -106,9 +110,16 @@ def curve_legend(curves: Sequence[Curves], runs: Sequence[Run]) -> list[tuple[st
     spare = [colour for colour in figures.RUN_COLOURS if colour not in known.values()]
     legend = []
     for run in curves:
-        colour = known.get(run.label) or (spare.pop(0) if spare else figures.INK)
+        colour = known.get(run.label) or _colour_by_folder(run, known)
+        colour = colour or (spare.pop(0) if spare else figures.INK)
         legend.append((colour, run.label))
     return legend
+
+
+def _colour_by_folder(run: Curves, known: Mapping[str, str]) -> str | None:
+    """Returns the colour of the model whose name is the end of the path to the run's folder."""
+    folder = run.path.resolve().parent
+    return next((known[n] for n in known if "/" in n and ends_alike(folder, PurePath(n))), None)
 
 
 def curve_panels(curves: Sequence[Curves], colours: Sequence[str]) -> list[Panel]:

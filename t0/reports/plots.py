@@ -138,7 +138,8 @@ def panels_png(
     """Returns all panels in one picture, with a heading and a legend of colours above them."""
     from matplotlib.lines import Line2D
 
-    columns = min(_COLUMNS if len(panels) <= 9 else _COLUMNS + 1, len(panels))
+    # Four in two rows of two: three would leave one alone.
+    columns = 2 if len(panels) == 4 else min(_COLUMNS + (len(panels) > 9), len(panels))
     rows = -(-len(panels) // columns)
     top = 0.55 + 0.22 * len(legend)
     height = rows * _PANEL_HEIGHT_INCHES + top

@@ -27,6 +27,7 @@ from t0.errors import UserError
 from t0.reports.decoded import DecodedTask, read_decoded_tasks
 from t0.reports.fields import counts, field, numbers, percentage
 from t0.reports.files import file_step, find_results, is_decoded, load
+from t0.reports.folders import telling_names
 from t0.reports.scores import Scores, read_scores
 
 # Published results are rounded to one or two decimals; anything further apart is another run.
@@ -64,7 +65,8 @@ class Run:
     """One evaluated checkpoint.
 
     Attributes:
-        name: of the model: its directory's last part, or as the results state it.
+        name: of the model: its directory's last part, or more of it where several models' end
+            alike, or as the results state it.
         label: name and step, unique among the runs read together.
         series: identifies the training run whose checkpoints belong on one line.
         facts: the results file's `run` object without its notes.
@@ -107,7 +109,7 @@ def read_runs(paths: Iterable[Path]) -> tuple[Run, ...]:
             f"no task with an accuracy in {', '.join(str(run.path) for run in runs)}. "
             "A report needs results of mode score_eval or eval."
         )
-    return _with_unique_labels(runs)
+    return _with_unique_labels(_with_telling_names(runs))
 
 
 def _join(runs: list[Run], new: Run) -> None:
@@ -248,6 +250,17 @@ def _name(path: Path, facts: Mapping[str, Any]) -> str:
         if isinstance(value, str) and PurePosixPath(value).name:
             return PurePosixPath(value).name
     return path.resolve().parent.name or "run"
+
+
+def _with_telling_names(runs: Sequence[Run]) -> list[Run]:
+    """Names models whose directories end alike by more of their paths: `sni/model`, `qa/model`."""
+    folders = [PurePosixPath(str(run.facts.get("model_dir", ""))) for run in runs]
+    by_folder = [run.name == folder.name for run, folder in zip(runs, folders, strict=True)]
+    names = telling_names([folder for folder, so in zip(folders, by_folder, strict=True) if so])
+    return [
+        replace(run, name=names[folder]) if so else run
+        for run, folder, so in zip(runs, folders, by_folder, strict=True)
+    ]
 
 
 def _with_unique_labels(runs: Sequence[Run]) -> tuple[Run, ...]:

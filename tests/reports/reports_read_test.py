@@ -6,6 +6,7 @@ from made_up_evaluations import example_line
 from t0.errors import UserError
 from t0.reports.curves import read_curves
 from t0.reports.files import find_results
+from t0.reports.lines import curve_legend
 from t0.reports.read import read_runs
 from t0.reports.scores import read_scores
 
@@ -162,6 +163,27 @@ def test_folders_are_searched_and_labels_are_unique(evaluation):
     (copy / "results_900.json").write_bytes(paths[1].read_bytes())
     labels = [run.label for run in read_runs([paths[1], copy])]
     assert labels == ["tiny, step 900 (eval)", "tiny, step 900 (eval2)"]
+
+
+def test_models_whose_folders_end_alike_are_named_by_more_of_the_path(tmp_path):
+    paths = []
+    for folder in ("out/sni/model", "out/qa/model", "other/qa/model", "plain"):
+        results = tmp_path / folder / "eval" / "results_9.json"
+        results.parent.mkdir(parents=True)
+        task = {"dataset": "d", "prompt": "p", "examples": 2, "metrics": {"accuracy": 50.0}}
+        content = {"schema": 1, "run": {"model_dir": folder, "step": 9}, "tasks": {"t": task}}
+        results.write_text(json.dumps(content))
+        (tmp_path / folder / "metrics.jsonl").write_text('{"step": 9, "loss": 1.0}\n')
+        paths.append(results)
+    names = ["sni/model", "out/qa/model", "other/qa/model", "plain"]
+    runs = read_runs(paths)
+    assert [run.name for run in runs] == names
+    curves = read_curves([path.parents[1] for path in paths])
+    assert [curve.label for curve in curves] == names
+    # Read alone its label is shorter, and still it has the colour of its checkpoints.
+    (alone,) = read_curves([tmp_path / "out/qa/model"])
+    ((colour, label),) = curve_legend([alone], runs)
+    assert (colour, label) == (curve_legend(curves, runs)[1][0], "model")
 
 
 @pytest.mark.parametrize("make", [lambda p: p / "absent.json", lambda p: p], ids=["file", "folder"])
