@@ -12,6 +12,7 @@ this project patches anything. Applying twice does nothing the second time.
 """
 
 import contextlib
+import gc
 import importlib
 import importlib.util
 import os
@@ -113,6 +114,15 @@ class _WithoutGraphText:
         return getattr(self._vocabulary, name)
 
 
+def _no_swallowed_interrupt() -> None:
+    # Python ignores what is raised within a callback of its garbage collector, a Ctrl-C that comes
+    # just then among it. JAX has such a callback, to free what its programs leave; none runs here.
+    with contextlib.suppress(ImportError, AttributeError, ValueError):
+        from jax._src import lib  # SeqIO imports it in any case
+
+        gc.callbacks.remove(lib._xla_gc_callback)
+
+
 def _scores_come_with_ids() -> None:
     # Off TPU the model detokenizes in the graph, and mesh's scoring takes the text for ids: 'bytes'
     # object has no attribute 'tolist' (or 'any'), after minutes of scoring. An exported model keeps
@@ -182,6 +192,7 @@ PATCHES: tuple[tuple[str, str, Callable[[], None]], ...] = (
         _gin_files_in_no_package,
     ),
     ("t5.data.utils", "T0_VOCAB stands for T5's vocabulary everywhere", _chosen_vocabulary_for_t5),
+    ("jax garbage collection", "swallows a Ctrl-C that comes meanwhile", _no_swallowed_interrupt),
 )
 
 # The same for Mesh TensorFlow itself, which tasks and caching never import.
