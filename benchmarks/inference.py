@@ -18,42 +18,17 @@ On a machine that others use, too, the ratio of processor time is the steadier o
 """
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+
+from workers import ask, worker
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).parent
 # Ours over Hugging Face's, greedily.
 AIM = 1.5
-
-
-def worker(command: list[str], threads: int) -> subprocess.Popen:
-    """Starts a side: a JSON line in asks for a measurement, a JSON line out answers."""
-    environment = {
-        **os.environ,
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": str(threads),
-        "PYTHONPATH": str(ROOT),
-    }
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    )
-
-
-def ask(process: subprocess.Popen, question: dict[str, Any]) -> dict[str, float]:
-    """Sends a question to a worker and returns its answer; ends the program if it died."""
-    process.stdin.write(json.dumps(question) + "\n")
-    process.stdin.flush()
-    for line in process.stdout:
-        if line.startswith("{"):
-            return json.loads(line)
-    sys.exit(f"{' '.join(process.args)} ended")
 
 
 def measure(arguments: argparse.Namespace, dtype: str) -> dict[str, list[dict[str, float]]]:

@@ -22,14 +22,13 @@ processor time is the steadier one.
 """
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+
+from workers import ask, worker
 
 ROOT = Path(__file__).resolve().parents[1]
 AIMS = {("mesh", "rte"): 40, ("mesh", "cb"): 40, ("mesh", "hellaswag"): 20}
@@ -39,31 +38,6 @@ DATASETS = {
     "cb": "super_glue_cb_.*_score_eval",
     "hellaswag": "hellaswag_.*_score_eval",
 }
-
-
-def worker(command: list[str], threads: int) -> subprocess.Popen:
-    """Starts a scorer: a JSON line in asks for a measurement, a JSON line out answers."""
-    environment = {
-        **os.environ,
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": str(threads),
-        "PYTHONPATH": str(ROOT),
-    }
-    environment.pop("T0_DATA_DIR", None)
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    )
-
-
-def ask(process: subprocess.Popen, question: dict[str, Any]) -> Any:
-    """Sends a question to a worker and returns its answer; ends the program if it died."""
-    process.stdin.write(json.dumps(question) + "\n")
-    process.stdin.flush()
-    for line in process.stdout:
-        if line.startswith("{"):
-            return json.loads(line)
-    sys.exit(f"{' '.join(process.args)} ended")
 
 
 def median(found: list[dict[str, float]], key: str) -> float:

@@ -15,21 +15,11 @@ from pathlib import Path
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
 
 import torch  # noqa: E402
-from transformers import T5Config, T5ForConditionalGeneration  # noqa: E402
+import transformers_small  # noqa: E402
+from transformers import T5ForConditionalGeneration  # noqa: E402
 
 BATCH = 32
-SMALL = T5Config(
-    vocab_size=32128,
-    d_model=512,
-    d_kv=64,
-    d_ff=1024,
-    num_layers=8,
-    num_heads=6,
-    feed_forward_proj="gated-gelu",
-    tie_word_embeddings=False,
-    dropout_rate=0.0,
-    decoder_start_token_id=0,
-)
+SMALL = transformers_small.config()
 
 
 class Scorer:

@@ -4,7 +4,8 @@ import sys
 import time
 
 import torch
-from transformers import T5Config, T5ForConditionalGeneration
+import transformers_small
+from transformers import T5ForConditionalGeneration
 from transformers.optimization import Adafactor
 
 ROWS, INPUTS, TARGETS = 16, 128, 32
@@ -15,14 +16,9 @@ def main() -> None:
     words = sys.argv[1:]
     device = "cuda" if any("gpu" in word for word in words) else "cpu"
     torch.manual_seed(0)
-    # t5.1.1.small
     model = T5ForConditionalGeneration(
-        T5Config(
-            vocab_size=32128, d_model=512, d_kv=64, d_ff=1024, num_layers=8, num_heads=6,
-            feed_forward_proj="gated-gelu", tie_word_embeddings=False, dropout_rate=0.1,
-            decoder_start_token_id=0, use_cache=False,
-        )
-    ).to(device)  # fmt: skip
+        transformers_small.config(dropout_rate=0.1, use_cache=False)
+    ).to(device)
     model.train()
     optimizer = Adafactor(
         model.parameters(), lr=1e-3, relative_step=False, scale_parameter=True, warmup_init=False

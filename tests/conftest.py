@@ -95,3 +95,19 @@ def clean_registries():
     for registry, content in zip(registries, before, strict=True):
         registry._REGISTRY.clear()
         registry._REGISTRY.update(content)
+
+
+@pytest.fixture
+def empty_gin():
+    """Starts and ends a test without gin bindings, which are global."""
+    from t0 import compat
+
+    compat.apply_to_mesh()
+    import gin
+    from gin import config as gin_config
+
+    before = list(gin_config._LOCATION_PREFIXES)
+    gin.clear_config()
+    yield
+    gin.clear_config()
+    gin_config._LOCATION_PREFIXES[:] = before

@@ -13,7 +13,6 @@ None. Predictions are read where their file lies beside the results; a few lines
 evenly, are kept. A file that is there and malformed is a UserError.
 """
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from t0.errors import UserError
-from t0.reports.fields import field
+from t0.reports.fields import field, json_object
 
 SHOWN_PREDICTIONS = 5
 _INSTRUCTION_TASK = re.compile(r"task\d+_")
@@ -148,7 +147,7 @@ def _some(file: Path, examples: int) -> Iterator[Prediction]:
             for number, line in enumerate(lines):
                 if number in wanted:
                     where = f"{file}, line {number + 1}"
-                    yield _prediction(_loaded(line, where), where)
+                    yield _prediction(json_object(line, where), where)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {file}: {error}.") from error
 
@@ -164,21 +163,11 @@ def places(count: int) -> Sequence[int]:
 
 
 def _of_questions(text: str, file: Path) -> Iterator[Prediction]:
-    examples = _loaded(text, str(file)).get("examples", [])
+    examples = json_object(text, file).get("examples", [])
     if not isinstance(examples, list):
         raise UserError(f"{file}: 'examples' must be a list, got {examples!r:.80}.")
     for number in places(len(examples)):
         yield _prediction(examples[number], f"{file}: example {number}")
-
-
-def _loaded(text: str, where: str) -> dict[str, Any]:
-    try:
-        record = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{where}: not valid JSON ({error}).") from error
-    if not isinstance(record, dict):
-        raise UserError(f"{where}: wanted an object, got {record!r:.80}.")
-    return record
 
 
 def _prediction(record: object, where: str) -> Prediction:

@@ -7,6 +7,7 @@
 A field that is null counts as absent. Booleans are no numbers, NaN and infinities neither.
 """
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,17 @@ from typing import Any
 from t0.errors import UserError
 
 _MISSING = object()
+
+
+def json_object(text: str, where: object) -> dict[str, Any]:
+    """Returns the object that a text holds as JSON, else UserError."""
+    try:
+        record = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{where}: not valid JSON ({error}).") from error
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: wanted an object, got {record!r:.80}.")
+    return record
 
 
 def field(

@@ -15,7 +15,6 @@ of range or a prediction that is not the likeliest choice is a UserError naming 
 """
 
 import heapq
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from t0.errors import UserError
+from t0.reports.fields import json_object
 
 WORST_KEPT = 20
 # Writers may round log-likelihoods: a prediction this close to the best one counts as the best.
@@ -140,13 +140,7 @@ def _lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 where = f"{path}, line {number}"
                 if not line.strip():
                     continue
-                try:
-                    record = json.loads(line)
-                except ValueError as error:
-                    raise UserError(f"{where}: not valid JSON ({error}).") from error
-                if not isinstance(record, dict):
-                    raise UserError(f"{where}: wanted an object, got {record!r:.80}.")
-                yield where, record
+                yield where, json_object(line, where)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}.") from error
 

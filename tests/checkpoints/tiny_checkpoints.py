@@ -87,21 +87,16 @@ def write_inline(folder, flat, **top):
 
 def train_pieces(folder):
     """A SentencePiece model of some 60 pieces, as T5's: padding, end and unknown come first."""
-    import sentencepiece
+    import t5_pieces
 
     folder.mkdir(parents=True, exist_ok=True)
     text = "\n".join(f"rain and snow in {i} places, with wind {i * 7}" for i in range(300))
     (folder / "text").write_text(text)
-    sentencepiece.SentencePieceTrainer.train(
+    t5_pieces.train(
         input=str(folder / "text"),
         model_prefix=str(folder / "spiece"),
         vocab_size=60,
         hard_vocab_limit=False,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        minloglevel=2,
     )
     return folder / "spiece.model"
 

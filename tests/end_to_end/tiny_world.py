@@ -8,7 +8,7 @@ import json
 import random
 from pathlib import Path
 
-import sentencepiece
+import t5_pieces
 import yaml
 
 WORDS = ("rain", "snow", "wind", "heat")
@@ -117,14 +117,9 @@ def _train_vocabulary(folder, rng):
 
 
 def _train(corpus, model):
-    sentencepiece.SentencePieceTrainer.train(
+    t5_pieces.train(
         input=str(corpus),
         model_prefix=str(model),
         vocab_size=400,
         hard_vocab_limit=False,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        minloglevel=2,
     )

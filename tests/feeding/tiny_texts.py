@@ -15,14 +15,11 @@ WORDS = "the sun rain sad glad both day is this that wind we say yes no not it w
 
 def train_vocabulary(path):
     """Trains a SentencePiece model with T5's settings."""
-    import sentencepiece
+    import t5_pieces
 
     draw, model = random.Random(0), io.BytesIO()
     text = (" ".join(draw.choices(WORDS.split(), k=8)) + "." for _ in range(200))
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=text, model_writer=model, vocab_size=36, model_type="unigram",
-        pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2,
-    )  # fmt: skip
+    t5_pieces.train(sentence_iterator=text, model_writer=model, vocab_size=36)
     path.write_bytes(model.getvalue())
     return path
 

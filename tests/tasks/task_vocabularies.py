@@ -9,22 +9,12 @@ def train_model(path, seed):
     """Trains a SentencePiece model with T5's settings at `path`, other pieces for another seed."""
     import random
 
-    import sentencepiece
+    import t5_pieces
 
     draw, words = random.Random(seed), TEXT.split()
     text = (" ".join(draw.choices(words, k=8)) + "." for _ in range(200))
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=text,
-        model_writer=model,
-        vocab_size=36 + seed,
-        model_type="unigram",
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        minloglevel=2,
-    )
+    t5_pieces.train(sentence_iterator=text, model_writer=model, vocab_size=36 + seed)
     path.write_bytes(model.getvalue())
     return path
 

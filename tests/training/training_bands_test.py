@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import sentencepiece
+import t5_pieces
 import tensorflow.compat.v1 as tf
 import tiny_training as tiny
 
@@ -102,16 +102,11 @@ def documents(tmp_path_factory):
         texts = (" ".join(rng.choices(words, k=150)) for _ in range(count))
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     (folder / "words.txt").write_text("\n".join(words))
-    sentencepiece.SentencePieceTrainer.train(
+    t5_pieces.train(
         input=str(folder / "words.txt"),
         model_prefix=str(folder / "vocab"),
         vocab_size=200,
         hard_vocab_limit=False,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        minloglevel=2,
     )
     return folder
 
