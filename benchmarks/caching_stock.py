@@ -17,7 +17,7 @@ from pathlib import Path
 
 from t0 import compat
 
-compat.apply()
+compat.apply("seqio")
 
 import apache_beam as beam  # noqa: E402
 import datasets  # noqa: E402

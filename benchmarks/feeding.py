@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from t0 import compat  # noqa: E402
 
-compat.apply_to_mesh()
+compat.apply()
 
 import numpy as np  # noqa: E402
 import seqio  # noqa: E402

@@ -16,7 +16,7 @@ os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
 
 from t0 import compat  # noqa: E402
 
-compat.apply_to_mesh()
+compat.apply()
 
 import mesh_tensorflow as mtf  # noqa: E402
 import numpy as np  # noqa: E402

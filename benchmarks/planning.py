@@ -89,7 +89,7 @@ def measure(name):
     """Estimates a shape's memory, and runs its step once so that XLA compiles and reports it."""
     from t0 import compat
 
-    compat.apply_to_mesh()
+    compat.apply()
     import tensorflow.compat.v1 as tf
 
     from t0.mesh.memory import peak_memory

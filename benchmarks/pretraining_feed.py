@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from t0 import compat  # noqa: E402
 
-compat.apply_to_mesh()
+compat.apply()
 
 import gin  # noqa: E402
 import numpy as np  # noqa: E402

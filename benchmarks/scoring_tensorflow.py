@@ -18,7 +18,7 @@ os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
 
 from t0 import compat  # noqa: E402
 
-compat.apply_to_mesh()
+compat.apply()
 
 import gin  # noqa: E402
 import mesh_tensorflow as mtf  # noqa: E402

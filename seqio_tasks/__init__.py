@@ -8,17 +8,12 @@ dataset is opened. `t0.seqio_tasks` is the same under the name that the publishe
 import itertools
 from typing import Any
 
-from t0 import compat
-
-compat.apply()
-
-import seqio  # noqa: E402
-
-from seqio_tasks.mixtures import RULES, mixture_tasks, own_mixture_tasks  # noqa: E402
-from seqio_tasks.prompted import Entry, catalogue_entries, own_entries  # noqa: E402
-from t0.errors import UserError  # noqa: E402
-from t0.sources import data_dirs, find_own_mixtures  # noqa: E402
-from t0.tasks import task_definitions  # noqa: E402
+from seqio_tasks.mixtures import RULES, mixture_tasks, own_mixture_tasks
+from seqio_tasks.prompted import Entry, catalogue_entries, own_entries
+from t0.compat import seqio
+from t0.errors import UserError
+from t0.sources import data_dirs, find_own_mixtures
+from t0.tasks import task_definitions
 
 
 def _tasks() -> dict[str, dict[str, Any]]:

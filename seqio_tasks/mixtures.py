@@ -8,10 +8,9 @@ import dataclasses
 import re
 from collections.abc import Callable, Sequence
 
-import seqio
-
 from seqio_tasks.catalogue import is_excluded
 from seqio_tasks.prompted import Entry
+from t0.compat import seqio
 from t0.errors import UserError, unknown_name
 from t0.sources import OwnMixture
 from t0.tasks import SCORE_EVAL

@@ -1,14 +1,14 @@
 """Makes TensorFlow 2.15, Mesh TensorFlow 0.1.21 and T5 0.9.4, as published, work together.
 
-Call `apply()` before `mesh_tensorflow`, `seqio` or `t5.models` is imported; every room that needs
-one of them does so in its `__init__.py`:
+The other packages are imported through the doors of this module, which apply the patches first:
 
-    from t0 import compat
+    from t0.compat import mesh_utils, mtf
+    from t0.compat import tf1 as tf
 
-    compat.apply()  # or compat.apply_to_mesh()
-
-All patches of other people's packages are rows of `PATCHES`, each with its reason. Nothing else in
-this project patches anything. Applying twice does nothing the second time.
+A door (`DOORS`) is a name for a module of another package. It is imported when its name is first
+asked for, so that importing `t0.compat` imports nothing. Every lasting change to another package is
+a row of `PATCHES` with its reason; every change for the length of one call goes through `replaced`.
+Nothing else in this project changes another package. A row is applied once.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import gc
 import importlib
 import importlib.util
 import os
+import pkgutil
 import sys
 import types
 import warnings
@@ -175,47 +176,139 @@ def _no_loss_on_standard_error() -> None:
     tf.Print = lambda input_, *args, **kwargs: input_
 
 
-# What is patched, why, how. Applied at the first import of a room that needs TensorFlow.
-PATCHES: tuple[tuple[str, str, Callable[[], None]], ...] = (
-    ("tensorflow logging", "hundreds of start-up lines hide the one that matters", _quiet_start),
-    ("gs:// off Google's machines", "minutes of waiting for a server", _gs_without_metadata_server),
+# The package that needs a patch, what is patched, why, how; in the order of application.
+PATCHES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
-        "tensorflow.python.framework.ops",
-        "register_tensor_conversion_function moved in TensorFlow 2.14; mesh imports the old name",
-        _tensor_conversion_function,
-    ),
-    ("t5.models.hf_model", "t5.models imports PyTorch unconditionally", _torch_free_t5_models),
-    ("modules of old gin files", "imports of gone modules end a parse", _modules_of_old_configs),
-    (
+        "gin",
         "gin.resource_reader",
-        "a folder models/ on Python's path ends it",
+        "a folder models/ on Python's path ends gin's search for a file",
         _gin_files_in_no_package,
     ),
-    ("t5.data.utils", "T0_VOCAB stands for T5's vocabulary everywhere", _chosen_vocabulary_for_t5),
-    ("jax garbage collection", "swallows a Ctrl-C that comes meanwhile", _no_swallowed_interrupt),
+    (
+        "tensorflow",
+        "tensorflow logging",
+        "hundreds of start-up lines hide the one that matters",
+        _quiet_start,
+    ),
+    (
+        "tensorflow",
+        "gs:// off Google's machines",
+        "TensorFlow waits minutes for the metadata server",
+        _gs_without_metadata_server,
+    ),
+    (
+        "seqio",
+        "tensorflow.python.framework.ops",
+        "register_tensor_conversion_function moved in TensorFlow 2.14; Mesh imports the old name",
+        _tensor_conversion_function,
+    ),
+    (
+        "seqio",
+        "t5.models.hf_model",
+        "t5.models imports PyTorch unconditionally",
+        _torch_free_t5_models,
+    ),
+    (
+        "seqio",
+        "modules of old gin files",
+        "a gin file's import of a module that is gone ends the parse",
+        _modules_of_old_configs,
+    ),
+    (
+        "seqio",
+        "t5.data.utils",
+        "T0_VOCAB replaces T5's vocabulary everywhere",
+        _chosen_vocabulary_for_t5,
+    ),
+    (
+        "seqio",
+        "jax garbage collection",
+        "JAX's callback swallows a Ctrl-C that comes while it runs",
+        _no_swallowed_interrupt,
+    ),
+    (
+        "mesh_tensorflow",
+        "mesh get_estimator",
+        "off TPU scoring crashes on text at its end",
+        _scores_come_with_ids,
+    ),
+    (
+        "mesh_tensorflow",
+        "mesh and t5 write_lines_to_file",
+        "Mesh writes b'Paris' for Paris",
+        _lines_are_text,
+    ),
+    (
+        "mesh_tensorflow",
+        "tf.Print",
+        "Mesh prints a line for each step, whether wanted or not",
+        _no_loss_on_standard_error,
+    ),
 )
+# Package -> the packages that it imports, whose patches it needs as well.
+_NEEDS = {
+    "gin": ("gin",),
+    "tensorflow": ("tensorflow",),
+    "seqio": ("gin", "tensorflow", "seqio"),
+    "mesh_tensorflow": ("gin", "tensorflow", "seqio", "mesh_tensorflow"),
+}
+_NEEDS |= {"tensorflow_datasets": _NEEDS["seqio"], "t5": _NEEDS["mesh_tensorflow"]}
 
-# The same for Mesh TensorFlow itself, which tasks and caching never import.
-MESH_PATCHES: tuple[tuple[str, str, Callable[[], None]], ...] = (
-    ("mesh get_estimator", "scoring crashes on text at its end, off TPU", _scores_come_with_ids),
-    ("mesh and t5 write_lines_to_file", "writes b'Paris' for Paris", _lines_are_text),
-    ("tf.Print", "a line for each step, whether wanted or not", _no_loss_on_standard_error),
-)
+# Name in this project -> the module of another package.
+DOORS: dict[str, str] = {
+    "gin": "gin",
+    "gin_config": "gin.config",
+    "gin_parser": "gin.config_parser",
+    "glue_utils": "t5.data.glue_utils",
+    "learning_rate_schedules": "mesh_tensorflow.transformer.learning_rate_schedules",
+    "mesh_attention": "mesh_tensorflow.transformer.attention",
+    "mesh_dataset": "mesh_tensorflow.transformer.dataset",
+    "mesh_layers": "mesh_tensorflow.layers",
+    "mesh_utils": "mesh_tensorflow.transformer.utils",
+    "mtf": "mesh_tensorflow",
+    "optimize": "mesh_tensorflow.optimize",
+    "seqio": "seqio",
+    "simd_mesh_impl": "mesh_tensorflow.simd_mesh_impl",
+    "t5_mesh": "t5.models.mesh_transformer",
+    "t5_metrics": "t5.evaluation.metrics",
+    "t5_models": "t5.models",
+    "t5_postprocessors": "t5.data.postprocessors",
+    "t5_preprocessors": "t5.data.preprocessors",
+    "t5_utils": "t5.models.utils",
+    "tensor_util": "tensorflow.python.framework.tensor_util",
+    "tf": "tensorflow",
+    "tf1": "tensorflow.compat.v1",
+    "tf_estimator": "tensorflow.compat.v1.estimator",
+    "tfds": "tensorflow_datasets",
+    "tpu_device_assignment": "tensorflow.python.tpu.device_assignment",
+    "tpu_topology": "tensorflow.python.tpu.topology",
+    "transformer": "mesh_tensorflow.transformer.transformer",
+    "transformer_layers": "mesh_tensorflow.transformer.transformer_layers",
+}
+# Tasks and caching take these, and do without Mesh TensorFlow.
+_WITHOUT_MESH = ("t5.data.", "t5.evaluation.")
 
 
-def apply() -> None:
-    """Applies every row of `PATCHES` once. Imports TensorFlow, not Mesh TensorFlow."""
-    _apply_rows(PATCHES)
+def __getattr__(name: str) -> types.ModuleType:
+    """Opens the door `name`: applies the patches that its package needs, then imports it."""
+    if name not in DOORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    path = DOORS[name]
+    apply("seqio" if path.startswith(_WITHOUT_MESH) else path.partition(".")[0])
+    # Some are attributes that load lazily, not files: tensorflow.compat.v1.estimator.
+    module = pkgutil.resolve_name(path)
+    globals()[name] = module
+    return module
 
 
-def apply_to_mesh() -> None:
-    """Applies `PATCHES` and `MESH_PATCHES` once. Imports Mesh TensorFlow's transformer."""
-    _apply_rows(PATCHES + MESH_PATCHES)
+def apply(package: str = "mesh_tensorflow") -> None:
+    """Applies, once, the rows of `PATCHES` that `package` and what it imports need.
 
-
-def _apply_rows(rows: tuple[tuple[str, str, Callable[[], None]], ...]) -> None:
-    for name, _, patch in rows:
-        if name not in _applied:
+    Args:
+      package: "gin", "tensorflow", "seqio" or "mesh_tensorflow", the last for all rows.
+    """
+    for needed_by, name, _, patch in PATCHES:
+        if needed_by in _NEEDS[package] and name not in _applied:
             patch()
             _applied.append(name)
 

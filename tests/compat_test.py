@@ -3,6 +3,7 @@
 What the patches do to whole runs is tested in end_to_end/modes_test.py.
 """
 
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -15,25 +16,51 @@ from t0 import compat
 from t0.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
-ROWS = {name: patch for name, _, patch in (*compat.PATCHES, *compat.MESH_PATCHES)}
+ROWS = {name: patch for _, name, _, patch in compat.PATCHES}
 
 
 @pytest.fixture(autouse=True)
 def patched():
-    compat.apply_to_mesh()
+    compat.apply()
 
 
 def test_rows_are_named_once_and_have_reasons():
-    rows = (*compat.PATCHES, *compat.MESH_PATCHES)
-    assert len(ROWS) == len(rows)
-    assert all(why for _, why, _ in rows)
+    assert len(ROWS) == len(compat.PATCHES)
+    assert all(why for _, _, why, _ in compat.PATCHES)
+
+
+def test_each_door_opens_the_module_that_it_names():
+    assert compat.mesh_utils is importlib.import_module("mesh_tensorflow.transformer.utils")
+    for name, path in compat.DOORS.items():
+        assert (
+            getattr(compat, name)
+            .__name__.removesuffix("._api.v2.v2")
+            .endswith(path.rpartition(".")[2])
+        ), name
+
+
+def test_an_unknown_door_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'mesh_tensorflow'"):
+        compat.mesh_tensorflow  # noqa: B018
+
+
+def test_importing_compat_imports_none_of_the_packages():
+    code = (
+        "import sys; from t0 import compat; "
+        "print({path.partition('.')[0] for path in compat.DOORS.values()} & sys.modules.keys())"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout == "set()\n"
 
 
 def test_applying_twice_patches_once():
     from mesh_tensorflow.transformer import utils
 
     patched = utils.get_estimator
-    compat.apply_to_mesh()
+    compat.apply()
     assert utils.get_estimator is patched
 
 
@@ -41,7 +68,7 @@ def test_start_prints_nothing():
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    code = "from t0 import compat; compat.apply(); import seqio; print('imported')"
+    code = "from t0.compat import seqio; print('imported')"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )
@@ -58,7 +85,7 @@ def test_no_callback_of_the_garbage_collector_swallows_an_interrupt():
             capture_output=True,
             text=True,
         ).stdout
-        for words in ("compat.apply()", "compat._no_swallowed_interrupt = None")
+        for words in ("compat.apply('seqio')", "compat._no_swallowed_interrupt = None")
     ]
     assert found[0] == "[]\n"
     # As published it is there: without it the patch can go.

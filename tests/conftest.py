@@ -102,7 +102,7 @@ def empty_gin():
     """Starts and ends a test without gin bindings, which are global."""
     from t0 import compat
 
-    compat.apply_to_mesh()
+    compat.apply()
     import gin
     from gin import config as gin_config
 

@@ -32,7 +32,7 @@ ROOMS = (
 # Reports are made from files alone.
 ONLY = {"reports": {"errors", "reports"}}
 WITHOUT_TENSORFLOW = ("prompts", "sources", "reports")
-HEAVY = ("tensorflow", "t5", "seqio", "mesh_tensorflow")
+HEAVY = ("tensorflow", "tensorflow_datasets", "t5", "seqio", "mesh_tensorflow", "gin")
 LONGEST_FILE_LINES = 500
 LONGEST_FUNCTION_LINES = 60
 
@@ -101,6 +101,18 @@ def test_light_rooms_never_import_tensorflow():
         f"{_name(path)}:{line} imports {name}"
         for room in WITHOUT_TENSORFLOW
         for path in (ROOT / "t0" / room).rglob("*.py")
+        for line, name in imported(_tree(path))
+        if name.startswith("t0.compat")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_other_packages_come_through_the_doors():
+    # Imported past them, a package would lack its patches.
+    wrong = [
+        f"{_name(path)}:{line} imports {name}"
+        for path in SOURCES
+        if path != ROOT / "t0" / "compat.py"
         for line, name in imported(_tree(path))
         if name.partition(".")[0] in HEAVY
     ]

@@ -10,10 +10,9 @@ files and says which tasks there are; little data is read and no network call ma
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import seqio
-
 from seqio_tasks.recipes import mt, qa, sni, text
 from seqio_tasks.recipes.definitions import Definitions
+from t0.compat import seqio
 from t0.errors import UserError
 from t0.sources import data_dirs
 

@@ -113,7 +113,7 @@ class _Join(beam.DoFn):
 
 
 def _outcomes(units: Iterable[Unit], run_dir: str) -> Iterator[Outcome]:
-    import tensorflow as tf
+    from t0.compat import tf
 
     for unit in units:
         path = _outcome_path(run_dir, unit)

@@ -21,26 +21,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t0 import compat
-
-compat.apply()
-
-import seqio  # noqa: E402
-
-import t0  # noqa: E402
-from t0 import sources  # noqa: E402
-from t0.caching.fingerprint import Teller  # noqa: E402
-from t0.caching.general import plan_shards  # noqa: E402
-from t0.caching.known import behaviours  # noqa: E402
-from t0.caching.merge import Target  # noqa: E402
-from t0.caching.plan import rows_of_source  # noqa: E402
-from t0.caching.ranges import Output, Prompt, Range  # noqa: E402
-from t0.caching.source_shards import ShardRun  # noqa: E402
-from t0.caching.unit import ABSENT, FAILED, Options, Outcome, Unit  # noqa: E402
-from t0.errors import AbsentData, UserError  # noqa: E402
-from t0.tasks import PromptedSource  # noqa: E402
-from t0.tasks.build import expand_choices  # noqa: E402
-from t0.tasks.vocabulary import SharedVocabulary  # noqa: E402
+import t0
+from t0 import sources
+from t0.caching.fingerprint import Teller
+from t0.caching.general import plan_shards
+from t0.caching.known import behaviours
+from t0.caching.merge import Target
+from t0.caching.plan import rows_of_source
+from t0.caching.ranges import Output, Prompt, Range
+from t0.caching.source_shards import ShardRun
+from t0.caching.unit import ABSENT, FAILED, Options, Outcome, Unit
+from t0.compat import seqio
+from t0.errors import AbsentData, UserError
+from t0.tasks import PromptedSource
+from t0.tasks.build import expand_choices
+from t0.tasks.vocabulary import SharedVocabulary
 
 # Raise it when records come out otherwise: parts of before are not taken over then.
 FORMAT = 1

@@ -14,12 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from t0 import compat
-
-compat.apply()
-
-import seqio  # noqa: E402
-import tensorflow as tf  # noqa: E402
+from t0.compat import seqio, tf
 
 INT64_MAX = 2**63 - 1
 

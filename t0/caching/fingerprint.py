@@ -24,16 +24,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from t0 import compat
+import numpy as np
 
-compat.apply()
-
-import numpy as np  # noqa: E402
-import seqio  # noqa: E402
-import tensorflow as tf  # noqa: E402
-
-import t0  # noqa: E402
-from t0.tasks.text import TextSource  # noqa: E402
+import t0
+from t0.compat import seqio, tf
+from t0.tasks.text import TextSource
 
 _PACKAGES = ("seqio", "t5", "tensorflow", "tensorflow-text", "tensorflow-datasets", "tfds-nightly")
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"))

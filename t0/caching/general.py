@@ -14,20 +14,15 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping
 
-from t0 import compat
-
-compat.apply()
-
-import seqio  # noqa: E402
-
-from t0.caching.fingerprint import Teller  # noqa: E402
-from t0.caching.known import behaviours  # noqa: E402
-from t0.caching.merge import Target  # noqa: E402
-from t0.caching.ranges import Output  # noqa: E402
-from t0.caching.source_shards import ShardRun, bounds  # noqa: E402
-from t0.caching.unit import ABSENT, FAILED, Options, Outcome, Unit  # noqa: E402
-from t0.errors import AbsentData, original  # noqa: E402
-from t0.tasks import PromptedSource  # noqa: E402
+from t0.caching.fingerprint import Teller
+from t0.caching.known import behaviours
+from t0.caching.merge import Target
+from t0.caching.ranges import Output
+from t0.caching.source_shards import ShardRun, bounds
+from t0.caching.unit import ABSENT, FAILED, Options, Outcome, Unit
+from t0.compat import seqio
+from t0.errors import AbsentData, original
+from t0.tasks import PromptedSource
 
 # Raise it when parts come out otherwise: those of before are not taken over then.
 FORMAT = 1

@@ -94,7 +94,7 @@ def check_writable(output_dir: str) -> None:
     Raises:
       OutputError: if that fails.
     """
-    import tensorflow as tf
+    from t0.compat import tf
 
     probe = posixpath.join(output_dir, f"probe.{own_tag()}")
     with writing(output_dir):
@@ -118,7 +118,7 @@ def remove_leftovers(directories: Iterable[str]) -> list[str]:
 
 def leftovers(directories: Iterable[str]) -> tuple[list[str], list[str]]:
     """Returns the unfinished directories of dead processes of this host, and of other hosts."""
-    import tensorflow as tf
+    from t0.compat import tf
 
     dead, foreign = [], []
     for directory in sorted(set(directories)):
@@ -149,7 +149,7 @@ def remove(path: str) -> None:
             else:
                 os.remove(path)  # noqa: PTH107
         return
-    import tensorflow as tf
+    from t0.compat import tf
 
     with contextlib.suppress(tf.errors.NotFoundError):
         if tf.io.gfile.isdir(path):
@@ -160,7 +160,7 @@ def remove(path: str) -> None:
 
 def is_finished(directory: str) -> bool:
     """Whether `directory` holds a finished cache, ours or SeqIO's."""
-    import tensorflow as tf
+    from t0.compat import tf
 
     try:
         return tf.io.gfile.exists(posixpath.join(directory, COMPLETED))
@@ -173,7 +173,7 @@ def cached_splits(directory: str) -> set[str]:
 
     Those, too, that were found to be empty when it was written, rightly so.
     """
-    import tensorflow as tf
+    from t0.compat import tf
 
     matches = [_INFO.fullmatch(name) for name in tf.io.gfile.listdir(directory)]
     return {match[1] for match in matches if match} | set(
@@ -183,7 +183,7 @@ def cached_splits(directory: str) -> set[str]:
 
 def read_manifest(directory: str) -> dict[str, Any]:
     """Returns what `COMPLETED` holds, nothing of a cache that is not ours or not finished."""
-    import tensorflow as tf
+    from t0.compat import tf
 
     try:
         with tf.io.gfile.GFile(posixpath.join(directory, COMPLETED)) as file:
@@ -202,7 +202,7 @@ def write_text(path: str, text: str) -> bytes:
             pathlib.Path(temporary).write_bytes(content)
             os.replace(temporary, path)  # noqa: PTH105
             return content
-        import tensorflow as tf
+        from t0.compat import tf
 
         with tf.io.gfile.GFile(temporary, "wb") as file:
             file.write(content)
@@ -216,7 +216,7 @@ def make_directory(path: str) -> None:
         if not is_remote(path):
             os.makedirs(path, exist_ok=True)  # noqa: PTH103
             return
-        import tensorflow as tf
+        from t0.compat import tf
 
         tf.io.gfile.makedirs(path)
 
@@ -266,7 +266,7 @@ def _publish_local(staging: str, final: str, replace: bool) -> bool:
 def _publish_remote(
     staging: str, final: str, manifest: Mapping[str, Any], completed: str, replace: bool
 ) -> bool:
-    import tensorflow as tf
+    from t0.compat import tf
 
     if is_finished(final) and not replace:
         remove(staging)

@@ -231,8 +231,9 @@ def _pipe() -> tuple[connection.Connection, connection.Connection]:
 
 def quiet() -> None:
     """Keeps TensorFlow's and SeqIO's chatter, down to warnings, off the terminal."""
-    import tensorflow as tf
     from absl import logging
+
+    from t0.compat import tf
 
     logging.set_verbosity(logging.ERROR)
     tf.get_logger().setLevel("ERROR")

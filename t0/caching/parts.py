@@ -105,7 +105,7 @@ class PartWriter:
             self._file.write(_TAIL.pack(self._records * _LENGTH_BYTES, len(told), _MAGIC))
             self._file.close()
             if layout.is_remote(self._path):
-                import tensorflow as tf
+                from t0.compat import tf
 
                 tf.io.gfile.copy(self._temporary, self._path, overwrite=True)
             else:
@@ -182,7 +182,7 @@ def local_copy(path: str) -> Iterator[str]:
     if not layout.is_remote(path):
         yield path
         return
-    import tensorflow as tf
+    from t0.compat import tf
 
     with tempfile.TemporaryDirectory() as folder:
         local = os.path.join(folder, posixpath.basename(path))  # noqa: PTH118
@@ -223,7 +223,7 @@ def _names(directory: str) -> list[str]:
             return os.listdir(directory)  # noqa: PTH208
         except (FileNotFoundError, NotADirectoryError):
             return []
-    import tensorflow as tf
+    from t0.compat import tf
 
     return tf.io.gfile.listdir(directory) if tf.io.gfile.isdir(directory) else []
 
@@ -233,6 +233,6 @@ def _move(source: str, target: str) -> None:
         if not layout.is_remote(target):
             shutil.move(source, target)
             return
-        import tensorflow as tf
+        from t0.compat import tf
 
         tf.io.gfile.rename(source, target, overwrite=True)

@@ -18,16 +18,10 @@ from typing import Any
 
 from rich.console import Console
 
-from t0 import compat
-
-compat.apply()
-
-import seqio  # noqa: E402
-
-from t0.caching import layout, local, nursery, parts, worker  # noqa: E402
-from t0.caching.compiled import Opened, Work, compile_units  # noqa: E402
-from t0.caching.ledger import Ledger, Told  # noqa: E402
-from t0.caching.plan import (  # noqa: E402
+from t0.caching import layout, local, nursery, parts, worker
+from t0.caching.compiled import Opened, Work, compile_units
+from t0.caching.ledger import Ledger, Told
+from t0.caching.plan import (
     Catalogue,
     Plan,
     Request,
@@ -35,10 +29,10 @@ from t0.caching.plan import (  # noqa: E402
     make_plan,
     task_directory,
 )
-from t0.caching.progress import Progress, summary  # noqa: E402
-from t0.caching.ranges import Range  # noqa: E402
-from t0.caching.source_shards import ShardRun  # noqa: E402
-from t0.caching.unit import (  # noqa: E402
+from t0.caching.progress import Progress, summary
+from t0.caching.ranges import Range
+from t0.caching.source_shards import ShardRun
+from t0.caching.unit import (
     ABSENT,
     EMPTY,
     FAILED,
@@ -49,7 +43,8 @@ from t0.caching.unit import (  # noqa: E402
     Setup,
     Unit,
 )
-from t0.errors import UserError  # noqa: E402
+from t0.compat import seqio
+from t0.errors import UserError
 
 DIRECT_RUNNER = ["--runner=DirectRunner"]
 # A worker takes a second or more to start; this many rows are done by then.

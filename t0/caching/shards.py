@@ -54,7 +54,7 @@ def write_file(path: str, fill: Callable[[str], None]) -> tuple[int, str]:
             fill(temporary)
             size, digest = _flushed_digest(temporary)
             if is_remote(path):
-                import tensorflow as tf
+                from t0.compat import tf
 
                 tf.io.gfile.copy(temporary, path, overwrite=True)
             else:

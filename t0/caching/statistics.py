@@ -15,13 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from t0 import compat
-
-compat.apply()
-
-import seqio  # noqa: E402
-
-from t0.caching.unit import LONGEST  # noqa: E402
+from t0.caching.unit import LONGEST
+from t0.compat import seqio
 
 _TOKEN_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
 

@@ -30,7 +30,7 @@ def find_caches(directory: str) -> list[str]:
     Raises:
       UserError: if there are none.
     """
-    import tensorflow as tf
+    from t0.compat import tf
 
     found = []
     if tf.io.gfile.isdir(directory):
@@ -52,7 +52,7 @@ def _of_a_cache(name: str) -> bool:
 
 def verify(directory: str) -> Iterator[str]:
     """Yields what is wrong with the cache of one task: each with the path of the file."""
-    import tensorflow as tf
+    from t0.compat import tf
 
     names = {name.rstrip("/") for name in tf.io.gfile.listdir(directory)}
     if layout.COMPLETED not in names:
@@ -121,7 +121,7 @@ def _count(path: str) -> int:
 def _open(path: str) -> BinaryIO:
     if not layout.is_remote(path):
         return open(path, "rb")
-    import tensorflow as tf
+    from t0.compat import tf
 
     return tf.io.gfile.GFile(path, "rb")
 

@@ -13,19 +13,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from t0 import compat
-
-compat.apply()
-
-import seqio  # noqa: E402
-import tensorflow as tf  # noqa: E402
-
-from t0.caching import examples, parts, records  # noqa: E402
-from t0.caching.ledger import execute  # noqa: E402
-from t0.caching.source_shards import ShardRun  # noqa: E402
-from t0.caching.statistics import Tally  # noqa: E402
-from t0.caching.unit import Options, Setup  # noqa: E402
-from t0.errors import UserError  # noqa: E402
+from t0.caching import examples, parts, records
+from t0.caching.ledger import execute
+from t0.caching.source_shards import ShardRun
+from t0.caching.statistics import Tally
+from t0.caching.unit import Options, Setup
+from t0.compat import seqio, tf
+from t0.errors import UserError
 
 ADVANCE_SECONDS = 0.5
 WORKER_THREADS = 2

@@ -9,11 +9,8 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
-from t0 import compat
+from t0.compat import tf1 as tf
 from t0.errors import UserError
-
-compat.apply_to_mesh()
-import tensorflow.compat.v1 as tf  # noqa: E402
 
 # The embedding's dimensions end in [vocabulary, d_model]; Mesh TensorFlow's three layouts.
 _EMBEDDINGS = ("shared/embedding", "encoder/embedding", "decoder/embedding", "embedding")

@@ -10,15 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from t0 import compat
 from t0.checkpoints import names
 from t0.checkpoints.operative import TO_MESH
 from t0.checkpoints.shape import ModelShape
-
-compat.apply_to_mesh()
-import mesh_tensorflow as mtf  # noqa: E402
-import tensorflow.compat.v1 as tf  # noqa: E402
-from mesh_tensorflow.transformer import transformer, transformer_layers  # noqa: E402
+from t0.compat import mtf, transformer, transformer_layers
+from t0.compat import tf1 as tf
 
 
 def mesh_logits(

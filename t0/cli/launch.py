@@ -44,7 +44,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
         raise UserError("--checkpoint is not for --use_model_api, which has --pretrained_model_dir")
     if flags.data_dir:
         set_data_dirs(flags.data_dir)
-    compat.apply_to_mesh()
+    compat.apply()
     from t0.tasks import set_vocabulary
 
     set_vocabulary(flags.vocab)
@@ -52,7 +52,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     _quiet(verbose=flags["verbosity"].present and flags.verbosity >= 0)
     mesh_flags.hand_to_mesh(flags)
 
-    import seqio
+    from t0.compat import seqio
 
     if flags.t5_tfds_data_dir:
         seqio.set_tfds_data_dir_override(flags.t5_tfds_data_dir)
@@ -102,16 +102,13 @@ def _parse_gin(flags: Any) -> Any:
 
 
 def _run_with_gin(flags: Any) -> None:
-    import gin
-    from mesh_tensorflow.transformer import utils as mesh_utils
-    from t5.models import mesh_transformer
-
     from t0.cli import weights
+    from t0.compat import gin, mesh_utils, t5_mesh
     from t0.mesh import batch, devices
     from t0.training import config, gin_errors, loop, start
 
     _check_mixtures(flags)
-    vocabulary = mesh_transformer.get_vocabulary()
+    vocabulary = t5_mesh.get_vocabulary()
     if flags.export_hf:
         weights.check_export(flags, vocabulary, trains=start.run_mode() == "train")
     arguments, checkpoint = weights.find(flags)
@@ -159,8 +156,7 @@ def _run_with_gin(flags: Any) -> None:
 
 def _bind_training(flags: Any) -> None:
     """Binds what the flags say of training."""
-    import gin
-
+    from t0.compat import gin
     from t0.training import steps
 
     for name in mesh_flags.OF_TRAINING:
@@ -176,8 +172,7 @@ def _bind_training(flags: Any) -> None:
 
 def _bind_inference(flags: Any) -> None:
     """Binds what the flags say of inference."""
-    import gin
-
+    from t0.compat import gin
     from t0.inference import Settings
     from t0.training import start
 
@@ -223,8 +218,7 @@ def _score_here(checkpoint: str | None) -> None:
 
 def _tell_perplexity() -> None:
     """Makes mode `perplexity_eval` print perplexities, which Mesh TensorFlow does not."""
-    from mesh_tensorflow.transformer import utils as mesh_utils
-
+    from t0.compat import mesh_utils
     from t0.scoring.perplexity import telling
 
     compat.replace_in_mesh("get_estimator", telling(mesh_utils.get_estimator))
@@ -288,7 +282,7 @@ def _import_modules(modules: Sequence[str]) -> None:
 
 
 def _quiet(*, verbose: bool) -> None:
-    import tensorflow.compat.v1 as tf
+    from t0.compat import tf1 as tf
 
     logger = python_logging.getLogger("tensorflow")
     logger.propagate = False  # where the root logger has a handler, each note would come twice
@@ -328,7 +322,7 @@ def without_secrets(text: str) -> str:
 
 
 def _save_command(model_dir: str, argv: Sequence[str]) -> None:
-    import tensorflow as tf
+    from t0.compat import tf
 
     folder = os.path.join(model_dir, "commands")  # noqa: PTH118
     try:

@@ -83,8 +83,7 @@ def _watched(selected: list[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
 
 def _selected(regex: str | None) -> list[tuple[str, Any]]:
     """Returns name and source of the plain tasks: a template needs one look."""
-    import seqio
-
+    from t0.compat import seqio
     from t0.tasks import SCORE_EVAL, PromptedSource
 
     names = [*seqio.TaskRegistry.names()]

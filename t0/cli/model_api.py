@@ -25,7 +25,7 @@ def operative_config(flags: Any) -> list[str]:
     Raises:
       UserError: if there is none beside the checkpoints.
     """
-    import tensorflow as tf
+    from t0.compat import tf
 
     if flags.mode in (None, "train"):
         return []
@@ -49,16 +49,15 @@ def run(flags: Any) -> None:
     if not flags.mode:
         raise UserError("--use_model_api needs --mode")
     steps = _checkpoint_steps(flags)
-    from t5.models import mesh_transformer
-
     from t0.cli import weights
+    from t0.compat import t5_mesh
     from t0.training import config, loop
 
     mixture = flags.mixture_or_task if flags.mode in _OF_A_MIXTURE else config.macro("MIXTURE_NAME")
     if mixture:
         checks.known_mixture(mixture)
     if flags.export_hf:
-        vocabulary = mesh_transformer.get_vocabulary(mixture)
+        vocabulary = t5_mesh.get_vocabulary(mixture)
         weights.check_export(flags, vocabulary, trains=flags.mode in _TRAINING)
     total_steps = flags.train_steps
     if flags.mode != "train":
@@ -72,8 +71,7 @@ def run(flags: Any) -> None:
 
 def _train_here(flags: Any) -> dict[str, Any]:
     """Hands training to our own loop; returns the model's arguments about this machine."""
-    import gin
-
+    from t0.compat import gin
     from t0.mesh import batch, devices
     from t0.training.settings import Settings
 
@@ -101,20 +99,19 @@ def _lengths(flags: Any) -> dict[str, int]:
 
 
 def _check_checkpoint(folder: str, steps: Any, mixture: str | None) -> int:
-    from t5.models import mesh_transformer
-
+    from t0.compat import t5_mesh
     from t0.training import start
 
     latest = checkpoint_files.select_steps(folder, steps)[-1]
     checkpoint = checkpoint_files.checkpoint_path(folder, latest)
-    start.check_vocabulary(checkpoint, mesh_transformer.get_vocabulary(mixture))
+    start.check_vocabulary(checkpoint, t5_mesh.get_vocabulary(mixture))
     return latest
 
 
 def _model(flags: Any, total_steps: int, **more: Any) -> Any:
-    from t5.models import MtfModel
+    from t0.compat import t5_models
 
-    return MtfModel(
+    return t5_models.MtfModel(
         tpu_job_name=flags.tpu_job_name,
         tpu=flags.tpu,
         gcp_project=flags.gcp_project,
@@ -131,8 +128,7 @@ def _model(flags: Any, total_steps: int, **more: Any) -> Any:
 
 def _learning_rate_schedule(total_steps: int) -> Any:
     # As mesh's `run` does; T5's model leaves its default schedule without the steps it asks for.
-    from mesh_tensorflow.transformer import learning_rate_schedules
-
+    from t0.compat import learning_rate_schedules
     from t0.training.config import bound
 
     schedule = bound("run.learning_rate_schedule")

@@ -87,7 +87,7 @@ def _configure(given: Any) -> None:
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     from t0 import compat
 
-    compat.apply_to_mesh()
+    compat.apply()
     from t0.tasks import set_vocabulary
     from t0.training import config, loop, macros  # noqa: F401 (their gin names)
 

@@ -46,7 +46,7 @@ def main(args: argparse.Namespace) -> int:
         set_data_dirs(args.data_dir)
     for module in args.module_import or ["t0.seqio_tasks"]:
         importlib.import_module(module)
-    import seqio
+    from t0.compat import seqio
 
     seqio.add_global_cache_dirs([d for d in args.cache_dirs.split(",") if d])
     kind, rows = _rows(seqio, args.regex)

@@ -12,12 +12,11 @@ import os
 import sys
 from typing import Any
 
-import gin
-
 from t0 import compat
 from t0.checkpoints import as_mesh_checkpoint, recognise
 from t0.checkpoints import inspect as checkpoint_files
 from t0.cli.errors import ended_by_sigterm
+from t0.compat import gin
 from t0.errors import UserError
 from t0.training import export as export_hf
 from t0.training import macros, run_files, start

@@ -4,8 +4,7 @@ import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-import seqio
-
+from t0.compat import seqio
 from t0.errors import UserError, unknown_name
 from t0.sources import data_dirs
 from t0.tasks.records import RecordSource

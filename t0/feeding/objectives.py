@@ -15,11 +15,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import gin
 import numpy as np
-import seqio
-from t5.data import preprocessors as t5_preprocessors
 
+from t0.compat import gin, seqio, t5_preprocessors
 from t0.errors import UserError
 from t0.feeding import denoising
 from t0.feeding.denoising import Ragged

@@ -21,10 +21,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import seqio
-import tensorflow.compat.v1 as tf
-from t5.data import preprocessors as t5_preprocessors
 
+from t0.compat import seqio, t5_preprocessors
+from t0.compat import tf1 as tf
 from t0.feeding.denoising import Ragged
 from t0.feeding.objectives import Objective, objective_of
 from t0.feeding.records import Block, CachedSource, cached_source, key_of, run_through, shuffled

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import seqio
-import tensorflow.compat.v1 as tf
 
+from t0.compat import seqio
+from t0.compat import tf1 as tf
 from t0.errors import UserError, original
 
 # Examples of a block: more shuffle better, and every task of a mixture keeps one in memory.

@@ -16,11 +16,10 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import gin
 import numpy as np
-import seqio
 
 from t0 import compat
+from t0.compat import gin, seqio
 from t0.errors import UserError
 from t0.feeding import packing
 from t0.feeding.checks import known_mixture
@@ -234,9 +233,9 @@ def _source(
 @gin.configurable("train_dataset_fn", module="t0")
 def train_dataset_fn(mixture_or_task_name: str, sequence_length: Any, **arguments: Any) -> Any:
     """T5's `mesh_train_dataset_fn` under a name of ours; both give the same batches."""
-    from t5.models import mesh_transformer
+    from t0.compat import t5_mesh
 
-    return mesh_transformer.mesh_train_dataset_fn(
+    return t5_mesh.mesh_train_dataset_fn(
         mixture_or_task_name=mixture_or_task_name, sequence_length=sequence_length, **arguments
     )
 

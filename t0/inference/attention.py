@@ -24,14 +24,8 @@ A layer that this does not know keeps Mesh TensorFlow's way.
 import copy
 from typing import Any
 
-import mesh_tensorflow as mtf
-import tensorflow.compat.v1 as tf
-from mesh_tensorflow.transformer import transformer
-from mesh_tensorflow.transformer.transformer_layers import (
-    EncDecAttention,
-    SelfAttention,
-    enc_dec_attention_bias,
-)
+from t0.compat import mtf, transformer, transformer_layers
+from t0.compat import tf1 as tf
 
 CHUNK = 32
 # Added to what must not be seen; exp of it is 0.
@@ -60,8 +54,12 @@ def cache_attention(decoder: Any) -> int:
     return replaced
 
 
-def _plain(layer: SelfAttention) -> bool:
-    relative = ("bias", "bias_shared", None) if type(layer) is SelfAttention else (None,)
+def _plain(layer: transformer_layers.SelfAttention) -> bool:
+    relative = (
+        ("bias", "bias_shared", None)
+        if type(layer) is transformer_layers.SelfAttention
+        else (None,)
+    )
     return (
         layer.relative_attention_type in relative
         and layer.num_heads > 1
@@ -75,7 +73,7 @@ def _plain(layer: SelfAttention) -> bool:
     )
 
 
-class _CachedSelfAttention(SelfAttention):
+class _CachedSelfAttention(transformer_layers.SelfAttention):
     """The decoder's attention to its own past."""
 
     def call(self, context: Any, x: mtf.Tensor, losses: Any = None) -> mtf.Tensor:
@@ -133,7 +131,7 @@ class _CachedSelfAttention(SelfAttention):
         return context.cache[key]
 
 
-class _CachedEncDecAttention(EncDecAttention):
+class _CachedEncDecAttention(transformer_layers.EncDecAttention):
     """The decoder's attention to the encoder's output."""
 
     def call(self, context: Any, x: mtf.Tensor, losses: Any = None) -> mtf.Tensor:
@@ -161,15 +159,18 @@ class _CachedEncDecAttention(EncDecAttention):
             mtf.cast(mtf.transpose(part, shape), tf.float32)
             for part in (params.compute_k(memory), params.compute_v(memory))
         ]
-        bias = enc_dec_attention_bias(self, context, params.query_heads_dims)
+        bias = transformer_layers.enc_dec_attention_bias(self, context, params.query_heads_dims)
         bias = mtf.cast(mtf.transpose(bias, mtf.Shape([batch_dim, memory_dim])), tf.float32)
         context.record_constant_state((*kept, bias))
 
 
 # Variables stand under the name of the layer's class.
-_CachedSelfAttention.__name__ = SelfAttention.__name__
-_CachedEncDecAttention.__name__ = EncDecAttention.__name__
-_KINDS = {SelfAttention: _CachedSelfAttention, EncDecAttention: _CachedEncDecAttention}
+_CachedSelfAttention.__name__ = transformer_layers.SelfAttention.__name__
+_CachedEncDecAttention.__name__ = transformer_layers.EncDecAttention.__name__
+_KINDS = {
+    transformer_layers.SelfAttention: _CachedSelfAttention,
+    transformer_layers.EncDecAttention: _CachedEncDecAttention,
+}
 
 
 def _chunks(length_dim: mtf.Dimension) -> mtf.Dimension:

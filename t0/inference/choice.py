@@ -13,7 +13,7 @@ among them, under the model as it is: temperature and top k decide what is drawn
 import dataclasses
 from collections.abc import Callable
 
-import tensorflow.compat.v1 as tf
+from t0.compat import tf1 as tf
 
 EOS = 1
 # Less than any sum of log-probabilities.

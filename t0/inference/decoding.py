@@ -15,10 +15,8 @@ Logits are float32 products of the last hidden state, whatever the type of activ
 import dataclasses
 from typing import Any
 
-import mesh_tensorflow as mtf
-import tensorflow.compat.v1 as tf
-from mesh_tensorflow.transformer import transformer
-
+from t0.compat import mtf, transformer
+from t0.compat import tf1 as tf
 from t0.inference.choice import Field, Method, Search, search
 
 

@@ -16,9 +16,8 @@ import posixpath
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import seqio
-import tensorflow.compat.v1 as tf
-
+from t0.compat import seqio
+from t0.compat import tf1 as tf
 from t0.errors import UserError, original, unknown_name
 from t0.sources.readers import parsed_line, reading
 

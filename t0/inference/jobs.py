@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import seqio
-from mesh_tensorflow.transformer import utils as mesh_utils
 
+from t0.compat import mesh_utils, seqio
 from t0.errors import UserError
 from t0.feeding import checks
 from t0.inference import inputs

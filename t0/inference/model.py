@@ -14,10 +14,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import mesh_tensorflow as mtf
 import numpy as np
-import tensorflow.compat.v1 as tf
 
+from t0.compat import mtf
+from t0.compat import tf1 as tf
 from t0.inference import attention, decoding
 from t0.inference.choice import Method
 from t0.mesh import gather

@@ -17,8 +17,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import tensorflow.compat.v1 as tf
-
+from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.scoring.results import write_json, write_whole
 

@@ -9,11 +9,9 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import mesh_tensorflow as mtf
-import tensorflow.compat.v1 as tf
-from mesh_tensorflow.transformer import utils as mesh_utils
-
 from t0.checkpoints import inspect as checkpoint_files
+from t0.compat import mesh_utils, mtf
+from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.inference.batches import WINDOW, Batch, batches, windows
 from t0.inference.choice import EOS

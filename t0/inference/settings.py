@@ -9,8 +9,7 @@ gin's name is `t0.infer`; `gin/runs/infer.gin` binds it.
 import dataclasses
 from typing import Any
 
-import gin
-
+from t0.compat import gin
 from t0.errors import UserError
 from t0.inference.choice import Method
 

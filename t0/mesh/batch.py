@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import mesh_tensorflow as mtf
-
+from t0.compat import mtf
 from t0.errors import UserError, unknown_name
 
 _METHODS = (

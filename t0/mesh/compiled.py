@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow.compat.v1 as tf
-import tensorflow.compat.v2 as tf2
+from t0.compat import tf as tf2
+from t0.compat import tf1 as tf
 
 # Elements of the largest tensor from which a compiled pass is worth its compilation.
 _WORTH_COMPILING = 1 << 18

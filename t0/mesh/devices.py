@@ -16,9 +16,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import gin
-from gin import config as gin_config
-
+from t0.compat import gin, gin_config
 from t0.errors import UserError
 
 # gin's types for a run without a TPU; the training loop has its own say about activations.
@@ -54,7 +52,7 @@ def local_mesh(gpus: Sequence[str]) -> LocalMesh:
 
 def visible_gpus() -> list[str]:
     """Returns the names of the GPUs that TensorFlow sees, such as "gpu:0"."""
-    import tensorflow as tf
+    from t0.compat import tf
 
     return [f"gpu:{index}" for index, _ in enumerate(tf.config.list_physical_devices("GPU"))]
 
@@ -70,7 +68,7 @@ def activation_dtype(name: str, processor: str | None = None) -> Any:
     Raises:
       UserError: for another name; float16 overflows in T5.
     """
-    import tensorflow as tf
+    from t0.compat import tf
 
     if name not in ("auto", "float32", "bfloat16"):
         raise UserError(

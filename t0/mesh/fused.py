@@ -18,14 +18,11 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-import gin
-import mesh_tensorflow as mtf
 import numpy as np
-import tensorflow.compat.v1 as tf
-from mesh_tensorflow import layers
-from mesh_tensorflow.transformer import attention as mesh_attention
-from mesh_tensorflow.transformer import transformer
 
+from t0.compat import gin, mesh_attention, mtf, transformer
+from t0.compat import mesh_layers as layers
+from t0.compat import tf1 as tf
 from t0.mesh.compiled import compiled
 from t0.mesh.fused_attention import attention
 

@@ -8,10 +8,8 @@ operations. Legend: B batch and heads, ... queries, M memory, D channels.
 from collections.abc import Sequence
 from typing import Any
 
-import mesh_tensorflow as mtf
-import tensorflow.compat.v1 as tf
-from mesh_tensorflow.transformer import attention as mesh_attention
-
+from t0.compat import mesh_attention, mtf
+from t0.compat import tf1 as tf
 from t0.mesh.compiled import compiled
 
 _published = mesh_attention.attention

@@ -19,10 +19,8 @@ Assumes ids within the vocabulary: a one-hot of any other is all zeros, a gather
 
 from typing import Any
 
-import gin
-import mesh_tensorflow as mtf
-import tensorflow.compat.v1 as tf
-from mesh_tensorflow.transformer import transformer
+from t0.compat import gin, mtf, transformer
+from t0.compat import tf1 as tf
 
 _SEAM = "get_vocab_embedding_cls.cls"
 

@@ -20,11 +20,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import mesh_tensorflow as mtf
-import tensorflow.compat.v1 as tf
-from mesh_tensorflow.transformer import utils as mesh_utils
-from tensorflow.compat.v1 import estimator as tf_estimator
-
+from t0.compat import mesh_utils, mtf, tf_estimator
+from t0.compat import tf1 as tf
 from t0.mesh.settings import Settings
 from t0.mesh.topology import Topology, device_assignment
 

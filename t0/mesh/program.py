@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow.compat.v1 as tf
-from tensorflow.python.framework import tensor_util
+
+from t0.compat import tensor_util
+from t0.compat import tf1 as tf
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from mesh_tensorflow import simd_mesh_impl
 
+from t0.compat import simd_mesh_impl
 from t0.mesh import formulas
 from t0.mesh.costs import Collective, einsum_flops, group_axes, program_costs, ring_wire_bytes
 from t0.mesh.lowering import lower

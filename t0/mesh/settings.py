@@ -15,11 +15,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-import gin
-import mesh_tensorflow as mtf
-from mesh_tensorflow.transformer import learning_rate_schedules
-from mesh_tensorflow.transformer import utils as mesh_utils
-
+from t0.compat import gin, learning_rate_schedules, mesh_utils, mtf
 from t0.errors import UserError, unknown_name
 from t0.mesh import batch
 from t0.mesh.topology import Topology, topology

@@ -12,8 +12,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import gin
-
+from t0.compat import gin
 from t0.errors import UserError, unknown_name
 from t0.mesh.plan import FITS, RECOMPUTES, TOO_LARGE, gib
 

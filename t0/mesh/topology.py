@@ -153,8 +153,7 @@ def device_assignment(slice_: Topology) -> Any:
     TensorFlow's own function assigns them, as it does for a TPUEstimator: replica i is the i-th
     core in the order Z, Y, X, core. Each host has a 2 x 2 square of chips.
     """
-    from tensorflow.python.tpu import device_assignment as tensorflow_assignment
-    from tensorflow.python.tpu.topology import Topology as TensorFlowTopology
+    from t0.compat import tpu_device_assignment, tpu_topology
 
     sizes = slice_.chips
     square = [range(min(2, sizes[0])), range(min(2, sizes[1]))]
@@ -167,7 +166,7 @@ def device_assignment(slice_: Topology) -> Any:
         ]
         for x, y, z in corners
     ]
-    devices = TensorFlowTopology(
+    devices = tpu_topology.Topology(
         mesh_shape=np.array(slice_.shape, np.int32), device_coordinates=np.array(hosts, np.int32)
     )
-    return tensorflow_assignment.device_assignment(devices, num_replicas=slice_.cores)
+    return tpu_device_assignment.device_assignment(devices, num_replicas=slice_.cores)

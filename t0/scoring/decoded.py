@@ -17,12 +17,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import seqio
-from mesh_tensorflow.transformer import dataset as mesh_dataset
-from mesh_tensorflow.transformer import utils as mesh_utils
-from t5.evaluation import metrics as t5_metrics
-
 from t0 import compat
+from t0.compat import mesh_dataset, mesh_utils, seqio, t5_metrics
 from t0.scoring.predictions import write_predictions
 from t0.scoring.results import SCHEMA, write_json
 from t0.tasks.translation import Bleu

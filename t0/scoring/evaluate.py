@@ -17,12 +17,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import mesh_tensorflow as mtf
-import tensorflow.compat.v1 as tf
-from mesh_tensorflow.transformer import utils as mesh_utils
 from tqdm import tqdm
 
 from t0.checkpoints import inspect as checkpoint_files
+from t0.compat import mesh_utils, mtf
+from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.scoring.collect import score_tasks, with_scores
 from t0.scoring.model import Placement, Scorer

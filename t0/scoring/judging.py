@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from t5.evaluation import metrics as t5_metrics
 
+from t0.compat import t5_metrics
 from t0.errors import UserError
 from t0.scoring.examples import Example
 

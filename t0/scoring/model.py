@@ -20,11 +20,11 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-import mesh_tensorflow as mtf
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 from t0.checkpoints import inspect as checkpoint_files
+from t0.compat import mtf
+from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.mesh import gather
 from t0.mesh.batch import replicas

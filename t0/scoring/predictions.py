@@ -17,8 +17,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import seqio
-
+from t0.compat import seqio
 from t0.scoring.results import write_whole
 from t0.tasks import answer_metrics
 from t0.tasks.instruction_tasks import InstructionSource

@@ -8,11 +8,10 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import gin
 import numpy as np
-import tensorflow.compat.v1 as tf
-import tensorflow_datasets as tfds
 
+from t0.compat import gin, tfds
+from t0.compat import tf1 as tf
 from t0.errors import UserError, original, unknown_name
 from t0.scoring.batches import units
 from t0.scoring.examples import NO_CORRECT_CHOICE, Example, Truncation, truncate

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
+from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.scoring.examples import Example
 from t0.training import disk

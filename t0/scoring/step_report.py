@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import seqio
-import tensorflow.compat.v1 as tf
 
+from t0.compat import seqio
+from t0.compat import tf1 as tf
 from t0.scoring import results
 from t0.scoring.examples import Example
 from t0.scoring.judging import Judge

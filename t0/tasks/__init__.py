@@ -3,14 +3,10 @@
 Nothing here registers; `seqio_tasks`, the catalogue, does.
 """
 
-from t0 import compat
-
-compat.apply()
-
-from t0.tasks.build import PromptedTask, task_definitions  # noqa: E402
-from t0.tasks.naming import SCORE_EVAL, task_name  # noqa: E402
-from t0.tasks.source import PromptedSource  # noqa: E402
-from t0.tasks.vocabulary import default_vocabulary, set_vocabulary, vocabulary_path  # noqa: E402
+from t0.tasks.build import PromptedTask, task_definitions
+from t0.tasks.naming import SCORE_EVAL, task_name
+from t0.tasks.source import PromptedSource
+from t0.tasks.vocabulary import default_vocabulary, set_vocabulary, vocabulary_path
 
 __all__ = [
     "SCORE_EVAL",

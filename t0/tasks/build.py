@@ -13,12 +13,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import seqio
-import tensorflow as tf
-from t5.data import postprocessors as t5_postprocessors
-from t5.data import preprocessors as t5_preprocessors
-from t5.evaluation import metrics as t5_metrics
-
+from t0.compat import seqio, t5_metrics, t5_postprocessors, t5_preprocessors, tf
 from t0.prompts import CompiledTemplate, Template
 from t0.tasks.metrics import plain_metrics, reads_text
 from t0.tasks.naming import SCORE_EVAL, task_name

@@ -13,8 +13,7 @@ is too long even then is cut at its end when it is trimmed.
 from collections.abc import Mapping
 from typing import Any
 
-import seqio
-import tensorflow as tf
+from t0.compat import seqio, tf
 
 # Tk-Instruct's and nanoT5's, for whoever reads without saying how long inputs may be.
 LONGEST_INPUTS = 1024

@@ -15,8 +15,9 @@ import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
 from rouge_score import rouge_scorer
+
+from t0.compat import tf
 
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 

@@ -15,10 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gin
-import seqio
-import tensorflow as tf
-
+from t0.compat import gin, seqio, tf
 from t0.sources.instructions import Chosen, choose, read_json, split_files
 from t0.tasks import instruction_metrics
 from t0.tasks.fitting import draw_target, join_what_fits

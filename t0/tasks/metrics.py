@@ -14,10 +14,8 @@ twice (SeqIO's evaluator refuses the second `accuracy`).
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from t5.data.glue_utils import GLUE_METRICS, SUPERGLUE_METRICS
-from t5.data.postprocessors import string_to_float
-from t5.evaluation import metrics as t5
-
+from t0.compat import glue_utils, t5_postprocessors
+from t0.compat import t5_metrics as t5
 from t0.errors import UserError
 from t0.prompts import Template
 
@@ -36,7 +34,10 @@ def _answers(metric: Metric) -> Metric:
 def _numbers(metric: Metric) -> Metric:
     # A correlation is over numbers; a text that is none counts as -1, as in T5's own STS-B task.
     def over_numbers(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-        return metric([*map(string_to_float, targets)], [*map(string_to_float, predictions)])
+        return metric(
+            [*map(t5_postprocessors.string_to_float, targets)],
+            [*map(t5_postprocessors.string_to_float, predictions)],
+        )
 
     over_numbers.__name__ = metric.__name__
     return over_numbers
@@ -67,7 +68,10 @@ METRICS: dict[str, Metric] = {
 
 # Benchmarks with a table of metrics for each subset. They read class ids, so a template without
 # answer choices is judged by its own metrics instead.
-_TABLES = {"glue": GLUE_METRICS, "super_glue": SUPERGLUE_METRICS}
+_TABLES = {
+    "glue": glue_utils.GLUE_METRICS,
+    "super_glue": glue_utils.SUPERGLUE_METRICS,
+}
 
 # Where T5's own table does not fit what the prompts produce.
 _FORCED: dict[tuple[str, str | None], list[Metric]] = {

@@ -16,9 +16,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import gin
-import tensorflow as tf
-
+from t0.compat import gin, tf
 from t0.sources.locate import Found
 from t0.sources.questions import count_questions, read_questions
 from t0.tasks import answer_metrics

@@ -14,9 +14,7 @@ A record holds texts and lists of texts; what they are the signature says.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import seqio
-import tensorflow as tf
-
+from t0.compat import seqio, tf
 from t0.errors import UserError, remembered
 from t0.tasks.vocabulary import default_vocabulary
 

@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import seqio
-import tensorflow as tf
-
+from t0.compat import seqio, tf
 from t0.errors import UserError, remembered
 from t0.prompts import NO_LABEL, CompiledTemplate, Template
 from t0.sources import SplitRows, hidden_label, open_split

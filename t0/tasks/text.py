@@ -16,10 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import seqio
-import tensorflow as tf
-from t5.data import preprocessors as t5_preprocessors
 
+from t0.compat import seqio, t5_preprocessors, tf
 from t0.errors import UserError, remembered
 from t0.sources.texts import Texts
 from t0.tasks.vocabulary import default_vocabulary

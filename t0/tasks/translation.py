@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import babel
-import gin
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 
+from t0.compat import gin
 from t0.errors import UserError, unknown_name
 from t0.sources.locate import Found
 from t0.sources.pairs import count_pairs, read_pairs

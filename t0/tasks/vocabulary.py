@@ -12,12 +12,10 @@ give 32,100 ids in the same order; which one a file is, its pieces tell.
 
 import os
 
-import gin
-import seqio
-import tensorflow as tf
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
+from t0.compat import gin, seqio, tf
 from t0.errors import UserError
 
 DEFAULT_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"

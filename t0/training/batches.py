@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
+from t0.compat import tf1 as tf
 from t0.errors import UserError, original
 
 Batch = dict[str, np.ndarray]

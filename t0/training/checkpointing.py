@@ -20,11 +20,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import gin
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 from t0.checkpoints import inspect as checkpoint_files
+from t0.compat import gin
+from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.training import disk, low_bits
 from t0.training.graph import TrainingGraph

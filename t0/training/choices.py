@@ -11,9 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from gin import config as gin_config
-from mesh_tensorflow import optimize
-
+from t0.compat import gin_config, optimize
 from t0.errors import UserError, nearest
 from t0.training import optimizers as _ours  # noqa: F401 (registers them)
 from t0.training import schedules as _more  # noqa: F401

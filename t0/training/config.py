@@ -22,11 +22,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import gin
-import mesh_tensorflow.transformer.utils as mesh_utils
-import t5.models.mesh_transformer as t5_mesh
-from gin import config as gin_config
-
+from t0.compat import gin, gin_config, mesh_utils, t5_mesh
 from t0.errors import UserError
 from t0.training.gin_errors import explain_unset, explained
 

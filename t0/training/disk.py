@@ -9,9 +9,8 @@ import errno
 import os
 from collections.abc import Iterator
 
-import tensorflow.compat.v1 as tf
-
 from t0.checkpoints import inspect as checkpoint_files
+from t0.compat import tf1 as tf
 from t0.errors import UserError
 
 WRITING = (OSError, tf.errors.OpError)

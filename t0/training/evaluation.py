@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
+from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.training import metrics, task_metrics
 from t0.training.graph import TrainingGraph

@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import tensorflow.compat.v1 as tf
-from mesh_tensorflow.transformer import utils as mesh_utils
-
 from t0.checkpoints import Options, convert
 from t0.checkpoints import inspect as checkpoint_files
 from t0.checkpoints.convert import check_destination
+from t0.compat import mesh_utils
+from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.mesh import formulas
 from t0.training.config import bound

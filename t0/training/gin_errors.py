@@ -11,8 +11,7 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 
-from gin import config as gin_config
-
+from t0.compat import gin_config
 from t0.errors import UserError, nearest
 from t0.training import choices
 

@@ -14,12 +14,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import mesh_tensorflow as mtf
 import numpy as np
-import tensorflow.compat.v1 as tf
-from mesh_tensorflow.transformer import transformer
-from mesh_tensorflow.transformer import utils as mesh_utils
 
+from t0.compat import mesh_utils, mtf, transformer
+from t0.compat import tf1 as tf
 from t0.mesh.fused import fused
 from t0.training import losses, optimizers
 from t0.training.randomness import SeededMesh

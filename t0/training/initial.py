@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow.compat.v1 as tf
-from mesh_tensorflow.transformer import utils as mesh_utils
 
 from t0.checkpoints import inspect as checkpoint_files
+from t0.compat import mesh_utils
+from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.training.checkpointing import Checkpoints
 from t0.training.graph import TrainingGraph

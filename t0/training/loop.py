@@ -9,10 +9,9 @@ TensorFlow's estimator, with checks before the first step, a line of progress no
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import gin
-import tensorflow.compat.v1 as tf
-
 from t0.checkpoints import inspect as checkpoint_files
+from t0.compat import gin
+from t0.compat import tf1 as tf
 from t0.errors import UserError, original
 from t0.feeding.training_data import TrainingData, opened_by
 from t0.mesh import devices

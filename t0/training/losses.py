@@ -12,10 +12,8 @@ stands. Legend: V the vocabulary, [...] batch and length.
 from collections.abc import Callable
 from typing import Any
 
-import mesh_tensorflow as mtf
-import tensorflow.compat.v1 as tf
-from mesh_tensorflow.transformer import transformer
-
+from t0.compat import mtf, transformer
+from t0.compat import tf1 as tf
 from t0.mesh.compiled import compiled
 
 # Sums over a batch: nats, z-loss (as weighted into the loss), right tokens, target tokens.

@@ -10,9 +10,7 @@ such as `@tpu_mesh_shape()` stays a reference.
 from collections.abc import Collection, Iterator
 from typing import Any
 
-import gin
-from gin import config as gin_config
-
+from t0.compat import gin, gin_config
 from t0.errors import UserError
 from t0.training import config, origins
 

@@ -19,9 +19,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf2
-import tensorflow.compat.v1 as tf
-
+from t0.compat import tf as tf2
+from t0.compat import tf1 as tf
 from t0.mesh.devices import visible_gpus
 from t0.training.progress import METRICS_FILE
 

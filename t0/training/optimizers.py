@@ -16,10 +16,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import gin
-import mesh_tensorflow as mtf
-import tensorflow.compat.v1 as tf
-from mesh_tensorflow import optimize
+from t0.compat import gin, mtf, optimize
+from t0.compat import tf1 as tf
 
 
 @dataclasses.dataclass(frozen=True)

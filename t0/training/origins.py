@@ -14,9 +14,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from gin import config as gin_config
-from gin import config_parser
-
+from t0.compat import gin_config
+from t0.compat import gin_parser as config_parser
 from t0.training import config
 
 # Scope, function in full and parameter of a binding; a macro's are NAME, "gin.macro", "value".

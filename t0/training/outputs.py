@@ -12,10 +12,10 @@ targets.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import mesh_tensorflow as mtf
 import numpy as np
-import tensorflow.compat.v1 as tf
 
+from t0.compat import mtf
+from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.mesh.gather import target_log_probabilities
 from t0.training.graph import Program, TrainingGraph

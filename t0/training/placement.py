@@ -3,8 +3,7 @@
 import re
 from collections.abc import Sequence
 
-import tensorflow.compat.v1 as tf
-
+from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.mesh.devices import visible_gpus
 

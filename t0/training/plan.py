@@ -6,7 +6,7 @@ Plan(train_steps=12_200, seed=0, validate_every_steps=500, max_hours=4.0)
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow.compat.v1 as tf
+from t0.compat import tf1 as tf
 
 
 @dataclasses.dataclass(frozen=True)

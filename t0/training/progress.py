@@ -16,9 +16,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow.compat.v1 as tf
-
 from t0.checkpoints import inspect as checkpoint_files
+from t0.compat import tf1 as tf
 from t0.errors import UserError
 
 METRICS_FILE = "metrics.jsonl"

@@ -12,8 +12,8 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import mesh_tensorflow as mtf
-import tensorflow.compat.v1 as tf
+from t0.compat import mtf
+from t0.compat import tf1 as tf
 
 # More microbatches in a step than this would repeat their random numbers.
 _MICROBATCHES = 1 << 20

@@ -12,9 +12,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import gin
-from gin import config as gin_config
-
+from t0.compat import gin, gin_config
 from t0.training import macros, origins
 from t0.training.config import Config
 

@@ -11,9 +11,8 @@ import json
 import os
 import re
 
-import gin
-import tensorflow.compat.v1 as tf
-
+from t0.compat import gin
+from t0.compat import tf1 as tf
 from t0.errors import UserError
 
 FILE = "configuration.json"

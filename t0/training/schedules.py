@@ -14,8 +14,8 @@ T0's constant rate is `learning_rate_schedules/constant_0_001.gin`, and T5's tru
 
 import math
 
-import gin
-import tensorflow.compat.v1 as tf
+from t0.compat import gin
+from t0.compat import tf1 as tf
 
 
 def _counted(step: tf.Tensor, offset: int) -> tf.Tensor:

@@ -15,8 +15,7 @@ How long it will take is said some steps later, when it was measured (`metrics.R
 import dataclasses
 from typing import Any
 
-import tensorflow.compat.v1 as tf
-
+from t0.compat import tf1 as tf
 from t0.mesh.memory import peak_memory
 from t0.mesh.program import read_program
 from t0.training.graph import TrainingGraph

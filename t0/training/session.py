@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 from t0.checkpoints import inspect as checkpoint_files
+from t0.compat import tf1 as tf
 from t0.errors import UserError, original
 from t0.mesh.gather import bind_gather_embedding
 from t0.training import disk, evaluation, initial, metrics, placement, same_run, screen

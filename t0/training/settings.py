@@ -9,8 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import mesh_tensorflow as mtf
-
+from t0.compat import mtf
 from t0.training.config import bound
 
 # What can be bound to Mesh TensorFlow's model function, of which this loop takes the place.

@@ -8,10 +8,8 @@ minutes later or not at all, is said here.
 
 from typing import Any
 
-import mesh_tensorflow as mtf
-from mesh_tensorflow.transformer import utils as mesh_utils
-
 from t0.checkpoints import inspect as checkpoint_files
+from t0.compat import mesh_utils, mtf
 from t0.errors import UserError, unknown_name
 from t0.mesh.batch import check_batch
 from t0.training import choices, macros

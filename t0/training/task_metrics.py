@@ -16,11 +16,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import gin
 import numpy as np
-import seqio
-import tensorflow.compat.v1 as tf
 
+from t0.compat import gin, seqio
+from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.feeding.checks import known_mixture
 from t0.training.outputs import Outputs

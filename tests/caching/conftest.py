@@ -21,7 +21,7 @@ def toy(toy_folder):
     """The module of toy tasks, imported after its folder is made."""
     from t0 import compat
 
-    compat.apply()
+    compat.apply("seqio")
     os.environ["TOY_CACHING"] = str(toy_folder)
     sys.path.insert(0, str(HERE))
     # The module wants its vocabulary on import only when a task is used, so it can make it.

@@ -6,7 +6,7 @@ import types
 
 from t0 import compat
 
-compat.apply()
+compat.apply("seqio")
 
 import apache_beam as beam  # noqa: E402
 import toy_caching_tasks  # noqa: E402, F401

@@ -12,7 +12,7 @@ import pytest
 def _imported(*data_dirs):
     from t0 import compat
 
-    compat.apply()
+    compat.apply("seqio")
     import seqio
 
     registries = (seqio.TaskRegistry._REGISTRY, seqio.MixtureRegistry._REGISTRY)

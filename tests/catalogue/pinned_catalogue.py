@@ -42,7 +42,7 @@ def main():
     """Writes the files."""
     from t0 import compat
 
-    compat.apply()
+    compat.apply("seqio")
     import seqio
     import t5.data  # noqa: F401 (registers T5's own)
 

@@ -7,7 +7,7 @@ from tiny_checkpoints import BFLOAT16, V10, V11, model_shape, weights, write_mtf
 from t0 import compat
 from t0.checkpoints import convert, open_source
 
-compat.apply_to_mesh()
+compat.apply()
 
 import gin  # noqa: E402
 import mesh_tensorflow as mtf  # noqa: E402

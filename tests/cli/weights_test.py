@@ -8,7 +8,7 @@ import pytest
 
 from t0 import compat
 
-compat.apply_to_mesh()
+compat.apply()
 
 import gin  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402

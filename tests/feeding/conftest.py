@@ -1,3 +1,3 @@
 from t0 import compat
 
-compat.apply_to_mesh()
+compat.apply()

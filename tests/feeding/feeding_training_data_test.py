@@ -199,4 +199,4 @@ def test_position_of_another_mixture_is_refused(cached):
         rows_of(other, 1, position)
 
 
-compat.apply_to_mesh()
+compat.apply()

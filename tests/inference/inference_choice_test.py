@@ -6,7 +6,7 @@ from slow_search import SlowSearch
 
 from t0 import compat
 
-compat.apply_to_mesh()
+compat.apply()
 
 import tensorflow.compat.v1 as tf  # noqa: E402
 

@@ -2,7 +2,7 @@
 
 from t0 import compat
 
-compat.apply_to_mesh()
+compat.apply()
 
 import mesh_tensorflow as mtf  # noqa: E402
 import numpy as np  # noqa: E402

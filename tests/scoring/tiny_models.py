@@ -2,7 +2,7 @@
 
 from t0 import compat
 
-compat.apply_to_mesh()
+compat.apply()
 
 import gin  # noqa: E402
 import mesh_tensorflow as mtf  # noqa: E402

@@ -4,7 +4,7 @@ import pytest
 
 from t0 import compat
 
-compat.apply_to_mesh()
+compat.apply()
 
 
 @pytest.fixture(autouse=True)
