@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = (
     "errors",
     "compat",
+    "files",
     "prompts",
     "sources",
     "tasks",
@@ -30,7 +31,7 @@ ROOMS = (
     "cli",
 )
 # Reports are made from files alone.
-ONLY = {"reports": {"errors", "reports"}}
+ONLY = {"files": {"errors", "files"}, "reports": {"errors", "files", "reports"}}
 WITHOUT_TENSORFLOW = ("prompts", "sources", "reports")
 HEAVY = ("tensorflow", "tensorflow_datasets", "t5", "seqio", "mesh_tensorflow", "gin")
 LONGEST_FILE_LINES = 500
@@ -177,7 +178,15 @@ def test_gin_is_data_only():
 @pytest.mark.parametrize(
     "module",
     [
-        *("t0", "t0.errors", "t0.prompts", "t0.sources", "t0.checkpoints", "t0.reports"),
+        *(
+            "t0",
+            "t0.errors",
+            "t0.files",
+            "t0.prompts",
+            "t0.sources",
+            "t0.checkpoints",
+            "t0.reports",
+        ),
         *("t0.cli.main", "t0.cli.doctor", "t0.cli.convert"),
     ],
 )

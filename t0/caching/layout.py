@@ -34,6 +34,7 @@ from typing import Any
 import psutil
 
 from t0.errors import UserError
+from t0.files import path_inside
 
 COMPLETED = "COMPLETED"
 _INFO = re.compile(r"info\.(.+)\.json")
@@ -279,9 +280,7 @@ def _publish_remote(
         if name not in names:
             remove(posixpath.join(final, name))
     for name in sorted(names):
-        tf.io.gfile.rename(
-            posixpath.join(staging, name), posixpath.join(final, name), overwrite=True
-        )
+        tf.io.gfile.rename(path_inside(staging, name), path_inside(final, name), overwrite=True)
     write_text(posixpath.join(final, COMPLETED), completed)
     remove(staging)
     return True

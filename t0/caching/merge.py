@@ -24,6 +24,7 @@ from t0.caching import layout, parts, records, shards
 from t0.caching.known import Behaviour
 from t0.caching.ranges import Output
 from t0.caching.unit import WRITTEN, Options, Outcome, shard_count
+from t0.files import path_inside
 
 _LIST, _SCALAR = [None], []
 _PLAIN = {
@@ -97,7 +98,7 @@ def merge(job: Merge) -> Outcome:
         "seqio_version": job.seqio_version,
     }
     for name, content in ((f"info.{unit.split}.json", info), (f"stats.{unit.split}.json", stats)):
-        files[name] = shards.write_json(posixpath.join(unit.directory, name), content)
+        files[name] = shards.write_json(path_inside(unit.directory, name), content)
     return Outcome(
         unit,
         WRITTEN,
@@ -210,7 +211,7 @@ def _write_files(
     files = {}
     for index, of_file in enumerate(stretches):
         name = shards.file_name(unit.split, job.options, index, count)
-        path = posixpath.join(unit.directory, name)
+        path = path_inside(unit.directory, name)
         size, digest = shards.write_file(path, lambda local, s=of_file: copy_as(local, s))
         examples = bounds[index + 1] - bounds[index]
         files[name] = {"bytes": size, "examples": examples, "sha256": digest}

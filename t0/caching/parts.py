@@ -38,6 +38,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from t0.caching import layout
+from t0.files import path_inside
 
 _TAIL = struct.Struct("<QQ8s")
 _MAGIC = b"t0-part1"
@@ -59,7 +60,7 @@ class PartWriter:
     """Writes one part into `directory`; nothing is left there of one that is not finished."""
 
     def __init__(self, directory: str, name: str) -> None:
-        self._path = posixpath.join(directory, name)
+        self._path = path_inside(directory, name)
         where = tempfile.gettempdir() if layout.is_remote(directory) else directory
         self._temporary = os.path.join(where, f"{name}.{uuid.uuid4().hex}")  # noqa: PTH118
         self._records = self._bytes = 0
@@ -206,7 +207,7 @@ def adopt(directory: str, leftovers: Iterable[str]) -> int:
             if not name.endswith(SUFFIX):
                 continue
             with contextlib.suppress(FileNotFoundError, layout.OutputError):
-                _move(posixpath.join(leftover, name), posixpath.join(directory, name))
+                _move(path_inside(leftover, name), path_inside(directory, name))
                 adopted += 1
         layout.remove(leftover)
     return adopted

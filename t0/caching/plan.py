@@ -14,13 +14,13 @@ unless `overwrite` is given, also under `ignore_other_caches`.
 """
 
 import dataclasses
-import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from t0.caching.unit import Unit
 from t0.errors import AbsentData, UserError, unknown_name
+from t0.files import path_inside
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +155,7 @@ _ABSENT_HINT = (
 
 def task_directory(output_dir: str, task_name: str) -> str:
     """Returns the task's cache directory, as `seqio.get_task_dir_from_name` nests it."""
-    return posixpath.join(output_dir, *task_name.split(":"))
+    return path_inside(output_dir, *task_name.split(":"))
 
 
 def make_plan(request: Request, catalogue: Catalogue, tag: str) -> Plan:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from t0.errors import UserError
+from t0.files import checked_name
 from t0.sources.batches import ROWS_AT_ONCE, guarded, rows_between
 from t0.sources.readers import reading
 
@@ -92,7 +93,7 @@ def saved_shards(folder: Path) -> tuple[Path, ...]:
     """Returns the Arrow files that the `state.json` of a saved dataset lists.
 
     Raises:
-        UserError: the list cannot be read, or one of the files is not there.
+        UserError: the list cannot be read, or one of the files is not there, or in another folder.
     """
     state = folder / "state.json"
     try:
@@ -102,6 +103,8 @@ def saved_shards(folder: Path) -> tuple[Path, ...]:
         raise UserError(
             f"{state}: is not what Dataset.save_to_disk writes ({error!r}). Save it again."
         ) from error
+    for name in names:
+        checked_name(name, "file", state)
     absent = [name for name in names if not (folder / name).is_file()]
     if absent:
         raise UserError(

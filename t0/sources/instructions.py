@@ -26,6 +26,7 @@ from typing import Any
 from tqdm import tqdm
 
 from t0.errors import UserError
+from t0.files import checked_name
 from t0.sources.readers import reading
 
 # SeqIO's name of a split, and that of its list. A list for development is the user's own.
@@ -232,7 +233,7 @@ def _nothing_left(
 def _names(path: Path) -> list[str]:
     with reading(path):
         lines = path.read_text(encoding="utf-8").splitlines()
-    return [line.strip() for line in lines if line.strip()]
+    return [checked_name(line.strip(), "task", path) for line in lines if line.strip()]
 
 
 def _path(folder: Path, name: str) -> Path | None:

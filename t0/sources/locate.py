@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t0.errors import UserError
+from t0.files import checked_name
 from t0.sources.known import DEFAULT_SUBSET
 from t0.sources.readers import FORMATS, TEXT_FORMATS, reading
 
@@ -54,22 +55,28 @@ def folder_splits(folder: Path) -> dict[str, Found]:
     """Returns the splits that stand in this one folder; none where there is no folder.
 
     Raises:
-        UserError: two of its files are the same split.
+        UserError: two of its files are the same split, or a split has a name that no file may have.
     """
     if not folder.is_dir():
         return {}
     if (folder / "dataset_dict.json").is_file():
-        names = _saved(folder / "dataset_dict.json").get("splits", [])
+        path = folder / "dataset_dict.json"
+        names = _saved(path).get("splits", [])
+        if not isinstance(names, list):
+            raise UserError(f"{path}: 'splits' must be a list of names. Save the dataset again.")
+        names = [checked_name(name, "split", path) for name in names]
         return {name: Found("saved", folder / name) for name in names}
     if (folder / "state.json").is_file():
         # `datasets` writes null for a dataset that was not loaded as some split.
-        name = _saved(folder / "state.json").get("_split") or "train"
-        return {name: Found("saved", folder)}
+        path = folder / "state.json"
+        name = _saved(path).get("_split") or "train"
+        return {checked_name(name, "split", path): Found("saved", folder)}
     splits: dict[str, Found] = {}
     for path in sorted(folder.iterdir()):
         name, found = _split_of(path)
         if not found:
             continue
+        checked_name(name, "split", path)
         if name in splits:
             raise UserError(
                 f"{folder}: both {splits[name].path.name} and {path.name} are the split '{name}'."

@@ -19,6 +19,7 @@ from pathlib import Path
 import yaml
 
 from t0.errors import UserError
+from t0.files import checked_name
 from t0.prompts import TemplateFile, read_template_file
 from t0.sources.known import DEFAULT_SUBSET, features, split_sizes
 from t0.sources.locate import FILE_PATTERN, Found, folder_splits, local_splits
@@ -147,8 +148,15 @@ def _named(
         status = path.stat()
     templates = _read_templates(path, status.st_mtime_ns, status.st_size)
     if templates.dataset:
-        return folder, templates.dataset, templates.subset, templates
-    return folder, name, templates.subset or subset, templates
+        name, subset = templates.dataset, templates.subset
+    else:
+        subset = templates.subset or subset
+    # On the hub, names have an owner: owner/name.
+    for part in name.split("/", maxsplit=1):
+        checked_name(part, "dataset", path)
+    if subset is not None:
+        checked_name(subset, "subset", path)
+    return folder, name, subset, templates
 
 
 @functools.lru_cache(maxsize=256)

@@ -208,3 +208,29 @@ def test_caches_in_other_directories(cache_here, tmp_path):
     # A run that was killed and started again with the same words goes on, it does not start over.
     assert not cache_here(out, "toy_function", ignore_other_caches=True, **known)
     assert content(out) == content(other)
+
+
+@pytest.mark.parametrize("split", ["../toy_function/train", "../../elsewhere"])
+def test_a_split_is_never_written_outside_of_its_task(cache_here, toy, tmp_path, split):
+    import seqio
+
+    out = tmp_path / "out"
+    cache_here(out, "toy_function")
+    before = content(tmp_path)
+    task = seqio.TaskRegistry.get("toy_function")
+    source = seqio.FunctionDataSource(
+        lambda split, shuffle_files, seed=None: task.source.get_dataset("train", shuffle=False),
+        splits=[split],
+    )
+    seqio.TaskRegistry.add(
+        "toy_outside",
+        source=source,
+        preprocessors=task.preprocessors,
+        output_features=task.output_features,
+    )
+    try:
+        with pytest.raises(UserError, match=r"toy_outside split .* cannot be the name of a file"):
+            cache_here(out, "toy_outside")
+    finally:
+        seqio.TaskRegistry.remove("toy_outside")
+    assert content(tmp_path) == before

@@ -84,3 +84,14 @@ def test_a_saved_folder_with_a_bad_list_is_told(tmp_path, state):
     (tmp_path / "state.json").write_text(state)
     with pytest.raises(UserError, match=r"state\.json"):
         saved_shards(tmp_path)
+
+
+def test_a_saved_folder_lists_no_file_of_another(tmp_path):
+    datasets.Dataset.from_list([{"secret": 1}]).save_to_disk(tmp_path / "other")
+    (name,) = [path.name for path in (tmp_path / "other").glob("*.arrow")]
+    folder = tmp_path / "mine"
+    for outside in (f"../other/{name}", str(tmp_path / "other" / name)):
+        folder.mkdir(exist_ok=True)
+        (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": outside}]}))
+        with pytest.raises(UserError, match=r"state\.json: .* cannot be the name of a file"):
+            saved_shards(folder)

@@ -165,3 +165,11 @@ def test_real_tasks(shared_data):
     assert len(test.instances) == 500
     assert len({task.category for task, _ in test.instances}) == 5
     assert len(test.left_out["not in tasks/"]) == 114
+
+
+def test_a_list_names_no_file_outside(tmp_path):
+    folder = tmp_path / "splits"
+    folder.mkdir()
+    (folder / "test_tasks.txt").write_text("../../secret\n")
+    with pytest.raises(UserError, match=r"test_tasks\.txt: '\.\./\.\./secret' cannot be the name"):
+        choose(tmp_path, "test", per_task=None, languages=("English",), seed=0)

@@ -85,3 +85,26 @@ def test_a_broken_list_of_a_saved_dataset_is_told(tmp_path):
     (tmp_path / "dataset_dict.json").write_text("{")
     with pytest.raises(UserError, match=r"dataset_dict\.json"):
         folder_splits(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../../x/train", "/x/train", "..", "a b", 3, ["train"]])
+def test_a_split_cannot_be_named_to_be_written_elsewhere(tmp_path, name):
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "state.json").write_text(json.dumps({"_split": name}))
+    with pytest.raises(UserError, match=r"state\.json: .* cannot be the name of a split"):
+        folder_splits(tmp_path / "saved")
+    (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["train", name]}))
+    with pytest.raises(UserError, match=r"dataset_dict\.json: .* cannot be the name of a split"):
+        folder_splits(tmp_path)
+
+
+def test_a_list_of_splits_that_is_none(tmp_path):
+    (tmp_path / "dataset_dict.json").write_text('{"splits": 3}')
+    with pytest.raises(UserError, match=r"'splits' must be a list"):
+        folder_splits(tmp_path)
+
+
+def test_a_file_whose_name_no_split_can_have(tmp_path):
+    touch(tmp_path, "train.jsonl", "train (copy).jsonl")
+    with pytest.raises(UserError, match=r"'train \(copy\)' cannot be the name of a split"):
+        folder_splits(tmp_path)

@@ -183,3 +183,28 @@ def test_two_mixtures_of_one_name(tmp_path):
         (tmp_path / name / "mixtures.yaml").write_text("m: {tasks: [x]}")
     with pytest.raises(UserError, match="'m'"):
         find_own_mixtures([tmp_path / "a", tmp_path / "b"])
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        ("dataset: ../secret\n", "dataset"),
+        ("dataset: a/b/c\n", "dataset"),
+        ("dataset: /etc\n", "dataset"),
+        ("dataset: d\nsubset: ../../x\n", "subset"),
+    ],
+)
+def test_a_name_that_leads_out_of_the_data_folder(tmp_path, head, kind):
+    make(tmp_path / "d", "train.jsonl", head=head)
+    with pytest.raises(UserError, match=rf"templates\.yaml: .* cannot be the name of a {kind}"):
+        find_own_datasets([tmp_path])
+
+
+def test_a_saved_split_whose_name_leads_into_another_cache(tmp_path):
+    folder = make(tmp_path / "d")
+    datasets.Dataset.from_list([{"text": "x"}], split="train").save_to_disk(folder)
+    assert list(find_own_datasets([tmp_path])[0].splits) == ["train"]
+    state = folder / "state.json"
+    state.write_text(state.read_text().replace('"train"', '"../../x/train"'))
+    with pytest.raises(UserError, match=r"'\.\./\.\./x/train' cannot be the name of a split"):
+        find_own_datasets([tmp_path])

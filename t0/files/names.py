@@ -1,0 +1,52 @@
+"""Names of splits, files, datasets and tasks that come from data, which nobody has to trust.
+
+    checked_name("validation", "split", "/data/reviews/state.json")     # "validation"
+    checked_name("../../x/train", "split", "/data/reviews/state.json")  # UserError
+    path_inside("gs://bucket/cache", "my_task", "info.train.json")
+    # "gs://bucket/cache/my_task/info.train.json"
+
+A name is checked where it enters (`checked_name`), and once more where a file is written
+(`path_inside`), which takes what other packages' tasks may be called, but never leaves its folder.
+"""
+
+import posixpath
+import re
+
+from t0.errors import UserError
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_RULE = "letters A to Z, digits and . _ - only, and neither '.' nor '..'"
+
+
+def checked_name(name: object, kind: str, where: object) -> str:
+    """Returns a name that may become part of a path.
+
+    Args:
+      name: what the data says.
+      kind: what it names, for the message: split, file, dataset, subset.
+      where: the file or folder that says so.
+
+    Raises:
+      UserError: if it is no text, or has other characters than letters, digits, `.`, `_` and `-`.
+    """
+    if isinstance(name, str) and _NAME.fullmatch(name) and name not in (".", ".."):
+        return name
+    raise UserError(
+        f"{where}: {name!r:.80} cannot be the name of a {kind}. Names have {_RULE}: give it "
+        "another name."
+    )
+
+
+def path_inside(folder: str, *names: str) -> str:
+    """Returns the path of `names`, one below the other, in `folder`.
+
+    Raises:
+      UserError: if one of them would lead out of the folder, or is none.
+    """
+    for name in names:
+        if name in ("", ".", "..") or any(part in name for part in "/\\\0"):
+            raise UserError(
+                f"{name!r:.80} cannot be the name of a file in {folder}: it would be written "
+                "elsewhere. Give the task or split that is called so another name."
+            )
+    return posixpath.join(folder, *names)
