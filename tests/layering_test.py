@@ -15,6 +15,7 @@ ROOMS = (
     "errors",
     "compat",
     "files",
+    "config",
     "prompts",
     "sources",
     "tasks",

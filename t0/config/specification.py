@@ -1,0 +1,247 @@
+"""The run specification: everything that an engine needs to know of a run, as plain data.
+
+Gin and SeqIO's registries are read once; what they say about a run becomes a `RunSpec`, which holds
+numbers, text, lists and mappings only. It can be written as JSON and read back, by another process
+or by an engine that knows neither gin nor TensorFlow:
+
+    text = to_json(spec)
+    from_json(text, RunSpec) == spec
+
+Lengths are in tokens, batches in sequences of the global batch.
+"""
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from t0.errors import UserError
+
+SCHEMA = 1
+Spec = typing.TypeVar("Spec")
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureSpec:
+    """A feature of a task.
+
+    Attributes:
+      add_eos: whether SeqIO ends the feature in EOS; a full row of it then ends in EOS, too.
+    """
+
+    add_eos: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSpec:
+    """A task of the mixture.
+
+    Attributes:
+      name: SeqIO's.
+      rate: how often it is drawn, relative to the mixture's other tasks.
+      features: name -> feature, in the order of `DataSpec.lengths`.
+      examples: how many the split has, None where nothing has counted them.
+      cache_files: the TFRecord files of the split, in order; empty where the examples are made
+        while they are read, which needs SeqIO.
+    """
+
+    name: str
+    rate: float
+    features: Mapping[str, FeatureSpec]
+    examples: int | None = None
+    cache_files: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSpec:
+    """What a run reads, and how batches are made of it.
+
+    Attributes:
+      mixture: SeqIO's name of the mixture or task.
+      split: which split is read.
+      tasks: those of the mixture that have the split.
+      lengths: feature -> tokens of a row, inputs first.
+      pack: whether several examples share a row.
+      shuffle: whether examples are shuffled.
+      seed: of everything that is random about the data.
+      window_rows: rows' worth of examples that are packed together.
+      use_cached: whether the tasks' caches are read.
+    """
+
+    mixture: str
+    split: str
+    tasks: tuple[TaskSpec, ...]
+    lengths: Mapping[str, int]
+    pack: bool = True
+    shuffle: bool = True
+    seed: int = 0
+    window_rows: int = 512
+    use_cached: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfiguredSpec:
+    """A function or class that gin names, and the parameters that gin gives it.
+
+    Attributes:
+      selector: gin's full name, such as "mesh_tensorflow.optimize.AdafactorOptimizer".
+      parameters: name -> value; a function or class among them is a `ConfiguredSpec`'s mapping.
+    """
+
+    selector: str
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularySpec:
+    """A SentencePiece vocabulary.
+
+    Attributes:
+      file: of its model.
+      size: ids, sentinels included, before a model pads it.
+      extra_ids: sentinels.
+    """
+
+    file: str
+    size: int
+    extra_ids: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSpec:
+    """The model.
+
+    Attributes:
+      model_type: Mesh TensorFlow's name: "bitransformer", "lm", ...
+      encoder: parameters that gin gives the encoder (empty for a language model); decoder: the
+        decoder's. Layers are `ConfiguredSpec`s' mappings, in order.
+      activations: the type of activations.
+      weights: the type of weights in checkpoints.
+    """
+
+    model_type: str
+    encoder: Mapping[str, Any]
+    decoder: Mapping[str, Any]
+    activations: str
+    weights: str
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSpec:
+    """A run.
+
+    Attributes:
+      mode: "train", "score_eval", ...
+      model_dir: where checkpoints, metrics and results go.
+      model: the model.
+      inputs_vocabulary: of the inputs; targets_vocabulary: of the targets.
+      lengths: feature -> tokens of a row; None where the data decides.
+      batch_sequences: of the global batch.
+      microbatches: parts of a replica's batch that are computed one after the other.
+      train_steps: the step to stop at, counted from the start of pretraining.
+      seed: of initial weights and dropout.
+      optimizer: None where the run does not train; schedule: of its learning rate, or a number.
+      init_checkpoint: to start from, or None.
+      save_checkpoints_steps: steps between checkpoints; keep_checkpoint_max: how many stay.
+      training: the other parameters of the training loop, as gin names them.
+      data: what the run reads; None where it reads no mixture.
+      schema: of this record.
+    """
+
+    mode: str
+    model_dir: str
+    model: ModelSpec
+    inputs_vocabulary: VocabularySpec
+    targets_vocabulary: VocabularySpec
+    lengths: Mapping[str, int] | None
+    batch_sequences: int
+    microbatches: int = 1
+    train_steps: int = 0
+    seed: int = 0
+    optimizer: ConfiguredSpec | None = None
+    schedule: ConfiguredSpec | float | None = None
+    init_checkpoint: str | None = None
+    save_checkpoints_steps: int | None = None
+    keep_checkpoint_max: int | None = None
+    training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    data: DataSpec | None = None
+    schema: int = SCHEMA
+
+
+def to_json(spec: Any) -> str:
+    """Returns a specification as JSON text."""
+    return json.dumps(dataclasses.asdict(spec), indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def from_json(text: str, kind: type[Spec]) -> Spec:
+    """Reads what `to_json` wrote.
+
+    Args:
+      text: JSON.
+      kind: the dataclass that it describes.
+
+    Raises:
+      UserError: if it is no JSON, or lacks a field, has an unknown one or one of another type.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"the run specification is not JSON: {error}") from error
+    return _read(value, kind, kind.__name__)
+
+
+def _read(value: Any, kind: Any, place: str) -> Any:
+    """Returns JSON's `value` as the type `kind`; `place` names it in errors."""
+    if kind is Any:
+        return value
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        return _read_union(value, arguments, place)
+    if dataclasses.is_dataclass(kind):
+        return _read_dataclass(value, kind, place)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_read(part, arguments[0], f"{place}[{n}]") for n, part in enumerate(value))
+    if origin is Mapping and isinstance(value, dict):
+        return {name: _read(part, arguments[1], f"{place}.{name}") for name, part in value.items()}
+    # True and False are integers to Python, and a whole number is a float to JSON.
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(kind, type) and isinstance(value, kind) and (type(value) is kind):
+        if kind is float and not math.isfinite(value):
+            raise UserError(f"the run specification's {place} is {value}; wanted a finite number")
+        return value
+    wanted = "a list" if origin is tuple else "an object" if origin is Mapping else kind.__name__
+    raise UserError(f"the run specification's {place} is {value!r:.80}; wanted {wanted}")
+
+
+def _read_union(value: Any, kinds: tuple[Any, ...], place: str) -> Any:
+    if value is None and types.NoneType in kinds:
+        return None
+    rest = [kind for kind in kinds if kind is not types.NoneType]
+    # An object is a dataclass or a mapping; whatever else is a plain value.
+    composed = [kind for kind in rest if dataclasses.is_dataclass(kind)]
+    plain = [kind for kind in rest if kind not in composed]
+    fitting = composed if isinstance(value, dict) and composed else plain or composed
+    return _read(value, fitting[0], place)
+
+
+def _read_dataclass(value: Any, kind: Any, place: str) -> Any:
+    if not isinstance(value, dict):
+        raise UserError(f"the run specification's {place} is {value!r:.80}; wanted an object")
+    hints = typing.get_type_hints(kind)
+    unknown = sorted(value.keys() - hints.keys())
+    required = {
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    missing = sorted(required - value.keys())
+    if unknown or missing:
+        what = f"the unknown field '{unknown[0]}'" if unknown else f"no field '{missing[0]}'"
+        raise UserError(f"the run specification's {place} has {what}: is it of another version?")
+    return kind(
+        **{name: _read(part, hints[name], f"{place}.{name}") for name, part in value.items()}
+    )

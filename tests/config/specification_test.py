@@ -1,0 +1,76 @@
+"""A run specification goes through JSON unchanged; what is not one is refused with its place."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from t0.config.specification import DataSpec, FeatureSpec, RunSpec, TaskSpec, from_json, to_json
+from t0.errors import UserError
+
+tasks = st.builds(
+    TaskSpec,
+    name=st.text(max_size=20),
+    rate=st.floats(allow_nan=False, allow_infinity=False),
+    features=st.dictionaries(st.text(max_size=5), st.builds(FeatureSpec, st.booleans())),
+    examples=st.none() | st.integers(0, 2**60),
+    cache_files=st.lists(st.text(max_size=9)).map(tuple),
+)
+data_specs = st.builds(
+    DataSpec,
+    mixture=st.text(),
+    split=st.text(),
+    tasks=st.lists(tasks, max_size=3).map(tuple),
+    lengths=st.dictionaries(st.text(max_size=5), st.integers(1, 2**20)),
+)
+
+MODEL = {"model_type": "lm", "encoder": {}, "decoder": {"d_model": 8}, "activations": "float32"}
+MODEL["weights"] = "float32"
+VOCABULARY = {"file": "/v", "size": 32100, "extra_ids": 100}
+RUN = {
+    "mode": "train",
+    "model_dir": "/m",
+    "model": MODEL,
+    "inputs_vocabulary": VOCABULARY,
+    "targets_vocabulary": VOCABULARY,
+    "lengths": {"targets": 8},
+    "batch_sequences": 4,
+}
+
+
+@settings(max_examples=100, deadline=None)
+@given(data_specs)
+def test_data_goes_through_json(spec):
+    assert from_json(to_json(spec), DataSpec) == spec
+
+
+@pytest.mark.parametrize("schedule", [None, 0.001, {"selector": "s", "parameters": {"a": [1]}}])
+def test_a_run_goes_through_json(schedule):
+    spec = from_json(json.dumps({**RUN, "schedule": schedule}), RunSpec)
+    assert from_json(to_json(spec), RunSpec) == spec
+    assert json.loads(to_json(spec))["schedule"] == schedule
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_sequences": True}, "RunSpec.batch_sequences is True; wanted int"),
+        ({"batch_sequences": 1.5}, "RunSpec.batch_sequences is 1.5; wanted int"),
+        ({"lengths": [8]}, "RunSpec.lengths is .*; wanted an object"),
+        ({"model": None}, "RunSpec.model is None; wanted an object"),
+        ({"model": {**MODEL, "depth": 3}}, "RunSpec.model has the unknown field 'depth'"),
+        ({"model": {"model_type": "lm"}}, "RunSpec.model has no field 'activations'"),
+        ({"schedule": float("nan")}, "RunSpec.schedule is nan; wanted a finite number"),
+        ({"seed": "0"}, "RunSpec.seed is '0'; wanted int"),
+    ],
+)
+def test_what_does_not_fit_is_named(change, message):
+    with pytest.raises(UserError, match=message):
+        from_json(json.dumps({**RUN, **change}), RunSpec)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000])
+def test_no_json_is_refused(text):
+    with pytest.raises(UserError, match="not JSON"):
+        from_json(text, RunSpec)
