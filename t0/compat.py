@@ -15,6 +15,7 @@ import contextlib
 import gc
 import importlib
 import importlib.util
+import inspect
 import os
 import pkgutil
 import sys
@@ -311,6 +312,49 @@ def apply(package: str = "mesh_tensorflow") -> None:
         if needed_by in _NEEDS[package] and name not in _applied:
             patch()
             _applied.append(name)
+
+
+def bound_arguments(function: Callable[..., Any], *args: Any, **given: Any) -> dict[str, Any]:
+    """Returns the arguments that a configurable of another package would be called with.
+
+    Gin adds what is bound to `function`, and notes it in the operative config, as if `function` had
+    been called; but `function` is not called. For the length of the call a function with the same
+    selector and signature is registered in its place.
+
+    Args:
+      function: registered with gin, such as Mesh TensorFlow's `run`.
+      *args: what the caller gives by position; **given: by name.
+
+    Returns:
+      parameter -> value, the defaults of `function` included.
+
+    Raises:
+      RuntimeError: gin's, if a required parameter has no value.
+    """
+    from gin import config
+
+    stock = config._inverse_lookup(function, allow_decorators=True)
+    signature = inspect.signature(stock.wrapped)
+
+    def arguments(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    arguments.__signature__ = signature
+    with config.unlock_config(), config.interactive_mode():
+        stands_in = config.external_configurable(
+            arguments,
+            name=stock.name,
+            module=stock.module,
+            allowlist=stock.allowlist,
+            denylist=stock.denylist,
+        )
+        try:
+            return stands_in(*args, **given)
+        finally:
+            config._REGISTRY[stock.selector] = stock
+            del config._INVERSE_REGISTRY[arguments]
 
 
 @contextlib.contextmanager
