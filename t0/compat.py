@@ -265,6 +265,7 @@ DOORS: dict[str, str] = {
     "mesh_attention": "mesh_tensorflow.transformer.attention",
     "mesh_dataset": "mesh_tensorflow.transformer.dataset",
     "mesh_layers": "mesh_tensorflow.layers",
+    "mesh_ops": "mesh_tensorflow.ops_with_redefined_builtins",
     "mesh_utils": "mesh_tensorflow.transformer.utils",
     "mtf": "mesh_tensorflow",
     "optimize": "mesh_tensorflow.optimize",
@@ -285,6 +286,20 @@ DOORS: dict[str, str] = {
     "tpu_topology": "tensorflow.python.tpu.topology",
     "transformer": "mesh_tensorflow.transformer.transformer",
     "transformer_layers": "mesh_tensorflow.transformer.transformer_layers",
+}
+# A function of another package, as "door.name" -> why one of ours takes its place for some calls.
+# `replaced` puts it there and takes it away again.
+REPLACEABLE: dict[str, str] = {
+    "mesh_attention.attention": "einsums and chains of small operations are slow on CPUs and GPUs",
+    "mesh_ops.gelu": "a chain of small operations is slow on CPUs and GPUs",
+    "transformer.sublayer_rms_norm": "a chain of small operations is slow on CPUs and GPUs",
+    "mesh_utils.get_estimator": "off TPU our loop takes the settings of a run, not an estimator",
+    "mesh_utils.train_model": "the Model API trains with our loop",
+    "mesh_utils.eval_model": "off TPU rank evaluation is ours; results are kept in a file",
+    "mesh_utils.infer_model": "off TPU inference is ours",
+    "mesh_utils.decode": "an evaluation by decoding says whose outputs it has, and how many",
+    "mesh_utils.get_checkpoint_iterator": "weights may lie in Hugging Face's or T5X's format",
+    "mesh_utils.get_step_from_checkpoint_path": "such weights have no step in their path",
 }
 # Tasks and caching take these, and do without Mesh TensorFlow.
 _WITHOUT_MESH = ("t5.data.", "t5.evaluation.")
@@ -355,6 +370,37 @@ def bound_arguments(function: Callable[..., Any], *args: Any, **given: Any) -> d
         finally:
             config._REGISTRY[stock.selector] = stock
             del config._INVERSE_REGISTRY[arguments]
+
+
+@contextlib.contextmanager
+def replaced(name: str, function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """Puts a function in the place of another package's, while the context lasts.
+
+        with compat.replaced("mesh_utils.decode", counted) as published:
+            ...  # Mesh TensorFlow calls counted, which may call published
+
+    Contexts nest. What was there before comes back, also after an error.
+
+    Args:
+      name: of the function, a row of `REPLACEABLE`: a door and the name in its module.
+      function: takes what that one takes.
+
+    Yields:
+      the function that was there before.
+
+    Raises:
+      ValueError: for a name without a row.
+    """
+    if name not in REPLACEABLE:
+        raise ValueError(f"compat.REPLACEABLE has no row '{name}'; it has {', '.join(REPLACEABLE)}")
+    door, _, attribute = name.partition(".")
+    module = getattr(sys.modules[__name__], door)
+    before = getattr(module, attribute)
+    setattr(module, attribute, function)
+    try:
+        yield before
+    finally:
+        setattr(module, attribute, before)
 
 
 @contextlib.contextmanager

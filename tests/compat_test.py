@@ -249,3 +249,36 @@ def test_bound_arguments_lack_what_is_required(empty_gin):
         compat.bound_arguments(utils.run, **places)
     with pytest.raises(TypeError):
         compat.bound_arguments(utils.run, nonsense=1, mesh_shape="", layout_rules="", **places)
+
+
+def test_a_function_is_replaced_for_a_while():
+    from mesh_tensorflow.transformer import utils
+
+    published = utils.decode
+    with compat.replaced("mesh_utils.decode", print) as outer:
+        assert utils.decode is print
+        with compat.replaced("mesh_utils.decode", repr) as inner:
+            assert (outer, inner, utils.decode) == (published, print, repr)
+        assert utils.decode is print
+    assert utils.decode is published
+
+
+def test_what_was_replaced_comes_back_after_an_error():
+    from mesh_tensorflow.transformer import utils
+
+    published = utils.decode
+    with pytest.raises(OSError), compat.replaced("mesh_utils.decode", print):
+        raise OSError
+    assert utils.decode is published
+
+
+@pytest.mark.parametrize("name", ["mesh_utils.run", "mesh_tensorflow.decode", "decode"])
+def test_only_what_has_a_row_is_replaced(name):
+    with pytest.raises(ValueError, match="mesh_utils.eval_model"), compat.replaced(name, print):
+        pass
+
+
+def test_every_row_names_a_function_of_a_door_and_why():
+    for name, why in compat.REPLACEABLE.items():
+        door, function = name.split(".")
+        assert callable(getattr(getattr(compat, door), function)) and why

@@ -16,12 +16,11 @@ import contextlib
 import inspect
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
-from t0.compat import gin, mesh_attention, mtf, transformer
-from t0.compat import mesh_layers as layers
+from t0 import compat
+from t0.compat import gin, mtf, transformer
 from t0.compat import tf1 as tf
 from t0.mesh.compiled import compiled
 from t0.mesh.fused_attention import attention
@@ -48,15 +47,27 @@ def fused(model: Any, mesh_shape: Any, layout_rules: Any) -> Iterator[None]:
     if any(size > 1 for size in sizes):
         yield
         return
-    with contextlib.ExitStack() as replaced:
-        swap = [(mesh_attention, "attention", attention), (layers.mtf, "gelu", gelu)]
-        swap += [(transformer, "sublayer_rms_norm", rms_norm)]
-        for owner, name, function in swap:
-            replaced.enter_context(mock.patch.object(owner, name, function))
-        for owner, name in _sublayers(model):
-            ours = [rms_norm if _is_rms_norm(f) else f for f in getattr(owner, name)]
-            replaced.enter_context(mock.patch.object(owner, name, ours))
+    with (
+        compat.replaced("mesh_attention.attention", attention),
+        compat.replaced("mesh_ops.gelu", gelu),
+        compat.replaced("transformer.sublayer_rms_norm", rms_norm),
+        _our_norms_in(model),
+    ):
         yield
+
+
+@contextlib.contextmanager
+def _our_norms_in(model: Any) -> Iterator[None]:
+    """Replaces the RMS norms among the sublayers of a model, which has its functions in lists."""
+    published = {(layers, name): getattr(layers, name) for layers, name in _sublayers(model)}
+    try:
+        for (layers, name), functions in published.items():
+            ours = [rms_norm if _is_rms_norm(f) else f for f in functions]
+            setattr(layers, name, ours)
+        yield
+    finally:
+        for (layers, name), functions in published.items():
+            setattr(layers, name, functions)
 
 
 def _sublayers(model: Any) -> Iterator[tuple[Any, str]]:
