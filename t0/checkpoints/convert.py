@@ -175,7 +175,7 @@ def make_plan(source: Source, to: str, options: Options) -> tuple[Plan, list[str
     }
     facts = _facts(source, to, options, notes)
     settings = {
-        "source": f"{FORMATS[source.kind].title}: {Path(source.path).name}",
+        "source": f"{FORMATS[source.kind].title}: {_printable(Path(source.path).name)}",
         "scan_layers": options.scan_layers,
         "gzip_level": options.gzip_level,
         "shard_bytes": options.shard_bytes,
@@ -233,6 +233,11 @@ def _pieces(facts: Facts, options: Options, rows: int, notes: list[str]) -> Path
         )
         return None
     return usual
+
+
+def _printable(name: str) -> str:
+    # It goes into a comment of a gin file, which a line break would end.
+    return name if name.isprintable() else ascii(name)
 
 
 def _asked_dtype(source: Source, options: Options) -> np.dtype | None:

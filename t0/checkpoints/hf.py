@@ -8,6 +8,7 @@ PyTorch's `weights_only` loader, from the release in which that is safe (see `to
 refused otherwise.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from t0.checkpoints import hf_config, names, tokenizer, torch_files
 from t0.checkpoints.json_files import read_json, write_json
 from t0.checkpoints.safetensors_files import ShardWriter, Stored, read_header, read_tensor
 from t0.checkpoints.shape import listed
-from t0.checkpoints.source import Entry, Facts, Plan, Source, Target, checksum
+from t0.checkpoints.source import Entry, Facts, Plan, Source, Target, checked_step, checksum
 from t0.errors import UserError
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -70,9 +71,9 @@ class HfSource(Source):
         hf_config.check(folder, config, self.model)
         pieces = folder / tokenizer.FILE
         self.facts = Facts(
-            step=int(metadata["step"]) if metadata.get("step", "").isdigit() else None,
+            step=_step(metadata, str(folder)),
             activation=hf_config.activation(folder, config, self.model),
-            dropout_rate=config.get("dropout_rate"),
+            dropout_rate=hf_config.dropout_rate(folder, config),
             model_type=config["model_type"],
             legacy_norms=metadata.get("mtf_norms") == "layer_norm",
             tokenizer=pieces if pieces.is_file() else None,
@@ -198,6 +199,14 @@ def adapted(plan: Plan) -> Plan:
     return Plan(plan.model, entries, plan.facts, plan.options)
 
 
+def _step(metadata: dict[str, str], where: str) -> int | None:
+    """Returns the step that a header of ours says; another's word "step" need not be a number."""
+    said = metadata.get("step", "")
+    if not re.fullmatch(r"[0-9]{1,4000}", said):
+        return None
+    return checked_step(int(said), where)
+
+
 def _unscaled(config: dict) -> bool:
     return config.get("scale_decoder_outputs") is False
 
@@ -236,7 +245,9 @@ def _read_headers(folder: Path) -> tuple[dict[str, Stored], dict[str, str]]:
     if not (folder / INDEX).is_file():
         return read_header(folder / SINGLE)
     where = read_json(folder / INDEX).get("weight_map")
-    if not isinstance(where, dict) or not where:
+    if not isinstance(where, dict) or not all(isinstance(file, str) for file in where.values()):
+        raise UserError(f"{folder / INDEX} has no weight_map of file names")
+    if not where:
         raise UserError(f"{folder / INDEX} has no weight_map")
     stored, metadata = {}, {}
     for shard in sorted(set(where.values())):

@@ -13,8 +13,8 @@ from typing import Any
 
 from t0.checkpoints import tokenizer
 from t0.checkpoints.json_files import read_json, write_json
-from t0.checkpoints.shape import ModelShape
-from t0.checkpoints.source import Plan
+from t0.checkpoints.shape import ModelShape, shown
+from t0.checkpoints.source import Plan, checked_rate
 from t0.errors import UserError
 
 CONFIG = "config.json"
@@ -47,7 +47,7 @@ def read(folder: Path) -> dict[str, Any]:
     kind = config.get("model_type")
     if kind not in MODEL_TYPES:
         raise UserError(
-            f"{folder / CONFIG}: unknown architecture model_type = {kind!r}; wanted one of "
+            f"{folder / CONFIG}: unknown architecture model_type = {shown(kind)}; wanted one of "
             f"{', '.join(MODEL_TYPES)}"
         )
     return config
@@ -67,14 +67,24 @@ def activation(folder: Path, config: dict[str, Any], model: ModelShape) -> str:
       UserError: if it is unknown, or does not go with the tensors.
     """
     name = config.get("feed_forward_proj", "relu" if config["model_type"] == "t5" else "gated-gelu")
-    gated, function = _ACTIVATIONS.get(name, (None, None))
+    known = _ACTIVATIONS.get(name) if isinstance(name, str) else None
+    gated, function = known or (None, None)
     if gated != model.gated:
         wanted = [n for n, (g, _) in _ACTIVATIONS.items() if g == model.gated]
         raise UserError(
-            f"{folder / CONFIG}: feed_forward_proj = {name!r}; the tensors want "
+            f"{folder / CONFIG}: feed_forward_proj = {shown(name)}; the tensors want "
             f"{' or '.join(wanted)}"
         )
     return function
+
+
+def dropout_rate(folder: Path, config: dict[str, Any]) -> float | None:
+    """Returns the dropout rate, None where the config has none.
+
+    Raises:
+      UserError: if it is no rate.
+    """
+    return checked_rate(config.get("dropout_rate"), str(folder / CONFIG))
 
 
 def check(folder: Path, config: dict[str, Any], model: ModelShape) -> None:
@@ -95,15 +105,19 @@ def check(folder: Path, config: dict[str, Any], model: ModelShape) -> None:
         "relative_attention_max_distance": _BUCKET_DISTANCE_TOKENS,
     }
     wrong = [
-        f"{key} = {config[key]}, but {seen}"
+        f"{key} = {shown(config[key])}, but {seen}"
         for key, seen in claims.items()
-        if config.get(key, seen) != seen
+        if not _same_number(config.get(key, seen), seen)
     ]
     decoder = config.get("num_decoder_layers") or layers
-    if decoder != model.decoder_layers:
-        wrong.append(f"num_decoder_layers = {decoder}, but {model.decoder_layers}")
+    if not _same_number(decoder, model.decoder_layers):
+        wrong.append(f"num_decoder_layers = {shown(decoder)}, but {model.decoder_layers}")
     if wrong:
         raise UserError(f"{folder / CONFIG} does not fit the tensors beside it: {'; '.join(wrong)}")
+
+
+def _same_number(value: Any, seen: int) -> bool:
+    return type(value) in (int, float) and value == seen
 
 
 def model_type(plan: Plan) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from t0.checkpoints import names, operative
 from t0.checkpoints.bundle import BundleReader, BundleWriter, prefixes
 from t0.checkpoints.shape import combined
-from t0.checkpoints.source import BFLOAT16, Entry, Facts, Plan, Source, Target
+from t0.checkpoints.source import BFLOAT16, Entry, Facts, Plan, Source, Target, checked_step
 from t0.errors import UserError
 
 STEP = "global_step"
@@ -90,13 +90,17 @@ class MtfSource(Source):
     def _read_facts(self) -> Facts:
         folder = Path(self.path).parent
         tokenizer = folder / "spiece.model"
-        step = int(self._reader.load(STEP)) if STEP in self._reader.entries else None
+        step = self._read_step() if STEP in self._reader.entries else None
         return Facts(
             step=step,
             legacy_norms=any("layer_norm/" in entry.native for entry in self.entries.values()),
             tokenizer=tokenizer if tokenizer.is_file() else None,
             **operative.facts_of(folder, self.model),
         )
+
+    def _read_step(self) -> int:
+        array = self._reader.load(STEP)
+        return checked_step(array.item() if array.size == 1 else array.shape, self.path)
 
 
 class MtfTarget(Target):

@@ -2,26 +2,53 @@
 
     read_operative(Path("/models/tiny/operative_config.gin"))["d_model"]        # 512
     facts = facts_of(folder, model)              # activation and dropout rate, checked
+    check_imports("/models/tiny/operative_config.gin", folders=[""], also=["my_tasks"])
 
-Only plain bindings are read (`scope/name = literal` and `%macro`), with no gin and no imports: such
-a file comes with a download.
+Such a file comes with a download, and gin runs the modules that it imports. `read_operative` reads
+plain bindings alone (`scope/name = literal` and `%macro`), with no gin and no imports; before gin
+itself parses one that the user has not named, `check_imports` lets known modules through only. What
+is written here are literals, and it is parsed back and compared before it is kept.
 """
 
 import ast
+import dataclasses
+import os
 import re
+import tokenize
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from t0.checkpoints.shape import ModelShape
+from gin import config as gin_config
+from gin import config_parser
+
+from t0.checkpoints.shape import ModelShape, shown
+from t0.checkpoints.source import checked_rate
 from t0.errors import UserError
 
 FILE = "operative_config.gin"
 _BINDING = re.compile(r"^([\w./]+)\s*=\s*(.+)$")
+_LONGEST_BYTES = 1 << 20
+# The packages whose modules operative configs of public checkpoints, and ours, import.
+KNOWN_PACKAGES = ("mesh_tensorflow", "t5", "seqio", "t0", "seqio_tasks", "gin")
+_UNREADABLE = (SyntaxError, ValueError, TypeError, tokenize.TokenError, RecursionError, MemoryError)
 # Mesh TensorFlow's names of the functions that Hugging Face and T5X have as well.
 _FROM_MESH = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
 # Both, or Mesh TensorFlow refuses them; then it names the norms as the first T5s did.
-_LEGACY_STACK = ["LayerStack.dropout_rate = %dropout_rate", "LayerStack.norm_epsilon = 1e-06"]
 TO_MESH = {ours: mesh for mesh, ours in _FROM_MESH.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Macro:
+    """A gin macro in the place of a value."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"%{self.name}"
+
+
+_LEGACY_STACK = {"LayerStack.dropout_rate": Macro("dropout_rate"), "LayerStack.norm_epsilon": 1e-6}
 
 
 def read_operative(path: Path) -> dict[str, Any]:
@@ -29,7 +56,13 @@ def read_operative(path: Path) -> dict[str, Any]:
 
     A binding is kept under its last two parts, without scope and module: "SelfAttention.num_heads".
     """
-    text = path.read_text(encoding="utf-8", errors="replace").replace("\\\n", " ")
+    with path.open("rb") as file:
+        data = file.read(_LONGEST_BYTES + 1)
+    if len(data) > _LONGEST_BYTES:
+        raise UserError(
+            f"{path} is larger than {_LONGEST_BYTES:,} bytes: it is no operative config"
+        )
+    text = data.decode("utf-8", "replace").replace("\\\n", " ")
     found: dict[str, Any] = {}
     for line in text.splitlines():
         match = _BINDING.match(line.split(" #")[0].strip())
@@ -39,7 +72,7 @@ def read_operative(path: Path) -> dict[str, Any]:
         value = match[2].strip()
         try:
             found[key] = value if value.startswith("%") else ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except _UNREADABLE:
             continue
     return {key: _resolved(found, value) for key, value in found.items()}
 
@@ -57,8 +90,8 @@ def facts_of(folder: Path, model: ModelShape) -> dict[str, Any]:
     _check(path, bound, model)
     facts: dict[str, Any] = {}
     rate = bound.get("DenseReluDense.dropout_rate", bound.get("dropout_rate"))
-    if isinstance(rate, int | float):
-        facts["dropout_rate"] = float(rate)
+    if rate is not None:
+        facts["dropout_rate"] = checked_rate(rate, str(path))
     activation = bound.get("DenseReluDense.activation")
     if activation is not None:
         facts["activation"] = _activation(path, activation, model)
@@ -75,33 +108,141 @@ def write_operative(
     legacy_norms: bool,
     source: str,
 ) -> None:
-    """Writes the gin file that makes Mesh TensorFlow build this model."""
+    """Writes the gin file that makes Mesh TensorFlow build this model.
+
+    Raises:
+      UserError: if a value is not what its name wants, or is not read back as it is meant.
+    """
     mesh = TO_MESH[activation]
-    shown = f"['{mesh}', 'linear']" if model.gated else f"'{mesh}'"
-    bias = "bias_shared" if model.shared_bias else "bias"
-    base = "models/t5.1.0.base.gin" if model.tied else "models/t5.1.1.base.gin"
+    include = "models/t5.1.0.base.gin" if model.tied else "models/t5.1.1.base.gin"
+    bindings = {
+        "d_model": model.d_model,
+        "d_ff": model.d_ff,
+        "d_kv": model.d_kv,
+        "num_heads": model.heads,
+        "num_layers": model.encoder_layers,
+        "encoder/make_layer_stack.num_layers": model.encoder_layers,
+        "decoder/make_layer_stack.num_layers": model.decoder_layers,
+        **({} if dropout_rate is None else {"dropout_rate": checked_rate(dropout_rate, source)}),
+        "DenseReluDense.activation": [mesh, "linear"] if model.gated else mesh,
+        "transformer_layers.SelfAttention.relative_attention_type": (
+            "bias_shared" if model.shared_bias else "bias"
+        ),
+        "transformer_layers.SelfAttention.relative_attention_num_buckets": model.buckets,
+        "Unitransformer.shared_embedding_and_softmax_weights": model.tied,
+        "get_variable_dtype.master_dtype": master_dtype,
+        **(_LEGACY_STACK if legacy_norms else {}),
+    }
     lines = [
         "# -*-Python-*-",
         f"# The model of the checkpoint beside it, converted from {source}.",
         "",
-        f"include '{base}'",
+        f"include {include!r}",
         "",
-        f"d_model = {model.d_model}",
-        f"d_ff = {model.d_ff}",
-        f"d_kv = {model.d_kv}",
-        f"num_heads = {model.heads}",
-        f"num_layers = {model.encoder_layers}",
-        f"encoder/make_layer_stack.num_layers = {model.encoder_layers}",
-        f"decoder/make_layer_stack.num_layers = {model.decoder_layers}",
-        *([] if dropout_rate is None else [f"dropout_rate = {dropout_rate}"]),
-        f"DenseReluDense.activation = {shown}",
-        f"transformer_layers.SelfAttention.relative_attention_type = '{bias}'",
-        f"transformer_layers.SelfAttention.relative_attention_num_buckets = {model.buckets}",
-        f"Unitransformer.shared_embedding_and_softmax_weights = {model.tied}",
-        f"get_variable_dtype.master_dtype = '{master_dtype}'",
-        *(_LEGACY_STACK if legacy_norms else []),
+        *[f"{name} = {value!r}" for name, value in bindings.items()],
     ]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text = "\n".join(lines) + "\n"
+    _check_written(text, include, bindings)
+    path.write_text(text, encoding="utf-8")
+
+
+def check_imports(path: str, *, folders: Sequence[str], also: Iterable[str] = ()) -> None:
+    """Checks that a gin file which the user has not named imports known modules alone.
+
+    Files that it includes are looked for as gin does, and checked, too. Nothing is imported.
+
+    Args:
+      path: of the file; gs:// where gin reads it.
+      folders: where gin looks for files, "" for the working directory.
+      also: modules that the user has named.
+
+    Raises:
+      UserError: for any other module, and for dynamic registration, with which a gin file calls
+        whatever a known module holds.
+    """
+    known = (*KNOWN_PACKAGES, *filter(None, also))
+    todo, seen = [str(path)], set()
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for statement in statements(_read_as_gin(name, folders), name):
+            if isinstance(statement, config_parser.IncludeStatement):
+                todo.append(statement.filename)
+            if not isinstance(statement, config_parser.ImportStatement):
+                continue
+            module = statement.module
+            if not any(module == package or module.startswith(f"{package}.") for package in known):
+                raise UserError(
+                    f"{name}, line {statement.location.line_num}, imports {module}: gin would run "
+                    f"it, and the file is taken because it lies beside a checkpoint. If you trust "
+                    f"that module: --module_import={module}. Else remove the line"
+                )
+
+
+def statements(text: str, name: str) -> list[Any]:
+    """Returns a gin file's statements as gin's parser reads them; nothing is imported or bound.
+
+    Args:
+      text: of the file.
+      name: of the file, for messages.
+
+    Raises:
+      UserError: if it is no gin file.
+    """
+    try:
+        return list(config_parser.ConfigParser(text, _Unresolved()))
+    except _UNREADABLE as error:
+        raise UserError(f"{name} is no gin file: {shown(str(error))}") from error
+
+
+class _Unresolved(config_parser.ParserDelegate):
+    """Leaves references and macros as they are written."""
+
+    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Any:
+        return "@", scoped_configurable_name, evaluate
+
+    def macro(self, macro_name: str) -> Macro:
+        return Macro(macro_name)
+
+
+def _read_as_gin(name: str, folders: Sequence[str]) -> str:
+    """Returns the text of the file that gin takes for a name: the first in the folders."""
+    for folder in folders if not name.startswith("/") else ("",):
+        path = os.path.join(folder, name)  # noqa: PTH118 (as gin does; gs:// paths)
+        for reader, exists in gin_config._FILE_READERS:
+            if exists(path):
+                with reader(path) as file:
+                    data = file.read()
+                return data if isinstance(data, str) else data.decode("utf-8", "replace")
+    raise UserError(f"gin file not found: {name}")
+
+
+def _check_written(text: str, include: str, bindings: dict[str, Any]) -> None:
+    """Checks that gin reads what was meant: the include, and each binding as it is, no more."""
+    found = statements(text, "the gin file to write")
+    read = [
+        (
+            "/".join(filter(None, (s.scope, ".".join(filter(None, (s.selector, s.arg_name)))))),
+            s.value,
+        )
+        for s in found
+        if isinstance(s, config_parser.BindingStatement)
+    ]
+    others = [s.filename for s in found if isinstance(s, config_parser.IncludeStatement)]
+    meant = [(name, repr(value)) for name, value in bindings.items()]
+    known = [type(value) in _LITERALS for value in bindings.values()]
+    if (
+        len(found) != len(bindings) + 1
+        or others != [include]
+        or [(name, repr(value)) for name, value in read] != meant
+        or not all(known)
+    ):
+        raise UserError(f"gin would not read the model's configuration as it is meant:\n{text}")
+
+
+_LITERALS = (int, float, bool, str, list, Macro)
 
 
 def _resolved(found: dict[str, Any], value: Any) -> Any:
@@ -121,19 +262,20 @@ def _check(path: Path, bound: dict[str, Any], model: ModelShape) -> None:
         "Unitransformer.shared_embedding_and_softmax_weights": model.tied,
     }
     for key, seen in claims.items():
-        if bound.get(key) is not None and bound[key] != seen:
+        said = bound.get(key)
+        if said is not None and (said != seen or isinstance(said, bool) != isinstance(seen, bool)):
             raise UserError(
-                f"{path} says {key} = {bound[key]}, the checkpoint beside it has {seen}: "
+                f"{path} says {key} = {shown(bound[key])}, the checkpoint beside it has {seen}: "
                 "it describes another model. Move it away, or put the right one there"
             )
 
 
 def _activation(path: Path, activation: Any, model: ModelShape) -> str:
     functions = activation if isinstance(activation, list) else [activation]
-    gated = len(functions) == 2 and functions[1] == "linear"
-    if functions[0] not in _FROM_MESH or gated != model.gated or len(functions) > 2:
+    known = {(name, "linear") if model.gated else (name,) for name in _FROM_MESH}
+    if not all(isinstance(name, str) for name in functions) or tuple(functions) not in known:
         raise UserError(
-            f"{path} says DenseReluDense.activation = {activation!r}; wanted one of "
+            f"{path} says DenseReluDense.activation = {shown(activation)}; wanted one of "
             f"{', '.join(_FROM_MESH)}{', followed by linear' if model.gated else ''}"
         )
     return _FROM_MESH[functions[0]]

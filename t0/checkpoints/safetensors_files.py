@@ -10,6 +10,7 @@ from memory, and its numpy side has no bfloat16; the format itself is a page.
 
 import dataclasses
 import json
+import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
+from t0.checkpoints.shape import shown
 from t0.checkpoints.streams import read_into, read_transposed, sync, write_all, write_transposed
 from t0.errors import UserError
 
@@ -61,11 +63,13 @@ def read_header(path: Path) -> tuple[dict[str, Stored], dict[str, str]]:
                 raise UserError(f"{path} is truncated or no safetensors file ({size:,} bytes)")
             header = json.loads(file.read(length))
         metadata = header.pop("__metadata__", {})
+        if not all(isinstance(text, str) for text in metadata.values()):
+            raise TypeError("__metadata__ holds more than text")
         start = 8 + length
         tensors = {name: _stored(path, start, name, fields) for name, fields in header.items()}
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} is no safetensors file: its header is broken ({error})") from error
     end = max((s.offset_bytes + _nbytes(s) for s in tensors.values()), default=start)
     if size < end:
@@ -134,14 +138,18 @@ class ShardWriter:
 
 
 def _stored(path: Path, start: int, name: str, fields: Mapping) -> Stored:
-    if fields["dtype"] not in _DTYPES:
-        raise UserError(f"{path}: {name} has dtype {fields['dtype']}, which no T5 weights have")
+    kind = fields["dtype"]
+    if not isinstance(kind, str) or kind not in _DTYPES:
+        raise UserError(f"{path}: {shown(name)} has dtype {shown(kind)}, which no T5 weights have")
     begin, end = fields["data_offsets"]
+    # True counts as 1 in Python, and JSON's 1.0 and 1e400 are no sizes.
+    if not all(type(n) is int and 0 <= n < 2**63 for n in (begin, end, *fields["shape"])):
+        raise ValueError(f"the sizes of {shown(name)} are no whole numbers")
     stored = Stored(path, start + begin, tuple(fields["shape"]), _DTYPES[fields["dtype"]])
-    if end - begin != _nbytes(stored) or begin < 0:
+    if end - begin != math.prod(stored.shape) * stored.dtype.itemsize:
         raise ValueError(f"{name} has {end - begin:,} bytes, wanted {_nbytes(stored):,}")
     return stored
 
 
 def _nbytes(stored: Stored) -> int:
-    return int(np.prod(stored.shape, dtype=np.int64)) * stored.dtype.itemsize
+    return math.prod(stored.shape) * stored.dtype.itemsize

@@ -16,6 +16,8 @@ from t0.errors import UserError
 
 Shape = tuple[int, ...]
 SHOWN = 8  # names of an error's list; the rest is counted
+_LONGEST_SHOWN = 80  # characters of a value from a file
+_LARGEST_SIZE = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +67,15 @@ def listed(items: list[str]) -> str:
     """Returns the items, one to a line, cut after `SHOWN`."""
     more = [f"... and {len(items) - SHOWN:,} more"] if len(items) > SHOWN else []
     return "\n  ".join(["", *items[:SHOWN], *more])
+
+
+def shown(value: object) -> str:
+    """Returns a value from a file for a message: on one line, of bounded length."""
+    try:
+        text = ascii(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists without end
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def read_shape(shapes: Mapping[str, Shape], *, where: str = "the checkpoint") -> ModelShape:
@@ -202,6 +213,8 @@ def _sizes(shapes: Mapping[str, Shape], where: str) -> dict[str, int]:
                 f"{where}: {name} has shape {list(shape)}, wanted {len(dims)} dimensions"
             )
         for letter, size in zip(dims, shape, strict=True):
+            if type(size) is not int or not 0 < size <= _LARGEST_SIZE:
+                raise UserError(f"{where}: {name} has a dimension of size {shown(size)}")
             known, first = seen.setdefault(letter, (size, name))
             if size != known:
                 raise UserError(

@@ -21,7 +21,7 @@ import numpy as np
 import xxhash
 
 from t0.checkpoints import names
-from t0.checkpoints.shape import ModelShape, Shape, check_slots, listed, read_shape
+from t0.checkpoints.shape import ModelShape, Shape, check_slots, listed, read_shape, shown
 from t0.errors import UserError
 
 FLOAT32 = np.dtype(np.float32)
@@ -30,6 +30,7 @@ DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16}
 # What a format may hold and no other format can: float16 is made float32 only when asked to.
 _READABLE = {FLOAT32, BFLOAT16, np.dtype(np.float16), np.dtype(np.float64)}
 ACTIVATIONS = ("relu", "gelu", "silu")
+_LARGEST_STEP = 2**31 - 1  # T5X keeps it as int32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +76,30 @@ class Facts:
 def checksum(array: np.ndarray) -> str:
     """Returns 16 hexadecimal digits for an array's bytes in canonical orientation (XXH3)."""
     return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def checked_step(value: Any, where: str) -> int:
+    """Returns a step that a file says, if it is one.
+
+    Raises:
+      UserError: if it is no whole number from 0 to 2**31 - 1.
+    """
+    if type(value) is not int or not 0 <= value <= _LARGEST_STEP:
+        raise UserError(f"{where} says step {shown(value)}; wanted 0 to {_LARGEST_STEP:,}")
+    return value
+
+
+def checked_rate(value: Any, where: str) -> float | None:
+    """Returns a dropout rate that a file says, if it is one; None for none.
+
+    Raises:
+      UserError: if it is no number from 0 to 1, 1 left out.
+    """
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 <= value < 1:
+        raise UserError(f"{where} says dropout_rate = {shown(value)}; wanted a number in [0, 1)")
+    return float(value)
 
 
 class Source(abc.ABC):

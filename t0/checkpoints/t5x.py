@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from t0.checkpoints import names
-from t0.checkpoints.shape import combined
-from t0.checkpoints.source import Entry, Facts, Source
+from t0.checkpoints.shape import combined, shown
+from t0.checkpoints.source import Entry, Facts, Source, checked_step
 from t0.checkpoints.t5x_index import InlineArray, Zarr, leaves, read_index
 from t0.checkpoints.t5x_layout import (
     INDEX,
@@ -59,6 +59,16 @@ def find_folder(path: Path, step: int | None) -> Path | None:
     return found[step if step is not None else max(found)]
 
 
+def _step(leaf: Any, where: str) -> int:
+    if isinstance(leaf, InlineArray):
+        if leaf.shape not in ((), (1,)):
+            raise UserError(f"{where} says a step of shape {shown(leaf.shape)}; wanted one number")
+        leaf = leaf.load().item()
+    elif isinstance(leaf, np.generic):
+        leaf = leaf.item()
+    return checked_step(leaf, where)
+
+
 class T5xSource(Source):
     """A T5X checkpoint.
 
@@ -77,15 +87,16 @@ class T5xSource(Source):
         self._stacks: dict[str, int] = {}  # stacked parameter -> layers in it
         self._recent: tuple[Any, np.ndarray] | None = None
         tree = read_index(folder / INDEX)
-        if tree.get("version", VERSION) < 2:
-            raise UserError(f"{folder}: T5X's checkpoint version {tree['version']}; wanted 2 or 3")
+        version = tree.get("version", VERSION)
+        if not isinstance(version, int) or version < 2:
+            raise UserError(f"{folder}: T5X's checkpoint version {shown(version)}; wanted 2 or 3")
         tree = tree.get("optimizer", tree)
-        if "target" not in tree:
+        if not isinstance(tree, dict) or "target" not in tree:
             raise UserError(f"{folder / INDEX} has no parameters (no 'target' in it)")
         step, unknown, slots = None, [], []
         for path, leaf in leaves(tree):
             if path == "state/step":
-                step = int(leaf.load().item()) if isinstance(leaf, InlineArray) else int(leaf)
+                step = _step(leaf, str(folder / INDEX))
             elif not isinstance(leaf, InlineArray | Zarr):
                 unknown.append(path)
             elif path.startswith("target/"):

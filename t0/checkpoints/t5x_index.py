@@ -90,7 +90,10 @@ def read_index(path: Path) -> dict[str, Any]:
                     raise BrokenIndexError("it is no single map")
     except (BrokenIndexError, IndexError, struct.error, ValueError, TypeError) as error:
         raise UserError(f"{path} is truncated or no T5X checkpoint: {error}") from error
-    return _with_zarrs(tree)
+    try:
+        return _with_zarrs(tree)
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{path} describes an array in no way that T5X does: {error}") from error
 
 
 def leaves(tree: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -241,4 +244,7 @@ def _zarr(spec: dict[str, Any]) -> Zarr:
     name = {"f4": "float32", "f2": "float16", "f8": "float64", "u2": "uint16"}.get(name, name)
     packed = name == "uint16"
     dtype = np.dtype(ml_dtypes.bfloat16) if packed else _dtype(name)
-    return Zarr(tuple(spec["metadata"]["shape"]), dtype, folder, packed)
+    shape = tuple(spec["metadata"]["shape"])
+    if not all(type(size) is int and 0 <= size < 2**31 for size in shape):
+        raise ValueError(f"the sizes of {folder} are no whole numbers")
+    return Zarr(shape, dtype, folder, packed)

@@ -10,6 +10,7 @@ from typing import Any
 
 from t0 import compat
 from t0.checkpoints import inspect as checkpoint_files
+from t0.checkpoints import operative
 from t0.cli import mesh_flags
 from t0.errors import UserError
 from t0.feeding import checks
@@ -23,15 +24,21 @@ def operative_config(flags: Any) -> list[str]:
     """Returns the operative config that says what the model is; none when one is trained afresh.
 
     Raises:
-      UserError: if there is none beside the checkpoints.
+      UserError: if there is none beside the checkpoints, or it imports a module that neither is
+        known nor named by --module_import, and the user has not named the file either.
     """
     from t0.compat import tf
+
+    from t0.training import config
 
     if flags.mode in (None, "train"):
         return []
     path = os.path.join(_folder(flags), "operative_config.gin")  # noqa: PTH118
     if not tf.io.gfile.exists(path):
         raise UserError(f"{path} not found: --mode={flags.mode} takes the model's sizes from it")
+    if path not in (flags.gin_file or []):
+        folders = ["", *config.search_path(mesh_flags.gin_folders(flags))]
+        operative.check_imports(path, folders=folders, also=flags.module_import)
     return [path]
 
 

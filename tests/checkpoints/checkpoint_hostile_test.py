@@ -1,0 +1,275 @@
+"""What lies beside a checkpoint brings no code into gin, and no value but numbers and words."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+from tiny_checkpoints import V10, V11, model_shape, weights, write_inline, write_mtf
+
+from t0.checkpoints import convert, operative
+from t0.checkpoints.bundle import BundleWriter
+from t0.errors import UserError
+
+INJECTED = "0.1\nimport this"
+NO_RATES = [
+    INJECTED,
+    "0.1",
+    "0.1  # import this",
+    "'",
+    float("nan"),
+    float("inf"),
+    1,
+    1.5,
+    -0.1,
+    10**400,
+    True,
+    [0.1],
+    {"a": 0.1},
+    "%dropout_rate",
+]
+
+
+@pytest.fixture(scope="module")
+def hf_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hostile")
+    convert(write_mtf(folder / "mtf", weights(V11)), folder / "hf", to="hf", progress=False)
+    return folder / "hf"
+
+
+@pytest.fixture
+def changed(hf_folder, tmp_path):
+    """The folder with other values in its config.json."""
+
+    def change(**values):
+        copy = tmp_path / "copy"
+        copy.mkdir()
+        (copy / "model.safetensors").symlink_to(hf_folder / "model.safetensors")
+        config = json.loads((hf_folder / "config.json").read_text())
+        (copy / "config.json").write_text(json.dumps({**config, **values}))
+        return copy
+
+    return change
+
+
+def refused(source, tmp_path, words):
+    with pytest.raises(UserError) as error:
+        convert(source, tmp_path / "out", to="mtf", progress=False)
+    message = str(error.value)
+    assert words in message
+    assert len(message) < 500
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("value", NO_RATES, ids=lambda value: ascii(value)[:20])
+def test_a_dropout_rate_of_hugging_face_is_a_rate(changed, tmp_path, value):
+    refused(changed(dropout_rate=value), tmp_path, "dropout_rate = ")
+
+
+@pytest.mark.parametrize(("value", "read"), [(0, 0.0), (0.05, 0.05), (None, None)])
+def test_rates_are_written(changed, tmp_path, value, read):
+    convert(changed(dropout_rate=value), tmp_path / "out", to="mtf", progress=False)
+    bound = operative.read_operative(tmp_path / "out" / operative.FILE)
+    assert bound.get("dropout_rate") == read
+
+
+@pytest.mark.parametrize("value", [INJECTED, ["relu"], {}, 7, True, None])
+@pytest.mark.parametrize("key", ["feed_forward_proj", "model_type"])
+def test_words_of_hugging_face_are_known(changed, tmp_path, key, value):
+    refused(changed(**{key: value}), tmp_path, key)
+
+
+@pytest.mark.parametrize("value", [INJECTED, "32", True, [32], 10**400, float("nan"), 31])
+@pytest.mark.parametrize("key", ["d_model", "num_layers", "num_decoder_layers", "vocab_size"])
+def test_numbers_of_hugging_face_are_the_tensors(changed, tmp_path, key, value):
+    refused(changed(**{key: value}), tmp_path, f"{key} = ")
+
+
+def test_true_is_not_one(tmp_path):
+    one = weights(model_shape(encoder_layers=1))
+    convert(write_mtf(tmp_path / "mtf", one), tmp_path / "hf", to="hf", progress=False)
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    (tmp_path / "hf" / "config.json").write_text(json.dumps({**config, "num_layers": True}))
+    refused(tmp_path / "hf", tmp_path, "num_layers = True")
+
+
+@pytest.mark.parametrize("metadata", [{"step": 5}, {"step": ["5"]}, "text", {"step": str(2**40)}])
+def test_a_safetensors_step_is_a_step(changed, tmp_path, metadata):
+    folder = changed()
+    rewritten(folder, lambda header: header.update(__metadata__=metadata))
+    refused(folder, tmp_path, "copy")
+
+
+@pytest.mark.parametrize("step", ["²", INJECTED, "-1", "1e3", "0x10"])
+def test_another_word_for_a_step_is_none(changed, tmp_path, step):
+    folder = changed()
+    rewritten(folder, lambda header: header.update(__metadata__={"step": step}))
+    convert(folder, tmp_path / "out", to="mtf", progress=False)
+    assert (tmp_path / "out" / "model.ckpt-0.index").is_file()
+
+
+@pytest.mark.parametrize("size", [True, 32.0, "32", [32], 2**70, -32, None])
+def test_safetensors_sizes_are_numbers(changed, tmp_path, size):
+    folder = changed()
+    norm = "encoder.final_layer_norm.weight"
+    rewritten(folder, lambda header: header[norm].update(shape=[size]))
+    refused(folder, tmp_path, "model.safetensors")
+
+
+def rewritten(folder, change):
+    """Changes the header of the folder's safetensors file, its tensors left as they are."""
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    change(header)
+    text = json.dumps(header).encode()
+    path.unlink()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
+
+
+@pytest.mark.parametrize("value", ["1e999", "2", "True", "'0.1'", "[0.1]", "-1", '"""\nx"""'])
+def test_a_rate_of_an_operative_config_is_a_rate(tmp_path, value):
+    source = write_mtf(tmp_path / "mtf", weights(V11))
+    (source / operative.FILE).write_text(f"dropout_rate = {value}\n")
+    if "\n" in value:  # no literal on one line: as if it were not there
+        convert(source, tmp_path / "out", to="hf", progress=False)
+    else:
+        refused(source, tmp_path, "dropout_rate = ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "DenseReluDense.activation = [['gelu'], 'linear']",
+        "DenseReluDense.activation = []",
+        "DenseReluDense.activation = {}",
+        "DenseReluDense.activation = 7",
+        "SelfAttention.num_heads = True",
+        "Unitransformer.shared_embedding_and_softmax_weights = 0",
+        "SelfAttention.num_heads = '2'",
+    ],
+)
+def test_an_operative_config_that_is_none_of_the_models(tmp_path, line):
+    source = write_mtf(tmp_path / "mtf", weights(V11))
+    (source / operative.FILE).write_text(line + "\n")
+    refused(source, tmp_path, line.split(" =")[0])
+
+
+@pytest.mark.parametrize(
+    "text", ["a = {[]: 1}", "a = " + "[" * 5000, "a = " + "-" * 100_000 + "1", "a = " + "9" * 9000]
+)
+def test_an_operative_config_that_python_cannot_read(tmp_path, text):
+    source = write_mtf(tmp_path / "mtf", weights(V11))
+    (source / operative.FILE).write_text(text)
+    convert(source, tmp_path / "out", to="hf", progress=False)
+
+
+def test_an_operative_config_without_end(tmp_path):
+    source = write_mtf(tmp_path / "mtf", weights(V11))
+    (source / operative.FILE).write_text("#" * (1 << 21))
+    refused(source, tmp_path, "no operative config")
+
+
+@pytest.mark.parametrize("step", [-1, 2**40, float("nan"), INJECTED, True, [1], None])
+def test_a_step_of_t5x_is_a_step(tmp_path, step):
+    folder = write_inline(tmp_path / "checkpoint_1", {"state/step": step, "target/x": np.ones(2)})
+    refused(folder, tmp_path, "step")
+
+
+@pytest.mark.parametrize("version", ["2", [3], 1])
+def test_a_version_of_t5x_is_a_number(tmp_path, version):
+    folder = write_inline(tmp_path / "checkpoint_1", {"target/x": np.ones(2)}, version=version)
+    refused(folder, tmp_path, "version")
+
+
+@pytest.mark.parametrize("step", [np.asarray(-1), np.asarray([1, 2]), np.asarray(1.5)])
+def test_a_step_of_mesh_tensorflow_is_a_step(tmp_path, step):
+    writer = BundleWriter(tmp_path / "model.ckpt-1")
+    for name, array in {**weights(V10), "global_step": step}.items():
+        writer.add(name, array)
+    writer.finish()
+    refused(tmp_path / "model.ckpt-1", tmp_path, "step")
+
+
+def test_a_folders_name_ends_no_comment(changed, tmp_path):
+    source = tmp_path / "model\nimport this\r#"
+    changed().rename(source)
+    convert(source, tmp_path / "out", to="mtf", progress=False)
+    text = (tmp_path / "out" / operative.FILE).read_text()
+    assert "\nimport" not in text
+    assert "\r" not in text
+
+
+@pytest.mark.parametrize(
+    ("what", "value"),
+    [("source", "x\nimport this"), ("source", "x\nrun.mode = 'train'"), ("master_dtype", [object])],
+)
+def test_what_is_written_is_read_back(tmp_path, what, value):
+    known = {"activation": "gelu", "dropout_rate": 0.1, "master_dtype": "float32", "source": "x"}
+    path = tmp_path / operative.FILE
+    operative.write_operative(path, V11, legacy_norms=True, **known)
+    path.unlink()
+    with pytest.raises(UserError):
+        operative.write_operative(path, V11, legacy_norms=True, **{**known, what: value})
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import os",
+        "import this as that",
+        "from os import path",
+        "import t5x_evil",
+        "import mesh_tensorflow_evil.transformer",
+        "from __gin__ import dynamic_registration",
+        "a = 1\n\\\nimport os",
+        "include 'other.gin'",
+        "include 'middle.gin'",
+    ],
+)
+def test_imports_beside_a_checkpoint_are_refused(tmp_path, text):
+    (tmp_path / "other.gin").write_text("import os\n")
+    (tmp_path / "middle.gin").write_text("include 'other.gin'\ninclude 'middle.gin'\n")
+    path = tmp_path / operative.FILE
+    path.write_text(f"d_model = 4\n{text}\n")
+    with pytest.raises(UserError, match="--module_import="):
+        operative.check_imports(str(path), folders=["", str(tmp_path)])
+
+
+def test_imports_that_are_known(tmp_path):
+    path = tmp_path / operative.FILE
+    path.write_text(
+        "import mesh_tensorflow.transformer.utils\nimport t5.models.mesh_transformer\n"
+        "import t0.training.loop\nimport seqio\nimport my_tasks.all\n"
+        "run.mode = @t5.models.anything()\nx = %y\na/b.c = [1, 'import os']\n# import os\n"
+    )
+    operative.check_imports(str(path), folders=[""], also=["my_tasks", ""])
+    with pytest.raises(UserError, match="line 5, imports my_tasks.all"):
+        operative.check_imports(str(path), folders=[""])
+
+
+def test_a_file_that_is_no_gin(tmp_path):
+    path = tmp_path / operative.FILE
+    path.write_text("import os; x\n" * 3)
+    with pytest.raises(UserError, match="no gin file"):
+        operative.check_imports(str(path), folders=[""])
+
+
+@pytest.mark.parametrize("mode", ["finetune", "eval", "predict", "score", "export_predict"])
+def test_the_model_api_checks_the_file_that_it_finds(tmp_path, mode):
+    from t0.cli import model_api
+
+    path = tmp_path / operative.FILE
+    path.write_text("import os\n")
+    flags = {"mode": mode, "model_dir": "elsewhere", "pretrained_model_dir": "elsewhere"}
+    flags["pretrained_model_dir" if mode == "finetune" else "model_dir"] = str(tmp_path)
+    more = {"gin_file": [], "module_import": [], "gin_location_prefix": [], "gin_search_paths": []}
+    given = types.SimpleNamespace(**flags, **more)
+    with pytest.raises(UserError, match="imports os"):
+        model_api.operative_config(given)
+    given.module_import = ["os"]
+    assert model_api.operative_config(given) == [str(path)]
+    given.module_import, given.gin_file = [], [str(path)]
+    assert model_api.operative_config(given) == [str(path)]
