@@ -19,9 +19,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gin import config as gin_config
-from gin import config_parser
-
 from t0.checkpoints.shape import ModelShape, shown
 from t0.checkpoints.source import checked_rate
 from t0.errors import UserError
@@ -160,6 +157,8 @@ def check_imports(path: str, *, folders: Sequence[str], also: Iterable[str] = ()
       UserError: for any other module, and for dynamic registration, with which a gin file calls
         whatever a known module holds.
     """
+    from t0.compat import gin_parser
+
     known = (*KNOWN_PACKAGES, *filter(None, also))
     todo, seen = [str(path)], set()
     while todo:
@@ -168,9 +167,9 @@ def check_imports(path: str, *, folders: Sequence[str], also: Iterable[str] = ()
             continue
         seen.add(name)
         for statement in statements(_read_as_gin(name, folders), name):
-            if isinstance(statement, config_parser.IncludeStatement):
+            if isinstance(statement, gin_parser.IncludeStatement):
                 todo.append(statement.filename)
-            if not isinstance(statement, config_parser.ImportStatement):
+            if not isinstance(statement, gin_parser.ImportStatement):
                 continue
             module = statement.module
             if not any(module == package or module.startswith(f"{package}.") for package in known):
@@ -191,14 +190,16 @@ def statements(text: str, name: str) -> list[Any]:
     Raises:
       UserError: if it is no gin file.
     """
+    from t0.compat import gin_parser
+
     try:
-        return list(config_parser.ConfigParser(text, _Unresolved()))
+        return list(gin_parser.ConfigParser(text, _Unresolved()))
     except _UNREADABLE as error:
         raise UserError(f"{name} is no gin file: {shown(str(error))}") from error
 
 
-class _Unresolved(config_parser.ParserDelegate):
-    """Leaves references and macros as they are written."""
+class _Unresolved:
+    """Leaves references and macros as they are written; gin calls it by these two names."""
 
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Any:
         return "@", scoped_configurable_name, evaluate
@@ -209,6 +210,8 @@ class _Unresolved(config_parser.ParserDelegate):
 
 def _read_as_gin(name: str, folders: Sequence[str]) -> str:
     """Returns the text of the file that gin takes for a name: the first in the folders."""
+    from t0.compat import gin_config
+
     for folder in folders if not name.startswith("/") else ("",):
         path = os.path.join(folder, name)  # noqa: PTH118 (as gin does; gs:// paths)
         for reader, exists in gin_config._FILE_READERS:
@@ -221,6 +224,8 @@ def _read_as_gin(name: str, folders: Sequence[str]) -> str:
 
 def _check_written(text: str, include: str, bindings: dict[str, Any]) -> None:
     """Checks that gin reads what was meant: the include, and each binding as it is, no more."""
+    from t0.compat import gin_parser
+
     found = statements(text, "the gin file to write")
     read = [
         (
@@ -228,9 +233,9 @@ def _check_written(text: str, include: str, bindings: dict[str, Any]) -> None:
             s.value,
         )
         for s in found
-        if isinstance(s, config_parser.BindingStatement)
+        if isinstance(s, gin_parser.BindingStatement)
     ]
-    others = [s.filename for s in found if isinstance(s, config_parser.IncludeStatement)]
+    others = [s.filename for s in found if isinstance(s, gin_parser.IncludeStatement)]
     meant = [(name, repr(value)) for name, value in bindings.items()]
     known = [type(value) in _LITERALS for value in bindings.values()]
     if (

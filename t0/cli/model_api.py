@@ -28,7 +28,6 @@ def operative_config(flags: Any) -> list[str]:
         known nor named by --module_import, and the user has not named the file either.
     """
     from t0.compat import tf
-
     from t0.training import config
 
     if flags.mode in (None, "train"):
