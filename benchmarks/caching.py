@@ -110,7 +110,9 @@ def texts(data_dir):
     sources.set_data_dirs(data_dir)
     inputs, targets = [], {}
     for dataset, subset, wanted in (("super_glue", "rte", None), ("hellaswag", None, "how_ends")):
-        for template in read_template_file(template_file_path(dataset, subset)).templates:
+        for template in read_template_file(
+            template_file_path(dataset, subset), published=True
+        ).templates:
             if wanted not in (None, template.name):
                 continue
             prompt = CompiledTemplate(template)

@@ -40,7 +40,7 @@ class Entry:
 def _templates(dataset: Dataset) -> tuple[Template, ...]:
     path = template_file_path(dataset.name, dataset.subset)
     # jigsaw_toxicity_pred stands in the table without any template in promptsource.
-    return read_template_file(path).templates if path.exists() else ()
+    return read_template_file(path, published=True).templates if path.exists() else ()
 
 
 def _catalogue_entries(dataset: Dataset) -> Iterator[Entry]:

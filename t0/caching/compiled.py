@@ -38,7 +38,7 @@ from t0.tasks.build import expand_choices
 from t0.tasks.vocabulary import SharedVocabulary
 
 # Raise it when records come out otherwise: parts of before are not taken over then.
-FORMAT = 1
+FORMAT = 2
 MIN_ROWS, MAX_ROWS, RANGES = 500, 50_000, 64
 _TOKENISED = (seqio.preprocessors.tokenize, seqio.preprocessors.append_eos)
 

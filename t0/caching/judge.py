@@ -4,19 +4,21 @@
     verdict.message    # "60 of 100 rows gave no example ..., the first is row 3": it may not
     verdict.notes      # for the summary: what is known and no fault
 
-Not published are: nothing at all, more dropped rows than allowed, and withheld labels in a task of
-rank evaluation, where a score against them would mean nothing. `known.csv` says where that is known
-and right.
+Not published are: nothing at all, more dropped rows than allowed, targets that are all
+`<NO LABEL>`, and in a task of rank evaluation withheld labels and choices that never contain the
+target, where a score would mean nothing. `known.csv` says where that is known and right.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t0.caching.known import DROPS, HIDES, Behaviour
+from t0.caching.known import DROPS, HIDES, MISMATCHES, Behaviour
 from t0.caching.merge import Target, counted
-from t0.caching.ranges import HIDDEN, NOTHING
+from t0.caching.ranges import HIDDEN, NO_CHOICE, NOTHING, UNLABELLED
 from t0.caching.unit import Options
+from t0.prompts import NO_LABEL
 
 # Of a source that does not count its rows; one that has none says so.
 _NOTHING = (
@@ -43,7 +45,14 @@ def judge(target: Target, infos: Sequence[Mapping[str, Any]], options: Options) 
     records = sum(info["records"] for info in infos)
     if "rows" not in counts:
         return Verdict() if records else Verdict(_NOTHING)
-    return _verdict(counts, first, records, target, options)
+    verdict = _verdict(counts, first, records, target, options)
+    if verdict.message or verdict.empty:
+        return verdict
+    labels = Counter()
+    for info in infos:
+        labels.update(info.get("labels", {}))
+    labelled = counts["rows"] - counts.get(NOTHING, 0) - counts.get(HIDDEN, 0)
+    return _judged_by_labels(verdict, labels, labelled, first, target, options)
 
 
 def _verdict(
@@ -83,6 +92,35 @@ def _verdict(
         if hides:
             notes.append(f"known: {hides.reason}")
     return Verdict(notes=tuple(notes))
+
+
+def _judged_by_labels(
+    verdict: Verdict,
+    labels: Mapping[str, int],
+    labelled: int,
+    first: Mapping[str, int],
+    target: Target,
+    options: Options,
+) -> Verdict:
+    """Refuses a split none of whose `labelled` rows has a target, or one among its choices."""
+    if not labelled or options.allow_hidden_labels or _known(target, HIDES):
+        return verdict
+    if labels.get(UNLABELLED) == labelled:
+        return Verdict(
+            f"the target of all {labelled:,} rows is {NO_LABEL}, from row {first[UNLABELLED]} on: "
+            f"template '{target.template}' prints nothing behind '|||'. Is the column of the "
+            "label empty or withheld, or does the template not expect its values? Mend the template"
+            " or the data, leave the split out (--splits=...), or keep it: --allow_hidden_labels"
+        )
+    if not target.output.choices or labels.get(NO_CHOICE) != labelled:
+        return verdict
+    if known := _known(target, MISMATCHES):
+        return dataclasses.replace(verdict, notes=(*verdict.notes, f"known: {known.reason}"))
+    return Verdict(
+        f"the target of none of {labelled:,} rows is among its answer choices, from row "
+        f"{first[NO_CHOICE]} on: nothing can be scored. Does template '{target.template}' spell "
+        "its targets as its choices (case, spaces, 1.0 for 1)? Mend it, or leave the task out"
+    )
 
 
 def _known(target: Target, kind: str) -> Behaviour | None:

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import importlib.resources
 
-DROPS, HIDES = "drops", "hides"
+DROPS, HIDES, MISMATCHES = "drops", "hides", "mismatches"
 _ALL = "*"
 
 
@@ -21,7 +21,8 @@ class Behaviour:
     """A row of the table, as it concerns one split of a task.
 
     Attributes:
-      kind: DROPS (the template renders nothing for some rows) or HIDES (labels are withheld).
+      kind: DROPS (the template renders nothing for some rows), HIDES (labels are withheld) or
+        MISMATCHES (the template's answer choices never contain its target).
       reason: why that is right.
       rows: rows of the split in 2021, None if not recorded.
       kept: examples of the split in P3, None if not recorded.

@@ -37,6 +37,8 @@ from t0.prompts import NO_LABEL, CompiledTemplate, Example, Template
 ROWS_AT_ONCE = 256
 MEMO_ENTRIES = 20_000
 NOTHING, HIDDEN, WRONG = "rendered nothing", "hidden label", "no one correct choice"
+# Told apart from what is counted for the user, for `judge`.
+UNLABELLED, NO_CHOICE = "no label", "target is no choice"
 
 _WEIGHT = records.float_entry("weight", 1.0)
 _CORRECT = [records.ints_entry("is_correct", [value]) for value in (0, 1)]
@@ -170,11 +172,13 @@ class _Sink:
         self._longest = {"inputs": 0, "targets": 0}
         self._over = {"inputs": 0, "targets": 0}
         self._counts: dict[str, int] = {}
+        self._labels: dict[str, int] = {}
         self._first: dict[str, int] = {}
 
     def count(self, what: str, index: int) -> None:
         """Counts something about row `index`; the first such row is remembered."""
-        self._counts[what] = self._counts.get(what, 0) + 1
+        counts = self._labels if what in (UNLABELLED, NO_CHOICE) else self._counts
+        counts[what] = counts.get(what, 0) + 1
         self._first.setdefault(what, index)
 
     def add(
@@ -197,6 +201,8 @@ class _Sink:
         ):
             if hide and hidden:
                 self.count(HIDDEN, index)
+            elif text == NO_LABEL:
+                self.count(UNLABELLED, index)
             target_entries, target_size = targets[text, eos]
             entries = inputs_entries + target_entries
             if self.output.answer_choices:
@@ -219,8 +225,12 @@ class _Sink:
                 target = NO_LABEL
             else:
                 target = ex.targets
+                if target == NO_LABEL:
+                    self.count(UNLABELLED, index)
                 if choices.count(target) != 1:
                     self.count(WRONG, index)
+                    if target not in choices:
+                        self.count(NO_CHOICE, index)
             # As if no row before this range was dropped; `merge` puts that right.
             row, sizes = self._start + self._kept, []
             for number, choice in enumerate(choices):
@@ -256,6 +266,7 @@ class _Sink:
                 "rows": stop - self._start,
                 "kept": self._kept,
                 "counts": self._counts,
+                "labels": self._labels,
                 "first": self._first,
                 "tokens": self._tokens,
                 "max_tokens": self._longest,

@@ -36,7 +36,8 @@ class Options:
       preserve_random_access: for arrayrecord: groups of one record.
       max_dropped_share: a split fails that loses a larger share of its rows, 0 to 1, unless it is
         known to (`t0.caching.known`).
-      allow_hidden_labels: keep rows with withheld labels in the tasks of rank evaluation.
+      allow_hidden_labels: keep rows with withheld labels in the tasks of rank evaluation, and
+        splits of which no row has a label.
     """
 
     min_shards: int | None = None

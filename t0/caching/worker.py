@@ -136,7 +136,9 @@ def _counts(task: seqio.Task, job: ShardRun, made: int) -> dict[str, Any]:
         # Only a source of one shard counts, or the counts would be those of several jobs.
         told = {what: int(n) for what, n in counted.items() if n and what != "rows"}
         first = getattr(task.source, "first", {}).get(split, {})
-        return {"rows": int(counted["rows"]), "counts": told, "first": dict(first)}
+        labels = dict(getattr(task.source, "labels", {}).get(split, {}))
+        rows = int(counted["rows"])
+        return {"rows": rows, "counts": told, "labels": labels, "first": dict(first)}
     empty = not made and not any(
         examples.has_rows(task, split, shard, of=job.shards) for shard in range(job.start, job.stop)
     )

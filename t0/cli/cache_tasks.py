@@ -41,7 +41,7 @@ _TABLE = (
     ("list", "splits", None, "Splits to cache; default: all that a task has."),
     ("boolean", "skip_absent_splits", False, "Leave out splits whose data is absent, and say so."),
     ("float", "max_dropped_share", 0.1, "A split fails that loses more of its rows, unknown why."),
-    ("boolean", "allow_hidden_labels", False, "Keep rows with withheld labels in *_score_eval."),
+    ("boolean", "allow_hidden_labels", False, "Keep rows and splits without labels."),
 )  # fmt: skip
 
 

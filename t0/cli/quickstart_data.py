@@ -153,7 +153,9 @@ def _prompted_text(data: Path) -> Iterator[str]:
 
     set_data_dirs(data)
     for _, _, dataset, subset, _ in COPIES:
-        templates = read_template_file(template_file_path(dataset, subset)).templates
+        templates = read_template_file(
+            template_file_path(dataset, subset), published=True
+        ).templates
         prompts = itertools.cycle([CompiledTemplate(template) for template in templates])
         rows = open_split(dataset, subset, "validation").rows()
         for index, (row, prompt) in enumerate(zip(rows, prompts, strict=False)):

@@ -7,6 +7,7 @@ Knows no dataset and no TensorFlow.
     prompt.example({"premise": "It rains.", "hypothesis": "It is wet.", "label": 0})
 """
 
+from t0.prompts.environment import is_missing, whole_number
 from t0.prompts.promptsource_data import PROMPTSOURCE_VERSION, template_file_path, templates_root
 from t0.prompts.render import NO_LABEL, CompiledTemplate, Example, remove_hyphens
 from t0.prompts.templates import Template, TemplateFile, read_template_file
@@ -18,8 +19,10 @@ __all__ = [
     "Example",
     "Template",
     "TemplateFile",
+    "is_missing",
     "read_template_file",
     "remove_hyphens",
     "template_file_path",
     "templates_root",
+    "whole_number",
 ]

@@ -14,6 +14,9 @@ Where promptsource and this differ:
   body from left to right, only in branches that are taken; `choices` and `apply` of one row agree.
   Promptsource draws while it compiles where the sequence is a constant, and anew in each call.
 * Errors are UserErrors that name the template and the row.
+* In templates of the user's own a label `1.0` or `"1"` is the integer 1 where it picks a choice,
+  and one that picks none is an error (`t0.prompts.environment.read_labels`).
+* A column of bytes is an error, where promptsource prints `b'...'`.
 
 Assumes that a row is a mapping with text keys. A template is free to change lists inside the row
 (`{{ words.append("x") }}`), as in promptsource.
@@ -34,6 +37,7 @@ from t0.prompts.environment import (
     build,
     columns_read,
     draws_at_random,
+    read_labels,
     reads_names,
 )
 from t0.prompts.templates import Template
@@ -198,6 +202,8 @@ class CompiledTemplate:
             tree = ENVIRONMENT.parse(self._source(field))
             is_random = draws_at_random(tree)
             is_constant = not is_random and not reads_names(tree)
+            if not self.template.published:
+                read_labels(tree)
             return _Program(build(tree), is_random, is_constant)
         except jinja2.TemplateSyntaxError as error:
             raise self._syntax_error(field, error) from error
@@ -230,9 +236,20 @@ class CompiledTemplate:
             name: value.replace(_SEPARATOR, _PIPE_PROTECTOR) if isinstance(value, str) else value
             for name, value in row.items()
         }
+        if bytes in map(type, variables.values()):
+            self._refuse_bytes(variables)
         if self.is_random:
             variables[STREAM] = random.Random(f"{self.seed_name}\0{row_index}")
         return variables
+
+    def _refuse_bytes(self, variables: dict[str, Any]) -> None:
+        for name in sorted(self.columns):
+            value = variables.get(name)
+            if isinstance(value, bytes):
+                raise UserError(
+                    f"column '{name}' holds bytes that are no text in UTF-8: {value[:40]!r}; write "
+                    "the column as text"
+                )
 
     def _choice_list(self, variables: dict[str, Any]) -> list[str] | None:
         if self._choices is None:

@@ -46,6 +46,8 @@ class Template:
         metrics: names of metrics as promptsource spells them, for instance `Accuracy`.
         id: promptsource's identifier, a UUID.
         where: `file:line` that it was read from, for messages; no part of its identity.
+        published: whether it is one of promptsource's own, which print what promptsource prints,
+            also for a label that picks no choice. No part of its identity.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Template:
     metrics: tuple[str, ...]
     id: str
     where: str = field(default="", compare=False)
+    published: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -138,8 +141,11 @@ _Loader.add_constructor(
 )
 
 
-def read_template_file(path: str | Path) -> TemplateFile:
+def read_template_file(path: str | Path, *, published: bool = False) -> TemplateFile:
     """Reads a file of templates in promptsource's format.
+
+    Args:
+        published: the file is one of promptsource's own; see `Template`.
 
     Raises:
         UserError: the file is absent or unreadable, is no YAML, has a tag or key that promptsource
@@ -153,7 +159,8 @@ def read_template_file(path: str | Path) -> TemplateFile:
             f"got {_describe(content)}."
         )
     _check(content, _FILE_KEYS, str(path))
-    templates = [_template(path, key, entry) for key, entry in content["templates"].items()]
+    entries = content["templates"].items()
+    templates = [_template(path, key, entry, published) for key, entry in entries]
     by_name: dict[str, Template] = {}
     for template in templates:
         first = by_name.setdefault(template.name, template)
@@ -186,7 +193,7 @@ def _read_yaml(path: Path) -> Any:
         raise UserError(f"{where}: not a template file: {problem}.") from error
 
 
-def _template(path: Path, key: object, entry: object) -> Template:
+def _template(path: Path, key: object, entry: object, published: bool) -> Template:
     if not isinstance(entry, _Tagged):
         raise UserError(
             f"{path}: the entry '{key}' is {_describe(entry)}, not a template: write "
@@ -213,6 +220,7 @@ def _template(path: Path, key: object, entry: object) -> Template:
         metrics=metrics,
         id=fields.get("id", str(key)),
         where=where,
+        published=published,
     )
 
 

@@ -104,9 +104,13 @@ class Csv:
                 column = self._column_of(error)
                 if column is None:
                     raise
-                if column in fixed or types[column] not in _WIDER:
+                if column in fixed and pa.types.is_integer(types[column]):
+                    # A copy may spell them 1.0; `t0.sources.values` makes integers of them.
+                    types[column] = pa.float64()
+                elif column in fixed or types[column] not in _WIDER:
                     raise UserError(f"{self.path}: column '{column}': {error}.") from error
-                types[column] = _WIDER[types[column]]
+                else:
+                    types[column] = _WIDER[types[column]]
                 empty.discard(column)
 
     def _growing(self, ask: Callable[[int], _T]) -> _T:

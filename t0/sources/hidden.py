@@ -11,11 +11,13 @@ last choice without a word (the original scored those rows).
 from collections.abc import Callable
 from typing import Any
 
-WITHHELD = (-1, "-1", "", None)
+from t0.prompts import is_missing
+
+WITHHELD = (-1, "-1", "-1.0", "", None)
 
 
 def _withheld(value: object) -> bool:
-    return not isinstance(value, list | dict) and value in WITHHELD
+    return not isinstance(value, list | dict) and (value in WITHHELD or is_missing(value))
 
 
 def _no_text(value: Any) -> bool:  # noqa: ANN401

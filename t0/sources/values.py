@@ -3,15 +3,19 @@
     convert = converter({"names": ["no", "yes"], "_type": "ClassLabel"})
     convert("yes"), convert(1), convert("1"), convert(-1)   # (1, 1, 1, -1)
 
-Class labels are integers (-1: withheld); a sequence of records is one dict of lists, as in rows of
-the `datasets` library; a nested value that a text file had to spell out is JSON. Everything else
-stays as the file has it. Columns that need nothing of this have no converter.
+Class labels are integers (-1: withheld), and so are columns of integers, whether a copy spells them
+1, 1.0 or "1"; a number in a column of text is text again; NaN, as pandas writes what is missing, is
+None in all of these. A sequence of records is one dict of lists, as in rows of the `datasets`
+library; a nested value that a text file had to spell out is JSON. Everything else stays as the file
+has it. Columns that need nothing of this have no converter.
 """
 
 import functools
 import json
 from collections.abc import Callable
 from typing import Any
+
+from t0.prompts import is_missing, whole_number
 
 Converter = Callable[[Any], Any]
 
@@ -21,8 +25,13 @@ def converter(feature: Any) -> Converter | None:  # noqa: ANN401
 
     The function raises ValueError, with a text for the user, on a value that does not fit.
     """
-    if _kind(feature) == "ClassLabel":
+    kind = _kind(feature)
+    if kind == "ClassLabel":
         return functools.partial(_class_label, names=tuple(feature["names"]))
+    if kind == "Value":
+        if feature["dtype"] == "string":
+            return _text
+        return _integer if "int" in feature["dtype"] else None
     inner = _nested(feature)
     return functools.partial(_parsed, convert=inner) if inner else None
 
@@ -55,19 +64,32 @@ def _nested(feature: Any) -> Converter | None:  # noqa: ANN401
 
 
 def _class_label(value: Any, *, names: tuple[str, ...]) -> int | None:  # noqa: ANN401
-    if value is None or value == "":
+    if is_missing(value):
         return None
     # A name first: where the names are "0" and "1" both readings agree. str(True) is boolq's name.
     if isinstance(value, str | bool) and str(value) in names:
         return names.index(str(value))
-    try:
-        number = int(value)
-    except (TypeError, ValueError):
-        number = None
-    if number is None or number != float(value) or not -1 <= number < len(names):
+    number = whole_number(value)
+    if number is None or not -1 <= number < len(names):
         listed = ", ".join(f"{i}={name}" for i, name in enumerate(names[:60]))
         raise ValueError(f"{value!r} is no class label; labels are {listed} (-1: withheld)")
     return number
+
+
+def _integer(value: Any) -> int | None:  # noqa: ANN401
+    if type(value) is int or is_missing(value):
+        return value if type(value) is int else None
+    number = whole_number(value)
+    if number is None:
+        raise ValueError(f"{value!r} is no whole number")
+    return number
+
+
+def _text(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        number = whole_number(value)
+        return None if is_missing(value) else str(value if number is None else number)
+    return value
 
 
 def _parsed(value: Any, *, convert: Converter) -> Any:  # noqa: ANN401

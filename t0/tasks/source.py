@@ -5,7 +5,8 @@ Each row becomes a record of strings:
     {"inputs": "... Does this imply ...?", "targets": "Yes", "answer_choices": ["Yes", "No"]}
 
 (`answer_choices` only where the template has them). The rows that a template drops are counted in
-`report`, and the first of each kind in `first`, so that a cache can say what it left out.
+`report`, and the first of each kind in `first`, so that a cache can say what it left out; `labels`
+counts the rows without a label, and those whose target is none of their answer choices.
 """
 
 import collections
@@ -15,8 +16,15 @@ from typing import Any
 
 from t0.compat import seqio, tf
 from t0.errors import UserError, remembered
-from t0.prompts import NO_LABEL, CompiledTemplate, Template
+from t0.prompts import NO_LABEL, CompiledTemplate, Example, Template
 from t0.sources import SplitRows, hidden_label, open_split
+
+
+def _label_faults(example: Example) -> Iterator[str]:
+    if example.targets == NO_LABEL:
+        yield "no label"
+    if example.choices is not None and example.targets not in example.choices:
+        yield "target is no choice"
 
 
 class PromptedSource(seqio.DataSource):
@@ -50,6 +58,7 @@ class PromptedSource(seqio.DataSource):
         self.split_mapping = dict(split_mapping)
         self.hide_labels = hide_labels
         self.report: dict[str, collections.Counter] = {}
+        self.labels: dict[str, collections.Counter] = {}
         self.first: dict[str, dict[str, int]] = {}
         self._num_rows = num_rows
         self.seed_name = seed_name
@@ -109,6 +118,7 @@ class PromptedSource(seqio.DataSource):
         """Yields the rendered records of `split` as strings, counting what is dropped."""
         rows = self.open(split)
         counts = self.report[split] = collections.Counter(rows=0)
+        labels = self.labels[split] = collections.Counter()
         first = self.first[split] = {}
         with_choices = self.template.answer_choices is not None
         for index, row in enumerate(rows.rows()):
@@ -122,6 +132,10 @@ class PromptedSource(seqio.DataSource):
             counts["hidden label"] += hidden
             if hidden:
                 first.setdefault("hidden label", index)
+            else:
+                for what in _label_faults(example):
+                    labels[what] += 1
+                    first.setdefault(what, index)
             record = {
                 "inputs": example.inputs,
                 "targets": NO_LABEL if hidden else example.targets,

@@ -2,13 +2,17 @@
 
 import io
 import json
+import math
 import re
+from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from rich.console import Console
 
 from t0.caching import judge, known, merge, ranges
-from t0.caching.known import DROPS, HIDES, Behaviour
+from t0.caching.known import DROPS, HIDES, MISMATCHES, Behaviour
 from t0.caching.unit import Options, Unit
 from t0.errors import UserError
 
@@ -30,6 +34,12 @@ def info(rows=100, records=100, start=0, **counts):
         "counts": named,
         "first": dict.fromkeys(named, start + 7),
     }
+
+
+def labels(rows=100, start=0, **counts):
+    told = info(rows, rows, start)
+    named = {name.replace("_", " "): count for name, count in counts.items()}
+    return {**told, "labels": named, "first": dict.fromkeys(named, start + 7)}
 
 
 @pytest.mark.parametrize(
@@ -64,6 +74,28 @@ def info(rows=100, records=100, start=0, **counts):
         ),
         ([info(hidden_label=5)], (), {"allow_hidden_labels": True}, ""),
         ([info(hidden_label=5)], (Behaviour(HIDES, "withheld"),), {}, ""),
+        ([labels(no_label=99)], (), {}, ""),
+        ([labels(no_label=100)], (), {"allow_hidden_labels": True}, ""),
+        ([labels(no_label=100)], (Behaviour(HIDES, "withheld"),), {}, ""),
+        (
+            [labels(no_label=100, target_is_no_choice=100), labels(start=100, no_label=100)],
+            (Behaviour(MISMATCHES, "spelled otherwise"),),
+            {},
+            "the target of all 200 rows is <NO LABEL>, from row 7 on: template 'my template' "
+            "prints nothing behind '|||'. Is the column of the label empty or withheld, or does "
+            "the template not expect its values? Mend the template or the data, leave the split "
+            "out (--splits=...), or keep it: --allow_hidden_labels",
+        ),
+        ([labels(target_is_no_choice=99)], (), {}, ""),
+        ([labels(target_is_no_choice=100)], (Behaviour(MISMATCHES, "so"),), {}, ""),
+        (
+            [labels(target_is_no_choice=100)],
+            (),
+            {},
+            "the target of none of 100 rows is among its answer choices, from row 7 on: nothing "
+            "can be scored. Does template 'my template' spell its targets as its choices (case, "
+            "spaces, 1.0 for 1)? Mend it, or leave the task out",
+        ),
     ],
 )
 def test_verdicts(infos, behaviours, options, told):
@@ -95,12 +127,23 @@ def test_what_is_known_is_noted():
     assert not verdict.message
 
 
+def test_a_template_whose_choices_never_fit_is_noted_where_that_is_known():
+    verdict = judge.judge(
+        target(Behaviour(MISMATCHES, "so")), [labels(target_is_no_choice=100)], Options()
+    )
+    assert verdict.notes == ("known: so",)
+    plain = judge.judge(target(choices=False), [labels(target_is_no_choice=100)], Options())
+    assert plain == judge.Verdict()
+
+
 def test_the_table_of_known_behaviour():
     (row,) = known.behaviours("glue", "mrpc", "train", "generate_paraphrase")
     assert (row.kind, row.rows, row.kept) == (DROPS, 3668, 2474)
     assert known.behaviours("glue", "mrpc", "train", "same thing") == ()
     (row,) = known.behaviours("super_glue", "rte", "test", "should assume")
     assert row.kind == HIDES
+    (row,) = known.behaviours("imdb", None, "test", "Negation template for positive and negative")
+    assert row.kind == MISMATCHES
     assert known.behaviours("my_data", None, "test", "should assume") == ()
     assert all(row["reason"] for row in known._table())
 
@@ -118,6 +161,8 @@ def test_every_known_row_names_a_template_of_the_catalogue(clean_registries):
             for name in row["templates"].split("|"):
                 place = (row["dataset"], row["subset"], row["split"], name)
                 assert have[place] == int(row["rows"]), place
+        elif row["kind"] == MISMATCHES:
+            assert (row["dataset"], row["subset"], "test", row["templates"]) in have
 
 
 def test_faults_stop_their_task_and_are_named(with_data, cache_here, tmp_path):
@@ -133,6 +178,105 @@ def test_faults_stop_their_task_and_are_named(with_data, cache_here, tmp_path):
     assert "weather_plain_hidden_score_eval split 'test': the label of 12 of 12 rows" in told
     # Training on withheld labels is the plain task's own business.
     assert sorted(p.name for p in tmp_path.iterdir()) == ["weather_open", "weather_plain_hidden"]
+
+
+LABELS = {
+    "integers.jsonl": [0, 1, 1, 0],
+    "floats.jsonl": [0.0, 1.0, 1.0, 0.0],
+    "texts.jsonl": ["0", "1", "1.0", "0"],
+    "floats.csv": [0.0, 1.0, 1.0, 0.0],
+    "floats.parquet": [0.0, 1.0, 1.0, 0.0],
+    "bytes.parquet": [b"0", b"1", b"1", b"0"],
+}
+WRONG = {
+    "outside.jsonl": (2, "column 'label' is 2, which picks none of the 2 choices"),
+    "half.csv": (0.5, "column 'label' is 0.5, which picks none"),
+    "words.jsonl": ("yes", "column 'label' is 'yes', which picks none"),
+    "bytes.parquet": (b"\xff", r"column 'label' holds bytes that are no text"),
+}
+
+
+def _write(path, labels):
+    rows = [{"text": f"text {i}", "label": label} for i, label in enumerate(labels)]
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif path.suffix == ".csv":
+        path.write_text("text,label\n" + "".join(f"{r['text']},{r['label']}\n" for r in rows))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def cache_labels(prompted, with_data, cache_here, tmp_path, clean_registries, monkeypatch):
+    """Caches the two tasks of a template over data of one's own; returns their files' bytes."""
+    import seqio
+
+    from t0.tasks import PromptedTask, task_definitions
+
+    def run(name, labels, *, jinja="Wet? {{text}} ||| {{answer_choices[label]}}", engine="ranges"):
+        task_name = f"{name.replace('.', '_')}_{engine}"
+        folder = tmp_path / "labels" / task_name
+        folder.mkdir(parents=True)
+        _write(folder / f"train{Path(name).suffix}", labels)
+        monkeypatch.setenv("T0_DATA_DIR", str(tmp_path / "labels"))
+        template = prompted.template("a", jinja)
+        task = PromptedTask(task_name, None, template, {"train": "train"}, {"train": len(labels)})
+        for registered, arguments in task_definitions(task).items():
+            seqio.TaskRegistry.add(registered, **arguments)
+        with monkeypatch.context() as patch:
+            if engine == "general":
+                patch.setattr("t0.caching.compiled.has_own_form", lambda task, options: False)
+            outcomes = cache_here(tmp_path / "out", f"{task_name}_a.*")
+        return {
+            outcome.unit.task.removeprefix(task_name): b"".join(
+                path.read_bytes()
+                for path in sorted((tmp_path / "out" / outcome.unit.task).glob("train.tfrecord*"))
+            )
+            for outcome in outcomes
+        }
+
+    return run
+
+
+@pytest.mark.parametrize("engine", ["ranges", "general"])
+def test_labels_are_read_as_what_they_mean(cache_labels, engine):
+    made = {name: cache_labels(name, some, engine=engine) for name, some in LABELS.items()}
+    first = made["integers.jsonl"]
+    assert sorted(first) == ["_a", "_a_score_eval"]
+    assert b"<NO LABEL>" not in first["_a"]
+    assert all(some == first for some in made.values())
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_labels_that_mean_nothing_are_refused_with_row_and_column(cache_labels, name):
+    wrong, told = WRONG[name]
+    given = [b"0", b"1", wrong] if isinstance(wrong, bytes) else [0, 1, wrong]
+    with pytest.raises(UserError) as error:
+        cache_labels(name, given)
+    assert f"template 'a' failed on row 2: {told}" in str(error.value)
+    assert "_a split 'train'" in str(error.value)
+    assert "_a_score_eval split 'train'" in str(error.value)
+
+
+@pytest.mark.parametrize("engine", ["ranges", "general"])
+def test_a_split_without_any_label_is_refused(cache_labels, engine):
+    with pytest.raises(UserError) as error:
+        cache_labels("none.parquet", [math.nan] * 3, engine=engine)
+    told = str(error.value)
+    assert f"none_parquet_{engine}_a split 'train': the target of all 3 rows is <NO LABEL>" in told
+    assert "_a_score_eval split 'train': the label of 3 of 3 rows is withheld" in told
+
+
+@pytest.mark.parametrize("engine", ["ranges", "general"])
+def test_choices_that_never_hold_the_target_are_refused(cache_labels, engine):
+    with pytest.raises(UserError) as error:
+        cache_labels("floats.parquet", [0.0, 1.0], jinja="{{text}} ||| {{label}}", engine=engine)
+    told = str(error.value)
+    assert "1 of 2 tasks could not be cached" in told
+    assert (
+        f"floats_parquet_{engine}_a_score_eval split 'train': the target of none of 2 rows" in told
+    )
+    assert "from row 0 on" in told
 
 
 def test_hidden_labels_count_from_the_first_bad_row(with_data, cache_here, tmp_path):

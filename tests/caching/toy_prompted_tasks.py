@@ -58,7 +58,11 @@ TEMPLATES = [
     template(
         "drops", "{% if words|length > 1 %}{{text}}? ||| {{answer_choices[label]}}{% endif %}"
     ),
-    template("changes", "{{words.append('hail') or ''}}{{words|join('; ')}} ||| {{words|length}}"),
+    template(
+        "changes",
+        "{{words.append('hail') or ''}}{{words|join('; ')}} ||| {{words|length}}",
+        "2 ||| 3 ||| 4 ||| 5 ||| 6",
+    ),
     template("chance", "{{['A', 'B', 'C']|choice}}: {{text}} ||| {{answer_choices|choice}}"),
     template("own_choices", "{{text}} ||| {{words[0]}}", "{{words|join(' ||| ')}}"),
     template("nothing", "{% if label > 5 %}{{text}} ||| x{% endif %}"),

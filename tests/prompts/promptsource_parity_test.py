@@ -85,7 +85,7 @@ def first_rows(path: Path) -> list[dict]:
 def test_every_template_on_real_rows(folder, stream):
     dataset, subset = folder.parent.name, subset_of(folder)
     templates = stock.DatasetTemplates(dataset, subset)
-    file = read_template_file(template_file_path(dataset, subset))
+    file = read_template_file(template_file_path(dataset, subset), published=True)
     assert [template.name for template in file.templates] == templates.all_template_names
     assert file.templates
     splits = sorted(folder.glob("*.jsonl.gz"))
@@ -104,7 +104,9 @@ def test_columns_that_t0_templates_read_and_the_data_lacks():
     for folder in DATASETS:
         dataset, subset = folder.parent.name, subset_of(folder)
         columns = {name for path in folder.glob("*.jsonl.gz") for name in first_rows(path)[0]}
-        for template in read_template_file(template_file_path(dataset, subset)).templates:
+        for template in read_template_file(
+            template_file_path(dataset, subset), published=True
+        ).templates:
             if lacking := CompiledTemplate(template).missing_columns(columns):
                 missing[dataset, subset, template.name] = lacking
     assert missing == {}
@@ -118,7 +120,9 @@ def test_fixed_choices():
         ("imdb", None),
     ]:
         templates = stock.DatasetTemplates(dataset, subset)
-        for template in read_template_file(template_file_path(dataset, subset)).templates:
+        for template in read_template_file(
+            template_file_path(dataset, subset), published=True
+        ).templates:
             wanted = templates[template.name].get_fixed_answer_choices_list()
             assert CompiledTemplate(template).fixed_choices == wanted
 

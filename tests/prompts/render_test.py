@@ -1,4 +1,7 @@
+import dataclasses
+import math
 import pickle
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -320,3 +323,64 @@ class TestCompiling:
         copy = pickle.loads(pickle.dumps(prompt))
         assert copy.template == prompt.template
         assert copy.example(ROW, 7) == prompt.example(ROW, 7)
+
+
+class TestLabels:
+    """What a label column of the user's own data may hold, where a template looks it up."""
+
+    @pytest.mark.parametrize("label", [1, 1.0, "1", "1.0", " 1", True, Decimal(1)])
+    @pytest.mark.parametrize(
+        "jinja",
+        [
+            "a ||| {{answer_choices[label]}}",
+            "a ||| {{['dry', 'wet'][label]}}",
+            "a ||| {{ {0: 'dry', 1: 'wet'}[label] }}",
+            "a ||| {{ {'0': 'dry', '1': 'wet'}[label] }}",
+            "a ||| {{options[label]}}",
+            "a ||| {% set l = label %}{{answer_choices[l]}}",
+            "a ||| {{answer_choices[label | int]}}",
+        ],
+    )
+    def test_a_whole_number_is_read_as_one(self, jinja, label):
+        row = {"label": label, "options": ["dry", "wet"]}
+        assert compiled(jinja, "dry ||| wet").example(row).targets == "wet"
+
+    @pytest.mark.parametrize("label", [2, 2.0, "2", -2, 0.5, "yes", [1], float("inf")])
+    @pytest.mark.parametrize("jinja", ["{{answer_choices[label]}}", "{{['dry', 'wet'][label]}}"])
+    def test_a_label_that_picks_no_choice_is_refused(self, jinja, label):
+        with pytest.raises(UserError) as error:
+            compiled(f"a ||| {jinja}", "dry ||| wet").example({"label": label}, 7)
+        assert f"failed on row 7: column 'label' is {label!r}, which picks none" in str(error.value)
+        assert "(0 is 'dry', 1 is 'wet')" in str(error.value)
+
+    @pytest.mark.parametrize("label", [None, math.nan, ""])
+    def test_a_missing_label_is_no_label(self, label):
+        prompt = compiled("a ||| {{answer_choices[label]}}", "dry ||| wet")
+        assert prompt.example({"label": label}).targets == NO_LABEL
+
+    def test_a_withheld_label_is_as_in_promptsource(self):
+        prompt = compiled("a ||| {{answer_choices[label]}}", "dry ||| wet")
+        assert prompt.example({"label": -1}).targets == "wet"
+        prompt = compiled("a ||| {{answer_choices[1 - label]}}", "dry ||| wet")
+        assert prompt.example({"label": -1}).targets == NO_LABEL
+        assert prompt.example({"label": 1.0}).targets == "dry"
+
+    @pytest.mark.parametrize("label", [2, 1.0, "1", 0.5, "yes"])
+    def test_promptsource_prints_what_it_prints(self, label):
+        published = dataclasses.replace(
+            template("a ||| {{answer_choices[label]}}", "dry ||| wet"), published=True
+        )
+        assert CompiledTemplate(published).example({"label": label}).targets == NO_LABEL
+
+    def test_numbers_print_as_they_are(self):
+        prompt = compiled(
+            "{{score}} {{words[1]}}{{words[5]}} ||| {{answer_choices[score]}}", "a|||b"
+        )
+        row = {"score": 1.0, "words": ["x", "y"]}
+        assert prompt.example(row) == Example("1.0 y", "b", ["a", "b"])
+
+    def test_bytes_are_refused_where_the_template_reads_them(self):
+        row = {"text": b"\xff\x00", "label": 1}
+        with pytest.raises(UserError, match=r"failed on row 3: column 'text' holds bytes"):
+            compiled("{{text}} ||| a").apply(row, 3)
+        assert compiled("{{label}} ||| a").apply(row, 3) == ["1", "a"]

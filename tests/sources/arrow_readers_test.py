@@ -95,3 +95,16 @@ def test_a_saved_folder_lists_no_file_of_another(tmp_path):
         (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": outside}]}))
         with pytest.raises(UserError, match=r"state\.json: .* cannot be the name of a file"):
             saved_shards(folder)
+
+
+def test_bytes_are_read_as_text_where_they_are_text(tmp_path):
+    rows = [
+        {"b": b"yes", "l": [b"a", None], "s": {"x": "\u00fc".encode()}, "n": 1},
+        {"b": b"\xff", "l": [], "s": {"x": None}, "n": 2},
+    ]
+    wanted = [
+        {"b": "yes", "l": ["a", None], "s": {"x": "\u00fc"}, "n": 1},
+        {"b": b"\xff", "l": [], "s": {"x": None}, "n": 2},
+    ]
+    for number, make in enumerate((parquet, arrow_file, arrow_stream)):
+        assert list(make(tmp_path / f"{number}", rows).rows(0, None)) == wanted

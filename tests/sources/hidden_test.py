@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from t0.sources import hidden_label
@@ -9,6 +11,8 @@ WITHHELD = [
     ("hellaswag", {"ctx": "a", "label": ""}),
     ("own", {"label": "-1"}),
     ("own", {"label": None}),
+    ("own", {"label": math.nan}),
+    ("own", {"label": -1.0}),
     ("winogrande", {"sentence": "a", "answer": ""}),
     ("common_gen", {"target": ""}),
     ("qasc", {"answerKey": ""}),

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from t0.sources.known import features
@@ -11,6 +13,7 @@ RECORDS = {"feature": {"text": TEXT, "label": LABEL}, "length": -1, "_type": "Se
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [("neutral", 1), (1, 1), ("1", 1), (1.0, 1), (-1, -1), ("-1", -1), (None, None), ("", None)]
+    + [("1.0", 1), (math.nan, None)]
     + [("0", 2)],  # a name before a number
 )
 def test_class_labels_become_integers(given, wanted):
@@ -31,7 +34,33 @@ def test_a_value_that_is_no_label_lists_those_that_are(given):
 
 
 def test_plain_columns_need_nothing():
-    assert converter(TEXT) is None
+    assert converter({"dtype": "float32", "_type": "Value"}) is None
+    assert converter({"dtype": "bool", "_type": "Value"}) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [(3, 3), (3.0, 3), ("3", 3), ("3.0", 3), (-1.0, -1), (math.nan, None), ("", None)],
+)
+def test_columns_of_integers(given, wanted):
+    got = converter({"dtype": "int32", "_type": "Value"})(given)
+    assert got == wanted
+    assert type(got) is type(wanted)
+
+
+@pytest.mark.parametrize("given", ["three", 0.5, [3]])
+def test_a_value_that_is_no_integer(given):
+    with pytest.raises(ValueError, match="is no whole number"):
+        converter({"dtype": "int32", "_type": "Value"})(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [("1", "1"), (1, "1"), (1.0, "1"), (0.5, "0.5"), ("1.0", "1.0"), (math.nan, None), ("", "")]
+    + [(None, None)],
+)
+def test_columns_of_text(given, wanted):
+    assert converter(TEXT)(given) == wanted
 
 
 def test_a_sequence_of_records_is_a_dict_of_lists():

@@ -41,6 +41,7 @@ def test_records_and_the_rows_left_out(source):
         "rendered nothing": len(ROWS) - len(kept),
         "hidden label": 0,
     }
+    assert one.labels["train"] == {"no label": 1}
 
 
 def test_report_counts_anew_in_each_pass(source):
