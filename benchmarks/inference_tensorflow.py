@@ -27,7 +27,7 @@ from t0.inference import decoding  # noqa: E402
 from t0.inference.choice import EOS, Method  # noqa: E402
 from t0.inference.model import Generator  # noqa: E402
 from t0.mesh import gather  # noqa: E402
-from t0.scoring.model import Placement  # noqa: E402
+from t0.scoring.mesh_model import Placement  # noqa: E402
 from t0.training import config  # noqa: E402
 
 VOCABULARY = 32128

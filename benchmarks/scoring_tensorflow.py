@@ -29,7 +29,8 @@ from mesh_tensorflow.transformer.dataset import EvalDataset  # noqa: E402
 
 from t0.scoring import evaluate  # noqa: E402
 from t0.scoring.collect import score_tasks, with_scores  # noqa: E402
-from t0.scoring.model import Placement, Scorer  # noqa: E402
+from t0.scoring.mesh_model import Placement  # noqa: E402
+from t0.scoring.model import Scorer  # noqa: E402
 from t0.scoring.plan import Budget, make_plan, model_costs  # noqa: E402
 from t0.scoring.reading import Settings, read_task  # noqa: E402
 from t0.scoring.spool import Spool  # noqa: E402

@@ -23,7 +23,7 @@ from t0.inference.choice import Method
 from t0.mesh import gather
 from t0.mesh.batch import replicas
 from t0.mesh.fused import fused
-from t0.scoring.model import Placement, restore_variables, session_of_shapes
+from t0.scoring.mesh_model import Placement, restore_variables, session_of_shapes
 
 
 @dataclasses.dataclass(frozen=True)

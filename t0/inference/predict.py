@@ -1,7 +1,12 @@
 """`infer`: a checkpoint's predictions for a task or a file, on this machine.
 
-`infer_model` takes Mesh TensorFlow's place in `utils.run` for runs without a TPU: the estimator
-that `run` prepared is asked for its model and mesh, and is not built.
+    predict(
+        ModelSpec("bitransformer", mesh_shape="", layout_rules=""),
+        vocabulary=vocabulary, lengths={"inputs": 1024, "targets": 256}, batch_size=32,
+        model_dir="/models/tiny",
+    )   # what t0.infer configures, into <infer.output_dir>/<task>_1000.jsonl
+
+Batches of a finished window are kept, so that a run that was killed goes on after its last batch.
 """
 
 import collections
@@ -22,7 +27,13 @@ from t0.inference.output import Output, Results
 from t0.inference.progress import Progress
 from t0.inference.settings import Settings
 from t0.mesh import devices
-from t0.scoring import evaluate
+from t0.scoring.mesh_model import (
+    ModelSpec,
+    both_vocabularies,
+    build_model,
+    chosen_checkpoints,
+    vocabulary_hash,
+)
 
 
 def infer_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
@@ -38,33 +49,58 @@ def infer_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
 ) -> None:
     """Writes the configured predictions; takes what `mesh_utils.infer_model` takes.
 
-    Args:
-      estimator: the partial application of `mesh_utils.get_estimator` that `run` prepared.
-      vocabulary: one, or (inputs, targets).
-      sequence_length: limits in tokens.
-      batch_size: sequences of a batch, where `infer.batch_size` does not say.
-      model_type: of Mesh TensorFlow.
-      model_dir: holds the checkpoints.
-      eval_checkpoint_step: a step, a list of steps, "all" or None (the latest).
-      checkpoint: what is read instead of checkpoints in `model_dir`.
+    `estimator` is the partial application of `mesh_utils.get_estimator` that `run` prepared.
     """
     del model_type
+    predict(
+        ModelSpec.from_estimator_arguments(estimator.keywords),
+        vocabulary=vocabulary,
+        lengths=sequence_length,
+        batch_size=batch_size,
+        model_dir=model_dir,
+        steps=eval_checkpoint_step,
+        checkpoint=checkpoint,
+    )
+
+
+def predict(
+    model: ModelSpec,
+    *,
+    vocabulary: Any,
+    lengths: Mapping[str, int],
+    batch_size: int,
+    model_dir: str,
+    steps: Any = None,
+    checkpoint: str | None = None,
+) -> None:
+    """Writes the predictions that gin configures: `t0.infer`'s, or those of T5's `infer.gin`.
+
+    Args:
+      model: which model, and its mesh.
+      vocabulary: one, or (inputs, targets).
+      lengths: {"inputs": tokens, "targets": tokens}, the limits.
+      batch_size: sequences of a batch, where `infer.batch_size` does not say.
+      model_dir: holds the checkpoints.
+      steps: a step, a list of steps, "all" or None (the latest).
+      checkpoint: what is read instead of checkpoints in `model_dir`.
+
+    Raises:
+      UserError: if nothing is configured, or what is read or written is not what it must be.
+    """
     settings = Settings()
-    vocabularies = evaluate.both_vocabularies(vocabulary)
-    run = Run(vocabularies, sequence_length, batch_size)
+    vocabularies = both_vocabularies(vocabulary)
+    run = Run(vocabularies, lengths, batch_size)
     wanted = jobs(settings, run) if settings.asked_for else jobs_of_t5(run)
     generator = None
-    for step, path in evaluate.chosen_checkpoints(
-        model_dir, eval_checkpoint_step, checkpoint
-    ).items():
+    for step, path in chosen_checkpoints(model_dir, steps, checkpoint).items():
         facts = {
             "checkpoint_fingerprint": checkpoint_files.fingerprint(path),
-            "vocabulary_sha256": evaluate.vocabulary_hash(vocabularies[0]),
+            "vocabulary_sha256": vocabulary_hash(vocabularies[0]),
         }
         outputs = [_output(job, step, facts) for job in wanted]
         left = [both for both in zip(wanted, outputs, strict=True) if not both[1].finished]
         if left:
-            generator = generator or _generator(estimator.keywords, vocabularies, wanted[0])
+            generator = generator or _generator(model, vocabularies, wanted[0])
             print(f"restored {generator.restore(path)} variables from {path}")
         for job, output in left:
             _predict(job, output, generator, vocabularies[1])
@@ -78,8 +114,8 @@ def _output(job: Job, step: int, facts: Mapping[str, Any]) -> Output:
     return output
 
 
-def _generator(keywords: Mapping[str, Any], vocabularies: tuple[Any, Any], job: Job) -> Generator:
-    model, placement = evaluate.built_model(keywords, vocabularies)
+def _generator(spec: ModelSpec, vocabularies: tuple[Any, Any], job: Job) -> Generator:
+    model, placement = build_model(spec, vocabularies)
     types = mesh_utils.get_variable_dtype()
     activations = devices.activation_dtype(job.settings.activation_dtype)
     if activations != tf.float32:

@@ -1,7 +1,10 @@
 """`score_eval`: scores every task of a mixture at each checkpoint and writes the results.
 
-`eval_model` takes Mesh TensorFlow's place in `utils.run` for runs without a TPU: the estimator
-that `run` prepared is asked for its model, vocabulary and mesh, and is not built.
+    rank_evaluate(
+        ModelSpec("bitransformer", mesh_shape="", layout_rules=""),
+        vocabulary=vocabulary, lengths={"inputs": 1024, "targets": 256}, batch_size=64,
+        split="validation", model_dir="/models/tiny", datasets=eval_datasets, steps="all",
+    )   # /models/tiny/validation_eval/results_1000.json, scores/<task>_1000.jsonl
 
 Records are read once, onto local disk; batch shapes are planned over all tasks; then each
 checkpoint is loaded once and scores task after task. What is finished stays finished if the run is
@@ -11,7 +14,6 @@ interrupted.
 import collections
 import datetime
 import functools
-import hashlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +26,14 @@ from t0.compat import mesh_utils, mtf
 from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.scoring.collect import score_tasks, with_scores
-from t0.scoring.model import Placement, Scorer
+from t0.scoring.mesh_model import (
+    ModelSpec,
+    both_vocabularies,
+    build_model,
+    chosen_checkpoints,
+    vocabulary_hash,
+)
+from t0.scoring.model import Scorer
 from t0.scoring.plan import Budget, Plan, Size, make_plan, model_costs
 from t0.scoring.progress import Progress
 from t0.scoring.reading import Settings, TaskData, checked, read_task
@@ -58,41 +67,77 @@ def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
 ) -> None:
     """Scores the mixture's tasks; takes what `mesh_utils.eval_model` takes.
 
-    Args:
-      estimator: the partial application of `mesh_utils.get_estimator` that `run` prepared.
-      vocabulary: one, or (inputs, targets).
-      sequence_length: limits in tokens, None for none.
-      batch_size: sequences of full length that a batch may hold.
-      dataset_split: which split is scored.
-      model_dir: holds the checkpoints.
-      eval_dataset_fn: gives the tasks.
-      eval_summary_dir: where results go; default `<model_dir>/<split>_eval`.
-      eval_checkpoint_step: a step, a list of steps, "all" or None (the latest).
-      eval_dir_suffix: appended to the results folder's name.
-      checkpoint: what is scored instead of checkpoints in `model_dir`.
+    `estimator` is the partial application of `mesh_utils.get_estimator` that `run` prepared.
     """
     del unused
-    folder = eval_summary_dir or os.path.join(model_dir, f"{dataset_split}_eval")  # noqa: PTH118
-    folder += f"_{eval_dir_suffix}" if eval_dir_suffix else ""
-    checkpoints = chosen_checkpoints(model_dir, eval_checkpoint_step, checkpoint)
-    vocabularies = both_vocabularies(vocabulary)
     datasets = eval_dataset_fn(
         sequence_length=None, vocabulary=vocabulary, dataset_split=dataset_split
     )
+    rank_evaluate(
+        ModelSpec.from_estimator_arguments(estimator.keywords),
+        vocabulary=vocabulary,
+        lengths=sequence_length,
+        batch_size=batch_size,
+        split=dataset_split,
+        model_dir=model_dir,
+        datasets=datasets,
+        summary_dir=eval_summary_dir,
+        steps=eval_checkpoint_step,
+        dir_suffix=eval_dir_suffix,
+        checkpoint=checkpoint,
+    )
+
+
+def rank_evaluate(  # noqa: PLR0913 (what a run says, by name)
+    model: ModelSpec,
+    *,
+    vocabulary: Any,
+    lengths: Mapping[str, int] | None,
+    batch_size: int,
+    split: str,
+    model_dir: str,
+    datasets: Sequence[Any],
+    summary_dir: str | None = None,
+    steps: Any = None,
+    dir_suffix: str | None = None,
+    checkpoint: str | None = None,
+) -> None:
+    """Scores tasks at each checkpoint and writes the results.
+
+    Args:
+      model: which model, and its mesh.
+      vocabulary: one, or (inputs, targets).
+      lengths: {"inputs": tokens, "targets": tokens}, the limits; None for none.
+      batch_size: sequences of full length that a batch may hold.
+      split: which split is scored.
+      model_dir: holds the checkpoints.
+      datasets: Mesh TensorFlow's `EvalDataset` of each task, whose records are not cut.
+      summary_dir: where results go; default `<model_dir>/<split>_eval`.
+      steps: a step, a list of steps, "all" or None (the latest).
+      dir_suffix: appended to the results folder's name.
+      checkpoint: what is scored instead of checkpoints in `model_dir`.
+
+    Raises:
+      UserError: if there is no checkpoint or task, or one cannot be scored.
+    """
+    folder = summary_dir or os.path.join(model_dir, f"{split}_eval")  # noqa: PTH118
+    folder += f"_{dir_suffix}" if dir_suffix else ""
+    checkpoints = chosen_checkpoints(model_dir, steps, checkpoint)
+    vocabularies = both_vocabularies(vocabulary)
     if not datasets:
-        raise UserError(f"no task of the mixture has a split '{dataset_split}'")
+        raise UserError(f"no task of the mixture has a split '{split}'")
     settings = checked(Settings())
-    facts = {"split": dataset_split, "limits": sequence_length, "vocabulary": vocabularies[1]}
+    facts = {"split": split, "limits": lengths, "vocabulary": vocabularies[1]}
     runs = [
         {"model_dir": model_dir, "step": step} | _run_facts(path, settings, **facts)
         for step, path in checkpoints.items()
     ]
     with Spool() as spool:
         reports = [StepReport(folder, run, [data.name for data in datasets]) for run in runs]
-        tasks = _read(datasets, reports, limits=sequence_length, spool=spool, settings=settings)
+        tasks = _read(datasets, reports, limits=lengths, spool=spool, settings=settings)
         if tasks:
-            scorer = _build_scorer(estimator.keywords, vocabularies, settings.dtype)
-            budget = _budget(batch_size, sequence_length, vocabularies[1].vocab_size, scorer)
+            scorer = _build_scorer(model, vocabularies, settings.dtype)
+            budget = _budget(batch_size, lengths, vocabularies[1].vocab_size, scorer)
             plan = _plan(runs[0]["checkpoint"], tasks, budget, settings.max_shapes)
         for report in reports:
             if report.unfinished:
@@ -101,19 +146,6 @@ def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     # Not before all steps are done: an interruption in a later one takes up the earlier, too.
     for report in reports:
         report.forget()
-
-
-def chosen_checkpoints(model_dir: str, wanted: Any, checkpoint: str | None) -> dict[int, str]:
-    """Returns step -> path of what is read: `checkpoint`, else what `select_steps` selects."""
-    if checkpoint:
-        return {checkpoint_files.global_step(checkpoint): checkpoint}
-    steps = checkpoint_files.select_steps(model_dir, wanted)
-    return {step: checkpoint_files.checkpoint_path(model_dir, step) for step in steps}
-
-
-def both_vocabularies(vocabulary: Any) -> tuple[Any, Any]:
-    """Returns those of inputs and targets; `vocabulary` is one, or both."""
-    return mesh_utils.inputs_vocabulary(vocabulary), mesh_utils.targets_vocabulary(vocabulary)
 
 
 def _budget(
@@ -179,34 +211,12 @@ def _score_step(
             progress.finished(data.name, report.finish(data, examples))
 
 
-def _build_scorer(keywords: Mapping[str, Any], vocabularies: tuple[Any, Any], dtype: str) -> Scorer:
-    model, placement = built_model(keywords, vocabularies)
+def _build_scorer(spec: ModelSpec, vocabularies: tuple[Any, Any], dtype: str) -> Scorer:
+    model, placement = build_model(spec, vocabularies)
     types = mesh_utils.get_variable_dtype()
     if dtype == "bfloat16":
         types = mtf.VariableDType(types.master_dtype, tf.bfloat16, tf.bfloat16)
     return Scorer(model, types, placement)
-
-
-def built_model(
-    keywords: Mapping[str, Any], vocabularies: tuple[Any, Any]
-) -> tuple[Any, Placement]:
-    """Returns the configured model and where it is computed.
-
-    Args:
-      keywords: what Mesh TensorFlow's `run` gives `get_estimator`.
-      vocabularies: of inputs and targets.
-    """
-    model = mesh_utils.build_model(
-        model_type=keywords["model_type"],
-        input_vocab_size=vocabularies[0].vocab_size,
-        output_vocab_size=vocabularies[1].vocab_size,
-        layout_rules=keywords["layout_rules"],
-        mesh_shape=keywords["mesh_shape"],
-    )
-    mesh_shape = mtf.convert_to_shape(keywords["mesh_shape"])
-    devices = keywords["mesh_devices"] or [""] * mesh_shape.size
-    layout_rules = mtf.convert_to_layout_rules(keywords["layout_rules"])
-    return model, Placement(mesh_shape, layout_rules, devices)
 
 
 def _run_facts(
@@ -232,9 +242,3 @@ def _run_facts(
         "reading": {n: bound(f"mesh_eval_dataset_fn.{n}") for n in _READING},
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-
-
-def vocabulary_hash(vocabulary: Any) -> str | None:
-    """Returns the hash of the SentencePiece model, None where there is none."""
-    model = getattr(vocabulary, "sp_model", None)
-    return hashlib.sha256(model).hexdigest() if model else None

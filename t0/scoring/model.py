@@ -17,32 +17,16 @@ vocabulary is not split, words are looked up by a gather.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from t0.checkpoints import inspect as checkpoint_files
 from t0.compat import mtf
 from t0.compat import tf1 as tf
-from t0.errors import UserError
 from t0.mesh import gather
 from t0.mesh.batch import replicas
 from t0.mesh.fused import fused
-
-
-@dataclasses.dataclass(frozen=True)
-class Placement:
-    """Where a model is computed.
-
-    Attributes:
-      mesh_shape: the mesh; layout_rules: which tensor dimension splits over which mesh dimension.
-      devices: a device name for each mesh position ("" lets TensorFlow choose).
-    """
-
-    mesh_shape: mtf.Shape
-    layout_rules: mtf.LayoutRules
-    devices: Sequence[str]
+from t0.scoring.mesh_model import Placement, restore_variables, session_of_shapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,63 +149,6 @@ class Scorer:
         if not self._lowered:
             self._slice_copies = lowering.copy_masters_to_slices()
         return _Lowered(inputs, targets, lowering.export_to_tf_tensor(scores))
-
-
-def session_of_shapes(graph: tf.Graph) -> tf.Session:
-    """Returns a session of a graph to which batch shapes are added one by one."""
-    # Only what a run asks for is prepared for it. Otherwise each new shape would cost as much
-    # as all shapes before it together.
-    options = tf.GraphOptions(place_pruned_graph=True)
-    return tf.Session(
-        graph=graph, config=tf.ConfigProto(allow_soft_placement=True, graph_options=options)
-    )
-
-
-def restore_variables(session: tf.Session, checkpoint: str) -> int:
-    """Loads every variable of a session's graph from `checkpoint`, and returns how many.
-
-    Raises:
-      UserError: as `check_variables` does, or if the checkpoint's model has more than this one,
-        or its values cannot be read.
-    """
-    with session.graph.as_default():
-        variables = tf.global_variables()
-        described = checkpoint_files.described(variables)
-        checkpoint_files.check_variables(checkpoint, described)
-        left = left_over(checkpoint_files.read(checkpoint), described)
-        if left:
-            raise UserError(
-                f"checkpoint {checkpoint} holds {len(left)} weights that the configured model does "
-                f"not have, such as {left[0]}: it is of another model, whose gin files (its "
-                "operative_config.gin) are needed"
-            )
-        try:
-            tf.train.Saver(variables).restore(session, checkpoint)
-        except (tf.errors.OpError, ValueError) as error:
-            reason = str(getattr(error, "message", error)).splitlines()[0]
-            raise UserError(
-                f"checkpoint {checkpoint} cannot be read whole ({reason}): a file of it is cut "
-                "short or missing. Copy it again, or score another"
-            ) from error
-    return len(variables)
-
-
-def left_over(present: Iterable[str], wanted: Collection[str]) -> list[str]:
-    """Returns the weights of a checkpoint that a model would not use, of deeper layers say.
-
-    Args:
-      present: names of the checkpoint's variables. Those that begin with another's whole name are
-        an optimizer's; T5's first checkpoints hold biases that no model of Mesh TensorFlow reads.
-      wanted: names of the model's variables.
-    """
-    names = set(present)
-    return [
-        name
-        for name in sorted(names - set(wanted))
-        if name.startswith(("encoder/", "decoder/", "shared/"))
-        and not name.endswith("relative_attention_bias")
-        and not any(name[:end] in names for end in range(1, len(name)))
-    ]
 
 
 def _in_float32(logits: mtf.Tensor) -> mtf.Tensor:

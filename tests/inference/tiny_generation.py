@@ -12,7 +12,7 @@ from tiny_models import LAYOUT, VOCABULARY, bind, padded, random_variables  # no
 
 from t0.inference.choice import Method  # noqa: E402
 from t0.inference.model import Generator  # noqa: E402
-from t0.scoring.model import Placement  # noqa: E402
+from t0.scoring.mesh_model import Placement  # noqa: E402
 
 INPUTS = [[5, 9, 44, 17, 3, 100, 61], [7], list(range(3, 60)), [90, 91, 92]]
 # Longer than a chunk of the cache.

@@ -1,0 +1,149 @@
+"""An encoder-decoder of Mesh TensorFlow as scoring and inference run it: built, placed, restored.
+
+    spec = ModelSpec("bitransformer", mesh_shape="", layout_rules="", mesh_devices=None)
+    model, placement = build_model(spec, vocabularies=(vocabulary, vocabulary))
+    chosen_checkpoints("/models/tiny", "all", None)     # {1000: "/models/tiny/model.ckpt-1000"}
+
+Layers, sizes and types are bound in gin, as for Mesh TensorFlow's own functions.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from t0.checkpoints import inspect as checkpoint_files
+from t0.compat import mesh_utils, mtf
+from t0.compat import tf1 as tf
+from t0.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSpec:
+    """Which model is built, and for which mesh.
+
+    Attributes:
+      model_type: of Mesh TensorFlow, such as "bitransformer".
+      mesh_shape: what `mtf.convert_to_shape` takes.
+      layout_rules: what `mtf.convert_to_layout_rules` takes.
+      mesh_devices: a device name for each mesh position; None lets TensorFlow choose.
+    """
+
+    model_type: str
+    mesh_shape: Any
+    layout_rules: Any
+    mesh_devices: Sequence[str] | None = None
+
+    @classmethod
+    def from_estimator_arguments(cls, arguments: Mapping[str, Any]) -> "ModelSpec":
+        """Returns the model in the arguments of Mesh TensorFlow's `get_estimator`."""
+        return cls(**{field.name: arguments[field.name] for field in dataclasses.fields(cls)})
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where a model is computed.
+
+    Attributes:
+      mesh_shape: the mesh; layout_rules: which tensor dimension splits over which mesh dimension.
+      devices: a device name for each mesh position ("" lets TensorFlow choose).
+    """
+
+    mesh_shape: mtf.Shape
+    layout_rules: mtf.LayoutRules
+    devices: Sequence[str]
+
+
+def build_model(spec: ModelSpec, vocabularies: tuple[Any, Any]) -> tuple[Any, Placement]:
+    """Returns the configured model and where it is computed.
+
+    Args:
+      spec: which model, and its mesh.
+      vocabularies: of inputs and targets.
+    """
+    model = mesh_utils.build_model(
+        model_type=spec.model_type,
+        input_vocab_size=vocabularies[0].vocab_size,
+        output_vocab_size=vocabularies[1].vocab_size,
+        layout_rules=spec.layout_rules,
+        mesh_shape=spec.mesh_shape,
+    )
+    mesh_shape = mtf.convert_to_shape(spec.mesh_shape)
+    devices = spec.mesh_devices or [""] * mesh_shape.size
+    return model, Placement(mesh_shape, mtf.convert_to_layout_rules(spec.layout_rules), devices)
+
+
+def chosen_checkpoints(model_dir: str, wanted: Any, checkpoint: str | None) -> dict[int, str]:
+    """Returns step -> path of what is read: `checkpoint`, else what `select_steps` selects."""
+    if checkpoint:
+        return {checkpoint_files.global_step(checkpoint): checkpoint}
+    steps = checkpoint_files.select_steps(model_dir, wanted)
+    return {step: checkpoint_files.checkpoint_path(model_dir, step) for step in steps}
+
+
+def both_vocabularies(vocabulary: Any) -> tuple[Any, Any]:
+    """Returns those of inputs and targets; `vocabulary` is one, or both."""
+    return mesh_utils.inputs_vocabulary(vocabulary), mesh_utils.targets_vocabulary(vocabulary)
+
+
+def vocabulary_hash(vocabulary: Any) -> str | None:
+    """Returns the hash of the SentencePiece model, None where there is none."""
+    model = getattr(vocabulary, "sp_model", None)
+    return hashlib.sha256(model).hexdigest() if model else None
+
+
+def session_of_shapes(graph: tf.Graph) -> tf.Session:
+    """Returns a session of a graph to which batch shapes are added one by one."""
+    # Only what a run asks for is prepared for it. Otherwise each new shape would cost as much
+    # as all shapes before it together.
+    options = tf.GraphOptions(place_pruned_graph=True)
+    return tf.Session(
+        graph=graph, config=tf.ConfigProto(allow_soft_placement=True, graph_options=options)
+    )
+
+
+def restore_variables(session: tf.Session, checkpoint: str) -> int:
+    """Loads every variable of a session's graph from `checkpoint`, and returns how many.
+
+    Raises:
+      UserError: as `check_variables` does, or if the checkpoint's model has more than this one,
+        or its values cannot be read.
+    """
+    with session.graph.as_default():
+        variables = tf.global_variables()
+        described = checkpoint_files.described(variables)
+        checkpoint_files.check_variables(checkpoint, described)
+        left = left_over(checkpoint_files.read(checkpoint), described)
+        if left:
+            raise UserError(
+                f"checkpoint {checkpoint} holds {len(left)} weights that the configured model does "
+                f"not have, such as {left[0]}: it is of another model, whose gin files (its "
+                "operative_config.gin) are needed"
+            )
+        try:
+            tf.train.Saver(variables).restore(session, checkpoint)
+        except (tf.errors.OpError, ValueError) as error:
+            reason = str(getattr(error, "message", error)).splitlines()[0]
+            raise UserError(
+                f"checkpoint {checkpoint} cannot be read whole ({reason}): a file of it is cut "
+                "short or missing. Copy it again, or score another"
+            ) from error
+    return len(variables)
+
+
+def left_over(present: Iterable[str], wanted: Collection[str]) -> list[str]:
+    """Returns the weights of a checkpoint that a model would not use, of deeper layers say.
+
+    Args:
+      present: names of the checkpoint's variables. Those that begin with another's whole name are
+        an optimizer's; T5's first checkpoints hold biases that no model of Mesh TensorFlow reads.
+      wanted: names of the model's variables.
+    """
+    names = set(present)
+    return [
+        name
+        for name in sorted(names - set(wanted))
+        if name.startswith(("encoder/", "decoder/", "shared/"))
+        and not name.endswith("relative_attention_bias")
+        and not any(name[:end] in names for end in range(1, len(name)))
+    ]
