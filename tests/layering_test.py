@@ -35,6 +35,11 @@ ROOMS = (
 ONLY = {"files": {"errors", "files"}, "reports": {"errors", "files", "reports"}}
 WITHOUT_TENSORFLOW = ("prompts", "sources", "reports")
 HEAVY = ("tensorflow", "tensorflow_datasets", "t5", "seqio", "mesh_tensorflow", "gin")
+# Settings that other packages keep for their users, and how a file sets them.
+SETTINGS = tuple(
+    f"assigns to {setting}"
+    for setting in ("os.environ[", "flags.FLAGS[name].value", "gin_config._LOCATION_PREFIXES[:]")
+)
 LONGEST_FILE_LINES = 500
 LONGEST_FUNCTION_LINES = 60
 
@@ -126,6 +131,110 @@ def test_imports_are_seen():
     tree = ast.parse(lines)
     assert {room_of(name) for _, name in imported(tree)} == {"mesh", "tasks", "cli"}
     assert room_of("t0.__version__") is None
+
+
+def foreign_names(tree):
+    """The names of other packages' modules in a file, doors included, and of their parts."""
+    names = {"compat"}  # as in compat.mesh_utils
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", "") or ""
+            for alias in node.names:
+                origin = module or alias.name
+                if origin == "t0.compat" or room_of(origin) is None and origin != "t0":
+                    names.add(alias.asname or alias.name.partition(".")[0])
+    aliases = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    while found := [
+        target.id
+        for node in aliases
+        if isinstance(node.value, ast.Attribute) and root(node.value) in names
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id not in names
+    ]:
+        names.update(found)
+    return names
+
+
+def root(node):
+    """The name that an expression starts from: mtf for mtf.layers.x and getattr(mtf, "x").y."""
+    while not isinstance(node, ast.Name):
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            node = node.value
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "vars"):
+            node = node.args[0]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            node = ast.Name("import_module")
+        else:
+            return None
+    return node.id
+
+
+def changes_of_other_packages(tree):
+    """What in a file changes another package's module, as (line, what)."""
+    foreign = {*foreign_names(tree), "import_module"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            if getattr(node, "attr", "") == "__code__" or root(node) in foreign:
+                yield node.lineno, f"assigns to {ast.unparse(node)}"
+        elif isinstance(node, ast.Call) and root(node.func) in ("setattr", "delattr"):
+            what = ast.unparse(node)
+            yield from [(node.lineno, what)] if root(node.args[0]) in foreign else []
+    yield from (
+        (line, f"imports {name}")
+        for line, name in imported(tree)
+        if "mock" in re.split(r"[._]", name)
+    )
+
+
+def test_only_compat_changes_other_packages():
+    wrong = [
+        f"{_name(path)}:{line} {what}"
+        for path in SOURCES
+        if path != ROOT / "t0" / "compat.py"
+        for line, what in changes_of_other_packages(_tree(path))
+        if not what.startswith(SETTINGS)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from unittest import mock",
+        "import unittest.mock",
+        "import mock",
+        "from t0.compat import mesh_utils\nmesh_utils.decode = print",
+        "from t0.compat import tf1 as tf\ndel tf.Print",
+        "from t0 import compat\ncompat.mtf.layers.mtf.gelu = print",
+        "from t0 import compat\nutils = compat.mesh_utils\nutils.decode = print",
+        "import seqio\nseqio.utils.x, y = 1, 2",
+        "from absl import flags\nflags.FLAGS: int = 3",
+        "from t0.compat import mtf\nfor mtf.x in range(3): pass",
+        "from t0.compat import mtf\nvars(mtf)['x'] = 1",
+        "from t0.compat import mtf\ndef f():\n  setattr(mtf, 'x', 1)",
+        "from t0.compat import mtf\ndelattr(getattr(mtf, 'layers'), 'dense')",
+        "from t0.compat import transformer\ntransformer.Bitransformer.decode = print",
+        "import importlib\nimportlib.import_module('t5.data.utils').DEFAULT_SPM_PATH = ''",
+        "import sys\nsys.modules['x'] = None",
+        "def f(published, ours):\n  published.__code__ = ours.__code__",
+    ],
+)
+def test_changes_are_seen(line):
+    assert list(changes_of_other_packages(ast.parse(line)))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from t0.compat import mtf\nshape = mtf.Shape([])\nshape.x = 1",
+        "from t0 import compat\nwith compat.replaced('mesh_utils.decode', print): pass",
+        "from t0.mesh import fused\nfused.x = 1",
+        "class A:\n  def f(self):\n    setattr(self, 'x', 1)\n    self.y = 2",
+        "counts = {}\ncounts['a'] = 1",
+    ],
+)
+def test_own_objects_are_no_other_packages(line):
+    assert not list(changes_of_other_packages(ast.parse(line)))
 
 
 def test_only_the_catalogue_registers():
