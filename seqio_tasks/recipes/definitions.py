@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t0.sources.own import TEMPLATES
+from t0.sources.own_data import TEMPLATES
 
 
 @dataclasses.dataclass(frozen=True)

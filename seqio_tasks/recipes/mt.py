@@ -14,8 +14,8 @@ from pathlib import Path
 
 from seqio_tasks.recipes.definitions import Definitions, folders
 from t0.errors import UserError
-from t0.sources.locate import FILE_PATTERN, folder_splits
-from t0.sources.pairs import languages
+from t0.sources.folders import FILE_PATTERN, folder_splits
+from t0.sources.translations import languages
 from t0.tasks.naming import task_name
 from t0.tasks.translation import translation_task
 

@@ -10,8 +10,8 @@ T5's own tasks of C4 through TensorFlow Datasets, `c4_v220_span_corruption` and 
 from pathlib import Path
 
 from seqio_tasks.recipes.definitions import Definitions
-from t0.sources.hub_texts import HubTexts
-from t0.sources.own import TEMPLATES
+from t0.sources.hub import HubTexts
+from t0.sources.own_data import TEMPLATES
 from t0.sources.texts import FolderTexts, text_folders
 from t0.tasks.naming import task_name
 from t0.tasks.text import pretraining_definitions

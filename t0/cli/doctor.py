@@ -149,7 +149,7 @@ def _data(wrong: list[Problem]) -> list[dict[str, Any]]:
 
 def _dataset_names(folder: Path) -> list[str]:
     """Returns `dataset` or `dataset/subset` for each folder of splits in a data folder."""
-    from t0.sources.locate import folder_splits
+    from t0.sources.folders import folder_splits
 
     names = []
     for dataset in sorted(path for path in folder.iterdir() if path.is_dir()):

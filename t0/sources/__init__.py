@@ -8,14 +8,13 @@ Knows no TensorFlow; the `datasets` library is imported only when the hub is ask
 """
 
 from t0.sources.folders import DATA_DIR_VARIABLE, data_dirs, set_data_dirs
-from t0.sources.hidden import hidden_label
-from t0.sources.known import features, split_sizes
-from t0.sources.own import (
+from t0.sources.own_data import (
     OwnDataset,
     OwnMixture,
     find_own_datasets,
     find_own_mixtures,
 )
+from t0.sources.schema import features, hidden_label, split_sizes
 from t0.sources.splits import SplitRows, available_splits, open_split
 
 __all__ = [

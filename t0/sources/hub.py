@@ -1,15 +1,22 @@
-"""The Hugging Face hub: the name of every T0 dataset there today, and its rows as parquet.
+"""The Hugging Face hub: the name of every T0 dataset there today, its rows, and streamed documents.
 
-    open_on_hub("glue", "mrpc", "validation")   # nyu-mll/glue, config mrpc
+    rows, faults = open_on_hub("glue", "mrpc", "validation")     # nyu-mll/glue, config mrpc
+    texts = HubTexts("allenai/c4", "en", splits=("train", "validation"))
+    texts.shards("train")                        # asks the hub: (HubShard('train', 0, 1024), ...)
+    next(texts.documents(texts.shards("train")[5]))
 
 A dataset script is never run: `datasets` refuses them since 4.0, and where a repository's main
 revision is one, its parquet export (revision refs/convert/parquet) is read. The library downloads
 a split once into its own cache and maps it into memory. With HF_HUB_OFFLINE or HF_DATASETS_OFFLINE
 set, or the hub out of reach, nothing is tried, and the reason is handed back at once: the library
 by itself would retry for 23 seconds.
+
+A shard of streamed documents is one of the dataset's files. Nothing is asked before `shards`, so
+that registering needs no network. To go on in the middle of a file, its beginning is read again.
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -119,7 +126,7 @@ class HubRows:
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
         """The rows, as Arrow has them: a sequence of records is a dict of lists."""
-        from t0.sources.batches import rows_between
+        from t0.sources.arrow_readers import rows_between
 
         end = self.count() if stop is None else min(stop, self.count())
         if start >= end:
@@ -232,3 +239,67 @@ def _unreachable() -> str | None:
     except (httpx.HTTPError, OSError) as error:
         return f"{constants.ENDPOINT}: {str(error) or type(error).__name__}"
     return None
+
+
+class HubShard(NamedTuple):
+    """File `index` of the `count` files of a split."""
+
+    split: str
+    index: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.split}-{self.index:05d}-of-{self.count:05d}"
+
+
+class HubTexts:
+    """The documents of a dataset on the hub.
+
+    Args:
+        repo: the repository, with its owner.
+        config: the configuration, or None.
+        splits: which splits it has.
+        column: the column of the text.
+    """
+
+    def __init__(
+        self, repo: str, config: str | None, *, splits: tuple[str, ...], column: str = "text"
+    ) -> None:
+        self.repo, self.config, self.column = repo, config, column
+        self._splits = splits
+        self._stream = functools.cache(self._opened)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that there are."""
+        return self._splits
+
+    def shards(self, split: str) -> tuple[HubShard, ...]:
+        """The files of a split.
+
+        Raises:
+            AbsentData: the hub cannot be reached, or has no such dataset.
+        """
+        count = self._stream(split).num_shards
+        return tuple(HubShard(split, index, count) for index in range(count))
+
+    def documents(self, shard: HubShard) -> Iterator[str]:
+        """Yields the documents of a file.
+
+        Raises:
+            UserError: its rows have no such column, or it cannot be read.
+        """
+        rows = self._stream(shard.split).shard(num_shards=shard.count, index=shard.index)
+        where = f"hub repository {self.repo}, {shard}"
+        for row in streamed(where, iter(rows)):
+            text = row.get(self.column)
+            if not isinstance(text, str):
+                raise UserError(
+                    f"{where}: no text in the column '{self.column}'; the columns are: "
+                    f"{', '.join(row)}."
+                )
+            if text.strip():
+                yield text
+
+    def _opened(self, split: str) -> Any:  # noqa: ANN401
+        return open_stream(self.repo, self.config, split)

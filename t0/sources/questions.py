@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from t0.errors import UserError
-from t0.sources.locate import FILE_PATTERN, Found, folder_splits
+from t0.sources.folders import FILE_PATTERN, Found, folder_splits
 from t0.sources.readers import reader_for, reading
 
 # Other files, of predictions and metrics say, may stand beside the splits.

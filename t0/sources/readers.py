@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from t0.errors import UserError
-from t0.sources.known import Features
+from t0.sources.schema import Features
 
 # File name endings, and the format that each one means.
 FORMATS = {
@@ -64,7 +64,7 @@ def reader_for(kind: str, paths: tuple[Path, ...], known: Features | None = None
     if kind == "jsonl":
         return JsonLines(paths[0])
     if kind in ("csv", "tsv"):
-        from t0.sources.csv_reader import Csv
+        from t0.sources.arrow_readers import Csv
 
         return Csv(paths[0], delimiter="\t" if kind == "tsv" else ",", known=known)
     from t0.sources import arrow_readers

@@ -1,20 +1,193 @@
-"""Copies of a dataset that go by other column names or label orders, and the way back to T0's.
+"""What T0's datasets have: rows in each split, columns and their types, and withheld labels.
 
-    view = row_view("trec", None, ("text", "coarse_label", "fine_label"))
-    view.columns    # ('label-coarse', 'label-fine', 'text')
+    split_sizes("super_glue", "cb")   # {'test': 250, 'train': 250, 'validation': 56}
+    features("super_glue", "cb")["label"]["names"]
+    # ['entailment', 'contradiction', 'neutral']
+
+    view = row_view("trec", None, ("text", "coarse_label", "fine_label"))   # a copy of 2022
+    view.columns                      # ('label-coarse', 'label-fine', 'text')
     view.row({"text": "How ?", "coarse_label": 2, "fine_label": 26})
     # {'label-coarse': 0, 'label-fine': 0, 'text': 'How ?'}
 
-T0's templates refer to the columns and label orders of October 2021 (`t0.sources.known`). Columns
-of a dataset that is not T0's pass unchanged.
+    hidden_label("super_glue", {"premise": "...", "label": -1})   # True
+
+The facts in `facts/` are those of October 2021, when T0 was trained: raw rows, and columns in the
+notation of the `datasets` library. Files are read when they are first needed. A `RowView` brings
+the rows of a copy, which may have other column names, label orders and spellings of values, to
+these columns:
+
+* Class labels are integers (-1: withheld), and so are columns of integers, whether a copy spells
+  them 1, 1.0 or "1"; a number in a column of text is text again; NaN, as pandas writes what is
+  missing, is None in all of these.
+* A sequence of records is one dict of lists, as in rows of the `datasets` library; a nested value
+  that a text file had to spell out is JSON.
+* Everything else stays as the file has it.
+
+Rows of a dataset that is not T0's pass unchanged.
 """
 
 import dataclasses
 import functools
+import importlib.resources
+import json
+from collections.abc import Callable
 from typing import Any
 
-from t0.sources.known import features
-from t0.sources.values import Converter, converter
+from t0.errors import UserError, unknown_name
+from t0.prompts import is_missing, whole_number
+
+DEFAULT_SUBSET = "default"
+
+# Column name -> its type, in the notation of the `datasets` library.
+Features = dict[str, Any]
+
+
+def split_sizes(dataset: str, subset: str | None = None) -> dict[str, int]:
+    """Returns the number of raw rows in each split of one of T0's datasets.
+
+    Raises:
+        UserError: the dataset or the subset is not among the recorded ones.
+    """
+    known = _facts("splits")
+    if dataset not in known:
+        raise unknown_name(
+            "dataset", dataset, known, "Split sizes are recorded for T0's own datasets only."
+        )
+    name = subset or DEFAULT_SUBSET
+    if name not in known[dataset]:
+        raise UserError(
+            f"unknown subset '{name}' of dataset '{dataset}'."
+            f" Recorded: {', '.join(known[dataset])}."
+        )
+    return dict(known[dataset][name])
+
+
+def features(dataset: str, subset: str | None = None) -> Features | None:
+    """Returns the columns of one of T0's datasets, None for any other dataset.
+
+    The value of a column is the `datasets` library's notation: `{"dtype": "string", "_type":
+    "Value"}`, `{"names": [...], "_type": "ClassLabel"}`, `{"feature": ..., "_type": "Sequence"}`,
+    or a plain dict or list for a nested one. Shared: read it, do not change it.
+    """
+    entry = _facts("features").get(dataset, {}).get(subset or DEFAULT_SUBSET)
+    return entry and entry["features"]
+
+
+@functools.cache
+def _facts(name: str) -> dict[str, Any]:
+    file = importlib.resources.files("t0.sources").joinpath("facts", f"{name}.json")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+Converter = Callable[[Any], Any]
+
+
+def converter(feature: Any) -> Converter | None:  # noqa: ANN401
+    """Returns the function for a column of this feature, None where values stay as they are.
+
+    The function raises ValueError, with a text for the user, on a value that does not fit.
+    """
+    kind = _kind(feature)
+    if kind == "ClassLabel":
+        return functools.partial(_class_label, names=tuple(feature["names"]))
+    if kind == "Value":
+        if feature["dtype"] == "string":
+            return _text
+        return _integer if "int" in feature["dtype"] else None
+    inner = _nested(feature)
+    return functools.partial(_parsed, convert=inner) if inner else None
+
+
+def _kind(feature: Any) -> str:  # noqa: ANN401
+    """Returns Value, ClassLabel, Sequence, dict or list; a column may itself be called `_type`."""
+    if isinstance(feature, list):
+        return "list"
+    kind = feature.get("_type")
+    if isinstance(kind, str):
+        return "Sequence" if kind == "List" else kind
+    return "dict"
+
+
+def _nested(feature: Any) -> Converter | None:  # noqa: ANN401
+    """Returns the function for a value that may be nested: never None for one that is."""
+    kind = _kind(feature)
+    if kind == "ClassLabel":
+        return converter(feature)
+    if kind == "dict":
+        return functools.partial(_dict, convert={k: _nested(v) for k, v in feature.items()})
+    if kind == "list":
+        return functools.partial(_list, convert=_nested(feature[0]))
+    if kind == "Sequence" and _kind(feature["feature"]) == "dict":
+        fields = {name: _nested(item) for name, item in feature["feature"].items()}
+        return functools.partial(_dict_of_lists, convert=fields)
+    if kind == "Sequence":
+        return functools.partial(_list, convert=_nested(feature["feature"]))
+    return None
+
+
+def _class_label(value: Any, *, names: tuple[str, ...]) -> int | None:  # noqa: ANN401
+    if is_missing(value):
+        return None
+    # A name first: where the names are "0" and "1" both readings agree. str(True) is boolq's name.
+    if isinstance(value, str | bool) and str(value) in names:
+        return names.index(str(value))
+    number = whole_number(value)
+    if number is None or not -1 <= number < len(names):
+        listed = ", ".join(f"{i}={name}" for i, name in enumerate(names[:60]))
+        raise ValueError(f"{value!r} is no class label; labels are {listed} (-1: withheld)")
+    return number
+
+
+def _integer(value: Any) -> int | None:  # noqa: ANN401
+    if type(value) is int or is_missing(value):
+        return value if type(value) is int else None
+    number = whole_number(value)
+    if number is None:
+        raise ValueError(f"{value!r} is no whole number")
+    return number
+
+
+def _text(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        number = whole_number(value)
+        return None if is_missing(value) else str(value if number is None else number)
+    return value
+
+
+def _parsed(value: Any, *, convert: Converter) -> Any:  # noqa: ANN401
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{value[:80]!r} is not JSON, which a text file needs for a nested column ({error})"
+            ) from error
+    return convert(value)
+
+
+def _dict(value: Any, *, convert: dict[str, Converter | None]) -> Any:  # noqa: ANN401
+    if not isinstance(value, dict):
+        return value
+    return {key: _apply(convert.get(key), item) for key, item in value.items()}
+
+
+def _list(value: Any, *, convert: Converter | None) -> Any:  # noqa: ANN401
+    if not isinstance(value, list) or convert is None:
+        return value
+    return [convert(item) for item in value]
+
+
+def _dict_of_lists(value: Any, *, convert: dict[str, Converter | None]) -> Any:  # noqa: ANN401
+    if isinstance(value, list):
+        value = {name: [(item or {}).get(name) for item in value] for name in convert}
+    if not isinstance(value, dict):
+        return value
+    return {name: _list(items, convert=convert.get(name)) for name, items in value.items()}
+
+
+def _apply(convert: Converter | None, value: Any) -> Any:  # noqa: ANN401
+    return value if convert is None else convert(value)
+
 
 _TREC_COARSE = ("ABBR", "ENTY", "DESC", "HUM", "LOC", "NUM")
 _TREC_FINE_BY_COARSE = {
@@ -157,3 +330,57 @@ def _name_of(value: Any, *, names: tuple[str, ...]) -> Any:  # noqa: ANN401
     elif isinstance(value, int) and value != -1:
         raise ValueError(f"{value} is no class label: wanted 0 to {len(names) - 1}, or -1")
     return value.rpartition(":")[2] if isinstance(value, str) else value
+
+
+WITHHELD = (-1, "-1", "-1.0", "", None)
+
+
+def _withheld(value: object) -> bool:
+    return not isinstance(value, list | dict) and (value in WITHHELD or is_missing(value))
+
+
+def _no_text(value: Any) -> bool:  # noqa: ANN401
+    """True for no answer at all, or only empty ones; a dict of lists is judged by its `text`."""
+    texts = value.get("text", []) if isinstance(value, dict) else value
+    return not any(texts or [])
+
+
+def _no_output(value: Any) -> bool:  # noqa: ANN401
+    return not any(item.get("answer") for item in value or [])
+
+
+def _no_value(value: Any) -> bool:  # noqa: ANN401
+    return (value or {}).get("value") in ("<unk>", "", None)
+
+
+# Datasets whose label stands in another column than `label`: the column, and when it is withheld.
+# Only datasets where every row of a labelled split has an answer may use `_no_text`: in squad_v2
+# and duorc an empty answer is an answer.
+_OTHER_COLUMNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "winogrande": ("answer", _withheld),
+    "common_gen": ("target", _withheld),
+    "qasc": ("answerKey", _withheld),
+    "ai2_arc": ("answerKey", _withheld),
+    "openbookqa": ("answerKey", _withheld),
+    "quartz": ("answerKey", _withheld),
+    "story_cloze": ("answer_right_ending", _withheld),
+    "trec": ("label-coarse", _withheld),
+    "super_glue": ("answers", _no_text),  # record; the other subsets have `label`
+    "ropes": ("answers", _no_text),
+    "adversarial_qa": ("answers", _no_text),
+    "kilt_tasks": ("output", _no_output),
+    "trivia_qa": ("answer", _no_value),
+}
+
+
+def hidden_label(dataset: str, row: dict[str, Any]) -> bool:
+    """Says whether the label of this row is withheld: -1, empty or None where a label belongs.
+
+    Args:
+        dataset: the dataset's name, as in T0's tables. Of others, the column `label` is looked at.
+        row: a raw row, as `SplitRows.rows` gives it.
+    """
+    column, is_withheld = _OTHER_COLUMNS.get(dataset, ("label", _withheld))
+    if column in row:
+        return is_withheld(row[column])
+    return "label" in row and _withheld(row["label"])

@@ -4,8 +4,8 @@
     split.num_rows, split.columns    # (277, ('premise', 'hypothesis', 'idx', 'label'))
     list(split.rows(0, 2))           # two dicts
 
-Looked for in this order: the data folders (`t0.sources.locate`), data beside own templates
-(`t0.sources.own`), both again under the other name of a dataset that has one
+Looked for in this order: the data folders (`t0.sources.folders`), data beside own templates
+(`t0.sources.own_data`), both again under the other name of a dataset that has one
 (`t0.sources.schema`), and the Hugging Face hub (`t0.sources.hub`).
 """
 
@@ -17,11 +17,16 @@ from typing import Any
 
 from t0.errors import AbsentData, UserError
 from t0.sources import hub, readers
-from t0.sources.folders import DATA_DIR_VARIABLE, data_dirs
-from t0.sources.known import DEFAULT_SUBSET, features
-from t0.sources.locate import FILE_PATTERN, Found, folders_for, local_splits
-from t0.sources.own import own_splits
-from t0.sources.schema import RowView, other_names, row_view
+from t0.sources.folders import (
+    DATA_DIR_VARIABLE,
+    FILE_PATTERN,
+    Found,
+    data_dirs,
+    folders_for,
+    local_splits,
+)
+from t0.sources.own_data import own_splits
+from t0.sources.schema import DEFAULT_SUBSET, RowView, features, other_names, row_view
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from t0.compat import gin, tf
-from t0.sources.locate import Found
+from t0.sources.folders import Found
 from t0.sources.questions import count_questions, read_questions
 from t0.tasks import answer_metrics
 from t0.tasks.records import TEXT, TEXTS, Record, RecordSource, t5_features, tokenised

@@ -20,8 +20,8 @@ from sacrebleu.metrics.bleu import BLEU, BLEUScore
 
 from t0.compat import gin
 from t0.errors import UserError, unknown_name
-from t0.sources.locate import Found
-from t0.sources.pairs import count_pairs, read_pairs
+from t0.sources.folders import Found
+from t0.sources.translations import count_pairs, read_pairs
 from t0.tasks.records import TEXT, Record, RecordSource, t5_features, tokenised
 
 

@@ -1,10 +1,19 @@
+import json
 import os
 from pathlib import Path
 
+import datasets
 import pytest
 
 from t0.errors import UserError
-from t0.sources.folders import data_dirs, set_data_dirs
+from t0.sources.folders import (
+    Found,
+    data_dirs,
+    folder_splits,
+    folders_for,
+    local_splits,
+    set_data_dirs,
+)
 
 
 @pytest.fixture
@@ -62,3 +71,107 @@ def test_a_wrong_folder_is_a_user_error_that_names_it(two, tmp_path, monkeypatch
     with pytest.raises(UserError, match="T0_DATA_DIR"):
         set_data_dirs([tmp_path / name])
     assert os.environ["T0_DATA_DIR"] == before
+
+
+NAMES = {
+    "a.jsonl": "jsonl",
+    "b.jsonl.gz": "jsonl",
+    "c.json": "jsonl",
+    "d.json.gz": "jsonl",
+    "e.csv": "csv",
+    "f.csv.gz": "csv",
+    "g.tsv": "tsv",
+    "h.tsv.gz": "tsv",
+    "i.parquet": "parquet",
+    "j.arrow": "arrow",
+}
+OTHERS = ["templates.yaml", "k.parquet.gz", "l.txt", ".m.jsonl", "README.md", "n.gz"]
+
+
+def touch(folder, *names):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text("")
+
+
+def test_every_format_is_a_split_and_nothing_else_is(tmp_path):
+    touch(tmp_path, *NAMES, *OTHERS)
+    (tmp_path / "folder.jsonl").mkdir()
+    wanted = {name[0]: Found(kind, tmp_path / name) for name, kind in NAMES.items()}
+    assert folder_splits(tmp_path) == wanted
+
+
+def test_no_folder_no_split(tmp_path):
+    assert folder_splits(tmp_path / "absent") == {}
+    assert local_splits([], "x", None) == {}
+
+
+def test_two_files_of_one_split(tmp_path):
+    touch(tmp_path, "train.csv", "train.jsonl.gz")
+    with pytest.raises(UserError, match=r"train\.csv and train\.jsonl\.gz"):
+        folder_splits(tmp_path)
+
+
+def test_folders(tmp_path):
+    assert folders_for([tmp_path], "a", "b") == [tmp_path / "a/b"]
+    assert folders_for([tmp_path], "o/a", None) == [tmp_path / "o/a/default", tmp_path / "o/a"]
+
+
+def test_the_first_place_wins(tmp_path):
+    one, two = tmp_path / "1", tmp_path / "2"
+    touch(one / "d", "train.csv", "test.csv")
+    touch(one / "d" / "default", "train.jsonl")
+    touch(two / "d" / "default", "train.tsv", "validation.tsv")
+    paths = {split: found.path for split, found in local_splits([one, two], "d", None).items()}
+    assert paths == {
+        "train": one / "d/default/train.jsonl",
+        "test": one / "d/test.csv",
+        "validation": two / "d/default/validation.tsv",
+    }
+
+
+def test_saved_datasets(tmp_path):
+    rows = datasets.Dataset.from_list([{"a": 1}])
+    rows.save_to_disk(tmp_path / "single/validation")
+    assert folder_splits(tmp_path / "single") == {
+        "validation": Found("saved", tmp_path / "single/validation")
+    }
+    datasets.DatasetDict(train=rows, test=rows).save_to_disk(tmp_path / "both")
+    assert folder_splits(tmp_path / "both") == {
+        "train": Found("saved", tmp_path / "both/train"),
+        "test": Found("saved", tmp_path / "both/test"),
+    }
+    rows.save_to_disk(tmp_path / "alone")
+    assert folder_splits(tmp_path / "alone") == {"train": Found("saved", tmp_path / "alone")}
+    state = json.loads((tmp_path / "alone/state.json").read_text())
+    (tmp_path / "alone/state.json").write_text(json.dumps(state | {"_split": "test"}))
+    assert folder_splits(tmp_path / "alone") == {"test": Found("saved", tmp_path / "alone")}
+
+
+def test_a_broken_list_of_a_saved_dataset_is_told(tmp_path):
+    (tmp_path / "dataset_dict.json").write_text("{")
+    with pytest.raises(UserError, match=r"dataset_dict\.json"):
+        folder_splits(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../../x/train", "/x/train", "..", "a b", 3, ["train"]])
+def test_a_split_cannot_be_named_to_be_written_elsewhere(tmp_path, name):
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "state.json").write_text(json.dumps({"_split": name}))
+    with pytest.raises(UserError, match=r"state\.json: .* cannot be the name of a split"):
+        folder_splits(tmp_path / "saved")
+    (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["train", name]}))
+    with pytest.raises(UserError, match=r"dataset_dict\.json: .* cannot be the name of a split"):
+        folder_splits(tmp_path)
+
+
+def test_a_list_of_splits_that_is_none(tmp_path):
+    (tmp_path / "dataset_dict.json").write_text('{"splits": 3}')
+    with pytest.raises(UserError, match=r"'splits' must be a list"):
+        folder_splits(tmp_path)
+
+
+def test_a_file_whose_name_no_split_can_have(tmp_path):
+    touch(tmp_path, "train.jsonl", "train (copy).jsonl")
+    with pytest.raises(UserError, match=r"'train \(copy\)' cannot be the name of a split"):
+        folder_splits(tmp_path)

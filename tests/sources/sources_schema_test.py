@@ -1,9 +1,132 @@
+import math
 import pickle
+import subprocess
+import sys
 
 import pytest
 
-from t0.sources.known import features, split_sizes
-from t0.sources.schema import DRIFTS, other_names, row_view
+from t0.errors import UserError
+from t0.sources import hidden_label
+from t0.sources.schema import DRIFTS, converter, features, other_names, row_view, split_sizes
+
+
+def test_split_sizes():
+    assert split_sizes("super_glue", "cb") == {"test": 250, "train": 250, "validation": 56}
+    assert split_sizes("trec") == split_sizes("trec", "default") == {"test": 500, "train": 5452}
+    assert split_sizes("anli", None)["train_r3"] == 100459
+
+
+def test_split_sizes_cannot_be_changed_from_outside():
+    split_sizes("trec")["train"] = 1
+    assert split_sizes("trec")["train"] == 5452
+
+
+def test_unknown_names_get_the_nearest():
+    with pytest.raises(UserError, match="'super_glue'"):
+        split_sizes("superglue", "cb")
+    with pytest.raises(UserError, match=r"wsc\.fixed"):
+        split_sizes("super_glue", "wsc")
+
+
+def test_features():
+    assert list(features("trec")) == ["label-coarse", "label-fine", "text"]
+    assert len(features("trec", "default")["label-fine"]["names"]) == 47
+    assert features("no_such_dataset", None) is None
+    assert features("super_glue", "no_such_subset") is None
+
+
+def test_the_import_is_light():
+    code = (
+        "import sys, t0.sources; t0.sources.split_sizes('trec');"
+        "print([m for m in ('tensorflow', 'datasets', 't5', 'seqio', 'httpx') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+LABEL = {"names": ["entailment", "neutral", "0"], "_type": "ClassLabel"}
+TEXT = {"dtype": "string", "_type": "Value"}
+RECORDS = {"feature": {"text": TEXT, "label": LABEL}, "length": -1, "_type": "Sequence"}
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [("neutral", 1), (1, 1), ("1", 1), (1.0, 1), (-1, -1), ("-1", -1), (None, None), ("", None)]
+    + [("1.0", 1), (math.nan, None)]
+    + [("0", 2)],  # a name before a number
+)
+def test_class_labels_become_integers(given, wanted):
+    got = converter(LABEL)(given)
+    assert got == wanted
+    assert type(got) is type(wanted)
+
+
+def test_boolean_labels():
+    convert = converter(features("super_glue", "boolq")["label"])
+    assert [convert(value) for value in (True, False, "True", 1)] == [1, 0, 1, 1]
+
+
+@pytest.mark.parametrize("given", ["Neutral", 3, -2, "7", 0.5, [1]])
+def test_a_value_that_is_no_label_lists_those_that_are(given):
+    with pytest.raises(ValueError, match="0=entailment, 1=neutral"):
+        converter(LABEL)(given)
+
+
+def test_plain_columns_need_nothing():
+    assert converter({"dtype": "float32", "_type": "Value"}) is None
+    assert converter({"dtype": "bool", "_type": "Value"}) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [(3, 3), (3.0, 3), ("3", 3), ("3.0", 3), (-1.0, -1), (math.nan, None), ("", None)],
+)
+def test_columns_of_integers(given, wanted):
+    got = converter({"dtype": "int32", "_type": "Value"})(given)
+    assert got == wanted
+    assert type(got) is type(wanted)
+
+
+@pytest.mark.parametrize("given", ["three", 0.5, [3]])
+def test_a_value_that_is_no_integer(given):
+    with pytest.raises(ValueError, match="is no whole number"):
+        converter({"dtype": "int32", "_type": "Value"})(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [("1", "1"), (1, "1"), (1.0, "1"), (0.5, "0.5"), ("1.0", "1.0"), (math.nan, None), ("", "")]
+    + [(None, None)],
+)
+def test_columns_of_text(given, wanted):
+    assert converter(TEXT)(given) == wanted
+
+
+def test_a_sequence_of_records_is_a_dict_of_lists():
+    convert = converter(RECORDS)
+    wanted = {"text": ["a", "b"], "label": [1, 0]}
+    assert convert([{"text": "a", "label": "neutral"}, {"text": "b", "label": 0}]) == wanted
+    assert convert({"text": ["a", "b"], "label": ["neutral", 0]}) == wanted
+    assert convert([]) == {"text": [], "label": []}
+    assert convert(None) is None
+
+
+def test_nested_columns_of_text_files_are_json():
+    assert converter(RECORDS)('{"text": ["a"], "label": ["neutral"]}') == {
+        "text": ["a"],
+        "label": [1],
+    }
+    with pytest.raises(ValueError, match="not JSON"):
+        converter(RECORDS)("{'text': array(['a'])}")
+
+
+def test_labels_deep_inside():
+    convert = converter(features("crows_pairs")["annotations"])
+    assert convert([["gender"], [0, "age"]]) == [[2], [0, 8]]
+    convert = converter(features("kilt_tasks", "hotpotqa")["output"])
+    answer = [{"answer": "x", "meta": {"score": 1}, "provenance": [{"title": "y"}]}]
+    assert convert(answer) == answer
+
 
 NEW_TREC = ("text", "coarse_label", "fine_label")
 
@@ -80,3 +203,51 @@ def test_every_row_of_the_table_names_a_known_dataset():
 def test_views_can_be_sent_to_another_process():
     view = pickle.loads(pickle.dumps(row_view("trec", None, NEW_TREC)))
     assert view.row({"text": "", "coarse_label": 2, "fine_label": 26})["label-fine"] == 0
+
+
+WITHHELD = [
+    ("super_glue", {"premise": "a", "label": -1}),
+    ("super_glue", {"query": "a", "answers": []}),
+    ("piqa", {"goal": "a", "label": -1}),
+    ("hellaswag", {"ctx": "a", "label": ""}),
+    ("own", {"label": "-1"}),
+    ("own", {"label": None}),
+    ("own", {"label": math.nan}),
+    ("own", {"label": -1.0}),
+    ("winogrande", {"sentence": "a", "answer": ""}),
+    ("common_gen", {"target": ""}),
+    ("qasc", {"answerKey": ""}),
+    ("ropes", {"answers": {"text": []}}),
+    ("ropes", {"answers": {"text": [""]}}),
+    ("adversarial_qa", {"answers": {"text": [], "answer_start": []}}),
+    ("kilt_tasks", {"output": []}),
+    ("kilt_tasks", {"output": [{"answer": "", "provenance": []}]}),
+    ("trivia_qa", {"answer": {"value": "<unk>", "aliases": []}}),
+]
+GIVEN = [
+    ("super_glue", {"premise": "a", "label": 0}),
+    ("super_glue", {"query": "a", "answers": ["x"]}),
+    ("super_glue", {"answer": "", "label": 1}),
+    ("hellaswag", {"label": "0"}),
+    ("own", {"label": "no"}),
+    ("own", {"label": False}),
+    ("own", {"label": [1, 0]}),
+    ("own", {"text": "no label column", "answer": ""}),
+    ("winogrande", {"answer": "2"}),
+    ("squad_v2", {"answers": {"text": [], "answer_start": []}}),
+    ("duorc", {"answers": [], "no_answer": True}),
+    ("ropes", {"answers": {"text": ["x"]}}),
+    ("kilt_tasks", {"output": [{"answer": "x"}]}),
+    ("trivia_qa", {"answer": {"value": "x"}}),
+    ("trec", {"label-coarse": 0}),
+]
+
+
+@pytest.mark.parametrize(("dataset", "row"), WITHHELD)
+def test_withheld(dataset, row):
+    assert hidden_label(dataset, row) is True
+
+
+@pytest.mark.parametrize(("dataset", "row"), GIVEN)
+def test_given(dataset, row):
+    assert hidden_label(dataset, row) is False

@@ -11,7 +11,7 @@ import seqio
 from t5.evaluation import metrics as t5_metrics
 
 from t0.errors import UserError
-from t0.sources.locate import Found, folder_splits
+from t0.sources.folders import Found, folder_splits
 from t0.sources.questions import question_splits
 from t0.tasks import default_vocabulary
 from t0.tasks.instruction_metrics import Expected

@@ -4,8 +4,8 @@ import pytest
 from tiny_recipes import PAIRS, write_lines
 
 from t0.errors import UserError
-from t0.sources.locate import Found, folder_splits
-from t0.sources.pairs import count_pairs, languages, read_pairs
+from t0.sources.folders import Found, folder_splits
+from t0.sources.translations import count_pairs, languages, read_pairs
 
 
 def found(folder, rows):

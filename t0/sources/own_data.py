@@ -21,9 +21,9 @@ import yaml
 from t0.errors import UserError
 from t0.files import checked_name
 from t0.prompts import TemplateFile, read_template_file
-from t0.sources.known import DEFAULT_SUBSET, features, split_sizes
-from t0.sources.locate import FILE_PATTERN, Found, folder_splits, local_splits
+from t0.sources.folders import FILE_PATTERN, Found, folder_splits, local_splits
 from t0.sources.readers import reading
+from t0.sources.schema import DEFAULT_SUBSET, features, split_sizes
 
 TEMPLATES = "templates.yaml"
 MIXTURES = "mixtures.yaml"

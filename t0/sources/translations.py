@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from t0.errors import UserError
-from t0.sources.locate import Found
+from t0.sources.folders import Found
 from t0.sources.readers import reader_for
 
 _NESTED = "translation"
