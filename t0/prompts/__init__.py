@@ -7,10 +7,22 @@ Knows no dataset and no TensorFlow.
     prompt.example({"premise": "It rains.", "hypothesis": "It is wet.", "label": 0})
 """
 
-from t0.prompts.environment import is_missing, whole_number
-from t0.prompts.promptsource_data import PROMPTSOURCE_VERSION, template_file_path, templates_root
-from t0.prompts.render import NO_LABEL, CompiledTemplate, Example, remove_hyphens
-from t0.prompts.templates import Template, TemplateFile, read_template_file
+from t0.prompts.render import (
+    NO_LABEL,
+    CompiledTemplate,
+    Example,
+    is_missing,
+    remove_hyphens,
+    whole_number,
+)
+from t0.prompts.templates import (
+    PROMPTSOURCE_VERSION,
+    Template,
+    TemplateFile,
+    read_template_file,
+    template_file_path,
+    templates_root,
+)
 
 __all__ = [
     "NO_LABEL",

@@ -1,4 +1,9 @@
-"""Reads promptsource's template files: YAML with two tags, `!Template` and `!TemplateMetadata`.
+"""Finds and reads promptsource's template files: YAML with the tags !Template, !TemplateMetadata.
+
+    path = template_file_path("super_glue", "rte")   # .../super_glue/rte/templates.yaml
+    read_template_file(path, published=True).templates[0].name    # 'GPT-3 style'
+
+A file looks like this:
 
     dataset: weather
     subset: daily
@@ -14,14 +19,19 @@
         name: dry or wet
         reference: ''
 
-`read_template_file(path).templates[0].name` is then `"dry or wet"`.
-
-Assumes nothing of the file: every deviation is a UserError with the file, the line and the
+Nothing is assumed of a file: every deviation is a UserError with the file, the line and the
 template's name. `name` and `jinja` are required; the rest has promptsource's defaults. Whether the
 Jinja is well formed is seen only when the template is compiled (`t0.prompts.render`), because
 reading T0's 65 files has to be quick.
+
+Promptsource must be installed as a distribution (`bin/setup` does it). The package is used as a
+folder of data: it is never imported, because its modules need pandas and pkg_resources and take a
+second to load.
 """
 
+import functools
+import importlib.metadata
+import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +39,60 @@ from typing import Any, NamedTuple
 import yaml
 
 from t0.errors import UserError, nearest
+
+PROMPTSOURCE_VERSION = "0.1.0"
+"""The version whose templates T0 was trained and evaluated on."""
+
+_INSTALL = f"pip install --no-deps --ignore-requires-python promptsource=={PROMPTSOURCE_VERSION}"
+
+
+@functools.cache
+def templates_root() -> Path:
+    """Returns the folder of promptsource's templates, found without importing promptsource.
+
+    Raises:
+        UserError: promptsource is absent, of another version, or without its templates.
+    """
+    try:
+        version = importlib.metadata.version("promptsource")
+    except importlib.metadata.PackageNotFoundError:
+        raise UserError(
+            f"T0's prompts come from promptsource {PROMPTSOURCE_VERSION}, which is not installed. "
+            f"Run: {_INSTALL}"
+        ) from None
+    if version != PROMPTSOURCE_VERSION:
+        raise UserError(
+            f"promptsource {version} is installed, but T0 was made with {PROMPTSOURCE_VERSION}. "
+            "Later versions changed answer choices, metrics and flags of T0's own prompts and "
+            "added tasks, so scores and mixtures would not be T0's. "
+            f"Run: {_INSTALL}"
+        )
+    spec = importlib.util.find_spec("promptsource")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        root = Path(folder) / "templates"
+        if root.is_dir():
+            return root
+    raise UserError(
+        f"promptsource {version} is installed without its templates folder. "
+        f"Run: {_INSTALL} --force-reinstall"
+    )
+
+
+def template_file_path(dataset: str, subset: str | None) -> Path:
+    """Returns the path of a dataset's template file, which need not exist.
+
+    Promptsource has no templates for some datasets of T0's table (jigsaw_toxicity_pred); its own
+    reader takes the absence of a file as "no templates", and so should the caller.
+
+    Args:
+        dataset: name as on the HF hub when promptsource was made, for instance `super_glue`.
+        subset: name of the configuration, or None (or "") for a dataset that has none.
+
+    Raises:
+        UserError: see `templates_root`.
+    """
+    folder = templates_root() / dataset
+    return (folder / subset if subset else folder) / "templates.yaml"
 
 
 @dataclass(frozen=True, slots=True)

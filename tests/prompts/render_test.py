@@ -8,7 +8,7 @@ import pytest
 
 from t0.errors import UserError
 from t0.prompts import NO_LABEL, CompiledTemplate, Example, Template, read_template_file
-from t0.prompts import environment as environment_module
+from t0.prompts import render as render_module
 
 WEATHER = Path(__file__).parent / "fixtures" / "weather" / "templates.yaml"
 TEMPLATES = {template.name: template for template in read_template_file(WEATHER).templates}
@@ -302,15 +302,16 @@ class TestSandbox:
 
     def test_one_environment_serves_all(self):
         first, second = weather("where").compile(), weather("dry or wet").compile()
-        assert first._body.code.environment is environment_module.ENVIRONMENT
-        assert second._body.code.environment is environment_module.ENVIRONMENT
+        assert first._body.code.environment is render_module.ENVIRONMENT
+        assert second._body.code.environment is render_module.ENVIRONMENT
 
 
 class TestCompiling:
     def test_each_template_compiles_once(self, monkeypatch):
         count = []
-        build = environment_module.build
-        monkeypatch.setattr("t0.prompts.render.build", lambda tree: count.append(1) or build(tree))
+        environment = render_module.ENVIRONMENT
+        compile_ = environment.compile
+        monkeypatch.setattr(environment, "compile", lambda tree: count.append(1) or compile_(tree))
         prompt = weather("choices of the row")
         assert count == []
         for i in range(5):

@@ -1,10 +1,86 @@
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from t0.errors import UserError
-from t0.prompts import promptsource_data, read_template_file
+from t0.prompts import read_template_file, templates
+
+ROOT = Path(__file__).parents[2]
+COMMAND = "pip install --no-deps --ignore-requires-python promptsource==0.1.0"
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache():
+    templates.templates_root.cache_clear()
+    yield
+    templates.templates_root.cache_clear()
+
+
+def version_is(monkeypatch, version):
+    def installed(name):
+        assert name == "promptsource"
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(importlib.metadata, "version", installed)
+
+
+def test_paths_of_installed_templates():
+    rte = templates.template_file_path("super_glue", "rte")
+    assert rte == templates.templates_root() / "super_glue" / "rte" / "templates.yaml"
+    assert rte.is_file()
+    for none in (None, ""):
+        path = templates.template_file_path("trec", none)
+        assert path == templates.templates_root() / "trec" / "templates.yaml"
+        assert path.is_file()
+
+
+def test_a_dataset_without_templates_has_a_path_and_no_file():
+    assert not templates.template_file_path("jigsaw_toxicity_pred", None).exists()
+
+
+def test_absent_promptsource(monkeypatch):
+    version_is(monkeypatch, None)
+    with pytest.raises(UserError, match="not installed") as caught:
+        templates.template_file_path("trec", None)
+    assert COMMAND in str(caught.value)
+
+
+def test_other_version(monkeypatch):
+    version_is(monkeypatch, "0.2.3")
+    with pytest.raises(UserError, match=r"promptsource 0\.2\.3 is installed.*0\.1\.0") as caught:
+        templates.templates_root()
+    assert COMMAND in str(caught.value)
+    assert "answer choices" in str(caught.value)
+
+
+def test_installed_without_its_templates(monkeypatch):
+    version_is(monkeypatch, "0.1.0")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="without its templates folder"):
+        templates.templates_root()
+
+
+def test_reading_templates_imports_neither_promptsource_nor_tensorflow():
+    program = (
+        "import sys; from t0.prompts import *;"
+        "file = read_template_file(template_file_path('super_glue', 'rte'));"
+        "CompiledTemplate(file.templates[0]).example({'premise': 'a', 'hypothesis': 'b',"
+        " 'label': 0});"
+        "heavy = {'promptsource', 'tensorflow', 'seqio', 't5', 'pandas', 'numpy', 'datasets'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
 
 WEATHER = Path(__file__).parent / "fixtures" / "weather" / "templates.yaml"
 
@@ -53,7 +129,7 @@ def test_templates_are_sorted_by_name():
 def test_same_templates_as_promptsource_reads():
     stock = pytest.importorskip("promptsource.templates")
     for dataset, subset in [("super_glue", "rte"), ("trec", None), ("cos_e", "v1.11")]:
-        file = read_template_file(promptsource_data.template_file_path(dataset, subset))
+        file = read_template_file(templates.template_file_path(dataset, subset))
         wanted = stock.DatasetTemplates(dataset, subset)
         assert (file.dataset, file.subset) == (dataset, subset)
         assert [t.name for t in file.templates] == wanted.all_template_names
