@@ -22,7 +22,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from t0.errors import UserError
 
@@ -177,73 +177,100 @@ def _no_loss_on_standard_error() -> None:
     tf.Print = lambda input_, *args, **kwargs: input_
 
 
-# The package that needs a patch, what is patched, why, how; in the order of application.
-PATCHES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
-    (
+class Patch(NamedTuple):
+    """A lasting change to other packages.
+
+    Attributes:
+      needed_by: the package that does not work without it.
+      name: what is patched.
+      why: what goes wrong otherwise.
+      apply: makes the change.
+      changes: the attributes of their modules that are others afterwards.
+    """
+
+    needed_by: str
+    name: str
+    why: str
+    apply: Callable[[], None]
+    changes: tuple[str, ...] = ()
+
+
+# In the order of application.
+PATCHES: tuple[Patch, ...] = (
+    Patch(
         "gin",
         "gin.resource_reader",
         "a folder models/ on Python's path ends gin's search for a file",
         _gin_files_in_no_package,
+        ("gin.resource_reader._parse_config_path",),
     ),
-    (
+    Patch(
         "tensorflow",
         "tensorflow logging",
         "hundreds of start-up lines hide the one that matters",
         _quiet_start,
     ),
-    (
+    Patch(
         "tensorflow",
         "gs:// off Google's machines",
         "TensorFlow waits minutes for the metadata server",
         _gs_without_metadata_server,
     ),
-    (
+    Patch(
         "seqio",
         "tensorflow.python.framework.ops",
         "register_tensor_conversion_function moved in TensorFlow 2.14; Mesh imports the old name",
         _tensor_conversion_function,
+        ("tensorflow.python.framework.ops.register_tensor_conversion_function",),
     ),
-    (
+    Patch(
         "seqio",
         "t5.models.hf_model",
         "t5.models imports PyTorch unconditionally",
         _torch_free_t5_models,
     ),
-    (
+    Patch(
         "seqio",
         "modules of old gin files",
         "a gin file's import of a module that is gone ends the parse",
         _modules_of_old_configs,
     ),
-    (
+    Patch(
         "seqio",
         "t5.data.utils",
         "T0_VOCAB replaces T5's vocabulary everywhere",
         _chosen_vocabulary_for_t5,
+        ("t5.data.utils.DEFAULT_SPM_PATH",),
     ),
-    (
+    Patch(
         "seqio",
         "jax garbage collection",
         "JAX's callback swallows a Ctrl-C that comes while it runs",
         _no_swallowed_interrupt,
     ),
-    (
+    Patch(
         "mesh_tensorflow",
         "mesh get_estimator",
         "off TPU scoring crashes on text at its end",
         _scores_come_with_ids,
+        ("mesh_tensorflow.transformer.utils.get_estimator",),
     ),
-    (
+    Patch(
         "mesh_tensorflow",
         "mesh and t5 write_lines_to_file",
         "Mesh writes b'Paris' for Paris",
         _lines_are_text,
+        (
+            "mesh_tensorflow.transformer.utils.write_lines_to_file",
+            "t5.models.utils.write_lines_to_file",
+        ),
     ),
-    (
+    Patch(
         "mesh_tensorflow",
         "tf.Print",
         "Mesh prints a line for each step, whether wanted or not",
         _no_loss_on_standard_error,
+        ("tensorflow.compat.v1.Print",),
     ),
 )
 # Package -> the packages that it imports, whose patches it needs as well.
@@ -323,10 +350,10 @@ def apply(package: str = "mesh_tensorflow") -> None:
     Args:
       package: "gin", "tensorflow", "seqio" or "mesh_tensorflow", the last for all rows.
     """
-    for needed_by, name, _, patch in PATCHES:
-        if needed_by in _NEEDS[package] and name not in _applied:
-            patch()
-            _applied.append(name)
+    for patch in PATCHES:
+        if patch.needed_by in _NEEDS[package] and patch.name not in _applied:
+            patch.apply()
+            _applied.append(patch.name)
 
 
 def bound_arguments(function: Callable[..., Any], *args: Any, **given: Any) -> dict[str, Any]:

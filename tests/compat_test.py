@@ -16,7 +16,7 @@ from t0 import compat
 from t0.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
-ROWS = {name: patch for _, name, _, patch in compat.PATCHES}
+ROWS = {patch.name: patch.apply for patch in compat.PATCHES}
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def patched():
 
 def test_rows_are_named_once_and_have_reasons():
     assert len(ROWS) == len(compat.PATCHES)
-    assert all(why for _, _, why, _ in compat.PATCHES)
+    assert all(patch.why for patch in compat.PATCHES)
 
 
 def test_each_door_opens_the_module_that_it_names():

@@ -1,0 +1,56 @@
+"""Other packages' modules are changed as the tables of `t0.compat` say, and in no other way."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_lines import EVALUATE, LENGTHS, TRAIN
+
+from t0 import compat
+
+FLOAT32 = "--gin_param=get_variable_dtype.master_dtype = 'float32'"
+PATCHING = sorted({patch.needed_by for patch in compat.PATCHES})
+
+
+@pytest.fixture(scope="module")
+def changes(world, tmp_path_factory):
+    """What a process of its own finds changed: by patches, imports, a training run, a scoring."""
+    to_model = [f"--model_dir={tmp_path_factory.mktemp('model')}"]
+    to_model += ["--module_import=t0.seqio_tasks"]
+    train = [*to_model, *TRAIN, "--gin_param=run.train_steps = 2"]
+    score = [*to_model, *EVALUATE, FLOAT32, "--gin_param=run.batch_size = 4"]
+    score += [f"--gin_param=run.sequence_length = {LENGTHS}"]
+    score += ["--gin_param=mesh_eval_dataset_fn.num_eval_examples = 4"]
+    program = Path(__file__).parent / "watched_modules.py"
+    done = subprocess.run(
+        [sys.executable, program, json.dumps({"train": train, "score": score})],
+        env=world.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "step 2/2" in done.stderr
+    assert "scored 8 choices" in done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("package", PATCHING)
+def test_patches_change_what_their_rows_name(changes, package):
+    rows = [patch.changes for patch in compat.PATCHES if patch.needed_by == package]
+    assert sorted(changes[package]) == sorted(name for row in rows for name in row)
+
+
+def test_importing_every_module_changes_nothing(changes):
+    assert changes["imports"] == []
+
+
+@pytest.mark.parametrize("run", ["train", "score"])
+def test_nothing_is_left_replaced_after_a_run(changes, run):
+    left = set(changes[run])
+    if hasattr(compat, "replace_in_mesh"):  # which does not restore
+        left -= {
+            name.replace("mesh_utils", compat.DOORS["mesh_utils"]) for name in compat.REPLACEABLE
+        }
+    assert not left
