@@ -162,7 +162,7 @@ def tokenizer(args):
 
 def differences(one, other):
     """How many records of two caches have no equal in the other."""
-    from t0.caching import records as frames
+    from t0.files import tfrecord as frames
 
     tensorflow_example = __import__("tensorflow").train.Example
     different = 0

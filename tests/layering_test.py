@@ -32,7 +32,7 @@ ROOMS = (
     "cli",
 )
 # Reports are made from files alone.
-ONLY = {"files": {"errors", "files"}, "reports": {"errors", "files", "reports"}}
+ONLY = {"reports": {"errors", "files", "reports"}}
 WITHOUT_TENSORFLOW = ("prompts", "sources", "reports")
 HEAVY = ("tensorflow", "tensorflow_datasets", "t5", "seqio", "mesh_tensorflow", "gin")
 # Settings that other packages keep for their users, and how a file sets them.

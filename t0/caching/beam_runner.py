@@ -31,6 +31,7 @@ from t0.caching.ranges import Range
 from t0.caching.source_shards import ShardRun
 from t0.caching.unit import Options, Outcome, Setup, Unit
 from t0.errors import UserError
+from t0.files import paths, write_whole
 
 
 def run_on_beam(
@@ -71,7 +72,7 @@ def run_on_beam(
             _ = (*told, known) | beam.Flatten() | beam.GroupByKey() | beam.ParDo(joins)
         yield from _outcomes([unit for unit in work.targets if unit not in done], run_dir)
     finally:
-        layout.remove(run_dir)
+        paths.remove(run_dir)
 
 
 def _spread(pipeline: beam.Pipeline, name: str, elements: Iterable[Any]) -> beam.PCollection:
@@ -113,14 +114,11 @@ class _Join(beam.DoFn):
 
 
 def _outcomes(units: Iterable[Unit], run_dir: str) -> Iterator[Outcome]:
-    from t0.compat import tf
-
     for unit in units:
         path = _outcome_path(run_dir, unit)
-        if not tf.io.gfile.exists(path):
+        if not paths.exists(path):
             raise UserError(f"the pipeline left no outcome for {unit}; see the runner's log")
-        with tf.io.gfile.GFile(path) as file:
-            yield Outcome(**{**json.load(file), "unit": unit})
+        yield Outcome(**{**json.loads(paths.read_bytes(path)), "unit": unit})
 
 
 def _outcome_path(run_dir: str, unit: Unit) -> str:
@@ -129,4 +127,4 @@ def _outcome_path(run_dir: str, unit: Unit) -> str:
 
 def _leave(outcome: Outcome, run_dir: str) -> None:
     text = json.dumps(dataclasses.asdict(outcome))
-    layout.write_text(_outcome_path(run_dir, outcome.unit), text)
+    write_whole(_outcome_path(run_dir, outcome.unit), text)

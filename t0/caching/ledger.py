@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
-from t0.caching import layout, parts
+from t0.caching import parts
 from t0.caching.judge import judge
 from t0.caching.merge import Merge, Target, counted, merge
 from t0.caching.ranges import Range
 from t0.caching.source_shards import ShardRun
 from t0.caching.unit import ABSENT, EMPTY, FAILED, STOP, Options, Outcome, Unit
 from t0.errors import AbsentData, UserError, original
+from t0.files import OutputError, paths
 
 Bounds = tuple[tuple[int, int], ...]
 # A job that makes parts; and any.
@@ -60,7 +61,7 @@ def _end(unit: Unit, error: Exception, job: Job) -> Outcome:
     cause = original(error)
     where = "" if str(job) == str(unit) else f" ({job})"
     if isinstance(cause, UserError):
-        kinds = ((layout.OutputError, STOP), (AbsentData, ABSENT), (UserError, FAILED))
+        kinds = ((OutputError, STOP), (AbsentData, ABSENT), (UserError, FAILED))
         status = next(status for kind, status in kinds if isinstance(cause, kind))
         return Outcome(unit, status, message=f"{cause}{where}")
     first = (str(cause).splitlines() or [""])[0]
@@ -163,4 +164,4 @@ class Ledger:
             return
         key = self._targets[unit].output.key
         for start, stop in self._bounds[unit]:
-            layout.remove(posixpath.join(self.parts_dir, parts.part_name(key, start, stop)))
+            paths.remove(posixpath.join(self.parts_dir, parts.part_name(key, start, stop)))

@@ -24,7 +24,8 @@ from t0.caching import layout, parts, records, shards
 from t0.caching.known import Behaviour
 from t0.caching.ranges import Output
 from t0.caching.unit import WRITTEN, Options, Outcome, shard_count
-from t0.files import path_inside
+from t0.files import path_inside, tfrecord, writing
+from t0.files.paths import is_remote, local_copy
 
 _LIST, _SCALAR = [None], []
 _PLAIN = {
@@ -82,7 +83,8 @@ def merge(job: Merge) -> Outcome:
     output, unit = job.target.output, job.target.output.unit
     layout.make_directory(unit.directory)
     with ExitStack() as stack:
-        paths = [stack.enter_context(parts.local_copy(path)) for path in job.parts]
+        with writing(unit.directory):
+            paths = [stack.enter_context(local_copy(path)) for path in job.parts]
         sizes = [(info["records"], info["bytes"]) for info in job.infos]
         if output.choices:
             paths, sizes = _numbered_through(paths, job.infos, unit.directory, stack)
@@ -158,11 +160,9 @@ def _numbered_through(
         # Of a split that the general engine read there is one part, whose rows are right.
         kept_before += info.get("kept", 0)
         if shift:
-            with layout.writing(directory):
+            with writing(directory):
                 where = where or stack.enter_context(
-                    tempfile.TemporaryDirectory(
-                        dir=None if layout.is_remote(directory) else directory
-                    )
+                    tempfile.TemporaryDirectory(dir=None if is_remote(directory) else directory)
                 )
             path, info = _renumbered(path, shift, where)
         numbered.append(path)
@@ -173,7 +173,8 @@ def _numbered_through(
 def _renumbered(path: str, shift: int, folder: str) -> tuple[str, Mapping[str, Any]]:
     name = posixpath.basename(path)
     frames = (
-        records.framed(records.renumbered(frame[12:-4], shift)) for frame in parts.read_frames(path)
+        tfrecord.framed(records.renumbered(tfrecord.record_of(frame), shift))
+        for frame in parts.read_frames(path)
     )
     with parts.PartWriter(folder, name) as part:
         while some := list(itertools.islice(frames, 1000)):

@@ -31,14 +31,14 @@ import shutil
 import struct
 import sys
 import tempfile
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from t0.caching import layout
-from t0.files import path_inside
+from t0.files import path_inside, paths, writing
+from t0.files.publishing import UnfinishedFile
 
 _TAIL = struct.Struct("<QQ8s")
 _MAGIC = b"t0-part1"
@@ -61,12 +61,12 @@ class PartWriter:
 
     def __init__(self, directory: str, name: str) -> None:
         self._path = path_inside(directory, name)
-        where = tempfile.gettempdir() if layout.is_remote(directory) else directory
-        self._temporary = os.path.join(where, f"{name}.{uuid.uuid4().hex}")  # noqa: PTH118
+        self._unfinished = UnfinishedFile(self._path)
         self._records = self._bytes = 0
-        with layout.writing(self._path):
-            self._file = open(self._temporary, "wb")  # noqa: SIM115 - closed by __exit__
+        with writing(self._path):
+            self._file = open(self._unfinished.path, "wb")  # noqa: SIM115 - closed by __exit__
             # On the same disk, and without a name.
+            where = posixpath.dirname(self._unfinished.path)
             self._lengths = tempfile.TemporaryFile(dir=where)  # noqa: SIM115
 
     def __enter__(self) -> "PartWriter":
@@ -77,8 +77,7 @@ class PartWriter:
         for file in (self._lengths, self._file):
             with contextlib.suppress(OSError):
                 file.close()
-        with contextlib.suppress(OSError):
-            os.remove(self._temporary)  # noqa: PTH107
+        self._unfinished.discard()
 
     def append(self, frames: Sequence[bytes]) -> None:
         """Adds framed records.
@@ -91,7 +90,7 @@ class PartWriter:
         self._bytes += len(joined)
         if sys.byteorder == "big":
             lengths.byteswap()
-        with layout.writing(self._path):
+        with writing(self._path):
             self._file.write(joined)
             self._lengths.write(lengths)
 
@@ -99,18 +98,13 @@ class PartWriter:
         """Names the part, and returns `counts` with the part's "records" and "bytes" added."""
         info = {**counts, "records": self._records, "bytes": self._bytes}
         told = json.dumps(info).encode()
-        with layout.writing(self._path):
+        with writing(self._path):
             self._lengths.seek(0)
             shutil.copyfileobj(self._lengths, self._file)
             self._file.write(told)
             self._file.write(_TAIL.pack(self._records * _LENGTH_BYTES, len(told), _MAGIC))
             self._file.close()
-            if layout.is_remote(self._path):
-                from t0.compat import tf
-
-                tf.io.gfile.copy(self._temporary, self._path, overwrite=True)
-            else:
-                os.replace(self._temporary, self._path)  # noqa: PTH105
+            self._unfinished.publish()
         return info
 
 
@@ -134,12 +128,12 @@ def _foot(file: BinaryIO) -> tuple[int, int]:
 def read_info(path: str) -> dict[str, Any] | None:
     """Returns what `PartWriter.finish` returned, None if there is no whole part at `path`."""
     try:
-        with local_copy(path) as local, open(local, "rb") as file:
+        with paths.local_copy(path) as local, open(local, "rb") as file:
             lengths, counts = _foot(file)
             frames = file.seek(lengths, os.SEEK_CUR) - lengths
             info = json.loads(file.read(counts))
             return info if info["bytes"] == frames else None
-    except (OSError, ValueError, KeyError, layout.OutputError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
@@ -177,21 +171,6 @@ def read_frames(path: str) -> Iterator[bytes]:
                 yield file.read(length)
 
 
-@contextlib.contextmanager
-def local_copy(path: str) -> Iterator[str]:
-    """Gives a path of this machine for `path`; of an object store's file a copy, for the block."""
-    if not layout.is_remote(path):
-        yield path
-        return
-    from t0.compat import tf
-
-    with tempfile.TemporaryDirectory() as folder:
-        local = os.path.join(folder, posixpath.basename(path))  # noqa: PTH118
-        with layout.writing(path):
-            tf.io.gfile.copy(path, local)
-        yield local
-
-
 def adopt(directory: str, leftovers: Iterable[str]) -> int:
     """Moves the parts of dead runs into `directory`, and returns how many there were.
 
@@ -203,37 +182,17 @@ def adopt(directory: str, leftovers: Iterable[str]) -> int:
     adopted = 0
     layout.make_directory(directory)
     for leftover in leftovers:
-        for name in _names(leftover):
+        for name in paths.list_names(leftover):
             if not name.endswith(SUFFIX):
                 continue
-            with contextlib.suppress(FileNotFoundError, layout.OutputError):
-                _move(path_inside(leftover, name), path_inside(directory, name))
+            # Another run may have taken it first.
+            with contextlib.suppress(OSError):
+                paths.rename(path_inside(leftover, name), path_inside(directory, name))
                 adopted += 1
-        layout.remove(leftover)
+        paths.remove(leftover)
     return adopted
 
 
 def any_whole(directory: str) -> bool:
     """Whether `directory` holds a part that a later run may take over."""
-    return any(name.endswith(SUFFIX) for name in _names(directory))
-
-
-def _names(directory: str) -> list[str]:
-    if not layout.is_remote(directory):
-        try:
-            return os.listdir(directory)  # noqa: PTH208
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-    from t0.compat import tf
-
-    return tf.io.gfile.listdir(directory) if tf.io.gfile.isdir(directory) else []
-
-
-def _move(source: str, target: str) -> None:
-    with layout.writing(target):
-        if not layout.is_remote(target):
-            shutil.move(source, target)
-            return
-        from t0.compat import tf
-
-        tf.io.gfile.rename(source, target, overwrite=True)
+    return any(name.endswith(SUFFIX) for name in paths.list_names(directory))

@@ -27,10 +27,11 @@ from contextlib import ExitStack
 from typing import Any
 
 from t0 import sources
-from t0.caching import layout, parts, records
+from t0.caching import parts, records
 from t0.caching.tokenizer import Tokenizer
 from t0.caching.unit import LONGEST, Unit
 from t0.errors import UserError
+from t0.files import OutputError, tf_examples, tfrecord
 from t0.prompts import NO_LABEL, CompiledTemplate, Example, Template
 
 # Rows that are rendered and tokenised together: enough for SentencePiece's batches, few in memory.
@@ -40,8 +41,8 @@ NOTHING, HIDDEN, WRONG = "rendered nothing", "hidden label", "no one correct cho
 # Told apart from what is counted for the user, for `judge`.
 UNLABELLED, NO_CHOICE = "no label", "target is no choice"
 
-_WEIGHT = records.float_entry("weight", 1.0)
-_CORRECT = [records.ints_entry("is_correct", [value]) for value in (0, 1)]
+_WEIGHT = tf_examples.float_entry("weight", 1.0)
+_CORRECT = [tf_examples.ints_entry("is_correct", [value]) for value in (0, 1)]
 # Templates that call one of these may change a list inside the row, which others read, too.
 _CHANGES = re.compile(
     r"\b(append|extend|insert|pop|popitem|remove|clear|sort|reverse|update|setdefault|attr)\b"
@@ -152,7 +153,7 @@ class Engine:
 
     def _entries(self, name: str, texts: Sequence[bytes], eos: bool) -> list[tuple[bytes, int]]:
         end = self.tokenizer.eos if eos else b""
-        packed_entry, bytes_entry = records.packed_entry, records.bytes_entry
+        packed_entry, bytes_entry = tf_examples.packed_entry, tf_examples.bytes_entry
         pretokenized = f"{name}_pretokenized"
         return [
             (packed_entry(name, ids + end) + bytes_entry(pretokenized, (text,)), count)
@@ -207,8 +208,8 @@ class _Sink:
             entries = inputs_entries + target_entries
             if self.output.answer_choices:
                 choices = [choice.encode() for choice in ex.choices]
-                entries = records.bytes_entry("answer_choices", choices) + entries
-            frames.append(records.framed(records.example(entries)))
+                entries = tf_examples.bytes_entry("answer_choices", choices) + entries
+            frames.append(tfrecord.framed(tf_examples.example(entries)))
             self._tally(size, [target_size])
         self._kept += len(kept)
         return frames
@@ -216,7 +217,7 @@ class _Sink:
     def _choices(self, kept: Any, inputs: Any, engine: Engine) -> list[bytes]:
         hide, eos = self.output.hide_labels, self.output.eos[1]
         targets = engine.targets([c for _, _, ex in kept for c in ex.choices or ()], eos)
-        framed, example, idx_entry = records.framed, records.example, records.idx_entry
+        framed, example, idx_entry = tfrecord.framed, tf_examples.example, records.idx_entry
         frames = []
         for (index, hidden, ex), (inputs_entries, size) in zip(kept, inputs, strict=True):
             choices = ex.choices or ()
@@ -294,7 +295,7 @@ def render_range(job: Range, engine: Engine) -> dict[str, dict[str, Any] | str]:
                 try:
                     _render(prompt, sinks[prompt], rows, withheld, engine)
                 except UserError as error:
-                    if isinstance(error, layout.OutputError):
+                    if isinstance(error, OutputError):
                         raise
                     results.update({sink.output.unit.task: str(error) for sink in sinks[prompt]})
                     del sinks[prompt]

@@ -45,6 +45,7 @@ from t0.caching.unit import (
 )
 from t0.compat import seqio
 from t0.errors import UserError
+from t0.files import paths, publishing
 
 DIRECT_RUNNER = ["--runner=DirectRunner"]
 # A worker takes a second or more to start; this many rows are done by then.
@@ -75,12 +76,14 @@ def cache(
       UserError: if anything that was wanted could not be cached; what could is published.
     """
     console = console or _console()
-    layout.check_writable(request.output_cache_dir)
+    publishing.check_writable(request.output_cache_dir)
     worker.prepare(setup)
     seqio.add_global_cache_dirs([request.output_cache_dir, *request.tasks_additional_cache_dirs])
     opened = Opened()
-    plan = make_plan(request, registered(request.output_cache_dir, opened), layout.own_tag())
-    parts_dir = posixpath.join(request.output_cache_dir, f"{PARTS}.{layout.own_tag()}")
+    plan = make_plan(
+        request, registered(request.output_cache_dir, opened), publishing.unfinished_tag()
+    )
+    parts_dir = posixpath.join(request.output_cache_dir, f"{PARTS}.{publishing.unfinished_tag()}")
     work = compile_units(plan.units, options, parts_dir, opened, setup.module_import)
     notes = [*plan.notes, *_tidied(plan, request, parts_dir), *_grouped_skips(plan)]
     for note in notes:
@@ -97,12 +100,12 @@ def cache(
                 outcomes = run.carried_out(run.on_beam(work, pipeline_options))
             else:
                 outcomes = run.carried_out(run.here(work, workers))
-        layout.remove(parts_dir)
+        paths.remove(parts_dir)
     finally:
         if not parts.any_whole(parts_dir):
-            layout.remove(parts_dir)
+            paths.remove(parts_dir)
         for task in plan.tasks.values():
-            layout.remove(task.staging)
+            paths.remove(task.staging)
     _conclude(plan, request, outcomes, console)
     return outcomes
 
@@ -158,12 +161,12 @@ class _Mixtures(dict):
 def _tidied(plan: Plan, request: Request, parts_dir: str) -> list[str]:
     """Takes over the parts of killed runs, removes what else they left; returns notes."""
     out = request.output_cache_dir
-    dead, _ = layout.leftovers([out])
+    dead, _ = publishing.leftovers([out])
     of_parts = [path for path in dead if posixpath.basename(path).startswith(f"{PARTS}.")]
     if of_parts:
         parts.adopt(parts_dir, of_parts)
     known = [*plan.tasks, *plan.skipped]
-    foreign = layout.remove_leftovers(
+    foreign = publishing.remove_leftovers(
         [out, *(posixpath.dirname(task_directory(out, name)) for name in known)]
     )
     return [f"unfinished, of another machine, left alone: {path}" for path in foreign]
@@ -273,7 +276,9 @@ class _Run:
             self._options,
             self._setup,
             pipeline_options=pipeline_options,
-            run_dir=posixpath.join(self._request.output_cache_dir, f"run.{layout.own_tag()}"),
+            run_dir=posixpath.join(
+                self._request.output_cache_dir, f"run.{publishing.unfinished_tag()}"
+            ),
         )
 
     def _told(self, job: Any, examples: int | None) -> None:
@@ -324,7 +329,7 @@ def _finish(task: TaskPlan, outcomes: Sequence[Outcome], request: Request) -> No
         by_status[outcome.status].append(outcome)
     written, absent = by_status[WRITTEN], by_status[ABSENT]
     if not written or by_status[FAILED] or (absent and not request.skip_absent_splits):
-        layout.remove(task.staging)
+        paths.remove(task.staging)
         return
     manifest = {
         "schema": 1,

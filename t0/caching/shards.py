@@ -4,24 +4,19 @@
     size, sha256 = write_file("/cache/toy/train.tfrecord-00000-of-00002",
                               lambda local: copy_as(local, [(part, 0, 1200)]))
 
-`unit.shard_count` says how many there are, and why contiguous. A file is written under a temporary
-name, flushed to the disk, hashed as it stands there, and only then named; for object stores it is
-written locally first and copied.
+`unit.shard_count` says how many there are, and why contiguous. A file is hashed as it stands on the
+disk, and only then named.
 """
 
-import contextlib
 import hashlib
 import json
 import os
-import posixpath
 import struct
-import tempfile
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from t0.caching.layout import is_remote, write_text, writing
 from t0.caching.unit import Options
+from t0.files import whole_file, write_whole
 
 COPIED_BYTES = 2**20
 _LENGTH = struct.Struct("<Q")
@@ -46,35 +41,17 @@ def write_file(path: str, fill: Callable[[str], None]) -> tuple[int, str]:
     Raises:
       OutputError: if it cannot be written.
     """
-    unique = f"{posixpath.basename(path)}.{uuid.uuid4().hex}"
-    directory = tempfile.gettempdir() if is_remote(path) else posixpath.dirname(path)
-    temporary = posixpath.join(directory, unique)
-    try:
-        with writing(path):
-            fill(temporary)
-            size, digest = _flushed_digest(temporary)
-            if is_remote(path):
-                from t0.compat import tf
-
-                tf.io.gfile.copy(temporary, path, overwrite=True)
-            else:
-                os.replace(temporary, path)  # noqa: PTH105
-        return size, digest
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(temporary)  # noqa: PTH107
-
-
-def _flushed_digest(path: str) -> tuple[int, str]:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-        digest = hashlib.file_digest(file, "sha256")
-        return file.tell(), digest.hexdigest()
+    with whole_file(path, durable=True) as temporary:
+        fill(temporary)
+        with open(temporary, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
+            return file.tell(), digest.hexdigest()
 
 
 def write_json(path: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Writes `content` as SeqIO does, and returns the file's entry in a manifest."""
-    written = write_text(path, json.dumps(content, sort_keys=True, indent=2) + "\n")
+    written = (json.dumps(content, sort_keys=True, indent=2) + "\n").encode()
+    write_whole(path, written)
     return {"bytes": len(written), "sha256": hashlib.sha256(written).hexdigest()}
 
 

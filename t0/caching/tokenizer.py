@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import sentencepiece
 
-from t0.caching.records import varint
+from t0.files.protobuf_wire import varint
 
 # Encoded at once: a batch's start costs as much as encoding a short text.
 BATCH = 512

@@ -15,10 +15,11 @@ import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import Any
 
-from t0.caching import layout, records
+from t0.caching import layout
 from t0.errors import UserError
+from t0.files import paths, tfrecord
 
 _SHARD = re.compile(r"(?P<split>.+)\.(?P<kind>tfrecord|array_record)-\d{5}-of-(?P<count>\d{5})")
 _READ_AT_ONCE = 2**20
@@ -30,14 +31,12 @@ def find_caches(directory: str) -> list[str]:
     Raises:
       UserError: if there are none.
     """
-    from t0.compat import tf
-
-    found = []
-    if tf.io.gfile.isdir(directory):
-        for folder, _, files in tf.io.gfile.walk(directory):
-            # What a run is working on, or a killed one has left, is no cache yet.
-            if ".incomplete-" not in folder and any(map(_of_a_cache, files)):
-                found.append(folder.rstrip("/"))
+    # What a run is working on, or a killed one has left, is no cache yet.
+    found = [
+        folder
+        for folder, names in paths.walk(directory)
+        if ".incomplete-" not in folder and any(map(_of_a_cache, names))
+    ]
     if not found:
         raise UserError(
             f"{directory}: no cache is there. Name a task's directory, or one that holds some: "
@@ -52,9 +51,7 @@ def _of_a_cache(name: str) -> bool:
 
 def verify(directory: str) -> Iterator[str]:
     """Yields what is wrong with the cache of one task: each with the path of the file."""
-    from t0.compat import tf
-
-    names = {name.rstrip("/") for name in tf.io.gfile.listdir(directory)}
+    names = set(paths.list_names(directory))
     if layout.COMPLETED not in names:
         yield f"{directory}: unfinished, it has no {layout.COMPLETED}; cache the task again"
         return
@@ -85,7 +82,7 @@ def _against_manifest(directory: str, splits: Mapping[str, Any], names: set[str]
 def _differs(path: str, entry: Mapping[str, Any]) -> str | None:
     digest, size = hashlib.sha256(), 0
     try:
-        with _open(path) as file:
+        with paths.opened(path) as file:
             while block := file.read(_READ_AT_ONCE):
                 digest.update(block)
                 size += len(block)
@@ -114,16 +111,8 @@ def _count(path: str) -> int:
     Raises:
       ValueError: if one is damaged.
     """
-    with _open(path) as file:
-        return sum(1 for _ in records.unframed(file))
-
-
-def _open(path: str) -> BinaryIO:
-    if not layout.is_remote(path):
-        return open(path, "rb")
-    from t0.compat import tf
-
-    return tf.io.gfile.GFile(path, "rb")
+    with paths.opened(path) as file:
+        return sum(1 for _ in tfrecord.unframed(file))
 
 
 def _against_stats(directory: str, names: set[str]) -> Iterator[str]:
@@ -164,7 +153,6 @@ def _split_against_stats(
 
 def _examples(path: str) -> int | None:
     try:
-        with _open(path) as file:
-            return int(json.loads(file.read())["examples"])
+        return int(json.loads(paths.read_bytes(path))["examples"])
     except Exception:  # noqa: BLE001 - absent or not JSON: there is nothing to compare with
         return None

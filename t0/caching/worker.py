@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from t0.caching import examples, parts, records
+from t0.caching import examples, parts
 from t0.caching.ledger import execute
 from t0.caching.source_shards import ShardRun
 from t0.caching.statistics import Tally
 from t0.caching.unit import Options, Setup
 from t0.compat import seqio, tf
 from t0.errors import UserError
+from t0.files import tfrecord
 
 ADVANCE_SECONDS = 0.5
 WORKER_THREADS = 2
@@ -112,7 +113,7 @@ def make_part(
                 features = features or examples.feature_info(example)
                 values = examples.as_numpy(example)
                 tally.add(values)
-                frames.append(records.framed(examples.serialized(values)))
+                frames.append(tfrecord.framed(examples.serialized(values)))
                 if len(frames) == RECORDS_AT_ONCE:
                     part.append(frames)
                     frames.clear()

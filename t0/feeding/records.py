@@ -21,6 +21,7 @@ import numpy as np
 from t0.compat import seqio
 from t0.compat import tf1 as tf
 from t0.errors import UserError, original
+from t0.files.paths import read_bytes
 
 # Examples of a block: more shuffle better, and every task of a mixture keeps one in memory.
 BLOCK_EXAMPLES = 4096
@@ -203,8 +204,8 @@ def cached_source(task: seqio.Task, split: str, features: Sequence[str]) -> Cach
     folder = task.cache_dir
     if not folder:
         raise UserError(f"task {task.name} is not cached")
-    info = json.loads(tf.io.gfile.GFile(f"{folder}/info.{split}.json").read())
-    stats = json.loads(tf.io.gfile.GFile(f"{folder}/stats.{split}.json").read())
+    info = json.loads(read_bytes(f"{folder}/info.{split}.json"))
+    stats = json.loads(read_bytes(f"{folder}/stats.{split}.json"))
     count = info["num_shards"]
     names = (f"{folder}/{split}.tfrecord-{i:05d}-of-{count:05d}" for i in range(count))
     return CachedSource(task.name, tuple(names), stats["examples"], tuple(features))

@@ -9,8 +9,9 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from t0.caching import compiled, ranges, records
+from t0.caching import compiled, ranges
 from t0.caching.unit import Options
+from t0.files import protobuf_wire, tfrecord
 
 GOOD = ("plain", "open", "drops", "changes", "chance", "own_choices")
 OPTIONS = Options(max_dropped_share=0.5)
@@ -29,7 +30,7 @@ def small_ranges(monkeypatch):
 
 def examples(path):
     with path.open("rb") as file:
-        return [tf.train.Example.FromString(record) for record in records.unframed(file)]
+        return [tf.train.Example.FromString(record) for record in tfrecord.unframed(file)]
 
 
 def read(root):
@@ -109,7 +110,7 @@ def test_ids_are_those_of_the_graph_tokenizer(prompted, toy_folder, with_data):
     for text, (ids, count) in zip(texts, packed, strict=True):
         found, at = [], 0
         while at < len(ids):
-            value, at = records.read_varint(ids, at)
+            value, at = protobuf_wire.read_varint(ids, at)
             found.append(value)
         assert found == vocabulary.encode_tf(text).numpy().tolist(), repr(text)
         assert count == len(found)

@@ -1,14 +1,12 @@
 """How a task's directory appears: whole, at once, and never two runs' files mixed."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
 
 from t0.caching import layout
+from t0.files import OutputError
 
 MANIFEST = {"schema": 1, "splits": {"train": {"examples": 1, "files": {"x": {}}}}}
 
@@ -77,46 +75,9 @@ def test_remote_completed_is_gone_before_the_first_file_is(tmp_path, monkeypatch
         raise tf.errors.UnavailableError(None, None, "the network is down")
 
     monkeypatch.setattr(tf.io.gfile, failing, fail)
-    with pytest.raises(layout.OutputError, match="the network is down"):
+    with pytest.raises(OutputError, match="the network is down"):
         layout.publish(f"{root}/a.incomplete-h-1-0", f"{root}/a", MANIFEST, replace=True)
     assert not layout.is_finished(f"{root}/a")
-
-
-def test_leftovers_of_dead_processes_go_and_those_of_others_stay(tmp_path):
-    dead = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True
-    )
-    host = layout.own_tag().split("-", 1)[1].rsplit("-", 2)[0]
-    tags = {
-        "dead": f"incomplete-{host}-{int(dead.stdout)}-1000",
-        "replaced": f"incomplete-{host}-{int(dead.stdout)}-1000.replaced",
-        # The process id lives, but is another process than the one that wrote this.
-        "reused": f"incomplete-{host}-{os.getpid()}-1000",
-        "alive": layout.own_tag(),
-        "foreign": "incomplete-elsewhere-1-1000",
-    }
-    for tag in tags.values():
-        write(f"{tmp_path}/a.{tag}/x")
-    write(f"{tmp_path}/a/x")
-    foreign = layout.remove_leftovers([str(tmp_path)])
-    assert foreign == [f"{tmp_path}/a.{tags['foreign']}"]
-    left = {"a", f"a.{tags['alive']}", f"a.{tags['foreign']}"}
-    assert {p.name for p in tmp_path.iterdir()} == left
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs Linux")  # noqa: PTH110
-def test_a_live_run_stays_alive_when_the_clock_is_set(tmp_path, monkeypatch):
-    write(f"{tmp_path}/a.{layout.own_tag()}/x")
-    monkeypatch.setattr("psutil.Process.create_time", lambda process: 5.0)
-    assert layout.leftovers([str(tmp_path)]) == ([], [])
-
-
-def test_an_unwritable_directory_is_the_users_error(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(layout.OutputError, match="cannot write .*file/out"):
-        layout.check_writable(f"{tmp_path}/file/out")
-    layout.check_writable(f"{tmp_path}/new/out")
-    assert [p.name for p in (tmp_path / "new" / "out").iterdir()] == []
 
 
 def test_splits_of_a_cache(tmp_path):

@@ -16,6 +16,7 @@ import pytest
 from t0.caching import compiled, layout, ledger, parts, ranges, run
 from t0.caching.unit import Options
 from t0.errors import UserError
+from t0.files import paths, publishing
 
 TASKS = ("weather_plain", "weather_plain_score_eval", "weather_drops_score_eval", "weather_open")
 OPTIONS = Options(max_dropped_share=0.5)
@@ -63,8 +64,10 @@ def dying_run(cache_here, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(ledger, "execute", counted)
             # A killed process removes nothing; and its process id is not ours.
-            patch.setattr(layout, "remove", lambda path: None)
-            patch.setattr(layout, "own_tag", lambda: f"incomplete-{layout._host()}-{2**22 + 1}-1")
+            host = publishing.unfinished_tag().split("-", 1)[1].rsplit("-", 2)[0]
+            tag = f"incomplete-{host}-{2**22 + 1}-1"
+            patch.setattr(paths, "remove", lambda path: None)
+            patch.setattr(publishing, "unfinished_tag", lambda: tag)
             with contextlib.suppress(Killed):
                 cache_here(out, *tasks, options=OPTIONS)
         return done
@@ -173,7 +176,7 @@ def test_a_full_disk_stops_the_run_and_the_next_goes_on(whole, cache_here, tmp_p
     def fill(self, frames):
         written.append(self)
         if len(written) > 9:
-            with layout.writing(self._path):
+            with publishing.writing(self._path):
                 raise OSError(28, "No space left on device")
         append(self, frames)
 
@@ -193,7 +196,7 @@ def test_a_full_disk_stops_the_run_and_the_next_goes_on(whole, cache_here, tmp_p
 
 def test_permission_lost_midway(with_data, cache_here, tmp_path, monkeypatch, small_ranges):
     def refuse(path, fill):
-        with layout.writing(path):
+        with publishing.writing(path):
             raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("t0.caching.shards.write_file", refuse)

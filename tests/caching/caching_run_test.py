@@ -12,9 +12,10 @@ import time
 import psutil
 import pytest
 
-from t0.caching import layout, run, shards
+from t0.caching import run, shards
 from t0.caching.unit import Options
 from t0.errors import UserError
+from t0.files import publishing
 
 
 def content(root):
@@ -116,7 +117,7 @@ def test_another_run_into_the_same_output_finishes_first(cache_here, tmp_path, m
 
     def finish_second(*args):
         monkeypatch.setattr(run, "_finish", finish)
-        monkeypatch.setattr(layout, "own_tag", lambda: "incomplete-elsewhere-1-1")
+        monkeypatch.setattr(publishing, "unfinished_tag", lambda: "incomplete-elsewhere-1-1")
         cache_here(out, "toy_function")
         finish(*args)
 

@@ -12,10 +12,11 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from t0.caching import fingerprint, general, layout, ledger, parts, source_shards
+from t0.caching import fingerprint, general, ledger, parts, source_shards
 from t0.caching.source_shards import ShardRun
 from t0.caching.unit import Options, Unit
 from t0.errors import UserError
+from t0.files import paths, publishing
 
 TASKS = ("toy_files", "toy_lines")
 
@@ -85,8 +86,10 @@ def dying_run(cache_here, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr("t0.caching.worker.execute", counted)
             # A killed process removes nothing; and its process id is not ours.
-            patch.setattr(layout, "remove", lambda path: None)
-            patch.setattr(layout, "own_tag", lambda: f"incomplete-{layout._host()}-{2**22 + 1}-1")
+            host = publishing.unfinished_tag().split("-", 1)[1].rsplit("-", 2)[0]
+            tag = f"incomplete-{host}-{2**22 + 1}-1"
+            patch.setattr(paths, "remove", lambda path: None)
+            patch.setattr(publishing, "unfinished_tag", lambda: tag)
             with contextlib.suppress(Killed):
                 cache_here(out, *tasks)
         return [job for job in done if isinstance(job, ShardRun)]

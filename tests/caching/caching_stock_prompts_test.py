@@ -10,7 +10,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from t0.caching import records
+from t0.files import tfrecord as records
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = "super_glue_rte_(should_assume|GPT_3_style)(_score_eval)?"

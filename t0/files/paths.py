@@ -1,0 +1,213 @@
+"""Files and folders of this machine or of an object store: bytes, listings, small changes.
+
+    read_text("gs://bucket/cache/toy/info.train.json")    # '{"features": ...'
+    with opened("/data/train.tfrecord-00000-of-00001") as file:
+        start = file.read(12)
+    list_names("/data/cache")                             # ["toy_lines", "toy_many"]
+
+A path with `://` in it (`gs://`) goes through TensorFlow's file system, which is imported when the
+first such path is used; all others through Python's. Either raises `OSError`: what TensorFlow
+raises about a remote path becomes one, `FileNotFoundError` and `PermissionError` among them.
+"""
+
+import contextlib
+import errno
+import os
+import posixpath
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+Path = str | os.PathLike[str]
+
+
+def is_remote(path: Path) -> bool:
+    """Whether `path` is on a file system of TensorFlow's rather than the machine's."""
+    return "://" in os.fspath(path)
+
+
+@contextlib.contextmanager
+def _remote(path: Path) -> Iterator[Any]:
+    """Gives TensorFlow's file system for the block; what it raises becomes an `OSError`."""
+    from t0.compat import tf
+
+    kinds = {
+        tf.errors.NotFoundError: errno.ENOENT,
+        tf.errors.PermissionDeniedError: errno.EACCES,
+        tf.errors.UnauthenticatedError: errno.EACCES,
+        tf.errors.AlreadyExistsError: errno.EEXIST,
+        tf.errors.FailedPreconditionError: errno.ENOTDIR,
+        tf.errors.ResourceExhaustedError: errno.ENOSPC,
+    }
+    try:
+        yield tf.io.gfile
+    except tf.errors.OpError as error:
+        number = next((n for kind, n in kinds.items() if isinstance(error, kind)), errno.EIO)
+        why = (error.message.splitlines() or [type(error).__name__])[0]
+        # OSError chooses its subclass by the number.
+        raise OSError(number, why, os.fspath(path)) from error
+
+
+@contextlib.contextmanager
+def opened(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:
+    """Opens a file for the block; text is UTF-8.
+
+    Raises:
+      OSError: if it cannot be opened; also within the block, if it cannot be read or written.
+    """
+    if not is_remote(path):
+        with open(path, mode, encoding=None if "b" in mode else "utf-8") as file:
+            yield file
+        return
+    with _remote(path) as gfile, gfile.GFile(os.fspath(path), mode) as file:
+        yield file
+
+
+def read_bytes(path: Path) -> bytes:
+    """Returns what a file holds.
+
+    Raises:
+      OSError: if it cannot be read.
+    """
+    with opened(path) as file:
+        return file.read()
+
+
+def read_text(path: Path) -> str:
+    """Returns the text of a file in UTF-8.
+
+    Raises:
+      OSError: if it cannot be read.
+      ValueError: if it is not UTF-8.
+    """
+    return read_bytes(path).decode("utf-8")
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a file or folder; not where its folder may not be read."""
+    if not is_remote(path):
+        return os.path.exists(path)  # noqa: PTH110
+    try:
+        with _remote(path) as gfile:
+            return gfile.exists(os.fspath(path))
+    except (PermissionError, NotADirectoryError):
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder."""
+    if not is_remote(path):
+        return os.path.isdir(path)  # noqa: PTH112
+    with _remote(path) as gfile:
+        return gfile.isdir(os.fspath(path))
+
+
+def size_bytes(path: Path) -> int:
+    """Returns the size of a file.
+
+    Raises:
+      OSError: if there is none.
+    """
+    if not is_remote(path):
+        return os.stat(path).st_size  # noqa: PTH116
+    with _remote(path) as gfile:
+        return gfile.stat(os.fspath(path)).length
+
+
+def list_names(folder: Path) -> list[str]:
+    """Returns the names of the files and folders in a folder, sorted; none if there is no folder.
+
+    Raises:
+      OSError: if it may not be read.
+    """
+    try:
+        if not is_remote(folder):
+            return sorted(os.listdir(folder))  # noqa: PTH208
+        with _remote(folder) as gfile:
+            return sorted(name.rstrip("/") for name in gfile.listdir(os.fspath(folder)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yields a folder and all folders below it, each with the names of its files, sorted."""
+    if not is_remote(folder):
+        for path, folders, names in os.walk(folder):
+            folders.sort()
+            yield path.rstrip("/") or "/", sorted(names)
+        return
+    with _remote(folder) as gfile:
+        for path, _, names in gfile.walk(os.fspath(folder)):
+            yield path.rstrip("/"), sorted(names)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder, and those above it, where they are not there.
+
+    Raises:
+      OSError: if that fails.
+    """
+    if not is_remote(path):
+        os.makedirs(path, exist_ok=True)  # noqa: PTH103
+        return
+    with _remote(path) as gfile:
+        gfile.makedirs(os.fspath(path))
+
+
+def remove(path: Path) -> None:
+    """Removes a file, or a folder with all in it, that may be there or not.
+
+    Raises:
+      OSError: if that fails.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if is_remote(path):
+            with _remote(path) as gfile:
+                (gfile.rmtree if gfile.isdir(os.fspath(path)) else gfile.remove)(os.fspath(path))
+        elif os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114
+            shutil.rmtree(path)
+        else:
+            os.remove(path)  # noqa: PTH107
+
+
+def rename(source: Path, target: Path) -> None:
+    """Renames a file, which takes the place of one that is there; on one disk in a single step.
+
+    Raises:
+      OSError: if that fails.
+    """
+    if not is_remote(target):
+        os.replace(source, target)  # noqa: PTH105
+        return
+    with _remote(target) as gfile:
+        gfile.rename(os.fspath(source), os.fspath(target), overwrite=True)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copies a file, which takes the place of one that is there.
+
+    Raises:
+      OSError: if that fails.
+    """
+    if not is_remote(source) and not is_remote(target):
+        shutil.copyfile(source, target)
+        return
+    with _remote(target if is_remote(target) else source) as gfile:
+        gfile.copy(os.fspath(source), os.fspath(target), overwrite=True)
+
+
+@contextlib.contextmanager
+def local_copy(path: str) -> Iterator[str]:
+    """Gives a path of this machine for a file; of a remote file a copy, for the block.
+
+    Raises:
+      OSError: if it cannot be copied.
+    """
+    if not is_remote(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        local = os.path.join(folder, posixpath.basename(path))  # noqa: PTH118
+        copy(path, local)
+        yield local

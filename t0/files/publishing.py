@@ -1,0 +1,284 @@
+r"""Files and folders that appear whole or not at all.
+
+    write_whole("/out/results.json", '{"accuracy": 0.5}\n')
+
+    with whole_file("gs://bucket/out/train.tfrecord", durable=True) as temporary:
+        fill(temporary)                       # a file of this machine; named when the block ends
+
+    staging = f"/out/toy.{unfinished_tag()}"  # "/out/toy.incomplete-HOST-PID-START"
+    write_whole(f"{staging}/COMPLETED", "...")
+    publish_folder(staging, "/out/toy", last="COMPLETED", replace=False)
+
+What is being written has a temporary name beside its own, with this process's tag in it
+(`unfinished_tag`), and is renamed when it is whole; for object stores a file is written on this
+machine first and copied. So a killed process leaves nothing that looks finished, two processes
+never share a file, and the next one finds what a dead one left (`leftovers`).
+
+Assumes that a process id with its start time names one process of a host.
+"""
+
+import contextlib
+import functools
+import os
+import pathlib
+import posixpath
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator
+
+import psutil
+
+from t0.errors import UserError
+from t0.files import paths
+from t0.files.names import path_inside
+
+_LEFTOVER = re.compile(r".+\.incomplete-(?P<host>.+)-(?P<pid>\d+)-(?P<start>\d+)(\.replaced)?")
+
+
+class OutputError(UserError):
+    """The output cannot be written: disk full, permission lost. Stops the whole run."""
+
+
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Turns what Python or TensorFlow raise about writing `path` into an `OutputError`."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    except Exception as error:
+        tf = sys.modules.get("tensorflow")
+        if tf is None or not isinstance(error, tf.errors.OpError):
+            raise
+        why = (error.message.splitlines() or [type(error).__name__])[0]
+        raise OutputError(f"cannot write {path}: {why}") from error
+
+
+class UnfinishedFile:
+    """A file of this machine under a temporary name, until `publish` gives it its own.
+
+    Attributes:
+      path: the temporary path, beside the final one if that is of this machine.
+    """
+
+    def __init__(self, final: str) -> None:
+        self._final = final
+        remote = paths.is_remote(final)
+        folder = tempfile.gettempdir() if remote else posixpath.dirname(final)
+        name = f"{posixpath.basename(final)}.{uuid.uuid4().hex}.{unfinished_tag()}"
+        self.path = posixpath.join(folder, name)
+
+    def publish(self, *, durable: bool = False) -> None:
+        """Gives the file its name.
+
+        Args:
+          durable: wait first until its bytes are on the disk.
+
+        Raises:
+          OSError: if that fails.
+        """
+        if durable:
+            to_disk(self.path)
+        if paths.is_remote(self._final):
+            paths.copy(self.path, self._final)
+        else:
+            paths.rename(self.path, self._final)
+
+    def discard(self) -> None:
+        """Removes the temporary file, if it is there."""
+        with contextlib.suppress(OSError):
+            os.remove(self.path)  # noqa: PTH107
+
+
+def to_disk(path: str) -> None:
+    """Waits until the bytes of a file or folder of this machine are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def whole_file(path: str, *, durable: bool = False) -> Iterator[str]:
+    """Gives a temporary path of this machine, which gets its name if the block ends well.
+
+    Args:
+      path: the name, local or remote.
+      durable: have the bytes on the disk before the file gets its name.
+
+    Raises:
+      OutputError: if it cannot be written, also for what the block raises about writing.
+    """
+    unfinished = UnfinishedFile(path)
+    try:
+        with writing(path):
+            yield unfinished.path
+            unfinished.publish(durable=durable)
+    finally:
+        unfinished.discard()
+
+
+def write_whole(path: str, content: str | bytes | Iterable[str], *, durable: bool = False) -> None:
+    """Writes a file whole or not at all.
+
+    Args:
+      path: local or remote.
+      content: text in UTF-8, in one piece or in several, or bytes.
+      durable: have the bytes on the disk before the file gets its name.
+
+    Raises:
+      OutputError: if it cannot be written.
+    """
+    pieces = (content,) if isinstance(content, str | bytes) else content
+    with whole_file(path, durable=durable) as temporary, open(temporary, "wb") as file:
+        for piece in pieces:
+            file.write(piece if isinstance(piece, bytes) else piece.encode())
+
+
+def publish_folder(staging: str, final: str, *, last: str, replace: bool) -> bool:
+    """Makes the files in `staging` the finished folder `final`.
+
+    A folder of this machine is renamed in one step. On object stores, where that is not one step,
+    the files are moved, `last` after all others.
+
+    Args:
+      last: name of the file whose presence says that the folder is finished.
+      replace: take the place of a finished folder.
+
+    Returns:
+      False if another process finished the folder first; `staging` is gone then, too.
+
+    Raises:
+      OutputError: if that fails; `final` is then as it was, or (object stores) unfinished.
+    """
+    with writing(final):
+        if not paths.is_remote(final):
+            return _rename_folder(staging, final, last, replace)
+        if _is_finished(final, last) and not replace:
+            paths.remove(staging)
+            return False
+        _move_files(staging, final, last)
+        return True
+
+
+def _is_finished(folder: str, last: str) -> bool:
+    return paths.exists(posixpath.join(folder, last))
+
+
+def _rename_folder(staging: str, final: str, last: str, replace: bool) -> bool:
+    replaced = f"{staging}.replaced"
+    try:
+        while True:
+            try:
+                os.rename(staging, final)  # noqa: PTH104
+                return True
+            except OSError:
+                # A folder is there, and not empty: finished, or left by a process that was killed.
+                if not os.path.isdir(final):  # noqa: PTH112
+                    raise
+            if _is_finished(final, last) and not replace:
+                paths.remove(staging)
+                return False
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(final, replaced)  # noqa: PTH104
+            shutil.rmtree(replaced, ignore_errors=True)
+    finally:
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _move_files(staging: str, final: str, last: str) -> None:
+    names = paths.list_names(staging)
+    paths.make_folder(final)
+    # The last one goes first and comes last, so that no state in between looks whole.
+    paths.remove(posixpath.join(final, last))
+    for name in paths.list_names(final):
+        if name not in names:
+            paths.remove(path_inside(final, name))
+    for name in sorted(names, key=lambda name: name == last):
+        paths.rename(path_inside(staging, name), path_inside(final, name))
+    paths.remove(staging)
+
+
+def check_writable(folder: str) -> None:
+    """Makes the folder and a file in it, and removes the file again.
+
+    Raises:
+      OutputError: if that fails.
+    """
+    probe = posixpath.join(folder, f"probe.{unfinished_tag()}")
+    with writing(folder):
+        paths.make_folder(folder)
+        with paths.opened(probe, "w") as file:
+            file.write("x")
+        paths.remove(probe)
+
+
+def unfinished_tag() -> str:
+    """Returns what marks the unfinished files and folders of this process."""
+    return _tag_of(os.getpid())
+
+
+@functools.cache
+def _tag_of(pid: int) -> str:
+    return f"incomplete-{_host()}-{pid}-{_started(pid)}"
+
+
+def _started(pid: int) -> int:
+    """Returns when a process began, in the clock ticks of the machine since its own start.
+
+    Seconds, where there is no Linux to ask. Linux's seconds are made of the ticks and the clock: a
+    process that is looked at after the clock was set is not the same by them, and a live run would
+    lose its files to another.
+    """
+    try:
+        status = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return int(psutil.Process(pid).create_time())
+    # After the name, which may hold anything: the third field and so on, the start is the 22nd.
+    return int(status.rpartition(")")[2].split()[19])
+
+
+def _host() -> str:
+    return re.sub(r"[^\w.-]+", "_", socket.gethostname())
+
+
+def leftovers(folders: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Returns what is unfinished in `folders`, of dead processes of this host, and of other hosts.
+
+    Those of other hosts may be alive or not.
+    """
+    dead, foreign = [], []
+    for folder in sorted(set(folders)):
+        for name in paths.list_names(folder):
+            match = _LEFTOVER.fullmatch(name)
+            if match and match["host"] != _host():
+                foreign.append(posixpath.join(folder, name))
+            elif match and not _alive(int(match["pid"]), int(match["start"])):
+                dead.append(posixpath.join(folder, name))
+    return dead, foreign
+
+
+def remove_leftovers(folders: Iterable[str]) -> list[str]:
+    """Removes what dead processes of this host left unfinished in `folders`.
+
+    Returns:
+      what is of other hosts, and stays.
+    """
+    dead, foreign = leftovers(folders)
+    for path in dead:
+        paths.remove(path)
+    return foreign
+
+
+def _alive(pid: int, start: int) -> bool:
+    try:
+        return _started(pid) == start
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True

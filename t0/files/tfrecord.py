@@ -1,0 +1,83 @@
+"""TFRecord files, and the masked CRC-32C that they and TensorFlow's checkpoints are checked by.
+
+    file.write(framed(b"a record"))
+    for record in unframed(file):
+        ...                                # ValueError: "record 7 is damaged"
+
+A file is a row of frames: length (8 bytes), its checksum (4), the record, its checksum (4); all
+little-endian. A checksum is masked, so that one over data that holds checksums stays a good one.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import google_crc32c
+
+_HEADER = struct.Struct("<QI")
+_CHECKSUM = struct.Struct("<I")
+_MASK_DELTA = 0xA282EAD8
+_CRC = google_crc32c.value
+
+
+def masked(crc: int) -> int:
+    """Returns a CRC-32C as the formats store it."""
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def masked_crc(data: bytes) -> int:
+    """Returns the checksum of some bytes as the formats store it."""
+    return masked(_CRC(data))
+
+
+# Records are of few lengths, and a header depends on the length alone.
+_headers: dict[int, bytes] = {}
+
+
+def _header(size: int) -> bytes:
+    length = struct.pack("<Q", size)
+    header = length + _CHECKSUM.pack(masked_crc(length))
+    if len(_headers) < 2**16:
+        _headers[size] = header
+    return header
+
+
+def framed(record: bytes) -> bytes:
+    """Returns a record as it stands in a TFRecord file."""
+    size = len(record)
+    crc = _CRC(record)
+    # `masked` written out: this is called for each record of a cache.
+    return (
+        (_headers.get(size) or _header(size))
+        + record
+        + _CHECKSUM.pack(((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF)
+    )
+
+
+def record_of(frame: bytes) -> bytes:
+    """Returns the record of a frame that is known to be whole."""
+    return frame[_HEADER.size : -_CHECKSUM.size]
+
+
+def unframed(file: BinaryIO) -> Iterator[bytes]:
+    """Yields the records of a TFRecord file.
+
+    Raises:
+      ValueError: where a checksum does not fit, or the file ends within a record; the text says
+        which record it is.
+    """
+    index = 0
+    while start := file.read(_HEADER.size):
+        if len(start) < _HEADER.size:
+            raise ValueError(f"the file ends within record {index}")
+        size, checksum = _HEADER.unpack(start)
+        if masked_crc(start[:8]) != checksum:
+            raise ValueError(f"the length of record {index} is damaged")
+        rest = file.read(size + _CHECKSUM.size)
+        if len(rest) < size + _CHECKSUM.size:
+            raise ValueError(f"the file ends within record {index}")
+        record = rest[:size]
+        if masked_crc(record) != _CHECKSUM.unpack_from(rest, size)[0]:
+            raise ValueError(f"record {index} is damaged")
+        yield record
+        index += 1

@@ -1,0 +1,116 @@
+"""Paths of both kinds do the same, and fail the same."""
+
+import pytest
+
+from t0.errors import UserError
+from t0.files import paths, write_whole
+
+
+def test_bytes_and_text(root):
+    path = f"{root}/a/b/x.bin"
+    paths.make_folder(f"{root}/a/b")
+    with paths.opened(path, "wb") as file:
+        file.write(b"\x00\xff one")
+    assert paths.read_bytes(path) == b"\x00\xff one"
+    assert paths.size_bytes(path) == 6
+    path = f"{root}/a/b/x.txt"
+    with paths.opened(path, "w") as file:
+        file.write("né\n")
+    assert paths.read_text(path) == "né\n"
+    with paths.opened(path) as file:
+        assert (file.read(1), file.read()) == (b"n", "é\n".encode())
+
+
+def test_listings(root):
+    for name in ("b/y", "b/x", "a/z", "c.txt"):
+        write_file(f"{root}/{name}")
+    assert paths.list_names(root) == ["a", "b", "c.txt"]
+    assert paths.list_names(f"{root}/b") == ["x", "y"]
+    walked = list(paths.walk(root))
+    assert sorted(walked) == [(root, ["c.txt"]), (f"{root}/a", ["z"]), (f"{root}/b", ["x", "y"])]
+    assert paths.list_names(f"{root}/none") == []
+    assert list(paths.walk(f"{root}/none")) == []
+
+
+def test_what_is_there(root):
+    write_file(f"{root}/a/x")
+    assert paths.exists(f"{root}/a/x")
+    assert paths.exists(f"{root}/a")
+    assert not paths.exists(f"{root}/a/y")
+    assert (paths.is_folder(f"{root}/a"), paths.is_folder(f"{root}/a/x")) == (True, False)
+
+
+def test_remove_rename_copy(root):
+    write_file(f"{root}/a/x", "1")
+    write_file(f"{root}/a/y", "2")
+    paths.rename(f"{root}/a/x", f"{root}/a/y")
+    assert (paths.list_names(f"{root}/a"), paths.read_text(f"{root}/a/y")) == (["y"], "1")
+    # (TensorFlow's file system in memory appends to a file that is there, unlike object stores.)
+    if not paths.is_remote(root):
+        write_file(f"{root}/z", "3")
+    paths.copy(f"{root}/a/y", f"{root}/z")
+    assert paths.read_text(f"{root}/z") == "1"
+    paths.remove(f"{root}/a")
+    paths.remove(f"{root}/z")
+    paths.remove(f"{root}/never")
+    assert paths.list_names(root) == []
+
+
+def test_a_link_is_removed_and_what_it_points_to_stays(tmp_path):
+    write_file(f"{tmp_path}/folder/x")
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    paths.remove(f"{tmp_path}/link")
+    assert paths.list_names(str(tmp_path)) == ["folder"]
+    assert paths.exists(f"{tmp_path}/folder/x")
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        paths.read_bytes,
+        paths.size_bytes,
+        lambda path: paths.rename(path, path + "2"),
+        lambda path: paths.copy(path, path + "2"),
+    ],
+)
+def test_what_is_absent_is_a_file_not_found(root, do):
+    with pytest.raises(FileNotFoundError):
+        do(f"{root}/absent")
+
+
+def test_a_local_copy(root):
+    write_file(f"{root}/x", "text")
+    with paths.local_copy(f"{root}/x") as local:
+        assert not paths.is_remote(local)
+        assert paths.read_text(local) == "text"
+    assert paths.exists(local) == (local == f"{root}/x")
+    assert paths.exists(f"{root}/x")
+
+
+def test_faults_of_remote_files_have_their_message(monkeypatch, tmp_path):
+    import tensorflow as tf
+
+    def broken(*args, **kwargs):
+        raise tf.errors.UnavailableError(None, None, "the network is down\nat length")
+
+    monkeypatch.setattr(tf.io.gfile, "stat", broken)
+    with pytest.raises(OSError, match="the network is down") as error:
+        paths.size_bytes(f"ram://{tmp_path.name}/x")
+    assert error.value.strerror == "the network is down"
+
+    def denied(*args, **kwargs):
+        raise tf.errors.PermissionDeniedError(None, None, "not yours")
+
+    monkeypatch.setattr(tf.io.gfile, "exists", denied)
+    assert not paths.exists(f"ram://{tmp_path.name}/x")
+
+
+def test_a_users_error_passes_through(root):
+    write_file(f"{root}/x")
+    with pytest.raises(UserError, match="mine"), paths.opened(f"{root}/x"):
+        raise UserError("mine")
+
+
+def write_file(path, text="text"):
+    paths.make_folder(path.rpartition("/")[0])
+    write_whole(path, text)

@@ -1,0 +1,151 @@
+"""What is published appears whole, and what dead processes left is found."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from t0.files import OutputError, paths, publish_folder, publishing, whole_file, write_whole
+
+
+def write(path, text="text"):
+    paths.make_folder(path.rpartition("/")[0])
+    write_whole(path, text)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_file_is_there_when_it_is_whole(root, durable):
+    path = f"{root}/x"
+    with whole_file(path, durable=durable) as temporary:
+        assert not paths.is_remote(temporary)
+        with open(temporary, "w") as file:
+            file.write("half")
+            file.flush()
+            assert not paths.exists(path)
+            file.write(", whole")
+    assert paths.read_text(path) == "half, whole"
+    assert paths.list_names(root) == ["x"]
+    assert not paths.exists(temporary)
+
+
+def test_a_file_that_fails_leaves_what_was(root):
+    path = f"{root}/x"
+    write_whole(path, "before")
+    with pytest.raises(ZeroDivisionError), whole_file(path) as temporary:
+        write_whole(temporary, "half")
+        _ = 1 / 0
+    assert paths.read_text(path) == "before"
+    assert paths.list_names(root) == ["x"]
+    assert not paths.exists(temporary)
+
+
+def test_pieces_and_bytes(root):
+    write_whole(f"{root}/x", (line + "\n" for line in ("né", "two")))
+    assert paths.read_text(f"{root}/x") == "né\ntwo\n"
+    write_whole(f"{root}/y", b"\x00\xff")
+    assert paths.read_bytes(f"{root}/y") == b"\x00\xff"
+    write_whole(f"{root}/z", [])
+    assert paths.read_bytes(f"{root}/z") == b""
+
+
+def test_a_file_takes_the_place_of_one(tmp_path):
+    for text in ("longer", "short"):
+        write_whole(f"{tmp_path}/x", text)
+    assert (tmp_path / "x").read_text() == "short"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux")  # noqa: PTH110
+def test_a_full_disk_is_the_users_error(tmp_path):
+    full = pytest.raises(OutputError, match="cannot write .*x: No space left on device")
+    with full, whole_file(f"{tmp_path}/x"), open("/dev/full", "w") as file:
+        file.write("x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_durable_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    seen = []
+    fsync = os.fsync
+    monkeypatch.setattr("os.fsync", lambda fd: (seen.append((tmp_path / "x").exists()), fsync(fd)))
+    write_whole(f"{tmp_path}/x", "text", durable=True)
+    write_whole(f"{tmp_path}/y", "text")
+    assert seen == [False]
+
+
+def test_a_folder_appears_whole(root):
+    write(f"{root}/a.incomplete-h-1-2/x")
+    write(f"{root}/a.incomplete-h-1-2/DONE")
+    assert publish_folder(f"{root}/a.incomplete-h-1-2", f"{root}/a", last="DONE", replace=False)
+    assert paths.list_names(f"{root}/a") == ["DONE", "x"]
+    assert paths.list_names(root) == ["a"]
+
+
+def test_of_two_folders_the_first_wins_unless_it_is_replaced(root):
+    for number in (1, 2, 3):
+        staging = f"{root}/a.incomplete-h-{number}-0"
+        write(f"{staging}/x{number}")
+        write(f"{staging}/DONE", json.dumps(number))
+        published = publish_folder(staging, f"{root}/a", last="DONE", replace=number == 3)
+        assert published == (number != 2)
+        assert paths.list_names(root) == ["a"]
+    assert paths.list_names(f"{root}/a") == ["DONE", "x3"]
+
+
+def test_an_unfinished_folder_gives_way(root):
+    write(f"{root}/a/old")
+    write(f"{root}/a.incomplete-h-1-0/DONE")
+    assert publish_folder(f"{root}/a.incomplete-h-1-0", f"{root}/a", last="DONE", replace=False)
+    assert paths.list_names(f"{root}/a") == ["DONE"]
+
+
+def test_leftovers_of_dead_processes_go_and_those_of_others_stay(tmp_path):
+    dead = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True
+    )
+    host = publishing.unfinished_tag().split("-", 1)[1].rsplit("-", 2)[0]
+    tags = {
+        "dead": f"incomplete-{host}-{int(dead.stdout)}-1000",
+        "replaced": f"incomplete-{host}-{int(dead.stdout)}-1000.replaced",
+        # The process id lives, but is another process than the one that wrote this.
+        "reused": f"incomplete-{host}-{os.getpid()}-1000",
+        "alive": publishing.unfinished_tag(),
+        "foreign": "incomplete-elsewhere-1-1000",
+    }
+    for tag in tags.values():
+        write(f"{tmp_path}/a.{tag}/x")
+    write(f"{tmp_path}/a/x")
+    foreign = publishing.remove_leftovers([str(tmp_path)])
+    assert foreign == [f"{tmp_path}/a.{tags['foreign']}"]
+    left = {"a", f"a.{tags['alive']}", f"a.{tags['foreign']}"}
+    assert {p.name for p in tmp_path.iterdir()} == left
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs Linux")  # noqa: PTH110
+def test_a_live_run_stays_alive_when_the_clock_is_set(tmp_path, monkeypatch):
+    write(f"{tmp_path}/a.{publishing.unfinished_tag()}/x")
+    monkeypatch.setattr("psutil.Process.create_time", lambda process: 5.0)
+    assert publishing.leftovers([str(tmp_path)]) == ([], [])
+
+
+def test_an_unwritable_directory_is_the_users_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write .*file/out"):
+        publishing.check_writable(f"{tmp_path}/file/out")
+    publishing.check_writable(f"{tmp_path}/new/out")
+    assert [p.name for p in (tmp_path / "new" / "out").iterdir()] == []
+
+
+def test_an_unfinished_file_of_a_dead_process_is_found(tmp_path):
+    code = (
+        "import os, sys; from t0.files import whole_file\n"
+        "with whole_file(sys.argv[1]) as path: open(path, 'w').write('x'); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code, f"{tmp_path}/x"], check=True)
+    with whole_file(f"{tmp_path}/mine") as mine:
+        write_whole(mine, "x")
+        (dead,), foreign = publishing.leftovers([str(tmp_path)])
+    assert dead.startswith(f"{tmp_path}/x.")
+    assert foreign == []
+    publishing.remove_leftovers([str(tmp_path)])
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
