@@ -1,21 +1,49 @@
 """Checkpoints: what a model directory holds, whether it fits, and their way between formats.
 
-    from t0.checkpoints import as_mesh_checkpoint, convert
+    from t0.checkpoints import as_mesh_checkpoint, convert, open_source
 
     convert("/models/t0_3b", "/models/t0_3b_mtf", to="mtf")       # Hugging Face to Mesh TensorFlow
     prefix = as_mesh_checkpoint("/models/t5x/checkpoint_1000", "/tmp/work")
+    source = open_source("/models/t0_3b")
+    source.model.d_model, source.facts.step, source.load("shared/embedding").dtype
 
-Converting imports no TensorFlow; `inspect` and `forward` do.
+| file | what it has |
+|---|---|
+| `names` | the one table of names: a tensor in Mesh TensorFlow, Hugging Face and T5X |
+| `shape` | a model's shape, read from its tensors' shapes, and every shape that follows from it |
+| `formats` | what a format is to the others: `Source`, `Target`, `Plan`, `Facts` |
+| `mtf` | Mesh TensorFlow's model directories |
+| `bundle` | TensorFlow's checkpoint files |
+| `operative_config` | the gin file beside a checkpoint: read, written, its imports checked |
+| `hugging_face` | Hugging Face's folders and their config.json |
+| `weight_files` | safetensors, and PyTorch's pickles where reading them is safe |
+| `tokenizer` | the SentencePiece model beside a checkpoint |
+| `t5x`, `t5x_files` | T5X's checkpoints; its msgpack index and zarr arrays |
+| `conversion` | `FORMATS`, `open_source`, `convert`, `as_mesh_checkpoint` |
+| `compare` | `compare` and `compare_forward`: two checkpoints' tensors, and their logits |
+| `checkpoint_files` | a model directory's steps, variables and vocabulary, through TensorFlow |
+
+Converting imports no TensorFlow; only `checkpoint_files`, and logits by Mesh TensorFlow, do.
 """
 
-from t0.checkpoints.as_mesh import as_mesh_checkpoint
-from t0.checkpoints.convert import Options, Report, convert
-from t0.checkpoints.formats import FORMATS, open_source, recognise
+from t0.checkpoints.conversion import (
+    FORMATS,
+    Options,
+    Report,
+    as_mesh_checkpoint,
+    convert,
+    open_source,
+    recognise,
+)
+from t0.checkpoints.formats import ACTIVATIONS, DTYPES, Source
 
 __all__ = [
+    "ACTIVATIONS",
+    "DTYPES",
     "FORMATS",
     "Options",
     "Report",
+    "Source",
     "as_mesh_checkpoint",
     "convert",
     "open_source",

@@ -3,21 +3,29 @@
     comparison = compare("/models/t0_3b", "/models/t0_3b_mtf")
     comparison.same, comparison.rows
     forward = compare_forward(a, b, inputs, targets, workdir)
+    logits = hf_logits("/models/t0_3b", inputs, targets)                     # [B, T, V]
+    logits = mesh_logits(source.model, "gelu", prefix, inputs, targets)      # no gin file is needed
 
-Memory: two tensors.
+Legend: B examples, L input tokens, T target tokens, V vocabulary rows. 0 is padding, in inputs and
+targets; the decoder reads the targets shifted right. Everything is computed in float32. Memory of
+the tensors' comparison: two tensors. TensorFlow is imported where logits are computed by it.
 """
 
 import contextlib
 import dataclasses
+import importlib.util
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
+from t0 import compat
 from t0.checkpoints import names
-from t0.checkpoints.as_mesh import as_mesh_checkpoint
-from t0.checkpoints.formats import open_source
-from t0.checkpoints.source import Source
+from t0.checkpoints.conversion import as_mesh_checkpoint, open_source
+from t0.checkpoints.formats import Source
+from t0.checkpoints.operative_config import TO_MESH
+from t0.checkpoints.shape import ModelShape
 from t0.errors import UserError
 
 
@@ -78,7 +86,7 @@ def compare(a: str | Path, b: str | Path, *, progress: bool = True) -> Compariso
     """Compares two checkpoints tensor by tensor.
 
     Args:
-      a: one, see `formats.open_source`.
+      a: one, see `open_source`.
       b: the other.
       progress: whether to show it on stderr.
 
@@ -132,6 +140,121 @@ def compare_forward(
     )
 
 
+def hf_available() -> bool:
+    """Returns whether torch and transformers are installed."""
+    return all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+
+
+def hf_logits(folder: str | Path, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Returns what `transformers` computes; arguments and result as for `mesh_logits`.
+
+    Raises:
+      UserError: if `transformers` and PyTorch are not installed.
+    """
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise UserError("transformers and torch are not installed: pip install t0[hf]") from error
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
+    ids = torch.from_numpy(np.asarray(inputs, np.int64))
+    shifted = np.concatenate([np.zeros_like(targets[:, :1]), targets[:, :-1]], axis=1)
+    with torch.no_grad():
+        out = model(
+            input_ids=ids,
+            attention_mask=(ids > 0).long(),
+            decoder_input_ids=torch.from_numpy(np.asarray(shifted, np.int64)),
+        )
+    return out.logits.numpy()
+
+
+def mesh_logits(
+    model: ModelShape, activation: str, prefix: str, inputs: np.ndarray, targets: np.ndarray
+) -> np.ndarray:
+    """Returns what Mesh TensorFlow computes, on this machine's CPU.
+
+    Args:
+      model: the model's shape.
+      activation: of its feed-forward layer.
+      prefix: of the checkpoint in Mesh TensorFlow's format.
+      inputs: int [B, L].
+      targets: int [B, T].
+
+    Returns:
+      float32 [B, T, V].
+    """
+    graph = compat.tf1.Graph()
+    with graph.as_default(), compat.tf1.Session(graph=graph) as session:
+        mesh_graph = compat.mtf.Graph()
+        mesh = compat.mtf.Mesh(mesh_graph, "forward")
+        batch = compat.mtf.Dimension("batch", len(inputs))
+        fed = [
+            compat.mtf.import_fully_replicated(
+                mesh,
+                compat.tf1.constant(ids, compat.tf1.int32),
+                compat.mtf.Shape([batch, compat.mtf.Dimension("length", ids.shape[1])]),
+                name=name,
+            )
+            for name, ids in (("inputs", inputs), ("targets", targets))
+        ]
+        logits, _ = bitransformer(model, activation).call_simple(
+            inputs=fed[0],
+            targets=fed[1],
+            compute_loss=False,
+            mode=compat.tf1.estimator.ModeKeys.EVAL,
+            variable_dtype=compat.mtf.VariableDType(*[compat.tf1.float32] * 3),
+        )
+        logits = compat.mtf.anonymize(compat.mtf.cast(logits, compat.tf1.float32))
+        implementation = compat.mtf.placement_mesh_impl.PlacementMeshImpl(
+            compat.mtf.Shape([]), compat.mtf.LayoutRules(set()), [""]
+        )
+        lowering = compat.mtf.Lowering(mesh_graph, {mesh: implementation}, autostack=False)
+        tensor = lowering.export_to_tf_tensor(logits)
+        session.run(_restore_all(prefix))
+        session.run(lowering.copy_masters_to_slices())
+        return session.run(tensor)
+
+
+def bitransformer(model: ModelShape, activation: str) -> Any:
+    """Returns Mesh TensorFlow's model of this shape and activation."""
+    function = TO_MESH[activation]
+    attention = {"num_heads": model.heads, "key_value_size": model.d_kv}
+    bias = {
+        "relative_attention_type": "bias_shared" if model.shared_bias else "bias",
+        "relative_attention_num_buckets": model.buckets,
+    }
+    dense = (
+        compat.transformer_layers.DenseReluDense,
+        {
+            "hidden_size": model.d_ff,
+            "activation": [function, "linear"] if model.gated else function,
+        },
+    )
+    own = (compat.transformer_layers.SelfAttention, {**attention, **bias})
+    cross = (compat.transformer_layers.EncDecAttention, attention)
+    common = {"d_model": model.d_model, "max_length": 1, "positional_embedding": False}
+    encoder = compat.transformer.Unitransformer(
+        _layers([own, dense], model.encoder_layers),
+        input_vocab_size=model.vocabulary,
+        output_vocab_size=None,
+        autoregressive=False,
+        name="encoder",
+        vocab_divisor=1,
+        **common,
+    )
+    decoder = compat.transformer.Unitransformer(
+        _layers([own, cross, dense], model.decoder_layers),
+        input_vocab_size=model.vocabulary,
+        output_vocab_size=model.vocabulary,
+        autoregressive=True,
+        name="decoder",
+        vocab_divisor=1,
+        shared_embedding_and_softmax_weights=model.tied,
+        **common,
+    )
+    return compat.transformer.Bitransformer(encoder, decoder, shared_embedding=True)
+
+
 def _difference(one: Source, other: Source, name: str) -> Difference:
     if name not in other.entries or name not in one.entries:
         return Difference(name, "only in A" if name in one.entries else "only in B", float("nan"))
@@ -167,13 +290,8 @@ def _logits(
 ) -> tuple[np.ndarray, str]:
     with contextlib.closing(open_source(path)) as source:
         kind, model, facts = source.kind, source.model, source.facts
-    if kind == "hf":
-        from t0.checkpoints import hf_forward
-
-        if hf_forward.available():
-            return hf_forward.hf_logits(path, inputs, targets), "transformers"
-    from t0.checkpoints.mesh_forward import mesh_logits
-
+    if kind == "hf" and hf_available():
+        return hf_logits(path, inputs, targets), "transformers"
     prefix = as_mesh_checkpoint(str(path), workdir)
     activation = facts.activation or ("gelu" if model.gated else "relu")
     return mesh_logits(model, activation, prefix, inputs, targets), "Mesh TensorFlow"
@@ -184,3 +302,38 @@ def _nats(logits: np.ndarray, ids: np.ndarray) -> float:
     shifted = logits - logits.max(-1, keepdims=True)
     normal = np.log(np.exp(shifted).sum(-1))
     return float((np.take_along_axis(shifted, ids[:, None], -1)[:, 0] - normal).sum())
+
+
+def _restore_all(prefix: str) -> list[Any]:
+    """Returns operations that assign every variable its tensor, in float32 whatever it is saved in.
+
+    The checkpoint's names are Mesh TensorFlow's, with its legacy names of norms or without.
+    """
+    reader = compat.tf1.train.load_checkpoint(prefix)
+    saved = {names.from_mtf(n) or n: n for n in reader.get_variable_to_shape_map()}
+    assignments = []
+    for variable in compat.tf1.global_variables():
+        if variable.op.name in saved:
+            array = reader.get_tensor(saved[variable.op.name])
+            value = compat.tf1.placeholder_with_default(array.astype(np.float32), variable.shape)
+            assignments.append(compat.tf1.assign(variable, value))
+    return assignments
+
+
+def _layers(kinds: list[tuple[type, dict]], blocks: int) -> Any:
+    layers = []
+    for block in range(blocks):
+        for number, (cls, settings) in enumerate(kinds):
+            layer = cls(**settings)
+            layer.set_name(f"block_{block:03d}/layer_{number:03d}")
+            layers.append(layer)
+    return compat.transformer.LayerStack(
+        layers,
+        sublayers_initial=[],
+        sublayers_per_layer=[
+            compat.transformer.sublayer_rms_norm,
+            compat.transformer.sublayer_call_layer,
+            compat.transformer.sublayer_residual,
+        ],
+        sublayers_final=[compat.transformer.sublayer_rms_norm],
+    )

@@ -1,7 +1,7 @@
 """Mesh TensorFlow's checkpoints: the adapter whose names and orientation are canonical.
 
-    source = open_mtf("/models/tiny", step=1000)      # a model directory or a checkpoint's prefix
-    target = MtfTarget(folder, plan)                  # model.ckpt-STEP.*, operative_config.gin
+    source = MtfSource(find_prefix(Path("/models/tiny"), step=1000))
+    target = MtfTarget(folder, plan)             # model.ckpt-STEP.*, operative_config.gin
 
 Mesh TensorFlow stacks equal variables in the graph only; its files hold every variable by itself
 whether the mesh was stacked or not.
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from t0.checkpoints import names, operative
+from t0.checkpoints import names, operative_config
 from t0.checkpoints.bundle import BundleReader, BundleWriter, prefixes
+from t0.checkpoints.formats import BFLOAT16, Entry, Facts, Plan, Source, Target, checked_step
 from t0.checkpoints.shape import combined
-from t0.checkpoints.source import BFLOAT16, Entry, Facts, Plan, Source, Target, checked_step
 from t0.errors import UserError
 
 STEP = "global_step"
@@ -95,7 +95,7 @@ class MtfSource(Source):
             step=step,
             legacy_norms=any("layer_norm/" in entry.native for entry in self.entries.values()),
             tokenizer=tokenizer if tokenizer.is_file() else None,
-            **operative.facts_of(folder, self.model),
+            **operative_config.facts_of(folder, self.model),
         )
 
     def _read_step(self) -> int:
@@ -125,8 +125,8 @@ class MtfTarget(Target):
         facts, plan = self._plan.facts, self._plan
         self._writer.add(STEP, np.asarray(facts.step, np.int64))
         master = next(entry.dtype for entry in plan.entries.values())
-        operative.write_operative(
-            self._folder / operative.FILE,
+        operative_config.write_operative(
+            self._folder / operative_config.FILE,
             plan.model,
             activation=facts.activation,
             dropout_rate=facts.dropout_rate,

@@ -1,32 +1,45 @@
-"""Reads T5X's native checkpoints: a msgpack index, arrays within it or in zarr folders beside it.
+"""T5X's native checkpoints: a msgpack index, arrays within it or in zarr folders beside it.
 
     source = T5xSource(Path("/models/t5x/checkpoint_1000"))
+    target = T5xTarget(folder, plan)          # folder/checkpoint_STEP/
 
-How T5X lays out layers and the optimizer's state is in `t5x_layout`.
+How the index and the arrays are stored is in `t5x_files`. Layers are kept one by one
+(`encoder/layers_3/...`) or, in T5X's "scalable" models, stacked on axis 1 of one array
+(`encoder/encoder/...`), where every layer has a relative bias of its own.
+
+Adafactor factors a square matrix the other way round than in Mesh TensorFlow: T5X's row factor
+averages over the last dimension, Mesh TensorFlow's over the first. The slots change places then.
+Of stacked layers T5X's row factor is the one that keeps d_model, whatever the sizes
+(`standard_logical_factor_rules` of its Adafactor); Mesh TensorFlow's names go by size.
 """
 
 import re
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 
 from t0.checkpoints import names
-from t0.checkpoints.shape import combined, shown
-from t0.checkpoints.source import Entry, Facts, Source, checked_step
-from t0.checkpoints.t5x_index import InlineArray, Zarr, leaves, read_index
-from t0.checkpoints.t5x_layout import (
-    INDEX,
-    PLACEHOLDER_SHAPE,
-    SCANNED,
-    SLOTS,
-    VERSION,
-    stacked_slot,
-    swapped,
-    unshared,
+from t0.checkpoints.formats import Entry, Facts, Plan, Source, Target, checked_step
+from t0.checkpoints.shape import combined, factored_axes, same_size, shown
+from t0.checkpoints.t5x_files import (
+    InlineArray,
+    Zarr,
+    ZarrWriter,
+    leaves,
+    pack_array,
+    read_index,
+    read_zarr,
 )
-from t0.checkpoints.zarr_arrays import read_zarr
 from t0.errors import UserError
+
+_VERSION = 3
+INDEX = "checkpoint"
+_BIAS = "relpos_bias/rel_embedding"
+_SCANNED = re.compile(r"(encoder|decoder)/\1/(.+)")
+_SLOTS = {"v_row": "vr", "v_col": "vc", "v": "v", "m": "m"}
+_PLACEHOLDER_SHAPE = (1,)
 
 
 def find_folder(path: Path, step: int | None) -> Path | None:
@@ -87,7 +100,7 @@ class T5xSource(Source):
         self._stacks: dict[str, int] = {}  # stacked parameter -> layers in it
         self._recent: tuple[Any, np.ndarray] | None = None
         tree = read_index(folder / INDEX)
-        version = tree.get("version", VERSION)
+        version = tree.get("version", _VERSION)
         if not isinstance(version, int) or version < 2:
             raise UserError(f"{folder}: T5X's checkpoint version {shown(version)}; wanted 2 or 3")
         tree = tree.get("optimizer", tree)
@@ -101,7 +114,7 @@ class T5xSource(Source):
                 unknown.append(path)
             elif path.startswith("target/"):
                 unknown += self._add(path.removeprefix("target/"), leaf)
-            elif leaf.shape == PLACEHOLDER_SHAPE and path.startswith("state/param_states/"):
+            elif leaf.shape == _PLACEHOLDER_SHAPE and path.startswith("state/param_states/"):
                 self.unused.append((path, "a placeholder of T5X's Adafactor"))
             elif keep_slots:
                 slots.append((path, leaf))
@@ -146,9 +159,9 @@ class T5xSource(Source):
 
     def _add(self, path: str, leaf: InlineArray | Zarr) -> list[str]:
         """Enters a parameter; returns its path if it is unknown."""
-        scanned = SCANNED.fullmatch(path)
+        scanned = _SCANNED.fullmatch(path)
         if not scanned:
-            name = names.from_t5x(unshared(path))
+            name = names.from_t5x(_unshared(path))
             return [path] if name is None else self._enter(name, leaf, None, f"target/{path}")
         side, rest = scanned.groups()
         if len(leaf.shape) < 2 or names.from_t5x(f"{side}/layers_0/{rest}") is None:
@@ -171,24 +184,24 @@ class T5xSource(Source):
 
     def _add_slot(self, path: str, leaf: InlineArray | Zarr) -> list[str]:
         parameter, _, kind = path.removeprefix("state/param_states/").rpartition("/")
-        if kind not in SLOTS or not path.startswith("state/param_states/"):
+        if kind not in _SLOTS or not path.startswith("state/param_states/"):
             return [f"{path} (--drop_slots leaves the optimizer's state out)"]
         if parameter in self._stacks:
-            return self._add_stacked_slot(parameter, SLOTS[kind], path, leaf)
-        name = names.from_t5x(unshared(parameter))
+            return self._add_stacked_slot(parameter, _SLOTS[kind], path, leaf)
+        name = names.from_t5x(_unshared(parameter))
         if name is None or name not in self.entries:
             return [path]
-        slot = swapped(SLOTS[kind], self.entries[name].shape)
+        slot = _swapped(_SLOTS[kind], self.entries[name].shape)
         return self._enter(names.slot_name(name, slot), leaf, None, path)
 
     def _add_stacked_slot(
         self, parameter: str, slot: str, path: str, leaf: InlineArray | Zarr
     ) -> list[str]:
         """Enters a slot for each layer; returns its path if it has another number of layers."""
-        side, rest = SCANNED.fullmatch(parameter).groups()
+        side, rest = _SCANNED.fullmatch(parameter).groups()
         for layer in range(self._stacks[parameter]):
             name = names.from_t5x(f"{side}/layers_{layer}/{rest}")
-            kind, axis = stacked_slot(slot, name, self.entries[name].shape)
+            kind, axis = _stacked_slot(slot, name, self.entries[name].shape)
             if len(leaf.shape) <= axis or leaf.shape[axis] != self._stacks[parameter]:
                 return [path]
             self._enter(names.slot_name(name, kind), leaf, (axis, layer), path)
@@ -220,3 +233,160 @@ def _is_index(path: Path) -> bool:
     # TensorFlow keeps a text file of the same name in a model directory.
     with path.open("rb") as file:
         return not file.read(32).startswith((b"model_checkpoint_path", b"all_model_checkpoint"))
+
+
+class T5xTarget(Target):
+    """A T5X checkpoint being written.
+
+    Args:
+      folder: empty; gets a folder `checkpoint_STEP`.
+      plan: what it will hold; `options` may have `scan_layers` and `gzip_level`.
+    """
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self._plan = plan
+        self._folder = folder / f"checkpoint_{plan.facts.step}"
+        self._folder.mkdir()
+        self._scan = bool(plan.options.get("scan_layers"))
+        self._gzip_level = plan.options.get("gzip_level", 0)
+        self._writers: dict[str, ZarrWriter] = {}
+
+    def write(self, name: str, array: np.ndarray) -> None:
+        """Writes a tensor by canonical name."""
+        parameter, slot = names.split_slot(name)
+        path = names.t5x_name(parameter)
+        side, layer, rest = _split_layer(path)
+        if not self._scan or layer is None:
+            self._writer(_native(parameter, slot, self._plan), array.shape, array.dtype).write(
+                array
+            )
+            return
+        writer = self._stacked(side, rest, array)
+        layers = [layer]
+        if rest == _BIAS and self._plan.model.shared_bias:
+            layers = range(self._layers(side))
+        for layer in layers:
+            writer.write_layer(layer, array)
+
+    def finish(self) -> None:
+        """Writes the index, last."""
+        # An array, as T5X's loader asks it for its dtype; T5X itself has written plain numbers too.
+        step = pack_array(np.asarray(self._plan.facts.step, np.int32))
+        tree: dict[str, Any] = {"state": {"step": step}, "target": {}}
+        slots = any(names.split_slot(name)[1] for name in self._plan.entries)
+        for path, writer in self._writers.items():
+            writer.finish()
+            _insert(tree, path, writer.spec())
+        if slots:
+            self._add_placeholders(tree)
+        index = {"version": _VERSION, "optimizer": _sorted(tree)}
+        (self._folder / INDEX).write_bytes(
+            msgpack.packb(index, use_bin_type=True, strict_types=True)
+        )
+        if self._plan.facts.tokenizer:
+            target = self._folder.parent / "spiece.model"
+            target.write_bytes(self._plan.facts.tokenizer.read_bytes())
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+    def _layers(self, side: str) -> int:
+        return getattr(self._plan.model, f"{side}_layers")
+
+    def _stacked(self, side: str, rest: str, array: np.ndarray) -> ZarrWriter:
+        shape = (array.shape[0], self._layers(side), *array.shape[1:])
+        return self._writer(f"target/{side}/{side}/{rest}", shape, array.dtype)
+
+    def _writer(self, path: str, shape: tuple[int, ...], dtype: np.dtype) -> ZarrWriter:
+        if path not in self._writers:
+            stacked = _SCANNED.fullmatch(path.removeprefix("target/")) is not None
+            self._writers[path] = ZarrWriter(
+                self._folder,
+                path.replace("/", "."),
+                shape=shape,
+                dtype=dtype,
+                gzip_level=self._gzip_level,
+                one_layer_chunks=stacked,
+            )
+        return self._writers[path]
+
+    def _add_placeholders(self, tree: dict[str, Any]) -> None:
+        """Fills the slots that T5X's Adafactor has for every parameter, used or not."""
+        for path in [p for p in self._writers if p.startswith("target/")]:
+            parameter = path.removeprefix("target/")
+            for kind in _SLOTS:
+                slot = f"state/param_states/{parameter}/{kind}"
+                if slot not in self._writers:
+                    _insert(tree, slot, pack_array(np.zeros(_PLACEHOLDER_SHAPE, np.float32)))
+
+
+def adapted(plan: Plan) -> Plan:
+    """Returns the plan as T5X can hold it.
+
+    Raises:
+      UserError: if stacked layers and optimizer slots are both asked for.
+    """
+    slots = any(names.split_slot(name)[1] for name in plan.entries)
+    if plan.options.get("scan_layers") and slots:
+        raise UserError(
+            "T5X factors the optimizer's state of stacked layers otherwise: say --drop_slots with "
+            "--scan_layers"
+        )
+    layers = {plan.model.encoder_layers, plan.model.decoder_layers}
+    if plan.options.get("scan_layers") and 0 in layers:
+        raise UserError("there are no layers to stack")
+    return plan
+
+
+def _native(parameter: str, slot: str | None, plan: Plan) -> str:
+    """Returns the path of a parameter or slot whose layers are not stacked."""
+    path = names.t5x_name(parameter)
+    if plan.model.shared_bias:
+        path = path.replace(f"/layers_0/{_BIAS}", f"/{_BIAS}")
+    if slot is None:
+        return f"target/{path}"
+    slot = _swapped(slot, plan.entries[parameter].shape)
+    kind = next(kind for kind, ours in _SLOTS.items() if ours == slot)
+    return f"state/param_states/{path}/{kind}"
+
+
+def _insert(tree: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = path.split("/")
+    for key in parents:
+        tree = tree.setdefault(key, {})
+    tree[last] = value
+
+
+def _sorted(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    return {key: _sorted(tree[key]) for key in sorted(tree)}
+
+
+def _unshared(path: str) -> str:
+    """Returns the path of the first layer's bias for the one that a stack shares."""
+    match = re.fullmatch(rf"(encoder|decoder)/{_BIAS}", path)
+    return f"{match[1]}/layers_0/{_BIAS}" if match else path
+
+
+def _swapped(slot: str, shape: tuple[int, ...]) -> str:
+    """Returns our kind of T5X's slot, or T5X's of ours, of a layer that stands by itself."""
+    if same_size(shape) and slot in ("vr", "vc"):
+        return "vc" if slot == "vr" else "vr"
+    return slot
+
+
+def _stacked_slot(slot: str, name: str, shape: tuple[int, ...]) -> tuple[str, int]:
+    """Returns our kind of a slot of stacked layers, and its axis of the layers."""
+    dims = names.row_of(name).dims
+    if slot not in ("vr", "vc") or len(shape) != 2 or "D" not in dims:
+        return slot, 1
+    kept = dims.index("D") if slot == "vr" else 1 - dims.index("D")
+    # The stacked array is [first, layers, second].
+    return ("vc" if kept == factored_axes(shape)[0] else "vr"), 1 - kept
+
+
+def _split_layer(path: str) -> tuple[str, int | None, str]:
+    """Returns (stack, layer, path within the layer); the layer is None outside of layers."""
+    match = re.fullmatch(r"(encoder|decoder)/layers_(\d+)/(.+)", path)
+    return (match[1], int(match[2]), match[3]) if match else ("", None, path)

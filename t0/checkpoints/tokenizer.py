@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from t0.checkpoints.json_files import write_json
+from t0.checkpoints.formats import write_json
 from t0.errors import UserError
 
 FILE = "spiece.model"

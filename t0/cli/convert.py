@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from t0.checkpoints import FORMATS, Options
-from t0.checkpoints.source import ACTIVATIONS, DTYPES
+from t0.checkpoints.formats import ACTIVATIONS, DTYPES
 from t0.cli.errors import ended_by_sigterm
 from t0.errors import UserError
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from t0 import compat
-from t0.checkpoints import inspect as checkpoint_files
-from t0.checkpoints import operative
+from t0.checkpoints import checkpoint_files
+from t0.checkpoints.operative_config import check_imports
 from t0.cli import mesh_flags
 from t0.errors import UserError
 from t0.feeding import checks
@@ -37,7 +37,7 @@ def operative_config(flags: Any) -> list[str]:
         raise UserError(f"{path} not found: --mode={flags.mode} takes the model's sizes from it")
     if path not in (flags.gin_file or []):
         folders = ["", *config.search_path(mesh_flags.gin_folders(flags))]
-        operative.check_imports(path, folders=folders, also=flags.module_import)
+        check_imports(path, folders=folders, also=flags.module_import)
     return [path]
 
 

@@ -13,8 +13,7 @@ import sys
 from typing import Any
 
 from t0 import compat
-from t0.checkpoints import as_mesh_checkpoint, recognise
-from t0.checkpoints import inspect as checkpoint_files
+from t0.checkpoints import as_mesh_checkpoint, checkpoint_files, recognise
 from t0.cli.errors import ended_by_sigterm
 from t0.compat import gin
 from t0.errors import UserError

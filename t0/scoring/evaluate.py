@@ -21,7 +21,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from t0.checkpoints import inspect as checkpoint_files
+from t0.checkpoints import checkpoint_files
 from t0.compat import mesh_utils, mtf
 from t0.compat import tf1 as tf
 from t0.errors import UserError

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from t0.checkpoints import inspect as checkpoint_files
+from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.compat import tf1 as tf
 from t0.errors import UserError

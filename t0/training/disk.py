@@ -9,7 +9,7 @@ import errno
 import os
 from collections.abc import Iterator
 
-from t0.checkpoints import inspect as checkpoint_files
+from t0.checkpoints import checkpoint_files
 from t0.compat import tf1 as tf
 from t0.errors import UserError
 

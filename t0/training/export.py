@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from t0.checkpoints import Options, convert
-from t0.checkpoints import inspect as checkpoint_files
-from t0.checkpoints.convert import check_destination
+from t0.checkpoints import Options, checkpoint_files, convert
+from t0.checkpoints.conversion import check_destination
 from t0.compat import mesh_utils
 from t0.compat import tf1 as tf
 from t0.errors import UserError

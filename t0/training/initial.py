@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from t0.checkpoints import inspect as checkpoint_files
+from t0.checkpoints import checkpoint_files
 from t0.compat import mesh_utils
 from t0.compat import tf1 as tf
 from t0.errors import UserError

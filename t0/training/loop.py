@@ -9,7 +9,7 @@ TensorFlow's estimator, with checks before the first step, a line of progress no
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from t0.checkpoints import inspect as checkpoint_files
+from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.compat import tf1 as tf
 from t0.errors import UserError, original

@@ -11,7 +11,7 @@ wants a folder and a step: the last two functions, bound by these files, take it
 import os
 import re
 
-from t0.checkpoints import inspect as checkpoint_files
+from t0.checkpoints import checkpoint_files
 from t0.compat import gin, gin_config
 from t0.errors import UserError
 from t0.training import config, macros

@@ -8,7 +8,7 @@ minutes later or not at all, is said here.
 
 from typing import Any
 
-from t0.checkpoints import inspect as checkpoint_files
+from t0.checkpoints import checkpoint_files
 from t0.compat import mesh_utils, mtf
 from t0.errors import UserError, unknown_name
 from t0.mesh.batch import check_batch

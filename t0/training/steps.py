@@ -8,7 +8,7 @@ Mesh TensorFlow's `train_steps` counts from the start of pretraining.
 import dataclasses
 import math
 
-from t0.checkpoints import inspect as checkpoint_files
+from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
 from t0.mesh.batch import check_batch
 from t0.training import checkpointing

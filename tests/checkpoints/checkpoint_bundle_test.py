@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from tiny_checkpoints import BFLOAT16
 
-from t0.checkpoints.bundle import BundleReader, BundleWriter
-from t0.checkpoints.bundle_index import Entry, read_index, write_index
+from t0.checkpoints.bundle import BundleReader, BundleWriter, Entry, read_index, write_index
 from t0.errors import UserError
 
 
@@ -93,13 +92,13 @@ def test_compressed_index(tf, arrays, tmp_path, monkeypatch):
     # As Google's own checkpoints have it; TensorFlow, which never writes one, reads it.
     import pyarrow
 
-    from t0.checkpoints import bundle_index
+    from t0.checkpoints import bundle
 
     def snappy(block):
         return pyarrow.compress(block, codec="snappy", asbytes=True) + b"\1"
 
     with monkeypatch.context() as patch:
-        patch.setattr(bundle_index, "_typed", snappy)
+        patch.setattr(bundle, "_typed", snappy)
         writer = BundleWriter(tmp_path / "model.ckpt-1")
         for name, array in arrays.items():
             writer.add(name, array)
@@ -125,11 +124,11 @@ def test_compressed_index(tf, arrays, tmp_path, monkeypatch):
     ],
 )
 def test_index_that_cannot_be_unpacked(block, message, monkeypatch):
-    from t0.checkpoints import bundle_index
+    from t0.checkpoints import bundle
 
-    monkeypatch.setattr(bundle_index, "_typed", lambda _: block)
+    monkeypatch.setattr(bundle, "_typed", lambda _: block)
     data = write_index({"a": Entry(1, (2,), 0, 0, 8, 0)}, shards=1)
-    with pytest.raises(bundle_index.DamagedIndexError, match=message):
+    with pytest.raises(bundle.DamagedIndexError, match=message):
         read_index(data)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tiny_checkpoints import V10, V11, model_shape, weights, write_inline, write_mtf
 
-from t0.checkpoints import convert, operative
+from t0.checkpoints import convert, operative_config
 from t0.checkpoints.bundle import BundleWriter
 from t0.errors import UserError
 
@@ -69,7 +69,7 @@ def test_a_dropout_rate_of_hugging_face_is_a_rate(changed, tmp_path, value):
 @pytest.mark.parametrize(("value", "read"), [(0, 0.0), (0.05, 0.05), (None, None)])
 def test_rates_are_written(changed, tmp_path, value, read):
     convert(changed(dropout_rate=value), tmp_path / "out", to="mtf", progress=False)
-    bound = operative.read_operative(tmp_path / "out" / operative.FILE)
+    bound = operative_config.read_operative(tmp_path / "out" / operative_config.FILE)
     assert bound.get("dropout_rate") == read
 
 
@@ -131,7 +131,7 @@ def rewritten(folder, change):
 @pytest.mark.parametrize("value", ["1e999", "2", "True", "'0.1'", "[0.1]", "-1", '"""\nx"""'])
 def test_a_rate_of_an_operative_config_is_a_rate(tmp_path, value):
     source = write_mtf(tmp_path / "mtf", weights(V11))
-    (source / operative.FILE).write_text(f"dropout_rate = {value}\n")
+    (source / operative_config.FILE).write_text(f"dropout_rate = {value}\n")
     if "\n" in value:  # no literal on one line: as if it were not there
         convert(source, tmp_path / "out", to="hf", progress=False)
     else:
@@ -152,7 +152,7 @@ def test_a_rate_of_an_operative_config_is_a_rate(tmp_path, value):
 )
 def test_an_operative_config_that_is_none_of_the_models(tmp_path, line):
     source = write_mtf(tmp_path / "mtf", weights(V11))
-    (source / operative.FILE).write_text(line + "\n")
+    (source / operative_config.FILE).write_text(line + "\n")
     refused(source, tmp_path, line.split(" =")[0])
 
 
@@ -161,13 +161,13 @@ def test_an_operative_config_that_is_none_of_the_models(tmp_path, line):
 )
 def test_an_operative_config_that_python_cannot_read(tmp_path, text):
     source = write_mtf(tmp_path / "mtf", weights(V11))
-    (source / operative.FILE).write_text(text)
+    (source / operative_config.FILE).write_text(text)
     convert(source, tmp_path / "out", to="hf", progress=False)
 
 
 def test_an_operative_config_without_end(tmp_path):
     source = write_mtf(tmp_path / "mtf", weights(V11))
-    (source / operative.FILE).write_text("#" * (1 << 21))
+    (source / operative_config.FILE).write_text("#" * (1 << 21))
     refused(source, tmp_path, "no operative config")
 
 
@@ -196,7 +196,7 @@ def test_a_folders_name_ends_no_comment(changed, tmp_path):
     source = tmp_path / "model\nimport this\r#"
     changed().rename(source)
     convert(source, tmp_path / "out", to="mtf", progress=False)
-    text = (tmp_path / "out" / operative.FILE).read_text()
+    text = (tmp_path / "out" / operative_config.FILE).read_text()
     assert "\nimport" not in text
     assert "\r" not in text
 
@@ -207,11 +207,11 @@ def test_a_folders_name_ends_no_comment(changed, tmp_path):
 )
 def test_what_is_written_is_read_back(tmp_path, what, value):
     known = {"activation": "gelu", "dropout_rate": 0.1, "master_dtype": "float32", "source": "x"}
-    path = tmp_path / operative.FILE
-    operative.write_operative(path, V11, legacy_norms=True, **known)
+    path = tmp_path / operative_config.FILE
+    operative_config.write_operative(path, V11, legacy_norms=True, **known)
     path.unlink()
     with pytest.raises(UserError):
-        operative.write_operative(path, V11, legacy_norms=True, **{**known, what: value})
+        operative_config.write_operative(path, V11, legacy_norms=True, **{**known, what: value})
     assert not path.exists()
 
 
@@ -232,36 +232,36 @@ def test_what_is_written_is_read_back(tmp_path, what, value):
 def test_imports_beside_a_checkpoint_are_refused(tmp_path, text):
     (tmp_path / "other.gin").write_text("import os\n")
     (tmp_path / "middle.gin").write_text("include 'other.gin'\ninclude 'middle.gin'\n")
-    path = tmp_path / operative.FILE
+    path = tmp_path / operative_config.FILE
     path.write_text(f"d_model = 4\n{text}\n")
     with pytest.raises(UserError, match="--module_import="):
-        operative.check_imports(str(path), folders=["", str(tmp_path)])
+        operative_config.check_imports(str(path), folders=["", str(tmp_path)])
 
 
 def test_imports_that_are_known(tmp_path):
-    path = tmp_path / operative.FILE
+    path = tmp_path / operative_config.FILE
     path.write_text(
         "import mesh_tensorflow.transformer.utils\nimport t5.models.mesh_transformer\n"
         "import t0.training.loop\nimport seqio\nimport my_tasks.all\n"
         "run.mode = @t5.models.anything()\nx = %y\na/b.c = [1, 'import os']\n# import os\n"
     )
-    operative.check_imports(str(path), folders=[""], also=["my_tasks", ""])
+    operative_config.check_imports(str(path), folders=[""], also=["my_tasks", ""])
     with pytest.raises(UserError, match="line 5, imports my_tasks.all"):
-        operative.check_imports(str(path), folders=[""])
+        operative_config.check_imports(str(path), folders=[""])
 
 
 def test_a_file_that_is_no_gin(tmp_path):
-    path = tmp_path / operative.FILE
+    path = tmp_path / operative_config.FILE
     path.write_text("import os; x\n" * 3)
     with pytest.raises(UserError, match="no gin file"):
-        operative.check_imports(str(path), folders=[""])
+        operative_config.check_imports(str(path), folders=[""])
 
 
 @pytest.mark.parametrize("mode", ["finetune", "eval", "predict", "score", "export_predict"])
 def test_the_model_api_checks_the_file_that_it_finds(tmp_path, mode):
     from t0.cli import model_api
 
-    path = tmp_path / operative.FILE
+    path = tmp_path / operative_config.FILE
     path.write_text("import os\n")
     flags = {"mode": mode, "model_dir": "elsewhere", "pretrained_model_dir": "elsewhere"}
     flags["pretrained_model_dir" if mode == "finetune" else "model_dir"] = str(tmp_path)

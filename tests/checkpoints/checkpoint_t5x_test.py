@@ -20,8 +20,7 @@ from tiny_checkpoints import (
 )
 
 from t0.checkpoints import Options, convert, names, open_source
-from t0.checkpoints.t5x_index import leaves, read_index
-from t0.checkpoints.zarr_arrays import chunk_shape
+from t0.checkpoints.t5x_files import chunk_shape, leaves, read_index
 from t0.errors import UserError
 
 FACTORED_FROM = 24
@@ -136,7 +135,7 @@ def test_slots_of_adafactor_are_where_t5x_looks_for_them(tmp_path):
             assert state.shape == tuple(wanted.get(slot, (1,))), (path, slot)
         if "v_row" in wanted:
             row_axis = 0 if leaf.shape[0] <= leaf.shape[1] else 1
-            from t0.checkpoints.zarr_arrays import read_zarr
+            from t0.checkpoints.t5x_files import read_zarr
 
             row = read_zarr(folder / states["v_row"].folder, states["v_row"])
             assert row[0] == 100 * row_axis, path
@@ -256,9 +255,9 @@ def test_chunks(shape, elements, wanted):
 
 
 def test_several_chunks(tmp_path, monkeypatch):
-    from t0.checkpoints import zarr_arrays
+    from t0.checkpoints import t5x_files
 
-    monkeypatch.setattr(zarr_arrays, "_CHUNK_BYTES", 700)
+    monkeypatch.setattr(t5x_files, "_CHUNK_BYTES", 700)
     tensors = weights(V11)
     convert(write_mtf(tmp_path / "v11", tensors), tmp_path / "t5x", to="t5x", progress=False)
     chunks = list((tmp_path / "t5x/checkpoint_1000/target.token_embedder.embedding").iterdir())
@@ -297,7 +296,7 @@ class TestWrittenByT5x:
         assert list(read[0]["optimizer"]["target"]) == list(read[1]["optimizer"]["target"])
 
     def test_logits_in_mesh_tensorflow(self, facts, tmp_path):
-        from t0.checkpoints.mesh_forward import mesh_logits
+        from t0.checkpoints.compare import mesh_logits
 
         convert(facts, tmp_path / "mtf", to="mtf", progress=False)
         source = open_source(tmp_path / "mtf")

@@ -36,8 +36,7 @@ def messages(caplog):
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16])
 @pytest.mark.parametrize("model", [V10, V11, ONE_LAYER], ids=["1.0", "1.1", "one layer"])
 def test_logits_agree(tmp_path, model, dtype, ids):
-    from t0.checkpoints.hf_forward import hf_logits
-    from t0.checkpoints.mesh_forward import mesh_logits
+    from t0.checkpoints.compare import hf_logits, mesh_logits
 
     source = write_mtf(tmp_path / "mtf", weights(model, dtype))
     convert(source, tmp_path / "hf", to="hf", progress=False)
@@ -51,8 +50,7 @@ def test_logits_agree(tmp_path, model, dtype, ids):
 
 def test_logits_agree_where_the_vocabulary_is_padded(tmp_path, ids):
     from t0.checkpoints import as_mesh_checkpoint
-    from t0.checkpoints.hf_forward import hf_logits
-    from t0.checkpoints.mesh_forward import mesh_logits
+    from t0.checkpoints.compare import hf_logits, mesh_logits
 
     for number, fields in enumerate([{}, {"tied": True, "gated": False}]):
         model = model_shape(vocabulary=100, **fields)

@@ -148,7 +148,7 @@ def test_the_signal_handler_is_the_callers_again(source, tmp_path):
 
 def test_terminated_leaves_nothing(source, tmp_path):
     code = (
-        "import sys, time\nfrom t0.checkpoints.formats import FORMATS\n"
+        "import sys, time\nfrom t0.checkpoints import FORMATS\n"
         "wait = lambda self: (print('writing', flush=True), time.sleep(60))\n"
         "FORMATS['hf'].target.finish = wait\n"
         "from t0.cli.main import main\nsys.exit(main(sys.argv[1:]))"

@@ -13,8 +13,7 @@ compat.apply()
 import gin  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 
-from t0.checkpoints import convert  # noqa: E402
-from t0.checkpoints import inspect as checkpoint_files  # noqa: E402
+from t0.checkpoints import checkpoint_files, convert  # noqa: E402
 from t0.cli import weights as command  # noqa: E402
 from t0.errors import UserError  # noqa: E402
 from t0.training import config  # noqa: E402

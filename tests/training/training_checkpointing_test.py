@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from t0.checkpoints import inspect as checkpoint_files
+from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
 from t0.training import checkpointing, low_bits
 from t0.training.checkpointing import Checkpoints, Keep, kept

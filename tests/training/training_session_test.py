@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 import tiny_tasks
 import tiny_training as tiny
 
-from t0.checkpoints import inspect as checkpoint_files
+from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
 from t0.training import checkpointing, evaluation, metrics, session
 from t0.training.session import Plan, train

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from t0.checkpoints.formats import checked_rate
 from t0.checkpoints.shape import ModelShape, shown
-from t0.checkpoints.source import checked_rate
 from t0.errors import UserError
 
 FILE = "operative_config.gin"

@@ -1,11 +1,20 @@
-"""Converts a checkpoint from any of the three formats to any other, tensor by tensor.
+"""Opens a checkpoint in any of the three formats, and converts it to any other.
 
+    source = open_source("/models/t0_3b")                  # a Hugging Face folder, recognised
     report = convert("/models/t0_3b", "/models/t0_3b_mtf", to="mtf")
     report.rows[0].name, report.rows[0].checksum
+    as_mesh_checkpoint("/models/t0_3b", "/models/run/converted")
+    # "/models/run/converted/t0_3b-5f3c.../model.ckpt-0"
 
-Values are never changed unless a dtype is asked for. The destination appears when it is complete:
-until then it is a hidden folder beside it, which is removed when anything goes wrong. Memory: the
-largest tensor, and at most 256 MB read ahead.
+A format is a row of `FORMATS`: how to recognise, read and write it. Values are never changed unless
+a dtype is asked for. The destination appears when it is complete: until then it is a hidden folder
+beside it, which is removed when anything goes wrong. Memory: the largest tensor, and at most 256 MB
+read ahead.
+
+`as_mesh_checkpoint` gives training and scoring the checkpoint that they read: what is Mesh
+TensorFlow's already is used where it is; what a conversion leaves open is settled in the one way
+that changes no value: several dtypes become float32, the vocabulary is padded to what Mesh
+TensorFlow wants, an unknown step counts as 0.
 """
 
 import collections
@@ -13,23 +22,53 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from t0.checkpoints import names, tokenizer
-from t0.checkpoints.formats import FORMATS, open_source
+from t0.checkpoints import hugging_face, mtf, names, t5x, tokenizer
+from t0.checkpoints.formats import (
+    ACTIVATIONS,
+    DTYPES,
+    Entry,
+    Facts,
+    Plan,
+    Source,
+    Target,
+    checksum,
+)
 from t0.checkpoints.shape import listed
-from t0.checkpoints.source import ACTIVATIONS, DTYPES, Entry, Facts, Plan, Source, Target, checksum
+from t0.checkpoints.weight_files import INDEX, SINGLE
 from t0.errors import UserError, unknown_name
 
 _AHEAD_BYTES = 256 << 20
 _SPARE_BYTES = 64 << 20  # indexes, configs, and what else fills a disk meanwhile
+# What a conversion reads; other files of a folder come and go, a model directory's above all.
+_READ = {
+    "hf": ("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json"),
+    "t5x": ("**/*",),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """One checkpoint format.
+
+    Attributes:
+      title: for people.
+      target: begins a checkpoint in an empty folder.
+      adapted: makes of a plan one that the format can hold, or refuses it.
+    """
+
+    title: str
+    target: Callable[[Path, Plan], Target]
+    adapted: Callable[[Plan], Plan]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +140,61 @@ class Report:
     seconds: float
 
 
+FORMATS = {
+    "mtf": Format("Mesh TensorFlow", mtf.MtfTarget, mtf.adapted),
+    "hf": Format("Hugging Face", hugging_face.HfTarget, hugging_face.adapted),
+    "t5x": Format("T5X", t5x.T5xTarget, t5x.adapted),
+}
+
+
+def open_source(path: str | Path, *, step: int | None = None, keep_slots: bool = True) -> Source:
+    """Opens the checkpoint that a path names, in whichever format it is.
+
+    Args:
+      path: a Mesh TensorFlow model directory or checkpoint prefix, a Hugging Face folder or one of
+        its weight files, a T5X folder with `checkpoint_STEP` folders or one of these.
+      step: which of a folder's checkpoints; the last by default.
+      keep_slots: whether the optimizer's state is wanted.
+
+    Raises:
+      UserError: if there is no checkpoint, or it is damaged, incomplete or of another model.
+    """
+    kind, place = recognise(path, step=step)
+    if kind == "mtf":
+        return mtf.MtfSource(str(place), keep_slots=keep_slots)
+    if kind == "t5x":
+        return t5x.T5xSource(Path(place), keep_slots=keep_slots)
+    return hugging_face.HfSource(Path(place))
+
+
+def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
+    """Returns the format of the checkpoint that a path names and where it lies.
+
+    Raises:
+      UserError: if there is no checkpoint.
+    """
+    if "://" in str(path):
+        raise UserError(f"{path} is not on this machine; copy it here first (gsutil -m cp -r ...)")
+    path = Path(path)
+    if path.is_file() and path.name in (SINGLE, INDEX):
+        path = path.parent
+    prefix = mtf.find_prefix(path, step)
+    if prefix:
+        return "mtf", prefix
+    folder = t5x.find_folder(path, step)
+    if folder:
+        return "t5x", str(folder)
+    if hugging_face.is_folder(path):
+        return "hf", str(path)
+    if not path.exists():
+        raise UserError(f"{path} does not exist, and is no checkpoint's prefix")
+    raise UserError(
+        f"{path} holds no checkpoint: wanted model.ckpt-STEP.index (Mesh TensorFlow), config.json "
+        "with safetensors (Hugging Face), or checkpoint_STEP/checkpoint (T5X). Was the index file "
+        "copied too?"
+    )
+
+
 def convert(
     source: str | Path,
     destination: str | Path,
@@ -113,7 +207,7 @@ def convert(
     """Converts a checkpoint.
 
     Args:
-      source: see `formats.open_source`.
+      source: see `open_source`.
       destination: a folder that does not exist yet, or is empty.
       to: "mtf", "hf" or "t5x".
       options: what the user asks for.
@@ -151,6 +245,47 @@ def convert(
         nbytes=sum(entry.nbytes for entry in plan.entries.values()),
         seconds=seconds,
     )
+
+
+def as_mesh_checkpoint(
+    path: str | Path,
+    workdir: str | Path,
+    *,
+    dtype: str | None = None,
+    slots: bool = True,
+    progress: bool = True,
+) -> str:
+    """Returns the prefix of a Mesh TensorFlow checkpoint with the weights that `path` names.
+
+    One of Mesh TensorFlow's own is used where it is, on gs:// too; any other is converted into
+    `workdir`, once: a second call with the same unchanged source finds it there.
+
+    Args:
+      path: a checkpoint in any format.
+      workdir: where converted checkpoints are kept.
+      dtype: of the parameters, None for the source's.
+      slots: whether the optimizer's state is wanted, where it can be read.
+      progress: whether to show it.
+
+    Raises:
+      UserError: as `convert` does.
+    """
+    if "://" in str(path):
+        return str(path)
+    kind, place = recognise(path)
+    if kind == "mtf":
+        return place
+    if "://" in str(workdir):
+        raise UserError(
+            f"{path} is a {FORMATS[kind].title} checkpoint, and its conversion would go into "
+            f"{workdir}, which is not on this machine: `t0 convert {path} DST --to mtf`, copy DST "
+            "there and name it instead"
+        )
+    files = _fingerprint(kind, Path(place), f"{dtype} {slots}")
+    folder = Path(workdir) / f"{Path(place).absolute().name}-{files}"
+    if not folder.is_dir():
+        _convert_once(place, folder, _options(place, dtype, slots=slots), progress=progress)
+    return recognise(folder)[1]
 
 
 def make_plan(source: Source, to: str, options: Options) -> tuple[Plan, list[str]]:
@@ -366,3 +501,69 @@ def _umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
+
+
+def _options(place: str, dtype: str | None, *, slots: bool) -> Options:
+    with contextlib.closing(_opened(place, slots=slots)) as source:
+        rows = source.model.vocabulary
+        padded = -(-rows // 128) * 128
+        kept = slots and len(source.parameters) < len(source.entries)
+        return Options(
+            step=source.facts.step or 0,
+            dtype=dtype or _one_dtype(source),
+            vocabulary_rows=padded if padded != rows else None,
+            # Mesh TensorFlow builds what gin says, whatever stands beside the checkpoint.
+            activation=source.facts.activation or ("gelu" if source.model.gated else "relu"),
+            drop_slots=not kept or padded != rows,
+        )
+
+
+def _opened(place: str, *, slots: bool) -> Source:
+    if slots:
+        with contextlib.suppress(UserError):
+            return open_source(place)
+    source = open_source(place, keep_slots=False)
+    if slots:
+        _say(f"the optimizer's state of {place} cannot be read: the weights alone are taken")
+    return source
+
+
+def _one_dtype(source: Source) -> str | None:
+    """Returns the dtype to ask for: float32 where there are several, or one that is none of ours.
+
+    Raises:
+      UserError: if float32 would not hold them exactly.
+    """
+    found = {entry.dtype for entry in source.parameters.values()}
+    if len(found) == 1 and found <= set(DTYPES.values()):
+        return None
+    if np.dtype(np.float64) in found:
+        raise UserError(
+            f"{source.path} has float64 weights, which would be rounded: `t0 convert` it with "
+            "--to mtf --dtype float32, and name the result"
+        )
+    return "float32"
+
+
+def _convert_once(place: str, folder: Path, options: Options, *, progress: bool) -> None:
+    _say(f"converting {place} into {folder}")
+    try:
+        report = convert(place, folder, to="mtf", options=options, progress=progress)
+    except UserError:
+        if folder.is_dir():  # another process has converted it meanwhile
+            return
+        raise
+    for note in report.notes:
+        _say(f"note: {note}")
+
+
+def _fingerprint(kind: str, place: Path, wanted: str) -> str:
+    """Returns a short name for a source as it is now: where it lies, and its files' ages."""
+    found = sorted({path for pattern in _READ[kind] for path in place.glob(pattern)})
+    ages = [f"{p}:{p.stat().st_size}:{p.stat().st_mtime_ns}" for p in found if p.is_file()]
+    text = "\n".join([str(place.absolute()), wanted, *ages])
+    return checksum(np.frombuffer(text.encode(), np.uint8))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -21,7 +21,7 @@ from tiny_checkpoints import (
 from t0.checkpoints import Options, convert, names, open_source
 from t0.errors import UserError
 
-MODULE = sys.modules["t0.checkpoints.convert"]
+MODULE = sys.modules["t0.checkpoints.conversion"]
 LARGE = model_shape(d_model=64, inner=64, d_ff=64)
 
 
@@ -187,7 +187,7 @@ def test_report_counts_every_tensor_once(tmp_path):
 @pytest.mark.parametrize("to", ["mtf", "hf", "t5x"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_interrupted_leaves_nothing(tmp_path, mtf_v11, monkeypatch, to, error):
-    from t0.checkpoints.formats import FORMATS
+    from t0.checkpoints import FORMATS
 
     target = FORMATS[to].target
     monkeypatch.setattr(target, "finish", _raise(error))
@@ -200,7 +200,7 @@ def test_interrupted_leaves_nothing(tmp_path, mtf_v11, monkeypatch, to, error):
 def test_killed_leaves_nothing_that_looks_whole(tmp_path, mtf_v11, to):
     code = (
         "import os, sys\nfrom t0.checkpoints import convert\n"
-        "from t0.checkpoints.formats import FORMATS\n"
+        "from t0.checkpoints import FORMATS\n"
         f"FORMATS[{to!r}].target.finish = lambda self: os._exit(9)\n"
         f"convert(sys.argv[1], sys.argv[2], to={to!r}, progress=False)"
     )

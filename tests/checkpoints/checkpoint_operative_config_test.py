@@ -13,7 +13,7 @@ import gin  # noqa: E402
 import mesh_tensorflow as mtf  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 
-from t0.checkpoints.mesh_forward import mesh_logits  # noqa: E402
+from t0.checkpoints.compare import mesh_logits  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
 from t0.scoring.model import Scorer  # noqa: E402
 from t0.training import config  # noqa: E402

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from t0.checkpoints import inspect as checkpoint_files
+from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
 
 import tensorflow.compat.v1 as tf  # isort: skip (after t0, which quietens it)

@@ -16,7 +16,9 @@ FACTORED = model_shape(d_model=128, inner=128, d_ff=256, **LAYERS)
 
 def train_and_save(model, folder, *, master, devices):
     """Trains some steps with Adafactor, as `t5_mesh_transformer` does, and saves in two files."""
-    from t0.checkpoints.mesh_forward import _bitransformer, mtf, tf
+    from t0.checkpoints.compare import bitransformer
+    from t0.compat import mtf
+    from t0.compat import tf1 as tf
 
     graph = tf.Graph()
     with graph.as_default(), tf.Session(graph=graph) as session:
@@ -26,7 +28,7 @@ def train_and_save(model, folder, *, master, devices):
         ids = tf.constant(np.random.default_rng(0).integers(1, model.vocabulary, (2, 8)), tf.int32)
         inputs = mtf.import_fully_replicated(mesh, ids, shape, name="inputs")
         targets = mtf.import_fully_replicated(mesh, ids, shape, name="targets")
-        _, loss = _bitransformer(model, "gelu" if model.gated else "relu").call_simple(
+        _, loss = bitransformer(model, "gelu" if model.gated else "relu").call_simple(
             inputs=inputs,
             targets=targets,
             compute_loss=True,
@@ -64,7 +66,7 @@ def train_and_save(model, folder, *, master, devices):
     ids=["1.0", "1.1 stacked, bfloat16 masters"],
 )
 def test_round_trips_of_what_mesh_tensorflow_wrote(tmp_path, model, devices, master):
-    from t0.checkpoints.mesh_forward import tf
+    from t0.compat import tf1 as tf
 
     folder = train_and_save(model, tmp_path, master=tf.as_dtype(master), devices=devices)
     source = open_source(folder)
@@ -90,7 +92,7 @@ def test_mesh_tensorflow_restores_ours(tmp_path):
     """A saver over Mesh TensorFlow's own variables finds each, in its shape and dtype."""
     from tiny_checkpoints import weights, write_mtf
 
-    from t0.checkpoints.mesh_forward import mesh_logits
+    from t0.checkpoints.compare import mesh_logits
 
     model = model_shape(shared_bias=False, encoder_layers=1, decoder_layers=2)
     source = write_mtf(tmp_path / "source", weights(model))

@@ -1,0 +1,377 @@
+"""Hugging Face folders: safetensors (one file, or shards with an index), config and tokenizer.
+
+    source = HfSource(Path("/models/t0_3b"))
+    target = HfTarget(folder, plan)
+    config = read_config(folder)
+
+The weights' files are in `weight_files`; here their keys become canonical names, and `config.json`
+the facts of a model. Its `tie_word_embeddings` does two things in `transformers`: it ties, and it
+scales the decoder's outputs by d_model ** -0.5, as T5 1.0 needs and T5 1.1 must not have. Newer
+releases keep the second under `scale_decoder_outputs`.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t0.checkpoints import names, tokenizer
+from t0.checkpoints.formats import (
+    Entry,
+    Facts,
+    Plan,
+    Source,
+    Target,
+    checked_rate,
+    checked_step,
+    checksum,
+    read_json,
+    write_json,
+)
+from t0.checkpoints.shape import ModelShape, listed, shown
+from t0.checkpoints.weight_files import INDEX, PICKLES, SINGLE, ShardWriter, open_weights
+from t0.errors import UserError
+
+CONFIG = "config.json"
+MODEL_TYPES = ("t5", "mt5", "umt5")
+_CLASSES = {
+    "t5": "T5ForConditionalGeneration",
+    "mt5": "MT5ForConditionalGeneration",
+    "umt5": "UMT5ForConditionalGeneration",
+}
+_MT5_ROWS = 250_112  # the embedding of every public mT5
+_ACTIVATIONS = {
+    "relu": (False, "relu"),
+    "gated-gelu": (True, "gelu"),
+    "gated-silu": (True, "silu"),
+    "gated-relu": (True, "relu"),
+}
+_PROJECTIONS = {pair: name for name, pair in _ACTIVATIONS.items()}
+_BUCKET_DISTANCE_TOKENS = 128  # fixed in Mesh TensorFlow
+_SHARD_BYTES = 5 * 10**9
+# Copies of the embedding that state dicts of a tied model carry; one of T5's first releases also
+# had a bias that no layer uses.
+_EMBEDDING_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+_NEVER_USED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+_EMBEDDING, _HEAD = "shared/embedding", "decoder/logits/kernel"
+
+
+def is_folder(path: Path) -> bool:
+    """Returns whether a folder looks like Hugging Face's."""
+    return path.is_dir() and any((path / n).is_file() for n in (SINGLE, INDEX, *PICKLES, CONFIG))
+
+
+class HfSource(Source):
+    """A Hugging Face folder.
+
+    Args:
+      folder: with `config.json` and the weights.
+    """
+
+    kind = "hf"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder))
+        config = read_config(folder)
+        self._weights = open_weights(folder)
+        stored, metadata = self._weights.tensors, self._weights.metadata
+        scaled = _outputs_scaled(config)
+        copies = self._copies(scaled)
+        unknown = []
+        for key in stored:
+            name = names.from_hf(key)
+            if key in copies:
+                self.unused.append((key, copies[key]))
+            elif name is None:
+                unknown.append(key)
+            else:
+                shape = stored[key].shape
+                turned = shape[::-1] if names.row_of(name).transposed else shape
+                self.entries[name] = Entry(turned, stored[key].dtype, key)
+        self.check(unknown)
+        self._check_head(config, scaled)
+        _check_config(folder, config, self.model)
+        pieces = folder / tokenizer.FILE
+        self.facts = Facts(
+            step=_step(metadata, str(folder)),
+            activation=_activation(folder, config, self.model),
+            dropout_rate=checked_rate(config.get("dropout_rate"), str(folder / CONFIG)),
+            model_type=config["model_type"],
+            legacy_norms=metadata.get("mtf_norms") == "layer_norm",
+            tokenizer=pieces if pieces.is_file() else None,
+        )
+
+    def load(self, name: str) -> np.ndarray:
+        """Returns a tensor by canonical name, in canonical orientation."""
+        transposed = names.row_of(name).transposed
+        return self._weights.load(self.entries[name].native, transposed=transposed)
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+    def _copies(self, scaled: bool) -> dict[str, str]:
+        """Returns which keys repeat another tensor; each is compared before it is left out."""
+        present = [key for key in _EMBEDDING_COPIES if key in self._weights.tensors]
+        if "shared.weight" not in self._weights.tensors:
+            raise UserError(f"{self.path} lacks shared.weight, the embedding:{listed(present)}")
+        head = names.hf_name(_HEAD)
+        same = [*present, *([head] if scaled and head in self._weights.tensors else [])]
+        copies = {key: "the same as shared.weight" for key in same if self._equal(key)}
+        wrong = [key for key in present if key not in copies]
+        if wrong:
+            raise UserError(
+                f"{self.path}: encoder and decoder have embeddings of their own; Mesh TensorFlow's "
+                f"T5 shares one:{listed(wrong)}"
+            )
+        if _NEVER_USED in self._weights.tensors:
+            copies[_NEVER_USED] = "no layer uses it"
+        return copies
+
+    def _equal(self, key: str) -> bool:
+        a, b = self._weights.tensors[key], self._weights.tensors["shared.weight"]
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        # One after the other: an embedding may be the largest tensor, and two of it too much.
+        return self._digest(key) == self._digest("shared.weight")
+
+    def _digest(self, key: str) -> str:
+        return checksum(self._weights.load(key, transposed=False))
+
+    def _check_head(self, config: dict, scaled: bool) -> None:
+        if self.model.tied and not scaled:
+            raise UserError(
+                f"{self.path} lacks lm_head.weight, and its config.json says tie_word_embeddings = "
+                "false: the output matrix is lost"
+            )
+        if (
+            not self.model.tied
+            and scaled
+            and config["model_type"] == "t5"
+            and not _unscaled(config)
+        ):
+            raise UserError(
+                f"{self.path} has an lm_head.weight of its own, but its config.json says "
+                "tie_word_embeddings = true, which also scales the outputs. For a T5 1.1 set it to "
+                "false"
+            )
+
+
+class HfTarget(Target):
+    """A Hugging Face folder being written.
+
+    Args:
+      folder: empty.
+      plan: what it will hold; `options["shard_bytes"]` limits a file.
+    """
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self._folder, self._plan = folder, plan
+        self._shards = _shards(plan, plan.options.get("shard_bytes", _SHARD_BYTES))
+        facts = plan.facts
+        metadata = {
+            "format": "pt",
+            "step": str(facts.step),
+            "mtf_norms": "layer_norm" if facts.legacy_norms else "rms_norm",
+        }
+        self._writers = {}
+        for number, shard in enumerate(self._shards):
+            path = folder / self._shard_name(number)
+            self._writers[number] = ShardWriter(path, shard, metadata)
+        self._shard_of = {key: n for n, shard in enumerate(self._shards) for key in shard}
+
+    def write(self, name: str, array: np.ndarray) -> None:
+        """Writes a tensor by canonical name."""
+        key = names.hf_name(name)
+        writer = self._writers[self._shard_of[key]]
+        writer.write(key, array, transposed=names.row_of(name).transposed)
+
+    def finish(self) -> None:
+        """Writes the shards' index, the tokenizer, the generation config and, last, the config."""
+        for writer in self._writers.values():
+            writer.finish()
+        if len(self._shards) > 1:
+            total = sum(entry.nbytes for entry in self._plan.entries.values())
+            index = {
+                "metadata": {"total_size": total},
+                "weight_map": {k: self._shard_name(n) for k, n in sorted(self._shard_of.items())},
+            }
+            write_json(self._folder / INDEX, index)
+        _write_config(self._folder, self._plan)
+
+    def close(self) -> None:
+        """Closes the shards."""
+        for writer in self._writers.values():
+            writer.close()
+
+    def _shard_name(self, number: int) -> str:
+        count = len(self._shards)
+        return SINGLE if count == 1 else f"model-{number + 1:05d}-of-{count:05d}.safetensors"
+
+
+def adapted(plan: Plan) -> Plan:
+    """Returns the plan as Hugging Face can hold it: without slots.
+
+    Raises:
+      UserError: if the tokenizer has more ids than the model.
+    """
+    _check_known(plan.model, plan.facts.activation)
+    entries = {n: e for n, e in plan.entries.items() if names.split_slot(n)[1] is None}
+    if plan.facts.tokenizer:
+        tokenizer.check(plan.facts.tokenizer, plan.model.vocabulary)
+    return Plan(plan.model, entries, plan.facts, plan.options)
+
+
+def _step(metadata: dict[str, str], where: str) -> int | None:
+    """Returns the step that a header of ours says; another's word "step" need not be a number."""
+    said = metadata.get("step", "")
+    if not re.fullmatch(r"[0-9]{1,4000}", said):
+        return None
+    return checked_step(int(said), where)
+
+
+def _unscaled(config: dict) -> bool:
+    return config.get("scale_decoder_outputs") is False
+
+
+def _shards(plan: Plan, shard_bytes: int) -> list[dict]:
+    shards: list[dict] = [{}]
+    size = 0
+    for name, entry in plan.entries.items():
+        if size and size + entry.nbytes > shard_bytes:
+            shards.append({})
+            size = 0
+        shape = entry.shape[::-1] if names.row_of(name).transposed else entry.shape
+        shards[-1][names.hf_name(name)] = (shape, entry.dtype)
+        size += entry.nbytes
+    return shards
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Returns a folder's config.
+
+    Raises:
+      UserError: if there is none, or its architecture is none of T5's.
+    """
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder} has no {CONFIG}: the model's architecture is unknown")
+    config = read_json(folder / CONFIG)
+    kind = config.get("model_type")
+    if kind not in MODEL_TYPES:
+        raise UserError(
+            f"{folder / CONFIG}: unknown architecture model_type = {shown(kind)}; wanted one of "
+            f"{', '.join(MODEL_TYPES)}"
+        )
+    return config
+
+
+def _outputs_scaled(config: dict[str, Any]) -> bool:
+    """Returns whether the model ties its embedding and scales its outputs, as T5 1.0 does."""
+    if config.get("scale_decoder_outputs") is False:
+        return False
+    return config.get("tie_word_embeddings") is not False
+
+
+def _activation(folder: Path, config: dict[str, Any], model: ModelShape) -> str:
+    """Returns the feed-forward layer's activation function.
+
+    Raises:
+      UserError: if it is unknown, or does not go with the tensors.
+    """
+    name = config.get("feed_forward_proj", "relu" if config["model_type"] == "t5" else "gated-gelu")
+    known = _ACTIVATIONS.get(name) if isinstance(name, str) else None
+    gated, function = known or (None, None)
+    if gated != model.gated:
+        wanted = [n for n, (g, _) in _ACTIVATIONS.items() if g == model.gated]
+        raise UserError(
+            f"{folder / CONFIG}: feed_forward_proj = {shown(name)}; the tensors want "
+            f"{' or '.join(wanted)}"
+        )
+    return function
+
+
+def _check_config(folder: Path, config: dict[str, Any], model: ModelShape) -> None:
+    """Checks that the config describes the tensors beside it.
+
+    Raises:
+      UserError: naming every difference.
+    """
+    layers = config.get("num_layers", model.encoder_layers)
+    claims = {
+        "vocab_size": model.vocabulary,
+        "d_model": model.d_model,
+        "d_kv": model.d_kv,
+        "d_ff": model.d_ff,
+        "num_heads": model.heads,
+        "num_layers": model.encoder_layers,
+        "relative_attention_num_buckets": model.buckets,
+        "relative_attention_max_distance": _BUCKET_DISTANCE_TOKENS,
+    }
+    wrong = [
+        f"{key} = {shown(config[key])}, but {seen}"
+        for key, seen in claims.items()
+        if not _same_number(config.get(key, seen), seen)
+    ]
+    decoder = config.get("num_decoder_layers") or layers
+    if not _same_number(decoder, model.decoder_layers):
+        wrong.append(f"num_decoder_layers = {shown(decoder)}, but {model.decoder_layers}")
+    if wrong:
+        raise UserError(f"{folder / CONFIG} does not fit the tensors beside it: {'; '.join(wrong)}")
+
+
+def _same_number(value: Any, seen: int) -> bool:
+    return type(value) in (int, float) and value == seen
+
+
+def _model_type(plan: Plan) -> str:
+    """Returns the model type that `transformers` needs to compute the same."""
+    if not plan.model.shared_bias:
+        return "umt5"
+    if plan.facts.model_type in ("t5", "mt5"):
+        return plan.facts.model_type
+    # The same network; only the name differs. mT5 is known by the size of its vocabulary.
+    return "mt5" if plan.model.vocabulary == _MT5_ROWS and not plan.model.tied else "t5"
+
+
+def _write_config(folder: Path, plan: Plan) -> None:
+    """Writes the files beside the weights, config.json last."""
+    model, kind = plan.model, _model_type(plan)
+    tokens = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+    write_json(folder / "generation_config.json", {"_from_model_config": True, **tokens})
+    if plan.facts.tokenizer:
+        tokenizer.write_hf(folder, plan.facts.tokenizer)
+    dtypes = {entry.dtype.name for entry in plan.entries.values()}
+    config = {
+        "architectures": [_CLASSES[kind]],
+        "d_ff": model.d_ff,
+        "d_kv": model.d_kv,
+        "d_model": model.d_model,
+        "feed_forward_proj": _PROJECTIONS[model.gated, plan.facts.activation],
+        "initializer_factor": 1.0,
+        "is_encoder_decoder": True,
+        "layer_norm_epsilon": 1e-6,
+        "model_type": kind,
+        "num_decoder_layers": model.decoder_layers,
+        "num_heads": model.heads,
+        "num_layers": model.encoder_layers,
+        "relative_attention_max_distance": _BUCKET_DISTANCE_TOKENS,
+        "relative_attention_num_buckets": model.buckets,
+        "tie_word_embeddings": model.tied,
+        "torch_dtype": dtypes.pop() if len(dtypes) == 1 else "float32",
+        "use_cache": True,
+        "vocab_size": model.vocabulary,
+        **tokens,
+    }
+    if plan.facts.dropout_rate is not None:
+        config["dropout_rate"] = plan.facts.dropout_rate
+    write_json(folder / CONFIG, config)
+
+
+def _check_known(model: ModelShape, function: str) -> None:
+    """Checks that Hugging Face has this feed-forward layer.
+
+    Raises:
+      UserError: if not.
+    """
+    if (model.gated, function) not in _PROJECTIONS:
+        raise UserError(f"Hugging Face's T5 has no feed-forward layer with {function} and no gate")

@@ -1,0 +1,301 @@
+"""Hugging Face's weight files: safetensors, and `pytorch_model.bin` where reading it is safe.
+
+    weights = open_weights(Path("/models/t0_3b"))
+    array = weights.load("shared.weight", transposed=False)
+    writer = ShardWriter(path, {"shared.weight": ((32128, 512), dtype)}, {"format": "pt"})
+
+Safetensors files are read through the library of that name, which checks that the tensors tile the
+file; a matrix is read in blocks of rows where its transpose is wanted, so that no second copy of it
+exists. Writing goes tensor by tensor: the library writes whole files from memory. A file is the
+length of its header (8 bytes), the header (JSON: dtype, shape and byte range of each tensor), then
+the bytes.
+
+A `pytorch_model.bin` is a pickle, which can run anything when it is opened. It is read only through
+PyTorch's own weights-only loader, from 2.6: before, that loader could be made to run code from a
+crafted file, so older PyTorch, or none at all, means refusal. The file is mapped, not read: memory
+is the tensor in hand.
+
+Nothing here imports TensorFlow, and PyTorch only for pickles.
+"""
+
+import dataclasses
+import json
+import os
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+import safetensors
+
+from t0.checkpoints.formats import read_json
+from t0.checkpoints.shape import listed, shown
+from t0.errors import UserError
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_DTYPES = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "I16": np.dtype(np.int16),
+    "I8": np.dtype(np.int8),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+# A matrix is transposed block by block; within one, a cache line of rows at a time: rows a power of
+# two apart fight for the same cache lines, which makes it five times slower.
+_BLOCK_ROWS = 1024
+_LINE_ROWS = 16
+SAFE_SINCE = (2, 6)
+_ADVICE = (
+    "It is a pickle, which can run any code when opened, and is not read. Use the model's "
+    "safetensors files, or install PyTorch 2.6 or later (pip install t0[hf]), whose weights_only "
+    "loader reads it safely"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file.
+
+    Attributes:
+      path: of the file.
+      shape, dtype: as stored.
+    """
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """The weights of a folder.
+
+    Attributes:
+      tensors: by key, in the order in which they are stored.
+      metadata: texts from the files' headers.
+      load: takes a key and `transposed`, by name; returns the tensor, or the transpose of a matrix.
+    """
+
+    tensors: dict[str, StoredTensor]
+    metadata: dict[str, str]
+    load: Callable[..., np.ndarray]
+
+
+def open_weights(folder: Path) -> Weights:
+    """Opens a folder's weights; no tensor is read.
+
+    Raises:
+      UserError: if there are none, or a file is missing, cut off, damaged or not safe to open.
+    """
+    if (folder / INDEX).is_file() or (folder / SINGLE).is_file():
+        return _open_safetensors(folder)
+    strays = sorted(path.name for path in folder.glob("model-*-of-*.safetensors"))
+    if strays:
+        raise UserError(f"{folder} has shards but not their index, {INDEX}:{listed(strays)}")
+    if any((folder / name).is_file() for name in PICKLES):
+        return _open_pickles(folder)
+    raise UserError(f"{folder} has no weights: wanted {SINGLE}, or {INDEX} with its shards")
+
+
+class ShardWriter:
+    """One file, its header written at once and its tensors in any order.
+
+    Args:
+      path: of the file.
+      tensors: (shape, dtype) by name, as they will lie in the file.
+      metadata: strings for the header.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        tensors: Mapping[str, tuple[tuple[int, ...], np.dtype]],
+        metadata: Mapping[str, str],
+    ) -> None:
+        header: dict = {"__metadata__": dict(metadata)}
+        offset, self._offsets = 0, {}
+        # The widest types first, as the library does it: every tensor is then aligned.
+        for name in sorted(tensors, key=lambda n: (-tensors[n][1].itemsize, n)):
+            shape, dtype = tensors[name]
+            end = offset + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            header[name] = {
+                "dtype": _NAMES[dtype],
+                "shape": list(shape),
+                "data_offsets": [offset, end],
+            }
+            self._offsets[name] = offset
+            offset = end
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        self._start = 8 + len(text)
+        self._file = path.open("wb")
+        self._file.write(struct.pack("<Q", len(text)) + text)
+
+    def write(self, name: str, array: np.ndarray, *, transposed: bool) -> None:
+        """Writes a tensor, or the transpose of a matrix, in its place."""
+        self._file.seek(self._start + self._offsets[name])
+        if transposed:
+            _write_transposed(self._file, array)
+        else:
+            self._file.write(_flat(array))
+
+    def finish(self) -> None:
+        """Waits until the bytes are on the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def _open_safetensors(folder: Path) -> Weights:
+    where = _shards_by_key(folder)
+    tensors: dict[str, StoredTensor] = {}
+    metadata: dict[str, str] = {}
+    for shard in sorted(set(where.values())) if where else [SINGLE]:
+        stored, metadata = _read_header(folder / shard)
+        tensors |= stored
+    if where and set(tensors) != set(where):
+        wrong = sorted(set(tensors) ^ set(where))
+        raise UserError(f"{folder / INDEX} and its shards disagree on:{listed(wrong)}")
+
+    def load(key: str, *, transposed: bool) -> np.ndarray:
+        return _read_tensor(tensors[key], key, transposed=transposed)
+
+    return Weights(tensors, metadata, load)
+
+
+def _shards_by_key(folder: Path) -> dict[str, str]:
+    """Returns which file has a key, {} where a single file has all."""
+    if not (folder / INDEX).is_file():
+        return {}
+    where = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(where, dict) or not where:
+        raise UserError(f"{folder / INDEX} has no weight_map")
+    for shard in where.values():
+        if not isinstance(shard, str) or Path(shard).name != shard:
+            raise UserError(f"{folder / INDEX} names a file outside its folder: {shown(shard)}")
+    return where
+
+
+def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    try:
+        size = path.stat().st_size
+        with safetensors.safe_open(path, framework="numpy") as file:
+            parts = {key: file.get_slice(key) for key in file.offset_keys()}
+            kinds = {key: (tuple(p.get_shape()), p.get_dtype()) for key, p in parts.items()}
+            metadata = file.metadata() or {}
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from error
+    except safetensors.SafetensorError as error:
+        raise UserError(
+            f"{path} is truncated or no safetensors file ({size:,} bytes): {shown(str(error))}. "
+            "Copy it again"
+        ) from error
+    for key, (_, dtype) in kinds.items():
+        if dtype not in _DTYPES:
+            raise UserError(f"{path}: {shown(key)} has dtype {dtype}, which no T5 weights have")
+    stored = {key: StoredTensor(path, shape, _DTYPES[kind]) for key, (shape, kind) in kinds.items()}
+    return stored, metadata
+
+
+def _read_tensor(stored: StoredTensor, key: str, *, transposed: bool) -> np.ndarray:
+    # Opened for each tensor, for the library maps the file: what was read counts as memory used.
+    try:
+        with safetensors.safe_open(stored.path, framework="numpy") as file:
+            if not transposed:
+                return file.get_tensor(key)
+            part, (rows, columns) = file.get_slice(key), stored.shape
+            array = np.empty((columns, rows), stored.dtype)
+            for start in range(0, rows, _BLOCK_ROWS):
+                stop = min(start + _BLOCK_ROWS, rows)
+                _transpose(part[start:stop], array[:, start:stop])
+            return array
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError(f"{stored.path} cannot be read: {shown(str(error))}") from error
+
+
+def _flat(array: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _write_transposed(file: BinaryIO, array: np.ndarray) -> None:
+    """Writes the bytes of `array.T` at a file's position."""
+    rows, columns = array.shape
+    buffer = np.empty((min(_BLOCK_ROWS, columns), rows), array.dtype)
+    for start in range(0, columns, _BLOCK_ROWS):
+        block = buffer[: min(_BLOCK_ROWS, columns - start)]
+        _transpose(array[:, start : start + len(block)], block)
+        file.write(_flat(block))
+
+
+def _transpose(source: np.ndarray, target: np.ndarray) -> None:
+    for row in range(0, len(source), _LINE_ROWS):
+        target[:, row : row + _LINE_ROWS] = source[row : row + _LINE_ROWS].T
+
+
+def _open_pickles(folder: Path) -> Weights:
+    torch = _safe_torch(folder)
+    tensors: dict[str, Any] = {}
+    paths: dict[str, Path] = {}
+    for path in _pickles(folder):
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except Exception as error:  # noqa: BLE001 (whatever the loader finds wrong with the file)
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"{path} cannot be read as weights only: {reason}. {_ADVICE}"
+            ) from error
+        tensors.update(state)
+        paths.update(dict.fromkeys(state, path))
+    stored = {
+        key: StoredTensor(paths[key], tuple(tensor.shape), _torch_dtype(torch, tensor))
+        for key, tensor in sorted(tensors.items(), key=lambda item: str(paths[item[0]]))
+    }
+
+    def load(key: str, *, transposed: bool) -> np.ndarray:
+        tensor = tensors[key].t() if transposed else tensors[key]
+        tensor = tensor.contiguous()
+        if tensor.dtype == torch.bfloat16:
+            return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return tensor.numpy()
+
+    return Weights(stored, {}, load)
+
+
+def _safe_torch(folder: Path) -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise UserError(f"{folder} has only a pytorch_model.bin. {_ADVICE}") from error
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if version < SAFE_SINCE:
+        raise UserError(
+            f"{folder} has only a pytorch_model.bin, and PyTorch is {torch.__version__}. {_ADVICE}"
+        )
+    return torch
+
+
+def _pickles(folder: Path) -> list[Path]:
+    index = folder / "pytorch_model.bin.index.json"
+    if not index.is_file():
+        return [folder / "pytorch_model.bin"]
+    shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    return [folder / Path(shard).name for shard in shards]
+
+
+def _torch_dtype(torch: Any, tensor: Any) -> np.dtype:
+    if tensor.dtype == torch.bfloat16:
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(str(tensor.dtype).removeprefix("torch."))
