@@ -28,12 +28,10 @@ from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 from mesh_tensorflow.transformer.dataset import EvalDataset  # noqa: E402
 
 from t0.scoring import evaluate  # noqa: E402
-from t0.scoring.collect import score_tasks, with_scores  # noqa: E402
+from t0.scoring.batch_planning import BatchLimits, model_costs, plan_batches  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
-from t0.scoring.model import Scorer  # noqa: E402
-from t0.scoring.plan import Budget, make_plan, model_costs  # noqa: E402
-from t0.scoring.reading import Settings, read_task  # noqa: E402
-from t0.scoring.spool import Spool  # noqa: E402
+from t0.scoring.reading import ExampleStore, read_task  # noqa: E402
+from t0.scoring.scorer import Scorer  # noqa: E402
 from t0.training import config  # noqa: E402
 
 LIMITS = {"inputs": 1024, "targets": 256}
@@ -60,7 +58,7 @@ def ceiling(dtype: str) -> float:
     return 2 * size**3 / sorted(seconds)[2] / 1e9
 
 
-def read_tasks(question: dict[str, Any], spool: Spool) -> list[Any]:
+def read_tasks(question: dict[str, Any], store: ExampleStore) -> list[Any]:
     """Reads the first examples of each prompt."""
     import seqio
 
@@ -79,8 +77,7 @@ def read_tasks(question: dict[str, Any], spool: Spool) -> list[Any]:
         read_task(
             EvalDataset(name, lambda name=name: dataset_fn(name), None, []),
             LIMITS,
-            spool=spool,
-            settings=Settings(),
+            store=store,
         )
         for name in sorted(names)
     ]
@@ -99,16 +96,17 @@ class Ours:
     """Scores as `score_eval` does."""
 
     def __init__(self, question: dict[str, Any], folder: Path) -> None:
-        self._spool = Spool().__enter__()
-        self._tasks = read_tasks(question, self._spool)
-        self._units = self._write(folder / f"{question['dataset']}.json")
+        self._store = ExampleStore().__enter__()
+        self._tasks = read_tasks(question, self._store)
+        self._groups = self._write(folder / f"{question['dataset']}.json")
         checkpoint, shapes = self._random_checkpoint(folder)
         self._costs = model_costs(shapes)
         sizes: collections.Counter = collections.Counter()
         for task in self._tasks:
             sizes.update(task.sizes)
-        budget = Budget(evaluate.MAX_TOKENS["cpu"], evaluate.MAX_LOGITS // VOCABULARY)
-        self._plan = make_plan(sizes, self._costs, budget, most_shapes=Settings().max_shapes)
+        limits = BatchLimits(evaluate.MAX_TOKENS["cpu"], evaluate.MAX_LOGITS // VOCABULARY)
+        most = evaluate.RankEvaluationSettings().max_shapes
+        self._plan = plan_batches(sizes, self._costs, limits, most_shapes=most)
         dtype = tf.as_dtype(question["dtype"])
         self._scorer = self._make(mtf.VariableDType(tf.float32, dtype, dtype))
         self._scorer.restore(checkpoint)
@@ -118,8 +116,7 @@ class Ours:
     def _write(self, path: Path) -> list[dict[str, Any]]:
         found = []
         for task in self._tasks:
-            empty = np.zeros(int(task.choices.sum()))
-            for example, _ in with_scores(task, empty, spool=self._spool, limits=LIMITS):
+            for example in task.examples():
                 inputs = example.choices[0].inputs.tolist()
                 choices = [choice.tokens.tolist() for choice in example.choices]
                 found.append({"inputs": inputs, "targets": choices})
@@ -142,13 +139,8 @@ class Ours:
 
     def _pass(self) -> float:
         started = time.perf_counter()
-        scored = score_tasks(
-            self._scorer,
-            self._tasks,
-            self._plan,
-            spool=self._spool,
-            limits=LIMITS,
-            tick=lambda choices: None,
+        scored = evaluate.score_tasks(
+            self._scorer, self._tasks, self._plan, tick=lambda choices: None
         )
         collections.deque(scored, maxlen=0)
         return time.perf_counter() - started
@@ -158,10 +150,12 @@ class Ours:
         processor = time.process_time()
         seconds = self._pass()
         processor = time.process_time() - processor
-        choices = sum(len(unit["targets"]) for unit in self._units)
+        choices = sum(len(group["targets"]) for group in self._groups)
         arithmetic = sum(
-            float(self._costs.unit(np.array([1, len(u["inputs"]), sum(map(len, u["targets"]))])))
-            for u in self._units
+            float(
+                self._costs.of_group(np.array([1, len(u["inputs"]), sum(map(len, u["targets"]))]))
+            )
+            for u in self._groups
         )
         return {
             "choices_per_second": choices / seconds,

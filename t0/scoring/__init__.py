@@ -1,1 +1,17 @@
-"""Rank evaluation: a checkpoint and prompted choices in, log-likelihoods and accuracies out."""
+"""Evaluation: a checkpoint and tasks in, results files out.
+
+| call | what it does |
+|---|---|
+| `evaluate.rank_evaluate(model, ...)` | scores every answer choice; `results_<step>.json` |
+| `decoded.eval_model(...)` | Mesh TensorFlow decodes; `decoded_<step>.json` and predictions |
+| `perplexity.line(name, found)` | the line about a perplexity that Mesh TensorFlow measures |
+| `mesh_model.ModelSpec`, `build_model`, `restore_variables` | a model off TPU, for inference, too |
+| `scorer.Scorer(model, types, placement)` | log-likelihoods of choices, encoding an input once |
+| `batch_planning.plan_batches(sizes, ...)` | the few batch shapes of a run |
+| `reading.read_task(dataset, lengths, ...)` | records to multiple-choice examples on local disk |
+| `rank_metrics.RankMetrics(metric_fns)` | T5's rank classification, in a stream |
+| `results.CheckpointResults(folder, ...)` | what is written, and taken up after an interruption |
+
+A scored choice goes through `reading`, `batch_planning`, `scorer`, `evaluate`, `rank_metrics` and
+`results`. Nothing is exported here: the modules import TensorFlow.
+"""

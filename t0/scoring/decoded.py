@@ -1,4 +1,4 @@
-"""Mode `eval`: Mesh TensorFlow decodes and T5's metrics judge; what they found is written down.
+"""Mode `eval`: Mesh TensorFlow decodes, T5's metrics judge, and what they find is written down.
 
 For each checkpoint, beside the lists of texts that Mesh TensorFlow writes:
 
@@ -9,21 +9,39 @@ For each checkpoint, beside the lists of texts that Mesh TensorFlow writes:
     <model_dir>/validation_eval/predictions/mt_en_de_1000.jsonl
 
 Mesh TensorFlow's own function runs unchanged over datasets whose postprocessing and metrics are
-watched. The results appear when all tasks of a step are judged.
+recorded. The results appear when all tasks of a step have their metrics.
+
+A task's predictions are in the form that its recipe's own programs read:
+
+    write_predictions("eval", task, 1000, examples=records, predictions=texts)
+    # "eval/predictions/qa_squad_1000.json"
+
+| task | file | content |
+|---|---|---|
+| `sni_...` | `.jsonl` | Tk-Instruct's `predicted_examples.jsonl`: task, instance, `prediction` |
+| `qa_...` | `.json` | `predictions`: id -> text, as SQuAD's scripts read; `metrics`; `examples` |
+| any other | `.jsonl` | `inputs`, `prediction`, `targets` |
 """
 
 import datetime
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from t0 import compat
 from t0.compat import mesh_dataset, mesh_utils, seqio, t5_metrics
-from t0.scoring.predictions import write_predictions
-from t0.scoring.results import SCHEMA, write_json
+from t0.scoring.reading import Lengths, text_of
+from t0.scoring.results import SCHEMA, write_json, write_whole
+from t0.tasks import answer_metrics
+from t0.tasks.instruction_tasks import InstructionSource
+from t0.tasks.question_answering import QuestionSource
 from t0.tasks.translation import Bleu
 
-Lengths = Mapping[str, int] | None
+# Examples of a dataset that are written out to be read, evenly spread over it.
+READABLE = 100
+
+Record = Mapping[str, Any]
 
 
 def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
@@ -48,21 +66,21 @@ def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     folder = eval_summary_dir or os.path.join(model_dir, f"{dataset_split}_eval")  # noqa: PTH118
     folder += f"_{eval_dir_suffix}" if eval_dir_suffix else ""
     facts = {"model_dir": model_dir, "split": dataset_split, "mode": "eval"}
-    watcher = _Watcher(folder, facts, sequence_length)
+    recorder = _DecodingRecorder(folder, facts, sequence_length)
 
-    def watched_datasets(**arguments: Any) -> list[mesh_dataset.EvalDataset]:
+    def recorded_datasets(**arguments: Any) -> list[mesh_dataset.EvalDataset]:
         given = (mesh_dataset.EvalDataset(*one) for one in eval_dataset_fn(**arguments))
-        return [watcher.watched(one) for one in given]
+        return [recorder.recorded(one) for one in given]
 
     def decode(*args: Any, **kwargs: Any) -> Iterator[str]:
-        watcher.begin(kwargs.get("checkpoint_path") or args[-1])
+        recorder.begin(kwargs.get("checkpoint_path") or args[-1])
         return published_decode(*args, **kwargs)
 
     published_decode = compat.replace_in_mesh("decode", decode)
     try:
         published(
             estimator, vocabulary, sequence_length, batch_size, dataset_split, model_dir,
-            watched_datasets, eval_summary_dir, eval_checkpoint_step,
+            recorded_datasets, eval_summary_dir, eval_checkpoint_step,
             eval_dir_suffix=eval_dir_suffix, **rest,
         )  # fmt: skip
     finally:
@@ -76,8 +94,8 @@ def signature_of(metric: Callable[..., Any]) -> str | None:
     return metric.signature() if isinstance(metric, Bleu) else None
 
 
-class _Watcher:
-    """Sees the predictions and metrics of one checkpoint after another, and writes them."""
+class _DecodingRecorder:
+    """Records the predictions and metrics of one checkpoint after another, and writes them."""
 
     def __init__(self, folder: str, facts: Mapping[str, Any], lengths: Lengths) -> None:
         self._folder = folder
@@ -93,8 +111,8 @@ class _Watcher:
         self._checkpoint = checkpoint
         self._entries = {}
 
-    def watched(self, dataset: mesh_dataset.EvalDataset) -> mesh_dataset.EvalDataset:
-        """Returns the dataset with postprocessing and metrics that are seen here, too."""
+    def recorded(self, dataset: mesh_dataset.EvalDataset) -> mesh_dataset.EvalDataset:
+        """Returns the dataset with postprocessing and metrics that are recorded."""
         if not dataset.metric_fns:
             return dataset
         self._tasks.append(dataset.name)
@@ -106,15 +124,15 @@ class _Watcher:
 
         last = len(dataset.metric_fns) - 1
         metrics = [
-            self._watched_metric(dataset.name, metric, ends=number == last)
+            self._recorded_metric(dataset.name, metric, ends=number == last)
             for number, metric in enumerate(dataset.metric_fns)
         ]
         return dataset._replace(postprocess_fn=postprocess, metric_fns=metrics)
 
-    def _watched_metric(
+    def _recorded_metric(
         self, task: str, metric: Callable[..., Any], *, ends: bool
     ) -> Callable[..., Any]:
-        def watched(targets: Any, predictions: Any) -> Any:
+        def recorded(targets: Any, predictions: Any) -> Any:
             found = metric(targets, predictions)
             entry = self._entries.setdefault(task, {"metrics": {}, "signatures": {}})
             if isinstance(found, Mapping):
@@ -127,7 +145,7 @@ class _Watcher:
                 self._finish(task, entry)
             return found
 
-        return watched
+        return recorded
 
     def _finish(self, name: str, entry: dict[str, Any]) -> None:
         task = seqio.TaskRegistry.get(name)
@@ -172,3 +190,70 @@ def _cut(task: seqio.Task, feature: str, examples: Any, lengths: Lengths) -> int
         for text in texts
     )
     return sum(count + int(given.add_eos) > most for count in tokens)
+
+
+def write_predictions(
+    folder: str,
+    task: seqio.Task,
+    step: int,
+    *,
+    examples: Sequence[Record],
+    predictions: Sequence[str],
+) -> str:
+    """Writes `predictions/<task>_<step>.json` or `.jsonl` under `folder`; returns its path.
+
+    Args:
+      folder: of the evaluation's results, local or `gs://`.
+      task: whose records they are.
+      step: of the checkpoint.
+      examples: the records, as `task.get_dataset` gives them, texts in bytes or not.
+      predictions: the decoded text for each.
+
+    Raises:
+      UserError: if the file cannot be written.
+    """
+    pairs = list(zip(examples, predictions, strict=True))
+    if isinstance(task.source, QuestionSource):
+        ending, lines = "json", [json.dumps(_answers(pairs), indent=1, ensure_ascii=False), "\n"]
+    elif isinstance(task.source, InstructionSource):
+        told = (task.source.told(example, text.strip()) for example, text in pairs)
+        ending, lines = "jsonl", _json_lines(told)
+    else:
+        ending, lines = "jsonl", _json_lines(_line(example, text) for example, text in pairs)
+    path = os.path.join(folder, "predictions", f"{task.name}_{step}.{ending}")  # noqa: PTH118
+    write_whole(path, lines)
+    return path
+
+
+def _json_lines(records: Iterator[Record]) -> Iterator[str]:
+    return (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def _line(example: Record, prediction: str) -> dict[str, str]:
+    line = {"prediction": prediction}
+    for name in ("inputs", "targets"):
+        if f"{name}_pretokenized" in example:
+            line[name] = text_of(example[f"{name}_pretokenized"])
+    return {name: line[name] for name in ("inputs", "prediction", "targets") if name in line}
+
+
+def _answers(pairs: Sequence[tuple[Record, str]]) -> dict[str, Any]:
+    targets = [[text_of(answer) for answer in example["answers"]] for example, _ in pairs]
+    texts = [prediction.strip() for _, prediction in pairs]
+    may_be_none = answer_metrics.some_unanswerable(targets)
+    some = sorted({len(pairs) * number // READABLE for number in range(READABLE)}) if pairs else []
+    return {
+        "metrics": answer_metrics.metrics(targets, texts) if pairs else {},
+        "predictions": {
+            text_of(example["id"]): text for (example, _), text in zip(pairs, texts, strict=True)
+        },
+        "examples": [
+            {
+                **{name: text_of(pairs[place][0][name]) for name in ("id", "question", "context")},
+                "answers": targets[place],
+                "prediction": texts[place],
+                **answer_metrics.scores(targets[place], texts[place], may_be_none=may_be_none),
+            }
+            for place in some
+        ],
+    }

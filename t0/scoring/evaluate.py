@@ -12,20 +12,30 @@ interrupted.
 """
 
 import collections
+import dataclasses
 import datetime
 import functools
+import itertools
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from t0.checkpoints import checkpoint_files
-from t0.compat import mesh_utils, mtf
+from t0.compat import gin, mesh_utils, mtf
 from t0.compat import tf1 as tf
-from t0.errors import UserError
-from t0.scoring.collect import score_tasks, with_scores
+from t0.errors import UserError, unknown_name
+from t0.scoring.batch_planning import (
+    BatchLimits,
+    BatchPlan,
+    BatchQueues,
+    ScoringBatch,
+    model_costs,
+    plan_batches,
+)
 from t0.scoring.mesh_model import (
     ModelSpec,
     both_vocabularies,
@@ -33,12 +43,17 @@ from t0.scoring.mesh_model import (
     chosen_checkpoints,
     vocabulary_hash,
 )
-from t0.scoring.model import Scorer
-from t0.scoring.plan import Budget, Plan, Size, make_plan, model_costs
-from t0.scoring.progress import Progress
-from t0.scoring.reading import Settings, TaskData, checked, read_task
-from t0.scoring.spool import Spool
-from t0.scoring.step_report import StepReport
+from t0.scoring.progress_line import ProgressLine
+from t0.scoring.reading import (
+    ExampleStore,
+    Lengths,
+    ScoringTask,
+    Size,
+    choice_groups,
+    read_task,
+)
+from t0.scoring.results import CheckpointResults, Scored
+from t0.scoring.scorer import Scorer
 from t0.training.config import bound
 
 # Logits are [B, C, T, V] floats; this many are kept at once (times 4 bytes).
@@ -48,6 +63,28 @@ MAX_LOGITS = 16 * 1024 * 1024
 MAX_TOKENS = {"cpu": 8192, "gpu": 32768}
 # What else than the checkpoint decides which records a task gives.
 _READING = ("num_eval_examples", "shuffle_eval_examples", "seed", "use_cached")
+# Tasks that may wait for their last groups to fill a batch: more fill batches better, and more is
+# lost by an interruption.
+_PATIENCE = 8
+
+
+@gin.configurable("score_eval", module="t0")
+@dataclasses.dataclass(frozen=True)
+class RankEvaluationSettings:
+    """What gin can set of a rank evaluation (`score_eval.max_shapes = 32`).
+
+    Attributes:
+      max_excluded_share: of a task's examples that may lack exactly one correct choice.
+      max_truncated_targets_share: of a task's choices that may be longer than the limit.
+      max_shapes: batch shapes of a run; each costs a lowering, few cost padding.
+      dtype: the type that is computed in, "float32" or "bfloat16"; logits and their softmax are
+        float32 in both.
+    """
+
+    max_excluded_share: float = 0.5
+    max_truncated_targets_share: float = 0.5
+    max_shapes: int = 24
+    dtype: str = "float32"
 
 
 def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
@@ -126,48 +163,49 @@ def rank_evaluate(  # noqa: PLR0913 (what a run says, by name)
     vocabularies = both_vocabularies(vocabulary)
     if not datasets:
         raise UserError(f"no task of the mixture has a split '{split}'")
-    settings = checked(Settings())
-    facts = {"split": split, "limits": lengths, "vocabulary": vocabularies[1]}
+    settings = _checked(RankEvaluationSettings())
+    facts = {"split": split, "lengths": lengths, "vocabulary": vocabularies[1]}
     runs = [
         {"model_dir": model_dir, "step": step} | _run_facts(path, settings, **facts)
         for step, path in checkpoints.items()
     ]
-    with Spool() as spool:
-        reports = [StepReport(folder, run, [data.name for data in datasets]) for run in runs]
-        tasks = _read(datasets, reports, limits=lengths, spool=spool, settings=settings)
+    with ExampleStore() as store:
+        results = [CheckpointResults(folder, run, [data.name for data in datasets]) for run in runs]
+        tasks = _read(datasets, results, lengths, store=store, settings=settings)
         if tasks:
             scorer = _build_scorer(model, vocabularies, settings.dtype)
-            budget = _budget(batch_size, lengths, vocabularies[1].vocab_size, scorer)
-            plan = _plan(runs[0]["checkpoint"], tasks, budget, settings.max_shapes)
-        for report in reports:
-            if report.unfinished:
-                _score_step(scorer, report, tasks, plan, spool=spool)
-            print(f"results: {report.write()}")
+            limits = _batch_limits(batch_size, lengths, vocabularies[1].vocab_size, scorer)
+            plan = _plan(runs[0]["checkpoint"], tasks, limits, settings.max_shapes)
+        for result in results:
+            if result.unfinished:
+                _score_checkpoint(scorer, result, tasks, plan)
+            print(f"results: {result.write()}")
     # Not before all steps are done: an interruption in a later one takes up the earlier, too.
-    for report in reports:
-        report.forget()
+    for result in results:
+        result.remove_unfinished()
 
 
-def _budget(
-    batch_size: int, limits: Mapping[str, int] | None, vocabulary_size: int, scorer: Scorer
-) -> Budget:
-    most = MAX_TOKENS[scorer.device_kind] * scorer.replicas
-    asked = batch_size * sum(limits.values()) if limits else most
-    return Budget(
-        tokens=min(most, asked),
-        target_tokens=MAX_LOGITS * scorer.replicas // vocabulary_size,
-        replicas=scorer.replicas,
-    )
+def _checked(settings: RankEvaluationSettings) -> RankEvaluationSettings:
+    types = ("float32", "bfloat16")
+    if settings.dtype not in types:
+        raise unknown_name("type", settings.dtype, types, "(gin: score_eval.dtype)")
+    for name in ("max_excluded_share", "max_truncated_targets_share"):
+        share = getattr(settings, name)
+        if not 0 <= share <= 1:
+            raise UserError(f"score_eval.{name} is {share!r}; wanted a share from 0 to 1")
+    if settings.max_shapes < 1:
+        raise UserError(f"score_eval.max_shapes is {settings.max_shapes!r}; wanted 1 or more")
+    return settings
 
 
 def _read(
     datasets: Sequence[Any],
-    reports: Sequence[StepReport],
+    results: Sequence[CheckpointResults],
+    lengths: Lengths,
     *,
-    limits: Mapping[str, int] | None,
-    spool: Spool,
-    settings: Settings,
-) -> list[TaskData]:
+    store: ExampleStore,
+    settings: RankEvaluationSettings,
+) -> list[ScoringTask]:
     """Reads the tasks that some step has not finished."""
     records = bound("mesh_eval_dataset_fn.num_eval_examples")
     if records:
@@ -176,39 +214,20 @@ def _read(
             "the last example may lack some of its own",
             file=sys.stderr,
         )
-    wanted = set().union(*(report.unfinished for report in reports))
+    wanted = set().union(*(result.unfinished for result in results))
     tasks = []
     for dataset in tqdm(datasets, desc="reading", unit="task", disable=None, leave=False):
         if dataset.name in wanted:
-            tasks.append(read_task(dataset, limits, spool=spool, settings=settings))
+            tasks.append(
+                read_task(
+                    dataset,
+                    lengths,
+                    store=store,
+                    max_excluded_share=settings.max_excluded_share,
+                    max_truncated_targets_share=settings.max_truncated_targets_share,
+                )
+            )
     return tasks
-
-
-def _plan(checkpoint: str, tasks: Sequence[TaskData], budget: Budget, most_shapes: int) -> Plan:
-    sizes: collections.Counter[Size] = collections.Counter()
-    for data in tasks:
-        sizes.update(data.sizes)
-    present = checkpoint_files.read(checkpoint)
-    shapes = {name: shape for name, (shape, _) in present.items() if "_slot_" not in name}
-    plan = make_plan(sizes, model_costs(shapes), budget, most_shapes=most_shapes)
-    print(
-        f"{sum(sizes.values()):,} inputs of {len(tasks)} tasks in {len(plan.shapes)} batch shapes; "
-        f"padding adds {plan.padding - 1:.0%} to the arithmetic"
-    )
-    return plan
-
-
-def _score_step(
-    scorer: Scorer, report: StepReport, tasks: Sequence[TaskData], plan: Plan, *, spool: Spool
-) -> None:
-    left = [data for data in tasks if data.name in report.unfinished]
-    checkpoint, limits = report.run["checkpoint"], report.run["sequence_length"]
-    print(f"restored {scorer.restore(checkpoint)} variables from {checkpoint}")
-    with Progress(sum(int(data.choices.sum()) for data in left)) as progress:
-        scored = score_tasks(scorer, left, plan, spool=spool, limits=limits, tick=progress.tick)
-        for data, scores in scored:
-            examples = with_scores(data, scores, spool=spool, limits=limits)
-            progress.finished(data.name, report.finish(data, examples))
 
 
 def _build_scorer(spec: ModelSpec, vocabularies: tuple[Any, Any], dtype: str) -> Scorer:
@@ -219,12 +238,150 @@ def _build_scorer(spec: ModelSpec, vocabularies: tuple[Any, Any], dtype: str) ->
     return Scorer(model, types, placement)
 
 
+def _batch_limits(
+    batch_size: int, lengths: Lengths, vocabulary_size: int, scorer: Scorer
+) -> BatchLimits:
+    most = MAX_TOKENS[scorer.device_kind] * scorer.replicas
+    asked = batch_size * sum(lengths.values()) if lengths else most
+    return BatchLimits(
+        tokens=min(most, asked),
+        target_tokens=MAX_LOGITS * scorer.replicas // vocabulary_size,
+        replicas=scorer.replicas,
+    )
+
+
+def _plan(
+    checkpoint: str, tasks: Sequence[ScoringTask], limits: BatchLimits, most_shapes: int
+) -> BatchPlan:
+    sizes: collections.Counter[Size] = collections.Counter()
+    for task in tasks:
+        sizes.update(task.sizes)
+    present = checkpoint_files.read(checkpoint)
+    shapes = {name: shape for name, (shape, _) in present.items() if "_slot_" not in name}
+    plan = plan_batches(sizes, model_costs(shapes), limits, most_shapes=most_shapes)
+    print(
+        f"{sum(sizes.values()):,} inputs of {len(tasks)} tasks in {len(plan.shapes)} batch shapes; "
+        f"padding adds {plan.padding - 1:.0%} to the arithmetic"
+    )
+    return plan
+
+
+def _score_checkpoint(
+    scorer: Scorer, results: CheckpointResults, tasks: Sequence[ScoringTask], plan: BatchPlan
+) -> None:
+    left = [task for task in tasks if task.name in results.unfinished]
+    checkpoint = results.run["checkpoint"]
+    print(f"restored {scorer.restore(checkpoint)} variables from {checkpoint}")
+    total = sum(int(task.choices.sum()) for task in left)
+    with ProgressLine(total, unit="choice", doing="scoring") as progress:
+        for task, scores in score_tasks(scorer, left, plan, tick=progress.count):
+            entry = results.add(task, with_scores(task, scores))
+            progress.print(_task_line(task.name, entry))
+    seconds = progress.seconds
+    print(f"scored {total:,} choices in {seconds:.1f} s ({total / seconds:,.0f} choices/s)")
+
+
+def _task_line(task: str, entry: Mapping[str, Any]) -> str:
+    accuracy = entry["metrics"].get("accuracy")
+    shown = f"{accuracy:5.1f} %" if accuracy is not None else "      -"
+    excluded = sum(entry["excluded"].values())
+    left_out = f", {excluded:,} left out" if excluded else ""
+    cut = entry["truncated_inputs"] + entry["truncated_targets"]
+    truncated = f", {cut:,} truncated" if cut else ""
+    return (
+        f"{shown}  (chance {entry['chance']:.1f} %)  {task}: "
+        f"{entry['examples']:,} examples{left_out}{truncated}"
+    )
+
+
+class _TaskScores:
+    """The scores of a task so far, four bytes a choice."""
+
+    def __init__(self, task: ScoringTask) -> None:
+        self.task = task
+        self.first = np.concatenate([[0], np.cumsum(task.choices)])
+        self.values = np.full(int(self.first[-1]), np.nan, np.float32)
+        self.left = len(self.values)
+
+
+def score_tasks(
+    scorer: Scorer,
+    tasks: Sequence[ScoringTask],
+    plan: BatchPlan,
+    *,
+    tick: Callable[[int], None],
+) -> Iterator[tuple[ScoringTask, np.ndarray]]:
+    """Yields each task with the log-likelihoods of its choices as soon as the last is scored.
+
+    Args:
+      scorer: with the weights of a checkpoint.
+      tasks: that were read.
+      plan: made for their sizes.
+      tick: called with the number of choices that were scored.
+
+    Yields:
+      a task, and float32 nats of the choices of all its examples, one example after another.
+
+    Raises:
+      UserError: if a score is not a number.
+    """
+    queues, open_tasks = BatchQueues(plan), dict[int, _TaskScores]()
+
+    def score(batch: ScoringBatch) -> None:
+        values = scorer.log_likelihoods(batch.inputs, batch.targets)
+        for row, keys in enumerate(batch.keys):
+            for column, (task, example, choice) in enumerate(keys):
+                scores = open_tasks[task]
+                scores.values[scores.first[example] + choice] = values[row, column]
+                scores.left -= 1
+        tick(sum(map(len, batch.keys)))
+
+    def finished() -> Iterator[tuple[ScoringTask, np.ndarray]]:
+        for position in [p for p, scores in open_tasks.items() if not scores.left]:
+            scores = open_tasks.pop(position)
+            _check_numbers(scores)
+            yield scores.task, scores.values
+
+    for position, task in enumerate(tasks):
+        open_tasks[position] = _TaskScores(task)
+        for number, example in enumerate(task.examples()):
+            for group in choice_groups(position, number, example):
+                for batch in queues.add(group):
+                    score(batch)
+        for batch in queues.flush(position - _PATIENCE):
+            score(batch)
+        yield from finished()
+    for batch in queues.flush():
+        score(batch)
+    yield from finished()
+
+
+def with_scores(task: ScoringTask, scores: np.ndarray) -> Iterator[Scored]:
+    """Yields each example of a task in dataset order, with the scores [C] of its choices."""
+    start = 0
+    for example in task.examples():
+        yield example, scores[start : start + len(example.choices)]
+        start += len(example.choices)
+
+
+def _check_numbers(scores: _TaskScores) -> None:
+    broken = np.flatnonzero(~np.isfinite(scores.values))
+    if not len(broken):
+        return
+    number = int(np.searchsorted(scores.first, broken[0], side="right")) - 1
+    example = next(itertools.islice(scores.task.examples(), number, None))
+    raise UserError(
+        f"task {scores.task.name}, example {example.idx}: a choice has the log-likelihood "
+        f"{scores.values[broken[0]]}; the checkpoint's weights are broken"
+    )
+
+
 def _run_facts(
     checkpoint: str,
-    settings: Settings,
+    settings: RankEvaluationSettings,
     *,
     split: str,
-    limits: Mapping[str, int] | None,
+    lengths: Lengths,
     vocabulary: Any,
 ) -> dict[str, Any]:
     return {
@@ -234,7 +391,7 @@ def _run_facts(
         "vocabulary": getattr(vocabulary, "sentencepiece_model_file", str(vocabulary)),
         "vocabulary_sha256": vocabulary_hash(vocabulary),
         "vocabulary_size": vocabulary.vocab_size,
-        "sequence_length": dict(limits) if limits else None,
+        "sequence_length": dict(lengths) if lengths else None,
         "dtype": settings.dtype,
         "template_version": "promptsource 0.1.0",
         "normalisation": "none: sum of log-probabilities over a choice's tokens and EOS",

@@ -1,22 +1,37 @@
-"""Reads a task's rank-evaluation records once: onto the spool, and into a few facts.
+"""Reads the records of rank-evaluation tasks once, and keeps their examples on local disk.
 
-What stays in memory is how many units there are of each size, and counts; not the examples.
+A task's records are one for each choice: `idx` [2] (the example's number, the choice's), `inputs`
+and `targets` as token ids, `is_correct`, and the texts. Ten records of five examples with two
+choices each become five examples. Stock SeqIO shuffles what it caches, so records may come in any
+order; a temporary SQLite file sorts them, and the same file serves every checkpoint.
+
+    with ExampleStore() as store:
+        task = read_task(dataset, {"inputs": 1024, "targets": 256}, store=store)
+        for example in task.examples():      # idx ascending, choices in the template's order
+            example.choices[example.gold].text
+
+In memory stay a few counts for each task: memory does not grow with the examples' texts.
 """
 
 import collections
 import dataclasses
+import sqlite3
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from t0.compat import gin, tfds
 from t0.compat import tf1 as tf
-from t0.errors import UserError, original, unknown_name
-from t0.scoring.batches import units
-from t0.scoring.examples import NO_CORRECT_CHOICE, Example, Truncation, truncate
-from t0.scoring.plan import Size
-from t0.scoring.spool import Spool
+from t0.compat import tfds
+from t0.errors import UserError, original
+
+EOS = 1
+
+# Why an example cannot be judged; results files hold these words.
+NO_CORRECT_CHOICE = "no correct choice"
+SEVERAL_CORRECT_CHOICES = "several correct choices"
 
 _FEATURES = (
     "idx",
@@ -30,84 +45,203 @@ _FEATURES = (
 _AT_ONCE = 512
 # Excluded examples whose numbers are kept, for each reason.
 _LISTED = 20
+_CACHE_KIB = 32 * 1024
+_TABLE = """
+CREATE TABLE task_{task} (
+    example INTEGER, choice INTEGER, inputs BLOB, tokens BLOB, correct INTEGER,
+    choice_text TEXT, input_text TEXT, PRIMARY KEY (example, choice)
+) WITHOUT ROWID"""
 
-
-@gin.configurable("score_eval", module="t0")
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What gin can set of a rank evaluation (`score_eval.max_shapes = 32`).
-
-    Attributes:
-      max_excluded_share: of a task's examples that may lack exactly one correct choice.
-      max_truncated_targets_share: of a task's choices that may be longer than the limit.
-      max_shapes: batch shapes of a run; each costs a lowering, few cost padding.
-      dtype: the type that is computed in, "float32" or "bfloat16"; logits and their softmax are
-        float32 in both.
-    """
-
-    max_excluded_share: float = 0.5
-    max_truncated_targets_share: float = 0.5
-    max_shapes: int = 24
-    dtype: str = "float32"
-
-
-def checked(settings: Settings) -> Settings:
-    """Returns the settings.
-
-    Raises:
-      UserError: if one of them has a value that means nothing.
-    """
-    types = ("float32", "bfloat16")
-    if settings.dtype not in types:
-        raise unknown_name("type", settings.dtype, types, "(gin: score_eval.dtype)")
-    for name in ("max_excluded_share", "max_truncated_targets_share"):
-        share = getattr(settings, name)
-        if not 0 <= share <= 1:
-            raise UserError(f"score_eval.{name} is {share!r}; wanted a share from 0 to 1")
-    if settings.max_shapes < 1:
-        raise UserError(f"score_eval.max_shapes is {settings.max_shapes!r}; wanted 1 or more")
-    return settings
+Lengths = Mapping[str, int] | None
+# (choices, input tokens, target tokens of the longest choice)
+Size = tuple[int, int, int]
+# (task, example, choice): the first two count from 0 in the order they are read in.
+ScoreKey = tuple[int, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskData:
-    """A task that was read.
+class AnswerChoice:
+    """One answer: its text, its token ids with EOS [T], whether it is the right one.
 
-    Attributes:
-      number: of the task on the spool.
-      choices: how many there are of each example, in the order of their `idx`.
-      sizes: how many units there are of each (C, L, T), within the limits.
-      cut: what the limits cut.
-      excluded: why examples are left out of the accuracy -> their idx.
+    `inputs` [L] are the token ids that it is scored against.
     """
 
-    name: str
-    number: int
-    choices: np.ndarray
-    sizes: Mapping[Size, int]
-    cut: Truncation
-    excluded: Mapping[str, "Excluded"]
-    metric_fns: Sequence[Callable[..., Mapping[str, float]]]
+    text: str
+    tokens: np.ndarray
+    is_correct: bool
+    inputs: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class MultipleChoiceExample:
+    """One row of a dataset with its answer choices, in the template's order.
+
+    `text` is the prompted input as text, where the records carry it.
+    """
+
+    idx: int
+    choices: tuple[AnswerChoice, ...]
+    text: str = ""
+
+    @property
+    def gold(self) -> int:
+        """The index of the one right choice; -1 where this example is excluded."""
+        if self.excluded:
+            return -1
+        return next(i for i, choice in enumerate(self.choices) if choice.is_correct)
+
+    @property
+    def excluded(self) -> str | None:
+        """Why this example is left out of the accuracy, or None."""
+        correct = sum(choice.is_correct for choice in self.choices)
+        if correct == 1:
+            return None
+        return NO_CORRECT_CHOICE if correct == 0 else SEVERAL_CORRECT_CHOICES
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceGroup:
+    """An input with the choices that are scored against it: the input is encoded once for all.
+
+    Attributes:
+      inputs: token ids [L].
+      targets: the token ids of each choice.
+      keys: where the score of each choice belongs.
+    """
+
+    inputs: np.ndarray
+    targets: tuple[np.ndarray, ...]
+    keys: tuple[ScoreKey, ...]
+
+    @property
+    def size(self) -> Size:
+        """(C, L, T)."""
+        longest = max(len(target) for target in self.targets)
+        return len(self.targets), len(self.inputs), longest
 
 
 @dataclasses.dataclass
-class Excluded:
+class Truncation:
+    """How many inputs and targets were longer than the model's limits, and were cut."""
+
+    inputs: int = 0
+    targets: int = 0
+
+
+@dataclasses.dataclass
+class ExcludedExamples:
     """Examples left out for one reason: how many, and the `idx` of the first of them."""
 
     count: int = 0
     first: list[int] = dataclasses.field(default_factory=list)
 
 
+@dataclasses.dataclass(frozen=True)
+class ScoringTask:
+    """A task that was read.
+
+    Attributes:
+      name: of the task.
+      number: of the task in the store.
+      store: keeps its examples.
+      lengths: the limits that its examples are cut to, in tokens.
+      choices: how many choices each example has, in the order of their `idx`.
+      sizes: how many groups of choices there are of each size, within the limits.
+      truncated: what the limits cut.
+      excluded: reason -> examples that are left out of the accuracy.
+      metric_fns: of the task.
+    """
+
+    name: str
+    number: int
+    store: "ExampleStore"
+    lengths: Lengths
+    choices: np.ndarray
+    sizes: Mapping[Size, int]
+    truncated: Truncation
+    excluded: Mapping[str, ExcludedExamples]
+    metric_fns: Sequence[Callable[..., Mapping[str, float]]]
+
+    def examples(self) -> Iterator[MultipleChoiceExample]:
+        """Yields the examples, cut to the limits, by `idx`."""
+        return (truncate(one, self.lengths)[0] for one in self.store.examples(self.number))
+
+
+class ExampleStore:
+    """The examples of tasks in a temporary file, which is removed when the `with` block ends."""
+
+    def __enter__(self) -> "ExampleStore":
+        self._folder = tempfile.TemporaryDirectory(prefix="t0_scoring_")
+        self._file = sqlite3.connect(Path(self._folder.name) / "records.sqlite")
+        # Nothing here outlives the process: no journal, no waiting for the disk.
+        for pragma in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KIB}"):
+            self._file.execute(f"PRAGMA {pragma}")
+        self._tasks = 0
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+        self._folder.cleanup()
+
+    def add(self, records: Iterable[Mapping[str, Any]]) -> int:
+        """Keeps a task's records and returns its number, by which `examples` finds it.
+
+        Args:
+          records: with numpy values `idx` [2], and what `choice_of` reads; in any order.
+
+        Raises:
+          UserError: if the disk is full.
+        """
+        task, self._tasks = self._tasks, self._tasks + 1
+        self._file.execute(_TABLE.format(task=task))
+        statement = f"INSERT OR REPLACE INTO task_{task} VALUES (?, ?, ?, ?, ?, ?, ?)"
+        try:
+            with self._file:
+                self._file.executemany(statement, map(_row, records))
+        except sqlite3.OperationalError as error:
+            raise UserError(
+                f"cannot keep the records of a task in {self._folder.name}: {error}. "
+                "TMPDIR names another folder"
+            ) from error
+        return task
+
+    def examples(self, task: int) -> Iterator[MultipleChoiceExample]:
+        """Yields the whole examples of a task, by `idx`; several readers may run at once."""
+        rows = self._file.execute(f"SELECT * FROM task_{task} ORDER BY example, choice")
+        idx, text, choices = -1, "", []
+        for example, _, inputs, tokens, correct, choice_text, input_text in rows:
+            if choices and example != idx:
+                yield MultipleChoiceExample(idx, tuple(choices), text)
+                choices = []
+            idx, text = example, input_text
+            choices.append(
+                AnswerChoice(
+                    text=choice_text,
+                    tokens=np.frombuffer(tokens, np.int32),
+                    is_correct=bool(correct),
+                    inputs=np.frombuffer(inputs, np.int32),
+                )
+            )
+        if choices:
+            yield MultipleChoiceExample(idx, tuple(choices), text)
+
+
 def read_task(
-    dataset: Any, limits: Mapping[str, int] | None, *, spool: Spool, settings: Settings
-) -> TaskData:
+    dataset: Any,
+    lengths: Lengths,
+    *,
+    store: ExampleStore,
+    max_excluded_share: float = 0.5,
+    max_truncated_targets_share: float = 0.5,
+) -> ScoringTask:
     """Reads one task's records.
 
     Args:
       dataset: a Mesh TensorFlow `EvalDataset` whose `dataset_fn` gives unpadded records.
-      limits: tokens of inputs and targets the model takes, or None.
-      spool: keeps the records.
-      settings: what is refused.
+      lengths: {"inputs": tokens, "targets": tokens} that the model takes, or None for no limits.
+      store: keeps the examples.
+      max_excluded_share: of the examples that may lack exactly one correct choice.
+      max_truncated_targets_share: of the choices that may be longer than the limit.
 
     Raises:
       UserError: if the split is empty, its labels are hidden, the records are not rank-evaluation
@@ -115,42 +249,116 @@ def read_task(
     """
     with tf.Graph().as_default():
         try:
-            number = spool.add(_records(dataset))
+            number = store.add(_records(dataset))
         except tf.errors.OpError as error:
             raise original(error) from error
     choices: list[int] = []
     sizes: collections.Counter[Size] = collections.Counter()
-    cut, excluded = Truncation(), collections.defaultdict(Excluded)
-    for example, cut_here in limited(spool.examples(number), limits):
+    truncated, excluded = Truncation(), collections.defaultdict(ExcludedExamples)
+    for whole in store.examples(number):
+        example, cut = truncate(whole, lengths)
         choices.append(len(example.choices))
-        sizes.update(unit.size for unit in units(0, 0, example))
-        cut.inputs += cut_here.inputs
-        cut.targets += cut_here.targets
+        sizes.update(group.size for group in choice_groups(0, 0, example))
+        truncated.inputs += cut.inputs
+        truncated.targets += cut.targets
         if example.excluded:
-            excluded[example.excluded].count += 1
-            if excluded[example.excluded].count <= _LISTED:
-                excluded[example.excluded].first.append(example.idx)
+            found = excluded[example.excluded]
+            found.count += 1
+            if found.count <= _LISTED:
+                found.first.append(example.idx)
     if not choices:
         raise UserError(f"task {dataset.name} has no examples in this split")
-    data = TaskData(
-        dataset.name,
-        number,
-        np.array(choices, np.int32),
-        dict(sizes),
-        cut,
-        dict(excluded),
-        dataset.metric_fns,
+    task = ScoringTask(
+        name=dataset.name,
+        number=number,
+        store=store,
+        lengths=lengths,
+        choices=np.array(choices, np.int32),
+        sizes=dict(sizes),
+        truncated=truncated,
+        excluded=dict(excluded),
+        metric_fns=dataset.metric_fns,
     )
-    _check_excluded(data, settings.max_excluded_share)
-    _check_truncated(data, limits, settings.max_truncated_targets_share)
-    return data
+    _check_excluded(task, max_excluded_share)
+    _check_truncated(task, max_truncated_targets_share)
+    return task
 
 
-def limited(
-    examples: Iterable[Example], limits: Mapping[str, int] | None
-) -> Iterator[tuple[Example, Truncation]]:
-    """Yields the examples cut to the limits, and what was cut."""
-    return (truncate(example, limits) for example in examples)
+def choice_of(record: Mapping[str, Any]) -> AnswerChoice:
+    """Returns a record's choice.
+
+    Args:
+      record: with numpy values `inputs` [L], `targets` [T], `is_correct`, and
+        `targets_pretokenized` where there is a text.
+    """
+    return AnswerChoice(
+        text=text_of(record.get("targets_pretokenized", "")),
+        tokens=np.asarray(record["targets"], np.int32),
+        is_correct=bool(record["is_correct"]),
+        inputs=np.asarray(record["inputs"], np.int32),
+    )
+
+
+def truncate(
+    example: MultipleChoiceExample, lengths: Lengths
+) -> tuple[MultipleChoiceExample, Truncation]:
+    """Cuts inputs and targets to the limits, as training does, and counts the cuts.
+
+    Args:
+      example: with whole inputs and targets.
+      lengths: {"inputs": L, "targets": T} in tokens, or None for no limits. A cut target still
+        ends in EOS.
+
+    Returns:
+      the example and what was cut, an input counted once for all of its choices.
+    """
+    cut = Truncation()
+    if lengths is None:
+        return example, cut
+
+    def shorten(choice: AnswerChoice) -> AnswerChoice:
+        tokens = choice.tokens
+        if len(tokens) > lengths["targets"]:
+            cut.targets += 1
+            tokens = np.append(tokens[: lengths["targets"] - 1], np.int32(EOS))
+        return dataclasses.replace(choice, tokens=tokens, inputs=choice.inputs[: lengths["inputs"]])
+
+    cut.inputs = int(any(len(choice.inputs) > lengths["inputs"] for choice in example.choices))
+    choices = tuple(shorten(choice) for choice in example.choices)
+    return dataclasses.replace(example, choices=choices), cut
+
+
+def choice_groups(task: int, number: int, example: MultipleChoiceExample) -> list[ChoiceGroup]:
+    """Groups an example's choices by their input; T0's templates give one group."""
+    by_input: dict[bytes, list[int]] = {}
+    for choice, content in enumerate(example.choices):
+        by_input.setdefault(content.inputs.tobytes(), []).append(choice)
+    return [
+        ChoiceGroup(
+            inputs=example.choices[choices[0]].inputs,
+            targets=tuple(example.choices[c].tokens for c in choices),
+            keys=tuple((task, number, c) for c in choices),
+        )
+        for choices in by_input.values()
+    ]
+
+
+def text_of(value: Any) -> str:
+    """Returns a record's text, which TensorFlow gives as bytes."""
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _row(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    choice = choice_of(record)
+    return (
+        int(record["idx"][0]),
+        int(record["idx"][1]),
+        choice.inputs.tobytes(),
+        choice.tokens.tobytes(),
+        int(choice.is_correct),
+        choice.text,
+        text_of(record.get("inputs_pretokenized", "")),
+    )
 
 
 def _records(dataset: Any) -> Iterator[dict[str, Any]]:
@@ -175,34 +383,34 @@ def _rows(column: Any) -> Sequence[Any]:
     return [values[a:b] for a, b in zip(splits[:-1], splits[1:], strict=True)]
 
 
-def _check_excluded(data: TaskData, allowed: float) -> None:
-    examples, task = len(data.choices), data.name
-    if _count(data, NO_CORRECT_CHOICE) == examples:
+def _check_excluded(task: ScoringTask, allowed: float) -> None:
+    examples = len(task.choices)
+    if _count(task, NO_CORRECT_CHOICE) == examples:
         raise UserError(
-            f"task {task}: none of its {examples} examples has a correct choice. The labels "
+            f"task {task.name}: none of its {examples} examples has a correct choice. The labels "
             "of this split are hidden, or its template never renders the target among the choices; "
             "score another split (run.dataset_split = 'validation')"
         )
-    excluded = sum(found.count for found in data.excluded.values())
+    excluded = sum(found.count for found in task.excluded.values())
     if excluded > allowed * examples or excluded == examples:
-        first, reason = min((found.first[0], reason) for reason, found in data.excluded.items())
+        first, reason = min((found.first[0], reason) for reason, found in task.excluded.items())
         raise UserError(
-            f"task {task}: {excluded} of {examples} examples do not have exactly one "
+            f"task {task.name}: {excluded} of {examples} examples do not have exactly one "
             f"correct choice (the first: example {first}, {reason}), more than the "
             f"share of {allowed:g} allowed (gin: score_eval.max_excluded_share)"
         )
 
 
-def _count(data: TaskData, reason: str) -> int:
-    return data.excluded[reason].count if reason in data.excluded else 0
+def _count(task: ScoringTask, reason: str) -> int:
+    return task.excluded[reason].count if reason in task.excluded else 0
 
 
-def _check_truncated(data: TaskData, limits: Mapping[str, int] | None, allowed: float) -> None:
-    choices = int(data.choices.sum())
-    if limits and data.cut.targets > allowed * choices:
+def _check_truncated(task: ScoringTask, allowed: float) -> None:
+    choices = int(task.choices.sum())
+    if task.lengths and task.truncated.targets > allowed * choices:
         raise UserError(
-            f"task {data.name}: {data.cut.targets:,} of {choices:,} choices are longer than "
-            f"{limits['targets']} tokens and would be scored without their ends, more than the "
-            f"share of {allowed:g} allowed. Raise run.sequence_length's 'targets', or allow it "
+            f"task {task.name}: {task.truncated.targets:,} of {choices:,} choices are longer than "
+            f"{task.lengths['targets']} tokens and would be scored without their ends, more than "
+            f"the share of {allowed:g} allowed. Raise run.sequence_length's 'targets', or allow it "
             "(gin: score_eval.max_truncated_targets_share)"
         )

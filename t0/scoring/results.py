@@ -13,24 +13,110 @@ holds the run's facts and each task's metrics. Both appear under their names onl
 While an evaluation is under way, `unfinished_<step>/<task>.json` holds the entries of the finished
 tasks, with what they were made from: an evaluation that was interrupted takes up those that were
 made from the same. They go when the results of all steps are there.
+
+    results = CheckpointResults("/models/tiny/validation_eval", run, ["task_a", "task_b"])
+    results.unfinished                   # {"task_b"}: an interrupted evaluation had finished task_a
+    results.add(task, scored)
+    results.write()                      # results_<step>.json, and TensorBoard's events
+    results.remove_unfinished()
 """
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from t0.compat import seqio
 from t0.compat import tf1 as tf
 from t0.errors import UserError
-from t0.scoring.examples import Example
+from t0.scoring.rank_metrics import RankMetrics
+from t0.scoring.reading import MultipleChoiceExample, ScoringTask
 from t0.training import disk
 
 SCHEMA = 1
 
+# What a task's scores depend on; a run that differs in one of these scores it again.
+_MADE_FROM = (
+    "checkpoint_fingerprint",
+    "split",
+    "vocabulary_sha256",
+    "vocabulary_size",
+    "sequence_length",
+    "dtype",
+    "template_version",
+    "reading",
+)
 
-def score_line(example: Example, scores: np.ndarray) -> dict[str, Any]:
+# An example, and the log-likelihoods [C] of its choices.
+Scored = tuple[MultipleChoiceExample, np.ndarray]
+
+
+class CheckpointResults:
+    """The results of one checkpoint: tasks are added as they are finished, then all is written.
+
+    Args:
+      folder: where results go.
+      run: facts of the run, as `results_<step>.json` holds them.
+      tasks: the names of all, in the order of the results file.
+    """
+
+    def __init__(self, folder: str, run: Mapping[str, Any], tasks: Sequence[str]) -> None:
+        self.run = run
+        self._folder = folder
+        self._made_from = {name: run.get(name) for name in _MADE_FROM}
+        kept = {task: self._kept(task) for task in tasks}
+        self._entries: dict[str, Mapping[str, Any] | None] = kept
+        finished = len(tasks) - len(self.unfinished)
+        if finished:
+            print(f"step {run['step']}: {finished} of {len(tasks)} tasks were finished before")
+
+    def _kept(self, task: str) -> Mapping[str, Any] | None:
+        return kept_entry(self._folder, self.run["step"], task, made_from=self._made_from)
+
+    @property
+    def unfinished(self) -> set[str]:
+        """The tasks whose scores are still missing."""
+        return {task for task, entry in self._entries.items() if entry is None}
+
+    def add(self, task: ScoringTask, scored: Iterable[Scored]) -> Mapping[str, Any]:
+        """Writes the scores of a task and returns its entry in the results.
+
+        Args:
+          task: whose examples were scored.
+          scored: its examples in dataset order, with the log-likelihoods [C] of their choices.
+        """
+        metrics = RankMetrics(task.metric_fns)
+        step = self.run["step"]
+        write_scores(self._folder, task.name, step, metrics.accumulate(scored))
+        entry = self._entries[task.name] = _entry(task, metrics)
+        keep_entry(self._folder, step, task.name, entry=entry, made_from=self._made_from)
+        return entry
+
+    def write(self) -> str:
+        """Writes TensorBoard's events and the results file, and returns the latter's path.
+
+        Raises:
+          ValueError: if a task is unfinished.
+        """
+        if self.unfinished:
+            raise ValueError(f"unfinished: {sorted(self.unfinished)}")
+        values = [
+            tf.Summary.Value(tag=f"eval/{task}/{name}", simple_value=value)
+            for task, entry in self._entries.items()
+            for name, value in entry["metrics"].items()
+        ]
+        with tf.Graph().as_default(), tf.summary.FileWriter(self._folder) as writer:
+            writer.add_summary(tf.Summary(value=values), self.run["step"])
+        return write_results(self._folder, self.run["step"], self.run, self._entries)
+
+    def remove_unfinished(self) -> None:
+        """Removes what an interrupted evaluation would take up."""
+        remove_entries(self._folder, self.run["step"])
+
+
+def score_line(example: MultipleChoiceExample, scores: np.ndarray) -> dict[str, Any]:
     """Returns the record of one example; `scores` [C] in nats, in the choices' order."""
     return {
         "idx": example.idx,
@@ -48,9 +134,7 @@ def score_line(example: Example, scores: np.ndarray) -> dict[str, Any]:
     }
 
 
-def write_scores(
-    folder: str, task: str, step: int, scored: Iterable[tuple[Example, np.ndarray]]
-) -> str:
+def write_scores(folder: str, task: str, step: int, scored: Iterable[Scored]) -> str:
     """Writes `scores/<task>_<step>.jsonl` under `folder`, line by line, and returns its path."""
     path = _scores_path(folder, task, step)
     write_whole(
@@ -102,7 +186,7 @@ def kept_entry(
     return content["entry"] if same and whole else None
 
 
-def forget_entries(folder: str, step: int) -> None:
+def remove_entries(folder: str, step: int) -> None:
     """Removes what `keep_entry` kept: the evaluation is finished."""
     unfinished = _join(folder, f"unfinished_{step}")
     if tf.io.gfile.isdir(unfinished):
@@ -136,6 +220,31 @@ def write_whole(path: str, lines: Iterable[str]) -> None:
     finally:
         if tf.io.gfile.exists(temporary):
             tf.io.gfile.remove(temporary)
+
+
+def _entry(task: ScoringTask, metrics: RankMetrics) -> dict[str, Any]:
+    dataset, prompt = _origin(task.name)
+    return {
+        "dataset": dataset,
+        "prompt": prompt,
+        "examples": metrics.examples,
+        "metrics": metrics.compute(task.name),
+        "chance": metrics.chance,
+        "ties": metrics.ties,
+        "truncated_inputs": task.truncated.inputs,
+        "truncated_targets": task.truncated.targets,
+        "excluded": {reason: found.count for reason, found in task.excluded.items()},
+        "excluded_examples": {reason: found.first for reason, found in task.excluded.items()},
+    }
+
+
+def _origin(task: str) -> tuple[str, str]:
+    source = seqio.TaskRegistry.get(task).source if task in seqio.TaskRegistry.names() else None
+    dataset = getattr(source, "dataset", None)
+    if dataset is None:
+        return task, ""
+    subset = f"/{source.subset}" if source.subset else ""
+    return dataset + subset, source.template.name
 
 
 def _bytes(path: str) -> int | None:

@@ -15,7 +15,7 @@ from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 
 from t0.checkpoints.compare import mesh_logits  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
-from t0.scoring.model import Scorer  # noqa: E402
+from t0.scoring.scorer import Scorer  # noqa: E402
 from t0.training import config  # noqa: E402
 
 IDS = np.asarray([[5, 6, 7, 1]], np.int32)

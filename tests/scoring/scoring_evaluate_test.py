@@ -14,7 +14,7 @@ import tensorflow as tf  # isort: skip
 from mesh_tensorflow.transformer.dataset import EvalDataset
 
 from t0.errors import UserError
-from t0.scoring.step_report import StepReport
+from t0.scoring.results import CheckpointResults
 
 
 @pytest.fixture(scope="module")
@@ -221,19 +221,19 @@ def test_interrupted_evaluation_goes_on_after_the_last_finished_task(
     scores = {name: (whole / "scores" / f"{name}_7.jsonl").read_text() for name in tasks}
     shutil.rmtree(whole)
 
-    finish, finished = StepReport.finish, []
+    add, finished = CheckpointResults.add, []
 
-    def interrupted(self, data, scored):
+    def interrupted(self, task, scored):
         if finished:
             raise KeyboardInterrupt
-        finished.append(data.name)
-        return finish(self, data, scored)
+        finished.append(task.name)
+        return add(self, task, scored)
 
-    monkeypatch.setattr(StepReport, "finish", interrupted)
+    monkeypatch.setattr(CheckpointResults, "add", interrupted)
     with pytest.raises(KeyboardInterrupt):
         evaluate(model_dir, [noted(name) for name in tasks])
     assert not (whole / "results_7.json").exists()
-    monkeypatch.setattr(StepReport, "finish", finish)
+    monkeypatch.setattr(CheckpointResults, "add", add)
 
     del read[:]
     capsys.readouterr()
@@ -263,7 +263,7 @@ def test_changed_checkpoint_is_scored_again_after_an_interruption(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(StepReport, "write", fails)
+        patched.setattr(CheckpointResults, "write", fails)
         evaluate(model_dir, tasks)
     other = random_variables("t5.1.1", seed=6)
     write_checkpoint(model_dir, other, step=7)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from t0.errors import UserError
-from t0.scoring.examples import Choice, Example
+from t0.scoring.reading import AnswerChoice, MultipleChoiceExample
 from t0.scoring.results import (
-    forget_entries,
     keep_entry,
     kept_entry,
+    remove_entries,
     write_results,
     write_scores,
     write_whole,
@@ -18,10 +18,12 @@ from t0.scoring.results import (
 
 
 def example(idx, texts, right):
-    return Example(
+    return MultipleChoiceExample(
         idx,
         tuple(
-            Choice(text=text, tokens=np.array([4, 1]), is_correct=i in right, inputs=np.array([3]))
+            AnswerChoice(
+                text=text, tokens=np.array([4, 1]), is_correct=i in right, inputs=np.array([3])
+            )
             for i, text in enumerate(texts)
         ),
         text="the input",
@@ -105,6 +107,6 @@ def test_kept_entry_is_taken_up_only_if_made_from_the_same(tmp_path):
     assert kept_entry(folder, 40, "task", made_from=made_from) == {"examples": 2}
     assert kept_entry(folder, 40, "task", made_from={**made_from, "dtype": "bfloat16"}) is None
     assert kept_entry(folder, 41, "task", made_from=made_from) is None
-    forget_entries(folder, 40)
+    remove_entries(folder, 40)
     assert kept_entry(folder, 40, "task", made_from=made_from) is None
     assert not (tmp_path / "unfinished_40").exists()

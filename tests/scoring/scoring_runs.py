@@ -16,8 +16,8 @@ import tensorflow as tf  # isort: skip
 from mesh_tensorflow.transformer.dataset import EvalDataset
 
 from t0.scoring import evaluate as evaluation
+from t0.scoring.batch_planning import model_costs
 from t0.scoring.evaluate import eval_model
-from t0.scoring.plan import model_costs
 
 LIMITS = {"inputs": 24, "targets": 5}
 

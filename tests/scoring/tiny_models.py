@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 
 from t0.scoring.mesh_model import Placement  # noqa: E402
-from t0.scoring.model import Scorer  # noqa: E402
+from t0.scoring.scorer import Scorer  # noqa: E402
 from t0.training import config  # noqa: E402
 
 VOCABULARY = 120  # of 128 with Mesh's padding

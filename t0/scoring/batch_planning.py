@@ -1,27 +1,37 @@
-"""Chooses the few static batch shapes of an evaluation, before the first of them is lowered.
+"""Plans the few static batch shapes of an evaluation, and packs the tasks' examples into them.
 
-Legend: B examples, C choices, L input tokens, T target tokens.
+Legend: B groups of choices, C choices, L input tokens, T target tokens.
 
 Each (B, C, L, T) is a lowering of its own, which takes about as long as scoring many batches. So
-the sizes of all units of a run are counted, near ones share a shape, and shapes are merged, those
+the sizes of all groups of a run are counted, near ones share a shape, and shapes are merged, those
 first that cost the least padding, until there are few, and until the next merge would cost more
 than the lowering it saves.
 
-    sizes = Counter({(2, 71, 3): 500, (2, 80, 3): 20, (4, 200, 30): 100})
-    plan = make_plan(sizes, costs, Budget(tokens=4096, target_tokens=2048), most_shapes=16)
-    plan.shape_of(2, 75, 3)      # the index of Shape(units=.., choices=2, inputs=80, targets=4)
+    sizes = {(2, 71, 3): 500, (2, 80, 3): 20, (4, 200, 30): 100}
+    costs = model_costs({"encoder/block_000/layer_000/SelfAttention/q": (512, 384)})
+    plan = plan_batches(sizes, costs, BatchLimits(tokens=4096, target_tokens=2048), most_shapes=16)
+    plan.shape_of(2, 75, 3)      # the index of the cheapest shape that holds such a group
+
+Batches hold examples of several tasks: groups wait in a queue for each shape until they fill one.
+
+    queues = BatchQueues(plan)
+    for group in choice_groups(0, 0, example):
+        for batch in queues.add(group):    # whenever a shape has enough groups
+            scorer.log_likelihoods(batch.inputs, batch.targets)
+    for batch in queues.flush():           # what is left, in batches that are not full
+        scorer.log_likelihoods(batch.inputs, batch.targets)
 """
 
 import collections
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-Size = tuple[int, int, int]  # (C, L, T)
+from t0.scoring.reading import ChoiceGroup, ScoreKey, Size
 
 # Merging is quadratic in the number of sizes: they are rounded up until there are no more.
-_MOST_SIZES = 1000
+MOST_SIZES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +52,8 @@ class Costs:
     target_pair: float
     lowering: float
 
-    def unit(self, sizes: np.ndarray) -> np.ndarray:
-        """Returns the cost of one unit of each size; `sizes` [..., 3] holds C, L, T."""
+    def of_group(self, sizes: np.ndarray) -> np.ndarray:
+        """Returns the cost of one group of each size; `sizes` [..., 3] holds C, L, T."""
         choices, inputs, targets = np.moveaxis(np.asarray(sizes, np.float64), -1, 0)
         written = choices * targets
         return inputs * (self.input_token + self.input_pair * inputs) + written * (
@@ -82,7 +92,7 @@ def model_costs(variables: Mapping[str, tuple[int, ...]]) -> Costs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Budget:
+class BatchLimits:
     """Upper bounds of one batch.
 
     Attributes:
@@ -98,32 +108,32 @@ class Budget:
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
-    """A batch: `units` is B; the others C, L and T."""
+class BatchShape:
+    """The shape of a batch: `groups` is B; the others are C, L and T."""
 
-    units: int
+    groups: int
     choices: int
     inputs: int
     targets: int
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """The shapes of a run, the cheapest first.
 
     Attributes:
       shapes: what will be lowered.
-      padding: cost of the padded units over that of the bare ones, 1.0 without any padding.
+      padding: cost of the padded groups over that of the bare ones, 1.0 without any padding.
     """
 
-    shapes: tuple[Shape, ...]
+    shapes: tuple[BatchShape, ...]
     padding: float
 
     def shape_of(self, choices: int, inputs: int, targets: int) -> int:
-        """Returns the index of the cheapest shape that holds a unit.
+        """Returns the index of the cheapest shape that holds a group.
 
         Raises:
-          ValueError: if none does; the plan was made for other units.
+          ValueError: if none does; the plan was made for other groups.
         """
         for index, shape in enumerate(self.shapes):
             if choices <= shape.choices and inputs <= shape.inputs and targets <= shape.targets:
@@ -131,38 +141,89 @@ class Plan:
         raise ValueError(f"no shape of the plan holds C={choices}, L={inputs}, T={targets}")
 
 
-def make_plan(sizes: Mapping[Size, int], costs: Costs, budget: Budget, *, most_shapes: int) -> Plan:
-    """Returns at most `most_shapes` shapes that hold every unit.
+def plan_batches(
+    sizes: Mapping[Size, int], costs: Costs, limits: BatchLimits, *, most_shapes: int
+) -> BatchPlan:
+    """Returns at most `most_shapes` shapes that hold every group.
 
     Args:
-      sizes: how many units there are of each (C, L, T).
+      sizes: how many groups there are of each (C, L, T).
       costs: of the model.
-      budget: of a batch.
+      limits: of a batch.
       most_shapes: at least 1.
     """
     shapes, counts = _merge(*_rounded(sizes), costs, most_shapes)
-    order = np.argsort(costs.unit(shapes), kind="stable")
+    order = np.argsort(costs.of_group(shapes), kind="stable")
     made = tuple(
-        Shape(batch_size(tuple(shapes[i]), int(counts[i]), budget), *map(int, shapes[i]))
+        BatchShape(batch_size(tuple(shapes[i]), int(counts[i]), limits), *map(int, shapes[i]))
         for i in order
     )
-    bare = sum(n * float(costs.unit(np.array(size))) for size, n in sizes.items())
-    plan = Plan(made, 1.0)
+    bare = sum(n * float(costs.of_group(np.array(size))) for size, n in sizes.items())
+    plan = BatchPlan(made, 1.0)
     held = np.array([dataclasses.astuple(shape)[1:] for shape in made])
-    cost = costs.unit(held)
+    cost = costs.of_group(held)
     padded = sum(n * float(cost[plan.shape_of(*size)]) for size, n in sizes.items())
     return dataclasses.replace(plan, padding=padded / bare)
 
 
-def batch_size(size: Size, units: int, budget: Budget) -> int:
-    """Returns B for `units` units of a size: within the budget, and its last batch nearly full."""
+def batch_size(size: Size, groups: int, limits: BatchLimits) -> int:
+    """Returns B for so many groups of a size: within the limits, and the last batch nearly full."""
     choices, inputs, targets = size
     most = min(
-        budget.tokens // (inputs + choices * targets), budget.target_tokens // (choices * targets)
+        limits.tokens // (inputs + choices * targets), limits.target_tokens // (choices * targets)
     )
-    shares = max(1, most // budget.replicas)
-    batches = -(-units // (shares * budget.replicas))
-    return -(-units // (batches * budget.replicas)) * budget.replicas
+    shares = max(1, most // limits.replicas)
+    batches = -(-groups // (shares * limits.replicas))
+    return -(-groups // (batches * limits.replicas)) * limits.replicas
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoringBatch:
+    """Padded arrays: inputs [B, L], targets [B, C, T]; 0 is padding.
+
+    `keys[b][c]` is where the score of row b, column c belongs; padding has no key.
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    keys: tuple[tuple[ScoreKey, ...], ...]
+
+
+class BatchQueues:
+    """Groups of choices that wait for their batch.
+
+    Args:
+      plan: made for at least the sizes that come.
+    """
+
+    def __init__(self, plan: BatchPlan) -> None:
+        self._plan = plan
+        self._waiting: list[list[ChoiceGroup]] = [[] for _ in plan.shapes]
+
+    def add(self, group: ChoiceGroup) -> Iterator[ScoringBatch]:
+        """Yields the batch that `group` completes, if it does."""
+        index = self._plan.shape_of(*group.size)
+        waiting = self._waiting[index]
+        waiting.append(group)
+        if len(waiting) == self._plan.shapes[index].groups:
+            yield self._take(index)
+
+    def flush(self, tasks_before: int | None = None) -> Iterator[ScoringBatch]:
+        """Yields batches of what waits: of everything, or where a group is of an earlier task.
+
+        Args:
+          tasks_before: leave a shape waiting whose groups are all of this task or a later one.
+        """
+        for index, waiting in enumerate(self._waiting):
+            if not waiting:
+                continue
+            # Groups come in the order of their tasks: the first is the oldest.
+            if tasks_before is None or waiting[0].keys[0][0] < tasks_before:
+                yield self._take(index)
+
+    def _take(self, index: int) -> ScoringBatch:
+        chunk, self._waiting[index] = self._waiting[index], []
+        return _pad(chunk, self._plan.shapes[index])
 
 
 def _rounded(sizes: Mapping[Size, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -175,7 +236,7 @@ def _rounded(sizes: Mapping[Size, int]) -> tuple[np.ndarray, np.ndarray]:
             t_step = max(1, step // 8)
             rounded = (choices, -(-inputs // step) * step, -(-targets // t_step) * t_step)
             counter[tuple(max(1, size) for size in rounded)] += count
-        if len(counter) <= _MOST_SIZES or step > 4096:
+        if len(counter) <= MOST_SIZES or step > 4096:
             found = sorted(counter.items())
             return np.array([size for size, _ in found]), np.array([n for _, n in found])
         step *= 2
@@ -213,6 +274,16 @@ def _merge(
 
 def _extra(i: int, sizes: np.ndarray, counts: np.ndarray, costs: Costs) -> np.ndarray:
     """Returns the cost of the padding that merging size `i` with each other one adds."""
-    cost = costs.unit(sizes)
-    merged = costs.unit(np.maximum(sizes, sizes[i]))
+    cost = costs.of_group(sizes)
+    merged = costs.of_group(np.maximum(sizes, sizes[i]))
     return counts * (merged - cost) + counts[i] * (merged - cost[i])
+
+
+def _pad(chunk: list[ChoiceGroup], shape: BatchShape) -> ScoringBatch:
+    inputs = np.zeros((shape.groups, shape.inputs), np.int32)
+    targets = np.zeros((shape.groups, shape.choices, shape.targets), np.int32)
+    for row, group in enumerate(chunk):
+        inputs[row, : len(group.inputs)] = group.inputs
+        for column, target in enumerate(group.targets):
+            targets[row, column, : len(target)] = target
+    return ScoringBatch(inputs, targets, tuple(group.keys for group in chunk))

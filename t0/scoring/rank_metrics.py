@@ -1,13 +1,13 @@
-"""Judges a task's scores as T5's `rank_classification` does, in a few bytes for each example.
+"""Computes a task's metrics as T5's `rank_classification` does, in a few bytes for each example.
 
 T5's metric takes a tuple and a number for every choice, some 330 bytes; a task of 400,000 examples
 with two choices took 270 MB. Here the gold choice and the prediction are kept of each example, and
 its two scores where the metric asks for the area under a curve. Any other metric gets T5's lists.
 
-    judge = Judge(task.metric_fns)
-    for example, scores in judge.noting(scored):    # passes on what it notes
+    metrics = RankMetrics(task.metric_fns)
+    for example, scores in metrics.accumulate(scored):    # passes on what it accumulates
         ...
-    judge.metrics("task")       # {"accuracy": 54.2, "f1": 61.0, "auc-roc": 58.3, "auc-pr": 55.9}
+    metrics.compute("task")     # {"accuracy": 54.2, "f1": 61.0, "auc-roc": 58.3, "auc-pr": 55.9}
 
 Assumptions: examples without exactly one correct choice are left out; every weight is 1.
 """
@@ -21,15 +21,15 @@ import numpy as np
 
 from t0.compat import t5_metrics
 from t0.errors import UserError
-from t0.scoring.examples import Example
+from t0.scoring.reading import MultipleChoiceExample
 
 Metric = Callable[..., Mapping[str, float]]
 # What T5's postprocessor makes of a record: ((example, choice), is correct, weight, tokens).
 _Target = tuple[tuple[int, int], bool, float, int]
 
 
-class Judge:
-    """Notes a task's examples one by one, then judges them.
+class RankMetrics:
+    """Accumulates a task's examples one by one, then computes its metrics.
 
     Args:
       metric_fns: of the task.
@@ -52,7 +52,7 @@ class Judge:
 
     @property
     def examples(self) -> int:
-        """How many examples were judged."""
+        """How many examples count."""
         return len(self._gold)
 
     @property
@@ -60,16 +60,16 @@ class Judge:
         """The accuracy of guessing, percent: 100 / choices, averaged over the examples."""
         return self._chance / self.examples
 
-    def noting(
-        self, scored: Iterable[tuple[Example, np.ndarray]]
-    ) -> Iterator[tuple[Example, np.ndarray]]:
-        """Passes examples on, with the scores [C] of their choices, and notes them on the way."""
+    def accumulate(
+        self, scored: Iterable[tuple[MultipleChoiceExample, np.ndarray]]
+    ) -> Iterator[tuple[MultipleChoiceExample, np.ndarray]]:
+        """Passes examples on, with the scores [C] of their choices, and accumulates them."""
         for example, row in scored:
             if not example.excluded:
-                self._note(example, row)
+                self._add(example, row)
             yield example, row
 
-    def metrics(self, task: str) -> dict[str, float]:
+    def compute(self, task: str) -> dict[str, float]:
         """Returns name -> value of all metrics, accuracy and F1 in percent.
 
         Args:
@@ -86,7 +86,7 @@ class Judge:
                 found |= self._ranked(known[0], task)
         return {name: float(value) for name, value in found.items()}
 
-    def _note(self, example: Example, row: np.ndarray) -> None:
+    def _add(self, example: MultipleChoiceExample, row: np.ndarray) -> None:
         self._gold.append(example.gold)
         self._predicted.append(int(np.argmax(row)))
         self._choices.append(len(row))

@@ -1,8 +1,9 @@
+"""Records of choices become examples, sorted on disk and cut to the limits."""
+
 import numpy as np
 import pytest
 
-from t0.scoring.examples import Example, choice_of, truncate
-from t0.scoring.spool import Spool
+from t0.scoring.reading import ExampleStore, MultipleChoiceExample, choice_of, truncate
 
 
 def record(example, choice, targets, correct, inputs=(5, 6, 7)):
@@ -16,9 +17,9 @@ def record(example, choice, targets, correct, inputs=(5, 6, 7)):
     }
 
 
-def spooled(records):
-    with Spool() as spool:
-        return list(spool.examples(spool.add(records)))
+def stored(records):
+    with ExampleStore() as store:
+        return list(store.examples(store.add(records)))
 
 
 def test_records_in_any_order_become_examples():
@@ -29,7 +30,7 @@ def test_records_in_any_order_become_examples():
         record(2, 2, [5, 1], False),
         record(2, 1, [4, 1], False),
     ]
-    two, seven = spooled(iter(records))
+    two, seven = stored(iter(records))
     assert (two.idx, seven.idx) == (2, 7)
     assert [choice.text for choice in two.choices] == ["choice 0", "choice 1", "choice 2"]
     assert [list(choice.tokens) for choice in seven.choices] == [[3, 1], [4, 1]]
@@ -38,20 +39,20 @@ def test_records_in_any_order_become_examples():
     assert list(two.choices[1].inputs) == [5, 6, 7]
 
 
-def test_spool_keeps_tasks_apart_and_reads_them_again():
-    with Spool() as spool:
-        first = spool.add([record(0, 0, [3, 1], True)])
-        second = spool.add([record(i, 0, [4, 1], True) for i in (1, 0)])
-        none = spool.add([])
+def test_store_keeps_tasks_apart_and_reads_them_again():
+    with ExampleStore() as store:
+        first = store.add([record(0, 0, [3, 1], True)])
+        second = store.add([record(i, 0, [4, 1], True) for i in (1, 0)])
+        none = store.add([])
         for _ in range(2):
-            assert [e.idx for e in spool.examples(first)] == [0]
-            assert [e.idx for e in spool.examples(second)] == [0, 1]
-            assert not list(spool.examples(none))
-        together = zip(spool.examples(second), spool.examples(second), strict=True)
+            assert [e.idx for e in store.examples(first)] == [0]
+            assert [e.idx for e in store.examples(second)] == [0, 1]
+            assert not list(store.examples(none))
+        together = zip(store.examples(second), store.examples(second), strict=True)
         assert all(one.idx == other.idx for one, other in together)
 
 
-def test_spool_holds_a_task_on_disk(tmp_path, monkeypatch):
+def test_store_holds_a_task_on_disk(tmp_path, monkeypatch):
     import tracemalloc
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -60,10 +61,10 @@ def test_spool_holds_a_task_on_disk(tmp_path, monkeypatch):
         for i in range(3000):
             yield record(i * 7919 % 3000, 0, [3, 1], True, inputs=range(1000))
 
-    with Spool() as spool:
+    with ExampleStore() as store:
         tracemalloc.start()
-        task = spool.add(many())
-        seen = [example.idx for example in spool.examples(task)]
+        task = store.add(many())
+        seen = [example.idx for example in store.examples(task)]
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert seen == list(range(3000))
@@ -83,8 +84,8 @@ def test_spool_holds_a_task_on_disk(tmp_path, monkeypatch):
 )
 def test_example_without_exactly_one_right_choice_is_excluded(correct, reason, gold):
     choices = tuple(choice_of(record(0, i, [3, 1], c)) for i, c in enumerate(correct))
-    assert Example(0, choices).excluded == reason
-    assert Example(0, choices).gold == gold
+    assert MultipleChoiceExample(0, choices).excluded == reason
+    assert MultipleChoiceExample(0, choices).gold == gold
 
 
 def test_truncation_keeps_eos_and_counts_an_input_once():
@@ -92,7 +93,7 @@ def test_truncation_keeps_eos_and_counts_an_input_once():
         record(0, 0, [3, 4, 5, 6, 1], True, inputs=range(10, 20)),
         record(0, 1, [3, 4, 1], False, inputs=range(10, 20)),
     ]
-    whole = Example(0, tuple(map(choice_of, records)))
+    whole = MultipleChoiceExample(0, tuple(map(choice_of, records)))
     long, cut = truncate(whole, {"inputs": 4, "targets": 3})
     assert [list(choice.tokens) for choice in long.choices] == [[3, 4, 1], [3, 4, 1]]
     assert [list(choice.inputs) for choice in long.choices] == [[10, 11, 12, 13]] * 2
@@ -103,7 +104,7 @@ def test_truncation_keeps_eos_and_counts_an_input_once():
 
 
 def test_no_limits_cut_nothing():
-    made = Example(0, (choice_of(record(0, 0, list(range(3, 600)), True)),))
+    made = MultipleChoiceExample(0, (choice_of(record(0, 0, list(range(3, 600)), True)),))
     whole, cut = truncate(made, None)
     assert whole == made
     assert (cut.inputs, cut.targets) == (0, 0)

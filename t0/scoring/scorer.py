@@ -6,7 +6,7 @@ V vocabulary.
 The encoder runs on inputs [B, L]; the decoder's batch has a `choices` dimension that the memory
 lacks, so all choices of an example attend to its one encoding: targets are [B, C, T]. Mesh
 TensorFlow's shapes are static: each (B, C, L, T) is its own lowering, made on first use, over one
-set of variables that is restored once. `t0.scoring.plan` keeps them few.
+set of variables that is restored once. `t0.scoring.batch_planning` keeps them few.
 
 Whatever type the model computes in, logits and their softmax are float32. Off TPU, and where the
 vocabulary is not split, words are looked up by a gather.

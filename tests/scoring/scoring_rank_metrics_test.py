@@ -10,13 +10,17 @@ from t5.evaluation import metrics as t5_metrics
 
 from t0.errors import UserError
 from t0.prompts.templates import Template
-from t0.scoring.collect import score_tasks, with_scores
-from t0.scoring.examples import Choice, Example, Truncation
-from t0.scoring.judging import Judge, classes_of
-from t0.scoring.plan import Plan, Shape
-from t0.scoring.reading import TaskData, limited
-from t0.scoring.spool import Spool
-from t0.scoring.step_report import StepReport
+from t0.scoring.batch_planning import BatchPlan, BatchShape
+from t0.scoring.evaluate import score_tasks, with_scores
+from t0.scoring.rank_metrics import RankMetrics, classes_of
+from t0.scoring.reading import (
+    AnswerChoice,
+    ExampleStore,
+    MultipleChoiceExample,
+    ScoringTask,
+    Truncation,
+)
+from t0.scoring.results import CheckpointResults
 from t0.tasks.build import PromptedTask, task_definitions
 
 rank = t5_metrics.rank_classification
@@ -33,16 +37,18 @@ def made_up(seed, sizes, examples=300, rights=(1,)):
         count = int(rng.choice(sizes))
         right = rng.choice(count, size=min(count, int(rng.choice(rights))), replace=False)
         choices = tuple(
-            Choice("", tokens=np.ones(c + 1, np.int32), is_correct=c in right, inputs=np.ones(1))
+            AnswerChoice(
+                "", tokens=np.ones(c + 1, np.int32), is_correct=c in right, inputs=np.ones(1)
+            )
             for c in range(count)
         )
-        yield Example(idx, choices), rng.integers(-9, 0, count).astype(np.float32) / 8
+        yield MultipleChoiceExample(idx, choices), rng.integers(-9, 0, count).astype(np.float32) / 8
 
 
-def judged(metrics, scored):
-    judge = Judge(metrics)
-    assert len(list(judge.noting(scored))) == len(scored)
-    return judge
+def accumulated(metric_fns, scored):
+    metrics = RankMetrics(metric_fns)
+    assert len(list(metrics.accumulate(scored))) == len(scored)
+    return metrics
 
 
 def as_lists(scored):
@@ -70,25 +76,25 @@ def as_lists(scored):
 def test_metrics_equal_t5_s(sizes, metric):
     for seed in range(4):
         scored = list(made_up(seed, sizes, rights=(0, 1, 1, 1, 1, 2)))
-        judge = judged([metric], scored)
+        metrics = accumulated([metric], scored)
         wanted = metric(*as_lists(scored))
-        assert judge.metrics("t") == pytest.approx(wanted, abs=1e-9)
+        assert metrics.compute("t") == pytest.approx(wanted, abs=1e-9)
         counts = [len(row) for example, row in scored if not example.excluded]
-        assert judge.examples == len(counts) < 300
-        assert judge.chance == pytest.approx(np.mean(100 / np.array(counts)))
+        assert metrics.examples == len(counts) < 300
+        assert metrics.chance == pytest.approx(np.mean(100 / np.array(counts)))
         rows = [row for example, row in scored if not example.excluded]
-        assert judge.ties == sum(list(row).count(max(row)) > 1 for row in rows)
+        assert metrics.ties == sum(list(row).count(max(row)) > 1 for row in rows)
 
 
 def test_first_of_equal_scores_is_the_prediction():
     scored = [(next(made_up(0, [3]))[0], np.array([-1, -1, -1], np.float32))]
     right = scored[0][0].gold == 0
-    assert judged([rank], scored).metrics("t") == {"accuracy": 100.0 * right}
+    assert accumulated([rank], scored).compute("t") == {"accuracy": 100.0 * right}
 
 
 def test_one_right_answer_for_all_has_no_curve():
     scored = [pair for pair in made_up(1, [2]) if pair[0].gold == 1]
-    found = judged([with_classes(2)], scored).metrics("t")
+    found = accumulated([with_classes(2)], scored).compute("t")
     assert found.keys() == {"accuracy", "f1"}
     assert all(map(math.isfinite, found.values()))
 
@@ -98,16 +104,16 @@ def test_metrics_of_one_s_own_get_the_lists():
         return {"choices": len(targets), "sum": sum(scores)}
 
     scored = list(made_up(2, [2, 3], examples=20))
-    found = judged([rank, count], scored).metrics("t")
+    found = accumulated([rank, count], scored).compute("t")
     targets, scores = as_lists(scored)
     assert found == {**rank(targets, scores), "choices": len(targets), "sum": sum(scores)}
     assert classes_of(count) is None
 
 
 def test_choices_that_a_template_does_not_have_are_named():
-    judge = judged([with_classes(2)], list(made_up(3, [2, 3])))
+    metrics = accumulated([with_classes(2)], list(made_up(3, [2, 3])))
     with pytest.raises(UserError, match=r"task rte: its template has 2 answer.*first: 3.*cache"):
-        judge.metrics("rte")
+        metrics.compute("rte")
 
 
 @pytest.mark.parametrize(
@@ -145,19 +151,24 @@ def _records(examples):
 
 def _peak_bytes(folder, examples):
     """The most memory that Python holds while a task is scored, judged and written."""
-    plan = Plan((Shape(8, 4, 500, 2),), 1.0)
-    run = {"step": 1}
-    with Spool() as spool:
-        number = spool.add(_records(examples))
-        choices = np.array(
-            [len(e.choices) for e, _ in limited(spool.examples(number), None)], np.int32
+    plan = BatchPlan((BatchShape(8, 4, 500, 2),), 1.0)
+    with ExampleStore() as store:
+        number = store.add(_records(examples))
+        task = ScoringTask(
+            name="made_up",
+            number=number,
+            store=store,
+            lengths=None,
+            choices=np.array([len(one.choices) for one in store.examples(number)], np.int32),
+            sizes={},
+            truncated=Truncation(),
+            excluded={},
+            metric_fns=[with_classes(4)],
         )
-        data = TaskData("made_up", number, choices, {}, Truncation(), {}, [with_classes(4)])
-        report = StepReport(str(folder), run, ["made_up"])
+        results = CheckpointResults(str(folder), {"step": 1}, ["made_up"])
         tracemalloc.start()
-        found = score_tasks(_Guesses(), [data], plan, spool=spool, limits=None, tick=int)
-        for one, scores in found:
-            report.finish(one, with_scores(one, scores, spool=spool, limits=None))
+        for one, scores in score_tasks(_Guesses(), [task], plan, tick=int):
+            results.add(one, with_scores(one, scores))
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     lines = (folder / "scores" / "made_up_1.jsonl").read_text().count("\n")

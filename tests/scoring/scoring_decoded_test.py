@@ -5,7 +5,7 @@ import json
 import pytest
 import seqio
 
-from t0.scoring.predictions import READABLE, write_predictions
+from t0.scoring.decoded import READABLE, write_predictions
 from t0.sources.folders import Found
 from t0.tasks.question_answering import question_task
 from t0.tasks.records import TEXT, RecordSource, t5_features, tokenised
