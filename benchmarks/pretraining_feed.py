@@ -31,7 +31,7 @@ from t5.models import mesh_transformer  # noqa: E402
 from t0.feeding.training_data import training_data  # noqa: E402
 from t0.sources.texts import FolderTexts  # noqa: E402
 from t0.tasks import set_vocabulary  # noqa: E402
-from t0.tasks.text import pretraining_definitions  # noqa: E402
+from t0.tasks.recipe_tasks import pretraining_definitions  # noqa: E402
 
 LENGTHS = {"inputs": 512, "targets": 114}
 OURS, STOCK = "ours_span_corruption", "stock_span_corruption"

@@ -16,8 +16,8 @@ import seqio
 import tensorflow as tf
 
 from t0.sources import open_split
-from t0.tasks.records import TEXT, t5_features, tokenised
-from t0.tasks.translation import Bleu, prefix
+from t0.tasks.metrics import Bleu
+from t0.tasks.recipe_tasks import TEXT, t5_features, tokenised, translation_prefix
 
 MOST_WORDS = 14
 # The part that is for validation.
@@ -32,7 +32,7 @@ def examples(split: str) -> Iterator[dict[str, str]]:
     random.Random(0).shuffle(short)
     count = round(HELD_OUT * len(short))
     for pair in short[:count] if split == "validation" else short[count:]:
-        yield {"inputs": prefix("en", "de") + pair["en"], "targets": pair["de"]}
+        yield {"inputs": translation_prefix("en", "de") + pair["en"], "targets": pair["de"]}
 
 
 def _words(pair: dict[str, str]) -> int:

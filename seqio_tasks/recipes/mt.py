@@ -16,8 +16,8 @@ from seqio_tasks.recipes.definitions import Definitions, folders
 from t0.errors import UserError
 from t0.sources.folders import FILE_PATTERN, folder_splits
 from t0.sources.translations import languages
-from t0.tasks.naming import task_name
-from t0.tasks.translation import translation_task
+from t0.tasks.prompted_tasks import task_name
+from t0.tasks.recipe_tasks import translation_task
 
 
 def definitions(folder: Path) -> Definitions:

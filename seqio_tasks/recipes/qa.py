@@ -11,8 +11,8 @@ from seqio_tasks.recipes.definitions import Definitions, folders
 from t0.errors import UserError
 from t0.sources.folders import FILE_PATTERN
 from t0.sources.questions import question_splits
-from t0.tasks.naming import task_name
-from t0.tasks.question_answering import question_task
+from t0.tasks.prompted_tasks import task_name
+from t0.tasks.recipe_tasks import question_task
 
 
 def definitions(folder: Path) -> Definitions:

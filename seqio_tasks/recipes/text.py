@@ -13,8 +13,8 @@ from seqio_tasks.recipes.definitions import Definitions
 from t0.sources.hub import HubTexts
 from t0.sources.own_data import TEMPLATES
 from t0.sources.texts import FolderTexts, text_folders
-from t0.tasks.naming import task_name
-from t0.tasks.text import pretraining_definitions
+from t0.tasks.prompted_tasks import task_name
+from t0.tasks.recipe_tasks import pretraining_definitions
 
 # Prefix of the tasks -> repository and configuration on the hub.
 HUB = {"c4_hub": ("allenai/c4", "en")}

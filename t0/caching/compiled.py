@@ -6,8 +6,8 @@
     work.targets     # unit -> what is made of its parts
 
 A task qualifies if its source is T0's own and its preprocessors are exactly T0's
-(`t0.tasks.build`). Tasks over the same split of a dataset share ranges, so that each of its rows is
-read once, and the two tasks of a template share its rendering.
+(`t0.tasks.prompted_tasks`). Tasks over the same split of a dataset share ranges, so that each of
+its rows is read once, and the two tasks of a template share its rendering.
 
 Ranges depend on the split alone, not on which tasks are asked for: so the parts that a killed run
 left fit the next one, which may lack the tasks that were finished.
@@ -34,7 +34,7 @@ from t0.caching.unit import ABSENT, FAILED, Options, Outcome, Unit
 from t0.compat import seqio
 from t0.errors import AbsentData, UserError
 from t0.tasks import PromptedSource
-from t0.tasks.build import expand_choices
+from t0.tasks.prompted_tasks import expand_choices
 from t0.tasks.vocabulary import SharedVocabulary
 
 # Raise it when records come out otherwise: parts of before are not taken over then.

@@ -28,7 +28,7 @@ import numpy as np
 
 import t0
 from t0.compat import seqio, tf
-from t0.tasks.text import TextSource
+from t0.tasks.recipe_tasks import TextSource
 
 _PACKAGES = ("seqio", "t5", "tensorflow", "tensorflow-text", "tensorflow-datasets", "tfds-nightly")
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"))

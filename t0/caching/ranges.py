@@ -11,7 +11,7 @@ the inputs are tokenised once for both and for all of a row's choices; a text th
 takes it over knows all that the first one knew.
 
 Nothing here imports TensorFlow: a worker takes a fraction of the memory without it. The records
-decode to those of the tasks' own preprocessors (`t0.tasks.build`), in the same order.
+decode to those of the tasks' own preprocessors (`t0.tasks.prompted_tasks`), in the same order.
 
 Assumes the seven features of T0's two kinds of record, and token ids without EOS and padding among
 them (the vocabulary's pieces 0 and 1 are control pieces, which no text gives).
@@ -55,7 +55,7 @@ class Output:
 
     Attributes:
       choices: one record for each answer choice (rank evaluation), else one for the row.
-      hide_labels: see `t0.tasks.source.PromptedSource`.
+      hide_labels: see `t0.tasks.prompted_tasks.PromptedSource`.
       eos: whether inputs and targets end in EOS.
       answer_choices: whether the records of a row carry its choices.
       key: all that the records depend on, besides the row: see `parts.part_name`.

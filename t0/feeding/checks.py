@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from t0.compat import seqio
 from t0.errors import UserError, unknown_name
 from t0.sources import data_dirs
-from t0.tasks.records import RecordSource
+from t0.tasks.recipe_tasks import RecordSource
 
 # The records of a task whose targets are measured before a run: a second's work.
 MEASURED = 10_000

@@ -27,7 +27,7 @@ from t0.compat import tf1 as tf
 from t0.feeding.denoising import Ragged
 from t0.feeding.objectives import Objective, objective_of
 from t0.feeding.records import Block, CachedSource, cached_source, key_of, run_through, shuffled
-from t0.tasks.text import TextSource
+from t0.tasks.recipe_tasks import TextSource
 
 # Characters of a block of documents: more shuffle better, and take longer to begin with.
 BLOCK_CHARACTERS = 8_000_000

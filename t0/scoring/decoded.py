@@ -33,10 +33,9 @@ from t0 import compat
 from t0.compat import mesh_dataset, mesh_utils, seqio, t5_metrics
 from t0.scoring.reading import Lengths, text_of
 from t0.scoring.results import SCHEMA, write_json, write_whole
-from t0.tasks import answer_metrics
 from t0.tasks.instruction_tasks import InstructionSource
-from t0.tasks.question_answering import QuestionSource
-from t0.tasks.translation import Bleu
+from t0.tasks.metrics import Bleu, some_unanswerable, squad_metrics, squad_scores
+from t0.tasks.recipe_tasks import QuestionSource
 
 # Examples of a dataset that are written out to be read, evenly spread over it.
 READABLE = 100
@@ -240,10 +239,10 @@ def _line(example: Record, prediction: str) -> dict[str, str]:
 def _answers(pairs: Sequence[tuple[Record, str]]) -> dict[str, Any]:
     targets = [[text_of(answer) for answer in example["answers"]] for example, _ in pairs]
     texts = [prediction.strip() for _, prediction in pairs]
-    may_be_none = answer_metrics.some_unanswerable(targets)
+    may_be_none = some_unanswerable(targets)
     some = sorted({len(pairs) * number // READABLE for number in range(READABLE)}) if pairs else []
     return {
-        "metrics": answer_metrics.metrics(targets, texts) if pairs else {},
+        "metrics": squad_metrics(targets, texts) if pairs else {},
         "predictions": {
             text_of(example["id"]): text for (example, _), text in zip(pairs, texts, strict=True)
         },
@@ -252,7 +251,7 @@ def _answers(pairs: Sequence[tuple[Record, str]]) -> dict[str, Any]:
                 **{name: text_of(pairs[place][0][name]) for name in ("id", "question", "context")},
                 "answers": targets[place],
                 "prediction": texts[place],
-                **answer_metrics.scores(targets[place], texts[place], may_be_none=may_be_none),
+                **squad_scores(targets[place], texts[place], may_be_none=may_be_none),
             }
             for place in some
         ],

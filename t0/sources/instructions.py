@@ -38,7 +38,7 @@ TEST_INSTANCES = 100
 
 
 @dataclasses.dataclass(frozen=True)
-class Example:
+class Demonstration:
     """An example that stands in a task's instruction."""
 
     input: str
@@ -68,8 +68,8 @@ class Task:
     name: str
     category: str
     definition: str
-    positives: tuple[Example, ...]
-    negatives: tuple[Example, ...]
+    positives: tuple[Demonstration, ...]
+    negatives: tuple[Demonstration, ...]
     languages: frozenset[str]
     instances: tuple[Instance, ...] = dataclasses.field(repr=False)
 
@@ -152,8 +152,8 @@ def read_task(folder: Path, name: str) -> Task:
         name=name,
         category=categories[0],
         definition=definition,
-        positives=_examples(content, "Positive Examples", where),
-        negatives=_examples(content, "Negative Examples", where),
+        positives=_demonstrations(content, "Positive Examples", where),
+        negatives=_demonstrations(content, "Negative Examples", where),
         languages=frozenset(
             language for key in _LANGUAGES for language in content.get(key) or () if language
         ),
@@ -244,7 +244,9 @@ def _path(folder: Path, name: str) -> Path | None:
     return None
 
 
-def _examples(content: Mapping[str, Any], key: str, where: Path | None) -> tuple[Example, ...]:
+def _demonstrations(
+    content: Mapping[str, Any], key: str, where: Path | None
+) -> tuple[Demonstration, ...]:
     found = []
     for number, one in enumerate(content.get(key) or ()):
         if not isinstance(one, dict) or not all(
@@ -254,7 +256,7 @@ def _examples(content: Mapping[str, Any], key: str, where: Path | None) -> tuple
                 f"{where}: '{key}' {number} must have the texts 'input' and 'output', got "
                 f"{one!r:.80}."
             )
-        found.append(Example(one["input"], one["output"], one.get("explanation")))
+        found.append(Demonstration(one["input"], one["output"], one.get("explanation")))
     return tuple(found)
 
 

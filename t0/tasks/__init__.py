@@ -3,9 +3,13 @@
 Nothing here registers; `seqio_tasks`, the catalogue, does.
 """
 
-from t0.tasks.build import PromptedTask, task_definitions
-from t0.tasks.naming import SCORE_EVAL, task_name
-from t0.tasks.source import PromptedSource
+from t0.tasks.prompted_tasks import (
+    SCORE_EVAL,
+    PromptedSource,
+    PromptedTask,
+    task_definitions,
+    task_name,
+)
 from t0.tasks.vocabulary import default_vocabulary, set_vocabulary, vocabulary_path
 
 __all__ = [

@@ -1,31 +1,248 @@
-"""The SeqIO tasks of a folder of Super-NaturalInstructions, one for each encoding of instructions.
+"""The SeqIO tasks of a folder of Super-NaturalInstructions, one for each encoding of Tk-Instruct.
 
     for name, arguments in instruction_tasks(Path("natural-instructions")).items():
         seqio.TaskRegistry.add(name, **arguments)       # sni_def_pos_2, sni_def, ...
 
-A record is an instance: its input by `t0.tasks.instructions`, one of its outputs as the target, and
-what judges a prediction: `references`, `task`, `category`, `id` and `input`. Gin may bind
-`sni.instances_per_task` (100), `sni.languages` (("English",)) and `sni.seed` (0). The splits are
-Tk-Instruct's: other tasks in `test` than in `train`; `validation` only if there is a dev_tasks.txt.
+    switches = VARIANTS["sni_def_pos_2"][0]      # definition and two positive examples
+    input_parts(task, instance, switches).whole()
+    # Definition: In this task, you are given a country name ... capital city.
+    #
+    #  Positive Example 1 -
+    # Input: United States.
+    #  Output: Washington.
+    #
+    #  Positive Example 2 -
+    # ...
+    # Now complete the following example -
+    # Input: Afghanistan.
+    # Output:
+
+Every letter of an input is as Tk-Instruct's collator has it, a space before "Positive" and a blank
+behind "Output:" included. An example is kept if definition, the examples kept so far, itself and
+the instance fit into the input's tokens with EOS; the first that does not fit ends its kind
+(`join_what_fits`). What is too long even then is cut at its end when it is trimmed.
+
+A record is an instance: its input, one of its outputs as the target, and what judges a prediction:
+`references`, `task`, `category`, `id` and `input`. Gin may bind `sni.instances_per_task` (100),
+`sni.languages` (("English",)) and `sni.seed` (0). The splits are Tk-Instruct's: other tasks in
+`test` than in `train`; `validation` only if there is a dev_tasks.txt.
 """
 
 import dataclasses
 import functools
+import random
+import re
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from t0.compat import gin, seqio, tf
-from t0.sources.instructions import Chosen, choose, read_json, split_files
-from t0.tasks import instruction_metrics
-from t0.tasks.fitting import draw_target, join_what_fits
-from t0.tasks.instructions import VARIANTS, Switches, drawn, input_parts
-from t0.tasks.records import TEXT, TEXTS, Record, RecordSource, t5_features
+from t0.errors import UserError
+from t0.sources.instructions import (
+    Chosen,
+    Demonstration,
+    Instance,
+    Task,
+    choose,
+    read_json,
+    split_files,
+)
+from t0.tasks.metrics import Expected, instruction_metrics
+from t0.tasks.recipe_tasks import TEXT, TEXTS, Record, RecordSource, t5_features
+
+_NAME = re.compile(
+    r"sni(?P<name>_name)?(?P<definition>_def)?(_pos_(?P<positives>\d))?(_neg_(?P<negatives>\d))?"
+    r"(?P<explanations>_expl)?"
+)
+NO_INSTRUCTION = "sni_input"
+MIXED = "sni_tk_instruct"
+
+
+@dataclasses.dataclass(frozen=True)
+class Switches:
+    """What of a task's instruction stands before an instance.
+
+    Attributes:
+        name: the task's name.
+        definition: the definition.
+        positives: number of positive examples, as far as the task has them and they fit.
+        negatives: number of negative ones.
+        explanations: whether an example's explanation stands behind it.
+    """
+
+    name: bool = False
+    definition: bool = False
+    positives: int = 0
+    negatives: int = 0
+    explanations: bool = False
+
+
+def switches_of(task: str) -> Switches:
+    """Returns the switches that a task's name spells.
+
+        >>> switches_of("sni_def_pos_2_neg_2_expl").negatives
+        2
+
+    Raises:
+        UserError: it spells none.
+    """
+    found = _NAME.fullmatch(task)
+    if task == NO_INSTRUCTION:
+        return Switches()
+    if not found or task == "sni":
+        raise UserError(
+            f"'{task}' names no encoding of instructions. Wanted sni, then any of _name, _def, "
+            f"_pos_N, _neg_N and _expl in this order, or {NO_INSTRUCTION}."
+        )
+    return Switches(
+        name=bool(found["name"]),
+        definition=bool(found["definition"]),
+        positives=int(found["positives"] or 0),
+        negatives=int(found["negatives"] or 0),
+        explanations=bool(found["explanations"]),
+    )
+
+
+# The encodings of Tk-Instruct's experiments; the paper's models read the first. A task of several
+# draws one for each instance.
+VARIANTS: dict[str, tuple[Switches, ...]] = {
+    **{
+        name: (switches_of(name),)
+        for name in (
+            "sni_def_pos_2",
+            "sni_def",
+            "sni_def_pos_1",
+            "sni_def_pos_4",
+            "sni_def_pos_2_expl",
+            "sni_def_pos_2_neg_2",
+            "sni_def_pos_2_neg_2_expl",
+            "sni_pos_1",
+            "sni_pos_2",
+            "sni_pos_4",
+            "sni_name",
+            NO_INSTRUCTION,
+        )
+    },
+    MIXED: tuple(
+        switches_of(name)
+        for name in (
+            "sni_def",
+            "sni_pos_2",
+            "sni_def_pos_2",
+            "sni_def_pos_2_neg_2",
+            "sni_def_pos_2_expl",
+        )
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """An input in the pieces of which the examples may be left out.
+
+    Attributes:
+        name: the task's name, which Tk-Instruct does not count when it looks what fits.
+    """
+
+    name: str
+    definition: str
+    positives: tuple[str, ...]
+    negatives: tuple[str, ...]
+    instance: str
+
+    def whole(self) -> str:
+        """Returns the input with all of its examples."""
+        examples = "".join((*self.positives, *self.negatives))
+        return self.name + self.definition + examples + self.instance
+
+
+def drawn(variants: Sequence[Switches], instance: Instance, seed: int) -> Switches:
+    """Returns the switches for an instance: the only ones, or a draw by its id."""
+    if len(variants) == 1:
+        return variants[0]
+    return random.Random(f"{instance.id} {seed}").choice(variants)
+
+
+def input_parts(task: Task, instance: Instance, switches: Switches) -> Parts:
+    """Returns the pieces of an instance's input."""
+    told = switches.explanations
+    return Parts(
+        name=f"{task.name}. " if switches.name else "",
+        definition=_ended(f"Definition: {task.definition.strip()}") + "\n\n"
+        if switches.definition
+        else "",
+        positives=_spelled("Positive", task.positives[: switches.positives], told),
+        negatives=_spelled("Negative", task.negatives[: switches.negatives], told),
+        instance="Now complete the following example -\n"
+        + _ended(f"Input: {instance.input.strip()}")
+        + "\nOutput: ",
+    )
+
+
+def _spelled(kind: str, examples: Sequence[Demonstration], told: bool) -> tuple[str, ...]:
+    texts = []
+    for number, example in enumerate(examples, start=1):
+        lines = [
+            f" {kind} Example {number} -",
+            _ended(f"Input: {example.input.strip()}"),
+            _ended(f" Output: {example.output.strip()}"),
+        ]
+        if told and example.explanation is not None:
+            lines.append(_ended(f" Explanation: {example.explanation.strip()}"))
+        texts.append("\n".join(lines) + "\n\n")
+    return tuple(texts)
+
+
+def _ended(text: str) -> str:
+    return text if text[-1] in string.punctuation else text + "."
+
+
+# Tk-Instruct's and nanoT5's, for whoever reads without saying how long inputs may be.
+LONGEST_INPUTS = 1024
+
+
+def join_what_fits(
+    dataset: tf.data.Dataset,
+    sequence_length: Mapping[str, int] | None,
+    output_features: Mapping[str, seqio.Feature],
+) -> tf.data.Dataset:
+    """Makes `inputs` of the pieces, with the examples that fit into `sequence_length["inputs"]`."""
+    feature = output_features["inputs"]
+    most = (sequence_length or {}).get("inputs") or LONGEST_INPUTS
+
+    def kept(before: tf.Tensor, examples: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
+        text, going = tf.constant(""), tf.constant(True)
+        for example in tf.unstack(examples):  # places that a task leaves empty add nothing
+            longer = tf.strings.join([text, example])
+            tokens = tf.size(feature.vocabulary.encode_tf(tf.strings.join([before, longer, after])))
+            going = tf.logical_and(going, tokens + int(feature.add_eos) <= most)
+            text = tf.where(going, longer, text)
+        return text
+
+    def join(record: Mapping[str, Any]) -> dict[str, Any]:
+        rest = dict(record)
+        names = ("name", "definition", "positives", "negatives", "instance")
+        name, definition, positives, negatives, instance = (rest.pop(part) for part in names)
+        first = kept(definition, positives, instance)
+        second = kept(tf.strings.join([definition, first]), negatives, instance)
+        return {"inputs": tf.strings.join([name, definition, first, second, instance]), **rest}
+
+    return dataset.map(join, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+@seqio.map_over_dataset(num_seeds=1)
+def draw_target(record: Mapping[str, Any], seed: tf.Tensor) -> dict[str, Any]:
+    """Makes one of `outputs` the `targets`, drawn by the dataset's seed and the record's place."""
+    rest = dict(record)
+    outputs = rest.pop("outputs")
+    index = tf.random.stateless_uniform([], seed, minval=0, maxval=tf.size(outputs), dtype=tf.int32)
+    return {**rest, "targets": outputs[index]}
 
 
 @gin.configurable("sni", module="t0")
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class InstructionSettings:
     """What is taken of a folder.
 
     Attributes:
@@ -70,7 +287,7 @@ class InstructionSource(RecordSource):
 
     def chosen(self, split: str) -> Chosen:
         """Returns the instances of a split; the first call reads the folder's tasks."""
-        settings = Settings()
+        settings = InstructionSettings()
         return choose(
             self.folder,
             split,
@@ -101,7 +318,7 @@ class InstructionSource(RecordSource):
         }
 
     def _records(self, split: str) -> Iterator[Record]:
-        seed = Settings().seed
+        seed = InstructionSettings().seed
         for task, instance in self.chosen(split).instances:
             parts = input_parts(task, instance, drawn(self._variants, instance, seed))
             yield {
@@ -134,6 +351,20 @@ class InstructionSource(RecordSource):
         ]
 
 
+def postprocess(
+    output: str, example: Mapping[str, Any] | None = None, is_target: bool = False
+) -> str | Expected:
+    """Returns a prediction as stripped text, a target with its references and groups."""
+    if not is_target:
+        return output.strip()
+    text = tf.compat.as_text
+    return Expected(
+        references=tuple(text(reference) for reference in example["references"]),
+        task=text(example["task"]),
+        category=text(example["category"]),
+    )
+
+
 # Some kilobytes of each task, out of a file of megabytes; predictions come by tasks in turns.
 @functools.lru_cache(maxsize=2048)
 def _facts(folder: Path, task: str) -> dict[str, Any]:
@@ -157,8 +388,8 @@ def instruction_task(folder: Path, variants: Sequence[Switches]) -> dict[str, An
             seqio.preprocessors.append_eos_after_trim,
         ],
         "output_features": t5_features(),
-        "postprocess_fn": instruction_metrics.postprocess,
-        "metric_fns": [instruction_metrics.metrics],
+        "postprocess_fn": postprocess,
+        "metric_fns": [instruction_metrics],
     }
 
 

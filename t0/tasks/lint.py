@@ -15,7 +15,7 @@ from typing import Any
 from t0.errors import UserError
 from t0.prompts import NO_LABEL, Example
 from t0.sources import SplitRows, hidden_label
-from t0.tasks.source import PromptedSource
+from t0.tasks.prompted_tasks import PromptedSource
 
 # T0's sequence lengths, in tokens with EOS.
 LONGEST_INPUTS, LONGEST_TARGETS = 1024, 256

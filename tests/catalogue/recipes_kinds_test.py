@@ -19,7 +19,7 @@ def recipes():
 def test_folders_become_tasks(tmp_path, imported):
     import seqio
 
-    from t0.tasks.instructions import VARIANTS
+    from t0.tasks.instruction_tasks import VARIANTS
 
     tiny_recipes.lay_out(tmp_path)
     with imported(tmp_path):

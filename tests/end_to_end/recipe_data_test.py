@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
-from t0.tasks import answer_metrics, instruction_metrics
+from t0.tasks.metrics import Expected, instruction_metrics, squad_metrics
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sources"))
 import tiny_recipes  # noqa: E402
@@ -20,7 +20,7 @@ import seqio
 import t0.recipes  # registers the recipes
 from t5.data import preprocessors
 from t5.evaluation import metrics
-from t0.tasks.records import t5_features, tokenised
+from t0.tasks.recipe_tasks import t5_features, tokenised
 
 seqio.TaskRegistry.add(
     "my_task",
@@ -117,13 +117,11 @@ def test_predictions_of_instructions_give_their_metrics(evaluated):
     found = lines(folder / entry["predictions"])
     assert [line["Instance"]["id"] for line in found[:3]] == ["task3-0", "task4-0", "task3-1"]
     targets = [
-        instruction_metrics.Expected(
-            tuple(line["Instance"]["output"]), line["Task"], line["Categories"][0]
-        )
+        Expected(tuple(line["Instance"]["output"]), line["Task"], line["Categories"][0])
         for line in found
     ]
     predictions = [line["prediction"] for line in found]
-    assert instruction_metrics.metrics(targets, predictions) == entry["metrics"]
+    assert instruction_metrics(targets, predictions) == entry["metrics"]
     assert {"Definition", "Positive Examples", "Instance License"} < found[0].keys()
     assert "Instances" not in found[0]
 
@@ -137,7 +135,7 @@ def test_predictions_of_questions_give_their_metrics(evaluated):
     answers = {"q1": ["Oslo", "in Oslo"], "q2": []}
     assert content["predictions"].keys() == answers.keys()
     predictions = list(content["predictions"].values())
-    assert answer_metrics.metrics(list(answers.values()), predictions) == entry["metrics"]
+    assert squad_metrics(list(answers.values()), predictions) == entry["metrics"]
     first = content["examples"][0]
     assert first["question"] == "Where does it rain?"
     assert first["context"] == "In Oslo it rains."

@@ -4,7 +4,7 @@ import pytest
 
 from t0.errors import UserError
 from t0.feeding import checks
-from t0.tasks.records import TEXT, TEXTS, RecordSource
+from t0.tasks.recipe_tasks import TEXT, TEXTS, RecordSource
 
 import seqio  # isort: skip (after t0.feeding, which mends what seqio imports)
 

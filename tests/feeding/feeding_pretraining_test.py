@@ -19,7 +19,7 @@ from t0.feeding.mixing import MixedStream
 from t0.feeding.pretraining import PretrainingSource, pretraining_source
 from t0.feeding.training_data import training_data
 from t0.sources.texts import FolderTexts
-from t0.tasks.text import pretraining_definitions
+from t0.tasks.recipe_tasks import pretraining_definitions
 
 LENGTHS = {"inputs": 64, "targets": 20}
 TOP = 135  # 36 pieces and 100 sentinels

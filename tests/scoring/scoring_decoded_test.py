@@ -7,8 +7,7 @@ import seqio
 
 from t0.scoring.decoded import READABLE, write_predictions
 from t0.sources.folders import Found
-from t0.tasks.question_answering import question_task
-from t0.tasks.records import TEXT, RecordSource, t5_features, tokenised
+from t0.tasks.recipe_tasks import TEXT, RecordSource, question_task, t5_features, tokenised
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from t0.scoring.reading import (
     Truncation,
 )
 from t0.scoring.results import CheckpointResults
-from t0.tasks.build import PromptedTask, task_definitions
+from t0.tasks.prompted_tasks import PromptedTask, task_definitions
 
 rank = t5_metrics.rank_classification
 

@@ -4,7 +4,7 @@ import pytest
 from tiny_recipes import instances, lay_out_sni, sni_task, write_sni
 
 from t0.errors import UserError
-from t0.sources.instructions import TEST_INSTANCES, Example, choose, read_task, split_files
+from t0.sources.instructions import TEST_INSTANCES, Demonstration, choose, read_task, split_files
 
 ENGLISH = {"languages": ("English",), "seed": 0}
 
@@ -23,7 +23,7 @@ def test_a_task_is_read_as_published(tmp_path):
     task = read_task(one_task(tmp_path), "task1_x")
     assert (task.name, task.category) == ("task1_x", "Misc.")
     assert task.definition == " Say which weather it is"
-    assert task.positives[0] == Example("wet", "rain", "Rain is wet.")
+    assert task.positives[0] == Demonstration("wet", "rain", "Rain is wet.")
     assert [len(task.positives), len(task.negatives), len(task.instances)] == [3, 2, 4]
     assert task.instances[1].outputs == ("rain", "shower 1")
     assert task.instances[1].id == "made-up-1"

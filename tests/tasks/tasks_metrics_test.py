@@ -1,12 +1,29 @@
-"""Which metrics a plain task gets, and that every one of T0's can read what its prompts give."""
+"""Metrics: T5's for prompts, SQuAD's official ones, and `rouge-score`'s own values over groups."""
 
+import gzip
+import json
+
+import numpy as np
 import pytest
+from rouge_score import rouge_scorer
 from t5.evaluation import metrics as t5
+from t5.evaluation import metrics as t5_metrics
 
 from t0.errors import UserError
 from t0.prompts import Template
 from t0.tasks import PromptedTask, task_definitions
-from t0.tasks.metrics import METRICS, plain_metrics, reads_text
+from t0.tasks.instruction_tasks import postprocess
+from t0.tasks.metrics import (
+    METRICS,
+    Expected,
+    instruction_metrics,
+    normalised_answer,
+    normalised_output,
+    plain_metrics,
+    reads_text,
+    squad_metrics,
+    squad_scores,
+)
 
 
 def template(metrics=(), choices=None, name="x"):
@@ -130,3 +147,108 @@ def test_unknown_metric(name):
     text = str(raised.value)
     for part in ("some.yaml:3", "'my prompt'", f"'{name}'", "Accuracy", "Squad"):
         assert part in text
+
+
+ANSWERS = [["Denver Broncos", "the Broncos"], ["24–10"], ["a cat", "cats"], ["The"]]
+ANSWERS_GIVEN = ["denver broncos!", "24-10", "An  old cat", ""]
+
+
+def test_squad_without_unanswerable_questions():
+    found = squad_metrics(ANSWERS, ANSWERS_GIVEN)
+    # The dash of the second answer is no ASCII punctuation; "An" is an article; the fourth answer
+    # is nothing but an article: SQuAD 1.1 has a match there, and an F1 of 0.
+    assert found == {"em": pytest.approx(50), "f1": pytest.approx(100 * (1 + 0 + 2 / 3 + 0) / 4)}
+    assert found == pytest.approx(t5_metrics.squad(ANSWERS, ANSWERS_GIVEN))
+
+
+def test_squad_with_unanswerable_questions():
+    found = squad_metrics([*ANSWERS, [], []], [*ANSWERS_GIVEN, "", "Oslo"])
+    # By SQuAD 2.0 an answer that is nothing but an article counts as none, and none was given.
+    f1 = 1 + 0 + 2 / 3 + 1
+    assert found == {
+        "em": pytest.approx(50),
+        "f1": pytest.approx(100 * (f1 + 1) / 6),
+        "em_answerable": pytest.approx(50),
+        "f1_answerable": pytest.approx(100 * f1 / 4),
+        "em_unanswerable": pytest.approx(50),
+        "f1_unanswerable": pytest.approx(50),
+    }
+
+
+def test_squad_scores_of_one():
+    assert squad_scores(["Oslo"], "oslo", may_be_none=False) == {"em": 1.0, "f1": 1.0}
+    assert squad_scores(["Oslo"], "", may_be_none=True) == {"em": 0.0, "f1": 0.0}
+    assert squad_scores([], "", may_be_none=True) == {"em": 1.0, "f1": 1.0}
+    assert normalised_answer("The  Broncos' a-quarterback, an") == "broncos aquarterback"
+
+
+def test_a_whole_fine_tuned_model_s_predictions(shared_data):
+    folder = shared_data / "data_recipes" / "qa" / "squad"
+    if not folder.is_dir():
+        pytest.skip("needs predictions over SQuAD, not part of this project")
+    official = json.loads((folder / "eval_metrics.json").read_text())
+    with gzip.open(folder / "eval_predictions.jsonl.gz", "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    assert len(rows) == official["total"] == 10_570
+    answers = [row["answers"]["text"] for row in rows]
+    found = squad_metrics(answers, [row["prediction_text"] for row in rows])
+    assert found == {"em": official["eval_exact_match"], "f1": official["eval_f1"]}
+
+
+TARGETS = [
+    Expected(("the cats were sitting on the mat",), "task1", "Data to Text"),
+    Expected(("Oslo", "the city of Oslo, Norway"), "task1", "Data to Text"),
+    Expected(("1", "one"), "task2", "Textual Entailment"),
+    Expected(("rain",), "task3", "Data to Text"),
+]
+PREDICTIONS = ["A cat sits on a mat!", "city of oslo", " ONE. ", ""]
+
+
+def test_values_are_those_of_rouge_score():
+    scorer = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
+    best = [
+        max(scorer.score(reference, prediction)["rougeL"].fmeasure for reference in t.references)
+        for t, prediction in zip(TARGETS, PREDICTIONS, strict=True)
+    ]
+    assert 0 < best[0] < 1
+    assert 0 < best[1] < 1
+    found = instruction_metrics(TARGETS, PREDICTIONS)
+    assert found["rougeL"] == pytest.approx(100 * np.mean(best), abs=1e-12)
+    assert found["rougeL_for_data_to_text"] == pytest.approx(100 * np.mean([*best[:2], best[3]]))
+    assert found["rougeL_for_task1"] == pytest.approx(100 * np.mean(best[:2]))
+    assert found["rougeL_for_task3"] == 0
+
+
+def test_values_by_hand():
+    # Common in order, stemmed: cat (cats), on, mat, of 7 words wanted and 6 given; "sits" and
+    # "sitting" have the stem "sit".
+    found = instruction_metrics(TARGETS[:1], PREDICTIONS[:1])
+    assert found["rougeL"] == pytest.approx(100 * 2 * (4 / 7) * (4 / 6) / (4 / 7 + 4 / 6))
+
+
+def test_exact_match_knows_no_case_punctuation_or_spaces_but_articles():
+    assert normalised_output("  The  Cat-fish, \n swam. ") == "the catfish swam"
+    targets = [Expected((reference,), "t", "C") for reference in ("the cat", "the cat", "A; b")]
+    found = instruction_metrics(targets, ["The cat!", "cat", "a  b"])
+    assert found["exact_match"] == pytest.approx(200 / 3)
+
+
+def test_groups_and_their_order():
+    names = [
+        name for name in instruction_metrics(TARGETS, PREDICTIONS) if name.startswith("exact_match")
+    ]
+    assert names == [
+        "exact_match",
+        "exact_match_for_data_to_text",
+        "exact_match_for_textual_entailment",
+        "exact_match_for_task1",
+        "exact_match_for_task2",
+        "exact_match_for_task3",
+    ]
+
+
+def test_postprocess():
+    example = {"references": np.array([b"a", "ü".encode()]), "task": b"task1", "category": b"Misc."}
+    assert postprocess(" a\n", example=example) == "a"
+    target = postprocess("a", example=example, is_target=True)
+    assert target == Expected(("a", "ü"), "task1", "Misc.")

@@ -1,0 +1,362 @@
+r"""The SeqIO tasks of the recipes: documents, question answering and translation.
+
+    for name, arguments in pretraining_definitions("text", FolderTexts(Path("D/text"))).items():
+        seqio.TaskRegistry.add(name, **arguments)    # text_span_corruption, text_prefix_lm, text_lm
+
+    arguments = question_task(question_splits(Path("qa/squad")))
+    seqio.TaskRegistry.add("qa_squad", **arguments)
+    # {"inputs": "Which team won?\nThe Broncos defeated ...", "targets": "Denver Broncos",
+    #  "answers": ["Denver Broncos", ...], "id": ..., "question": ..., "context": ...}
+
+    arguments = translation_task(folder_splits(Path("mt")), "en", "de")
+    seqio.TaskRegistry.add("mt_en_de", **arguments)
+    # {"inputs": "translate English to German: Good morning.", "targets": "Guten Morgen."}
+
+Documents: the steps are those of t5's `c4_v220_span_corruption`, `c4_v220_prefix_lm` and
+`c4_v220_full_lm`. Documents are tokenised before the caching point, and what is random about an
+objective comes after it, anew in each epoch. Training feeds them by a path of its own
+(`t0.feeding.pretraining`), which gives the same tokens.
+
+Questions: question and context are separated by a line break, which T5's vocabulary reads as a
+space; gin's `qa.separator = ' \\n '` has what UnifiedQA's checkpoints were trained on, a backslash
+and an n. Without a context the question is alone (closed book). The first answer is trained on, the
+empty text where there is none.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import babel
+import numpy as np
+
+from t0.compat import gin, seqio, t5_preprocessors, tf
+from t0.errors import UserError, remembered
+from t0.sources.folders import Found
+from t0.sources.questions import count_questions, read_questions
+from t0.sources.texts import Texts
+from t0.sources.translations import count_pairs, read_pairs
+from t0.tasks.metrics import Bleu, squad_metrics
+from t0.tasks.vocabulary import default_vocabulary
+
+TEXT = tf.TensorSpec((), tf.string)
+TEXTS = tf.TensorSpec((None,), tf.string)
+
+Record = Mapping[str, Any]
+
+
+def _nothing(split: str) -> Sequence[str]:
+    del split
+    return ()
+
+
+class RecordSource(seqio.DataSource):
+    """Records in an order of their own; a split is one shard.
+
+    Args:
+      read: split -> its records, anew at each call.
+      count: split -> how many there are.
+      splits: their names.
+      signature: the fields of a record, `TEXT` or `TEXTS`.
+      notes: split -> what a user should be told of it before a run.
+    """
+
+    def __init__(
+        self,
+        *,
+        read: Callable[[str], Iterable[Record]],
+        count: Callable[[str], int],
+        splits: Sequence[str],
+        signature: Mapping[str, tf.TensorSpec],
+        notes: Callable[[str], Sequence[str]] = _nothing,
+    ) -> None:
+        self._read = read
+        self._count = count
+        self._signature = dict(signature)
+        self.notes = notes
+        super().__init__(splits=tuple(splits))
+
+    @property
+    def supports_arbitrary_sharding(self) -> bool:
+        """False: the records of a split come from one generator."""
+        return False
+
+    def list_shards(self, split: str) -> Sequence[str]:
+        """Returns the split's name: one shard."""
+        return [split]
+
+    def num_input_examples(self, split: str) -> int:
+        """Returns the number of records of a split; this may read its files."""
+        return self._count(split)
+
+    def records(self, split: str) -> Iterator[Record]:
+        """Yields the records of a split.
+
+        Raises:
+          UserError: if there is no such split, or its data is not sound.
+        """
+        if split not in self.splits:
+            raise UserError(f"there is no split '{split}', there are: {', '.join(self.splits)}")
+        yield from self._read(split)
+
+    def get_dataset(
+        self,
+        split: str = "train",
+        shuffle: bool = True,
+        seed: int | None = None,
+        shard_info: seqio.ShardInfo | None = None,
+        **unused: Any,
+    ) -> tf.data.Dataset:
+        """Returns the records of a split as a dataset, in their order.
+
+        `shuffle` and `seed` are for sources that shuffle files; SeqIO shuffles what it reads.
+        """
+        del shuffle, seed, unused
+        if shard_info and shard_info.num_shards > 1:
+            raise UserError(f"a split is one shard here, {shard_info.num_shards} were asked for")
+
+        def generate() -> Iterator[Record]:
+            with remembered():
+                yield from self.records(split)
+
+        return tf.data.Dataset.from_generator(generate, output_signature=self._signature)
+
+
+def t5_features() -> dict[str, seqio.Feature]:
+    """Returns inputs and targets in T5's vocabulary, both with EOS, as T5's own tasks have them."""
+    feature = seqio.Feature(default_vocabulary(), add_eos=True, dtype=tf.int32)
+    return {"inputs": feature, "targets": feature}
+
+
+def tokenised() -> list[Any]:
+    """Returns the preprocessors of records that have inputs and targets; they may be cached."""
+    return [
+        seqio.preprocessors.tokenize,
+        seqio.preprocessors.append_eos,
+        seqio.CacheDatasetPlaceholder(required=False),
+    ]
+
+
+class TextSource(seqio.DataSource):
+    """Documents as a SeqIO data source: records `{"text": str}`, in order.
+
+    Args:
+      texts: where they are.
+    """
+
+    def __init__(self, texts: Texts) -> None:
+        self.texts = texts
+        super().__init__(splits=texts.splits)
+
+    @property
+    def supports_arbitrary_sharding(self) -> bool:
+        """False: `list_shards` has the shards."""
+        return False
+
+    def list_shards(self, split: str) -> Sequence[str]:
+        """Returns a name for each shard."""
+        return [str(shard) for shard in self.texts.shards(split)]
+
+    def get_dataset(
+        self,
+        split: str = "train",
+        shuffle: bool = True,
+        seed: int | None = None,
+        shard_info: seqio.ShardInfo | None = None,
+        **unused: Any,
+    ) -> tf.data.Dataset:
+        """Returns the documents of a split, or of every n-th of its shards.
+
+        Args:
+          split: which.
+          shuffle: whether the shards come in an order of their own.
+          seed: of that order.
+          shard_info: reads the shards `index`, `index + num_shards`, ...
+        """
+        del unused
+        with remembered():
+            shards = list(self.texts.shards(split))
+        if shard_info:
+            if len(shards) < shard_info.num_shards:
+                raise UserError(
+                    f"the split {split} has {len(shards)} shards, {shard_info.num_shards} were "
+                    "asked for"
+                )
+            shards = shards[shard_info.index :: shard_info.num_shards]
+        if shuffle:
+            order = np.random.default_rng(None if seed is None else int(seed) % 2**63)
+            shards = [shards[number] for number in order.permutation(len(shards))]
+
+        def generate() -> Iterator[dict[str, str]]:
+            with remembered():
+                for shard in shards:
+                    for text in self.texts.documents(shard):
+                        yield {"text": text}
+
+        return tf.data.Dataset.from_generator(
+            generate, output_signature={"text": tf.TensorSpec((), tf.string)}
+        )
+
+
+# What follows a task's prefix -> T5's steps after the caching point, and whether inputs are made.
+OBJECTIVES: dict[str, tuple[tuple[Callable[..., Any], ...], bool]] = {
+    "span_corruption": (
+        (t5_preprocessors.span_corruption, seqio.preprocessors.append_eos_after_trim),
+        True,
+    ),
+    "prefix_lm": (
+        (t5_preprocessors.prefix_lm, seqio.preprocessors.append_eos_after_trim),
+        True,
+    ),
+    "lm": ((t5_preprocessors.full_lm,), False),
+}
+
+
+def pretraining_definitions(prefix: str, texts: Texts) -> dict[str, dict[str, Any]]:
+    """Returns name -> keyword arguments of `seqio.TaskRegistry.add` for the tasks over `texts`.
+
+    Args:
+      prefix: what the names begin with.
+      texts: the documents.
+    """
+    source = TextSource(texts)
+    feature = seqio.Feature(default_vocabulary(), add_eos=True, dtype=tf.int32)
+    definitions = {}
+    for objective, (steps, with_inputs) in OBJECTIVES.items():
+        names = ("inputs", "targets") if with_inputs else ("targets",)
+        definitions[f"{prefix}_{objective}"] = {
+            "source": source,
+            "preprocessors": [
+                functools.partial(
+                    t5_preprocessors.rekey, key_map={"inputs": None, "targets": "text"}
+                ),
+                seqio.preprocessors.tokenize,
+                seqio.CacheDatasetPlaceholder(),
+                *steps,
+            ],
+            "output_features": dict.fromkeys(names, feature),
+            "metric_fns": [],
+        }
+    return definitions
+
+
+_QUESTION_FIELDS = {
+    **dict.fromkeys(("id", "question", "context", "inputs", "targets"), TEXT),
+    "answers": TEXTS,
+}
+
+
+@gin.configurable("qa", module="t0")
+def separator(separator: str = "\n") -> str:
+    r"""Returns what stands between question and context (gin: `qa.separator = '\n'`)."""
+    return separator
+
+
+def _question_records(splits: Mapping[str, Found], split: str) -> Iterator[Record]:
+    between = separator()
+    for question in read_questions(splits[split]):
+        behind = between + question.context if question.context else ""
+        yield {
+            "id": question.id,
+            "question": question.question,
+            "context": question.context,
+            "answers": question.answers,
+            "inputs": question.question + behind,
+            "targets": question.answers[0] if question.answers else "",
+        }
+
+
+def postprocess_answer(
+    output: str, example: Mapping[str, Any] | None = None, is_target: bool = False
+) -> str | list[str]:
+    """Returns a prediction as stripped text, a target as the list of accepted answers."""
+    if not is_target:
+        return output.strip()
+    return [tf.compat.as_text(answer) for answer in example["answers"]]
+
+
+class QuestionSource(RecordSource):
+    """The questions of a dataset's files."""
+
+    def __init__(self, splits: Mapping[str, Found]) -> None:
+        super().__init__(
+            read=functools.partial(_question_records, splits),
+            count=functools.cache(lambda split: count_questions(splits[split])),
+            splits=tuple(splits),
+            signature=_QUESTION_FIELDS,
+        )
+
+
+def question_task(splits: Mapping[str, Found]) -> dict[str, Any]:
+    """Returns the arguments of `seqio.TaskRegistry.add` for a dataset's splits."""
+    return {
+        "source": QuestionSource(splits),
+        "preprocessors": tokenised(),
+        "output_features": t5_features(),
+        "postprocess_fn": postprocess_answer,
+        "metric_fns": [squad_metrics],
+    }
+
+
+def language_name(code: str) -> str:
+    """Returns a language's English name, as T5's prefixes have it.
+
+    >>> language_name("pt-BR")
+    'Portuguese'
+
+    Raises:
+      UserError: if the code is none.
+    """
+    try:
+        name = babel.Locale.parse(re.split("[-_]", code)[0]).english_name
+    except (ValueError, babel.UnknownLocaleError) as error:
+        raise UserError(
+            f"'{code}' is no language code: name the sides of a translation by ISO 639, such as en"
+            " and de."
+        ) from error
+    return name
+
+
+def translation_prefix(source: str, target: str) -> str:
+    """Returns what stands before a sentence.
+
+    >>> translation_prefix("en", "de")
+    'translate English to German: '
+    """
+    return f"translate {language_name(source)} to {language_name(target)}: "
+
+
+def _pair_records(
+    splits: Mapping[str, Found], source: str, target: str, split: str
+) -> Iterator[Record]:
+    before = translation_prefix(source, target)
+    for sentence, translation in read_pairs(splits[split], source, target):
+        yield {"inputs": before + sentence, "targets": translation}
+
+
+class PairSource(RecordSource):
+    """The sentences of a dataset's files, from one language to another."""
+
+    def __init__(self, splits: Mapping[str, Found], source: str, target: str) -> None:
+        super().__init__(
+            read=functools.partial(_pair_records, splits, source, target),
+            count=functools.cache(lambda split: count_pairs(splits[split])),
+            splits=tuple(splits),
+            signature={"inputs": TEXT, "targets": TEXT},
+        )
+
+
+def translation_task(splits: Mapping[str, Found], source: str, target: str) -> dict[str, Any]:
+    """Returns the arguments of `seqio.TaskRegistry.add` for one direction of a dataset.
+
+    Raises:
+      UserError: if a language's code is none.
+    """
+    translation_prefix(source, target)
+    return {
+        "source": PairSource(splits, source, target),
+        "preprocessors": tokenised(),
+        "output_features": t5_features(),
+        "metric_fns": [Bleu()],
+    }

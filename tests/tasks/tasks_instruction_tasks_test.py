@@ -1,0 +1,180 @@
+"""Instructions: their spelling, which examples stay for how many tokens, which output is drawn."""
+
+import dataclasses
+
+import pytest
+import seqio
+import tensorflow as tf
+
+from t0.errors import UserError
+from t0.sources.instructions import Demonstration, Instance, Task
+from t0.tasks import default_vocabulary
+from t0.tasks.instruction_tasks import (
+    LONGEST_INPUTS,
+    MIXED,
+    VARIANTS,
+    Switches,
+    draw_target,
+    drawn,
+    input_parts,
+    join_what_fits,
+    switches_of,
+)
+
+TASK = Task(
+    name="task9_weather",
+    category="Misc.",
+    definition=" Say which weather it is\n",
+    positives=(
+        Demonstration(" wet", "rain ", "Rain is wet."),
+        Demonstration("cold?", "snow", "Snow is cold"),
+        Demonstration("hot", "sun", None),
+    ),
+    negatives=(Demonstration("loud", "fog!", "Fog is still"),),
+    languages=frozenset({"English"}),
+    instances=(),
+)
+INSTANCE = Instance("i1", "It pours ", ("rain",))
+
+DEFINITION = "Definition: Say which weather it is.\n\n"
+NOW = "Now complete the following example -\nInput: It pours.\nOutput: "
+ONE = " Positive Example 1 -\nInput: wet.\n Output: rain.\n"
+TWO = " Positive Example 2 -\nInput: cold?\n Output: snow.\n"
+THREE = " Positive Example 3 -\nInput: hot.\n Output: sun.\n"
+NOT = " Negative Example 1 -\nInput: loud.\n Output: fog!\n"
+WHY_ONE, WHY_TWO = " Explanation: Rain is wet.\n", " Explanation: Snow is cold.\n"
+WHY_NOT = " Explanation: Fog is still.\n"
+
+INPUTS = {
+    "sni_input": NOW,
+    "sni_name": f"task9_weather. {NOW}",
+    "sni_def": DEFINITION + NOW,
+    "sni_pos_2": f"{ONE}\n{TWO}\n{NOW}",
+    "sni_def_pos_1": f"{DEFINITION}{ONE}\n{NOW}",
+    "sni_def_pos_2": f"{DEFINITION}{ONE}\n{TWO}\n{NOW}",
+    # The task has three positive examples, one negative, and one explanation too few.
+    "sni_def_pos_4": f"{DEFINITION}{ONE}\n{TWO}\n{THREE}\n{NOW}",
+    "sni_def_pos_2_neg_2": f"{DEFINITION}{ONE}\n{TWO}\n{NOT}\n{NOW}",
+    "sni_def_pos_2_neg_2_expl": (
+        f"{DEFINITION}{ONE}{WHY_ONE}\n{TWO}{WHY_TWO}\n{NOT}{WHY_NOT}\n{NOW}"
+    ),
+    "sni_def_pos_3_expl": f"{DEFINITION}{ONE}{WHY_ONE}\n{TWO}{WHY_TWO}\n{THREE}\n{NOW}",
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs(name):
+    assert input_parts(TASK, INSTANCE, switches_of(name)).whole() == INPUTS[name]
+
+
+def test_a_full_stop_is_added_only_behind_what_has_no_punctuation():
+    for text, wanted in (("a", "a."), ("a:", "a:"), ("a…", "a…."), ("", ".")):
+        instance = dataclasses.replace(INSTANCE, input=text)
+        parts = input_parts(TASK, instance, Switches())
+        assert parts.instance.splitlines()[1] == f"Input: {wanted}"
+
+
+def test_names_spell_switches():
+    assert switches_of("sni_name_def_pos_1_neg_3_expl") == Switches(True, True, 1, 3, True)
+    assert switches_of("sni_input") == Switches()
+    for name in ("sni", "sni_pos", "sni_expl_def", "sni_def_pos_10", "def_pos_2", MIXED):
+        with pytest.raises(UserError, match=f"'{name}' names no encoding"):
+            switches_of(name)
+
+
+def test_variants_are_those_of_tk_instruct():
+    assert next(iter(VARIANTS)) == "sni_def_pos_2"
+    assert VARIANTS["sni_def_pos_2"] == (Switches(definition=True, positives=2),)
+    assert all(VARIANTS[name] == (switches_of(name),) for name in VARIANTS if name != MIXED)
+    assert [
+        (s.name, s.definition, s.positives, s.negatives, s.explanations) for s in VARIANTS[MIXED]
+    ] == [
+        (False, True, 0, 0, False),
+        (False, False, 2, 0, False),
+        (False, True, 2, 0, False),
+        (False, True, 2, 2, False),
+        (False, True, 2, 0, True),
+    ]
+
+
+def test_a_mixed_encoding_is_drawn_by_instance_and_seed():
+    instances = [Instance(f"i{n}", "", ("",)) for n in range(60)]
+
+    def draws(seed):
+        return [drawn(VARIANTS[MIXED], instance, seed) for instance in instances]
+
+    assert set(draws(0)) == set(VARIANTS[MIXED])
+    assert draws(0) == draws(0) != draws(1)
+
+
+PIECES = {
+    "name": "the name. ",
+    "definition": "rain is sad.\n\n",
+    "positives": [" sun is glad.\n\n", " rain rain is sad sad sad.\n\n", " no.\n\n"],
+    "negatives": [" wind.\n\n", " day day day day.\n\n"],
+    "instance": "is it good? ",
+}
+
+
+def tokens(text):
+    return len(default_vocabulary().encode(text)) + 1
+
+
+def wanted(most):
+    """The rule of Tk-Instruct's collator: (positive examples kept, negative ones)."""
+    kept = {"positives": [], "negatives": []}
+    for kind in kept:
+        for example in PIECES[kind]:
+            before = PIECES["definition"] + " ".join(kept["positives"] + kept["negatives"])
+            if tokens(before + example + PIECES["instance"]) > most:
+                break
+            kept[kind].append(example)
+    examples = "".join(kept["positives"] + kept["negatives"])
+    return PIECES["name"] + PIECES["definition"] + examples + PIECES["instance"]
+
+
+def joined(most, pieces=PIECES):
+    feature = seqio.Feature(default_vocabulary(), add_eos=True)
+    dataset = tf.data.Dataset.from_tensors({**pieces, "id": "7"})
+    lengths = {"inputs": most} if most else None
+    (record,) = join_what_fits(dataset, lengths, {"inputs": feature}).as_numpy_iterator()
+    assert record.pop("id") == b"7"
+    assert list(record) == ["inputs"]
+    return record["inputs"].decode()
+
+
+def test_examples_stay_as_far_as_they_fit(vocabulary):
+    least, whole = tokens(PIECES["definition"] + PIECES["instance"]), tokens(wanted(10**6))
+    lengths = range(least - 3, whole + 2, 2)
+    found = {most: joined(most) for most in lengths}
+    assert found == {most: wanted(most) for most in lengths}
+    # Short ones stay behind a long one that did not fit, but none of its kind.
+    assert len(set(found.values())) > 3
+
+
+def test_none_is_left_out_without_need(vocabulary):
+    assert joined(None) == wanted(LONGEST_INPUTS) == joined(10**6)
+
+
+def test_empty_places_add_nothing(vocabulary):
+    pieces = {**PIECES, "positives": [PIECES["positives"][0], "", ""], "negatives": ["", ""]}
+    alone = {**PIECES, "positives": PIECES["positives"][:1], "negatives": tf.zeros([0], tf.string)}
+    for most in (10, 20, 30, 1000):
+        assert joined(most, pieces) == joined(most, alone)
+
+
+@pytest.mark.parametrize("several", [1, 3])
+def test_an_output_is_drawn_by_seed(several):
+    outputs = [f"out {n}" for n in range(several)]
+    dataset = tf.data.Dataset.range(40).map(lambda n: {"n": n, "outputs": outputs})
+
+    def drawn(seed):
+        with seqio.utils.map_seed_manager(seed):
+            records = list(draw_target(dataset).as_numpy_iterator())
+        assert [record["n"] for record in records] == list(range(40))
+        assert all(set(record) == {"n", "targets"} for record in records)
+        return [record["targets"].decode() for record in records]
+
+    assert set(drawn(1)) == set(outputs)
+    assert drawn(1) == drawn(1)
+    assert (drawn(1) == drawn(2)) is (several == 1)
