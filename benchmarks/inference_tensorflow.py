@@ -26,7 +26,7 @@ from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 from t0.inference import decoding  # noqa: E402
 from t0.inference.choice import EOS, Method  # noqa: E402
 from t0.inference.model import Generator  # noqa: E402
-from t0.mesh import gather  # noqa: E402
+from t0.mesh import gather_embedding  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
 from t0.training import config  # noqa: E402
 
@@ -93,7 +93,7 @@ class Mesh:
     def __init__(self, question: dict[str, Any], checkpoint: str) -> None:
         batch, length = question["batch"], question["inputs"]
         model = build_model()
-        gather.bind_gather_embedding(PLACE.mesh_shape, PLACE.layout_rules)
+        gather_embedding.bind_gather_embedding(PLACE.mesh_shape, PLACE.layout_rules)
         rng = np.random.default_rng(0)
         self._inputs = rng.integers(3, 32000, (batch, length)).astype(np.int32)
         graph = mtf.Graph()

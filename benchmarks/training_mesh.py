@@ -19,7 +19,7 @@ from mesh_tensorflow.transformer import learning_rate_schedules as schedules  # 
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 
 from t0.mesh import devices  # noqa: E402
-from t0.mesh.gather import bind_gather_embedding  # noqa: E402
+from t0.mesh.gather_embedding import bind_gather_embedding  # noqa: E402
 from t0.training import config, graph  # noqa: E402
 from t0.training.settings import Settings  # noqa: E402
 

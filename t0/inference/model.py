@@ -20,7 +20,7 @@ from t0.compat import mtf
 from t0.compat import tf1 as tf
 from t0.inference import attention, decoding
 from t0.inference.choice import Method
-from t0.mesh import gather
+from t0.mesh import gather_embedding
 from t0.mesh.batch import replicas
 from t0.mesh.fused import fused
 from t0.scoring.mesh_model import Placement, restore_variables, session_of_shapes
@@ -69,7 +69,7 @@ class Generator:
         self._types = types
         self._placement = placement
         self._method = method
-        gather.bind_gather_embedding(placement.mesh_shape, placement.layout_rules)
+        gather_embedding.bind_gather_embedding(placement.mesh_shape, placement.layout_rules)
         attention.cache_attention(model.decoder)
         self._graph = tf.Graph()
         self._session = session_of_shapes(self._graph)

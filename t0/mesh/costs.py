@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from t0.mesh.program import COLLECTIVES, Program, Step
+from t0.mesh.lowering import COLLECTIVES, Program, Step
 
 # Model FLOPs utilisation of T5- and GPT-sized models on TPU v3 and v4 in published runs is 0.3 to
 # 0.5 (Chowdhery et al. 2022, table 3: Gopher on v3 0.325, PaLM on v4 0.462).

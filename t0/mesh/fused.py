@@ -1,44 +1,53 @@
 """Attention, GELU and RMS normalisation in few passes over memory, for CPUs and GPUs.
 
 Mesh TensorFlow writes these as chains of small operations, and its gradient doubles the chain. On a
-CPU each link is a pass over the activations: a third of a training step. Here each is one operation
-with its gradient written out, the values the same; elementwise parts are compiled by XLA.
+CPU each operation is a pass over the activations: a third of a training step. Here each function is
+one operation with its gradient written out. It computes the same values. XLA compiles the parts
+that work element by element.
 
     with fused(model, mesh_shape, layout_rules):
-        logits, loss = model.call_simple(...)
+        logits, loss = model.call_simple(inputs, targets, compute_loss=True)
 
-Inside, Mesh TensorFlow's own functions stand back. What these here do not cover (a layout that
-splits lengths or channels, attention with extra logits or a z-loss) goes the published way. Nothing
-of it suits a TPU, where XLA fuses by itself.
+Within the context Mesh TensorFlow calls `attention`, `gelu` and `rms_norm` of this module instead
+of its own. They call the published functions for what they do not cover: a layout that splits
+lengths or channels, attention with extra logits or a z-loss. A run on a TPU does not use this
+module, because XLA fuses there by itself.
 """
 
 import contextlib
+import functools
 import inspect
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from t0 import compat
-from t0.compat import gin, mtf, transformer
+from t0.compat import gin, mesh_attention, mtf, transformer
+from t0.compat import tf as tf2
 from t0.compat import tf1 as tf
-from t0.mesh.compiled import compiled
-from t0.mesh.fused_attention import attention
+
+_published_attention = mesh_attention.attention
+_published_rms_norm = transformer.sublayer_rms_norm
 
 # GELU in the approximation by tanh (Hendrycks and Gimpel 2016): x * sigmoid(x * (L + C * x^2)).
 _LINEAR = 2 * np.sqrt(2 / np.pi)
 _CUBIC = 0.044715 * _LINEAR
 # A layout that splits one of these leaves a slice with less than a whole row.
 _WHOLE = ("length", "memory_length", "d_kv", "d_model")
+# Elements of the largest tensor from which a compiled pass is worth its compilation.
+WORTH_COMPILING = 1 << 18
 
 
 @contextlib.contextmanager
 def fused(model: Any, mesh_shape: Any, layout_rules: Any) -> Iterator[None]:
-    """While a model is called, makes Mesh TensorFlow use the functions of this module.
+    """Makes Mesh TensorFlow use the functions of this module while a model is called.
 
     Args:
       model: a `Unitransformer` or `Bitransformer`.
-      mesh_shape: of the mesh that the model will be lowered on; layout_rules: its layout.
+      mesh_shape: the mesh that the model will be lowered on.
+      layout_rules: the layout of the model on that mesh.
     """
     sizes = (
         mtf.tensor_dim_to_mesh_dim_size(layout_rules, mesh_shape, mtf.Dimension(name, 0))
@@ -78,11 +87,207 @@ def _sublayers(model: Any) -> Iterator[tuple[Any, str]]:
                 yield layers, name
 
 
-_published_rms_norm = transformer.sublayer_rms_norm
-
-
 def _is_rms_norm(function: Any) -> bool:
     return inspect.unwrap(function) is inspect.unwrap(_published_rms_norm)
+
+
+def xla_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function of tensors that XLA compiles where they are large: a decorator.
+
+    XLA makes one pass of elementwise operations, but needs a third of a second for each shape to
+    compile them. So small tensors, tensors on a GPU and loops are left to TensorFlow.
+    """
+    fast = tf2.function(function, jit_compile=True, autograph=False)
+
+    @functools.wraps(function)
+    def chosen(*tensors: Any) -> Any:
+        sizes = [x.shape.num_elements() or 0 for x in tensors if isinstance(x, tf.Tensor)]
+        # Within TensorFlow 1's loops (microbatches) a compiled call loses its frame.
+        looping = tf.get_default_graph()._get_control_flow_context() is not None
+        if looping or max(sizes) < WORTH_COMPILING or "gpu" in tensors[0].device.lower():
+            return function(*tensors)
+        _start_xla()
+        return fast(*tensors)
+
+    return chosen
+
+
+@functools.cache
+def _start_xla() -> None:
+    """Compiles something small without standard error, on which XLA prints its first use, once."""
+    with tf.Graph().as_default():
+        fed = tf.placeholder(tf.float32, [1])
+        doubled = tf2.function(lambda x: x + x, jit_compile=True)(fed)
+        kept = os.dup(2)
+        try:
+            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+                os.dup2(nowhere.fileno(), 2)
+            with tf.Session() as session:
+                session.run(doubled, {fed: [1.0]})
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def attention(  # noqa: PLR0913 (Mesh TensorFlow's signature)
+    q: mtf.Tensor,
+    k: mtf.Tensor,
+    v: mtf.Tensor,
+    memory_length_dim: mtf.Dimension,
+    key_dim: mtf.Dimension,
+    value_dim: mtf.Dimension,
+    bias: mtf.Tensor | None = None,
+    dropout_rate: float = 0.0,
+    dropout_broadcast_dims: Sequence[mtf.Dimension] | None = None,
+    extra_logit: Any = None,
+    context: Any = None,
+    float32_logits: bool = True,
+    z_loss_coeff: float | None = None,
+) -> mtf.Tensor:
+    """Dot-product attention in batched matrix products, as `transformer.attention.attention`.
+
+    Mesh TensorFlow's einsums keep [batch, length, heads, channels] and so copy each operand into
+    another order, and its softmax and gradient are chains of small operations.
+
+    A dropout that is the same for all queries (T5's) is applied to the values: the sums are the
+    same, and there are fewer values than weights.
+    """
+    dropped = context.train and dropout_rate
+    weights_shape = q.shape - key_dim + memory_length_dim
+    noise_shape = weights_shape - (dropout_broadcast_dims or [])
+    covered = (
+        extra_logit is None
+        and z_loss_coeff is None
+        and not mtf.layers.unit_scaling_convention()
+        and set(k.shape.dims) - {memory_length_dim, key_dim} <= set(q.shape.dims)
+        and set(v.shape.dims) - {value_dim} == set(k.shape.dims) - {key_dim}
+        and (not dropped or set(noise_shape.dims) <= set(v.shape.dims))
+        and (bias is None or set(bias.shape.dims) <= set(weights_shape.dims))
+    )
+    if not covered:
+        return _published_attention(
+            q, k, v, memory_length_dim, key_dim, value_dim, bias=bias, dropout_rate=dropout_rate,
+            dropout_broadcast_dims=dropout_broadcast_dims, extra_logit=extra_logit,
+            context=context, float32_logits=float32_logits, z_loss_coeff=z_loss_coeff,
+        )  # fmt: skip
+    if dropped:
+        v = mtf.dropout(v, context.train, 1.0 - dropout_rate, noise_shape=noise_shape)
+    whole_shape = q.shape - key_dim + value_dim
+    q, k, v, bias = mesh_attention.maybe_reshape_attention_input_for_2d_sharding(
+        context, q, k, v, bias, [key_dim, value_dim]
+    )
+    if float32_logits:
+        q, k = mtf.to_float(q), mtf.to_float(k)
+    outputs = _attended(q, k, v, bias, (memory_length_dim, key_dim, value_dim))
+    return mtf.reshape(outputs, whole_shape)
+
+
+# Legend of the shapes below: B batch and heads, ... queries, M memory, D channels.
+def _attended(
+    q: mtf.Tensor,
+    k: mtf.Tensor,
+    v: mtf.Tensor,
+    bias: mtf.Tensor | None,
+    dims: tuple[mtf.Dimension, mtf.Dimension, mtf.Dimension],
+) -> mtf.Tensor:
+    """Returns the attended values in the order of `q`; dims: memory length, key, value."""
+    memory_dim, key_dim, value_dim = dims
+    # In the order of batched matrix products: what the memory has too, rows, the last dimension.
+    shared = [dim for dim in q.shape.dims if dim in k.shape.dims and dim != key_dim]
+    rows = [dim for dim in q.shape.dims if dim not in (*shared, key_dim)]
+    weights_shape = mtf.Shape([*shared, *rows, memory_dim])
+    given = [
+        mtf.transpose(q, mtf.Shape([*shared, *rows, key_dim])),
+        mtf.transpose(k, mtf.Shape([*shared, memory_dim, key_dim])),
+        mtf.transpose(v, mtf.Shape([*shared, memory_dim, value_dim])),
+    ]
+    has = [bias is not None and dim in bias.shape.dims for dim in weights_shape.dims]
+    if bias is not None:
+        ordered = [dim for dim, there in zip(weights_shape.dims, has, strict=True) if there]
+        given.append(mtf.transpose(bias, mtf.Shape(ordered)))
+    outputs, _ = mtf.slicewise(
+        lambda *slices: _attend(*slices, has=has),
+        given,
+        output_shape=[mtf.Shape([*shared, *rows, value_dim]), weights_shape],
+        output_dtype=[v.dtype, tf.float32],
+        splittable_dims=shared,
+        grad_function=_attention_gradient,
+        name="attention",
+    )
+    return mtf.transpose(outputs, q.shape - key_dim + value_dim)
+
+
+def _attend(
+    q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, bias: tf.Tensor | None = None, *, has: Sequence[bool]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """[B, ..., D], [B, M, D], [B, M, D] -> attended values [B, ..., D], weights [B, ..., M]."""
+    logits = tf.matmul(_as_matrices(q, k), k, transpose_b=True)
+    logits = tf.reshape(logits, [*q.shape[:-1], k.shape[-2]])
+    if bias is None:
+        weights, narrow = _softmax(logits, tf.zeros([], v.dtype), tf.zeros([], logits.dtype))
+    else:
+        sizes = iter(bias.shape)
+        bias = tf.reshape(bias, [next(sizes) if there else 1 for there in has])
+        weights, narrow = _softmax(logits, tf.zeros([], v.dtype), bias)
+    outputs = tf.matmul(_as_matrices(narrow, v), v)
+    return tf.reshape(outputs, [*q.shape[:-1], v.shape[-1]]), weights
+
+
+def _attention_gradient(
+    op: mtf.Operation, dy: mtf.Tensor, of_weights: mtf.Tensor | None
+) -> list[mtf.Tensor]:
+    del of_weights  # no other operation reads them
+    q, k, v, *bias = op.inputs
+    outputs, weights = op.outputs
+    *gradients, of_logits = mtf.slicewise(
+        _attend_slope,
+        [q, k, v, outputs, weights, dy],
+        output_shape=[q.shape, k.shape, v.shape, weights.shape],
+        output_dtype=[q.dtype, k.dtype, v.dtype, q.dtype],
+        splittable_dims=op.outputs[0].shape.dims,
+        grad_function=0,
+        name="attention_gradient",
+    )
+    of_bias = [mtf.cast(mtf.reduce_sum(of_logits, output_shape=b.shape), b.dtype) for b in bias]
+    return [*gradients, *of_bias]
+
+
+def _attend_slope(
+    q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor, dy: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    """Returns the gradients by q, k, v and the logits."""
+    of_weights = tf.matmul(_as_matrices(dy, v), v, transpose_b=True)
+    of_weights = tf.reshape(of_weights, weights.shape)
+    of_logits, narrow = _softmax_slope(weights, of_weights, outputs, dy)
+    of_logits = tf.cast(of_logits, q.dtype)
+    rows = _as_matrices(of_logits, k)
+    by_q = tf.reshape(tf.matmul(rows, k), q.shape)
+    by_k = tf.matmul(rows, _as_matrices(q, k), transpose_a=True)
+    by_v = tf.matmul(_as_matrices(narrow, v), _as_matrices(dy, v), transpose_a=True)
+    return by_q, by_k, by_v, of_logits
+
+
+def _as_matrices(x: tf.Tensor, memory: tf.Tensor) -> tf.Tensor:
+    """[B, ..., N] -> [B, all the rows, N], B being the leading dimensions of `memory` [B, M, D]."""
+    return tf.reshape(x, [*memory.shape[:-2], -1, x.shape[-1]])
+
+
+@xla_compiled
+def _softmax(logits: tf.Tensor, like: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the weights in float32 and in the type of `like`."""
+    weights = tf.nn.softmax(tf.cast(logits + tf.cast(bias, logits.dtype), tf.float32))
+    return weights, tf.cast(weights, like.dtype)
+
+
+@xla_compiled
+def _softmax_slope(
+    weights: tf.Tensor, of_weights: tf.Tensor, outputs: tf.Tensor, dy: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the gradient by the logits in float32, and the weights in the type of the outputs."""
+    wide, wide_dy = tf.cast(outputs, tf.float32), tf.cast(dy, tf.float32)
+    # The weights' mean of their gradients is that of the outputs (Dao et al. 2022, FlashAttention).
+    mean = tf.reduce_sum(wide * wide_dy, -1, keepdims=True)
+    return weights * (tf.cast(of_weights, tf.float32) - mean), tf.cast(weights, outputs.dtype)
 
 
 def gelu(x: mtf.Tensor) -> mtf.Tensor:
@@ -98,13 +303,13 @@ def _gelu_gradient(op: mtf.Operation, dy: mtf.Tensor) -> list[mtf.Tensor]:
     return [mtf.slicewise(_gelu_slope, [x, dy], splittable_dims=dims, grad_function=0)]
 
 
-@compiled
+@xla_compiled
 def _gelu(x: tf.Tensor) -> tf.Tensor:
     wide = tf.cast(x, tf.float32)
     return tf.cast(wide * tf.sigmoid(wide * (_LINEAR + _CUBIC * wide * wide)), x.dtype)
 
 
-@compiled
+@xla_compiled
 def _gelu_slope(x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
     wide = tf.cast(x, tf.float32)
     square = wide * wide
@@ -151,18 +356,18 @@ def rms_norm(x: mtf.Tensor, layer_stack: Any, context: Any, **given: Any) -> mtf
     )
 
 
-@compiled
+@xla_compiled
 def _rms_norm(x: tf.Tensor, scale: tf.Tensor, epsilon: float) -> tf.Tensor:
     wide = tf.cast(x, tf.float32)
     root = tf.math.rsqrt(tf.reduce_mean(wide * wide, -1, keepdims=True) + epsilon)
     return tf.cast(wide * root * tf.cast(scale, tf.float32), x.dtype)
 
 
-@compiled
+@xla_compiled
 def _rms_norm_slope(
     x: tf.Tensor, scale: tf.Tensor, dy: tf.Tensor, epsilon: float
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns dx, and what sums over rows to dscale."""
+    """Returns dx, and the products whose sum over rows is dscale."""
     wide, wide_dy = tf.cast(x, tf.float32), tf.cast(dy, tf.float32)
     root = tf.math.rsqrt(tf.reduce_mean(wide * wide, -1, keepdims=True) + epsilon)
     scaled = wide_dy * tf.cast(scale, tf.float32)

@@ -1,15 +1,19 @@
-"""The program that each TPU core would run, built on a machine that has no TPU.
+"""The program that each TPU core would run: built on a machine that has no TPU, then read.
 
 Mesh TensorFlow's own model function builds it, with `SimdMeshImpl` over a made-up device
-assignment: the same code, from the same gin configuration, as a run on the pod. What is made is a
-TensorFlow graph; it is read (`t0.mesh.program`), never run.
+assignment: the same code, from the same gin configuration, as a run on the pod. The result is a
+TensorFlow graph that is read and never run.
 
-    lowered = lower(settings)
-    lowered.graph, lowered.fetches, lowered.lowering.graph.trainable_variables
+    lowered = lower(read_pod_run(vocabulary_size=32100))
+    program = read_program(lowered.graph, lowered.fetches)
+    [step.kind for step in program.steps]
 
 On the pod every variable has a slice on every core, 17,400 variables for t5.1.1.xxl on v3-512, all
-alike. By default only the first core's slices are made; the others share stand-ins, which cuts
-time and memory in half and leaves the core's program the same (`every_slice=True` makes them all).
+alike. By default only the first core's slices are made and the other cores share stand-ins. That
+halves time and memory, and the core's program is the same (`every_slice=True` makes all slices).
+
+A program holds only what its fetches need: initialisers and the copies between master and slices
+run on hosts. Microbatches are one `while` loop, lowered once; `Step.in_loop` marks what it repeats.
 """
 
 import contextlib
@@ -17,10 +21,12 @@ import dataclasses
 import gc
 import re
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from t0.compat import mesh_utils, mtf, tf_estimator
+import numpy as np
+
+from t0.compat import mesh_utils, mtf, tensor_util, tf_estimator
 from t0.compat import tf1 as tf
 from t0.mesh.settings import Settings
 from t0.mesh.topology import Topology, device_assignment
@@ -204,3 +210,117 @@ class _OtherCoresSlice:
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
         return self._value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor on one core.
+
+    Attributes:
+      shape: on this core, that is, already split.
+      dtype: such as "bfloat16".
+      bytes: elements times element size.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One operation of the program.
+
+    Attributes:
+      name: as TensorFlow has it, which tells the layer.
+      kind: TensorFlow's operation type.
+      inputs, outputs: positions in `Program.values`.
+      in_loop: whether the microbatch loop repeats it.
+      detail: an einsum's equation, a collective's groups (rows of physical core numbers), whether
+        an Enter is constant; None for all others.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    in_loop: bool
+    detail: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """Steps in an order that respects their dependencies, and the values they pass."""
+
+    steps: tuple[Step, ...]
+    values: tuple[Value, ...]
+
+
+COLLECTIVES = ("CrossReplicaSum", "AllToAll", "CollectivePermute")
+
+
+def read_program(graph: tf.Graph, fetches: Sequence[Any]) -> Program:
+    """Returns what a core computes for `fetches` (operations or tensors) of `graph`."""
+    needed = _needed(fetches)
+    values: list[Value] = []
+    number: dict[str, int] = {}
+    groups: dict[str, Any] = {}
+
+    def value_number(tensor: Any) -> int:
+        name = tensor.name
+        if name not in number:
+            number[name] = len(values)
+            values.append(_value(tensor))
+        return number[name]
+
+    steps = tuple(
+        Step(
+            name=op.name,
+            kind=op.type,
+            inputs=tuple(map(value_number, op.inputs)),
+            outputs=tuple(map(value_number, op.outputs)),
+            in_loop=op._control_flow_context is not None or op.type == "Exit",
+            detail=_detail(op, groups),
+        )
+        for op in graph.get_operations()
+        if op.name in needed
+    )
+    return Program(steps, tuple(values))
+
+
+def _needed(fetches: Sequence[Any]) -> set[str]:
+    seen: set[str] = set()
+    stack = [getattr(fetch, "op", fetch) for fetch in fetches]
+    while stack:
+        op = stack.pop()
+        if op.name in seen:
+            continue
+        seen.add(op.name)
+        stack.extend(tensor.op for tensor in op.inputs)
+        stack.extend(op.control_inputs)
+    return seen
+
+
+def _value(tensor: Any) -> Value:
+    shape = tuple(tensor.shape.as_list()) if tensor.shape.rank is not None else ()
+    dtype = tensor.dtype.base_dtype
+    if dtype in (tf.resource, tf.string, tf.variant) or None in shape:
+        return Value((), dtype.name, 0)
+    elements = 1
+    for size in shape:
+        elements *= size
+    return Value(shape, dtype.name, elements * dtype.size)
+
+
+def _detail(op: Any, groups: dict[str, Any]) -> Any:
+    if op.type == "Einsum":
+        return op.get_attr("equation").decode()
+    if op.type == "Enter":
+        return op.get_attr("is_constant")
+    if op.type in COLLECTIVES:
+        # Hundreds of collectives share few assignments, each its own constant of hundreds of ints.
+        content = op.inputs[-1].op.node_def.attr["value"].tensor.SerializeToString()
+        if content not in groups:
+            groups[content] = np.asarray(tensor_util.constant_value(op.inputs[-1]))
+        return groups[content]
+    return None

@@ -22,7 +22,7 @@ against memory measured on the CPU: within a quarter, mostly within a tenth.
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from t0.mesh.program import Program, Step, Value
+from t0.mesh.lowering import Program, Step, Value
 
 # Same bytes as the input, no copy.
 _VIEWS = {

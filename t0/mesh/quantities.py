@@ -16,9 +16,8 @@ import numpy as np
 from t0.compat import simd_mesh_impl
 from t0.mesh import formulas
 from t0.mesh.costs import Collective, einsum_flops, group_axes, program_costs, ring_wire_bytes
-from t0.mesh.lowering import lower
+from t0.mesh.lowering import COLLECTIVES, Program, lower, read_program
 from t0.mesh.memory import Peak, peak_memory
-from t0.mesh.program import COLLECTIVES, Program, read_program
 from t0.mesh.settings import Settings, query
 
 _BLOCK = re.compile(r"block_\d+")

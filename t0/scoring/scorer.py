@@ -23,7 +23,7 @@ import numpy as np
 
 from t0.compat import mtf
 from t0.compat import tf1 as tf
-from t0.mesh import gather
+from t0.mesh import gather_embedding
 from t0.mesh.batch import replicas
 from t0.mesh.fused import fused
 from t0.scoring.mesh_model import Placement, restore_variables, session_of_shapes
@@ -50,10 +50,10 @@ class Scorer:
         self._variable_dtype = variable_dtype
         self._placement = placement
         where = (placement.mesh_shape, placement.layout_rules)
-        gather.bind_gather_embedding(*where)
-        split = gather.splits_vocabulary(*where)
+        gather_embedding.bind_gather_embedding(*where)
+        split = gather_embedding.splits_vocabulary(*where)
         self._log_probabilities = (
-            _log_probabilities_by_one_hot if split else gather.target_log_probabilities
+            _log_probabilities_by_one_hot if split else gather_embedding.target_log_probabilities
         )
         self._graph = tf.Graph()
         self._session = session_of_shapes(self._graph)

@@ -14,7 +14,7 @@ from typing import Any
 
 from t0.compat import mtf, transformer
 from t0.compat import tf1 as tf
-from t0.mesh.compiled import compiled
+from t0.mesh.fused import xla_compiled
 
 # Sums over a batch: nats, z-loss (as weighted into the loss), right tokens, target tokens.
 PARTS = ("nll", "z_loss", "correct", "tokens")
@@ -83,7 +83,7 @@ def _fused(
     return nll, log_z, right
 
 
-@compiled
+@xla_compiled
 def _forward(logits: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """[..., V], [...] -> nll, log Z, whether the target is the likeliest; each float32 [...]."""
     wide = tf.cast(logits, tf.float32)
@@ -110,7 +110,7 @@ def _fused_gradient(op: mtf.Operation, *grad_ys: mtf.Tensor | None) -> list[mtf.
     return [gradients, None]
 
 
-@compiled
+@xla_compiled
 def _backward(
     logits: tf.Tensor,
     targets: tf.Tensor,

@@ -17,7 +17,7 @@ import numpy as np
 from t0.compat import mtf
 from t0.compat import tf1 as tf
 from t0.errors import UserError
-from t0.mesh.gather import target_log_probabilities
+from t0.mesh.gather_embedding import target_log_probabilities
 from t0.training.graph import Program, TrainingGraph
 from t0.training.settings import Settings
 

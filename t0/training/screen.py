@@ -16,8 +16,8 @@ import dataclasses
 from typing import Any
 
 from t0.compat import tf1 as tf
+from t0.mesh.lowering import read_program
 from t0.mesh.memory import peak_memory
-from t0.mesh.program import read_program
 from t0.training.graph import TrainingGraph
 from t0.training.settings import Settings
 

@@ -22,7 +22,7 @@ import numpy as np
 from t0.checkpoints import checkpoint_files
 from t0.compat import tf1 as tf
 from t0.errors import UserError, original
-from t0.mesh.gather import bind_gather_embedding
+from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.training import disk, evaluation, initial, metrics, placement, same_run, screen
 from t0.training.batches import Ahead
 from t0.training.checkpointing import Checkpoints, Keep, keep_checkpoints

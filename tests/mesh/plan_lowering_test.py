@@ -6,7 +6,7 @@ import planning
 import pytest
 
 from t0.mesh import formulas, lowering, planner, quantities
-from t0.mesh.program import read_program
+from t0.mesh.lowering import read_program
 
 LAYERS = ("num_layers = 2", "d_model = 128", "d_ff = 256", "d_kv = 32", "num_heads = 4")
 CASES = {

@@ -16,9 +16,8 @@ import planning
 import pytest
 import tensorflow.compat.v1 as tf
 
-from t0.mesh.lowering import placeholders
+from t0.mesh.lowering import placeholders, read_program
 from t0.mesh.memory import peak_memory
-from t0.mesh.program import read_program
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPES = {

@@ -4,8 +4,8 @@ import planning
 import pytest
 
 from t0.mesh import costs, formulas, lowering, planner
+from t0.mesh.lowering import Program, Step, Value
 from t0.mesh.memory import peak_memory
-from t0.mesh.program import Program, Step, Value
 from t0.mesh.quantities import by_formulas
 from t0.mesh.topology import GENERATIONS, SLICES, device_assignment, topology
 

@@ -8,7 +8,7 @@ import tiny_training as tiny
 
 from t0.errors import UserError
 from t0.feeding import packing
-from t0.mesh.gather import bind_gather_embedding
+from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.training import config, task_metrics
 from t0.training.outputs import Outputs
 

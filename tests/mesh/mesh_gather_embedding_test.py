@@ -11,7 +11,7 @@ import pytest  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from mesh_tensorflow.transformer import transformer  # noqa: E402
 
-from t0.mesh import gather  # noqa: E402
+from t0.mesh import gather_embedding  # noqa: E402
 
 V, D, B, L = 12, 6, 4, 5
 VOCAB, MODEL = mtf.Dimension("vocab", V), mtf.Dimension("d_model", D)
@@ -74,7 +74,7 @@ def embedding(cls, dtype=None):
 def test_embedding_and_its_gradient_equal_the_one_hot_product(mesh_shape, scaled):
     gin.bind_parameter("VocabEmbedding.scale_variable_like_classifier_weights", scaled)
     wanted = compute(embedding(transformer.VocabEmbedding))
-    found = compute(embedding(gather.GatherVocabEmbedding), mesh_shape)
+    found = compute(embedding(gather_embedding.GatherVocabEmbedding), mesh_shape)
     for one, other in zip(found, wanted, strict=True):
         assert np.abs(other).max() > 0.1
         np.testing.assert_allclose(one, other, atol=1e-5)
@@ -83,7 +83,7 @@ def test_embedding_and_its_gradient_equal_the_one_hot_product(mesh_shape, scaled
 def test_bfloat16_activations_of_a_float32_table():
     types = mtf.VariableDType(tf.float32, tf.float32, tf.bfloat16)
     wanted = compute(embedding(transformer.VocabEmbedding, types))
-    found = compute(embedding(gather.GatherVocabEmbedding, types))
+    found = compute(embedding(gather_embedding.GatherVocabEmbedding, types))
     np.testing.assert_array_equal(found[0], wanted[0])
     np.testing.assert_allclose(found[1], wanted[1], atol=0.1)
 
@@ -105,7 +105,7 @@ def by_one_hot(logits, targets):
 
 
 def by_gather(logits, targets):
-    return gather.target_log_probabilities(logits, targets, VOCAB)
+    return gather_embedding.target_log_probabilities(logits, targets, VOCAB)
 
 
 @pytest.mark.parametrize("dims", [None, (2, 0, 1)])
@@ -120,7 +120,7 @@ def test_log_probability_and_its_gradient_equal_the_one_hot_product(mesh_shape, 
 
 def test_split_vocabulary_is_refused_where_it_is_lowered():
     with pytest.raises(ValueError, match="splits vocab"):
-        compute(embedding(gather.GatherVocabEmbedding), "model:2")
+        compute(embedding(gather_embedding.GatherVocabEmbedding), "model:2")
 
 
 class Own(transformer.VocabEmbedding):
@@ -128,20 +128,20 @@ class Own(transformer.VocabEmbedding):
 
 
 def test_binding():
-    assert gather.bind_gather_embedding("batch:2", LAYOUT)
-    assert transformer.get_vocab_embedding_cls() is gather.GatherVocabEmbedding
-    assert gather.bind_gather_embedding("batch:2", LAYOUT)  # again, even once gin is locked
+    assert gather_embedding.bind_gather_embedding("batch:2", LAYOUT)
+    assert transformer.get_vocab_embedding_cls() is gather_embedding.GatherVocabEmbedding
+    assert gather_embedding.bind_gather_embedding("batch:2", LAYOUT)  # again
     gin.finalize()
-    assert gather.bind_gather_embedding("batch:2", LAYOUT)
+    assert gather_embedding.bind_gather_embedding("batch:2", LAYOUT)
     assert "GatherVocabEmbedding" not in gin.operative_config_str()
 
 
 def test_nothing_is_bound_on_a_tpu_or_over_a_split_vocabulary_or_a_users_class():
-    assert not gather.bind_gather_embedding("batch:2", LAYOUT, tpu=True)
-    assert not gather.bind_gather_embedding("batch:2,model:2", LAYOUT)
+    assert not gather_embedding.bind_gather_embedding("batch:2", LAYOUT, tpu=True)
+    assert not gather_embedding.bind_gather_embedding("batch:2,model:2", LAYOUT)
     assert transformer.get_vocab_embedding_cls() is transformer.VocabEmbedding
-    assert gather.bind_gather_embedding("batch:2,model:1", "batch:batch,vocab:model")
+    assert gather_embedding.bind_gather_embedding("batch:2,model:1", "batch:batch,vocab:model")
     gin.clear_config()
     gin.bind_parameter("get_vocab_embedding_cls.cls", Own)
-    assert not gather.bind_gather_embedding("", LAYOUT)
+    assert not gather_embedding.bind_gather_embedding("", LAYOUT)
     assert transformer.get_vocab_embedding_cls() is Own

@@ -5,14 +5,14 @@ Mesh TensorFlow embeds a token as `one_hot(id) @ table`, and takes a target's lo
 On a CPU or GPU that holds the whole table they are up to half of a small model's arithmetic. The
 values and gradients here are the same.
 
-How it is bound: `bind_gather_embedding` puts `GatherVocabEmbedding` at Mesh TensorFlow's gin seam
+`bind_gather_embedding` binds `GatherVocabEmbedding` to Mesh TensorFlow's gin parameter
 `get_vocab_embedding_cls.cls`. Call it after gin files are parsed, before a model is lowered:
 
-    bind_gather_embedding(mesh_shape, layout_rules, tpu=False)     # True: bound
+    bind_gather_embedding("batch:2", "batch:batch,vocab:model")     # True: models gather
 
-It does nothing on a TPU, where the layout splits the vocabulary, or where the user bound a class of
-their own. The variable, its name, type and initial values are Mesh TensorFlow's, so checkpoints do
-not change; nor does the operative config, for gin leaves classes out of it.
+It does nothing on a TPU, where the layout splits the vocabulary, or where the user bound another
+class. The variable, its name, type and initial values are Mesh TensorFlow's, so checkpoints do not
+change. The operative config does not change either, because gin leaves classes out of it.
 
 Assumes ids within the vocabulary: a one-hot of any other is all zeros, a gather of it an error.
 """
@@ -22,7 +22,7 @@ from typing import Any
 from t0.compat import gin, mtf, transformer
 from t0.compat import tf1 as tf
 
-_SEAM = "get_vocab_embedding_cls.cls"
+_PARAMETER = "get_vocab_embedding_cls.cls"
 
 
 class GatherVocabEmbedding(transformer.VocabEmbedding):
@@ -67,7 +67,7 @@ class GatherVocabEmbedding(transformer.VocabEmbedding):
 
 
 def bind_gather_embedding(mesh_shape: Any, layout_rules: Any, *, tpu: bool = False) -> bool:
-    """Binds the class above, unless that would be wrong or another class is bound.
+    """Binds `GatherVocabEmbedding`, unless that would be wrong or another class is bound.
 
     Args:
       mesh_shape: what `mtf.convert_to_shape` takes.
@@ -83,7 +83,7 @@ def bind_gather_embedding(mesh_shape: Any, layout_rules: Any, *, tpu: bool = Fal
     if tpu or splits_vocabulary(mesh_shape, layout_rules):
         return False
     with gin.unlock_config():
-        gin.bind_parameter(_SEAM, GatherVocabEmbedding)
+        gin.bind_parameter(_PARAMETER, GatherVocabEmbedding)
     return True
 
 
@@ -95,7 +95,7 @@ def splits_vocabulary(mesh_shape: Any, layout_rules: Any) -> bool:
 
 def _bound() -> Any:
     try:
-        return gin.query_parameter(_SEAM)
+        return gin.query_parameter(_PARAMETER)
     except ValueError:
         return None
 
@@ -209,7 +209,7 @@ class _TargetLogProbability(mtf.Operation):
 
 
 def _whole(operation: mtf.Operation, vocab_dim: mtf.Dimension) -> None:
-    """Tells Mesh TensorFlow's layout search that the vocabulary cannot be split here."""
+    """Notes for Mesh TensorFlow's layout search that an operation needs the vocabulary whole."""
     operation._splittable_dims, operation._unsplittable_dims = (
         operation._initialize_splittable_and_unsplittable_dims("splittable", [vocab_dim.name])
     )

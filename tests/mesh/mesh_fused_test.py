@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from mesh_tensorflow.transformer import attention as published_attention
 from mesh_tensorflow.transformer import transformer
 
-from t0.mesh import compiled, fused, fused_attention
+from t0.mesh import fused
 
 SIZES = {"batch": 2, "choices": 3, "length": 4, "heads": 2, "memory_length": 5, "d_kv": 8}
 DIMS = {name: mtf.Dimension(name, size) for name, size in SIZES.items()}
@@ -27,7 +27,7 @@ class Context:
 
 @pytest.fixture(params=["compiled", "plain"])
 def either_way(request, monkeypatch):
-    monkeypatch.setattr(compiled, "_WORTH_COMPILING", 0 if request.param == "compiled" else 1e9)
+    monkeypatch.setattr(fused, "WORTH_COMPILING", 0 if request.param == "compiled" else 1e9)
 
 
 def values_and_gradients(function, shapes):
@@ -73,7 +73,7 @@ def test_attention(either_way, bias, queries):
 
     memory = "batch memory_length heads d_kv"
     shapes = [text.split() for text in (queries, memory, memory, bias) if text]
-    same(attend(published_attention.attention), attend(fused_attention.attention), shapes)
+    same(attend(published_attention.attention), attend(fused.attention), shapes)
 
 
 def test_gelu(either_way):
@@ -94,11 +94,11 @@ def test_a_layout_that_splits_a_row_goes_the_published_way():
     with fused.fused(object(), "model:2", "d_model:model"):
         assert published_attention.attention is published
     with fused.fused(object(), "model:2", "heads:model"):
-        assert published_attention.attention is fused_attention.attention
+        assert published_attention.attention is fused.attention
     assert published_attention.attention is published
 
 
 def test_the_first_compilation_says_nothing(capfd, monkeypatch):
-    monkeypatch.setattr(compiled, "_WORTH_COMPILING", 0)
+    monkeypatch.setattr(fused, "WORTH_COMPILING", 0)
     values_and_gradients(lambda mesh, x: fused.gelu(x), [["batch", "d_kv"]])
     assert "XLA" not in capfd.readouterr().err
