@@ -16,9 +16,10 @@ from typing import Any
 
 from t0.caching.known import DROPS, HIDES, MISMATCHES, Behaviour
 from t0.caching.merge import Target, counted
-from t0.caching.ranges import HIDDEN, NO_CHOICE, NOTHING, UNLABELLED
 from t0.caching.unit import Options
 from t0.prompts import NO_LABEL
+from t0.prompts.row_report import DROPPED as NOTHING
+from t0.prompts.row_report import HIDDEN, NO_CHOICE, UNLABELLED
 
 # Of a source that does not count its rows; one that has none says so.
 _NOTHING = (

@@ -32,14 +32,11 @@ from t0.caching.tokenizer import Tokenizer
 from t0.caching.unit import LONGEST, Unit
 from t0.errors import UserError
 from t0.files import OutputError, tf_examples, tfrecord
-from t0.prompts import NO_LABEL, CompiledTemplate, Example, Template
+from t0.prompts import CompiledTemplate, Example, RowReport, Template
 
 # Rows that are rendered and tokenised together: enough for SentencePiece's batches, few in memory.
 ROWS_AT_ONCE = 256
 MEMO_ENTRIES = 20_000
-NOTHING, HIDDEN, WRONG = "rendered nothing", "hidden label", "no one correct choice"
-# Told apart from what is counted for the user, for `judge`.
-UNLABELLED, NO_CHOICE = "no label", "target is no choice"
 
 _WEIGHT = tf_examples.float_entry("weight", 1.0)
 _CORRECT = [tf_examples.ints_entry("is_correct", [value]) for value in (0, 1)]
@@ -172,15 +169,7 @@ class _Sink:
         self._tokens = {"inputs": 0, "targets": 0}
         self._longest = {"inputs": 0, "targets": 0}
         self._over = {"inputs": 0, "targets": 0}
-        self._counts: dict[str, int] = {}
-        self._labels: dict[str, int] = {}
-        self._first: dict[str, int] = {}
-
-    def count(self, what: str, index: int) -> None:
-        """Counts something about row `index`; the first such row is remembered."""
-        counts = self._labels if what in (UNLABELLED, NO_CHOICE) else self._counts
-        counts[what] = counts.get(what, 0) + 1
-        self._first.setdefault(what, index)
+        self.report = RowReport(hide_labels=output.hide_labels, ranked=output.choices)
 
     def add(
         self,
@@ -193,17 +182,11 @@ class _Sink:
         self._writer.append(frames(kept, inputs, engine))
 
     def _plain(self, kept: Any, inputs: Any, engine: Engine) -> list[bytes]:
-        hide, eos = self.output.hide_labels, self.output.eos[1]
-        texts = [NO_LABEL if hide and hidden else ex.targets for _, hidden, ex in kept]
+        eos = self.output.eos[1]
+        texts = [self.report.target(ex, hidden, index) for index, hidden, ex in kept]
         targets = engine.targets(texts, eos)
         frames = []
-        for (index, hidden, ex), (inputs_entries, size), text in zip(
-            kept, inputs, texts, strict=True
-        ):
-            if hide and hidden:
-                self.count(HIDDEN, index)
-            elif text == NO_LABEL:
-                self.count(UNLABELLED, index)
+        for (_, _, ex), (inputs_entries, size), text in zip(kept, inputs, texts, strict=True):
             target_entries, target_size = targets[text, eos]
             entries = inputs_entries + target_entries
             if self.output.answer_choices:
@@ -215,23 +198,13 @@ class _Sink:
         return frames
 
     def _choices(self, kept: Any, inputs: Any, engine: Engine) -> list[bytes]:
-        hide, eos = self.output.hide_labels, self.output.eos[1]
+        eos = self.output.eos[1]
         targets = engine.targets([c for _, _, ex in kept for c in ex.choices or ()], eos)
         framed, example, idx_entry = tfrecord.framed, tf_examples.example, records.idx_entry
         frames = []
         for (index, hidden, ex), (inputs_entries, size) in zip(kept, inputs, strict=True):
             choices = ex.choices or ()
-            if hide and hidden:
-                self.count(HIDDEN, index)
-                target = NO_LABEL
-            else:
-                target = ex.targets
-                if target == NO_LABEL:
-                    self.count(UNLABELLED, index)
-                if choices.count(target) != 1:
-                    self.count(WRONG, index)
-                    if target not in choices:
-                        self.count(NO_CHOICE, index)
+            target = self.report.target(ex, hidden, index)
             # As if no row before this range was dropped; `merge` puts that right.
             row, sizes = self._start + self._kept, []
             for number, choice in enumerate(choices):
@@ -260,15 +233,16 @@ class _Sink:
 
     def finish(self, stop: int) -> dict[str, Any]:
         """Names the part and returns what was counted."""
+        counts = dict(self.report.counts)
         return self._writer.finish(
             {
                 "start": self._start,
                 "stop": stop,
-                "rows": stop - self._start,
+                "rows": counts.pop("rows"),
                 "kept": self._kept,
-                "counts": self._counts,
-                "labels": self._labels,
-                "first": self._first,
+                "counts": counts,
+                "labels": self.report.labels,
+                "first": self.report.first,
                 "tokens": self._tokens,
                 "max_tokens": self._longest,
                 "over": self._over,
@@ -339,7 +313,7 @@ def _render(
         example = compiled.example(copy.deepcopy(row) if prompt.changes_rows else row, index)
         if example is None:
             for sink in sinks:
-                sink.count(NOTHING, index)
+                sink.report.target(None, hidden, index)
         else:
             kept.append((index, hidden, example))
     try:

@@ -21,6 +21,7 @@ from t0.caching.unit import Options, Setup
 from t0.compat import seqio, tf
 from t0.errors import UserError
 from t0.files import tfrecord
+from t0.prompts import RowReport
 
 ADVANCE_SECONDS = 0.5
 WORKER_THREADS = 2
@@ -131,15 +132,13 @@ def _counts(task: seqio.Task, job: ShardRun, made: int) -> dict[str, Any]:
     Of one that counts nothing: None rows, or 0 if there were none at all.
     """
     split = job.output.unit.split
-    report = getattr(task.source, "report", None)
-    counted = report.get(split) if isinstance(report, Mapping) else None
-    if counted and "rows" in counted:
+    reports = getattr(task.source, "reports", None)
+    report = reports.get(split) if isinstance(reports, Mapping) else None
+    if isinstance(report, RowReport):
         # Only a source of one shard counts, or the counts would be those of several jobs.
-        told = {what: int(n) for what, n in counted.items() if n and what != "rows"}
-        first = getattr(task.source, "first", {}).get(split, {})
-        labels = dict(getattr(task.source, "labels", {}).get(split, {}))
-        rows = int(counted["rows"])
-        return {"rows": rows, "counts": told, "labels": labels, "first": dict(first)}
+        counts = dict(report.counts)
+        rows = counts.pop("rows")
+        return {"rows": rows, "counts": counts, "labels": report.labels, "first": report.first}
     empty = not made and not any(
         examples.has_rows(task, split, shard, of=job.shards) for shard in range(job.start, job.stop)
     )

@@ -15,6 +15,7 @@ from t0.prompts.render import (
     remove_hyphens,
     whole_number,
 )
+from t0.prompts.row_report import RowReport
 from t0.prompts.templates import (
     PROMPTSOURCE_VERSION,
     Template,
@@ -29,6 +30,7 @@ __all__ = [
     "PROMPTSOURCE_VERSION",
     "CompiledTemplate",
     "Example",
+    "RowReport",
     "Template",
     "TemplateFile",
     "is_missing",

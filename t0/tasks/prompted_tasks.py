@@ -11,10 +11,10 @@ The source renders each row to a record of strings:
 
 (`answer_choices` only where the template has them). Rules of the original that are kept: inputs get
 no EOS and targets do; the caching point is after tokenisation; a choice is correct where it equals
-the stripped target, letter for letter.
+the stripped target, letter for letter. The source's `reports` count the rows that a template drops,
+and those without a label, so that a cache can say what it left out.
 """
 
-import collections
 import dataclasses
 import functools
 import re
@@ -24,7 +24,7 @@ from typing import Any
 
 from t0.compat import seqio, t5_metrics, t5_postprocessors, t5_preprocessors, tf
 from t0.errors import UserError, remembered
-from t0.prompts import NO_LABEL, CompiledTemplate, Example, Template
+from t0.prompts import CompiledTemplate, RowReport, Template
 from t0.sources import SplitRows, hidden_label, open_split
 from t0.tasks.metrics import plain_metrics, reads_text
 from t0.tasks.vocabulary import default_vocabulary
@@ -41,13 +41,6 @@ def task_name(dataset: str, subset: str | None, template: str, suffix: str = "")
     """
     joined = "_".join(part for part in (dataset, subset, template) if part is not None)
     return re.sub(r"[^\w\d\._]+", "_", joined) + suffix
-
-
-def _label_faults(example: Example) -> Iterator[str]:
-    if example.targets == NO_LABEL:
-        yield "no label"
-    if example.choices is not None and example.targets not in example.choices:
-        yield "target is no choice"
 
 
 class PromptedSource(seqio.DataSource):
@@ -80,9 +73,7 @@ class PromptedSource(seqio.DataSource):
         self.template = template
         self.split_mapping = dict(split_mapping)
         self.hide_labels = hide_labels
-        self.report: dict[str, collections.Counter] = {}
-        self.labels: dict[str, collections.Counter] = {}
-        self.first: dict[str, dict[str, int]] = {}
+        self.reports: dict[str, RowReport] = {}
         self._num_rows = num_rows
         self.seed_name = seed_name
         super().__init__(splits=tuple(split_mapping))
@@ -140,29 +131,15 @@ class PromptedSource(seqio.DataSource):
     def records(self, split: str) -> Iterator[dict[str, Any]]:
         """Yields the rendered records of `split` as strings, counting what is dropped."""
         rows = self.open(split)
-        counts = self.report[split] = collections.Counter(rows=0)
-        labels = self.labels[split] = collections.Counter()
-        first = self.first[split] = {}
+        report = self.reports[split] = RowReport(hide_labels=self.hide_labels)
         with_choices = self.template.answer_choices is not None
         for index, row in enumerate(rows.rows()):
-            counts["rows"] += 1
             example = self.compiled.example(row, index)
-            if example is None:
-                counts["rendered nothing"] += 1
-                first.setdefault("rendered nothing", index)
+            withheld = self.hide_labels and hidden_label(self.dataset, row)
+            target = report.target(example, withheld, index)
+            if target is None:
                 continue
-            hidden = self.hide_labels and hidden_label(self.dataset, row)
-            counts["hidden label"] += hidden
-            if hidden:
-                first.setdefault("hidden label", index)
-            else:
-                for what in _label_faults(example):
-                    labels[what] += 1
-                    first.setdefault(what, index)
-            record = {
-                "inputs": example.inputs,
-                "targets": NO_LABEL if hidden else example.targets,
-            }
+            record = {"inputs": example.inputs, "targets": target}
             if with_choices:
                 record["answer_choices"] = example.choices
             yield record

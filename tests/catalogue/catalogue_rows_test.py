@@ -134,7 +134,7 @@ def check_scored(scored, split, records):
         assert mine["answer_choices"] == plain["answer_choices"], scored.name
         assert all(isinstance(choice, str) for choice in mine["answer_choices"])
         assert mine["targets"] in (plain["targets"], "<NO LABEL>")
-    hidden = scored.source.report[split]["hidden label"]
+    hidden = scored.source.reports[split].counts["hidden label"]
     assert hidden in (0, len(found))  # labels are withheld of whole splits
     choices = [(row, n) for row, r in enumerate(found) for n in range(len(r["answer_choices"]))]
     correct = [found[row]["answer_choices"][n] == found[row]["targets"] for row, n in choices]

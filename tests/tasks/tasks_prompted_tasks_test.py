@@ -65,21 +65,20 @@ def test_records_and_the_rows_left_out(source):
     cut = kept[0][: 2048 - 3].rpartition(" ")[0] + "..."
     assert [record["targets"] for record in records] == [cut, "<NO LABEL>", *kept[2:]]
     assert records[0]["inputs"] == "What does B\nC say?"
-    assert one.report["train"] == {
+    assert one.reports["train"].counts == {
         "rows": len(ROWS),
         "rendered nothing": len(ROWS) - len(kept),
-        "hidden label": 0,
     }
-    assert one.labels["train"] == {"no label": 1}
+    assert one.reports["train"].labels == {"no label": 1}
 
 
 def test_report_counts_anew_in_each_pass(source):
     one = source("closed", hide_labels=True)
     for _ in range(2):
         assert len(list(one.records("train"))) == len(ROWS)
-        assert one.report["train"] == {"rows": len(ROWS), "hidden label": 1}
+        assert one.reports["train"].counts == {"rows": len(ROWS), "hidden label": 1}
     list(itertools.islice(one.records("train"), 2))
-    assert one.report["train"]["rows"] == 2
+    assert one.reports["train"].counts["rows"] == 2
 
 
 def test_no_label(source):
@@ -269,8 +268,8 @@ def test_hidden_label_keeps_stock_s_text_in_the_plain_task_and_has_no_correct_ch
     hidden = [record for record in records(scored) if record["idx"][0] == 2]
     assert len(hidden) == 3
     assert not any(record["is_correct"] for record in hidden)
-    assert scored.source.report["train"] == {"rows": 24, "hidden label": 1}
-    assert plain.source.report["train"]["hidden label"] == 0
+    assert scored.source.reports["train"].counts == {"rows": 24, "hidden label": 1}
+    assert plain.source.reports["train"].counts["hidden label"] == 0
 
 
 def test_a_choice_is_compared_as_it_is_with_the_stripped_target():
