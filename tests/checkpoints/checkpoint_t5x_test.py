@@ -265,7 +265,7 @@ def test_several_chunks(tmp_path, monkeypatch):
     assert loaded(tmp_path / "t5x") == {name: bits(array) for name, array in tensors.items()}
 
 
-class TestWrittenByT5x:
+class TestAsT5xWritesIt:
     def test_parameters(self, facts):
         source = open_source(facts)
         expected = np.load(facts / "params.npz")
