@@ -36,6 +36,8 @@ import ml_dtypes
 import numpy as np
 
 from t0.errors import UserError
+from t0.files.protobuf_wire import field, fields, fixed32_field, read_varint, varint
+from t0.files.tfrecord import masked, masked_crc
 
 # TensorFlow's DataType numbers.
 _DTYPES = {
@@ -56,7 +58,6 @@ _FOOTER_BYTES = 48
 _TRAILER_BYTES = 5
 _BLOCK_BYTES = 262_144
 _RESTART_INTERVAL = 16
-_CRC_DELTA = 0xA282EAD8
 _PLAIN, _SNAPPY = 0, 1
 _LARGEST_BLOCK_BYTES = 1 << 28
 
@@ -146,7 +147,7 @@ class BundleReader:
         for piece in _pieces(flat):
             _read_into(file, piece, path)
             crc = _extended(crc, piece)
-        if _masked(crc) != entry.crc:
+        if masked(crc) != entry.crc:
             raise UserError(f"{path}: the checksum of {name} does not match. Copy the file again")
         return array
 
@@ -216,7 +217,7 @@ class BundleWriter:
             shard=self._shard,
             offset_bytes=offset,
             size_bytes=flat.nbytes,
-            crc=_masked(crc),
+            crc=masked(crc),
         )
 
     def finish(self) -> None:
@@ -282,11 +283,6 @@ def _read_into(file: BinaryIO, flat: np.ndarray, path: Path) -> None:
             done += count
 
 
-def _masked(crc: int) -> int:
-    """Returns a CRC-32C as the format stores it, so that a CRC of CRCs stays a good one."""
-    return ((crc >> 15 | crc << 17) + _CRC_DELTA) & 0xFFFFFFFF
-
-
 def read_index(data: bytes) -> tuple[int, dict[str, Entry]]:
     """Returns the number of data files and the entries by name.
 
@@ -295,14 +291,13 @@ def read_index(data: bytes) -> tuple[int, dict[str, Entry]]:
     """
     try:
         return _read_index(data)
-    except (IndexError, struct.error, UnicodeDecodeError) as error:
+    except (IndexError, TypeError, ValueError, struct.error) as error:
         raise DamagedIndexError("its structure is broken") from error
 
 
 def write_index(entries: Mapping[str, Entry], *, shards: int) -> bytes:
     """Returns the bytes of an index."""
-    version = _field(1, 1)
-    header = _field(1, shards) + _field(3, version)
+    header = _nonzero(1, shards) + field(3, field(1, 1))
     rows = [(b"", header)]
     rows += sorted((name.encode(), _entry_proto(entry)) for name, entry in entries.items())
     return _write_table(rows)
@@ -330,16 +325,16 @@ def _block(data: bytes, handle: tuple[int, int]) -> list[tuple[bytes, bytes]]:
     trailer = data[offset + size : offset + size + _TRAILER_BYTES]
     if len(trailer) < _TRAILER_BYTES:
         raise DamagedIndexError("a block is cut off")
-    if _masked(google_crc32c.value(block + trailer[:1])) != struct.unpack("<I", trailer[1:])[0]:
+    if masked_crc(block + trailer[:1]) != struct.unpack("<I", trailer[1:])[0]:
         raise DamagedIndexError("a block's checksum does not match")
     block = _unpacked(block, trailer[0])
     restarts = struct.unpack("<I", block[-4:])[0]
     end = len(block) - 4 * (restarts + 1)
     rows, position, key = [], 0, b""
     while position < end:
-        shared, position = _varint(block, position)
-        unshared, position = _varint(block, position)
-        length, position = _varint(block, position)
+        shared, position = read_varint(block, position)
+        unshared, position = read_varint(block, position)
+        length, position = read_varint(block, position)
         key = key[:shared] + block[position : position + unshared]
         position += unshared
         rows.append((key, block[position : position + length]))
@@ -354,7 +349,7 @@ def _unpacked(block: bytes, compression: int) -> bytes:
         raise DamagedIndexError(f"a block is compressed in an unknown way ({compression})")
     import pyarrow
 
-    size, _ = _varint(block, 0)
+    size, _ = read_varint(block, 0)
     if size > _LARGEST_BLOCK_BYTES:
         raise DamagedIndexError(f"a block unpacks to {size:,} bytes")
     try:
@@ -404,14 +399,14 @@ def _append_block(out: bytearray, rows: list[tuple[bytes, bytes]]) -> bytes:
             )
         else:
             restarts.append(len(block))
-        block += _to_varint(shared) + _to_varint(len(key) - shared) + _to_varint(len(value))
+        block += varint(shared) + varint(len(key) - shared) + varint(len(value))
         block += key[shared:] + value
         previous = key
     restarts = restarts or [0]
     block += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
     typed = _typed(bytes(block))
-    handle = _to_varint(len(out)) + _to_varint(len(typed) - 1)
-    out += typed + struct.pack("<I", _masked(google_crc32c.value(typed)))
+    handle = varint(len(out)) + varint(len(typed) - 1)
+    out += typed + struct.pack("<I", masked_crc(typed))
     return handle
 
 
@@ -420,23 +415,28 @@ def _typed(block: bytes) -> bytes:
 
 
 def _handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
-    offset, position = _varint(data, position)
-    size, position = _varint(data, position)
+    offset, position = read_varint(data, position)
+    size, position = read_varint(data, position)
     return (offset, size), position
 
 
 def _entry_proto(entry: Entry) -> bytes:
-    dims = b"".join(_field(2, _field(1, size), keep_zero=True) for size in entry.shape)
-    fields = _field(1, entry.dtype) + _field(2, dims, keep_zero=True) + _field(3, entry.shard)
-    fields += _field(4, entry.offset_bytes) + _field(5, entry.size_bytes)
-    return fields + _to_varint(6 << 3 | 5) + struct.pack("<I", entry.crc)
+    dims = b"".join(field(2, _nonzero(1, size)) for size in entry.shape)
+    numbers = ((3, entry.shard), (4, entry.offset_bytes), (5, entry.size_bytes))
+    proto = _nonzero(1, entry.dtype) + field(2, dims)
+    return proto + b"".join(_nonzero(*pair) for pair in numbers) + fixed32_field(6, entry.crc)
+
+
+def _nonzero(number: int, value: int) -> bytes:
+    # Zero is the default and left out, as protocol buffers do.
+    return field(number, value) if value else b""
 
 
 def _parse_entry(proto: bytes) -> Entry:
-    fields = _parse(proto)
-    shape = _parse(fields.get(2, [b""])[-1])
+    found = _parse(proto)
+    shape = _parse(found.get(2, [b""])[-1])
     dims = [_parse(dim).get(1, [0])[-1] for dim in shape.get(2, [])]
-    number = {key: fields.get(key, [0])[-1] for key in (1, 3, 4, 5, 6)}
+    number = {key: found.get(key, [0])[-1] for key in (1, 3, 4, 5, 6)}
     return Entry(
         number[1],
         tuple(dims),
@@ -444,60 +444,13 @@ def _parse_entry(proto: bytes) -> Entry:
         number[4],
         number[5],
         number[6],
-        sliced=bool(fields.get(7)),
+        sliced=bool(found.get(7)),
     )
 
 
 def _parse(proto: bytes) -> dict[int, list]:
     """Returns a protocol buffer's fields by number: integers, or bytes of what is nested."""
-    fields: dict[int, list] = {}
-    for number, value in _fields(proto):
-        fields.setdefault(number, []).append(value)
-    return fields
-
-
-def _fields(proto: bytes) -> Iterator[tuple[int, int | bytes]]:
-    position = 0
-    while position < len(proto):
-        tag, position = _varint(proto, position)
-        kind = tag & 7
-        if kind == 0:
-            value, position = _varint(proto, position)
-        elif kind == 2:
-            length, position = _varint(proto, position)
-            value, position = proto[position : position + length], position + length
-        elif kind in (1, 5):
-            length = 8 if kind == 1 else 4
-            value = int.from_bytes(proto[position : position + length], "little")
-            position += length
-        else:
-            raise DamagedIndexError(f"a protocol buffer field of kind {kind}")
-        yield tag >> 3, value
-
-
-def _field(number: int, value: int | bytes, *, keep_zero: bool = False) -> bytes:
-    if isinstance(value, bytes):
-        return _to_varint(number << 3 | 2) + _to_varint(len(value)) + value
-    # Zero is the default and left out, as protocol buffers do.
-    return _to_varint(number << 3) + _to_varint(value) if value or keep_zero else b""
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 63:
-            raise DamagedIndexError("a number is too long")
-
-
-def _to_varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
+    found: dict[int, list] = {}
+    for number, value in fields(proto):
+        found.setdefault(number, []).append(value)
+    return found

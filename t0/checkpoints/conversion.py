@@ -23,8 +23,8 @@ import dataclasses
 import os
 import shutil
 import sys
-import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -46,6 +46,7 @@ from t0.checkpoints.formats import (
 from t0.checkpoints.shape import listed
 from t0.checkpoints.weight_files import INDEX, SINGLE
 from t0.errors import UserError, unknown_name
+from t0.files import paths, publishing
 
 _AHEAD_BYTES = 256 << 20
 _SPARE_BYTES = 64 << 20  # indexes, configs, and what else fills a disk meanwhile
@@ -225,6 +226,7 @@ def convert(
     opened = open_source(source, step=options.step, keep_slots=not options.drop_slots)
     with contextlib.closing(opened):
         plan, notes = make_plan(opened, to, options)
+        _remove_unfinished(destination.parent)
         check_destination(destination, sum(entry.nbytes for entry in plan.entries.values()))
         began = time.monotonic()
         with _staged(destination) as folder:
@@ -481,15 +483,15 @@ def check_destination(destination: Path, nbytes: int) -> None:
 @contextlib.contextmanager
 def _staged(destination: Path) -> Iterator[Path]:
     """Gives a hidden folder that becomes the destination when the block ends well."""
+    parent = destination.parent
+    folder = parent / f".{destination.name}.{uuid.uuid4().hex}.{publishing.unfinished_tag()}"
     try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        prefix = f".{destination.name}.incomplete-"
-        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=destination.parent))
+        parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
     except OSError as error:
-        raise UserError(f"{destination.parent} cannot be written: {error.strerror}") from error
+        raise UserError(f"{parent} cannot be written: {error.strerror}") from error
     try:
         yield folder
-        folder.chmod(0o777 & ~_umask())
         os.replace(folder, destination)  # noqa: PTH105 (rename onto an empty folder)
     except OSError as error:
         raise UserError(f"{destination} cannot be written: {error}") from error
@@ -497,10 +499,13 @@ def _staged(destination: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+def _remove_unfinished(parent: Path) -> None:
+    """Removes what conversions into folders of `parent` left when they were killed."""
+    with contextlib.suppress(OSError):  # no such folder, or another user's
+        dead, _ = publishing.leftovers([str(parent)])
+        for path in dead:
+            if Path(path).name.startswith("."):
+                paths.remove(path)
 
 
 def _options(place: str, dtype: str | None, *, slots: bool) -> Options:

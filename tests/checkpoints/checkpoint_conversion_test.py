@@ -207,9 +207,16 @@ def test_killed_leaves_nothing_that_looks_whole(tmp_path, mtf_v11, to):
     done = subprocess.run([sys.executable, "-c", code, mtf_v11, tmp_path / "out"], timeout=60)
     assert done.returncode == 9
     assert not (tmp_path / "out").exists()
-    (rest,) = tmp_path.glob(".out.incomplete-*")
+    (rest,) = tmp_path.glob(".out.*.incomplete-*")
     with pytest.raises(UserError):
         open_source(rest)
+    # What is not of a dead process of this machine is not ours to remove.
+    others = [tmp_path / ".out.1.incomplete-elsewhere-1-1", tmp_path / f"visible{rest.name}"]
+    for other in others:
+        other.mkdir()
+    convert(mtf_v11, tmp_path / "next", to=to, progress=False)
+    assert not rest.exists()
+    assert all(other.exists() for other in others)
 
 
 def _raise(error):
