@@ -8,8 +8,8 @@ dataset is opened. `t0.seqio_tasks` is the same under the name that the publishe
 import itertools
 from typing import Any
 
+from seqio_tasks.catalogue import Entry, catalogue_entries, own_entries
 from seqio_tasks.mixtures import RULES, mixture_tasks, own_mixture_tasks
-from seqio_tasks.prompted import Entry, catalogue_entries, own_entries
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.sources import data_dirs, find_own_mixtures

@@ -8,8 +8,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Sequence
 
-from seqio_tasks.catalogue import is_excluded
-from seqio_tasks.prompted import Entry
+from seqio_tasks.catalogue import Entry, is_excluded
 from t0.compat import seqio
 from t0.errors import UserError, unknown_name
 from t0.sources import OwnMixture

@@ -149,7 +149,7 @@ def test_the_table_of_known_behaviour():
 
 
 def test_every_known_row_names_a_template_of_the_catalogue(clean_registries):
-    from seqio_tasks.prompted import catalogue_entries
+    from seqio_tasks.catalogue import catalogue_entries
 
     have = {
         (e.task.dataset, e.task.subset or "", split, e.task.template.name): rows
@@ -339,7 +339,7 @@ def test_counts_are_those_of_p3(shared_data, cache_here, tmp_path, monkeypatch, 
     """Where the copies are complete: as many examples as the published caches have."""
     import seqio
 
-    from seqio_tasks.prompted import catalogue_entries
+    from seqio_tasks.catalogue import catalogue_entries
     from t0.tasks import task_definitions
 
     wanted = re.compile("glue_mrpc_generate.*|trec_fine_grained_(ABBR|LOC)|wiki_qa_Jeopardy_style")

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from seqio_tasks.catalogue import datasets
-from seqio_tasks.prompted import catalogue_entries
+from seqio_tasks.catalogue import catalogue_entries, datasets
 from t0.errors import UserError
 from t0.prompts import CompiledTemplate
 from t0.sources import features

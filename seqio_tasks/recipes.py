@@ -1,0 +1,207 @@
+"""The recipes: importing this module registers tasks for what the data folders hold.
+
+    registered()    # {"text": ("text_span_corruption", "text_prefix_lm", "text_lm"), "hub": ...}
+
+    D/text/train.jsonl.gz                       ->  text_span_corruption, text_prefix_lm, text_lm
+    D/text/books/train/*.txt                    ->  text_books_span_corruption, ...
+    D/sni/tasks/*.json, D/sni/splits/           ->  sni_def_pos_2, sni_def, ..., sni_tk_instruct
+    D/qa/squad/{train,validation}.jsonl.gz      ->  qa_squad
+    D/qa/{train-v1.1,dev-v1.1}.json             ->  qa
+    D/mt/{train,validation,wmt21}.jsonl.gz      ->  mt_en_de, mt_de_en
+    D/mt/medical/{train,validation}.tsv         ->  mt_medical_en_de, mt_medical_de_en
+
+For each folder D of `--data_dir` or `T0_DATA_DIR` and each kind of recipe, the subfolder D/KIND is
+given to the kind's function, if it exists. The function looks at names and sizes of files and
+returns the tasks that there are; little data is read and no network call made. Which languages a
+dataset of translations has, the first row of one of its files says.
+
+T5's own tasks through TensorFlow Datasets, `c4_v220_span_corruption`, `wmt_t2t_ende_v003` and
+others, are in `t5.data.mixtures`.
+"""
+
+import dataclasses
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t0.compat import seqio
+from t0.errors import UserError
+from t0.sources import data_dirs
+from t0.sources.folders import FILE_PATTERN, folder_splits
+from t0.sources.hub import HubTexts
+from t0.sources.own_data import TEMPLATES
+from t0.sources.questions import question_splits
+from t0.sources.texts import FolderTexts, text_folders
+from t0.sources.translations import languages
+from t0.tasks.instruction_tasks import instruction_tasks
+from t0.tasks.prompted_tasks import task_name
+from t0.tasks.recipe_tasks import pretraining_definitions, question_task, translation_task
+
+
+@dataclasses.dataclass(frozen=True)
+class Definitions:
+    """Tasks and mixtures before registration.
+
+    Attributes:
+      tasks: name -> keyword arguments of `seqio.TaskRegistry.add`.
+      mixtures: name -> (task, rate) of each member.
+    """
+
+    tasks: Mapping[str, Mapping[str, Any]]
+    mixtures: Mapping[str, Sequence[tuple[str, float]]] = dataclasses.field(default_factory=dict)
+
+
+def _dataset_folders(folder: Path) -> dict[str, Path]:
+    """Returns name -> folder of where a recipe's datasets may be: "" for itself, its subfolders.
+
+    Those with prompts are left out: they are a dataset that happens to be called like a recipe.
+    """
+    inner = (
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_dir() and not path.name.startswith(".") and os.access(path, os.R_OK | os.X_OK)
+    )
+    every = {"": folder} | {path.name: path for path in inner}
+    return {name: path for name, path in every.items() if not (path / TEMPLATES).exists()}
+
+
+# Prefix of the tasks -> repository and configuration on the hub.
+HUB = {"c4_hub": ("allenai/c4", "en")}
+
+
+def text_recipe(folder: Path) -> Definitions:
+    """Returns the tasks of a folder with text files, and of its subfolders.
+
+    Raises:
+      UserError: if the folder, or a subfolder, has no text files.
+    """
+    tasks = {}
+    for name, path in text_folders(folder).items():
+        # A dataset with templates, which happens to be called text.
+        if not (path / TEMPLATES).exists():
+            prefix = task_name("text", name or None, None)
+            tasks |= pretraining_definitions(prefix, FolderTexts(path))
+    return Definitions(tasks)
+
+
+def hub_recipe() -> Definitions:
+    """Returns the tasks that stream from the hub. The network is needed when they are read."""
+    tasks = {}
+    for prefix, (repo, config) in HUB.items():
+        texts = HubTexts(repo, config, splits=("train", "validation"))
+        tasks |= pretraining_definitions(prefix, texts)
+    return Definitions(tasks)
+
+
+def instruction_recipe(folder: Path) -> Definitions:
+    """Returns the tasks of a folder as natural-instructions publishes it.
+
+    Raises:
+      UserError: if it has no lists of tasks.
+    """
+    return Definitions(instruction_tasks(folder))
+
+
+def question_recipe(folder: Path) -> Definitions:
+    """Returns the tasks of a folder and of its subfolders, whichever hold splits.
+
+    Raises:
+      UserError: if none does.
+    """
+    splits = {name: question_splits(path) for name, path in _dataset_folders(folder).items()}
+    tasks = {
+        task_name("qa", name or None, None): question_task(found)
+        for name, found in splits.items()
+        if found
+    }
+    if not tasks:
+        raise UserError(
+            f"{folder}: no questions. Put a folder for each dataset there, with files "
+            f"{FILE_PATTERN}; the splits are train, validation (or dev) and test."
+        )
+    return Definitions(tasks)
+
+
+def translation_recipe(folder: Path) -> Definitions:
+    """Returns the tasks of a folder and of its subfolders, whichever hold splits.
+
+    Raises:
+      UserError: if none does, or one names no two languages.
+    """
+    tasks = {}
+    for name, path in _dataset_folders(folder).items():
+        splits = folder_splits(path)
+        codes = next(filter(None, map(languages, splits.values())), ())
+        # A folder that is called en-de says nothing that the direction does not.
+        own = None if set(re.split("[-_]", name)) <= {*codes, ""} else name
+        for source, target in itertools.permutations(codes, 2):
+            task = task_name("mt", own, f"{source}_{target}")
+            tasks[task] = translation_task(splits, source, target)
+    if not tasks:
+        raise UserError(
+            f"{folder}: no translations. Put files {FILE_PATTERN} there, or folders of them; rows "
+            'are like {"translation": {"en": "...", "de": "..."}}.'
+        )
+    return Definitions(tasks)
+
+
+# The name of a subfolder of a data folder, and what makes its tasks.
+KINDS: dict[str, Callable[[Path], Definitions]] = {
+    "text": text_recipe,
+    "sni": instruction_recipe,
+    "qa": question_recipe,
+    "mt": translation_recipe,
+}
+# What needs no folder.
+ALWAYS: dict[str, Callable[[], Definitions]] = {
+    "hub": hub_recipe,
+}
+
+_registered: dict[str, tuple[str, ...]] = {}
+
+
+def registered() -> Mapping[str, tuple[str, ...]]:
+    """Returns kind -> names of the tasks and mixtures that it registered."""
+    return dict(_registered)
+
+
+def _found() -> Iterator[tuple[str, str, Definitions]]:
+    """Yields kind, where it was found, and what that holds."""
+    for kind, define in KINDS.items():
+        for folder in (data_dir / kind for data_dir in data_dirs()):
+            if folder.is_dir():
+                yield kind, str(folder), define(folder)
+    for kind, make in ALWAYS.items():
+        yield kind, "these recipes", make()
+
+
+def _register() -> None:
+    """Registers all that is found.
+
+    Raises:
+      UserError: if two folders give one name, or something else registered it before.
+    """
+    taken = dict.fromkeys([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()], "SeqIO")
+    found = []
+    # All is made before anything is registered: a mistake leaves the registries as they were.
+    for kind, where, made in _found():
+        for name in (*made.tasks, *made.mixtures):
+            if name in taken:
+                raise UserError(
+                    f"{where}: there is a task or mixture '{name}' already, from {taken[name]}. "
+                    "Tasks are named after subfolders: rename one, or name one data folder only."
+                )
+            taken[name] = where
+        found.append((kind, made))
+    for kind, made in found:
+        for name, arguments in made.tasks.items():
+            seqio.TaskRegistry.add(name, **arguments)
+        for name, members in made.mixtures.items():
+            seqio.MixtureRegistry.add(name, members)
+        _registered[kind] = (*_registered.get(kind, ()), *made.tasks, *made.mixtures)
+
+
+_register()
