@@ -23,9 +23,8 @@ import numpy as np  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 
-from t0.inference import decoding  # noqa: E402
-from t0.inference.choice import EOS, Method  # noqa: E402
-from t0.inference.model import Generator  # noqa: E402
+from t0.inference.generator import Generator, make_variables  # noqa: E402
+from t0.inference.search import EOS, DecodingMethod  # noqa: E402
 from t0.mesh import gather_embedding  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
 from t0.training import config  # noqa: E402
@@ -50,10 +49,10 @@ def types_of(question: dict[str, Any]) -> mtf.VariableDType:
 
 def random_checkpoint(folder: str) -> str:
     """Writes random weights that give EOS no chance, and returns the checkpoint."""
-    generator = Generator(build_model(), types_of({"dtype": "float32"}), PLACE, Method())
+    generator = Generator(build_model(), types_of({"dtype": "float32"}), PLACE, DecodingMethod())
     with generator._graph.as_default():
         tf.set_random_seed(0)
-        generator._build(1, 1, 1, decoding.make_variables)
+        generator._build(1, 1, 1, make_variables)
         session = generator._session
         session.run(tf.global_variables_initializer())
         (softmax,) = (v for v in tf.global_variables() if v.op.name == "decoder/logits/kernel")
@@ -69,7 +68,7 @@ class Ours:
     """Predicts as `t0.infer` does."""
 
     def __init__(self, question: dict[str, Any], checkpoint: str) -> None:
-        method = Method(beam_size=question["beams"], alpha=0.0)
+        method = DecodingMethod(beam_size=question["beams"], alpha=0.0)
         self._generator = Generator(build_model(), types_of(question), PLACE, method)
         shape = (question["batch"], question["inputs"])
         self._feeds = (

@@ -173,7 +173,7 @@ def _bind_training(flags: Any) -> None:
 def _bind_inference(flags: Any) -> None:
     """Binds what the flags say of inference."""
     from t0.compat import gin
-    from t0.inference import Settings
+    from t0.inference import InferenceSettings
     from t0.training import start
 
     given = [name for name in mesh_flags.OF_INFERENCE if flags[name].present]
@@ -182,7 +182,7 @@ def _bind_inference(flags: Any) -> None:
         raise UserError(f"--{min(only)} belongs to inference: --gin_file=runs/infer.gin")
     for name in given if infers else ():
         gin.bind_parameter(f"t0.infer.{name}", flags[name].value)
-    if infers and flags.tpu and Settings().asked_for:
+    if infers and flags.tpu and InferenceSettings().configured:
         raise UserError(
             "runs/infer.gin predicts without --tpu; on a TPU --gin_file=infer.gin decodes a file"
         )

@@ -1,25 +1,46 @@
-"""What predictions are made for: the examples of a task, or the lines of a file.
+"""What predictions are made for: a task's examples or a file's lines, in batches of like length.
 
-    examples = of_file("questions.txt", vocabulary, add_eos=False)
-    examples.total                              # 3: the file is looked through once, and checked
-    next(examples.read())                       # Example(0, "Who wrote it?", None, (363, 42, ...))
+Legend: B examples, L input tokens, T target tokens.
 
-Both are read anew by each `read()`, from the start and in the same order, one example at a time.
+    source = of_file("questions.txt", vocabulary, add_eos=False)
+    source.total                     # 3: the file is looked through once, and checked
+    next(source.read(0, 1))          # InferenceExample(0, "Who wrote it?", None, [363, 42, ...])
+
+Either is read anew by each `read`, from the start and in the same order, one example at a time.
+
+    for number, window in windows(source.read(0, 1), 1024):
+        for batch in batches(window, LengthLimits(512, 64), batch_size=32, method=method, seed=0):
+            ids, scores = generator.predict(batch.inputs, batch.limits, batch.draws)
+
+The stream of examples is cut into windows; within a window the examples are sorted by length and
+cut into batches of B, padded to one of few lengths, so that little is padded and few shapes are
+lowered. Which examples share a batch depends on nothing but their order, so a run that starts again
+makes the same ones.
 """
 
 import contextlib
 import dataclasses
 import gzip
 import hashlib
+import itertools
 import json
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
 
 from t0.compat import seqio
 from t0.compat import tf1 as tf
 from t0.errors import UserError, original, unknown_name
+from t0.inference.search import EOS, DecodingMethod
 from t0.sources.readers import parsed_line, reading
+
+_T = TypeVar("_T")
+
+# Batches of a window: the more, the more alike are the lengths in each.
+WINDOW = 32
+_SHORTEST = 16
 
 _JSON = (".jsonl", ".json")
 _FIELDS = ("inputs", "targets")
@@ -27,7 +48,7 @@ _READ = (*_FIELDS, *(f"{name}_pretokenized" for name in _FIELDS), "is_correct")
 
 
 @dataclasses.dataclass(frozen=True)
-class Example:
+class InferenceExample:
     """One input.
 
     Attributes:
@@ -44,7 +65,7 @@ class Example:
 
 
 @dataclasses.dataclass(frozen=True)
-class Examples:
+class InputSource:
     """A source of examples.
 
     Attributes:
@@ -57,10 +78,10 @@ class Examples:
     name: str
     total: int | None
     facts: dict[str, Any]
-    read: Callable[[int, int], Iterator[Example]]
+    read: Callable[[int, int], Iterator[InferenceExample]]
 
 
-def of_task(task: seqio.Task, split: str, *, use_cached: bool) -> Examples:
+def of_task(task: seqio.Task, split: str, *, use_cached: bool) -> InputSource:
     """Returns the examples of a task's split.
 
     Raises:
@@ -82,13 +103,13 @@ def of_task(task: seqio.Task, split: str, *, use_cached: bool) -> Examples:
             )
         return dataset.map(lambda record: {name: record[name] for name in kept})
 
-    def read(shard: int, shards: int) -> Iterator[Example]:
+    def read(shard: int, shards: int) -> Iterator[InferenceExample]:
         # Numbered before they are dealt out: an example's draws do not depend on its shard.
         for number, record in _numpy(lambda: records().enumerate().shard(shards, shard)):
             yield _of_record(int(number), record, task.output_features)
 
     facts = {"task": task.name, "split": split}
-    return Examples(task.name, task.num_input_examples(split), facts, read)
+    return InputSource(task.name, task.num_input_examples(split), facts, read)
 
 
 def _numpy(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
@@ -109,9 +130,9 @@ def _numpy(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
         raise original(error) from error
 
 
-def _of_record(number: int, record: dict[str, Any], features: dict[str, Any]) -> Example:
+def _of_record(number: int, record: dict[str, Any], features: dict[str, Any]) -> InferenceExample:
     texts = [_text(record, name, features) for name in _FIELDS]
-    return Example(number, texts[0] or "", texts[1], record["inputs"].tolist())
+    return InferenceExample(number, texts[0] or "", texts[1], record["inputs"].tolist())
 
 
 def _text(record: dict[str, Any], name: str, features: dict[str, Any]) -> str | None:
@@ -123,14 +144,14 @@ def _text(record: dict[str, Any], name: str, features: dict[str, Any]) -> str | 
     return features[name].vocabulary.decode(record[name].tolist())
 
 
-def of_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) -> Examples:
-    """Returns the inputs of a file; see `t0.inference.settings` for what it may be.
+def of_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) -> InputSource:
+    """Returns the inputs of a file; see `InferenceSettings.input_file` for what it may be.
 
     Args:
       path: of the file, local or `gs://`.
       vocabulary: of the inputs.
       add_eos: whether EOS ends each input.
-      repeats: how often each input stands in the result, one after the other.
+      repeats: how often each input is in the result, one after the other.
 
     Raises:
       UserError: if there is no such file, it is empty, or a line is not what it must be.
@@ -150,7 +171,7 @@ def of_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) -> E
     if not total:
         raise UserError(f"input file {path} is empty: wanted an input a line")
 
-    def read(shard: int, shards: int) -> Iterator[Example]:
+    def read(shard: int, shards: int) -> Iterator[InferenceExample]:
         for index, (number, line) in enumerate(lines(path)):
             copies = range(index * repeats, (index + 1) * repeats)
             taken = [n for n in copies if n % shards == shard]
@@ -158,10 +179,10 @@ def of_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) -> E
                 continue
             inputs, targets = parse(f"{path}, line {number}", line)
             tokens = [*vocabulary.encode(inputs), *([vocabulary.eos_id] if add_eos else [])]
-            yield from (Example(n, inputs, targets, tokens) for n in taken)
+            yield from (InferenceExample(n, inputs, targets, tokens) for n in taken)
 
     facts = {"input_file_sha256": digest.hexdigest(), "add_eos": add_eos, "repeats": repeats}
-    return Examples(name.rpartition(".")[0] or name, total * repeats, facts, read)
+    return InputSource(name.rpartition(".")[0] or name, total * repeats, facts, read)
 
 
 def _lines(path: str) -> Iterator[tuple[int, bytes]]:
@@ -213,3 +234,113 @@ def _json_input(where: str, line: bytes) -> tuple[str, str | None]:
 
 def _wanted() -> str:
     return '{"inputs": "..."}, and "targets" where they are known'
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthLimits:
+    """The most tokens of an input and of a prediction.
+
+    Attributes:
+      inputs: what is longer is cut; an EOS at its end stays.
+      targets: EOS among them.
+      targets_per_input: (multiplier, constant): a prediction is no longer than the input's tokens
+        times the first plus the second, either; None for no such limit.
+    """
+
+    inputs: int
+    targets: int
+    targets_per_input: tuple[float, float] | None = None
+
+    def cut(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Returns an input's tokens within the limit."""
+        if len(tokens) <= self.inputs:
+            return tokens
+        return [*tokens[: self.inputs - 1], EOS if tokens[-1] == EOS else tokens[self.inputs - 1]]
+
+    def of_prediction(self, tokens: Sequence[int]) -> int:
+        """Returns the most tokens to predict for an input."""
+        if self.targets_per_input is None:
+            return self.targets
+        multiplier, constant = self.targets_per_input
+        return min(self.targets, max(1, int(len(tokens) * multiplier + constant)))
+
+
+@dataclasses.dataclass(frozen=True)
+class InputBatch:
+    """Padded arrays, and which examples of the window are in their rows.
+
+    Attributes:
+      inputs: int32 [B, L], 0 is padding.
+      limits: int32 [B], the most tokens to predict; 0 in rows that hold no example.
+      draws: float32 [B, T], what sampling draws by, zeros where nothing is drawn.
+      places: the examples' places in the window; the first rows of the arrays are theirs.
+    """
+
+    inputs: np.ndarray
+    limits: np.ndarray
+    draws: np.ndarray
+    places: tuple[int, ...]
+
+
+def windows(
+    examples: Iterable[InferenceExample], size: int
+) -> Iterator[tuple[int, tuple[InferenceExample, ...]]]:
+    """Yields consecutive examples, `size` at once, numbered from 0."""
+    return enumerate(_in_groups(examples, size))
+
+
+def batches(
+    window: Sequence[InferenceExample],
+    limits: LengthLimits,
+    *,
+    batch_size: int,
+    method: DecodingMethod,
+    seed: int,
+) -> Iterator[InputBatch]:
+    """Yields the batches of a window, those of short inputs first.
+
+    Args:
+      window: of any number of examples.
+      limits: in tokens.
+      batch_size: B of every batch.
+      method: how tokens are chosen.
+      seed: of the draws.
+    """
+    cut = [limits.cut(example.tokens) for example in window]
+    order = sorted(range(len(window)), key=lambda place: (len(cut[place]), place))
+    for places in _in_groups(order, batch_size):
+        longest = max(len(cut[place]) for place in places)
+        inputs = np.zeros((batch_size, padded_length(longest, limits.inputs)), np.int32)
+        most = np.zeros(batch_size, np.int32)
+        draws = np.zeros((batch_size, limits.targets), np.float32)
+        for row, place in enumerate(places):
+            inputs[row, : len(cut[place])] = cut[place]
+            most[row] = limits.of_prediction(cut[place])
+            if method.temperature:
+                draws[row] = draws_of(seed, window[place].number, limits.targets)
+        yield InputBatch(inputs, most, draws, places)
+
+
+def padded_length(tokens: int, limit: int) -> int:
+    """Returns the least of 16, 24, 32, 48, 64, 96 ... that holds an input; at most the limit.
+
+    >>> [padded_length(tokens, 512) for tokens in (0, 17, 33, 65, 400)]
+    [16, 24, 48, 96, 512]
+    """
+    length = _SHORTEST
+    while length < tokens:
+        # A power of two, then one and a half of it.
+        length = length * 3 // 2 if length & (length - 1) == 0 else length // 3 * 4
+    return min(length, limit)
+
+
+def draws_of(seed: int, number: int, count: int) -> np.ndarray:
+    """Returns uniform numbers, float32 [count] from 0 to below 1, of an example's own stream."""
+    stream = np.random.Generator(np.random.Philox(key=[seed, number]))
+    return stream.random(count, dtype=np.float32)
+
+
+def _in_groups(things: Iterable[_T], size: int) -> Iterator[tuple[_T, ...]]:
+    stream = iter(things)
+    while group := tuple(itertools.islice(stream, size)):
+        yield group

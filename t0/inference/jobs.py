@@ -1,10 +1,14 @@
 """What a configuration asks to be predicted: `t0.infer`'s settings, or those of T5's `infer.gin`.
 
-    jobs(Settings(mixture_or_task_name="qa", output_dir="/out"), run)   # one for each task
-    jobs_of_t5(run)                                                     # decode_from_file's
+    settings = InferenceSettings(mixture_or_task_name="qa", output_dir="/out", beam_size=4)
+    settings.method                     # DecodingMethod(beam_size=4, alpha=0.6, ...)
+    run = RunArguments((vocabulary, vocabulary), {"inputs": 512, "targets": 64}, batch_size=32)
+    jobs(settings, run)                 # one for each task
+    jobs_of_t5(run)                     # the one of decode_from_file
 
-T5's mode reads a text file, ends each input with EOS, takes its search from
-`Bitransformer.decode` and writes one prediction a line to `<output_filename>-<step>`.
+gin's name of the settings is `t0.infer`; `gin/runs/infer.gin` binds it. T5's mode reads a text
+file, ends each input with EOS, takes its search from `Bitransformer.decode` and writes one
+prediction a line to `<output_filename>-<step>`.
 """
 
 import dataclasses
@@ -15,21 +19,119 @@ from typing import Any
 
 import numpy as np
 
-from t0.compat import mesh_utils, seqio
+from t0.compat import gin, mesh_utils, seqio
 from t0.errors import UserError
 from t0.feeding import checks
 from t0.inference import inputs
-from t0.inference.batches import Limits
-from t0.inference.choice import EOS
-from t0.inference.inputs import Example, Examples
-from t0.inference.settings import Settings
+from t0.inference.inputs import InferenceExample, InputSource, LengthLimits
+from t0.inference.search import EOS, DecodingMethod
 from t0.mesh import devices
 from t0.training.config import bound
 
 
+@gin.configurable("infer", module="t0")
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """What Mesh TensorFlow's `run` says.
+class InferenceSettings:
+    """How predictions are made, and of what.
+
+    Attributes:
+      mixture_or_task_name: whose examples are predicted; with `input_file`, the task whose
+        vocabulary makes tokens of a line.
+      split: of the task.
+      use_cached: whether the task's cache is read.
+      input_file: text, an input a line, or JSON Lines (by its ending .jsonl or .json) with `inputs`
+        and, if known, `targets`; either may be packed, .gz.
+      output_dir: where predictions go, as `<name>_<step>.jsonl`.
+      batch_size: inputs decoded at once; None for the run's.
+      beam_size: beams kept; 1 decodes greedily, or samples.
+      alpha: the exponent of the beams' length penalty.
+      temperature: above 0 draws tokens, 1 as the model has it.
+      top_k: draw among so many of the likeliest; -1 for all.
+      seed: of the draws. Each example has its own, whatever batch or shard it is in.
+      shard_id: this process takes the examples whose number leaves it when divided by `num_shards`.
+      num_shards: how many processes share the examples.
+      add_eos: whether EOS ends the inputs of a file; None: as the task says, without one not.
+      activation_dtype: "float32", "bfloat16", or "auto": bfloat16 where the machine computes it.
+    """
+
+    mixture_or_task_name: str | None = None
+    split: str = "test"
+    use_cached: bool = False
+    input_file: str | None = None
+    output_dir: str | None = None
+    batch_size: int | None = None
+    beam_size: int = 1
+    alpha: float = 0.6
+    temperature: float = 0.0
+    top_k: int = -1
+    seed: int = 0
+    shard_id: int = 0
+    num_shards: int = 1
+    add_eos: bool | None = None
+    activation_dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name, (wanted, holds) in _WANTED.items():
+            if not holds(getattr(self, name)):
+                raise UserError(f"infer.{name} is {getattr(self, name)!r}; wanted {wanted}")
+        if self.shard_id >= self.num_shards:
+            raise UserError(
+                f"infer.shard_id is {self.shard_id}; with {self.num_shards} shard(s) wanted 0 to "
+                f"{self.num_shards - 1} (--shard_id, --num_shards)"
+            )
+        if self.beam_size > 1 and self.temperature:
+            raise UserError(
+                f"infer.beam_size is {self.beam_size} and infer.temperature {self.temperature}: "
+                "beams are searched, not drawn. Set one of them (beam_size = 1, temperature = 0.0)"
+            )
+
+    @property
+    def configured(self) -> bool:
+        """Whether gin says what is predicted: not T5's own inference."""
+        return any((self.mixture_or_task_name, self.input_file, self.output_dir))
+
+    @property
+    def method(self) -> DecodingMethod:
+        """How tokens are chosen."""
+        return DecodingMethod(self.beam_size, self.alpha, self.temperature, max(0, self.top_k))
+
+    def facts(self) -> dict[str, Any]:
+        """Returns those settings on which predictions depend, as they are recorded."""
+        names = ["shard_id", "num_shards", "batch_size", "beam_size", "activation_dtype"]
+        if self.beam_size > 1:
+            names.append("alpha")
+        if self.temperature:
+            names += ["temperature", "top_k", "seed"]
+        return {name: getattr(self, name) for name in names}
+
+
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _at_least_0(value: Any) -> bool:
+    return _whole(value, 0) or (isinstance(value, float) and value >= 0)
+
+
+_FROM_0 = ("a whole number from 0 on", lambda value: _whole(value, 0))
+_FROM_1 = ("a whole number from 1 on", lambda value: _whole(value, 1))
+_NUMBER = ("a number from 0 on", _at_least_0)
+# InferenceSettings -> what they may be, in words and as a test.
+_WANTED = {
+    "batch_size": (_FROM_1[0], lambda value: value is None or _whole(value, 1)),
+    "beam_size": _FROM_1,
+    "alpha": _NUMBER,
+    "temperature": _NUMBER,
+    "top_k": ("a whole number from 1 on, or -1 for all", lambda v: v == -1 or _whole(v, 1)),
+    "seed": _FROM_0,
+    "shard_id": _FROM_0,
+    "num_shards": _FROM_1,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RunArguments:
+    """What inference takes from the arguments of a run.
 
     Attributes:
       vocabularies: of inputs and targets.
@@ -43,20 +145,20 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class PredictionJob:
     """One source of examples, and all that is to be done with it.
 
     Attributes:
       examples: what is predicted.
       limits: in tokens.
       settings: of the search, the batches and shards.
-      path: of the predictions: {step} stands for the checkpoint's.
+      path: of the predictions, with {step} in place of the checkpoint's.
       as_json: whether they are JSON Lines; else a text a line.
     """
 
-    examples: Examples
-    limits: Limits
-    settings: Settings
+    examples: InputSource
+    limits: LengthLimits
+    settings: InferenceSettings
     path: str
     as_json: bool = True
 
@@ -64,7 +166,7 @@ class Job:
         """Returns what decides the predictions, the checkpoint left out."""
         return {**self.examples.facts, **dataclasses.asdict(self.limits), **self.settings.facts()}
 
-    def line(self, example: Example, prediction: str, score: float) -> str:
+    def line(self, example: InferenceExample, prediction: str, score: float) -> str:
         """Returns what is written of an example."""
         if not self.as_json:
             return prediction.replace("\n", " ")
@@ -74,7 +176,7 @@ class Job:
         return json.dumps({**line, "score": round(float(score), 5)}, ensure_ascii=False)
 
 
-def jobs(settings: Settings, run: Run) -> list[Job]:
+def jobs(settings: InferenceSettings, run: RunArguments) -> list[PredictionJob]:
     """Returns a job for the input file, or one for each task of the mixture.
 
     Raises:
@@ -87,21 +189,23 @@ def jobs(settings: Settings, run: Run) -> list[Job]:
         batch_size=settings.batch_size or run.batch_size,
         activation_dtype=devices.activation_dtype(settings.activation_dtype).name,
     )
-    limits = Limits(run.sequence_length["inputs"], run.sequence_length["targets"])
+    limits = LengthLimits(run.sequence_length["inputs"], run.sequence_length["targets"])
     ending = f"_{{step}}{_shard(settings)}.jsonl"
     return [
-        Job(examples, limits, settings, _join(settings.output_dir, examples.name + ending))
+        PredictionJob(
+            examples, limits, settings, _join(settings.output_dir, examples.name + ending)
+        )
         for examples in _sources(settings, run)
     ]
 
 
-def _shard(settings: Settings) -> str:
+def _shard(settings: InferenceSettings) -> str:
     if settings.num_shards == 1:
         return ""
     return f"-{settings.shard_id:05d}-of-{settings.num_shards:05d}"
 
 
-def _sources(settings: Settings, run: Run) -> list[Examples]:
+def _sources(settings: InferenceSettings, run: RunArguments) -> list[InputSource]:
     name = settings.mixture_or_task_name
     task = checks.known_mixture(name) if name else None
     if settings.input_file:
@@ -127,7 +231,7 @@ def takes_over(model_type: str) -> bool:
     Raises:
       UserError: if it asks for ours with a model or function that is not.
     """
-    asked = Settings().asked_for
+    asked = InferenceSettings().configured
     known = model_type == "bitransformer" and bound("run.predict_fn") is None
     if asked and not known:
         raise UserError(
@@ -141,7 +245,7 @@ def takes_over(model_type: str) -> bool:
     return known and (asked or of_t5)
 
 
-def jobs_of_t5(run: Run) -> list[Job]:
+def jobs_of_t5(run: RunArguments) -> list[PredictionJob]:
     """Returns the job of T5's `infer.gin`.
 
     Raises:
@@ -156,21 +260,23 @@ def jobs_of_t5(run: Run) -> list[Job]:
     decode = {name: bound(f"Bitransformer.decode.{name}", value) for name, value in _T5.items()}
     longest = decode["max_decode_length"] or run.sequence_length["inputs"]
     per_input = (decode["decode_length_multiplier"], decode["decode_length_constant"])
-    settings = Settings(
+    settings = InferenceSettings(
         batch_size=run.batch_size,
         beam_size=decode["beam_size"],
         alpha=decode["alpha"],
         temperature=decode["temperature"],
         top_k=decode["sampling_keep_top_k"],
     )
-    limits = Limits(
+    limits = LengthLimits(
         run.sequence_length["inputs"], longest, per_input if settings.beam_size > 1 else None
     )
     examples = inputs.of_file(
         files[0], run.vocabularies[0], add_eos=True, repeats=bound("decode_from_file.repeats", 1)
     )
     return [
-        Job(examples, limits, settings, f"{files[1]}-{{step}}{_shard(settings)}", as_json=False)
+        PredictionJob(
+            examples, limits, settings, f"{files[1]}-{{step}}{_shard(settings)}", as_json=False
+        )
     ]
 
 

@@ -11,21 +11,25 @@ Batches of a finished window are kept, so that a run that was killed goes on aft
 
 import collections
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from t0.checkpoints import checkpoint_files
 from t0.compat import mesh_utils, mtf
 from t0.compat import tf1 as tf
 from t0.errors import UserError
-from t0.inference.batches import WINDOW, Batch, batches, windows
-from t0.inference.choice import EOS
-from t0.inference.inputs import Example
-from t0.inference.jobs import Job, Run, jobs, jobs_of_t5, predicted_tokens
-from t0.inference.model import Generator
-from t0.inference.output import Output, Results
-from t0.inference.progress import Progress
-from t0.inference.settings import Settings
+from t0.inference.generator import Generator
+from t0.inference.inputs import WINDOW, InferenceExample, InputBatch, batches, windows
+from t0.inference.jobs import (
+    InferenceSettings,
+    PredictionJob,
+    RunArguments,
+    jobs,
+    jobs_of_t5,
+    predicted_tokens,
+)
+from t0.inference.prediction_file import FinishedPredictions, PredictionFile
+from t0.inference.search import EOS
 from t0.mesh import devices
 from t0.scoring.mesh_model import (
     ModelSpec,
@@ -34,6 +38,14 @@ from t0.scoring.mesh_model import (
     chosen_checkpoints,
     vocabulary_hash,
 )
+from t0.scoring.progress_line import ProgressLine
+
+# Counts of a summary that get a line, if there are any.
+_COUNTS = {
+    "truncated_inputs": "inputs cut at the limit",
+    "empty_inputs": "inputs without a token",
+    "predictions_without_end": "predictions cut at the limit",
+}
 
 
 def infer_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
@@ -87,17 +99,17 @@ def predict(
     Raises:
       UserError: if nothing is configured, or what is read or written is not what it must be.
     """
-    settings = Settings()
+    settings = InferenceSettings()
     vocabularies = both_vocabularies(vocabulary)
-    run = Run(vocabularies, lengths, batch_size)
-    wanted = jobs(settings, run) if settings.asked_for else jobs_of_t5(run)
+    run = RunArguments(vocabularies, lengths, batch_size)
+    wanted = jobs(settings, run) if settings.configured else jobs_of_t5(run)
     generator = None
     for step, path in chosen_checkpoints(model_dir, steps, checkpoint).items():
         facts = {
             "checkpoint_fingerprint": checkpoint_files.fingerprint(path),
             "vocabulary_sha256": vocabulary_hash(vocabularies[0]),
         }
-        outputs = [_output(job, step, facts) for job in wanted]
+        outputs = [_prediction_file(job, step, facts) for job in wanted]
         left = [both for both in zip(wanted, outputs, strict=True) if not both[1].finished]
         if left:
             generator = generator or _generator(model, vocabularies, wanted[0])
@@ -106,15 +118,15 @@ def predict(
             _predict(job, output, generator, vocabularies[1])
 
 
-def _output(job: Job, step: int, facts: Mapping[str, Any]) -> Output:
+def _prediction_file(job: PredictionJob, step: int, facts: Mapping[str, Any]) -> PredictionFile:
     path = job.path.replace("{step}", str(step))
-    output = Output(path, {**facts, **job.facts()}, described=job.as_json)
-    if output.finished:
-        print(f"{path}: {output.finished['examples']:,} predictions, finished before")
-    return output
+    file = PredictionFile(path, {**facts, **job.facts()}, described=job.as_json)
+    if file.finished:
+        print(f"{path}: {file.finished['examples']:,} predictions, finished before")
+    return file
 
 
-def _generator(spec: ModelSpec, vocabularies: tuple[Any, Any], job: Job) -> Generator:
+def _generator(spec: ModelSpec, vocabularies: tuple[Any, Any], job: PredictionJob) -> Generator:
     model, placement = build_model(spec, vocabularies)
     types = mesh_utils.get_variable_dtype()
     activations = devices.activation_dtype(job.settings.activation_dtype)
@@ -123,44 +135,66 @@ def _generator(spec: ModelSpec, vocabularies: tuple[Any, Any], job: Job) -> Gene
     return Generator(model, types, placement, job.settings.method)
 
 
-def _predict(job: Job, output: Output, generator: Generator, vocabulary: Any) -> None:
+def _predict(
+    job: PredictionJob, output: PredictionFile, generator: Generator, vocabulary: Any
+) -> None:
     """Predicts what an earlier run has not, and writes the file."""
-    settings, examples = job.settings, job.examples
+    settings = job.settings
     size = _batch_size(job, generator.replicas)
-    with Progress(_share(job)) as progress:
-        count = 0
-        stream = examples.read(settings.shard_id, settings.num_shards)
+    tokens = count = 0
+    with ProgressLine(_share(job), unit="input", doing="predicting") as progress:
+        stream = job.examples.read(settings.shard_id, settings.num_shards)
         for number, window in windows(stream, size * WINDOW):
             count = number + 1
             if output.window(number):
-                progress.before(len(window))
+                progress.count_before(len(window))
                 continue
-            whole = Results({}, {})
+            whole = FinishedPredictions({}, {})
             made = batches(
                 window, job.limits, batch_size=size, method=settings.method, seed=settings.seed
             )
             for part, batch in enumerate(made):
-                results = output.batch(number, part)
-                if results is None:
-                    results = _results(
-                        job, window, batch, generator=generator, vocabulary=vocabulary
-                    )
-                    output.keep_batch(number, part, results)
-                    progress.now(results.counts)
+                found = output.batch(number, part)
+                if found is None:
+                    found = _predictions(job, window, batch, generator, vocabulary)
+                    output.keep_batch(number, part, found)
+                    tokens += found.counts["predicted_tokens"]
+                    speed = f"{tokens / progress.seconds:,.0f} tokens/s"
+                    progress.count(found.counts["examples"], note=speed)
                 else:
-                    progress.before(len(batch.places))
-                whole.add(results)
+                    progress.count_before(len(batch.places))
+                whole.add(found)
             output.keep_window(number, whole)
-        limits = {
-            "truncated_inputs": job.limits.inputs,
-            "predictions_without_end": job.limits.targets,
-        }
-        progress.finished(output.path, output.finish(count), limits)
+        for line in _summary_lines(job, output.path, output.finish(count), tokens, progress):
+            progress.print(line)
 
 
-def _results(
-    job: Job, window: Sequence[Example], batch: Batch, *, generator: Generator, vocabulary: Any
-) -> Results:
+def _summary_lines(
+    job: PredictionJob, path: str, summary: Mapping[str, Any], tokens: int, progress: ProgressLine
+) -> Iterator[str]:
+    seconds = progress.seconds
+    before = f" ({progress.before:,} of them before)" if progress.before else ""
+    yield (
+        f"{path}: {summary.get('examples', 0):,} predictions{before}, {tokens:,} tokens "
+        f"in {seconds:.1f} s ({tokens / seconds:,.0f} tokens/s)"
+    )
+    limits = {
+        "truncated_inputs": job.limits.inputs,
+        "predictions_without_end": job.limits.targets,
+    }
+    for name, words in _COUNTS.items():
+        if summary.get(name):
+            most = f" of {limits[name]:,} tokens" if name in limits else ""
+            yield f"  {words}{most}: {summary[name]:,}"
+
+
+def _predictions(
+    job: PredictionJob,
+    window: Sequence[InferenceExample],
+    batch: InputBatch,
+    generator: Generator,
+    vocabulary: Any,
+) -> FinishedPredictions:
     ids, scores = generator.predict(batch.inputs, batch.limits, batch.draws)
     counts = collections.Counter(examples=len(batch.places))
     lines = {}
@@ -172,10 +206,10 @@ def _results(
         counts["predictions_without_end"] += tokens[-1] != EOS
         counts["truncated_inputs"] += len(example.tokens) > job.limits.inputs
         counts["empty_inputs"] += not example.tokens
-    return Results(lines, {name: int(count) for name, count in counts.items()})
+    return FinishedPredictions(lines, {name: int(count) for name, count in counts.items()})
 
 
-def _batch_size(job: Job, replicas: int) -> int:
+def _batch_size(job: PredictionJob, replicas: int) -> int:
     """Returns B: what is configured, less where there are fewer examples than that."""
     size = job.settings.batch_size
     if size % replicas:
@@ -187,7 +221,7 @@ def _batch_size(job: Job, replicas: int) -> int:
     return size if share is None else min(size, max(1, -(-share // replicas)) * replicas)
 
 
-def _share(job: Job) -> int | None:
+def _share(job: PredictionJob) -> int | None:
     """Returns how many examples this shard has, None if that is not known."""
     total, settings = job.examples.total, job.settings
     # A count of none is of a source that has not looked.

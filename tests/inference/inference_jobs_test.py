@@ -5,11 +5,16 @@ import pytest
 from word_predictions import Words
 
 from t0.errors import UserError
-from t0.inference.jobs import Run, jobs, jobs_of_t5, takes_over
-from t0.inference.settings import Settings
+from t0.inference.jobs import (
+    InferenceSettings,
+    RunArguments,
+    jobs,
+    jobs_of_t5,
+    takes_over,
+)
 from t0.training import config
 
-RUN = Run((Words(), Words()), {"inputs": 20, "targets": 24}, 8)
+RUN = RunArguments((Words(), Words()), {"inputs": 20, "targets": 24}, 8)
 
 
 @pytest.mark.parametrize(
@@ -29,12 +34,12 @@ RUN = Run((Words(), Words()), {"inputs": 20, "targets": 24}, 8)
 )
 def test_settings_that_mean_nothing(settings, message):
     with pytest.raises(UserError, match=message):
-        Settings(**settings)
+        InferenceSettings(**settings)
 
 
 def test_gin_sets_them_under_its_name():
     config.parse([], ["t0.infer.beam_size = 4", "infer.top_k = -1"])
-    assert Settings() == Settings(beam_size=4, top_k=-1)
+    assert InferenceSettings() == InferenceSettings(beam_size=4, top_k=-1)
     with pytest.raises(UserError, match="no parameter 'beams' .*Did you mean beam_size"):
         config.parse([], ["t0.infer.beams = 4"])
 
@@ -49,12 +54,12 @@ def test_gin_sets_them_under_its_name():
 )
 def test_incomplete_settings(settings, message):
     with pytest.raises(UserError, match=message):
-        jobs(Settings(**settings), RUN)
+        jobs(InferenceSettings(**settings), RUN)
 
 
 def test_only_what_counts_is_recorded(tmp_path):
     (tmp_path / "a.txt").write_text("w5\n")
-    settings = Settings(input_file=str(tmp_path / "a.txt"), output_dir="/out", seed=3)
+    settings = InferenceSettings(input_file=str(tmp_path / "a.txt"), output_dir="/out", seed=3)
     (job,) = jobs(settings, RUN)
     assert job.path == "/out/a_{step}.jsonl"
     assert job.settings.batch_size == 8

@@ -9,16 +9,16 @@ from scoring_transformers_test import hf_model  # noqa: E402
 from tiny_generation import INPUTS, ending_variables, make_generator, predict  # noqa: E402
 from tiny_models import write_checkpoint  # noqa: E402
 
-from t0.inference.choice import Method  # noqa: E402
+from t0.inference.search import DecodingMethod  # noqa: E402
 
 LIMIT = 40
 # Beams are judged by log p / len ** length_penalty there and by log p / ((5 + len) / 6) ** alpha
 # here: the same for an exponent of 0. "never" stops when no beam can be judged better, as here;
 # other settings stop by a guess.
 METHODS = {
-    "greedy": (Method(), {"num_beams": 1}),
+    "greedy": (DecodingMethod(), {"num_beams": 1}),
     "beams": (
-        Method(beam_size=4, alpha=0.0),
+        DecodingMethod(beam_size=4, alpha=0.0),
         {"num_beams": 4, "length_penalty": 0.0, "early_stopping": "never"},
     ),
 }

@@ -10,8 +10,8 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 from tiny_models import LAYOUT, VOCABULARY, bind, padded, random_variables  # noqa: E402
 
-from t0.inference.choice import Method  # noqa: E402
-from t0.inference.model import Generator  # noqa: E402
+from t0.inference.generator import Generator  # noqa: E402
+from t0.inference.search import DecodingMethod  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
 
 INPUTS = [[5, 9, 44, 17, 3, 100, 61], [7], list(range(3, 60)), [90, 91, 92]]
@@ -43,7 +43,7 @@ def make_generator(method=None, *, model="t5.1.1", mesh="", activations=tf.float
     shape = mtf.convert_to_shape(mesh)
     types = mtf.VariableDType(tf.float32, activations, activations)
     placement = Placement(shape, mtf.convert_to_layout_rules(LAYOUT), [""] * shape.size)
-    return Generator(built, types, placement, method or Method())
+    return Generator(built, types, placement, method or DecodingMethod())
 
 
 def predict(generator, inputs=INPUTS, limits=LIMITS, *, rows=None, length=None, draws=None):

@@ -13,12 +13,12 @@ layers of the same variables in their place, which
 - compute in float32 whatever the type of activations.
 
 The beams of an example share one memory. None is moved when beams change places: `ancestors`
-[B, K, T] tells in whose column a beam's history stands, and the others are masked.
+[B, K, T] names the column that holds each token of a beam's history; the others are masked.
 
     model = mesh_utils.build_model(...)
     cache_attention(model.decoder)
 
-A layer that this does not know keeps Mesh TensorFlow's way.
+A layer of another kind keeps Mesh TensorFlow's way.
 """
 
 import copy
@@ -33,7 +33,7 @@ _HIDDEN = -1e9
 
 
 def cache_attention(decoder: Any) -> int:
-    """Replaces the attention layers of a decoder that keep to what is known here.
+    """Replaces the attention layers of a decoder, where their options are those of T5.
 
     Args:
       decoder: Mesh TensorFlow's `Unitransformer`; changed.
@@ -164,7 +164,7 @@ class _CachedEncDecAttention(transformer_layers.EncDecAttention):
         context.record_constant_state((*kept, bias))
 
 
-# Variables stand under the name of the layer's class.
+# Variables are named after the layer's class.
 _CachedSelfAttention.__name__ = transformer_layers.SelfAttention.__name__
 _CachedEncDecAttention.__name__ = transformer_layers.EncDecAttention.__name__
 _KINDS = {

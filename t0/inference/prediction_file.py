@@ -1,11 +1,11 @@
-"""The file of predictions, which appears when it is whole, and what a run that was killed left.
+"""The file of predictions, which appears when it is whole; what a killed run finished is kept.
 
-    output = Output("/out/qa_1000.jsonl", facts)
-    output.finished                          # None, or the summary of the run that wrote it
-    output.window(0)                         # None, or the kept results of a whole window
-    output.keep_batch(0, 3, results)         # while a window is under way
-    output.keep_window(0, results)           # its batches are forgotten
-    output.finish(windows=1)                 # writes the file and a summary beside it
+    file = PredictionFile("/out/qa_1000.jsonl", facts)
+    file.finished                            # None, or the summary of the run that wrote it
+    file.window(0)                           # None, or the kept predictions of a whole window
+    file.keep_batch(0, 3, predictions)       # while a window is under way
+    file.keep_window(0, predictions)         # its batches are removed
+    file.finish(windows=1)                   # writes the file and a summary beside it
 
 What is kept lies in `<file>.partial/`: a file for each finished window, and for each finished batch
 of the one under way. All are written under another name first, so none is ever half there.
@@ -25,7 +25,7 @@ SCHEMA = 1
 
 
 @dataclasses.dataclass
-class Results:
+class FinishedPredictions:
     """Finished predictions.
 
     Attributes:
@@ -36,7 +36,7 @@ class Results:
     lines: dict[int, str]
     counts: dict[str, int]
 
-    def add(self, other: "Results") -> None:
+    def add(self, other: "FinishedPredictions") -> None:
         """Takes in what another batch gave."""
         self.lines |= other.lines
         self.counts = added(self.counts, other.counts)
@@ -47,13 +47,14 @@ def added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     return {name: one.get(name, 0) + other.get(name, 0) for name in one | other}
 
 
-class Output:
+class PredictionFile:
     """One file of predictions.
 
     Args:
       path: of the file, local or `gs://`.
       facts: on what the predictions depend: a run goes on only with what has the same.
-      described: whether a summary tells of the finished file. If not, an earlier one is replaced.
+      described: whether a summary is written beside the finished file. If not, an earlier file is
+        replaced.
 
     Raises:
       UserError: if the path is taken by predictions of other settings, finished or not.
@@ -102,20 +103,20 @@ class Output:
                 f"folder (infer.output_dir), or remove {self.path}{also} and begin anew"
             )
 
-    def window(self, window: int) -> Results | None:
+    def window(self, window: int) -> FinishedPredictions | None:
         """Returns the results of a window that was finished before."""
         return self._read(f"window-{window:06d}")
 
-    def batch(self, window: int, batch: int) -> Results | None:
+    def batch(self, window: int, batch: int) -> FinishedPredictions | None:
         """Returns the results of a batch that was finished before."""
         return self._read(_batch_name(window, batch))
 
-    def keep_batch(self, window: int, batch: int, results: Results) -> None:
+    def keep_batch(self, window: int, batch: int, results: FinishedPredictions) -> None:
         """Keeps the results of a batch."""
         self._write(_batch_name(window, batch), results)
 
-    def keep_window(self, window: int, results: Results) -> None:
-        """Keeps the results of a whole window, and forgets those of its batches."""
+    def keep_window(self, window: int, results: FinishedPredictions) -> None:
+        """Keeps the results of a whole window, and removes those of its batches."""
         self._write(f"window-{window:06d}", results)
         for path in tf.io.gfile.glob(self._kept(f"window-{window:06d}-batch-*")):
             tf.io.gfile.remove(path)
@@ -148,13 +149,15 @@ class Output:
     def _kept(self, name: str) -> str:
         return os.path.join(self._folder, f"{name}.json")  # noqa: PTH118 (gs:// paths)
 
-    def _read(self, name: str) -> Results | None:
+    def _read(self, name: str) -> FinishedPredictions | None:
         content = _json(self._kept(name))
         if content is None:
             return None
-        return Results({int(k): v for k, v in content["lines"].items()}, content["counts"])
+        return FinishedPredictions(
+            {int(k): v for k, v in content["lines"].items()}, content["counts"]
+        )
 
-    def _write(self, name: str, results: Results) -> None:
+    def _write(self, name: str, results: FinishedPredictions) -> None:
         write_json(self._kept(name), dataclasses.asdict(results))
 
 

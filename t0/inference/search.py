@@ -1,6 +1,10 @@
-"""Which token comes next: greedily, by a draw, or by beam search.
+"""Which token comes next: greedy search, sampling, or beam search.
 
 Legend: B examples, K beams, T target tokens, V vocabulary.
+
+    beams = search(DecodingMethod(beam_size=4))
+    state = beams.start(limits, 64)                                  # limits [B], T
+    state = beams.step(step, logits, limits, draws, *state)          # logits [B, K, V]
 
 A `Search` has a state, a list of tensors whose first dimension is B, and a step that takes float32
 logits and gives the next state. Everything is of TensorFlow and of one device's slice of B; what
@@ -21,7 +25,7 @@ _NEVER = -1e9
 
 
 @dataclasses.dataclass(frozen=True)
-class Method:
+class DecodingMethod:
     """How tokens are chosen.
 
     Attributes:
@@ -84,7 +88,7 @@ _BEAMS = {
 }
 
 
-def search(method: Method) -> Search:
+def search(method: DecodingMethod) -> Search:
     """Returns the search of a method."""
     if method.beam_size > 1:
         return Search(_BEAMS, _start_beams(method), _step_beams(method))
@@ -97,7 +101,7 @@ def _start_one(limits: tf.Tensor, length: int) -> tuple[tf.Tensor, ...]:
     return running, zeros, tf.zeros([*limits.shape.as_list(), length], tf.int32), tf.to_float(zeros)
 
 
-def _step_one(method: Method) -> Callable[..., tuple[tf.Tensor, ...]]:
+def _step_one(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
     def step(
         now: tf.Tensor, logits: tf.Tensor, limits: tf.Tensor, draws: tf.Tensor, *state: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
@@ -118,7 +122,7 @@ def _step_one(method: Method) -> Callable[..., tuple[tf.Tensor, ...]]:
     return step
 
 
-def _drawn(logits: tf.Tensor, draws: tf.Tensor, method: Method) -> tf.Tensor:
+def _drawn(logits: tf.Tensor, draws: tf.Tensor, method: DecodingMethod) -> tf.Tensor:
     """Returns tokens [B] drawn by the uniform numbers `draws` [B], from 0 to below 1."""
     likeliest = None
     if method.top_k:
@@ -131,7 +135,7 @@ def _drawn(logits: tf.Tensor, draws: tf.Tensor, method: Method) -> tf.Tensor:
     return place if likeliest is None else tf.gather(likeliest, place, batch_dims=1)
 
 
-def _start_beams(method: Method) -> Callable[[tf.Tensor, int], tuple[tf.Tensor, ...]]:
+def _start_beams(method: DecodingMethod) -> Callable[[tf.Tensor, int], tuple[tf.Tensor, ...]]:
     def start(limits: tf.Tensor, length: int) -> tuple[tf.Tensor, ...]:
         batch, beams = limits.shape.as_list()[0], method.beam_size
         columns = tf.zeros([batch, beams, length], tf.int32) + tf.range(beams)[:, tf.newaxis]
@@ -149,7 +153,7 @@ def _start_beams(method: Method) -> Callable[[tf.Tensor, int], tuple[tf.Tensor, 
     return start
 
 
-def _step_beams(method: Method) -> Callable[..., tuple[tf.Tensor, ...]]:
+def _step_beams(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
     """One step: of twice K continuations K go on, and those of the first K may finish.
 
     A continuation finishes with EOS, or at its example's limit. Only the best finished one is kept:

@@ -7,12 +7,12 @@ from tiny_generation import INPUTS, LIMITS, ending_variables, make_generator, pr
 from tiny_models import write_checkpoint
 
 from t0.errors import UserError
-from t0.inference.choice import Method
+from t0.inference.search import DecodingMethod
 
 METHODS = {
-    "greedy": Method(),
-    "beams": Method(beam_size=3, alpha=0.6),
-    "beams without a penalty": Method(beam_size=4, alpha=0.0),
+    "greedy": DecodingMethod(),
+    "beams": DecodingMethod(beam_size=3, alpha=0.6),
+    "beams without a penalty": DecodingMethod(beam_size=4, alpha=0.0),
 }
 DRAWS = np.random.default_rng(5).random((4, max(LIMITS)), np.float32)
 
@@ -68,7 +68,7 @@ def test_some_predictions_end_and_some_reach_their_limit():
 
 @pytest.mark.parametrize("top_k", [0, 5])
 def test_draws(checkpoints, top_k):
-    method = Method(temperature=0.7, top_k=top_k)
+    method = DecodingMethod(temperature=0.7, top_k=top_k)
     generator = restored(checkpoints, method)
     assert_same(predict(generator, draws=DRAWS), expected(method))
     generator.close()
@@ -96,7 +96,7 @@ def test_split_over_devices(checkpoints, method):
 @pytest.mark.parametrize("method", [METHODS["greedy"], METHODS["beams"]], ids=["greedy", "beams"])
 def test_layers_that_are_not_replaced(checkpoints, method, monkeypatch):
     # As for a decoder whose attention is none of those known here: Mesh TensorFlow's own states.
-    monkeypatch.setattr("t0.inference.attention._KINDS", {})
+    monkeypatch.setattr("t0.inference.cached_attention._KINDS", {})
     generator = restored(checkpoints, method)
     assert_same(predict(generator), expected(method))
     generator.close()

@@ -10,7 +10,7 @@ compat.apply()
 
 import tensorflow.compat.v1 as tf  # noqa: E402
 
-from t0.inference.choice import Method, search  # noqa: E402
+from t0.inference.search import DecodingMethod, search  # noqa: E402
 
 EXAMPLES, WORDS, LENGTH = 300, 7, 8
 RNG = np.random.default_rng(11)
@@ -61,13 +61,13 @@ def expected(row, method):
 @pytest.mark.parametrize(
     "method",
     [
-        Method(),
-        Method(temperature=0.6),
-        Method(temperature=1.5, top_k=3),
-        Method(beam_size=2, alpha=0.0),
-        Method(beam_size=2, alpha=1.0),
-        Method(beam_size=3, alpha=0.6),
-        Method(beam_size=5, alpha=2.0),
+        DecodingMethod(),
+        DecodingMethod(temperature=0.6),
+        DecodingMethod(temperature=1.5, top_k=3),
+        DecodingMethod(beam_size=2, alpha=0.0),
+        DecodingMethod(beam_size=2, alpha=1.0),
+        DecodingMethod(beam_size=3, alpha=0.6),
+        DecodingMethod(beam_size=5, alpha=2.0),
     ],
     ids=str,
 )
