@@ -96,12 +96,12 @@ def measure(name):
     from t0.mesh.memory import peak_memory
 
     tf.disable_v2_behavior()
-    settings = configure(name)
+    run = configure(name)
     with tf.Graph().as_default() as graph, tf.variable_scope("", use_resource=True):
         tf.train.create_global_step()
-        _, fetched = build(settings)
+        _, fetched = build(run)
         program = read_program(graph, fetched)
-    run_compiled(settings)
+    run_compiled(run)
     updated = sum(
         program.values[step.inputs[1]].bytes
         for step in program.steps
@@ -111,12 +111,12 @@ def measure(name):
 
 
 def configure(name):
-    """Configures gin for a shape and returns its settings."""
+    """Configures gin for a shape and returns the run."""
     import dataclasses
 
     from absl import flags
 
-    from t0.mesh.settings import read_settings
+    from t0.mesh.pod_run import read_pod_run
     from t0.training import config
 
     flags.FLAGS(["benchmark"])
@@ -139,11 +139,11 @@ def configure(name):
     import mesh_tensorflow as mtf
 
     return dataclasses.replace(
-        read_settings(vocabulary_size=2000), batch_sequences=sequences, mesh_shape=mtf.Shape([])
+        read_pod_run(vocabulary_size=2000), batch_sequences=sequences, mesh_shape=mtf.Shape([])
     )
 
 
-def build(settings):
+def build(run):
     """Builds a step with Mesh TensorFlow on one device: its features and what to fetch."""
     import tensorflow.compat.v1 as tf
     from mesh_tensorflow.transformer import utils as mesh_utils
@@ -152,38 +152,38 @@ def build(settings):
 
     model_fn = mesh_utils.tpu_estimator_model_fn(
         model_type="bitransformer",
-        transformer_model=lowering.build_model(settings),
+        transformer_model=lowering.build_model(run),
         vocabulary=None,
         model_dir="unused",
         use_tpu=False,
-        mesh_shape=settings.mesh_shape,
-        layout_rules=settings.layout_rules,
-        batch_size=settings.batch_sequences,
-        sequence_length=dict(settings.sequence_length),
+        mesh_shape=run.mesh_shape,
+        layout_rules=run.layout_rules,
+        batch_size=run.batch_sequences,
+        sequence_length=dict(run.sequence_length),
         autostack=True,
         keep_checkpoint_max=None,
         save_checkpoints_steps=1000,
-        learning_rate_schedule=settings.learning_rate_schedule,
-        optimizer=settings.optimizer,
-        score_in_predict_mode=settings.mode == "score_eval",
+        learning_rate_schedule=run.learning_rate_schedule,
+        optimizer=run.optimizer,
+        score_in_predict_mode=run.mode == "score_eval",
     )
     with tf.Graph().as_default():
-        placeholders = lowering.placeholders(settings)
+        placeholders = lowering.placeholders(run)
     features = {name: tf.ones(p.shape, tf.int32) for name, p in placeholders.items()}
     keys = tf.estimator.ModeKeys
-    train = settings.mode == "train"
+    train = run.mode == "train"
     spec = model_fn(features, None, keys.TRAIN if train else keys.PREDICT, params={})
     return features, [spec.loss, spec.train_op] if train else [spec.predictions["scores"]]
 
 
-def run_compiled(settings):
+def run_compiled(run):
     """Runs a step once, compiled by XLA."""
     import tensorflow.compat.v1 as tf
     from tensorflow.python.compiler.xla import xla
 
     with tf.Graph().as_default(), tf.variable_scope("", use_resource=True):
         tf.train.create_global_step()
-        step = xla.compile(lambda: build(settings)[1])
+        step = xla.compile(lambda: build(run)[1])
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
             session.run([v.initializer for v in tf.get_collection("TPU_VAR")])

@@ -10,10 +10,11 @@ import importlib
 import json
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from t0.cli import mesh_flags
-from t0.errors import unknown_name
+from t0.errors import UserError, unknown_name
 
 _SWITCHES = {
     "fast": "closed formulas instead of lowering the model",
@@ -22,6 +23,7 @@ _SWITCHES = {
 }
 _READ = {"gin_file", "gin_param", "module_import", "vocab", "data_dir"}
 _READ |= {"gin_location_prefix", "gin_search_paths"}
+_PICTURES = (".png", ".svg", ".pdf")
 # What a command line may leave out here: a plan reads neither checkpoints nor data.
 _NOT_NEEDED = {"MODEL_DIR", "MIXTURE_OR_TASK_NAME", "INIT_CHECKPOINT"}
 
@@ -65,22 +67,30 @@ def main(args: argparse.Namespace) -> int:
     words = [word for name in mesh_flags.command_flags() for word in getattr(args, name)]
     given = mesh_flags.parse(["t0 plan", *words])
     if args.output:
-        from t0.mesh import plan_picture
-
-        plan_picture.check_path(args.output)
+        _check_picture_path(args.output)
     _configure(given)
-    from t0.mesh import plan_text, planner, sweep
+    from t0.mesh import plan_output, sweep
+    from t0.mesh.plan import PlanOptions, plan_configured_run
 
-    choices = planner.Choices(args.fast, args.every_slice, args.utilisation, args.start_step)
+    options = PlanOptions(args.fast, args.every_slice, args.utilisation, args.start_step)
     if args.sweep:
-        rows = planner.sweep_configured(choices, args.sweep)
+        rows = sweep.sweep(sweep.parse_axes(args.sweep), options)
         print(json.dumps(sweep.as_json(rows)) if args.json else sweep.sweep_text(rows))
         return 0
-    plan = planner.plan_configured(choices)
-    print(json.dumps(plan) if args.json else plan_text.plan_text(plan))
+    plan = plan_configured_run(options)
+    print(json.dumps(plan) if args.json else plan_output.plan_text(plan))
     if args.output:
-        plan_picture.draw(plan, args.output)
+        plan_output.draw_plan(plan, args.output)
     return 0
+
+
+def _check_picture_path(path: str) -> None:
+    """Raises a UserError unless a picture can be written there, before minutes of lowering."""
+    target = Path(path)
+    if target.suffix not in _PICTURES:
+        raise UserError(f"--output {path}: wanted a name that ends in {', '.join(_PICTURES)}")
+    if not target.parent.is_dir():
+        raise UserError(f"--output {path}: there is no folder {target.parent}")
 
 
 def _configure(given: Any) -> None:

@@ -1,1 +1,23 @@
-"""Meshes: which devices a run uses and how its arrays are split over them."""
+"""Meshes: how a run is split over devices, what its program computes, what it needs on a TPU slice.
+
+For a run on this machine:
+
+    devices            the mesh of this machine's GPUs, or of one device; the type of activations
+    batch              the arithmetic of the global batch: check_batch, replicas
+    fused              attention, GELU and RMS norms in few passes over memory: fused, xla_compiled
+    gather_embedding   embeddings and target log-probabilities by a gather instead of one-hots
+
+For `t0 plan`, without a TPU:
+
+    topology           slices by name: chips, cores, hosts, memory, links; a device assignment
+    pod_run            PodRun: a run on a slice, as gin configures it, and its checks
+    lowering           the program of one core: lower builds it, read_program reads it
+    memory             peak_memory: what a program holds at its fullest moment
+    costs              StepCosts of a lowered program: bytes, FLOPs, collectives, seconds
+    formulas           the same StepCosts by closed formulas, for --fast and --sweep
+    plan               plan_configured_run: the plan as one JSON object
+    plan_output        a plan as text and as a picture
+    sweep              many plans, ranked
+
+Importing this package imports none of them: most need TensorFlow.
+"""

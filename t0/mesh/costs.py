@@ -1,20 +1,27 @@
-"""What a core's program computes and sends: FLOPs, collectives, and how long both take.
+"""What a core's program holds, computes and sends in a step, and how long that takes.
 
-    costs = program_costs(program, microbatches=8, coordinates=...)
-    costs.flops                       # of one core, for each step
-    costs.collectives[0].wire_bytes   # bytes a core sends over its links, for each step
+    costs = costs_by_lowering(run)           # of the PodRun; see `t0.mesh.pod_run`
+    costs.flops                              # of one core, for each step
+    costs.collectives[0].wire_bytes          # bytes that a core sends over its links, for each step
+    ring_wire_bytes("all-reduce", 800, 8)    # 1400
 
-Formulas, each with its unit, stand in the docstrings. Times are estimates from a stated peak,
-utilisation and link speed; nothing here has been measured on a TPU.
+`t0.mesh.formulas` computes the same `StepCosts` without lowering. The docstrings give each formula
+with its unit. Times are estimates from a stated peak, utilisation and link speed; nothing here has
+been measured on a TPU.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from t0.mesh.lowering import COLLECTIVES, Program, Step
+from t0.compat import simd_mesh_impl
+from t0.mesh.lowering import COLLECTIVES, Program, Step, lower, read_program
+from t0.mesh.memory import Peak, peak_memory
+from t0.mesh.pod_run import PodRun
 
 # Model FLOPs utilisation of T5- and GPT-sized models on TPU v3 and v4 in published runs is 0.3 to
 # 0.5 (Chowdhery et al. 2022, table 3: Gopher on v3 0.325, PaLM on v4 0.462).
@@ -45,13 +52,46 @@ class Collective:
 
 
 @dataclasses.dataclass(frozen=True)
-class Costs:
-    """One core's work in one step: floating-point operations of products, and collectives."""
+class Pole:
+    """A part that takes much, added up over all layers: its name, and how much it takes."""
 
+    name: str
+    amount: int
+
+
+@dataclasses.dataclass(frozen=True)
+class StepCosts:
+    """What one core holds, computes and sends in one step.
+
+    Attributes:
+      method: "lowering" or "formulas".
+      parameters: of the whole model.
+      weights_bytes, optimizer_bytes: variables of the core.
+      temporary_bytes: the rest at the fullest moment, by kind: "weight copies", "gradients",
+        "activations".
+      recomputed_bytes: the sum of that where XLA computes element-wise values again.
+      flops: of matrix products.
+      collectives: by kind, axes and type.
+      memory_poles, flops_poles, communication_poles: the largest parts, largest first.
+      operations: of the lowered graph: all, and the core's program; empty for formulas.
+    """
+
+    method: str
+    parameters: int
+    weights_bytes: int
+    optimizer_bytes: int
+    temporary_bytes: Mapping[str, int]
+    recomputed_bytes: int
     flops: int
     collectives: tuple[Collective, ...]
+    memory_poles: tuple[Pole, ...] = ()
+    flops_poles: tuple[Pole, ...] = ()
+    communication_poles: tuple[Pole, ...] = ()
+    operations: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
+_BLOCK = re.compile(r"block_\d+")
+_LOOP = re.compile(r"^while_loop/while/")
 _KINDS = dict(zip(COLLECTIVES, ("all-reduce", "all-to-all", "permute"), strict=True))
 
 
@@ -82,10 +122,10 @@ def ring_wire_bytes(kind: str, payload_bytes: int, group_size: int) -> int:
     return round(payload_bytes * share)
 
 
-def program_costs(
+def flops_and_collectives(
     program: Program, *, microbatches: int, axes_of_group: Callable[[np.ndarray], tuple[str, ...]]
-) -> Costs:
-    """Adds up a program's products and collectives for one step.
+) -> tuple[int, tuple[Collective, ...]]:
+    """Returns the FLOPs of a program's matrix products, and its collectives, for one step.
 
     Args:
       program: of one core.
@@ -113,7 +153,7 @@ def program_costs(
         for key, (count, payload) in found.items()
     ]
     collectives.sort(key=lambda collective: -collective.wire_bytes)
-    return Costs(flops, tuple(collectives))
+    return flops, tuple(collectives)
 
 
 def _group(step: Step) -> np.ndarray:
@@ -133,6 +173,83 @@ def group_axes(
     return tuple(
         name for name, along in zip(names, coordinates, strict=True) if len(set(along.tolist())) > 1
     )
+
+
+def logical_to_physical(run: PodRun) -> list[int]:
+    """Returns the physical core of each logical core, as a TPU run of Mesh TensorFlow places it."""
+    shape = simd_mesh_impl.physical_shape_3d_from_topology_proto_4d(list(run.slice_.shape))
+    return simd_mesh_impl.auto_logical_to_physical_tpu(run.mesh_shape.to_integer_list, shape)
+
+
+def costs_by_lowering(run: PodRun, *, every_slice: bool = False) -> StepCosts:
+    """Lowers the configuration for its slice and reads the core's program."""
+    lowered = lower(run, every_slice=every_slice)
+    program = read_program(lowered.graph, lowered.fetches)
+    mesh_impl = lowered.mesh_impl
+    names = [dim.name for dim in run.mesh_shape.dims]
+    sizes = run.mesh_shape.to_integer_list
+
+    def axes_of_group(physical: np.ndarray) -> tuple[str, ...]:
+        return group_axes([mesh_impl.p2l(int(core)) for core in physical], names, sizes)
+
+    flops, collectives = flops_and_collectives(
+        program, microbatches=run.microbatches, axes_of_group=axes_of_group
+    )
+    mtf_graph = lowered.lowering.graph
+    held = {True: 0, False: 0}
+    for variable in mtf_graph.all_variables:
+        size = mesh_impl.slice_size(variable.shape) * variable.slice_dtype.size
+        held[variable.trainable] += size
+    peak = peak_memory(program)
+    kinds = Counter(step.kind for step in program.steps)
+    return StepCosts(
+        method="lowering",
+        parameters=sum(variable.size for variable in mtf_graph.trainable_variables),
+        weights_bytes=held[True],
+        optimizer_bytes=held[False],
+        temporary_bytes=peak.by_kind,
+        recomputed_bytes=min(peak.bytes, peak_memory(program, recompute=True).bytes),
+        flops=flops,
+        collectives=collectives,
+        memory_poles=_memory_poles(peak),
+        flops_poles=_poles(program, run.microbatches, ("Einsum",)),
+        communication_poles=_poles(program, run.microbatches, COLLECTIVES),
+        operations={
+            "graph": len(lowered.graph.get_operations()),
+            "program": len(program.steps),
+            **{kind: kinds[kind] for kind in ("Einsum", *COLLECTIVES) if kinds[kind]},
+        },
+    )
+
+
+def _common_name(name: str) -> str:
+    return _BLOCK.sub("block_*", _LOOP.sub("", name))
+
+
+def _memory_poles(peak: Peak) -> tuple[Pole, ...]:
+    amounts: Counter[str] = Counter()
+    for buffer in peak.live:
+        if buffer.kind == "activations":
+            amounts[_common_name(buffer.name)] += buffer.bytes
+    return tuple(Pole(*item) for item in amounts.most_common(8))
+
+
+def _poles(program: Program, microbatches: int, kinds: Sequence[str]) -> tuple[Pole, ...]:
+    amounts: Counter[str] = Counter()
+    for step in program.steps:
+        if step.kind not in kinds:
+            continue
+        inputs = [program.values[value] for value in step.inputs]
+        amount = (
+            einsum_flops(step.detail, [value.shape for value in inputs])
+            if step.kind == "Einsum"
+            else inputs[0].bytes
+        )
+        update = not step.in_loop and step.kind in COLLECTIVES and microbatches > 1
+        name = "gradients and optimizer, after the microbatches" if update else step.name
+        name = _common_name(name)
+        amounts[name] += amount * (microbatches if step.in_loop else 1)
+    return tuple(Pole(*item) for item in amounts.most_common(8))
 
 
 def compute_seconds(flops: int, peak_flops: float, utilisation: float) -> float:

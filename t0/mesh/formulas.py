@@ -1,11 +1,12 @@
-"""A T5's parameters, memory, FLOPs and collectives by formula: what `t0 plan --fast` says.
+"""A T5's parameters, memory, FLOPs and collectives by formula, for `t0 plan --fast` and --sweep.
 
 Legend, sizes on one core: b sequences of a microbatch, T tokens of a sequence (S those attended
 to), D model, H heads, K size of a head, F feed-forward, V vocabulary; m the parts that the mesh
 splits heads, feed-forward and vocabulary into; a bytes of an activation (2 in bfloat16).
 
-    sizes = model_sizes(model)
-    sum(v.count * v.elements for v in variables(sizes))      # parameters
+    sizes = model_sizes(build_model(run))      # of a PodRun; see `t0.mesh.pod_run`
+    parameters(sizes)                          # 11135332352 for t5.1.1.xxl
+    costs_by_formulas(run, sizes).flops        # of one core, for each step
 
 The formulas are for the T5 stack (self-attention, attention to the encoder, feed-forward, RMS
 norms, shared relative position bias). Tests hold them against real lowering: parameters, bytes of
@@ -19,6 +20,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from t0.errors import UserError
+from t0.mesh.costs import Collective, StepCosts, ring_wire_bytes
+from t0.mesh.pod_run import PodRun, query
 
 FACTOR_FROM = 128  # AdafactorOptimizer.min_dim_size_to_factor
 _LAYERS = ("SelfAttention", "EncDecAttention", "DenseReluDense")
@@ -287,11 +290,11 @@ def recomputed_activation_bytes(
 ) -> int:
     """Returns the same where element-wise values are computed again for each reader.
 
-    What matrix products and all-reduces give is left: for each attention its logits, b T S H/m in
-    float32, its position bias T S H/m, queries, keys, values and attended values; b T D for each
-    sublayer; b T F/m for each projection in. The fullest moment is the start of the backward pass
-    (with three of b T V/m), or the end of the decoder's, whose layers leave two gradients each by
-    the encoder's output.
+    What remains are the results of matrix products and all-reduces: for each attention its logits,
+    b T S H/m in float32, its position bias T S H/m, queries, keys, values and attended values;
+    b T D for each sublayer; b T F/m for each projection in. The fullest moment is the start of the
+    backward pass (with three of b T V/m), or the end of the decoder's, whose layers leave two
+    gradients each by the encoder's output.
     """
     if not train:
         return activation_bytes(sizes, share, bytes_each=bytes_each, train=False)
@@ -316,3 +319,75 @@ def recomputed_activation_bytes(
     return sizes.encoder_layers * encoder + max(
         sizes.decoder_layers * decoder + logits, sizes.decoder_layers * left
     )
+
+
+def costs_by_formulas(run: PodRun, sizes: ModelSizes) -> StepCosts:
+    """Returns the costs of a run from the sizes of its model; milliseconds, for --fast, --sweep."""
+    train = run.mode == "train"
+    split = {name: run.split(name) for name in sizes.splittable}
+    share = Share(
+        sequences=run.batch_sequences // run.replicas // run.microbatches,
+        inputs=run.sequence_length["inputs"],
+        targets=run.sequence_length["targets"],
+        split=split,
+    )
+    types = run.variable_dtype
+    weights = weights_on_core(sizes, split)
+    slots = adafactor_slots_on_core(sizes, split) if train else 0
+    each = types.activation_dtype.size
+    temporary = {
+        "weight copies": weights * each if each != types.slice_dtype.size and train else 0,
+        "gradients": weights * each if run.microbatches > 1 else 0,
+        "activations": activation_bytes(sizes, share, bytes_each=each, train=train),
+    }
+    kept = recomputed_activation_bytes(sizes, share, bytes_each=each, train=train)
+    return StepCosts(
+        method="formulas",
+        parameters=parameters(sizes),
+        weights_bytes=weights * types.slice_dtype.size,
+        optimizer_bytes=slots * 4,
+        temporary_bytes=temporary,
+        recomputed_bytes=sum(temporary.values()) - temporary["activations"] + kept,
+        flops=run.microbatches * flops(sizes, share, train=train),
+        collectives=_formula_collectives(run, sizes, share, weights),
+    )
+
+
+def _formula_collectives(
+    run: PodRun, sizes: ModelSizes, share: Share, weights: int
+) -> tuple[Collective, ...]:
+    train = run.mode == "train"
+    activations = model_axis_elements(sizes, share, train=train)
+    found = []
+    axes = {name: run.axis(name) for name in ("heads", "batch")}
+    if axes["heads"]:
+        sublayers = 2 * sizes.encoder_layers + 3 * sizes.decoder_layers + 2
+        count = run.microbatches * sublayers * (2 if train else 1)
+        found.append((axes["heads"], count, run.microbatches * activations))
+    if axes["batch"] and train:
+        bias = position_bias_elements(sizes, share)
+        layers = sizes.encoder_layers + sizes.decoder_layers
+        count = sum(variable.count for variable in variables(sizes))
+        count += run.microbatches * layers
+        found.append((axes["batch"], count, run.microbatches * bias + weights))
+    return tuple(_collective(run, *item) for item in found)
+
+
+def _collective(run: PodRun, axis: str, count: int, elements: int) -> Collective:
+    size = next(dim.size for dim in run.mesh_shape.dims if dim.name == axis)
+    narrow = run.variable_dtype.activation_dtype.size == 2 and size <= bfloat16_limit()
+    payload = elements * (2 if narrow else 4)
+    return Collective(
+        kind="all-reduce",
+        axes=(axis,),
+        group_size=size,
+        dtype="bfloat16" if narrow else "float32",
+        count=count,
+        payload_bytes=payload,
+        wire_bytes=ring_wire_bytes("all-reduce", payload, size),
+    )
+
+
+def bfloat16_limit() -> int:
+    """Returns the largest group that SimdMeshImpl sums in bfloat16, from gin or its default."""
+    return query("SimdMeshImpl.allreduce_in_bfloat16_max_group_size", 8)

@@ -28,7 +28,7 @@ import numpy as np
 
 from t0.compat import mesh_utils, mtf, tensor_util, tf_estimator
 from t0.compat import tf1 as tf
-from t0.mesh.settings import Settings
+from t0.mesh.pod_run import PodRun
 from t0.mesh.topology import Topology, device_assignment
 
 _LATER_SLICE = re.compile(r"_slice_[1-9]\d*$")
@@ -56,11 +56,11 @@ class Lowered:
     mesh_impl: Any
 
 
-def lower(settings: Settings, *, every_slice: bool = False) -> Lowered:
-    """Builds the program that one core runs for `settings`.
+def lower(run: PodRun, *, every_slice: bool = False) -> Lowered:
+    """Builds the program that one core runs for `run`.
 
     Args:
-      settings: what the gin configuration says; `settings.mode` is "train" or "score_eval".
+      run: what the gin configuration says; `run.mode` is "train" or "score_eval".
       every_slice: make each variable's slice on every core.
     """
     graph = tf.Graph()
@@ -69,18 +69,18 @@ def lower(settings: Settings, *, every_slice: bool = False) -> Lowered:
         loops_in_the_graph(),
         graph.as_default(),
         tf.variable_scope("", use_resource=True),
-        contextlib.nullcontext() if every_slice else _only_first_slices(settings),
+        contextlib.nullcontext() if every_slice else _only_first_slices(run),
     ):
         tf.train.create_global_step()
-        spec = _model_fn(settings)(
-            placeholders(settings),
+        spec = _model_fn(run)(
+            placeholders(run),
             None,
-            _estimator_mode(settings.mode),
-            params={"context": _context(settings.slice_)},
+            _estimator_mode(run.mode),
+            params={"context": _context(run.slice_)},
         )
     hooks = [*spec.training_hooks, *spec.prediction_hooks]
     lowering = next(h._lowering for h in hooks if isinstance(h, mtf.MtfRestoreHook))
-    fetches = (spec.train_op, spec.loss) if settings.mode == "train" else _tensors(spec.predictions)
+    fetches = (spec.train_op, spec.loss) if run.mode == "train" else _tensors(spec.predictions)
     (mesh_impl,) = lowering.mesh_to_impl.values()
     return Lowered(graph, tuple(fetches), lowering, mesh_impl)
 
@@ -94,47 +94,47 @@ def _estimator_mode(mode: str) -> str:
     return keys.TRAIN if mode == "train" else keys.PREDICT
 
 
-def placeholders(settings: Settings) -> dict[str, tf.Tensor]:
+def placeholders(run: PodRun) -> dict[str, tf.Tensor]:
     """Returns a batch's features: packed for training unless configured otherwise, else padded."""
-    names = _TRAIN_FEATURES if settings.packed else ("inputs", "targets")
-    length = settings.sequence_length
+    names = _TRAIN_FEATURES if run.packed else ("inputs", "targets")
+    length = run.sequence_length
     return {
         name: tf.placeholder(
-            tf.int32, [settings.batch_sequences, length[name.partition("_")[0]]], name=name
+            tf.int32, [run.batch_sequences, length[name.partition("_")[0]]], name=name
         )
         for name in names
     }
 
 
-def build_model(settings: Settings) -> Any:
+def build_model(run: PodRun) -> Any:
     """Returns the configured model: its layers and sizes, no variables yet."""
     return mesh_utils.build_model(
-        model_type=settings.model_type,
-        input_vocab_size=settings.vocabulary_size,
-        output_vocab_size=settings.vocabulary_size,
-        layout_rules=settings.layout_rules,
-        mesh_shape=settings.mesh_shape,
+        model_type=run.model_type,
+        input_vocab_size=run.vocabulary_size,
+        output_vocab_size=run.vocabulary_size,
+        layout_rules=run.layout_rules,
+        mesh_shape=run.mesh_shape,
     )
 
 
-def _model_fn(settings: Settings) -> Callable[..., Any]:
+def _model_fn(run: PodRun) -> Callable[..., Any]:
     return mesh_utils.tpu_estimator_model_fn(
-        model_type=settings.model_type,
-        transformer_model=build_model(settings),
+        model_type=run.model_type,
+        transformer_model=build_model(run),
         vocabulary=None,
         model_dir="",
         use_tpu=True,
-        mesh_shape=settings.mesh_shape,
-        layout_rules=settings.layout_rules,
-        batch_size=settings.batch_sequences,
-        sequence_length=dict(settings.sequence_length),
-        autostack=settings.autostack,
+        mesh_shape=run.mesh_shape,
+        layout_rules=run.layout_rules,
+        batch_size=run.batch_sequences,
+        sequence_length=dict(run.sequence_length),
+        autostack=run.autostack,
         keep_checkpoint_max=None,
         save_checkpoints_steps=1000,
-        learning_rate_schedule=settings.learning_rate_schedule,
-        optimizer=settings.optimizer,
-        variable_filter=settings.variable_filter,
-        score_in_predict_mode=settings.mode == "score_eval",
+        learning_rate_schedule=run.learning_rate_schedule,
+        optimizer=run.optimizer,
+        variable_filter=run.variable_filter,
+        score_in_predict_mode=run.mode == "score_eval",
         # A configuration may name a file for this, on a bucket even: planning writes nothing.
         model_info_file=None,
     )
@@ -175,14 +175,14 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _only_first_slices(settings: Settings) -> Iterator[None]:
+def _only_first_slices(run: PodRun) -> Iterator[None]:
     def create(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         if not _LATER_SLICE.search(kwargs.get("name") or ""):
             first = next_creator(**kwargs)
             latest[:] = [first, None]
             return first
         if latest[1] is None:
-            latest[1] = _OtherCoresSlice(latest[0], settings.variable_dtype.master_dtype)
+            latest[1] = _OtherCoresSlice(latest[0], run.variable_dtype.master_dtype)
         return latest[1]
 
     latest: list[Any] = [None, None]

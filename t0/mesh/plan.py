@@ -1,28 +1,60 @@
-"""The plan of a run on a TPU slice: what goes where, whether it fits, how long it takes.
+"""The plan of a run on a TPU slice: what each core holds, whether it fits, how long it takes.
 
-    plan = make_plan(settings, by_lowering(settings), assumptions)
-    plan["verdict"]["word"]              # "fits"
+    plan = plan_configured_run(PlanOptions(fast=True))      # after gin has been parsed
+    plan["verdict"]["word"]                                 # "fits"
     plan["per_core_bytes"]["total"]
 
 A plan is one JSON object. Bytes and FLOPs follow from the configuration; activations are an
 estimate (`t0.mesh.memory`), and times follow from stated assumptions: no overlap of computation
-and communication, a utilisation of the peak, links at full speed.
+and communication, a utilisation of the peak, links at full speed. What cannot work is an error
+before anything is lowered.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from t0.mesh import costs
-from t0.mesh.costs import Collective
-from t0.mesh.quantities import Quantities, logical_to_physical
-from t0.mesh.settings import Settings
+import numpy as np
+
+from t0.errors import UserError
+from t0.mesh import formulas
+from t0.mesh.costs import (
+    DEFAULT_UTILISATION,
+    Collective,
+    StepCosts,
+    communication_seconds,
+    compute_seconds,
+    costs_by_lowering,
+    link_sharing,
+    logical_to_physical,
+)
+from t0.mesh.lowering import build_model
+from t0.mesh.pod_run import PodRun, check_model, model_dimensions, read_pod_run, vocabulary_size
 
 FITS, RECOMPUTES, TOO_LARGE = "fits", "fits with recomputation", "does not fit"
 _METHODS = {
     "lowering": "liveness over the lowered program of one core, fused as XLA fuses it",
     "formulas": "closed formulas for T5's layers",
 }
+_STEP = re.compile(r"ckpt-(\d+)$")
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanOptions:
+    """How to plan.
+
+    Attributes:
+      fast: by formulas instead of lowering.
+      every_slice: lower all cores' variables.
+      utilisation: share of the peak that products reach.
+      start_step: the step to continue from; by default that of run.init_checkpoint, else 0.
+    """
+
+    fast: bool = False
+    every_slice: bool = False
+    utilisation: float = DEFAULT_UTILISATION
+    start_step: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,14 +67,43 @@ class Assumptions:
       vocabulary: where the size of the vocabulary is from, in words.
     """
 
-    utilisation: float = costs.DEFAULT_UTILISATION
+    utilisation: float = DEFAULT_UTILISATION
     start_step: int = 0
     vocabulary: str = "T5's default"
 
 
+def plan_configured_run(options: PlanOptions) -> dict[str, Any]:
+    """Plans what gin is configured to do.
+
+    Raises:
+      UserError: for whatever cannot work, before lowering.
+    """
+    if not 0 < options.utilisation <= 1:
+        raise UserError(f"--utilisation {options.utilisation}: wanted a share, above 0 and up to 1")
+    size, source = vocabulary_size()
+    run = read_pod_run(vocabulary_size=size)
+    model = build_model(run)
+    dimensions = model_dimensions(model)
+    check_model(run, dimensions)
+    costs = (
+        formulas.costs_by_formulas(run, formulas.model_sizes(model))
+        if options.fast
+        else costs_by_lowering(run, every_slice=options.every_slice)
+    )
+    assumptions = Assumptions(options.utilisation, _start_step(run, options), source)
+    return make_plan(run, costs, assumptions, dimensions=dimensions)
+
+
+def _start_step(run: PodRun, options: PlanOptions) -> int:
+    if options.start_step is not None:
+        return options.start_step
+    named = _STEP.search(run.init_checkpoint or "")
+    return int(named[1]) if named else 0
+
+
 def make_plan(
-    settings: Settings,
-    quantities: Quantities,
+    run: PodRun,
+    costs: StepCosts,
     assumptions: Assumptions,
     *,
     dimensions: Mapping[str, int],
@@ -50,44 +111,44 @@ def make_plan(
     """Returns the plan as one JSON-ready object.
 
     Args:
-      settings: of the run.
-      quantities: of one core and one step.
+      run: on a TPU slice.
+      costs: of one core and one step.
       assumptions: what is taken for granted.
       dimensions: of the model, such as {"heads": 64}, to show how the mesh splits them.
     """
-    memory = _memory(settings, quantities)
-    sharing = axis_sharing(settings)
-    time = _time(settings, quantities, assumptions, sharing)
+    memory = _memory(run, costs)
+    sharing = axis_sharing(run)
+    time = _time(run, costs, assumptions, sharing)
     return {
         "schema": 1,
-        "method": quantities.method,
-        "mode": settings.mode,
-        "topology": _topology(settings),
-        "mesh": _mesh(settings, sharing, dimensions),
-        "batch": _batch(settings),
-        "vocabulary": {"size": settings.vocabulary_size, "source": assumptions.vocabulary},
-        "parameters": quantities.parameters,
+        "method": costs.method,
+        "mode": run.mode,
+        "topology": _topology(run),
+        "mesh": _mesh(run, sharing, dimensions),
+        "batch": _batch(run),
+        "vocabulary": {"size": run.vocabulary_size, "source": assumptions.vocabulary},
+        "parameters": costs.parameters,
         "per_core_bytes": memory,
-        "activations_method": _METHODS[quantities.method],
-        "verdict": verdict(memory, settings.slice_.name),
+        "activations_method": _METHODS[costs.method],
+        "verdict": verdict(memory, run.slice_.name),
         "flops": {
-            "per_core_per_step": quantities.flops,
-            "per_step": quantities.flops * settings.slice_.cores,
+            "per_core_per_step": costs.flops,
+            "per_step": costs.flops * run.slice_.cores,
         },
-        "collectives": [_collective(c, settings, sharing) for c in quantities.collectives],
+        "collectives": [_collective(c, run, sharing) for c in costs.collectives],
         "time": time,
-        "run": _run(settings, assumptions, time["step_seconds"]),
+        "run": _remaining_steps(run, assumptions, time["step_seconds"]),
         "longest_poles": {
-            "activation_bytes": [dataclasses.asdict(p) for p in quantities.memory_poles],
-            "flops": [dataclasses.asdict(p) for p in quantities.flops_poles],
-            "communicated_bytes": [dataclasses.asdict(p) for p in quantities.communication_poles],
+            "activation_bytes": [dataclasses.asdict(p) for p in costs.memory_poles],
+            "flops": [dataclasses.asdict(p) for p in costs.flops_poles],
+            "communicated_bytes": [dataclasses.asdict(p) for p in costs.communication_poles],
         },
-        "operations": dict(quantities.operations),
+        "operations": dict(costs.operations),
     }
 
 
-def _topology(settings: Settings) -> dict[str, Any]:
-    slice_ = settings.slice_
+def _topology(run: PodRun) -> dict[str, Any]:
+    slice_ = run.slice_
     return {
         "name": slice_.name,
         "chips": list(slice_.chips),
@@ -98,53 +159,50 @@ def _topology(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _mesh(
-    settings: Settings, sharing: dict[str, float], dimensions: Mapping[str, int]
-) -> dict[str, Any]:
-    sizes = {"batch": settings.batch_sequences, **dimensions}
+def _mesh(run: PodRun, sharing: dict[str, float], dimensions: Mapping[str, int]) -> dict[str, Any]:
+    sizes = {"batch": run.batch_sequences, **dimensions}
     return {
-        "shape": {dim.name: dim.size for dim in settings.mesh_shape.dims},
+        "shape": {dim.name: dim.size for dim in run.mesh_shape.dims},
         "layout": {
             name: {
                 "size": size,
-                "axis": settings.axis(name),
-                "per_core": size // settings.split(name),
+                "axis": run.axis(name),
+                "per_core": size // run.split(name),
             }
             for name, size in sizes.items()
         },
         "rings_on_busiest_link": sharing,
-        "logical_to_physical": logical_to_physical(settings),
+        "logical_to_physical": logical_to_physical(run),
     }
 
 
-def _batch(settings: Settings) -> dict[str, Any]:
-    per_replica = settings.batch_sequences // settings.replicas
+def _batch(run: PodRun) -> dict[str, Any]:
+    per_replica = run.batch_sequences // run.replicas
     return {
-        "sequences": settings.batch_sequences,
-        "sequence_length": dict(settings.sequence_length),
-        "tokens": settings.tokens_of_batch,
-        "tokens_by_longest_feature": settings.batch_sequences
-        * max(settings.sequence_length.values()),
-        "replicas": settings.replicas,
+        "sequences": run.batch_sequences,
+        "sequence_length": dict(run.sequence_length),
+        "tokens": run.tokens_of_batch,
+        "tokens_by_longest_feature": run.batch_sequences * max(run.sequence_length.values()),
+        "replicas": run.replicas,
         "sequences_per_replica": per_replica,
-        "microbatches": settings.microbatches,
-        "sequences_per_microbatch": per_replica // settings.microbatches,
+        "microbatches": run.microbatches,
+        "sequences_per_microbatch": per_replica // run.microbatches,
     }
 
 
-def _memory(settings: Settings, quantities: Quantities) -> dict[str, int]:
-    temporary = quantities.temporary_bytes
-    variables = quantities.weights_bytes + quantities.optimizer_bytes
+def _memory(run: PodRun, costs: StepCosts) -> dict[str, int]:
+    temporary = costs.temporary_bytes
+    variables = costs.weights_bytes + costs.optimizer_bytes
     total = variables + sum(temporary.values())
     return {
-        "weights": quantities.weights_bytes,
-        "optimizer": quantities.optimizer_bytes,
+        "weights": costs.weights_bytes,
+        "optimizer": costs.optimizer_bytes,
         "weight_copies": temporary["weight copies"],
         "gradients": temporary["gradients"],
         "activations": temporary["activations"],
         "total": total,
-        "total_recomputed": min(total, variables + quantities.recomputed_bytes),
-        "usable": settings.slice_.usable_bytes,
+        "total_recomputed": min(total, variables + costs.recomputed_bytes),
+        "usable": run.slice_.usable_bytes,
     }
 
 
@@ -177,52 +235,44 @@ def gib(size: float) -> str:
     return f"{size / 2**30:.2f} GiB"
 
 
-def axis_sharing(settings: Settings) -> dict[str, float]:
+def axis_sharing(run: PodRun) -> dict[str, float]:
     """Returns, for each mesh axis, how many rings cross the busiest link when all work at once."""
-    import numpy as np
-
-    physical = np.array(logical_to_physical(settings)).reshape(
-        settings.mesh_shape.to_integer_list or [1]
-    )
+    physical = np.array(logical_to_physical(run)).reshape(run.mesh_shape.to_integer_list or [1])
     return {
-        dim.name: costs.link_sharing(
+        dim.name: link_sharing(
             np.moveaxis(physical, number, -1).reshape(-1, dim.size).tolist(),
-            settings.slice_.order,
+            run.slice_.order,
         )
-        for number, dim in enumerate(settings.mesh_shape.dims)
+        for number, dim in enumerate(run.mesh_shape.dims)
     }
 
 
-def _collective(
-    collective: Collective, settings: Settings, sharing: dict[str, float]
-) -> dict[str, Any]:
+def _collective(collective: Collective, run: PodRun, sharing: dict[str, float]) -> dict[str, Any]:
     return {
         **dataclasses.asdict(collective),
         "axes": list(collective.axes),
-        "seconds": _seconds(collective, settings, sharing),
+        "seconds": _seconds(collective, run, sharing),
     }
 
 
-def _seconds(collective: Collective, settings: Settings, sharing: dict[str, float]) -> float:
+def _seconds(collective: Collective, run: PodRun, sharing: dict[str, float]) -> float:
     busiest = max((sharing.get(axis, 1.0) for axis in collective.axes), default=1.0)
-    link = settings.slice_.generation.link_bytes_per_second
-    return costs.communication_seconds(collective, link, busiest)
+    link = run.slice_.generation.link_bytes_per_second
+    return communication_seconds(collective, link, busiest)
 
 
 def _time(
-    settings: Settings,
-    quantities: Quantities,
+    run: PodRun,
+    costs: StepCosts,
     assumptions: Assumptions,
     sharing: dict[str, float],
 ) -> dict[str, Any]:
-    generation = settings.slice_.generation
-    compute = costs.compute_seconds(
-        quantities.flops, generation.peak_flops, assumptions.utilisation
-    )
+    generation = run.slice_.generation
+    compute = compute_seconds(costs.flops, generation.peak_flops, assumptions.utilisation)
     by_axis: dict[str, float] = {}
-    for collective in quantities.collectives:
+    for collective in costs.collectives:
         axes = "+".join(collective.axes) or "none"
-        seconds = _seconds(collective, settings, sharing)
+        seconds = _seconds(collective, run, sharing)
         by_axis[axes] = by_axis.get(axes, 0.0) + seconds
     communication = sum(by_axis.values())
     step = compute + communication
@@ -232,24 +282,24 @@ def _time(
         "communication_seconds_by_axis": by_axis,
         "step_seconds": step,
         "bound_by": "computation" if compute >= communication else "communication",
-        "tokens_per_second": settings.tokens_of_batch / step,
-        "sequences_per_second": settings.batch_sequences / step,
+        "tokens_per_second": run.tokens_of_batch / step,
+        "sequences_per_second": run.batch_sequences / step,
         "peak_flops_per_core": generation.peak_flops,
         "utilisation": assumptions.utilisation,
         "link_bytes_per_second": generation.link_bytes_per_second,
     }
 
 
-def _run(settings: Settings, assumptions: Assumptions, step_seconds: float) -> dict[str, Any]:
-    if settings.mode != "train":
+def _remaining_steps(run: PodRun, assumptions: Assumptions, step_seconds: float) -> dict[str, Any]:
+    if run.mode != "train":
         return {}
-    steps = max(0, settings.train_steps - assumptions.start_step)
+    steps = max(0, run.train_steps - assumptions.start_step)
     hours = steps * step_seconds / 3600
     return {
         "start_step": assumptions.start_step,
-        "train_steps": settings.train_steps,
+        "train_steps": run.train_steps,
         "steps": steps,
-        "tokens": steps * settings.tokens_of_batch,
+        "tokens": steps * run.tokens_of_batch,
         "hours": hours,
-        "core_hours": hours * settings.slice_.cores,
+        "core_hours": hours * run.slice_.cores,
     }

@@ -1,22 +1,23 @@
 """Many plans by formula, ranked: which slice, model parallelism and microbatch fit, and how fast.
 
-    rows = sweep(parse_axes(["tpu=v3-128,v3-256", "model_parallelism=4,8"]), plan_configured)
+    rows = sweep(parse_axes(["tpu=v3-128,v3-256", "model_parallelism=4,8"]), PlanOptions())
     print(sweep_text(rows))
 
-Each combination is bound in gin in turn and planned by `t0.mesh.formulas`; one that cannot be is a
-row that says why. Ranked: what fits, by hours; then what fits with recomputation; then the rest.
+Each combination is bound in gin in turn and planned by `t0.mesh.formulas`; one that cannot work is
+a row that says why. The rows are ranked: what fits, by hours; then what fits with recomputation;
+then the rest.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t0.compat import gin
 from t0.errors import UserError, unknown_name
-from t0.mesh.plan import FITS, RECOMPUTES, TOO_LARGE, gib
+from t0.mesh.plan import FITS, RECOMPUTES, TOO_LARGE, PlanOptions, gib, plan_configured_run
 
-# Word of the command line -> the gin parameter it stands for.
+# Axis on the command line -> the gin parameter that it sets.
 AXES = {
     "tpu": "tpu_mesh_shape.tpu_topology",
     "model_parallelism": "tpu_mesh_shape.model_parallelism",
@@ -72,15 +73,14 @@ def _value(name: str, text: str) -> Any:
     return int(text)
 
 
-def sweep(
-    axes: Mapping[str, Sequence[Any]], plan_configured: Callable[[], dict[str, Any]]
-) -> list[Row]:
-    """Plans every combination, best first.
+def sweep(axes: Mapping[str, Sequence[Any]], options: PlanOptions) -> list[Row]:
+    """Plans every combination by formula, best first.
 
     Args:
       axes: values of each axis.
-      plan_configured: plans what gin is configured to; raises UserError where it cannot.
+      options: of every plan.
     """
+    options = dataclasses.replace(options, fast=True)
     rows = []
     for combination in itertools.product(*axes.values()):
         values = dict(zip(axes, combination, strict=True))
@@ -88,7 +88,7 @@ def sweep(
             pair = name.endswith("_per_batch")
             gin.bind_parameter(AXES[name], (name, value) if pair else value)
         try:
-            rows.append(Row(values, plan_configured()))
+            rows.append(Row(values, plan_configured_run(options)))
         except UserError as error:
             rows.append(Row(values, None, str(error)))
     return sorted(rows, key=lambda row: row.rank)
@@ -140,15 +140,15 @@ def best(rows: Sequence[Row]) -> str:
         return "best: none fits"
     fitting = [row for row in usable if row.rank[0] == 0] or usable
     fastest = min(fitting, key=lambda row: row.rank)
-    thrifty = min(fitting, key=_core_seconds)
+    cheapest = min(fitting, key=_core_seconds)
     text = (
         f"best: {_named(fastest)}: the shortest step per sequence of the {len(fitting)} of "
         f"{len(rows)} that {'fit' if fitting[0].rank[0] == 0 else 'fit with recomputation'}, "
         f"bound by {fastest.plan['time']['bound_by']}, {fastest.plan['verdict']['reason']}"
     )
-    if thrifty is not fastest:
-        saved = 1 - _core_seconds(thrifty) / _core_seconds(fastest)
-        text += f"\ncheapest: {_named(thrifty)}: {saved:.0%} fewer core-hours"
+    if cheapest is not fastest:
+        saved = 1 - _core_seconds(cheapest) / _core_seconds(fastest)
+        text += f"\ncheapest: {_named(cheapest)}: {saved:.0%} fewer core-hours"
     return text
 
 

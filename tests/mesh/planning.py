@@ -10,7 +10,7 @@ from absl import flags
 from mesh_tensorflow.transformer import utils as mesh_utils
 from tensorflow.compat.v1 import estimator as tf_estimator
 
-from t0.mesh import lowering, settings
+from t0.mesh import lowering, pod_run
 from t0.training import config
 
 TINY = (
@@ -48,9 +48,28 @@ def on_slice(name, parallelism):
 
 
 def read(*params, vocabulary_size=500, **kwargs):
-    """Configures and reads the settings."""
+    """Configures a run and reads it."""
     configure(*params, **kwargs)
-    return settings.read_settings(vocabulary_size=vocabulary_size)
+    return pod_run.read_pod_run(vocabulary_size=vocabulary_size)
+
+
+# Small runs whose lowering and formulas are compared: parameters, and whether they score.
+LAYERS = ("num_layers = 2", "d_model = 128", "d_ff = 256", "d_kv = 32", "num_heads = 4")
+BATCH = ("run.batch_size = ('sequences_per_batch', 32)",)
+CASES = {
+    "train, two ways of parallelism": (on_slice("v3-8", 2), False),
+    "train, whole batch at once": (
+        (
+            *on_slice("v3-8", 4),
+            "serialize_num_microbatches.tokens_per_microbatch_per_replica = None",
+            "run.batch_size = ('sequences_per_batch', 4)",
+            "DenseReluDense.activation = 'relu'",
+            "Unitransformer.shared_embedding_and_softmax_weights = True",
+        ),
+        False,
+    ),
+    "score": (on_slice("v3-8", 2), True),
+}
 
 
 @contextlib.contextmanager
@@ -65,27 +84,27 @@ def graph_mode():
         yield
 
 
-def cpu_model_fn(read_settings):
+def cpu_model_fn(run):
     """Returns Mesh TensorFlow's model function for one device, and features to feed it."""
     model_fn = mesh_utils.tpu_estimator_model_fn(
         model_type="bitransformer",
-        transformer_model=lowering.build_model(read_settings),
+        transformer_model=lowering.build_model(run),
         vocabulary=None,
         model_dir="unused",
         use_tpu=False,
         mesh_shape=mtf.Shape([]),
-        layout_rules=read_settings.layout_rules,
-        batch_size=read_settings.batch_sequences,
-        sequence_length=dict(read_settings.sequence_length),
+        layout_rules=run.layout_rules,
+        batch_size=run.batch_sequences,
+        sequence_length=dict(run.sequence_length),
         autostack=True,
         keep_checkpoint_max=None,
         save_checkpoints_steps=1000,
-        learning_rate_schedule=read_settings.learning_rate_schedule,
-        optimizer=read_settings.optimizer,
-        score_in_predict_mode=read_settings.mode == "score_eval",
+        learning_rate_schedule=run.learning_rate_schedule,
+        optimizer=run.optimizer,
+        score_in_predict_mode=run.mode == "score_eval",
     )
     keys = tf_estimator.ModeKeys
-    mode = keys.TRAIN if read_settings.mode == "train" else keys.PREDICT
+    mode = keys.TRAIN if run.mode == "train" else keys.PREDICT
     return lambda features: model_fn(dict(features), None, mode, params={})
 
 

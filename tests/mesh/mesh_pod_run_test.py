@@ -1,12 +1,12 @@
-"""What cannot work is said at once, with what would, before anything is lowered."""
+"""What gin says of a run on a slice; what cannot work is an error before anything is lowered."""
 
 import planning
 import pytest
 
 from t0.errors import UserError
-from t0.mesh import planner, quantities
-from t0.mesh.settings import divisors
-from t0.mesh.sweep import parse_axes
+from t0.mesh import costs, pod_run
+from t0.mesh.plan import PlanOptions, plan_configured_run
+from t0.mesh.pod_run import divisors
 
 
 @pytest.fixture(autouse=True)
@@ -14,13 +14,13 @@ def nothing_is_lowered(monkeypatch):
     def lower(*args, **kwargs):
         raise AssertionError("lowered before the check")
 
-    monkeypatch.setattr(quantities, "lower", lower)
+    monkeypatch.setattr(costs, "lower", lower)
 
 
 def message(*params, **kwargs):
     planning.configure(*params, **kwargs)
     with pytest.raises(UserError) as caught:
-        planner.plan_configured(planner.Choices())
+        plan_configured_run(PlanOptions())
     return str(caught.value)
 
 
@@ -86,26 +86,31 @@ def test_mode_that_has_no_plan():
     assert "train, score_eval" in text
 
 
-@pytest.mark.parametrize("utilisation", [0, 1.5])
-def test_utilisation_is_a_share(utilisation):
-    with pytest.raises(UserError, match="wanted a share"):
-        planner.plan_configured(planner.Choices(utilisation=utilisation))
-
-
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (["tpuu=v3-8"], "Did you mean 'tpu'"),
-        (["tpu"], "wanted tpu=VALUE"),
-        (["model_parallelism=two"], "'two' is not a whole number"),
-        (["tokens_per_batch=1", "sequences_per_batch=1"], "one of"),
-    ],
-)
-def test_axes_that_cannot_be_read(words, part):
-    with pytest.raises(UserError, match=part):
-        parse_axes(words)
-
-
 def test_divisors():
     assert divisors(6) == [1, 2, 3, 6]
     assert divisors(12, 8) == [1, 2, 4]
+
+
+def test_mt5_vocabulary_is_known_by_its_name():
+    planning.configure(*planning.on_slice("v3-8", 1), files=("models/mt5.small.gin",))
+    size, source = pod_run.vocabulary_size()
+    assert size == 250_100
+    assert "mc4.250000.100extra" in source
+
+
+def test_batch_arithmetic_of_the_recipe():
+    run = planning.read(
+        *planning.on_slice("v3-512", 8),
+        "run.sequence_length = {'inputs': 1024, 'targets': 256}",
+        "run.batch_size = ('tokens_per_batch', 1048576)",
+        "serialize_num_microbatches.tokens_per_microbatch_per_replica = 2048",
+        files=("models/t5.1.1.xxl.gin",),
+    )
+    # 1,048,576 / 1,024 = 1,024 sequences; 512 cores / 8 = 64 replicas; 1,024 / 64 = 16 sequences
+    # for each; 2,048 tokens are 2 sequences of 1,024; 16 / 2 = 8 microbatches.
+    assert run.batch_sequences == 1024
+    assert run.replicas == 64
+    assert run.microbatches == 8
+    # 1,024 x (1,024 + 256)
+    assert run.tokens_of_batch == 1_310_720
+    assert {dim.name: dim.size for dim in run.mesh_shape.dims} == {"batch": 64, "model": 8}

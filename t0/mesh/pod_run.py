@@ -1,17 +1,20 @@
-"""What a parsed gin configuration says about a run, as far as a plan needs it.
+"""A run on a TPU slice, as gin configures it: what a plan knows of the run.
 
-    settings = read_settings(vocabulary_size=32100)      # after gin has been parsed
-    settings.mesh_shape, settings.batch_sequences, settings.microbatches
+    run = read_pod_run(vocabulary_size=32100)      # after gin has been parsed
+    run.mesh_shape, run.batch_sequences, run.microbatches
+    run.split("heads")                             # 8: the parts that the mesh splits heads into
 
-Values are those that `mesh_tensorflow.transformer.utils.run` would get, with its own defaults, and
-the batch arithmetic is its own functions'. Neither datasets nor vocabularies are opened, and what
-cannot work is said before anything is built.
+The values are those that `mesh_tensorflow.transformer.utils.run` would get, with its own defaults,
+and its own functions do the batch arithmetic. No dataset is opened, and no vocabulary but a local
+one. What cannot work is an error before anything is built.
 """
 
 import copy
 import dataclasses
 import functools
 import inspect
+import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +25,8 @@ from t0.mesh.topology import Topology, topology
 
 MODES = ("train", "score_eval")
 DEFAULT_VOCABULARY_SIZE = 32100  # T5's 32,000 pieces and 100 sentinels
+# T5's public vocabularies say in their names how many pieces and sentinels they have.
+_PUBLIC_VOCABULARY = re.compile(r"/\w+\.(\d+)\.(\d+)extra/")
 _RUN_DEFAULTS = {
     name: parameter.default
     for name, parameter in inspect.signature(mesh_utils.run).parameters.items()
@@ -29,8 +34,8 @@ _RUN_DEFAULTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """A run: its model, batch, mesh and layout.
+class PodRun:
+    """A run on a TPU slice: its model, batch, mesh and layout.
 
     Attributes:
       mode: "train" or "score_eval".
@@ -87,6 +92,23 @@ class Settings:
         return None if number is None else self.mesh_shape.dims[number].name
 
 
+def vocabulary_size() -> tuple[int, str]:
+    """Returns the vocabulary's size and where it is from, without any download.
+
+    A local SentencePiece model is read; the size of a public one follows from its name.
+    """
+    from t0.tasks import default_vocabulary
+    from t0.tasks.vocabulary import vocabulary_path
+
+    path = vocabulary_path()
+    if "://" not in path and os.path.isfile(path):  # noqa: PTH113
+        return default_vocabulary().vocab_size, path
+    named = _PUBLIC_VOCABULARY.search(path)
+    if named:
+        return int(named[1]) + int(named[2]), f"{path}, by its name"
+    return DEFAULT_VOCABULARY_SIZE, f"assumed, {path} is not read; see --vocab"
+
+
 def query(name: str, default: Any = None) -> Any:
     """Returns the value bound to a gin parameter, calls and macros evaluated."""
     try:
@@ -96,11 +118,11 @@ def query(name: str, default: Any = None) -> Any:
         return default
 
 
-def _run(name: str) -> Any:
+def _bound(name: str) -> Any:
     return query(f"run.{name}", _RUN_DEFAULTS[name])
 
 
-def read_settings(*, vocabulary_size: int) -> Settings:
+def read_pod_run(*, vocabulary_size: int) -> PodRun:
     """Reads gin's global configuration.
 
     Args:
@@ -110,20 +132,20 @@ def read_settings(*, vocabulary_size: int) -> Settings:
       UserError: for a mode that cannot be planned, an unknown slice, a mesh that is not the
         slice's, or batch numbers that do not go together.
     """
-    mode = _run("mode")
+    mode = _bound("mode")
     if mode not in MODES:
         raise unknown_name("run.mode to plan", str(mode), MODES, f"Known: {', '.join(MODES)}")
     slice_ = _slice()
     shape = _mesh_shape(slice_)
-    layout = mtf.convert_to_layout_rules(_run("layout_rules"))
-    lengths = _lengths(_run("sequence_length"))
+    layout = mtf.convert_to_layout_rules(_bound("layout_rules"))
+    lengths = _lengths(_bound("sequence_length"))
     sequences = batch.check_batch(
-        _run("batch_size"), sequence_length=lengths, mesh_shape=shape, layout_rules=layout
+        _bound("batch_size"), sequence_length=lengths, mesh_shape=shape, layout_rules=layout
     )
-    steps = _run("train_steps")
-    return Settings(
+    steps = _bound("train_steps")
+    return PodRun(
         mode=mode,
-        model_type=_run("model_type"),
+        model_type=_bound("model_type"),
         slice_=slice_,
         mesh_shape=shape,
         layout_rules=layout,
@@ -132,12 +154,12 @@ def read_settings(*, vocabulary_size: int) -> Settings:
         microbatches=_microbatches(mode, sequences, lengths, shape, layout),
         vocabulary_size=vocabulary_size,
         train_steps=steps if isinstance(steps, int) else steps(sequences, lengths),
-        init_checkpoint=_run("init_checkpoint"),
+        init_checkpoint=_bound("init_checkpoint"),
         packed=mode == "train" and bool(query("mesh_train_dataset_fn.pack", True)),
-        autostack=_run("autostack"),
-        optimizer=_run("optimizer"),
-        learning_rate_schedule=_schedule(_run("learning_rate_schedule")),
-        variable_filter=_run("variable_filter"),
+        autostack=_bound("autostack"),
+        optimizer=_bound("optimizer"),
+        learning_rate_schedule=_schedule(_bound("learning_rate_schedule")),
+        variable_filter=_bound("variable_filter"),
         variable_dtype=mesh_utils.get_variable_dtype(),
     )
 
@@ -160,7 +182,7 @@ def _mesh_shape(slice_: Topology) -> mtf.Shape:
             f"{slice_.cores} cores of {slice_.name}. These do: {_listed(divisors(slice_.cores))}"
         )
     try:
-        value = _run("mesh_shape")
+        value = _bound("mesh_shape")
     except ValueError as error:
         raise UserError(
             f"tpu_mesh_shape.model_parallelism = {parallelism!r} does not multiply to the "
@@ -197,33 +219,51 @@ def _listed(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def check_model(settings: Settings, sizes: Mapping[str, int]) -> None:
+def model_dimensions(model: Any) -> dict[str, int]:
+    """Returns the sizes of those dimensions of a model that layouts split.
+
+    Where layers differ in a dimension, the size is that of the first layer.
+    """
+    stacks = [s for s in (getattr(model, "encoder", None), getattr(model, "decoder", None)) if s]
+    sizes: dict[str, int] = {}
+    for stack in stacks or [model]:
+        sizes.setdefault("d_model", stack.model_dim.size)
+        if stack.output_vocab_dim:
+            sizes.setdefault("vocab", stack.output_vocab_dim.size)
+        for layer in stack.layer_stack._layers:
+            for name, attribute in (("heads", "num_heads"), ("d_ff", "hidden_size")):
+                if isinstance(getattr(layer, attribute, None), int):
+                    sizes.setdefault(name, getattr(layer, attribute))
+    return sizes
+
+
+def check_model(run: PodRun, sizes: Mapping[str, int]) -> None:
     """Checks that the mesh divides what the layout splits.
 
     Args:
-      settings: with mesh and layout.
+      run: its mesh and layout.
       sizes: of the model's dimensions, such as {"heads": 6, "d_ff": 1024, "vocab": 32128}.
 
     Raises:
       UserError: naming every dimension that does not divide, and the parallelism that would do.
     """
-    wrong = [name for name, size in sizes.items() if size % settings.split(name)]
+    wrong = [name for name, size in sizes.items() if size % run.split(name)]
     if not wrong:
         return
-    parts = settings.split(wrong[0])
-    split = [size for name, size in sizes.items() if settings.split(name) > 1]
-    fitting = divisors(settings.slice_.cores, *split)
+    parts = run.split(wrong[0])
+    split = [size for name, size in sizes.items() if run.split(name) > 1]
+    fitting = divisors(run.slice_.cores, *split)
     about = "; ".join(
-        f"{name} = {sizes[name]} does not divide by {settings.split(name)}, only by "
+        f"{name} = {sizes[name]} does not divide by {run.split(name)}, only by "
         f"{_listed(divisors(sizes[name]))}"
         if len(divisors(sizes[name])) <= 20
-        else f"{name} = {sizes[name]} does not divide by {settings.split(name)}"
+        else f"{name} = {sizes[name]} does not divide by {run.split(name)}"
         for name in wrong
     )
     raise UserError(
-        f"the mesh {describe_shape(settings.mesh_shape)} splits {', '.join(wrong)} {parts} ways: "
+        f"the mesh {describe_shape(run.mesh_shape)} splits {', '.join(wrong)} {parts} ways: "
         f"{about}. tpu_mesh_shape.model_parallelism that divides all that is split and "
-        f"{settings.slice_.name}: {_listed(fitting)}"
+        f"{run.slice_.name}: {_listed(fitting)}"
     )
 
 

@@ -1,0 +1,32 @@
+"""What is lowered: one core for all, microbatches as one loop."""
+
+import planning
+import pytest
+
+from t0.mesh import costs, lowering
+from t0.mesh.lowering import read_program
+
+
+@pytest.mark.parametrize("case", ["train, two ways of parallelism", "score"])
+def test_one_core_stands_for_all(case):
+    params, score = planning.CASES[case]
+    run = planning.read(*planning.LAYERS, *params, *(planning.BATCH if score else ()), score=score)
+    one, every = (costs.costs_by_lowering(run, every_slice=all_) for all_ in (False, True))
+    assert every.operations["graph"] > one.operations["graph"]
+    del every.operations["graph"], one.operations["graph"]
+    assert every == one
+
+
+def test_microbatches_repeat_the_loop():
+    loops = {}
+    for count, tokens in ((1, 256), (4, 64)):
+        run = planning.read(
+            *planning.LAYERS,
+            *planning.on_slice("v3-8", 2),
+            f"serialize_num_microbatches.tokens_per_microbatch_per_replica = {tokens}",
+        )
+        assert run.microbatches == count
+        lowered = lowering.lower(run)
+        program = read_program(lowered.graph, lowered.fetches)
+        loops[count] = any(step.in_loop for step in program.steps)
+    assert loops == {1: False, 4: True}

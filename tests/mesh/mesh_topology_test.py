@@ -1,0 +1,54 @@
+"""Slices have what their names say, and their gin files say the same."""
+
+from pathlib import Path
+
+import planning
+import pytest
+
+from t0.mesh.pod_run import query
+from t0.mesh.topology import GENERATIONS, SLICES, device_assignment, topology
+
+GIN = Path(__file__).resolve().parents[2] / "gin"
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_slices_have_the_cores_that_their_name_says(name):
+    slice_ = topology(name)
+    assert slice_.cores == int(name.partition("-")[2])
+    assert slice_.hosts == max(1, slice_.cores // 8)
+    assert name[:2] in GENERATIONS
+
+
+def test_made_up_assignment_is_in_order():
+    slice_ = topology("v3-32")
+    assignment = device_assignment(slice_)
+    assert assignment.num_replicas == 32
+    # The order in which costs.link_sharing takes the numbers: Z, Y, X, core.
+    places = [tuple(assignment.coordinates(n, 0)) for n in (0, 1, 2, 8)]
+    assert places == [(0, 0, 0, 0), (0, 0, 0, 1), (1, 0, 0, 0), (0, 1, 0, 0)]
+
+
+def test_every_slice_has_its_file():
+    assert {path.stem for path in (GIN / "mesh").glob("v*.gin")} == set(SLICES)
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_mesh_file_says_what_the_slice_is(name):
+    header = (GIN / "mesh" / f"{name}.gin").read_text()
+    slice_ = topology(name)
+    hosts = f"{slice_.hosts} host{'s' if slice_.hosts > 1 else ''}"
+    hbm = f"{slice_.generation.hbm_bytes // 2**30} GiB of HBM for each core"
+    for part in (f"{slice_.cores} cores", hosts, hbm):
+        assert part in header, part
+    planning.configure(files=("models/t5.1.1.tiny.gin", str(GIN / "mesh" / f"{name}.gin")))
+    assert query("tpu_mesh_shape.tpu_topology") == name
+    assert query("run.mesh_shape").size == slice_.cores
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu-1", "gpu-2", "gpu-4", "gpu-8"])
+def test_meshes_of_one_machine(name):
+    planning.configure(files=("models/t5.1.1.tiny.gin", str(GIN / "mesh" / f"{name}.gin")))
+    devices = query("run.mesh_devices")
+    assert len(devices) == (int(name[4:]) if name.startswith("gpu") else 1)
+    assert query("run.mesh_shape") == (f"batch:{len(devices)}" if len(devices) > 1 else "")
+    assert query("get_variable_dtype.activation_dtype") == "float32"
