@@ -1,14 +1,14 @@
 """Rows of T0's datasets through all of its tasks: rendered, postprocessed and judged.
 
 Made-up rows of every dataset, after its recorded columns, and the first real ones of each split
-where the copies of the data lie beside the checkout.
+of the copies of the data beside the checkout, or of the samples in `tests/fixtures/data`.
 """
 
 import itertools
 import math
-from pathlib import Path
 
 import pytest
+from real_rows import ROWS
 
 from seqio_tasks.catalogue import catalogue_entries, datasets
 from t0.errors import UserError
@@ -22,11 +22,10 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:No positive class found:UserWarning",
 )
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 ROWS_OF_A_SPLIT = 20
 JUDGED_OF_A_SPLIT = 4  # ROUGE takes a tenth of a second for some dozens of rows
 TABLE = [(row.name, row.subset) for row in datasets() if row.name != "jigsaw_toxicity_pred"]
-COPIES = [(name, sub) for name, sub in TABLE if (SHARED / name / (sub or "default")).is_dir()]
+WITH_ROWS = [(name, sub) for name, sub in TABLE if (ROWS / name / (sub or "default")).is_dir()]
 
 
 def entries_of(dataset, subset):
@@ -103,11 +102,10 @@ def test_metrics_read_what_the_prompts_give(catalogue, dataset, subset):
         judge(tasks_of(entry)[0], list(made_up_targets(entry)) or ["some", "words"])
 
 
-@pytest.mark.skipif(not COPIES, reason=f"no copies of T0's datasets in {SHARED}")
-@pytest.mark.parametrize(("dataset", "subset"), COPIES)
+@pytest.mark.parametrize(("dataset", "subset"), WITH_ROWS)
 def test_real_rows(catalogue, dataset, subset, monkeypatch):
-    monkeypatch.setenv("T0_DATA_DIR", str(SHARED))
-    here = {p.name.partition(".")[0] for p in (SHARED / dataset / (subset or "default")).iterdir()}
+    monkeypatch.setenv("T0_DATA_DIR", str(ROWS))
+    here = {p.name.partition(".")[0] for p in (ROWS / dataset / (subset or "default")).iterdir()}
     seen = set()
     for entry in entries_of(dataset, subset):
         plain, scored = tasks_of(entry)

@@ -17,6 +17,7 @@ import jinja2
 import pytest
 import yaml
 from hypothesis import strategies as st
+from real_rows import ROWS
 
 from t0.prompts import (
     CompiledTemplate,
@@ -28,9 +29,8 @@ from t0.prompts import (
 stock = pytest.importorskip("promptsource.templates")
 
 WEATHER = Path(__file__).parent / "fixtures" / "weather" / "templates.yaml"
-DATA = Path(__file__).parents[3] / "shared" / "data"
 ROWS_OF_A_SPLIT = 20
-DATASETS = sorted(path for path in DATA.glob("*/*") if path.is_dir()) if DATA.is_dir() else []
+DATASETS = sorted(path for path in ROWS.glob("*/*") if path.is_dir())
 
 STOCK_WEATHER = yaml.load(WEATHER.read_text("utf-8"), Loader=yaml.FullLoader)["templates"].values()
 
@@ -80,7 +80,6 @@ def first_rows(path: Path) -> list[dict]:
         return [remove_hyphens(json.loads(x)) for x in itertools.islice(lines, ROWS_OF_A_SPLIT)]
 
 
-@pytest.mark.skipif(not DATASETS, reason=f"no copies of T0's datasets in {DATA}")
 @pytest.mark.parametrize("folder", DATASETS, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_every_template_on_real_rows(folder, stream):
     dataset, subset = folder.parent.name, subset_of(folder)
@@ -98,7 +97,6 @@ def test_every_template_on_real_rows(folder, stream):
             assert_same(templates[prompt.template.name], prompt, row, row_index, stream)
 
 
-@pytest.mark.skipif(not DATASETS, reason=f"no copies of T0's datasets in {DATA}")
 def test_columns_that_t0_templates_read_and_the_data_lacks():
     missing = {}
     for folder in DATASETS:

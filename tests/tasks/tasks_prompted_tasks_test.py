@@ -2,10 +2,10 @@
 
 import functools
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
+import real_rows
 import seqio
 import tensorflow as tf
 import yaml
@@ -144,7 +144,6 @@ def test_making_a_source_opens_and_compiles_nothing(source, moods):
 
 stock_templates = pytest.importorskip("promptsource.templates")
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 STOCK_MOODS = yaml.load(MOODS.read_text("utf-8"), Loader=yaml.FullLoader)["templates"].values()
 
 
@@ -305,13 +304,12 @@ def test_empty_choices_are_an_open_prompt(moods):
 REAL = [("super_glue", "rte"), ("super_glue", "cb"), ("hellaswag", None)]
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason=f"no copies of T0's datasets in {SHARED}")
 @pytest.mark.parametrize(("dataset", "subset"), REAL, ids=["rte", "cb", "hellaswag"])
 def test_real_rows(dataset, subset, stock_vocabulary, monkeypatch):
-    monkeypatch.setenv("T0_DATA_DIR", str(SHARED))
+    monkeypatch.setenv("T0_DATA_DIR", str(real_rows.ROWS))
     from t0.prompts import CompiledTemplate, read_template_file, template_file_path
 
-    folder = SHARED / dataset / (subset or "default")
+    folder = real_rows.ROWS / dataset / (subset or "default")
     splits = {path.name.partition(".")[0] for path in folder.iterdir()} - {"train"}
     theirs = stock_templates.DatasetTemplates(dataset, subset)
     file = read_template_file(template_file_path(dataset, subset), published=True)
