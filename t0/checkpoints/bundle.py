@@ -23,6 +23,7 @@ on big-endian machines.
 """
 
 import dataclasses
+import math
 import os
 import re
 import struct
@@ -35,6 +36,7 @@ import google_crc32c
 import ml_dtypes
 import numpy as np
 
+from t0.checkpoints.shape import shown
 from t0.errors import UserError
 from t0.files.protobuf_wire import field, fields, fixed32_field, read_varint, varint
 from t0.files.tfrecord import masked, masked_crc
@@ -60,6 +62,7 @@ _BLOCK_BYTES = 262_144
 _RESTART_INTERVAL = 16
 _PLAIN, _SNAPPY = 0, 1
 _LARGEST_BLOCK_BYTES = 1 << 28
+_MOST_DATA_FILES = 100_000
 
 
 class DamagedIndexError(Exception):
@@ -68,7 +71,7 @@ class DamagedIndexError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Where one tensor lies.
+    """Where one tensor is stored.
 
     Attributes:
       dtype: TensorFlow's DataType number.
@@ -136,6 +139,11 @@ class BundleReader:
           UserError: if its bytes are not those that were written.
         """
         entry = self.entries[name]
+        if math.prod(entry.shape) * self.dtype(name).itemsize != entry.size_bytes:
+            raise UserError(
+                f"{self._prefix}.index: {name} has {entry.size_bytes:,} bytes, which are not those "
+                f"of {self.dtype(name)} {shown(list(entry.shape))}"
+            )
         array = np.empty(entry.shape, self.dtype(name))
         flat = array.reshape(-1).view(np.uint8)
         path = self._paths[entry.shard]
@@ -309,13 +317,19 @@ def _read_index(data: bytes) -> tuple[int, dict[str, Entry]]:
     footer = data[-_FOOTER_BYTES:]
     _, position = _handle(footer, 0)
     index_handle, _ = _handle(footer, position)
-    shards, entries = 0, {}
+    shards, entries, read_bytes = 0, {}, 0
     for _, value in _block(data, index_handle):
-        for key, proto in _block(data, _handle(value, 0)[0]):
+        handle, _ = _handle(value, 0)
+        read_bytes += handle[1]
+        if read_bytes > len(data):  # one block read over and over, which no writer makes
+            raise DamagedIndexError("its blocks are more than it holds")
+        for key, proto in _block(data, handle):
             if key:
                 entries[key.decode()] = _parse_entry(proto)
             else:
                 shards = _parse(proto).get(1, [0])[-1]
+    if not isinstance(shards, int) or shards > _MOST_DATA_FILES:
+        raise DamagedIndexError(f"it counts {shown(shards)} data files")
     return shards, entries
 
 
@@ -437,6 +451,8 @@ def _parse_entry(proto: bytes) -> Entry:
     shape = _parse(found.get(2, [b""])[-1])
     dims = [_parse(dim).get(1, [0])[-1] for dim in shape.get(2, [])]
     number = {key: found.get(key, [0])[-1] for key in (1, 3, 4, 5, 6)}
+    if not all(isinstance(value, int) for value in (*dims, *number.values())):
+        raise DamagedIndexError("a number of a tensor is none")
     return Entry(
         number[1],
         tuple(dims),

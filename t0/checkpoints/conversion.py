@@ -169,7 +169,7 @@ def open_source(path: str | Path, *, step: int | None = None, keep_slots: bool =
 
 
 def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
-    """Returns the format of the checkpoint that a path names and where it lies.
+    """Returns the format of the checkpoint that a path names and where it is.
 
     Raises:
       UserError: if there is no checkpoint.
@@ -517,7 +517,7 @@ def _options(place: str, dtype: str | None, *, slots: bool) -> Options:
             step=source.facts.step or 0,
             dtype=dtype or _one_dtype(source),
             vocabulary_rows=padded if padded != rows else None,
-            # Mesh TensorFlow builds what gin says, whatever stands beside the checkpoint.
+            # Mesh TensorFlow builds what gin says, whatever file is beside the checkpoint.
             activation=source.facts.activation or ("gelu" if source.model.gated else "relu"),
             drop_slots=not kept or padded != rows,
         )
@@ -563,7 +563,7 @@ def _convert_once(place: str, folder: Path, options: Options, *, progress: bool)
 
 
 def _fingerprint(kind: str, place: Path, wanted: str) -> str:
-    """Returns a short name for a source as it is now: where it lies, and its files' ages."""
+    """Returns a short name for a source as it is now: its path, and its files' ages."""
     found = sorted({path for pattern in _READ[kind] for path in place.glob(pattern)})
     ages = [f"{p}:{p.stat().st_size}:{p.stat().st_mtime_ns}" for p in found if p.is_file()]
     text = "\n".join([str(place.absolute()), wanted, *ages])

@@ -32,6 +32,7 @@ DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16}
 # What a format may hold and no other format can: float16 is made float32 only when asked to.
 _READABLE = {FLOAT32, BFLOAT16, np.dtype(np.float16), np.dtype(np.float64)}
 ACTIVATIONS = ("relu", "gelu", "silu")
+_LARGEST_JSON_BYTES = 100_000_000
 _LARGEST_STEP = 2**31 - 1  # T5X keeps it as int32
 
 
@@ -64,7 +65,7 @@ class Facts:
       dropout_rate: for fine-tuning.
       model_type: Hugging Face's, where the source is theirs.
       legacy_norms: whether Mesh TensorFlow's legacy stack named the norms.
-      tokenizer: the SentencePiece model that lies beside the tensors.
+      tokenizer: the SentencePiece model beside the tensors.
     """
 
     step: int | None = None
@@ -111,7 +112,7 @@ class Source(abc.ABC):
       kind: "mtf", "hf" or "t5x".
       path: what was opened, for messages.
       entries: parameters, then slots, by canonical name, in the order that reads fastest.
-      facts: what stands beside the tensors.
+      facts: what the checkpoint says beside its tensors.
       unused: (name in the file, reason) of what is left out, such as tied copies.
       model: the model's shape.
       readers: threads that may load tensors at the same time.
@@ -208,8 +209,12 @@ def read_json(path: Path) -> dict[str, Any]:
       UserError: if the file holds something else.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_JSON_BYTES + 1)
+        if len(data) > _LARGEST_JSON_BYTES:
+            raise ValueError(f"it has more than {_LARGEST_JSON_BYTES:,} bytes")
+        value = json.loads(data)
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is no JSON file: {error}") from error
     if not isinstance(value, dict):
         raise UserError(f"{path} holds no JSON object")

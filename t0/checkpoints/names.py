@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One kind of tensor; `{b}` stands for the block.
+    """One kind of tensor; `{b}` is the block's number.
 
     Attributes:
       mtf: Mesh TensorFlow's name, canonical here.

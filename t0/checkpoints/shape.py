@@ -4,7 +4,7 @@
     model.d_kv, model.gated, model.tied
     expected_shapes(model)          # every parameter, in Mesh TensorFlow's order
 
-Everything but the activation function stands in the tensors: the heads are the rows of the
+Everything but the activation function follows from the tensors: the heads are the rows of the
 relative attention bias, the layers are counted, a tied model has no logits kernel.
 """
 

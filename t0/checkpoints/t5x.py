@@ -40,6 +40,7 @@ _BIAS = "relpos_bias/rel_embedding"
 _SCANNED = re.compile(r"(encoder|decoder)/\1/(.+)")
 _SLOTS = {"v_row": "vr", "v_col": "vc", "v": "v", "m": "m"}
 _PLACEHOLDER_SHAPE = (1,)
+_MOST_LAYERS = 10_000
 
 
 def find_folder(path: Path, step: int | None) -> Path | None:
@@ -74,8 +75,10 @@ def find_folder(path: Path, step: int | None) -> Path | None:
 
 def _step(leaf: Any, where: str) -> int:
     if isinstance(leaf, InlineArray):
-        if leaf.shape not in ((), (1,)):
-            raise UserError(f"{where} says a step of shape {shown(leaf.shape)}; wanted one number")
+        if leaf.shape not in ((), (1,)) or leaf.dtype.kind not in "iu":
+            raise UserError(
+                f"{where} says a step of {leaf.dtype} {shown(leaf.shape)}; wanted one whole number"
+            )
         leaf = leaf.load().item()
     elif isinstance(leaf, np.generic):
         leaf = leaf.item()
@@ -144,7 +147,7 @@ class T5xSource(Source):
         self._recent = None
 
     def _whole(self, leaf: InlineArray | Zarr, *, keep: bool) -> np.ndarray:
-        # A stacked array's layers are asked for one after the other.
+        # A stacked array's layers are loaded one after the other.
         if keep and self._recent is not None and self._recent[0] is leaf:
             return self._recent[1]
         if keep:
@@ -166,6 +169,8 @@ class T5xSource(Source):
         side, rest = scanned.groups()
         if len(leaf.shape) < 2 or names.from_t5x(f"{side}/layers_0/{rest}") is None:
             return [path]
+        if leaf.shape[1] > _MOST_LAYERS:
+            raise UserError(f"{self.path}: {path} stacks {leaf.shape[1]:,} layers")
         self._stacks[path] = leaf.shape[1]
         for layer in range(leaf.shape[1]):
             name = names.from_t5x(f"{side}/layers_{layer}/{rest}")
@@ -370,7 +375,7 @@ def _unshared(path: str) -> str:
 
 
 def _swapped(slot: str, shape: tuple[int, ...]) -> str:
-    """Returns our kind of T5X's slot, or T5X's of ours, of a layer that stands by itself."""
+    """Returns our kind of T5X's slot, or T5X's of ours, of a layer that is not stacked."""
     if same_size(shape) and slot in ("vr", "vc"):
         return "vc" if slot == "vr" else "vr"
     return slot

@@ -8,7 +8,7 @@
         shape=(512, 32128), dtype=dtype, gzip_level=0, one_layer_chunks=False,
     )
 
-The index is read without loading the arrays that lie within it. Flax writes such files: a map of
+The index is read without loading the arrays within it. Flax writes such files: a map of
 maps; an array is an extension (code 1) that holds msgpack of (shape, dtype name, bytes); one above
 1 GiB is cut into chunks. A parameter kept in a folder of its own is there as TensorStore's JSON.
 Nothing is unpickled, as msgpack holds no code.
@@ -87,6 +87,13 @@ class BrokenIndexError(Exception):
     """The bytes are no index of a T5X checkpoint."""
 
 
+# What bytes of any kind raise where msgpack is walked.
+_UNREADABLE = (
+    *(BrokenIndexError, msgpack.UnpackException, struct.error, ArithmeticError, MemoryError),
+    *(LookupError, ValueError, TypeError, AttributeError),
+)
+
+
 def read_index(path: Path) -> dict[str, Any]:
     """Returns what the index says, arrays as `InlineArray` and `Zarr`.
 
@@ -101,7 +108,7 @@ def read_index(path: Path) -> dict[str, Any]:
                 tree, end = _Walker(data, path).value(0, 0)
                 if end != len(data) or not isinstance(tree, dict):
                     raise BrokenIndexError("it is no single map")
-    except (BrokenIndexError, IndexError, struct.error, ValueError, TypeError) as error:
+    except _UNREADABLE as error:
         raise UserError(f"{path} is truncated or no T5X checkpoint: {error}") from error
     try:
         return _with_zarrs(tree)
@@ -282,18 +289,19 @@ def read_zarr(folder: Path, expected: Zarr) -> np.ndarray:
         "fill_missing_data_reads": False,
     }
     try:
-        array = _read(_tensorstore().open(spec, open=True).result())
+        store = _tensorstore().open(spec, open=True).result()
+        dtype = store.dtype.numpy_dtype
+        if expected.packed_bfloat16 and dtype == np.uint16:
+            dtype = expected.dtype
+        if store.shape != expected.shape or dtype != expected.dtype:
+            raise UserError(
+                f"{folder} holds {dtype} {list(store.shape)}, the index says {expected.dtype} "
+                f"{list(expected.shape)}"
+            )
+        return _read(store).view(dtype)
     except ValueError as error:
         reason = str(error).splitlines()[0].split(" [source")[0]
         raise UserError(f"{folder} is truncated or damaged: {reason}. Copy it again") from error
-    if expected.packed_bfloat16:
-        array = array.view(expected.dtype)
-    if array.shape != expected.shape or array.dtype != expected.dtype:
-        raise UserError(
-            f"{folder} holds {array.dtype} {list(array.shape)}, the index says {expected.dtype} "
-            f"{list(expected.shape)}"
-        )
-    return array
 
 
 class ZarrWriter:
@@ -305,7 +313,7 @@ class ZarrWriter:
       shape: of the array.
       dtype: of the array.
       gzip_level: 0 to 9; 1 is T5X's.
-      one_layer_chunks: whether layers, stacked on axis 1, lie in chunks of their own, to be written
+      one_layer_chunks: whether layers, stacked on axis 1, have chunks of their own, to be written
         one by one.
     """
 

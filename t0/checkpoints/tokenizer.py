@@ -18,7 +18,7 @@ from t0.errors import UserError
 FILE = "spiece.model"
 _EXTRA_IDS = 100
 _PADDED_TO = 128
-_SENTINEL = re.compile(r"\u2581?<extra_id_(\d+)>")
+_SENTINEL = re.compile(r"\u2581?<extra_id_([0-9]{1,6})>")
 
 
 def ids(path: Path) -> int:

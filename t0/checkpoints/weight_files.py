@@ -111,7 +111,7 @@ class ShardWriter:
 
     Args:
       path: of the file.
-      tensors: (shape, dtype) by name, as they will lie in the file.
+      tensors: (shape, dtype) by name, as they will be in the file.
       metadata: strings for the header.
     """
 
@@ -160,7 +160,7 @@ class ShardWriter:
 
 
 def _open_safetensors(folder: Path) -> Weights:
-    where = _shards_by_key(folder)
+    where = _shards_by_key(folder / INDEX)
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
     for shard in sorted(set(where.values())) if where else [SINGLE]:
@@ -176,16 +176,16 @@ def _open_safetensors(folder: Path) -> Weights:
     return Weights(tensors, metadata, load)
 
 
-def _shards_by_key(folder: Path) -> dict[str, str]:
-    """Returns which file has a key, {} where a single file has all."""
-    if not (folder / INDEX).is_file():
+def _shards_by_key(index: Path) -> dict[str, str]:
+    """Returns which file has a key, {} where there is no index and a single file has all."""
+    if not index.is_file():
         return {}
-    where = read_json(folder / INDEX).get("weight_map")
+    where = read_json(index).get("weight_map")
     if not isinstance(where, dict) or not where:
-        raise UserError(f"{folder / INDEX} has no weight_map")
+        raise UserError(f"{index} has no weight_map")
     for shard in where.values():
         if not isinstance(shard, str) or Path(shard).name != shard:
-            raise UserError(f"{folder / INDEX} names a file outside its folder: {shown(shard)}")
+            raise UserError(f"{index} names a file outside its folder: {shown(shard)}")
     return where
 
 
@@ -253,10 +253,12 @@ def _open_pickles(folder: Path) -> Weights:
         try:
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except Exception as error:  # noqa: BLE001 (whatever the loader finds wrong with the file)
-            reason = str(error).splitlines()[0]
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(
                 f"{path} cannot be read as weights only: {reason}. {_ADVICE}"
             ) from error
+        if not isinstance(state, dict) or not all(map(torch.is_tensor, state.values())):
+            raise UserError(f"{path} holds more than a model's tensors by name. {_ADVICE}")
         tensors.update(state)
         paths.update(dict.fromkeys(state, path))
     stored = {
@@ -288,11 +290,9 @@ def _safe_torch(folder: Path) -> Any:
 
 
 def _pickles(folder: Path) -> list[Path]:
-    index = folder / "pytorch_model.bin.index.json"
-    if not index.is_file():
-        return [folder / "pytorch_model.bin"]
-    shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    return [folder / Path(shard).name for shard in shards]
+    single, index = PICKLES
+    where = _shards_by_key(folder / index)
+    return [folder / shard for shard in sorted(set(where.values()))] or [folder / single]
 
 
 def _torch_dtype(torch: Any, tensor: Any) -> np.dtype:

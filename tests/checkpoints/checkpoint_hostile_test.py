@@ -1,14 +1,17 @@
 """What lies beside a checkpoint brings no code into gin, and no value but numbers and words."""
 
 import json
+import subprocess
+import sys
 import types
 
+import msgpack
 import numpy as np
 import pytest
 from tiny_checkpoints import V10, V11, model_shape, weights, write_inline, write_mtf
 
-from t0.checkpoints import convert, operative_config
-from t0.checkpoints.bundle import BundleWriter
+from t0.checkpoints import Options, convert, open_source, operative_config
+from t0.checkpoints.bundle import BundleReader, BundleWriter, Entry, write_index
 from t0.errors import UserError
 
 INJECTED = "0.1\nimport this"
@@ -273,3 +276,99 @@ def test_the_model_api_checks_the_file_that_it_finds(tmp_path, mode):
     assert model_api.operative_config(given) == [str(path)]
     given.module_import, given.gin_file = [], [str(path)]
     assert model_api.operative_config(given) == [str(path)]
+
+
+def test_importing_the_room_leaves_tensorflows_patches_alone():
+    code = "import sys, t0.checkpoints; print('t0.compat' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("entries", "shards", "words"),
+    [
+        ({"a": {}}, 2**31, "counts 2147483648 data files"),
+        ({"a": {"shape": (2**31, 2**31)}}, 1, "which are not those"),
+        ({"a": {"shape": (2**63,)}}, 1, "which are not those"),
+        ({"a": {"shard": 7}}, 1, "more data files than it counts"),
+        ({"a": {"offset_bytes": 2**62}}, 1, "truncated"),
+    ],
+)
+def test_a_mesh_index_that_claims_too_much(tmp_path, entries, shards, words):
+    plain = {"dtype": 1, "shape": (2,), "shard": 0, "offset_bytes": 0, "size_bytes": 8, "crc": 0}
+    entries = {name: Entry(**{**plain, **changes}) for name, changes in entries.items()}
+    (tmp_path / "m.index").write_bytes(write_index(entries, shards=shards))
+    (tmp_path / "m.data-00000-of-00001").write_bytes(bytes(8))
+    with pytest.raises(UserError, match=words):
+        BundleReader(tmp_path / "m").load("a")
+
+
+def zarr_of(folder, path, **changes):
+    """Changes what a T5X checkpoint's folder of an array says about it."""
+    described = folder / f"target.{path}" / ".zarray"
+    described.write_text(json.dumps(json.loads(described.read_text()) | changes))
+
+
+def test_a_zarr_folder_larger_than_its_index_says(tmp_path):
+    convert(write_mtf(tmp_path / "mtf", weights(V11)), tmp_path / "t5x", to="t5x", progress=False)
+    folder = tmp_path / "t5x" / "checkpoint_1000"
+    zarr_of(folder, "token_embedder.embedding", shape=[2**40, 2**20], chunks=[2**30, 2**20])
+    refused(tmp_path / "t5x", tmp_path, "the index says float32")
+
+
+@pytest.mark.parametrize("layers", [2**31 - 1, 2**40, True, "2", -1])
+def test_stacked_layers_are_a_number(tmp_path, layers):
+    source = write_mtf(tmp_path / "mtf", weights(V11))
+    options = Options(scan_layers=True)
+    convert(source, tmp_path / "t5x", to="t5x", options=options, progress=False)
+    index = tmp_path / "t5x" / "checkpoint_1000" / "checkpoint"
+    tree = msgpack.unpackb(index.read_bytes(), strict_map_key=False)
+    query = tree["optimizer"]["target"]["encoder"]["encoder"]["attention"]["query"]["kernel"]
+    query["metadata"]["shape"][1] = layers
+    index.write_bytes(msgpack.packb(tree))
+    refused(tmp_path / "t5x", tmp_path, "checkpoint")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x81\xa1a" * 100_000,
+        b"\x91" * 100_000,
+        msgpack.packb({"__msgpack_chunked_array__": True}),
+        msgpack.packb({"__msgpack_chunked_array__": True, "shape": {"0": 1}, "chunks": {"0": 1}}),
+        msgpack.packb({"a": msgpack.ExtType(1, msgpack.packb(([2**62, 8], "float32", b"")))}),
+        msgpack.packb({"a": msgpack.ExtType(1, msgpack.packb(([True], "object", b"12345678")))}),
+        msgpack.packb({"a": {"driver": "zarr", "kvstore": 1, "metadata": 2}}),
+        msgpack.packb({"a": {"driver": [], "kvstore": {}, "metadata": {}}}),
+        msgpack.packb({"optimizer": [1]}),
+        msgpack.packb([1]),
+    ],
+)
+def test_t5x_indexes_of_any_content(tmp_path, data):
+    (tmp_path / "checkpoint_1").mkdir()
+    (tmp_path / "checkpoint_1" / "checkpoint").write_bytes(data)
+    with pytest.raises(UserError):
+        open_source(tmp_path / "checkpoint_1")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{" * 100_000, '{"a": 1e999999}', "\0", "", "[]"])
+def test_json_of_any_content(changed, tmp_path, text):
+    folder = changed()
+    (folder / "config.json").write_text(text)
+    refused(folder, tmp_path, "config.json")
+
+
+def overlap(header):
+    norms = [key for key in header if key.endswith("final_layer_norm.weight")]
+    header[norms[0]]["data_offsets"] = header[norms[1]]["data_offsets"]
+
+
+def surplus(header):
+    del header["encoder.final_layer_norm.weight"]
+
+
+@pytest.mark.parametrize("change", [overlap, surplus])
+def test_safetensors_that_do_not_tile_their_file(changed, tmp_path, change):
+    folder = changed()
+    rewritten(folder, change)
+    refused(folder, tmp_path, "truncated or no safetensors file")
