@@ -23,11 +23,11 @@ import numpy as np  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 
+from t0.config import parse  # noqa: E402
 from t0.inference.generator import Generator, make_variables  # noqa: E402
 from t0.inference.search import EOS, DecodingMethod  # noqa: E402
 from t0.mesh import gather_embedding  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
-from t0.training import config  # noqa: E402
 
 VOCABULARY = 32128
 PLACE = Placement(mtf.convert_to_shape(""), mtf.convert_to_layout_rules(""), [""])
@@ -35,7 +35,7 @@ PLACE = Placement(mtf.convert_to_shape(""), mtf.convert_to_layout_rules(""), [""
 
 def build_model() -> Any:
     """Returns T5.1.1 small."""
-    config.parse(["models/t5.1.1.small.gin"], ["dropout_rate = 0.0"])
+    parse.parse(["models/t5.1.1.small.gin"], ["dropout_rate = 0.0"])
     return mesh_utils.build_model(
         input_vocab_size=VOCABULARY, output_vocab_size=VOCABULARY, layout_rules="", mesh_shape=""
     )

@@ -116,13 +116,13 @@ def configure(name):
 
     from absl import flags
 
+    from t0.config import parse
     from t0.mesh.pod_run import read_pod_run
-    from t0.training import config
 
     flags.FLAGS(["benchmark"])
     d_model, d_ff, sequences, tokens, mode, inputs, targets = SHAPES[name]
     files = ["dataset.gin", "models/t5.1.1.mini.gin", "learning_rate_schedules/constant_0_001.gin"]
-    config.parse(
+    parse.parse(
         files + (["score_eval.gin"] if mode == "score_eval" else []),
         [
             *(d_model, d_ff, "utils.tpu_mesh_shape.tpu_topology = 'v3-8'"),

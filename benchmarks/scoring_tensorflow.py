@@ -27,12 +27,12 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 from mesh_tensorflow.transformer.dataset import EvalDataset  # noqa: E402
 
+from t0.config import parse  # noqa: E402
 from t0.scoring import evaluate  # noqa: E402
 from t0.scoring.batch_planning import BatchLimits, model_costs, plan_batches  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
 from t0.scoring.reading import ExampleStore, read_task  # noqa: E402
 from t0.scoring.scorer import Scorer  # noqa: E402
-from t0.training import config  # noqa: E402
 
 LIMITS = {"inputs": 1024, "targets": 256}
 VOCABULARY = 32128
@@ -86,7 +86,7 @@ def read_tasks(question: dict[str, Any], store: ExampleStore) -> list[Any]:
 def build_model() -> Any:
     """Returns T5.1.1 small."""
     types = [f"get_variable_dtype.{t}_dtype = 'float32'" for t in ("master", "slice", "activation")]
-    config.parse(["models/t5.1.1.small.gin"], ["dropout_rate = 0.0", *types])
+    parse.parse(["models/t5.1.1.small.gin"], ["dropout_rate = 0.0", *types])
     return mesh_utils.build_model(
         input_vocab_size=VOCABULARY, output_vocab_size=VOCABULARY, layout_rules="", mesh_shape=""
     )

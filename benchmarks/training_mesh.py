@@ -18,9 +18,11 @@ from mesh_tensorflow import optimize  # noqa: E402
 from mesh_tensorflow.transformer import learning_rate_schedules as schedules  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 
+from t0.config import parse  # noqa: E402
+from t0.config.bindings import bound  # noqa: E402
 from t0.mesh import devices  # noqa: E402
 from t0.mesh.gather_embedding import bind_gather_embedding  # noqa: E402
-from t0.training import config, graph  # noqa: E402
+from t0.training import graph  # noqa: E402
 from t0.training.settings import Settings  # noqa: E402
 
 ROWS, LENGTHS = 16, {"inputs": 128, "targets": 32}
@@ -36,7 +38,7 @@ class Vocabulary:
 
 
 def _arguments(device: str) -> dict:
-    config.parse(
+    parse.parse(
         ["models/t5.1.1.small.gin"],
         [
             "dropout_rate = 0.1",
@@ -49,7 +51,7 @@ def _arguments(device: str) -> dict:
         "model_type": "bitransformer",
         "vocabulary": Vocabulary,
         "mesh_shape": mtf.convert_to_shape(""),
-        "layout_rules": mtf.convert_to_layout_rules(config.bound("run.layout_rules")),
+        "layout_rules": mtf.convert_to_layout_rules(bound("run.layout_rules")),
         "mesh_devices": [device],
         "model_dir": "",
         "batch_size": ROWS,

@@ -472,21 +472,3 @@ def _redirected(
         use_cached=use_cached,
         pack=pack,
     )
-
-
-def replace_in_mesh(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Puts a function in the place of one of Mesh TensorFlow's, where a seam lacks.
-
-    Args:
-      name: of a function that `mesh_tensorflow.transformer.utils` calls by its global name, such
-        as "eval_model".
-      function: takes what that one takes.
-
-    Returns:
-      the function that stood there before, to fall back on.
-    """
-    from mesh_tensorflow.transformer import utils
-
-    previous = getattr(utils, name)
-    setattr(utils, name, function)
-    return previous

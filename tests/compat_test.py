@@ -208,15 +208,6 @@ def test_scoring_gets_ids_and_an_exported_model_text(monkeypatch, vocabulary):
     assert decoding.vocabulary is vocabulary
 
 
-def test_replacement_in_mesh_returns_what_stood_there(monkeypatch):
-    from mesh_tensorflow.transformer import utils
-
-    before = utils.eval_model
-    monkeypatch.setattr(utils, "eval_model", before)
-    assert compat.replace_in_mesh("eval_model", print) is before
-    assert utils.eval_model is print
-
-
 def test_bound_arguments_are_those_of_a_call_and_leave_its_record(empty_gin):
     import gin
     from gin import config as gin_config

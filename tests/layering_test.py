@@ -29,6 +29,7 @@ ROOMS = (
     "scoring",
     "inference",
     "reports",
+    "run",
     "cli",
 )
 # Reports are made from files alone.

@@ -13,9 +13,8 @@ from typing import Any
 from absl import flags
 from absl import logging as _  # noqa: F401 (defines --alsologtostderr and --verbosity)
 
-from t0.cli.errors import reported
 from t0.cli.modules import from_working_directory
-from t0.errors import UserError, unknown_name
+from t0.errors import UserError, reported, unknown_name
 
 COMMAND = "seqio_cache_tasks"
 # (kind, name, default, help): SeqIO's flags first, then ours.

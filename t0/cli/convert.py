@@ -11,8 +11,7 @@ from pathlib import Path
 
 from t0.checkpoints import FORMATS, Options
 from t0.checkpoints.formats import ACTIVATIONS, DTYPES
-from t0.cli.errors import ended_by_sigterm
-from t0.errors import UserError
+from t0.errors import UserError, ended_by_sigterm
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

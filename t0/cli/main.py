@@ -14,9 +14,8 @@ import sys
 from collections.abc import Sequence
 
 import t0
-from t0.cli.errors import reported
 from t0.cli.modules import from_working_directory
-from t0.errors import unknown_name
+from t0.errors import reported, unknown_name
 
 VERBS = {
     "doctor": ("t0.cli.doctor", "what is installed, seen and wrong on this machine"),

@@ -11,9 +11,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from t0.cli import mesh_flags
-from t0.cli.errors import reported
 from t0.cli.modules import from_working_directory
+from t0.config import flags
+from t0.errors import reported
 
 COMMAND = "t5_mesh_transformer"
 
@@ -21,15 +21,15 @@ COMMAND = "t5_mesh_transformer"
 def main(argv: Sequence[str]) -> None:
     """Runs the command line `argv`, whose first word is the command."""
     if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
-        print(f"{__doc__}\nflags:\n{mesh_flags.command_flags().get_help(prefix='')}")
+        print(f"{__doc__}\nflags:\n{flags.command_flags().get_help(prefix='')}")
         return
-    given = mesh_flags.parse(argv)
+    given = flags.parse(argv)
     from_working_directory()
     if given.vocab:
         os.environ["T0_VOCAB"] = given.vocab  # t5's own tasks read it while they are imported
-    from t0.cli import launch
+    from t0.run import command
 
-    launch.run(given, argv)
+    command.run(given, argv)
 
 
 def console_entry_point() -> None:

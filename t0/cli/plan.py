@@ -6,15 +6,14 @@ Neither a TPU nor a checkpoint, a cached task or the network is needed.
 """
 
 import argparse
-import importlib
 import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from t0.cli import mesh_flags
-from t0.errors import UserError, unknown_name
+from t0.config import flags as command_flags
+from t0.errors import UserError
 
 _SWITCHES = {
     "fast": "closed formulas instead of lowering the model",
@@ -38,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--utilisation", type=float, default=0.4, help="of the peak (0.4)")
     parser.add_argument("--start_step", type=int, metavar="N", help="step to continue from")
     theirs = parser.add_argument_group("flags of t5_mesh_transformer")
-    known = mesh_flags.command_flags()
+    known = command_flags.command_flags()
     for name in known:
         text = known[name].help.partition(";\n")[0] if name in _READ else argparse.SUPPRESS
         spellings = [f"--{name}", f"--no{name}"] if known[name].boolean else [f"--{name}"]
@@ -49,11 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def reworded(words: Sequence[str]) -> list[str]:
     """Returns the command line with T5X's --gin.NAME=VALUE as a flag that argparse can know."""
-    return list(mesh_flags.gin_words_as_params(words))
+    return list(command_flags.gin_words_as_params(words))
 
 
 class _Word(argparse.Action):
-    """Keeps a flag as it was written, for `mesh_flags.parse` to read."""
+    """Keeps a flag as it was written, for `command_flags.parse` to read."""
 
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
@@ -64,8 +63,8 @@ class _Word(argparse.Action):
 
 def main(args: argparse.Namespace) -> int:
     """Plans, prints and draws."""
-    words = [word for name in mesh_flags.command_flags() for word in getattr(args, name)]
-    given = mesh_flags.parse(["t0 plan", *words])
+    words = [word for name in command_flags.command_flags() for word in getattr(args, name)]
+    given = command_flags.parse(["t0 plan", *words])
     if args.output:
         _check_picture_path(args.output)
     _configure(given)
@@ -95,25 +94,10 @@ def _check_picture_path(path: str) -> None:
 
 def _configure(given: Any) -> None:
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    from t0 import compat
+    from t0.config import parse
+    from t0.run import configure
 
-    compat.apply()
-    from t0.tasks import set_vocabulary
-    from t0.training import config, loop, macros  # noqa: F401 (their gin names)
-
-    set_vocabulary(given.vocab)
-    mesh_flags.hand_to_mesh(given)
-    for module in given.module_import if given["module_import"].present else ():
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            raise unknown_name("module", module, ["t0.seqio_tasks"], "(--module_import)") from error
-    parsed = config.parse(
-        given.gin_file or [],
-        given.gin_param or [],
-        location_prefixes=mesh_flags.gin_folders(given),
-        also_deprecated=given.additional_deprecated_gin_references,
-        skip_all_unknown=given.skip_all_gin_unknowns,
-    )
-    config.print_findings(parsed)
-    macros.check_required(parsed, but=_NOT_NEEDED, undefined=False)
+    # A plan needs no task: T5's own, the default, take seconds to import.
+    modules = given.module_import if given["module_import"].present else ()
+    configure.prepare(given, modules)
+    parse.check_required(configure.parse_gin(given), but=_NOT_NEEDED, undefined=False)

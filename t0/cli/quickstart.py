@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from t0.cli import quickstart_data
-from t0.cli.errors import reported
-from t0.errors import UserError
+from t0.errors import UserError, reported
 
 DEFAULT_STEPS = 800
 NOTES = (

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from t0.compat import gin, mesh_utils, seqio
+from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.feeding import checks
 from t0.inference import inputs
 from t0.inference.inputs import InferenceExample, InputSource, LengthLimits
 from t0.inference.search import EOS, DecodingMethod
 from t0.mesh import devices
-from t0.training.config import bound
 
 
 @gin.configurable("infer", module="t0")

@@ -75,15 +75,13 @@ def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
         recorder.begin(kwargs.get("checkpoint_path") or args[-1])
         return published_decode(*args, **kwargs)
 
-    published_decode = compat.replace_in_mesh("decode", decode)
-    try:
+    published_decode = mesh_utils.decode
+    with compat.replaced("mesh_utils.decode", decode):
         published(
             estimator, vocabulary, sequence_length, batch_size, dataset_split, model_dir,
             recorded_datasets, eval_summary_dir, eval_checkpoint_step,
             eval_dir_suffix=eval_dir_suffix, **rest,
         )  # fmt: skip
-    finally:
-        compat.replace_in_mesh("decode", published_decode)
 
 
 def signature_of(metric: Callable[..., Any]) -> str | None:

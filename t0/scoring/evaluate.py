@@ -27,6 +27,7 @@ from tqdm import tqdm
 from t0.checkpoints import checkpoint_files
 from t0.compat import gin, mesh_utils, mtf
 from t0.compat import tf1 as tf
+from t0.config.bindings import bound
 from t0.errors import UserError, unknown_name
 from t0.scoring.batch_planning import (
     BatchLimits,
@@ -54,7 +55,6 @@ from t0.scoring.reading import (
 )
 from t0.scoring.results import CheckpointResults, Scored
 from t0.scoring.scorer import Scorer
-from t0.training.config import bound
 
 # Logits are [B, C, T, V] floats; this many are kept at once (times 4 bytes).
 MAX_LOGITS = 16 * 1024 * 1024

@@ -17,9 +17,9 @@ from t0.checkpoints import Options, checkpoint_files, convert
 from t0.checkpoints.conversion import check_destination
 from t0.compat import mesh_utils
 from t0.compat import tf1 as tf
+from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.mesh import formulas
-from t0.training.config import bound
 
 
 def check(folder: str, *, model_dir: str, vocabulary: Any) -> None:

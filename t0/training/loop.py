@@ -1,9 +1,8 @@
-"""The training run: what `mesh_tensorflow.transformer.utils.run` calls in `mode = "train"`.
+"""Training: by our own loop on this machine (`train`), by TensorFlow's estimator on a TPU.
 
-It stands at Mesh TensorFlow's seam `run.train_model_fn`; the model, its gradients and its
-checkpoints stay Mesh TensorFlow's. Without a TPU the loop is ours (`session`); with one it is
-TensorFlow's estimator, with checks before the first step, a line of progress now and then,
-`metrics.jsonl` in the model directory, and a stop at a loss that is no number.
+The model, its gradients and its checkpoints are Mesh TensorFlow's. `train_model` is what its `run`
+calls on a TPU (`run.train_model_fn`): it adds checks before the first step, a line of progress now
+and then, `metrics.jsonl` in the model directory, and a stop at a loss that is no number.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -71,6 +70,54 @@ def plan_run(
     )
 
 
+def train(
+    settings: Settings,
+    *,
+    train_dataset_fn: Callable[..., tf.data.Dataset],
+    train_steps: int,
+    dataset_split: str = "train",
+) -> None:
+    """Trains on this machine to `train_steps`, counted from the start of pretraining.
+
+    Args:
+      settings: the model, batch and optimizer.
+      train_dataset_fn: gives packed or padded examples, without end.
+      train_steps: the step to stop at.
+      dataset_split: handed to `train_dataset_fn`.
+
+    Raises:
+      UserError: if the mixture gives no example, or the loss is not a number.
+    """
+    if not _is_to_train(settings.model_dir, train_steps):
+        return
+    plan = plan_run(train_steps)
+    data = open_data(
+        train_dataset_fn,
+        plan.seed,
+        sequence_length=settings.sequence_length,
+        vocabulary=settings.vocabulary,
+        dataset_split=dataset_split,
+    )
+    session.train(settings, data, plan)
+
+
+def _is_to_train(model_dir: str, train_steps: int) -> bool:
+    done = _steps_done(model_dir)
+    if done >= train_steps:
+        print(f"nothing to train: {model_dir} is at step {done:,} of {train_steps:,}")
+    return done < train_steps
+
+
+def check_input_options(*, skip_seen_data: bool, checkpoint_input_pipeline: bool) -> None:
+    """Checks that at most one way to go on in the data is set, which our own loop does anyway.
+
+    Raises:
+      UserError: if both are.
+    """
+    if skip_seen_data and checkpoint_input_pipeline:
+        raise UserError("set only one of run.skip_seen_data and run.checkpoint_input_pipeline")
+
+
 def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     estimator: Any,
     vocabulary: Any,
@@ -84,15 +131,15 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     seen_data_init_step: int = 0,
     checkpoint_input_pipeline: bool = False,
 ) -> None:
-    """Trains to `train_steps`, which counts from the start of the model, pretraining included.
+    """Trains by TensorFlow's estimator; takes what Mesh TensorFlow's `run` calls it with.
 
     Args:
-      estimator: Mesh TensorFlow's TPUEstimator, or the `Settings` of a run without a TPU.
+      estimator: Mesh TensorFlow's TPUEstimator.
       vocabulary, dataset_split: handed to `train_dataset_fn`.
       sequence_length: tokens of each feature, packed.
       batch_size: sequences of the global batch.
       train_dataset_fn: gives packed or padded examples, without end.
-      train_steps: the step to stop at.
+      train_steps: the step to stop at, counted from the start of pretraining.
       ensemble_inputs: models of an ensemble that get inputs of their own, or None.
       skip_seen_data, seen_data_init_step: on a restart, skip the batches since that step.
       checkpoint_input_pipeline: keep TensorFlow's iterator in the checkpoint.
@@ -100,20 +147,17 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     Raises:
       UserError: if the mixture gives no example, or the loss is not a number.
     """
-    if skip_seen_data and checkpoint_input_pipeline:
-        raise UserError("set only one of run.skip_seen_data and run.checkpoint_input_pipeline")
-    done = _steps_done(estimator.model_dir)
-    if done >= train_steps:
-        print(f"nothing to train: {estimator.model_dir} is at step {done:,} of {train_steps:,}")
+    check_input_options(
+        skip_seen_data=skip_seen_data, checkpoint_input_pipeline=checkpoint_input_pipeline
+    )
+    if not _is_to_train(estimator.model_dir, train_steps):
         return
     plan = plan_run(train_steps)
+    _check_estimator_can(plan)
+    done = _steps_done(estimator.model_dir)
+    skipped = max(0, done - seen_data_init_step) if skip_seen_data else 0
     reading = {"sequence_length": sequence_length, "vocabulary": vocabulary}
     reading["dataset_split"] = dataset_split
-    if isinstance(estimator, Settings):
-        session.train(estimator, open_data(train_dataset_fn, plan.seed, **reading), plan)
-        return
-    _check_estimator_can(plan)
-    skipped = max(0, done - seen_data_init_step) if skip_seen_data else 0
 
     def input_fn(params: Any) -> tf.data.Dataset:
         del params

@@ -1,8 +1,6 @@
-"""What a run asks for, as Mesh TensorFlow's `run` hands it to `get_estimator`.
+"""The arguments of a training run, in place of those that would build Mesh TensorFlow's estimator.
 
-    compat.replace_in_mesh("get_estimator", Settings.of_run)
-
-Off TPU no estimator is built: `run` then carries one of these, and our own loop reads it.
+settings = Settings.of_run(**run.arguments.estimator_keywords(arguments))
 """
 
 import dataclasses
@@ -10,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from t0.compat import mtf
-from t0.training.config import bound
+from t0.config.bindings import bound
 
 # What can be bound to Mesh TensorFlow's model function, of which this loop takes the place.
 _OF_MODEL_FN = ("outer_batch_size", "init_variable_filter", "model_info_file")

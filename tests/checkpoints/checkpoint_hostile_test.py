@@ -262,7 +262,7 @@ def test_a_file_that_is_no_gin(tmp_path):
 
 @pytest.mark.parametrize("mode", ["finetune", "eval", "predict", "score", "export_predict"])
 def test_the_model_api_checks_the_file_that_it_finds(tmp_path, mode):
-    from t0.cli import model_api
+    from t0.run import model_api
 
     path = tmp_path / operative_config.FILE
     path.write_text("import os\n")

@@ -14,9 +14,9 @@ import mesh_tensorflow as mtf  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 
 from t0.checkpoints.compare import mesh_logits  # noqa: E402
+from t0.config import parse  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
 from t0.scoring.scorer import Scorer  # noqa: E402
-from t0.training import config  # noqa: E402
 
 IDS = np.asarray([[5, 6, 7, 1]], np.int32)
 
@@ -41,7 +41,7 @@ def test_the_model_is_built_and_restored(tmp_path, model, dtype, legacy_norms):
     source = write_mtf(tmp_path / "source", weights(model, dtype), legacy_norms=legacy_norms)
     convert(source, tmp_path / "hf", to="hf", progress=False)
     convert(tmp_path / "hf", tmp_path / "mtf", to="mtf", progress=False)
-    config.parse([str(tmp_path / "mtf" / "operative_config.gin")], [])
+    parse.parse([str(tmp_path / "mtf" / "operative_config.gin")], [])
     gin.bind_parameter("get_variable_dtype.activation_dtype", "float32")
     gin.bind_parameter("get_variable_dtype.slice_dtype", "float32")
     rows = model.vocabulary

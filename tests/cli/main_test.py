@@ -5,8 +5,7 @@ import sys
 import pytest
 
 from t0.cli import main as cli
-from t0.cli.errors import reported
-from t0.errors import UserError
+from t0.errors import UserError, reported
 
 
 class FakeVerb:
@@ -117,7 +116,7 @@ def test_reported_lets_a_status_through():
 
 
 def test_closed_pipe_is_quiet():
-    code = "from t0.cli.errors import reported\nwith reported('x'):\n  print('y' * 200_000)"
+    code = "from t0.errors import reported\nwith reported('x'):\n  print('y' * 200_000)"
     reader, writer = os.pipe()
     os.close(reader)
     child = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from t0.cli import mesh_flags
-from t0.cli.launch import masked
+from t0.config import flags as mesh_flags
+from t0.config.flags import masked
 from t0.errors import UserError
 
 

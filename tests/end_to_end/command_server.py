@@ -86,7 +86,7 @@ def _command(job):
 
 
 def _serve():
-    import t0.cli.launch
+    import t0.run.command
     import t0.scoring.evaluate
     import t0.seqio_tasks
     import t0.training.loop  # noqa: F401

@@ -80,8 +80,9 @@ def test_script_is_plain(name):
 def test_command_lines_resolve(name, tmp_path, monkeypatch, empty_gin, clean_registries):
     import gin
 
-    from t0.cli import mesh_flags
-    from t0.training import config, macros
+    from t0.config import flags as mesh_flags
+    from t0.config import parse
+    from t0.config.bindings import bound, macro_defined
 
     monkeypatch.syspath_prepend(str(EXAMPLES / name))
     called = _called(name, tmp_path)
@@ -92,14 +93,14 @@ def test_command_lines_resolve(name, tmp_path, monkeypatch, empty_gin, clean_reg
         words = [re.sub(r"=.*operative_config", "=models/t5.1.1.mini", word) for word in words]
         flags = mesh_flags.parse(["t5_mesh_transformer", *words])
         gin.clear_config()
-        parsed = config.parse(
+        parsed = parse.parse(
             flags.gin_file, flags.gin_param or [], location_prefixes=mesh_flags.gin_folders(flags)
         )
-        macros.check_required(parsed, but=mesh_flags.macros_said(flags))
+        parse.check_required(parsed, but=mesh_flags.macros_said(flags))
         assert not parsed.unread_macros
         assert not parsed.deprecated
-        if flags.finetune_steps is None and macros.defined("TRAIN_STEPS"):
-            steps.append(macros.literal("%TRAIN_STEPS"))
+        if flags.finetune_steps is None and macro_defined("TRAIN_STEPS"):
+            steps.append(bound("%TRAIN_STEPS", evaluate=False))
         else:
             steps.append(flags.finetune_steps)
     # What is appended to the command reaches the training, the first to run.

@@ -4,6 +4,7 @@ import gin
 import pytest
 from word_predictions import Words
 
+from t0.config import parse
 from t0.errors import UserError
 from t0.inference.jobs import (
     InferenceSettings,
@@ -12,7 +13,6 @@ from t0.inference.jobs import (
     jobs_of_t5,
     takes_over,
 )
-from t0.training import config
 
 RUN = RunArguments((Words(), Words()), {"inputs": 20, "targets": 24}, 8)
 
@@ -38,10 +38,10 @@ def test_settings_that_mean_nothing(settings, message):
 
 
 def test_gin_sets_them_under_its_name():
-    config.parse([], ["t0.infer.beam_size = 4", "infer.top_k = -1"])
+    parse.parse([], ["t0.infer.beam_size = 4", "infer.top_k = -1"])
     assert InferenceSettings() == InferenceSettings(beam_size=4, top_k=-1)
     with pytest.raises(UserError, match="no parameter 'beams' .*Did you mean beam_size"):
-        config.parse([], ["t0.infer.beams = 4"])
+        parse.parse([], ["t0.infer.beams = 4"])
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_only_what_counts_is_recorded(tmp_path):
 def of_t5(tmp_path, *params):
     (tmp_path / "in").write_text("w5 w6 \n\nw7\n\n")
     files = [f"input_filename = '{tmp_path}/in'", f"output_filename = '{tmp_path}/out'"]
-    config.parse(["infer.gin"], [*files, *params])
+    parse.parse(["infer.gin"], [*files, *params])
     return jobs_of_t5(RUN)[0]
 
 
@@ -105,13 +105,13 @@ def test_t5s_beams_are_limited_by_the_input(tmp_path):
 
 
 def test_files_that_t5s_inference_lacks():
-    config.parse([], [])
+    parse.parse([], [])
     with pytest.raises(UserError, match="runs/infer.gin predicts a task or a file"):
         jobs_of_t5(RUN)
 
 
 def test_what_is_left_to_mesh_tensorflow():
-    config.parse([], [])
+    parse.parse([], [])
     assert takes_over("bitransformer")
     assert not takes_over("lm")
     gin.bind_parameter("decode_from_file.eos_id", 2)

@@ -7,10 +7,10 @@ from t0.mesh import devices
 
 @pytest.fixture(autouse=True)
 def parsed_gin():
-    from t0.training import config
+    from t0.config import parse
 
     gin.clear_config()
-    config.parse([], [])
+    parse.parse([], [])
     yield
     gin.clear_config()
 

@@ -10,8 +10,8 @@ from absl import flags
 from mesh_tensorflow.transformer import utils as mesh_utils
 from tensorflow.compat.v1 import estimator as tf_estimator
 
+from t0.config import parse
 from t0.mesh import lowering, pod_run
-from t0.training import config
 
 TINY = (
     "d_model = 64",
@@ -27,7 +27,7 @@ def configure(*params, files=("models/t5.1.1.tiny.gin",), score=False):
     flags.FLAGS.mark_as_parsed()
     gin.clear_config()
     base = ["dataset.gin", *files, "learning_rate_schedules/constant_0_001.gin"]
-    config.parse(
+    parse.parse(
         [*base, "score_eval.gin"] if score else base,
         [
             "run.sequence_length = {'inputs': 32, 'targets': 16}",

@@ -10,9 +10,9 @@ import numpy as np  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 
+from t0.config import parse  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
 from t0.scoring.scorer import Scorer  # noqa: E402
-from t0.training import config  # noqa: E402
 
 VOCABULARY = 120  # of 128 with Mesh's padding
 D_MODEL, D_FF, D_KV, HEADS, LAYERS = 16, 32, 8, 2, 2
@@ -75,7 +75,7 @@ def write_checkpoint(folder, variables, step=0, dtype="float32"):
 def bind(model, *params):
     """Parses the configuration of a model into gin."""
     gin.clear_config()
-    config.parse([MODELS[model]], [*SIZES, "dropout_rate = 0.0", *params])
+    parse.parse([MODELS[model]], [*SIZES, "dropout_rate = 0.0", *params])
 
 
 def make_scorer(model="t5.1.1", *, mesh="", master="float32", computed="float32"):

@@ -9,10 +9,11 @@ import tensorflow.compat.v1 as tf
 from mesh_tensorflow import optimize
 from mesh_tensorflow.transformer import learning_rate_schedules
 
+from t0.config import parse
 from t0.feeding.mixing import MixedStream
 from t0.feeding.records import Block
 from t0.feeding.training_data import TrainingData
-from t0.training import config, graph
+from t0.training import graph
 from t0.training.settings import Settings
 
 LENGTHS = {"inputs": 12, "targets": 6}
@@ -58,7 +59,7 @@ def settings(
     bindings = [f"dropout_rate = {dropout}", "get_variable_dtype.master_dtype = 'float32'"]
     bindings.append("get_variable_dtype.activation_dtype = 'float32'")
     bindings.append("serialize_num_microbatches.tokens_per_microbatch_per_replica = None")
-    config.parse([f"models/{model}.gin"], [*SIZES, *bindings, *params])
+    parse.parse([f"models/{model}.gin"], [*SIZES, *bindings, *params])
     shape = mtf.convert_to_shape(mesh)
     return Settings(
         model_type="bitransformer",

@@ -18,7 +18,8 @@ sys.path.append(str(BENCHMARKS))
 import budgets  # noqa: E402
 import training_bands as bands  # noqa: E402
 
-from t0.training import config, macros  # noqa: E402
+from t0.config import parse  # noqa: E402
+from t0.config.bindings import bound  # noqa: E402
 
 NANOT5 = {"4h": (13_333, 1_666), "8h": (26_666, 3_332), "16h": (53_332, 6_666)}
 NANOT5["24h"] = (79_998, 10_000)
@@ -46,10 +47,10 @@ def test_curves_are_compared_by_windows():
 
 @pytest.mark.parametrize("hours", NANOT5)
 def test_budgets_are_nanot5s(hours):
-    parsed = config.parse(
+    parsed = parse.parse(
         [f"runs/budget_{hours}.gin"], ["MIXTURE_OR_TASK_NAME='a'", "MODEL_DIR='m'"]
     )
-    macros.check_required(parsed)
+    parse.check_required(parsed)
     assert parsed.unread_macros == ()
     steps, warmup_steps = NANOT5[hours]
     wanted = {
@@ -66,14 +67,14 @@ def test_budgets_are_nanot5s(hours):
         "train_loop.log_every_steps": 100,
         "Unitransformer.d_model": 768,
     }
-    assert {name: config.bound(name) for name in wanted} == wanted
-    assert macros.literal("%dropout_rate") == 0.0
+    assert {name: bound(name) for name in wanted} == wanted
+    assert bound("%dropout_rate", evaluate=False) == 0.0
 
 
 def test_budget_of_fifteen_minutes():
-    config.parse(["runs/budget_15min_cpu.gin"], [])
-    assert config.bound("train_loop.max_hours") == 0.25
-    assert config.bound("run.sequence_length") == {"inputs": 128, "targets": 29}
+    parse.parse(["runs/budget_15min_cpu.gin"], [])
+    assert bound("train_loop.max_hours") == 0.25
+    assert bound("run.sequence_length") == {"inputs": 128, "targets": 29}
 
 
 def test_table_of_cells():

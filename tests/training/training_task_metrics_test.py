@@ -6,10 +6,11 @@ import pytest
 import tiny_tasks
 import tiny_training as tiny
 
+from t0.config import parse
 from t0.errors import UserError
 from t0.feeding import packing
 from t0.mesh.gather_embedding import bind_gather_embedding
-from t0.training import config, task_metrics
+from t0.training import task_metrics
 from t0.training.outputs import Outputs
 
 tiny_tasks.register()
@@ -150,7 +151,7 @@ def test_mistakes(trained):
         read(split="test")
     with pytest.raises(UserError, match="'tiny_juged'.*tiny_judged"):
         read(mixture="tiny_juged")
-    config.parse([], ["task_metrics.examples = 0"])
+    parse.parse([], ["task_metrics.examples = 0"])
     with pytest.raises(UserError, match="task_metrics.examples is 0"):
         task_metrics.choice()
     steps, _ = trained

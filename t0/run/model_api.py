@@ -3,17 +3,24 @@
 Without a TPU its training is our own loop's; its other modes are Mesh TensorFlow's own.
 """
 
-import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from t0 import compat
 from t0.checkpoints import checkpoint_files
 from t0.checkpoints.operative_config import check_imports
-from t0.cli import mesh_flags
+from t0.compat import gin, t5_mesh, t5_models, tf
+from t0.config import flags as command_flags
+from t0.config import parse
+from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.feeding import checks
+from t0.mesh import batch, devices
+from t0.run import arguments as run_arguments
+from t0.run import preflight, weights
+from t0.training import loop
+from t0.training.settings import Settings
 
 _ONE_CHECKPOINT = ("finetune", "export_predict", "export_score")
 _OF_A_MIXTURE = ("train", "finetune", "eval")
@@ -27,16 +34,13 @@ def operative_config(flags: Any) -> list[str]:
       UserError: if there is none beside the checkpoints, or it imports a module that neither is
         known nor named by --module_import, and the user has not named the file either.
     """
-    from t0.compat import tf
-    from t0.training import config
-
     if flags.mode in (None, "train"):
         return []
     path = os.path.join(_folder(flags), "operative_config.gin")  # noqa: PTH118
     if not tf.io.gfile.exists(path):
         raise UserError(f"{path} not found: --mode={flags.mode} takes the model's sizes from it")
     if path not in (flags.gin_file or []):
-        folders = ["", *config.search_path(mesh_flags.gin_folders(flags))]
+        folders = ["", *parse.search_path(command_flags.gin_folders(flags))]
         check_imports(path, folders=folders, also=flags.module_import)
     return [path]
 
@@ -55,40 +59,40 @@ def run(flags: Any) -> None:
     if not flags.mode:
         raise UserError("--use_model_api needs --mode")
     steps = _checkpoint_steps(flags)
-    from t0.cli import weights
-    from t0.compat import t5_mesh
-    from t0.training import config, loop
-
-    mixture = flags.mixture_or_task if flags.mode in _OF_A_MIXTURE else config.macro("MIXTURE_NAME")
+    trains = flags.mode in _TRAINING
+    command_flags.check_mode(flags, "train" if trains else flags.mode)
+    mixture = flags.mixture_or_task if flags.mode in _OF_A_MIXTURE else bound("%MIXTURE_NAME")
     if mixture:
         checks.known_mixture(mixture)
     if flags.export_hf:
         vocabulary = t5_mesh.get_vocabulary(mixture)
-        weights.check_export(flags, vocabulary, trains=flags.mode in _TRAINING)
+        weights.check_export(flags, vocabulary, trains=trains)
     total_steps = flags.train_steps
     if flags.mode != "train":
         total_steps += _check_checkpoint(_folder(flags), steps, mixture)
-    compat.replace_in_mesh("train_model", loop.train_model)
-    here = _train_here(flags) if flags.mode in _TRAINING and not flags.tpu else {}
-    _MODES[flags.mode](_model(flags, total_steps, **here), flags, steps)
+    if trains and not flags.tpu:
+        mesh = _check_local_training(flags)
+        with (
+            compat.replaced("mesh_utils.get_estimator", Settings.of_run),
+            compat.replaced("mesh_utils.train_model", _train_here),
+        ):
+            _MODES[flags.mode](_model(flags, total_steps, **mesh), flags, steps)
+    else:
+        with compat.replaced("mesh_utils.train_model", loop.train_model):
+            _MODES[flags.mode](_model(flags, total_steps), flags, steps)
     if flags.export_hf:
         weights.export(flags, vocabulary)
 
 
-def _train_here(flags: Any) -> dict[str, Any]:
-    """Hands training to our own loop; returns the model's arguments about this machine."""
-    from t0.compat import gin
-    from t0.mesh import batch, devices
-    from t0.training.settings import Settings
-
+def _check_local_training(flags: Any) -> dict[str, Any]:
+    """Checks flags and batch, binds what the flags set, and returns this machine's mesh."""
     if flags.finetune_steps is not None or flags.epochs is not None:
         raise UserError(
-            "--finetune_steps and --epochs are of gin's run; the Model API counts --train_steps, "
-            "with --mode=finetune from the initial checkpoint"
+            "--finetune_steps and --epochs belong to gin's run; the Model API counts "
+            "--train_steps, with --mode=finetune from the initial checkpoint"
         )
-    for name in mesh_flags.OF_TRAINING:
-        if flags[name].present:
-            gin.bind_parameter(f"train_loop.{name}", flags[name].value)
+    for name, (value, _) in command_flags.gin_parameters(flags, "train").items():
+        gin.bind_parameter(name, value)
     mesh = devices.local_mesh(devices.visible_gpus())
     batch.check_batch(
         flags.batch_size,
@@ -96,8 +100,25 @@ def _train_here(flags: Any) -> dict[str, Any]:
         mesh_shape=mesh.shape,
         layout_rules="batch:batch",
     )
-    compat.replace_in_mesh("get_estimator", Settings.of_run)
     return {"mesh_shape": mesh.shape, "mesh_devices": list(mesh.devices)}
+
+
+def _train_here(  # noqa: PLR0913 (the signature that MtfModel calls)
+    settings: Settings,
+    vocabulary: Any,
+    sequence_length: Mapping[str, int],
+    batch_size: int,
+    dataset_fn: Callable[..., Any],
+    steps: int,
+    ensemble_inputs: int | None,
+    *,
+    dataset_split: str,
+) -> None:
+    """Trains by our own loop; the settings hold the other arguments, too."""
+    del vocabulary, sequence_length, batch_size, ensemble_inputs
+    loop.train(
+        settings, train_dataset_fn=dataset_fn, train_steps=steps, dataset_split=dataset_split
+    )
 
 
 def _lengths(flags: Any) -> dict[str, int]:
@@ -105,18 +126,13 @@ def _lengths(flags: Any) -> dict[str, int]:
 
 
 def _check_checkpoint(folder: str, steps: Any, mixture: str | None) -> int:
-    from t0.compat import t5_mesh
-    from t0.training import start
-
     latest = checkpoint_files.select_steps(folder, steps)[-1]
     checkpoint = checkpoint_files.checkpoint_path(folder, latest)
-    start.check_vocabulary(checkpoint, t5_mesh.get_vocabulary(mixture))
+    preflight.check_vocabulary(checkpoint, t5_mesh.get_vocabulary(mixture))
     return latest
 
 
 def _model(flags: Any, total_steps: int, **more: Any) -> Any:
-    from t0.compat import t5_models
-
     return t5_models.MtfModel(
         tpu_job_name=flags.tpu_job_name,
         tpu=flags.tpu,
@@ -127,24 +143,12 @@ def _model(flags: Any, total_steps: int, **more: Any) -> Any:
         model_dir=flags.model_dir,
         batch_size=flags.batch_size,
         sequence_length=_lengths(flags),
-        learning_rate_schedule=_learning_rate_schedule(total_steps),
+        # T5's model leaves its default schedule without the steps that it needs.
+        learning_rate_schedule=run_arguments.schedule(
+            bound("run.learning_rate_schedule"), total_steps
+        ),
         **more,
     )
-
-
-def _learning_rate_schedule(total_steps: int) -> Any:
-    # As mesh's `run` does; T5's model leaves its default schedule without the steps it asks for.
-    from t0.compat import learning_rate_schedules
-    from t0.training.config import bound
-
-    schedule = bound("run.learning_rate_schedule")
-    if isinstance(schedule, list):
-        schedule = functools.partial(
-            learning_rate_schedules.product_learning_rate, factors=schedule
-        )
-    if not callable(schedule):
-        return schedule
-    return functools.partial(schedule, total_train_steps=total_steps)
 
 
 def _train(model: Any, flags: Any, steps: Any) -> None:

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from t0.config import parse
 from t0.errors import UserError
-from t0.training import config, start
+from t0.run import preflight
 
 import tensorflow.compat.v1 as tf  # isort: skip (after t0, which quietens it)
 
@@ -27,8 +28,8 @@ def save(folder, step, vocabulary=256):
 
 
 def check(folder, *params, files=("dataset.gin",)):
-    config.parse(list(files), [*TRAIN, *params])
-    return start.check_run(str(folder), vocabulary=Vocabulary(), mesh_shape="")
+    parse.parse(list(files), [*TRAIN, *params])
+    return preflight.check_run(str(folder), vocabulary=Vocabulary(), mesh_shape="")
 
 
 def test_new_model_needs_nothing(tmp_path):

@@ -1,6 +1,6 @@
 """The configuration of a run as text: each value, and where it was written.
 
-    print(resolved.text(parsed, {"train_loop.seed": (3, "--seed")}))
+    print(text(parsed, {"train_loop.seed": (3, "--seed")}))
     # BATCH_SIZE = 8  # the command line
     # run.batch_size = ('sequences_per_batch', 8)  # runs/eval.gin:57; BATCH_SIZE: the command line
 
@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from t0.compat import gin, gin_config
-from t0.training import macros, origins
-from t0.training.config import Config
+from t0.config.bindings import bound, macros_within, resolved
+from t0.config.parse import Config, Key, Origins, origins
 
 # A run's parameter -> the value that the command gives it, and why.
 Given = Mapping[str, tuple[Any, str]]
@@ -33,10 +33,10 @@ def text(parsed: Config, given: Given) -> str:
     """Returns gin's configuration, as yet without the bindings in `given`, as a gin file.
 
     Args:
-      parsed: what `config.parse` returned.
+      parsed: what `parse.parse` returned.
       given: parameters that the command binds afterwards.
     """
-    found = origins.of(parsed)
+    found = origins(parsed)
     overriding = {_key(name): (value, why) for name, (value, why) in given.items()}
     lines = ["# Files, in the order read:"]
     lines += [f"#   {path}" for _, path in found.files]
@@ -54,12 +54,12 @@ def text(parsed: Config, given: Given) -> str:
     return "\n".join(lines)
 
 
-def _key(name: str) -> origins.Key:
+def _key(name: str) -> Key:
     return gin_config.ParsedBindingKey.parse(name).scope_selector_arg
 
 
 def _functions(
-    found: origins.Origins, overriding: dict[origins.Key, tuple[Any, str]]
+    found: Origins, overriding: dict[Key, tuple[Any, str]]
 ) -> Iterator[tuple[tuple[str, str], dict[str, tuple[Any, Any]]]]:
     """Yields (scope, function) with parameter -> (value, place): the run's first, with defaults."""
     rows: _Rows = {
@@ -89,10 +89,10 @@ def _functions(
 
 def _reached(rows: _Rows) -> list[tuple[str, str]]:
     """Returns the run's functions and those that their bindings refer to, in that order."""
-    roots = _ROOTS.get(macros.literal("run.mode", "train"), (_RUN,))
+    roots = _ROOTS.get(bound("run.mode", "train", evaluate=False), (_RUN,))
     reached = [("", name) for name in roots]
     for key in reached:  # grows as it goes
-        values = [macros.resolved(value) for value, _ in rows.get(key, {}).values()]
+        values = [resolved(value) for value, _ in rows.get(key, {}).values()]
         for reference in gin_config.iterate_references(values):
             if reference.config_key not in reached:
                 reached.append(reference.config_key)
@@ -109,9 +109,9 @@ def _defaults(selector: str) -> dict[str, Any]:
     }
 
 
-def _line(name: str, value: Any, place: Any, found: origins.Origins) -> str:
-    meant = macros.resolved(value)
-    through = (f"{inner}: {found.of_macro(inner)}" for inner in macros.within(value))
+def _line(name: str, value: Any, place: Any, found: Origins) -> str:
+    meant = resolved(value)
+    through = (f"{inner}: {found.of_macro(inner)}" for inner in macros_within(value))
     source = "; ".join([str(place), *through])
     if meant is gin.REQUIRED:
         return f"{name} = %gin.REQUIRED  # {source}"

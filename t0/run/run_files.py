@@ -13,8 +13,8 @@ import re
 
 from t0.checkpoints import checkpoint_files
 from t0.compat import gin, gin_config
+from t0.config.bindings import bound
 from t0.errors import UserError
-from t0.training import config, macros
 
 _NAME = re.compile(r"model\.ckpt-(?P<step>\d+)(\.index)?")
 _OUTPUTS = ("EVAL_OUTPUT_DIR", "INFER_OUTPUT_DIR")
@@ -30,9 +30,9 @@ def model_dir(flag: str | None) -> str | None:
       UserError: if they name two, or the macro is no text.
     """
     # What gin evaluates stands in the operative config, which is to say nothing of this folder.
-    said = macros.literal("%MODEL_DIR")
+    said = bound("%MODEL_DIR", evaluate=False)
     if isinstance(said, gin_config.ConfigurableReference):
-        said = config.macro("MODEL_DIR")
+        said = bound("%MODEL_DIR")
     if said is None or said is gin.REQUIRED:
         if flag is not None:  # for the files that read the macro
             gin.bind_parameter("%MODEL_DIR", flag)
@@ -48,7 +48,7 @@ def model_dir(flag: str | None) -> str | None:
 
 def output_dir() -> str | None:
     """Returns the folder that an evaluation or inference was told to write to, else None."""
-    named = (macros.literal(f"%{name}") for name in _OUTPUTS)
+    named = (bound(f"%{name}", evaluate=False) for name in _OUTPUTS)
     return next((name for name in named if isinstance(name, str)), None)
 
 

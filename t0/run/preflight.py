@@ -1,34 +1,30 @@
-"""Checks of a run before anything is built: its mode, batch and checkpoints fit together.
+"""Preflight checks: before anything is built, that mode, data, batch and checkpoints fit together.
 
+    run_mode()                                                        # "train"
+    check_mixtures({"vocab": ["/v/spiece.model"]})                    # UserError, or notes
     check_run("/models/tiny", vocabulary=vocabulary, mesh_shape="")   # UserError, or notes
 
-The values are those that gin has bound; what Mesh TensorFlow would answer with a traceback,
-minutes later or not at all, is said here.
+The values are those that gin has bound. Mesh TensorFlow would answer the same mistakes with a
+traceback, minutes later or not at all.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t0.checkpoints import checkpoint_files
 from t0.compat import mesh_utils, mtf
+from t0.config.bindings import bound
+from t0.config.explain import KINDS, check_not_text
+from t0.config.flags import GIN_MODES
 from t0.errors import UserError, unknown_name
+from t0.feeding import checks
 from t0.mesh.batch import check_batch
-from t0.training import choices, macros
-from t0.training.config import bound
 from t0.training.loop import train_model
 
-# run.mode -> the function whose mixture it reads, if any.
-MODES: dict[str, str | None] = {
-    "train": "mesh_train_dataset_fn",
-    "eval": "mesh_eval_dataset_fn",
-    "score_eval": "mesh_eval_dataset_fn",
-    "perplexity_eval": "mesh_eval_dataset_fn",
-    "score_from_dataset": "mesh_eval_dataset_fn",
-    "score_from_strings": None,
-    "infer": None,
-    "export": None,
-    "export_infer": None,
-    "export_score": None,
-}
+# run.mode -> the function whose mixture it reads.
+_EVALUATES = ("eval", "score_eval", "perplexity_eval", "score_from_dataset")
+DATASET_FUNCTIONS = {"train": "mesh_train_dataset_fn"}
+DATASET_FUNCTIONS |= dict.fromkeys(_EVALUATES, "mesh_eval_dataset_fn")
 # Modes of Mesh TensorFlow in which eval_checkpoint_step = None means: wait for checkpoints.
 _WAITING = ("eval", "perplexity_eval", "score_from_dataset", "score_from_strings")
 
@@ -40,9 +36,40 @@ def run_mode() -> str:
       UserError: for an unknown one, with the nearest.
     """
     mode = bound("run.mode", "train")
-    if mode not in MODES:
-        raise unknown_name("mode", str(mode), MODES, "(run.mode)")
+    if mode not in GIN_MODES:
+        raise unknown_name("mode", str(mode), GIN_MODES, "(run.mode)")
     return mode
+
+
+def check_mixtures(settings: Mapping[str, Sequence[str]]) -> list[str]:
+    """Checks that the mixtures that the configured mode reads are there, cached where they must be.
+
+    Args:
+      settings: flag -> values of this command that a caching command must have, too.
+
+    Returns:
+      notes about the data that are worth a line each.
+
+    Raises:
+      UserError: if a mixture, its cache or its split is missing.
+    """
+    mode = run_mode()
+    notes: list[str] = []
+    for function in ("get_vocabulary", *filter(None, [DATASET_FUNCTIONS.get(mode)])):
+        name = bound(f"{function}.mixture_or_task_name")
+        if name is None:
+            continue
+        checks.known_mixture(name)
+        if function == "get_vocabulary":
+            continue
+        if bound(f"{function}.use_cached", False):
+            checks.require_cached(name, function=function, settings=settings)
+        split = bound("run.dataset_split", "train")
+        checks.require_split(name, split)
+        # Only training loses what is cut of a target.
+        lengths = bound("run.sequence_length") if mode == "train" else None
+        notes += checks.notes(name, split, lengths)
+    return notes
 
 
 def check_run(
@@ -63,8 +90,8 @@ def check_run(
       UserError: if the run cannot work.
     """
     mode = run_mode()
-    for parameter in choices.KINDS:
-        choices.check_not_text(parameter, macros.literal(f"run.{parameter}"))
+    for parameter in KINDS:
+        check_not_text(parameter, bound(f"run.{parameter}", evaluate=False))
     _check_dataset_function(mode)
     lengths = bound("run.sequence_length")
     lengths = dict.fromkeys(("inputs", "targets"), lengths) if isinstance(lengths, int) else lengths

@@ -1,8 +1,11 @@
+from pathlib import Path
+
 import gin
 import pytest
 
+from t0.config import parse
+from t0.config.bindings import bound
 from t0.errors import UserError
-from t0.training import config
 
 # The kinds of names that the configs of public checkpoints hold and today's packages lack.
 OLD_CONFIG = """
@@ -26,7 +29,7 @@ encoder/DenseReluDense.hidden_size = %d_ff
 
 def test_names_that_are_gone_are_left_out_and_listed(tmp_path):
     (tmp_path / "old.gin").write_text(OLD_CONFIG)
-    parsed = config.parse([str(tmp_path / "old.gin")], [])
+    parsed = parse.parse([str(tmp_path / "old.gin")], [])
     assert set(parsed.deprecated) == {
         "sentencepiece_vocabulary.SentencePieceVocabulary",
         "t5.data.sentencepiece_vocabulary.SentencePieceVocabulary",
@@ -34,25 +37,25 @@ def test_names_that_are_gone_are_left_out_and_listed(tmp_path):
         "get_default_vocabulary",
     }
     assert parsed.unread_macros == ("init_checkpoint",)
-    assert config.bound("learning_rate_schedule_noam.warmup_steps") == 10000
-    assert config.bound("encoder/DenseReluDense.hidden_size") == 64
+    assert bound("learning_rate_schedule_noam.warmup_steps") == 10000
+    assert bound("encoder/DenseReluDense.hidden_size") == 64
 
 
 @pytest.mark.parametrize("name", ["t5_test_tiny.gin", "t5.1.0.small_finetuned.gin"])
 def test_real_operative_configs_are_understood(shared_data, name):
-    parsed = config.parse(["dataset.gin", str(shared_data / "facts" / "operative" / name)], [])
+    parsed = parse.parse(["dataset.gin", str(shared_data / "facts" / "operative" / name)], [])
     sizes = {"t5_test_tiny.gin": (32, 2), "t5.1.0.small_finetuned.gin": (512, 6)}
     d_model, layers = sizes[name]
-    assert config.bound("encoder/Unitransformer.d_model") == d_model
-    assert config.bound("encoder/make_layer_stack.num_layers") == layers
+    assert bound("encoder/Unitransformer.d_model") == d_model
+    assert bound("encoder/make_layer_stack.num_layers") == layers
     assert set(parsed.deprecated) <= {"maybe_print_dataset"}
 
 
 def test_findings_are_a_line_each(tmp_path, capsys):
     (tmp_path / "old.gin").write_text("maybe_print_dataset.should_print = False\n")
     params = ["tokens_per_batch = 4", "gone.function.x = 1"]
-    parsed = config.parse([str(tmp_path / "old.gin")], params, also_deprecated=["gone.function"])
-    config.print_findings(parsed)
+    parsed = parse.parse([str(tmp_path / "old.gin")], params, also_deprecated=["gone.function"])
+    parse.print_findings(parsed)
     assert capsys.readouterr().err.splitlines() == [
         "gin: left out the deprecated name 'gone.function' (as you said)",
         "gin: left out the deprecated name 'maybe_print_dataset' (t5 lists it as gone)",
@@ -65,16 +68,16 @@ def test_file_that_hides_one_that_it_includes(tmp_path, monkeypatch):
     (tmp_path / "eval.gin").write_text("include 'runs/eval.gin'\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"include each other without end\..*rename it"):
-        config.parse(["eval.gin"], [])
+        parse.parse(["eval.gin"], [])
 
 
 def test_macro_that_is_read_is_not_reported():
     params = ["a = 3", "b = %a", "Unitransformer.d_model = %b", "c = 1", "run.mesh_devices = [%c]"]
-    assert config.parse([], params).unread_macros == ()
+    assert parse.parse([], params).unread_macros == ()
     # Nor is another name for a macro, as the operative config of a fine-tuning has it.
-    assert config.parse([], ["a = 3", "b = %a"]).unread_macros == ()
+    assert parse.parse([], ["a = 3", "b = %a"]).unread_macros == ()
     # T5's code asks for this one by name.
-    assert config.parse([], ["MIXTURE_NAME = 'x'"]).unread_macros == ()
+    assert parse.parse([], ["MIXTURE_NAME = 'x'"]).unread_macros == ()
 
 
 @pytest.mark.parametrize(
@@ -125,13 +128,13 @@ def test_mistakes_are_named(tmp_path, monkeypatch, files, params, message):
     (tmp_path / "schedule.gin").write_text("run.learning_rate_schedule = [0.1, @cosine]\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=message):
-        config.parse(files, params)
+        parse.parse(files, params)
 
 
 def test_unknown_names_can_be_left_out():
     params = ["no.such.function.x = 1", "run.train_steps = 5"]
-    assert config.parse([], params, skip_all_unknown=True).deprecated == ()
-    assert config.bound("run.train_steps") == 5
+    assert parse.parse([], params, skip_all_unknown=True).deprecated == ()
+    assert bound("run.train_steps") == 5
 
 
 def test_first_place_that_has_the_file_is_taken(tmp_path, monkeypatch):
@@ -144,8 +147,8 @@ def test_first_place_that_has_the_file_is_taken(tmp_path, monkeypatch):
 
     def taken(name):
         gin.clear_config()
-        config.parse([f"{name}.gin"], [], location_prefixes=[str(prefix)])
-        return config.bound("run.train_steps")
+        parse.parse([f"{name}.gin"], [], location_prefixes=[str(prefix)])
+        return bound("run.train_steps")
 
     assert taken("a") == len(str(here))
     assert taken("b") == len(str(prefix))
@@ -158,35 +161,35 @@ def test_folders_of_the_same_names_on_pythons_path(tmp_path, monkeypatch, name):
     (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    config.parse([f"{name}/{sorted((config.gin_folder() / name).glob('*.gin'))[0].name}"], [])
+    parse.parse([f"{name}/{sorted((parse.gin_folder() / name).glob('*.gin'))[0].name}"], [])
     with pytest.raises(UserError, match=f"gin file not found: {name}/no.gin"):
-        config.parse([f"{name}/no.gin"], [])
+        parse.parse([f"{name}/no.gin"], [])
 
 
 def test_our_files_come_before_those_of_t5_and_mesh():
-    ours, t5s, meshs = config.search_path()
-    assert (config.gin_folder() / "models" / "t5.1.1.mini.gin").is_file()
-    assert str(config.gin_folder()) == ours
+    ours, t5s, meshs = parse.search_path()
+    assert (parse.gin_folder() / "models" / "t5.1.1.mini.gin").is_file()
+    assert str(parse.gin_folder()) == ours
     assert t5s.endswith("t5/models/gin")
     assert meshs.endswith("mesh_tensorflow/transformer/gin")
-    config.parse(
+    parse.parse(
         ["models/t5.1.1.mini.gin", "score_eval.gin", "defaults.gin"], ["MIXTURE_NAME = 'm'"]
     )
-    assert config.bound("run.mode") == "score_eval"
-    assert config.bound("mesh_eval_dataset_fn.mixture_or_task_name") == "m"
+    assert bound("run.mode") == "score_eval"
+    assert bound("mesh_eval_dataset_fn.mixture_or_task_name") == "m"
 
 
 def test_our_files_repeat_none_of_t5s_or_meshs():
-    ours, *theirs = map(config.pathlib.Path, config.search_path())
+    ours, *theirs = map(Path, parse.search_path())
     names = {str(file.relative_to(ours)) for file in ours.rglob("*.gin")}
     for folder in theirs:
         assert not names & {str(file.relative_to(folder)) for file in folder.rglob("*.gin")}
 
 
 def test_value_that_nothing_sets_is_named():
-    config.parse(["eval.gin"], [])
+    parse.parse(["eval.gin"], [])
     with pytest.raises(UserError, match="needs MIXTURE_NAME.*--gin_param='MIXTURE_NAME = ...'"):
-        config.bound("mesh_eval_dataset_fn.mixture_or_task_name")
+        bound("mesh_eval_dataset_fn.mixture_or_task_name")
     with pytest.raises(UserError, match="needs tpu_mesh_shape.tpu_topology"):
-        config.bound("run.mesh_shape")
-    assert config.bound("run.no_such", 7) == 7
+        bound("run.mesh_shape")
+    assert bound("run.no_such", 7) == 7

@@ -5,26 +5,40 @@ this project's `gin/`, T5's and Mesh TensorFlow's; the first hit wins. Mesh Tens
 `defaults.gin` is always parsed first, the user's files next in their order (but see `in_order`),
 the parameters last.
 
-    config = parse(["dataset.gin", "models/t5.1.1.tiny.gin"], ["MIXTURE_NAME = 't0_train'"])
-    config.unread_macros        # e.g. ('tokens_per_batch',): bound, and read by nothing
+    parsed = parse(["dataset.gin", "models/t5.1.1.tiny.gin"], ["MIXTURE_NAME = 't0_train'"])
+    parsed.unread_macros        # such as ('tokens_per_batch',): bound, and read by nothing
+    check_required(parsed)      # UserError: needs TRAIN_STEPS (runs/pretrain.gin:25) ...
+    origins(parsed).of_macro("MIXTURE_NAME")        # the command line
 
-Names that older releases had and this one lacks stand in `DEPRECATED`; the bindings of public
-operative configs to them are left out and listed.
+`DEPRECATED` lists the names that older releases had and this one lacks; the bindings of public
+operative configs to them are left out and reported. A gin file marks what its user must set by
+`NAME = %gin.REQUIRED`.
+
+gin keeps values alone, not where they were written. So `origins` reads the files a second time,
+with gin's own parser, for the places of their statements; the last one that binds a parameter is in
+force.
 """
 
 import contextlib
-import copy
 import dataclasses
 import importlib.resources
 import logging
+import os
 import pathlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from t0.compat import gin, gin_config, mesh_utils, t5_mesh
+from t0.compat import gin, gin_config, gin_parser, mesh_utils, t5_mesh
+from t0.config.bindings import (
+    bound,
+    macro_defined,
+    macro_names,
+    macros_read,
+    macros_within,
+)
+from t0.config.explain import explained
 from t0.errors import UserError
-from t0.training.gin_errors import explain_unset, explained
 
 DEFAULTS = str(pathlib.Path(mesh_utils.__file__).parent / "gin" / "defaults.gin")
 
@@ -39,6 +53,10 @@ DEPRECATED: dict[str, str] = {
 
 # Macros that T5's code, or ours, asks gin for by name.
 READ_BY_CODE = {"MIXTURE_NAME", "MODEL_DIR"}
+
+# Scope, function in full and parameter of a binding; a macro's are NAME, "gin.macro", "value".
+Key = tuple[str, str, str]
+COMMAND_LINE = "the command line"
 
 # What a run does; each of these files is read after the one that says what the model is.
 RUN_FILES = ("pretrain.gin", "finetune.gin", "eval.gin", "infer.gin")
@@ -101,11 +119,11 @@ def parse(
     skip: Any = True if skip_all_unknown else _Deprecated({*DEPRECATED, *also_deprecated})
     with explained(search_path(location_prefixes), gin_params), quiet_search():
         gin.parse_config_file(DEFAULTS)
-        before = set(_macro_names())
+        before = set(macro_names())
         gin.parse_config_files_and_bindings(
             files, list(gin_params), skip_unknown=skip, finalize_config=False
         )
-    given = set(_macro_names()) - before
+    given = set(macro_names()) - before
     met = () if skip_all_unknown else tuple(sorted(skip.met))
     unread = {name for name in given - macros_read() - READ_BY_CODE if not _is_wiring(name)}
     return Config(met, tuple(sorted(unread)), (DEFAULTS, *files), tuple(gin_params))
@@ -135,30 +153,6 @@ def _is_model(name: str) -> bool:
     return name.split("/")[-2:-1] == ["models"] or name.endswith("operative_config.gin")
 
 
-def bound(name: str, default: Any = None) -> Any:
-    """Returns the value bound to a parameter such as "run.mode", macros and calls evaluated.
-
-    Raises:
-      UserError: if the value is a macro that nothing sets.
-    """
-    try:
-        value = gin.query_parameter(name)
-    except ValueError:
-        return default
-    try:
-        return copy.deepcopy(value)
-    except (TypeError, RuntimeError) as error:
-        unset = explain_unset(error)
-        if unset:
-            raise UserError(unset) from error
-        raise
-
-
-def macro(name: str) -> Any:
-    """Returns the value of a macro such as "MIXTURE_NAME", or None."""
-    return bound(f"%{name}")
-
-
 class _Deprecated(set):
     """The deprecated names, noting which were asked for. Empty to gin: imports stay strict."""
 
@@ -176,10 +170,6 @@ class _Deprecated(set):
         return False
 
 
-def _macro_names() -> Iterator[str]:
-    return (scope for scope, selector in gin_config._CONFIG if selector == "gin.macro")
-
-
 def _is_wiring(name: str) -> bool:
     """Whether a macro has no value of its own: it is marked as required, or is another's alias.
 
@@ -187,12 +177,6 @@ def _is_wiring(name: str) -> bool:
     evaluation does not read.
     """
     return repr(gin_config._CONFIG[name, "gin.macro"]["value"]).startswith("%")
-
-
-def macros_read() -> set[str]:
-    """Returns the macros that some binding refers to."""
-    references = gin_config.iterate_references(gin_config._CONFIG)
-    return {"/".join(r.scopes) for r in references if r.configurable.selector == "gin.macro"}
 
 
 @contextlib.contextmanager
@@ -219,3 +203,144 @@ def print_findings(config: Config) -> None:
         print(f"gin: left out the deprecated name '{name}' ({reason})", file=sys.stderr)
     for name in config.unread_macros:
         print(f"gin: nothing reads the macro '{name}': it has no effect", file=sys.stderr)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A line of a gin file, by the name that one asks for the file; no line for what is none."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+@dataclasses.dataclass(frozen=True)
+class Origins:
+    """Where a configuration comes from.
+
+    Attributes:
+      places: of each binding, the statement in force.
+      files: name and path of each file, in the order read, included ones before what follows them.
+    """
+
+    places: dict[Key, Place]
+    files: tuple[tuple[str, str], ...]
+
+    def of_macro(self, name: str) -> Place:
+        """Returns where a macro was set; what this program sets comes from the command line."""
+        return self.places.get((name, "gin.macro", "value"), Place(COMMAND_LINE, 0))
+
+
+def origins(parsed: Config) -> Origins:
+    """Returns the places of all bindings of what `parse` has parsed."""
+    places: dict[Key, Place] = {}
+    files: dict[str, str] = {}
+    with quiet_search():
+        for name in parsed.files:
+            for place, statement in _statements_of_file(name, files):
+                _note(places, place, statement)
+        command_line = Place(COMMAND_LINE, 0)
+        for statement in _parser("\n".join(parsed.params)):
+            _note(places, command_line, statement)
+    return Origins(places, tuple(files.items()))
+
+
+def _note(places: dict[Key, Place], place: Place, statement: Any) -> None:
+    if not isinstance(statement, gin_parser.BindingStatement):
+        return
+    scope, selector, parameter, *_ = statement
+    if not parameter:
+        places["/".join(filter(None, (scope, selector))), "gin.macro", "value"] = place
+        return
+    # A binding to a name that is gone was left out.
+    with contextlib.suppress(ValueError):
+        key = gin_config.ParsedBindingKey.parse((scope, selector, parameter))
+        places[key.scope_selector_arg] = place
+
+
+def _statements_of_file(name: str, files: dict[str, str]) -> Iterator[tuple[Place, Any]]:
+    path, reader = _found(name)
+    files.setdefault(name, path)
+    with reader(path) as file:
+        for statement in _parser(file):
+            if isinstance(statement, gin_parser.IncludeStatement):
+                yield from _statements_of_file(statement.filename, files)
+            else:
+                yield Place(_short(name), statement.location.line_num), statement
+
+
+def _short(name: str) -> str:
+    """Returns a file's name as one would ask for it: without the folder that gin finds it in."""
+    folders = [folder for folder in gin_config._LOCATION_PREFIXES if folder]
+    inside = [name[len(f) :].lstrip("/") for f in folders if name.startswith(f.rstrip("/") + "/")]
+    return min(inside, key=len, default=name)
+
+
+def _parser(text: Any) -> gin_parser.ConfigParser:
+    return gin_parser.ConfigParser(text, gin_config.ParserDelegate(skip_unknown=True))
+
+
+def _found(name: str) -> tuple[str, Any]:
+    """Returns the path that gin takes for a file's name, and what opens it."""
+    folders = [""] if os.path.isabs(name) else gin_config._LOCATION_PREFIXES  # noqa: PTH117
+    paths = (os.path.join(folder, name) for folder in folders)  # noqa: PTH118
+    return next(
+        (path, reader)
+        for path in paths
+        for reader, readable in gin_config._FILE_READERS
+        if readable(path)
+    )
+
+
+def check_required(parsed: Config, *, but: Collection[str] = (), undefined: bool = True) -> None:
+    """Checks that every macro that is read, or that this program asks for, has a value.
+
+    What is marked as required and not needed is then None.
+
+    Args:
+      parsed: what `parse` returned.
+      but: macros that may stay unset, as a flag says the same or nothing will ask for them.
+      undefined: whether a macro that no file mentions, but reads, is missing as well.
+
+    Raises:
+      UserError: naming all that lack a value, each with the file and line that wants it.
+    """
+    read = macros_read()
+    marked = {name for name in macro_names() if bound(f"%{name}", evaluate=False) is gin.REQUIRED}
+    # Of a chain of macros only the end has to be set.
+    ends = {name for name in marked if not marked & {*_referred(name)}}
+    missing = ends & (read | READ_BY_CODE)
+    if undefined:
+        missing |= {name for name in read if not macro_defined(name)}
+    if missing - set(but):
+        raise UserError(_needs(sorted(missing - set(but)), parsed))
+    for name in ends:
+        gin.bind_parameter(f"%{name}", None)
+
+
+def _referred(name: str) -> list[str]:
+    return list(macros_within(gin_config._CONFIG[name, "gin.macro"]["value"]))
+
+
+def _needs(missing: list[str], parsed: Config) -> str:
+    places = origins(parsed).places
+    each = [f"{name} ({_wanted_at(name, places)})" for name in missing]
+    listed = " and ".join(filter(None, [", ".join(each[:-1]), each[-1]]))
+    them = "it" if len(missing) == 1 else "them"
+    how = " ".join(f"--gin.{name}=..." for name in missing)
+    return f"the gin configuration needs {listed}, and nothing sets {them}: {how}"
+
+
+def _wanted_at(name: str, places: dict[Key, Place]) -> str:
+    marked = places.get((name, "gin.macro", "value"))
+    if marked:
+        return str(marked)
+    readers = (
+        places.get((scope, selector, parameter))
+        for (scope, selector), parameters in gin_config._CONFIG.items()
+        for parameter, value in parameters.items()
+        if name in macros_within(value)
+    )
+    return str(next(filter(None, readers), "no file"))

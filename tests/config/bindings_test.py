@@ -1,11 +1,16 @@
 """What macros stand for, which of them must be set, and where each binding was written."""
 
+from pathlib import Path
+
 import gin
 import pytest
 from gin import config as gin_config
 
+from t0.config import explain, parse
+from t0.config.bindings import bound
 from t0.errors import UserError
-from t0.training import choices, config, macros, origins, run_files, same_run
+from t0.run import run_files
+from t0.training import same_run
 
 RUN = """
 A = %gin.REQUIRED
@@ -21,58 +26,56 @@ run:
 
 
 @pytest.fixture
-def parse(tmp_path, monkeypatch):
+def read(tmp_path, monkeypatch):
     """Parses RUN with some bindings after it."""
     (tmp_path / "run.gin").write_text(RUN)
     monkeypatch.chdir(tmp_path)
-    return lambda *params: config.parse(["run.gin"], params)
+    return lambda *params: parse.parse(["run.gin"], params)
 
 
-def test_macros_stand_for_values(parse):
-    parse("A = 5", "LENGTH = %A")
-    assert macros.literal("run.train_steps") == 5
-    assert macros.literal("run.sequence_length") == {"inputs": 5, "targets": 8}
-    assert macros.literal("run.init_checkpoint") is gin.REQUIRED
-    assert macros.literal("run.eval_summary_dir", "none") == "none"
-    assert macros.literal("%NONE") is None
+def test_macros_stand_for_values(read):
+    read("A = 5", "LENGTH = %A")
+    assert bound("run.train_steps", evaluate=False) == 5
+    assert bound("run.sequence_length", evaluate=False) == {"inputs": 5, "targets": 8}
+    assert bound("run.init_checkpoint", evaluate=False) is gin.REQUIRED
+    assert bound("run.eval_summary_dir", "none", evaluate=False) == "none"
+    assert bound("%NONE", evaluate=False) is None
     # A call stays a reference: nothing has run.
-    assert repr(macros.literal("run.mesh_shape")).endswith("tpu_mesh_shape()")
+    assert repr(bound("run.mesh_shape", evaluate=False)).endswith("tpu_mesh_shape()")
     assert "LENGTH" not in gin.operative_config_str()
 
 
-def test_missing_macros_are_named_with_the_line_that_wants_them(parse):
-    parsed = parse()
+def test_missing_macros_are_named_with_the_line_that_wants_them(read):
+    parsed = read()
     with pytest.raises(UserError) as error:
-        macros.check_required(parsed)
+        parse.check_required(parsed)
     assert str(error.value) == (
         "the gin configuration needs A (run.gin:2), B (run.gin:3) and LENGTH (run.gin:10), and "
         "nothing sets them: --gin.A=... --gin.B=... --gin.LENGTH=..."
     )
     with pytest.raises(UserError, match=r"needs B \(run.gin:3\), and nothing sets it"):
-        macros.check_required(parsed, but={"A"}, undefined=False)
+        parse.check_required(parsed, but={"A"}, undefined=False)
 
 
 @pytest.mark.parametrize("name", ["B", "ALSO_B"])
-def test_either_name_of_a_chain_will_do(parse, name):
-    parsed = parse("A = 1", "LENGTH = 2", f"{name} = '/x'")
+def test_either_name_of_a_chain_will_do(read, name):
+    parsed = read("A = 1", "LENGTH = 2", f"{name} = '/x'")
     assert parsed.unread_macros == ()
-    macros.check_required(parsed)
-    assert macros.literal("run.init_checkpoint") == "/x"
+    parse.check_required(parsed)
+    assert bound("run.init_checkpoint", evaluate=False) == "/x"
     gin.finalize()  # which would complain of a mark that is left
 
 
-def test_what_a_flag_says_may_be_missing(parse):
-    parsed = parse("B = '/x'", "LENGTH = 2")
-    macros.check_required(parsed, but={"A"})
-    assert macros.literal("run.train_steps", "unset") is None
+def test_what_a_flag_says_may_be_missing(read):
+    parsed = read("B = '/x'", "LENGTH = 2")
+    parse.check_required(parsed, but={"A"})
+    assert bound("run.train_steps", "unset", evaluate=False) is None
 
 
-def test_last_statement_is_the_origin(parse, tmp_path):
+def test_last_statement_is_the_origin(read, tmp_path):
     (tmp_path / "more.gin").write_text("include 'models/t5.1.1.tiny.gin'\n\nC = 1\nd_ff = 3\n")
-    parsed = config.parse(
-        ["run.gin", "more.gin"], ["C = 2", "unknown.x = 1"], skip_all_unknown=True
-    )
-    found = origins.of(parsed)
+    parsed = parse.parse(["run.gin", "more.gin"], ["C = 2", "unknown.x = 1"], skip_all_unknown=True)
+    found = parse.origins(parsed)
     assert str(found.of_macro("C")) == "the command line"
     assert str(found.of_macro("d_ff")) == "more.gin:4"
     assert str(found.of_macro("d_model")).startswith("models/t5.1.1.tiny.gin:")
@@ -81,7 +84,7 @@ def test_last_statement_is_the_origin(parse, tmp_path):
     assert str(found.places["", run, "optimizer"]).startswith("defaults.gin:")
     names = [name for name, _ in found.files]
     assert names.index("run.gin") < names.index("more.gin") < names.index("models/t5.1.1.tiny.gin")
-    assert all(config.pathlib.Path(path).is_file() for _, path in found.files)
+    assert all(Path(path).is_file() for _, path in found.files)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +100,10 @@ def test_last_statement_is_the_origin(parse, tmp_path):
 )
 def test_model_directory(flag, macro, folder):
     bindings = ["t0.folder_of_checkpoint.checkpoint = '/c/model.ckpt-3'"]
-    config.parse([], [*bindings, *([f"MODEL_DIR = {macro}"] if macro else [])])
+    parse.parse([], [*bindings, *([f"MODEL_DIR = {macro}"] if macro else [])])
     assert run_files.model_dir(flag) == folder
     if flag and macro != "'/m'":
-        assert macros.literal("%MODEL_DIR") == flag
+        assert bound("%MODEL_DIR", evaluate=False) == flag
     # Who takes the operative config for another run gets no folder with it.
     if macro and "@" not in macro:
         assert "MODEL_DIR" not in gin.operative_config_str()
@@ -115,7 +118,7 @@ def test_model_directory(flag, macro, folder):
     ],
 )
 def test_mistaken_model_directory(flag, macro, message):
-    config.parse([], [f"MODEL_DIR = {macro}"])
+    parse.parse([], [f"MODEL_DIR = {macro}"])
     with pytest.raises(UserError, match=message):
         run_files.model_dir(flag)
 
@@ -137,14 +140,14 @@ def test_checkpoint_is_a_folder_and_a_step(tmp_path):
 
 def test_names_as_text_are_no_optimizers_or_schedules():
     ours = {"AdamWOptimizer", "MomentumSGDOptimizer", "AdafactorOptimizer"}
-    assert ours <= set(choices.optimizers())
-    assert {"cosine_with_warmup", "rsqrt", "truncated_rsqrt"} <= set(choices.schedules())
-    assert not set(choices.optimizers()) & set(choices.schedules())
+    assert ours <= set(explain.optimizers())
+    assert {"cosine_with_warmup", "rsqrt", "truncated_rsqrt"} <= set(explain.schedules())
+    assert not set(explain.optimizers()) & set(explain.schedules())
     with pytest.raises(UserError, match="text 'adamw'.*mean @AdamW.*optimizers are: @Adafactor"):
-        choices.check_not_text("optimizer", "adamw")
+        explain.check_not_text("optimizer", "adamw")
     with pytest.raises(UserError, match="text 'cosine'.*The schedules are: @.*@cosine_with_warmup"):
-        choices.check_not_text("learning_rate_schedule", "cosine")
-    choices.check_not_text("learning_rate_schedule", 0.1)
+        explain.check_not_text("learning_rate_schedule", "cosine")
+    explain.check_not_text("learning_rate_schedule", 0.1)
 
 
 def test_macros_of_what_may_differ_make_no_other_run():

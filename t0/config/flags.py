@@ -1,13 +1,17 @@
 """The flags of `t5_mesh_transformer`: T5's and Mesh TensorFlow's, with their meaning, and ours.
 
-given = parse(["t5_mesh_transformer", "--model_dir=/models/tiny"])
-given.model_dir                                                      # "/models/tiny"
+    given = parse(["t5_mesh_transformer", "--model_dir=/models/tiny", "--seed=3"])
+    given.model_dir                                          # "/models/tiny"
+    gin_parameters(given, "train")                           # {"t0.train_loop.seed": (3, "--seed")}
+    check_mode(given, "export")                              # UserError: --seed belongs to ...
 
-T5X's spelling of a gin binding, --gin.NAME=VALUE, is a --gin_param.
+T5X's spelling of a gin binding, --gin.NAME=VALUE, is a --gin_param. Nothing heavy is imported.
 """
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from absl import flags
 from absl import logging as _  # noqa: F401 (defines --alsologtostderr and --verbosity)
@@ -72,13 +76,53 @@ _TABLE = (
 
 # Mesh TensorFlow defines and reads these itself, once it is imported.
 OF_MESH = ("logical_cores_per_chip", "fold_xy")
-# Parameters of the training loop, too.
-OF_TRAINING = ("seed", "activation_dtype", "allow_config_change", "max_hours")
-# Parameters of inference, too.
-OF_INFERENCE = ("seed", "activation_dtype", "shard_id", "num_shards")
+# What `run.mode` can be; "infer" and "train" are ours off TPU, "score_eval" is, too.
+GIN_MODES = (
+    "train",
+    "eval",
+    "score_eval",
+    "perplexity_eval",
+    "score_from_dataset",
+    "score_from_strings",
+    "infer",
+    "export",
+    "export_infer",
+    "export_score",
+)
+_RUN_FILES = {"train": " (training)", "infer": " (inference: --gin_file=runs/infer.gin)"}
+_EXPORTS = ("export", "export_infer", "export_score")
+# What Mesh TensorFlow computes activations in, where none of our own programs does.
+_MESH_TYPE = "get_variable_dtype.activation_dtype"
+# Flag of ours that not every mode reads -> mode -> the gin parameter that it sets; None where the
+# command reads the flag itself. A mode that is missing does not read the flag.
+OF_MODES: dict[str, dict[str, str | None]] = {
+    "activation_dtype": {
+        **dict.fromkeys((mode for mode in GIN_MODES if mode not in _EXPORTS), _MESH_TYPE),
+        "train": "t0.train_loop.activation_dtype",
+        "score_eval": "t0.score_eval.dtype",
+        "infer": "t0.infer.activation_dtype",
+    },
+    "allow_config_change": {"train": "t0.train_loop.allow_config_change"},
+    "epochs": {"train": None},
+    "finetune_steps": {"train": None},
+    "max_hours": {"train": "t0.train_loop.max_hours"},
+    "num_shards": {"infer": "t0.infer.num_shards"},
+    "seed": {"train": "t0.train_loop.seed", "infer": "t0.infer.seed"},
+    "shard_id": {"infer": "t0.infer.shard_id"},
+}
+# Flags that the Model API alone reads.
+OF_MODEL_API = tuple(row[1] for row in _TABLE if row[3].startswith("Model API"))
+OF_MODEL_API += ("checkpoint_mode",)
 # Macros of run files, and the flags that say the same.
 _MACROS = {"MODEL_DIR": ("model_dir",), "TRAIN_STEPS": ("finetune_steps", "epochs")}
 _MACROS |= dict.fromkeys(("INIT_CHECKPOINT", "infer_checkpoint_step"), ("checkpoint",))
+
+# Names whose values never go into the record of a command line; tokens_per_batch is none of them,
+# nor is token_dropout_rate.
+_SECRET = r"(?:(?:password|secret|api[_-]?key|credential)\w*|token)"
+_SECRET_VALUE = re.compile(rf"({_SECRET}\s*=\s*)\S.*", re.I | re.S)
+_SECRET_FLAG = re.compile(rf"--?[\w./-]*{_SECRET}$", re.I)
+_LOGIN = re.compile(r"(://)[^/@\s]+@")
 
 _GIN_WORD = re.compile(r"--?gin\.(?P<name>[^=\s]*)\s*(?P<value>=.*)?", re.S)
 
@@ -149,7 +193,57 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
     return given
 
 
+def check_mode(given: flags.FlagValues, mode: str) -> list[str]:
+    """Checks that the mode reads every flag of ours that is given.
+
+    Args:
+      given: the command's flags.
+      mode: of gin's `run`.
+
+    Returns:
+      a line for each flag of T5's that is given and that the mode does not read.
+
+    Raises:
+      UserError: for a flag of ours that the mode does not read, with the modes that do.
+    """
+    for name, modes in OF_MODES.items():
+        if given[name].present and mode not in modes:
+            read_by = " and ".join(f"{one}{_RUN_FILES.get(one, '')}" for one in modes)
+            raise UserError(f"--{name} belongs to {read_by}; the mode is '{mode}'")
+    return [
+        f"--{name} is read with --use_model_api only: it has no effect here"
+        for name in OF_MODEL_API
+        if given[name].present
+    ]
+
+
+def gin_parameters(given: flags.FlagValues, mode: str) -> dict[str, tuple[Any, str]]:
+    """Returns the gin parameters that the given flags set in a mode: name -> value and the flag."""
+    return {
+        modes[mode]: (given[name].value, f"--{name}")
+        for name, modes in OF_MODES.items()
+        if given[name].present and modes.get(mode)
+    }
+
+
 def hand_to_mesh(given: flags.FlagValues) -> None:
     """Sets the flags that the imported Mesh TensorFlow reads from absl's global set."""
     for name in OF_MESH:
         flags.FLAGS[name].value = given[name].value
+
+
+def masked(argv: Sequence[str]) -> str:
+    """Returns a command line as text, with the values of passwords, keys and the like left out.
+
+    >>> masked(["run", "--hf_token=abc", "--gin_param=tokens_per_batch = 4"])
+    "run '--hf_token=***' '--gin_param=tokens_per_batch = 4'"
+    """
+    words = []
+    for before, word in zip(["", *argv], argv, strict=False):
+        words.append("***" if _SECRET_FLAG.match(before) else without_secrets(word))
+    return shlex.join(words)
+
+
+def without_secrets(text: str) -> str:
+    """Returns one binding, flag or address without the password or key in it."""
+    return _LOGIN.sub(r"\1***@", _SECRET_VALUE.sub(r"\1***", text))

@@ -9,10 +9,10 @@ import dataclasses
 import math
 
 from t0.checkpoints import checkpoint_files
+from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.mesh.batch import check_batch
-from t0.training import checkpointing
-from t0.training.config import bound
+from t0.training import checkpointing, loop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +64,6 @@ def first_step(model_dir: str) -> int:
 
 def _examples() -> tuple[int, float]:
     """Returns the examples of the configured mixture, and how many a step takes."""
-    from t0.training import loop
-
     lengths = bound("run.sequence_length")
     rows = check_batch(
         bound("run.batch_size", ("tokens_per_replica", 2048)),

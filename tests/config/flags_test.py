@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t0.cli import main, mesh_flags, plan
-from t0.cli.launch import masked, without_secrets
+from t0.cli import main, plan
+from t0.config import flags as mesh_flags
+from t0.config.flags import masked, without_secrets
 from t0.errors import UserError
 
 COMMAND = "t5_mesh_transformer"

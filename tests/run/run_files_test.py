@@ -1,12 +1,14 @@
 """gin/runs/ and the models to run them on: every file parses, and every macro reaches its place."""
 
 import re
+from pathlib import Path
 
 import gin
 import pytest
 
+from t0.config import listing, parse
+from t0.config.bindings import bound, macro_defined
 from t0.errors import UserError
-from t0.training import config, macros, resolved
 
 LENGTHS = {"inputs": 9, "targets": 5}
 TRAINED = {"MIXTURE_OR_TASK_NAME": "m", "TRAIN_STEPS": 7, "MODEL_DIR": "/m"}
@@ -101,30 +103,30 @@ def written(values):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_has_a_file_by_its_name(name):
-    config.parse([f"models/{name}.gin"], [])
-    assert (config.bound("Unitransformer.d_model"), macros.literal("%num_layers")) == MODELS[name]
+    parse.parse([f"models/{name}.gin"], [])
+    assert (bound("Unitransformer.d_model"), bound("%num_layers", evaluate=False)) == MODELS[name]
     tied = name.startswith("t5.1.0")  # embedding and logits
-    assert config.bound("Unitransformer.shared_embedding_and_softmax_weights") is tied
-    path = config.bound("t0.vocabulary.path") if "mt5" in name else None
+    assert bound("Unitransformer.shared_embedding_and_softmax_weights") is tied
+    path = bound("t0.vocabulary.path") if "mt5" in name else None
     assert (path is not None) == name.startswith("mt5")
-    shipped = [config.pathlib.Path(folder, f"models/{name}.gin") for folder in config.search_path()]
+    shipped = [Path(folder, f"models/{name}.gin") for folder in parse.search_path()]
     assert sum(file.is_file() for file in shipped) == 1
 
 
 @pytest.mark.parametrize("run", REQUIRED)
 def test_run_file_says_what_must_be_set(run):
-    parsed = config.parse([f"runs/{run}.gin"], [])
+    parsed = parse.parse([f"runs/{run}.gin"], [])
     wanted = sorted(REQUIRED[run])
     with pytest.raises(UserError) as error:
-        macros.check_required(parsed)
+        parse.check_required(parsed)
     assert re.findall(rf"([A-Z_]+) \(runs/{run}\.gin:\d+\)", str(error.value)) == wanted
-    text = (config.gin_folder() / "runs" / f"{run}.gin").read_text()
+    text = (parse.gin_folder() / "runs" / f"{run}.gin").read_text()
     header = text.partition("\nimport ")[0]
     assert all(re.search(rf"^#   {name} ", header, re.M) for name in wanted)
     # Every macro that the header offers is there to be set.
     offered = re.findall(r"^#   ([A-Z_]{3,})", header, re.M)
     assert len(offered) > 5
-    assert all(macros.defined(name) for name in offered)
+    assert all(macro_defined(name) for name in offered)
 
 
 @pytest.mark.parametrize("run", REQUIRED)
@@ -132,17 +134,17 @@ def test_run_file_says_what_must_be_set(run):
 def test_every_macro_reaches_its_place(run, order):
     files = [f"runs/{run}.gin", "models/t5.1.1.lm100k.small.gin"]
     files = files[::-1] if order == "model first" else files
-    parsed = config.parse(files, written(REQUIRED[run]))
-    macros.check_required(parsed)
+    parsed = parse.parse(files, written(REQUIRED[run]))
+    parse.check_required(parsed)
     # The model's own batch, which the run's replaces, is all that has no effect.
     assert parsed.unread_macros == ("tokens_per_batch",)
     for name, (value, parameter) in REACH[run].items():
         gin.bind_parameter(f"%{name}", value)
-        assert macros.literal(parameter) == value, name
-    assert macros.literal("run.mode") == {"eval": "eval", "infer": "infer"}.get(run, "train")
+        assert bound(parameter, evaluate=False) == value, name
+    assert bound("run.mode", evaluate=False) == {"eval": "eval", "infer": "infer"}.get(run, "train")
     gin.bind_parameter("%BATCH_SIZE", 6)
-    assert macros.literal("run.batch_size") == ("sequences_per_batch", 6)
-    text = (config.gin_folder() / "runs" / f"{run}.gin").read_text()
+    assert bound("run.batch_size", evaluate=False) == ("sequences_per_batch", 6)
+    text = (parse.gin_folder() / "runs" / f"{run}.gin").read_text()
     named = set(re.findall(r"^(\w+) = ", text, re.M)) - OTHERS
     assert named - REACH[run].keys() <= ({"MIXTURE_NAME"} if run == "infer" else set())
     gin.finalize()
@@ -151,28 +153,28 @@ def test_every_macro_reaches_its_place(run, order):
 @pytest.mark.parametrize(("run", "rate"), [("pretrain", 0.0), ("finetune", 0.1)])
 def test_dropout_is_the_runs_not_the_models(run, rate):
     files = [f"runs/{run}.gin", "models/t5.1.0.small.gin"]  # which has 0.1
-    config.parse([*files, "models/t5.1.1.small.gin"], written(REQUIRED[run]))  # and this one 0.0
+    parse.parse([*files, "models/t5.1.1.small.gin"], written(REQUIRED[run]))  # and this one 0.0
     layers = ("DenseReluDense", "SelfAttention", "sublayer_dropout")
-    assert {config.bound(f"{layer}.dropout_rate") for layer in layers} == {rate}
+    assert {bound(f"{layer}.dropout_rate") for layer in layers} == {rate}
 
 
 def test_files_are_read_in_their_order_but_models_before_runs():
-    assert config.in_order(["a.gin", "models/b.gin"]) == ["a.gin", "models/b.gin"]
+    assert parse.in_order(["a.gin", "models/b.gin"]) == ["a.gin", "models/b.gin"]
     given = ["x.gin", "/g/runs/eval.gin", "mine.gin", "/m/operative_config.gin", "models/b.gin"]
-    assert config.in_order(given) == [
+    assert parse.in_order(given) == [
         *("x.gin", "/m/operative_config.gin", "models/b.gin", "/g/runs/eval.gin", "mine.gin")
     ]
     # These have a model of their own, so the user's comes after it.
     for own in ("runs/quickstart.gin", "eval.gin"):
-        assert config.in_order([own, "models/b.gin"]) == [own, "models/b.gin"]
+        assert parse.in_order([own, "models/b.gin"]) == [own, "models/b.gin"]
 
 
 def test_resolved_text_is_a_gin_file_of_the_same_configuration(tmp_path):
     files = ["models/t5.1.1.tiny.gin", "runs/finetune.gin"]
-    parsed = config.parse(files, written(REQUIRED["finetune"]))
-    macros.check_required(parsed)
+    parsed = parse.parse(files, written(REQUIRED["finetune"]))
+    parse.check_required(parsed)
     given = {"train_loop.seed": (3, "--seed"), "run.mesh_shape": ("", "this machine")}
-    text = resolved.text(parsed, given)
+    text = listing.text(parsed, given)
     lines = text.splitlines()
     assert "TRAIN_STEPS = 7  # the command line" in lines
     assert "train_loop.seed = 3  # --seed" in lines
@@ -184,12 +186,13 @@ def test_resolved_text_is_a_gin_file_of_the_same_configuration(tmp_path):
         text,
         re.M,
     )
-    before = {name: macros.literal(name) for name in re.findall(r"^([\w./]+\.\w+) = ", text, re.M)}
+    names = re.findall(r"^([\w./]+\.\w+) = ", text, re.M)
+    before = {name: bound(name, evaluate=False) for name in names}
     assert len(before) > 60
     before |= {name: value for name, (value, _) in given.items()}
     (tmp_path / "resolved.gin").write_text(text)
     gin.clear_config()
-    config.parse([str(tmp_path / "resolved.gin")], [])
+    parse.parse([str(tmp_path / "resolved.gin")], [])
     for name, value in before.items():
         if value is not None:
-            assert macros.literal(name) == value, name
+            assert bound(name, evaluate=False) == value, name

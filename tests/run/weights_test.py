@@ -1,34 +1,19 @@
 """What --checkpoint and the configuration name, as arguments of a run."""
 
-import sys
+import contextlib
 import types
-from pathlib import Path
 
 import pytest
+from tiny_checkpoints import BFLOAT16, V11, loaded, weights, write_mtf
 
 from t0 import compat
-
-compat.apply()
-
-import gin  # noqa: E402
-from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
-
-from t0.checkpoints import checkpoint_files, convert  # noqa: E402
-from t0.cli import weights as command  # noqa: E402
-from t0.errors import UserError  # noqa: E402
-from t0.training import config  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
-from tiny_checkpoints import BFLOAT16, V11, loaded, weights, write_mtf  # noqa: E402
-
-
-@pytest.fixture(autouse=True)
-def untouched(monkeypatch):
-    for name in ("get_checkpoint_iterator", "get_step_from_checkpoint_path"):
-        monkeypatch.setattr(mesh_utils, name, getattr(mesh_utils, name))
-    gin.clear_config()
-    yield
-    gin.clear_config()
+from t0.checkpoints import checkpoint_files, convert
+from t0.compat import mesh_utils
+from t0.config import parse
+from t0.config.bindings import bound
+from t0.errors import UserError
+from t0.run import modes
+from t0.run import weights as command
 
 
 @pytest.fixture
@@ -43,9 +28,18 @@ def hf(source, tmp_path):
 
 
 def find(folder, *params, checkpoint=None):
-    config.parse([], list(params))
+    parse.parse([], list(params))
     flags = types.SimpleNamespace(checkpoint=checkpoint and str(checkpoint), model_dir=str(folder))
     return command.find(flags)
+
+
+def seen_by_mesh(checkpoint):
+    """What Mesh TensorFlow's modes find while one of them reads `checkpoint`."""
+    with contextlib.ExitStack() as replaced:
+        for name, function in modes.reading_only(checkpoint).items():
+            replaced.enter_context(compat.replaced(name, function))
+        found = list(mesh_utils.get_checkpoint_iterator("all", "/models/other"))
+        return found, mesh_utils.get_step_from_checkpoint_path(checkpoint)
 
 
 @pytest.mark.parametrize("name", ["run.init_checkpoint", "tpu_estimator_model_fn.init_checkpoint"])
@@ -80,9 +74,8 @@ def test_other_modes_read_it_whatever_step_they_ask_for(tmp_path, hf):
     arguments, checkpoint = find(tmp_path / "run", *given, checkpoint=hf)
     assert arguments == {"eval_checkpoint_step": -1, "export_checkpoint_step": -1}
     assert checkpoint.endswith("/model.ckpt-30")
-    assert list(mesh_utils.get_checkpoint_iterator("all", "/models/other")) == [checkpoint]
-    assert mesh_utils.get_step_from_checkpoint_path(checkpoint) == 30
-    assert config.bound("get_variable_dtype.master_dtype") == "bfloat16"
+    assert seen_by_mesh(checkpoint) == ([checkpoint], 30)
+    assert bound("get_variable_dtype.master_dtype") == "bfloat16"
 
 
 def test_step_is_the_checkpoints_whatever_it_is_called(tmp_path, source):
@@ -90,13 +83,11 @@ def test_step_is_the_checkpoints_whatever_it_is_called(tmp_path, source):
         path.rename(source / path.name.replace("model.ckpt-30", "best"))
     _, checkpoint = find(tmp_path, "run.mode = 'infer'", checkpoint=source / "best")
     assert checkpoint == str(source / "best")
-    assert mesh_utils.get_step_from_checkpoint_path(checkpoint) == 30
+    assert seen_by_mesh(checkpoint) == ([checkpoint], 30)
 
 
 def test_other_modes_read_the_model_directory_by_default(tmp_path):
-    published = mesh_utils.get_checkpoint_iterator
     assert find(tmp_path, "run.mode = 'score_eval'") == ({}, None)
-    assert mesh_utils.get_checkpoint_iterator is published
 
 
 def test_checkpoint_of_a_run_file(tmp_path, source, hf):

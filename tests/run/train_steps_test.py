@@ -8,8 +8,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 import tiny_training as tiny
 
+from t0.config import parse
 from t0.errors import UserError
-from t0.training import config, steps
+from t0.run import train_steps
 
 PARAMS = [
     "run.train_dataset_fn = @made_up_for_steps",
@@ -31,8 +32,8 @@ def unknown_for_steps(**arguments):
 
 def planned(folder, *params, finetune_steps=None, epochs=None):
     gin.clear_config()
-    config.parse([], [*PARAMS, *params])
-    return steps.planned(str(folder), finetune_steps=finetune_steps, epochs=epochs)
+    parse.parse([], [*PARAMS, *params])
+    return train_steps.planned(str(folder), finetune_steps=finetune_steps, epochs=epochs)
 
 
 def save(folder, step, began=None):

@@ -12,14 +12,13 @@ import os
 import sys
 from typing import Any
 
-from t0 import compat
 from t0.checkpoints import as_mesh_checkpoint, checkpoint_files, recognise
-from t0.cli.errors import ended_by_sigterm
 from t0.compat import gin
-from t0.errors import UserError
+from t0.config.bindings import bound
+from t0.errors import UserError, ended_by_sigterm
+from t0.run import run_files
+from t0.run.preflight import run_mode
 from t0.training import export as export_hf
-from t0.training import macros, run_files, start
-from t0.training.config import bound
 
 _INITIAL = ("run.init_checkpoint", "tpu_estimator_model_fn.init_checkpoint")
 _STEPS = ("eval_checkpoint_step", "export_checkpoint_step")
@@ -33,13 +32,13 @@ def find(flags: Any) -> tuple[dict[str, Any], str | None]:
     Raises:
       UserError: if there is no checkpoint, or it cannot be converted.
     """
-    if start.run_mode() == "train":
+    if run_mode() == "train":
         return _initial(flags), None
     given = flags.checkpoint or _of_run_file()
     if not given:
         return {}, None
     checkpoint = _as_mesh(given, run_files.output_dir() or flags.model_dir, slots=False)
-    return _instead_of_model_dirs(checkpoint), checkpoint
+    return _read_only(checkpoint), checkpoint
 
 
 def check_export(flags: Any, vocabulary: Any, *, trains: bool) -> None:
@@ -77,7 +76,7 @@ def _initial(flags: Any) -> dict[str, Any]:
 
 def _of_run_file() -> str | None:
     """Returns what CHECKPOINT_PATH of `gin/runs/` names, where it is not Mesh TensorFlow's."""
-    named = macros.literal("%CHECKPOINT_PATH")
+    named = bound("%CHECKPOINT_PATH", evaluate=False)
     if not isinstance(named, str) or "://" in named:
         return None
     try:
@@ -86,15 +85,8 @@ def _of_run_file() -> str | None:
         return None
 
 
-def _instead_of_model_dirs(checkpoint: str) -> dict[str, Any]:
-    """Makes Mesh TensorFlow's modes read `checkpoint` whatever step they ask for."""
-
-    def checkpoints(*args: Any, **kwargs: Any) -> list[str]:
-        del args, kwargs
-        return [checkpoint]
-
-    compat.replace_in_mesh("get_checkpoint_iterator", checkpoints)
-    compat.replace_in_mesh("get_step_from_checkpoint_path", checkpoint_files.global_step)
+def _read_only(checkpoint: str) -> dict[str, Any]:
+    """Returns the arguments of `run` with which every mode reads `checkpoint` alone."""
     dtype = checkpoint_files.weights_dtype(checkpoint)
     if dtype:
         gin.bind_parameter("get_variable_dtype.master_dtype", dtype)

@@ -1,7 +1,13 @@
 """Says what a gin error means: which name is unknown, and which known one is closest.
 
-with explained(folders, params):
-    gin.parse_config_files_and_bindings(...)    # gin's errors come out as UserErrors
+    with explained(folders, params):
+        gin.parse_config_files_and_bindings(files, params)   # gin's errors become UserErrors
+    schedules()                              # ["constant_learning_rate", "cosine_with_warmup", ...]
+    check_not_text("optimizer", "adam")      # UserError: wanted the optimizer itself ...
+
+The names are those that gin's registry holds at the time: import what registers them before. A
+registered class of Mesh TensorFlow's `Optimizer` is an optimizer, a registered function of `step`
+and `total_train_steps` a schedule.
 """
 
 import contextlib
@@ -9,11 +15,11 @@ import inspect
 import pathlib
 import re
 import tokenize
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
-from t0.compat import gin_config
+from t0.compat import gin_config, optimize
 from t0.errors import UserError, nearest
-from t0.training import choices
 
 _UNKNOWN_FILE = re.compile(r"Unable to open file: (.+?)\. Searched")
 _UNKNOWN_NAME = re.compile(r"No configurable matching (?:reference )?'?@?([^'()]+)")
@@ -68,7 +74,7 @@ def explain(error: Exception, folders: Sequence[str], params: Sequence[str] = ()
         bound = _BOUND.search(text)
         return (
             f"unknown gin name '{name[1]}'{_place(text, params)}.{_hint(name[1], known)}"
-            f"{choices.listed(bound[1]) if bound else ''}"
+            f"{listed(bound[1]) if bound else ''}"
         )
     parameter = _UNKNOWN_PARAMETER.search(text)
     if parameter:
@@ -136,3 +142,62 @@ def _parameters_of(selector: str) -> list[str]:
 def _files_at_hand(folders: Sequence[str]) -> list[str]:
     local = [pathlib.Path(folder) for folder in folders if "://" not in folder]
     return [str(file.relative_to(f)) for f in local for file in sorted(f.rglob("*.gin"))]
+
+
+def optimizers() -> list[str]:
+    """Returns the names that `run.optimizer` can be bound to, as @NAME."""
+    return _named(lambda found: inspect.isclass(found) and issubclass(found, optimize.Optimizer))
+
+
+def schedules() -> list[str]:
+    """Returns the names that `run.learning_rate_schedule` can be bound to, as @NAME."""
+    return _named(
+        lambda found: (
+            inspect.isfunction(found)
+            and {"step", "total_train_steps"} <= inspect.signature(found).parameters.keys()
+        )
+    )
+
+
+# Parameter of `run` -> what it takes, and the names there are.
+KINDS = {"optimizer": ("optimizer", optimizers), "learning_rate_schedule": ("schedule", schedules)}
+
+
+def _named(fits: Callable[[Any], bool]) -> list[str]:
+    registry = gin_config._REGISTRY
+    found = [selector for selector, item in registry.items() if fits(item.wrapped)]
+    return sorted(map(registry.minimal_selector, found))
+
+
+def listed(parameter: str) -> str:
+    """Returns a sentence that lists what `run.optimizer` or `run.learning_rate_schedule` can be.
+
+    Args:
+      parameter: the part behind the dot; for any other the sentence is empty.
+    """
+    if parameter not in KINDS:
+        return ""
+    kind, names = KINDS[parameter]
+    return f" The {kind}s are: {', '.join('@' + name for name in names())}"
+
+
+def check_not_text(parameter: str, value: Any) -> None:
+    """Checks that what `run` is bound to is an optimizer or a schedule, not its name as text.
+
+    Args:
+      parameter: "optimizer" or "learning_rate_schedule".
+      value: what gin has bound to it.
+
+    Raises:
+      UserError: with the nearest name and the list.
+    """
+    if not isinstance(value, str):
+        return
+    kind, names = KINDS[parameter]
+    known = {name.lower(): name for name in names()}
+    close = nearest(value.lower().lstrip("@"), known)
+    hint = f" Did you mean @{known[close[0]]}, without quotes?" if close else ""
+    raise UserError(
+        f"run.{parameter} is the text {value!r}; wanted the {kind} itself, as @NAME.{hint}"
+        f"{listed(parameter)}"
+    )

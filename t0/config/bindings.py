@@ -1,0 +1,88 @@
+"""What gin has bound, by one function, with or without evaluating macros and calls.
+
+    bound("run.mode", "train")                      # "score_eval"
+    bound("%MIXTURE_NAME")                          # a macro
+    bound("run.batch_size", evaluate=False)         # ("sequences_per_batch", 128), not %BATCH_SIZE
+
+Without evaluation nothing is called and the operative config notes nothing: macros are replaced by
+what they stand for, and a value such as `@tpu_mesh_shape()` stays a reference.
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from t0.compat import gin, gin_config
+from t0.config.explain import explain_unset
+from t0.errors import UserError
+
+
+def bound(name: str, default: Any = None, *, evaluate: bool = True) -> Any:
+    """Returns the value bound to a parameter such as "run.mode", or to a macro such as "%NAME".
+
+    Args:
+      name: of the parameter or macro.
+      default: what is returned where nothing is bound.
+      evaluate: whether references are called, and macros noted as used; else see `resolved`.
+
+    Raises:
+      UserError: if the value is a macro that nothing sets.
+    """
+    try:
+        value = gin.query_parameter(name)
+    except ValueError:
+        return default
+    if not evaluate:
+        return resolved(value)
+    try:
+        return copy.deepcopy(value)  # which is how gin evaluates references
+    except (TypeError, RuntimeError) as error:
+        unset = explain_unset(error)
+        if unset:
+            raise UserError(unset) from error
+        raise
+
+
+def resolved(value: Any) -> Any:
+    """Returns a value with what its macros stand for.
+
+    A macro that is required and unset stands for `gin.REQUIRED`; one that nothing defines stays.
+    """
+    if isinstance(value, gin_config.ConfigurableReference):
+        name, selector = value.config_key
+        if selector == "gin.constant":
+            return gin_config._CONSTANTS[name]
+        if selector == "gin.macro" and macro_defined(name):
+            return resolved(gin_config._CONFIG[name, selector]["value"])
+        return value
+    if isinstance(value, dict):
+        return {key: resolved(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(resolved(part) for part in value)
+    return value
+
+
+def macro_defined(name: str) -> bool:
+    """Returns whether something binds the macro."""
+    return (name, "gin.macro") in gin_config._CONFIG
+
+
+def macros_within(value: Any) -> Iterator[str]:
+    """Yields the macros that a value refers to, and those that these refer to."""
+    for reference in gin_config.iterate_references([value]):
+        name, selector = reference.config_key
+        if selector == "gin.macro":
+            yield name
+            if macro_defined(name):
+                yield from macros_within(gin_config._CONFIG[name, selector]["value"])
+
+
+def macro_names() -> list[str]:
+    """Returns the macros that something binds."""
+    return [name for name, selector in gin_config._CONFIG if selector == "gin.macro"]
+
+
+def macros_read() -> set[str]:
+    """Returns the macros that some binding refers to."""
+    references = gin_config.iterate_references(gin_config._CONFIG)
+    return {"/".join(r.scopes) for r in references if r.configurable.selector == "gin.macro"}

@@ -1,0 +1,94 @@
+"""The arguments of a run: what Mesh TensorFlow's `run` would be called with, made ready to use.
+
+    arguments = read({"model_dir": "/models/tiny", "mesh_shape": "", "mesh_devices": [""]})
+    arguments["batch_size"]                     # sequences of the global batch
+    estimator_keywords(arguments)               # what `mesh_utils.get_estimator` would get
+
+`run` is Mesh TensorFlow's entry, and gin files bind its parameters; so they are read through gin as
+if `run` were called, and the operative config is the one that it would leave.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from t0 import compat
+from t0.compat import learning_rate_schedules, mesh_utils, mtf
+
+# Arguments of `run` that go to `get_estimator` under the same names.
+_OF_ESTIMATOR = (
+    "model_type",
+    "vocabulary",
+    "layout_rules",
+    "mesh_shape",
+    "mesh_devices",
+    "model_dir",
+    "batch_size",
+    "sequence_length",
+    "autostack",
+    "learning_rate_schedule",
+    "keep_checkpoint_max",
+    "save_checkpoints_steps",
+    "optimizer",
+    "predict_fn",
+    "variable_filter",
+    "init_checkpoint",
+    "ensemble_inputs",
+    "iterations_per_loop",
+)
+
+
+def read(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of the configured run, as `run` itself makes them ready.
+
+    Args:
+      given: what the command passes to `run` by name; gin has the rest.
+
+    Returns:
+      parameter of `run` -> value. Lengths are a mapping or None, the batch is a number of
+      sequences, `train_steps` a number, mesh and layout are Mesh TensorFlow's objects, and a
+      schedule is a number or a function of `step` alone.
+    """
+    found = compat.bound_arguments(mesh_utils.run, **given)
+    lengths = found["sequence_length"]
+    if isinstance(lengths, int):
+        lengths = {"inputs": lengths, "targets": lengths}
+    mesh_shape, layout_rules = found["mesh_shape"], found["layout_rules"]
+    batch = found["batch_size"]
+    if not isinstance(batch, int):
+        batch = mesh_utils.compute_batch_size(lengths, mesh_shape, layout_rules, batch)
+    steps = found["train_steps"]
+    if not isinstance(steps, int):
+        steps = steps(batch, lengths)
+    last = steps if found["total_run_steps"] is None else found["total_run_steps"]
+    return {
+        **found,
+        "sequence_length": lengths,
+        "batch_size": batch,
+        "train_steps": steps,
+        "learning_rate_schedule": schedule(found["learning_rate_schedule"], last),
+        "ensemble_inputs": found["ensemble_inputs"] if found["mode"] == "train" else None,
+        "mesh_shape": mtf.convert_to_shape(mesh_shape),
+        "layout_rules": mtf.convert_to_layout_rules(layout_rules),
+    }
+
+
+def schedule(bound: Any, total_steps: int) -> Any:
+    """Returns a learning rate schedule as `run` does.
+
+    Args:
+      bound: a number, None, a function of `step` and `total_train_steps`, or a list of factors.
+      total_steps: of the run, for the schedule.
+
+    Returns:
+      a function of `step` where `bound` is one or a list, else `bound`.
+    """
+    if isinstance(bound, list):
+        bound = functools.partial(learning_rate_schedules.product_learning_rate, factors=bound)
+    return functools.partial(bound, total_train_steps=total_steps) if callable(bound) else bound
+
+
+def estimator_keywords(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what `run` would call `get_estimator` with, without a TPU."""
+    keywords = {name: arguments[name] for name in _OF_ESTIMATOR}
+    return {**keywords, "score_in_predict_mode": "score" in arguments["mode"]}

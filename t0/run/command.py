@@ -1,0 +1,190 @@
+"""Carries out `t5_mesh_transformer`: from parsed flags to a run.
+
+    run(config.flags.parse(argv), argv)
+
+The order: configure the process and gin; for `--dry_run`, list the configuration and end; check
+what can be checked; then `modes`, or `model_api`, carries the run out.
+"""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from t0.config import flags as command_flags
+from t0.errors import UserError
+from t0.run import configure
+
+# Flags that a command which caches the same tasks needs, too.
+_OF_TASKS = ("module_import", "data_dir", "vocab")
+
+
+def run(flags: Any, argv: Sequence[str]) -> None:
+    """Configures, checks what can be checked, and runs.
+
+    Args:
+      flags: parsed, see `t0.config.flags`.
+      argv: the command line, for the record.
+
+    Raises:
+      UserError: for whatever the user can mend, before heavy work where possible.
+    """
+    if flags.mode and not flags.use_model_api:
+        raise UserError("--mode belongs to --use_model_api; with gin say run.mode = '...'")
+    if flags.checkpoint and flags.use_model_api:
+        raise UserError("--checkpoint is not for --use_model_api, which has --pretrained_model_dir")
+    configure.prepare(flags)
+    configure.quieten(verbose=flags["verbosity"].present and flags.verbosity >= 0)
+    from t0.compat import seqio
+    from t0.config import parse
+    from t0.run import model_api, run_files
+
+    more = model_api.operative_config(flags) if flags.use_model_api else ()
+    parsed = configure.parse_gin(flags, more)
+    if not flags.use_model_api:
+        parse.check_required(parsed, but=command_flags.macros_said(flags))
+    said = run_files.model_dir(flags.model_dir if flags["model_dir"].present else None)
+    flags["model_dir"].value = said or flags.model_dir
+    if flags.dry_run:
+        _list_configuration(flags, parsed)
+        return
+    _save_command(run_files.output_dir() or flags.model_dir, argv)
+    # After gin, as a configuration may set cache folders of its own.
+    seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
+    if flags.use_model_api:
+        model_api.run(flags)
+    else:
+        _run_with_gin(flags)
+
+
+def _run_with_gin(flags: Any) -> None:
+    from t0.compat import gin, t5_mesh
+    from t0.config.bindings import bound
+    from t0.config.explain import explain_unset
+    from t0.mesh import batch
+    from t0.run import modes, preflight, weights
+
+    mode = preflight.run_mode()
+    notes = command_flags.check_mode(flags, mode)
+    settings = {name: flags[name].value for name in _OF_TASKS if flags[name].present}
+    settings = {k: [v] if isinstance(v, str) else v for k, v in settings.items()}
+    _print_notes([*notes, *preflight.check_mixtures(settings)])
+    vocabulary = t5_mesh.get_vocabulary()
+    if flags.export_hf:
+        weights.check_export(flags, vocabulary, trains=mode == "train")
+    arguments, checkpoint = weights.find(flags)
+    arguments["vocabulary"] = vocabulary
+    arguments |= modes.engine_arguments(tpu=flags.tpu)
+    # Bound, so that gin evaluates nothing that they replace, and passed as arguments, so that the
+    # operative config, which a run saves, says nothing of this machine.
+    for name, value in arguments.items():
+        gin.bind_parameter(f"run.{name}", value)
+    _bind_flags(flags, mode)
+    gin.finalize()
+    mesh_shape = bound("run.mesh_shape")
+    _print_notes(
+        preflight.check_run(
+            flags.model_dir, vocabulary=vocabulary, mesh_shape=mesh_shape, checkpoint=checkpoint
+        )
+    )
+    places = {n: flags[n].value for n in ("tpu_job_name", "tpu", "gcp_project", "tpu_zone")}
+    arguments |= {"model_dir": flags.model_dir, **places}
+    engine = "tpu" if flags.tpu else "local"
+    try:
+        modes.carry_out(modes.Request(mode, engine, arguments, checkpoint))
+    except (ValueError, RuntimeError) as error:
+        unset = explain_unset(error)
+        mistake = UserError(unset) if unset else batch.explain_undivided(error, mesh_shape)
+        if mistake is None:
+            raise
+        raise mistake from error
+    if flags.export_hf:
+        weights.export(flags, vocabulary)
+
+
+def _bind_flags(flags: Any, mode: str) -> None:
+    """Binds the gin parameters that the flags set."""
+    from t0 import inference
+    from t0.compat import gin
+    from t0.mesh import devices
+    from t0.run import train_steps
+
+    if mode == "infer" and flags.tpu and inference.InferenceSettings().configured:
+        raise UserError(
+            "runs/infer.gin predicts without --tpu; on a TPU --gin_file=infer.gin decodes a file"
+        )
+    for name, (value, flag) in command_flags.gin_parameters(flags, mode).items():
+        if flags.tpu and flag == "--activation_dtype":
+            raise UserError(
+                "--activation_dtype is for runs without --tpu; on a TPU the type is gin's "
+                "get_variable_dtype.activation_dtype"
+            )
+        if name.startswith(("get_variable_dtype.", "t0.score_eval.")):
+            value = devices.activation_dtype(value).name
+        gin.bind_parameter(name, value)
+    if flags.finetune_steps is not None or flags.epochs is not None:
+        planned = train_steps.planned(
+            flags.model_dir, finetune_steps=flags.finetune_steps, epochs=flags.epochs
+        )
+        _print_notes([planned.explanation])
+        gin.bind_parameter("run.train_steps", planned.last)
+
+
+def _list_configuration(flags: Any, parsed: Any) -> None:
+    from t0.config import listing
+    from t0.run import modes, preflight, run_files
+
+    mode = preflight.run_mode()
+    given: listing.Given = command_flags.gin_parameters(flags, mode)
+    if mode == "train":
+        given |= _training_parameters(flags)
+    if not flags.tpu:
+        given |= modes.local_parameters()
+    print("dry run: nothing is written, nothing trained", file=sys.stderr)
+    lines = [f"# Model directory: {flags.model_dir}"]
+    if run_files.output_dir():
+        lines.append(f"# Output directory: {run_files.output_dir()}")
+    for line in [*lines, *listing.text(parsed, given).splitlines()]:
+        print(command_flags.without_secrets(line))
+
+
+@dataclasses.dataclass(frozen=True)
+class _NotYetKnown:
+    """Stands for a value that the run will find out; the text says how."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _training_parameters(flags: Any) -> dict[str, tuple[Any, str]]:
+    given: dict[str, tuple[Any, str]] = {}
+    if flags.checkpoint:
+        given["run.init_checkpoint"] = (flags.checkpoint, "--checkpoint")
+    for name in ("finetune_steps", "epochs"):
+        if flags[name].present:
+            counted = _NotYetKnown(f"--{name}={flags[name].value}, counted when the run begins")
+            given["run.train_steps"] = (counted, f"--{name}")
+    return given
+
+
+def _print_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        print(note, file=sys.stderr)
+
+
+def _save_command(model_dir: str, argv: Sequence[str]) -> None:
+    from t0.compat import tf
+
+    folder = os.path.join(model_dir, "commands")  # noqa: PTH118
+    try:
+        tf.io.gfile.makedirs(folder)
+        taken = set(tf.io.gfile.listdir(folder))
+        names = ("command", *(f"command.{number}" for number in range(1, len(taken) + 1)))
+        name = next(name for name in names if name not in taken)
+        with tf.io.gfile.GFile(os.path.join(folder, name), "w") as file:  # noqa: PTH118
+            file.write(command_flags.masked(argv) + "\n")
+    except (tf.errors.OpError, OSError) as error:
+        raise UserError(f"the model directory {model_dir} cannot be written: {error}") from error

@@ -1,0 +1,198 @@
+"""The table from a mode and an engine to the function that carries it out.
+
+    carry_out(Request(mode="train", engine="local", ...))
+
+Engine "local" computes on this machine; "tpu" is Mesh TensorFlow's `run` with TensorFlow's
+estimator. Where no program of ours covers a mode, the local engine is Mesh TensorFlow's `run`, too,
+with what has to be replaced in it replaced for that call.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from t0 import compat
+from t0.checkpoints import inspect as checkpoint_files
+from t0.compat import gin, mesh_utils
+from t0.config.bindings import bound
+from t0.inference import jobs, predict
+from t0.mesh import devices
+from t0.run import arguments as run_arguments
+from t0.scoring import decoded, evaluate, perplexity
+from t0.scoring.mesh_model import ModelSpec
+from t0.training import loop
+from t0.training.settings import Settings
+
+ENCODER_DECODER = "bitransformer"
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A run that was configured and checked.
+
+    Attributes:
+      mode: one of `MODES`.
+      engine: "local" or "tpu".
+      arguments: what the command passes to Mesh TensorFlow's `run`; gin has the rest.
+      checkpoint: what the mode reads instead of the checkpoints in the model directory, or None.
+    """
+
+    mode: str
+    engine: str
+    arguments: Mapping[str, Any]
+    checkpoint: str | None = None
+
+
+def engine_arguments(*, tpu: str | None) -> dict[str, Any]:
+    """Returns arguments for `run` that depend on what computes, and prints a note about it.
+
+    Without a TPU they are this machine's mesh, unless the configuration spells out its own; the
+    types of variables are bound.
+    """
+    ours = bound("run.train_model_fn") in (None, loop.train_model)
+    arguments = {"train_model_fn": loop.train_model} if ours else {}
+    if tpu:
+        return arguments
+    for name, value in devices.LOCAL_TYPES.items():
+        gin.bind_parameter(name, value)
+    mesh, note = devices.local_arguments()
+    print(note, file=sys.stderr)
+    return arguments | mesh
+
+
+def local_parameters() -> dict[str, tuple[Any, str]]:
+    """Returns the gin parameters that a run without a TPU sets: name -> value and the reason."""
+    mesh, _ = devices.local_arguments()
+    values = devices.LOCAL_TYPES | {f"run.{name}": value for name, value in mesh.items()}
+    return {name: (value, "this machine, without --tpu") for name, value in values.items()}
+
+
+def carry_out(request: Request) -> None:
+    """Carries out a run."""
+    with contextlib.ExitStack() as replaced:
+        if request.checkpoint:
+            for name, function in reading_only(request.checkpoint).items():
+                replaced.enter_context(compat.replaced(name, function))
+        MODES[request.mode][request.engine](request)
+
+
+def reading_only(checkpoint: str) -> dict[str, Callable[..., Any]]:
+    """Returns what makes Mesh TensorFlow's modes read `checkpoint`, whatever step they ask for."""
+    return {
+        "mesh_utils.get_checkpoint_iterator": lambda *args, **kwargs: [checkpoint],
+        "mesh_utils.get_step_from_checkpoint_path": checkpoint_files.global_step,
+    }
+
+
+def _mesh_run(request: Request) -> None:
+    """Runs Mesh TensorFlow's `run`."""
+    mesh_utils.run(**request.arguments)
+
+
+def _train(request: Request) -> None:
+    """Trains by our own loop, or by the training function that the user bound."""
+    if "train_model_fn" not in request.arguments:
+        _mesh_run(request)
+        return
+    arguments = run_arguments.read(request.arguments)
+    loop.check_input_options(
+        skip_seen_data=arguments["skip_seen_data"],
+        checkpoint_input_pipeline=arguments["checkpoint_input_pipeline"],
+    )
+    loop.train(
+        Settings.of_run(**run_arguments.estimator_keywords(arguments)),
+        train_dataset_fn=arguments["train_dataset_fn"],
+        train_steps=arguments["train_steps"],
+        dataset_split=arguments["dataset_split"],
+    )
+
+
+def _rank(request: Request) -> None:
+    """Scores every answer choice; a language model's scores are Mesh TensorFlow's."""
+    if bound("run.model_type", ENCODER_DECODER) != ENCODER_DECODER:
+        _mesh_run(request)
+        return
+    arguments = run_arguments.read(request.arguments)
+    vocabulary, split = arguments["vocabulary"], arguments["dataset_split"]
+    datasets = arguments["eval_dataset_fn"](
+        sequence_length=None, vocabulary=vocabulary, dataset_split=split
+    )
+    evaluate.rank_evaluate(
+        ModelSpec.from_estimator_arguments(run_arguments.estimator_keywords(arguments)),
+        vocabulary=vocabulary,
+        lengths=arguments["sequence_length"],
+        batch_size=arguments["batch_size"],
+        split=split,
+        model_dir=arguments["model_dir"],
+        datasets=datasets,
+        summary_dir=arguments["eval_summary_dir"],
+        steps=arguments["eval_checkpoint_step"],
+        dir_suffix=arguments["eval_dir_suffix"],
+        checkpoint=request.checkpoint,
+    )
+
+
+def _decode(request: Request) -> None:
+    """Evaluates by Mesh TensorFlow's decoding; what its metrics find is written down."""
+    watched = functools.partial(decoded.eval_model, mesh_utils.eval_model)
+
+    def eval_model(*args: Any, eval_with_score: bool, **kwargs: Any) -> None:
+        del eval_with_score
+        watched(*args, **kwargs)
+
+    with compat.replaced("mesh_utils.eval_model", eval_model):
+        _mesh_run(request)
+
+
+def _perplexity(request: Request) -> None:
+    """Evaluates by Mesh TensorFlow's estimator, which then prints what it finds."""
+    get_estimator = perplexity.telling(mesh_utils.get_estimator)
+    with compat.replaced("mesh_utils.get_estimator", get_estimator):
+        _mesh_run(request)
+
+
+def _infer(request: Request) -> None:
+    """Predicts; what our inference does not cover is Mesh TensorFlow's."""
+    if not jobs.takes_over(bound("run.model_type", ENCODER_DECODER)):
+        with compat.replaced("mesh_utils.infer_model", _of_latest(mesh_utils.infer_model)):
+            _mesh_run(request)
+        return
+    arguments = run_arguments.read(request.arguments)
+    predict.predict(
+        ModelSpec.from_estimator_arguments(run_arguments.estimator_keywords(arguments)),
+        vocabulary=arguments["vocabulary"],
+        lengths=arguments["sequence_length"],
+        batch_size=arguments["batch_size"],
+        model_dir=arguments["model_dir"],
+        steps=arguments["eval_checkpoint_step"],
+        checkpoint=request.checkpoint,
+    )
+
+
+def _of_latest(infer_model: Callable[..., None]) -> Callable[..., None]:
+    """Returns Mesh's `infer_model`, reading the latest checkpoint where it would wait for more."""
+
+    def infer(*args: Any) -> None:
+        *others, step = args
+        infer_model(*others, -1 if step is None else step)
+
+    return infer
+
+
+MESH = {"local": _mesh_run, "tpu": _mesh_run}
+# Mode -> engine -> what carries it out.
+MODES: dict[str, dict[str, Callable[[Request], None]]] = {
+    "train": {"local": _train, "tpu": _mesh_run},
+    "eval": {"local": _decode, "tpu": _mesh_run},
+    "score_eval": {"local": _rank, "tpu": _mesh_run},
+    "perplexity_eval": {"local": _perplexity, "tpu": _mesh_run},
+    "infer": {"local": _infer, "tpu": _mesh_run},
+    "score_from_dataset": MESH,
+    "score_from_strings": MESH,
+    "export": MESH,
+    "export_infer": MESH,
+    "export_score": MESH,
+}

@@ -1,0 +1,90 @@
+"""Which program carries out a mode: ours, or Mesh TensorFlow's `run`."""
+
+import inspect
+
+import pytest
+
+from t0.compat import gin, mesh_utils
+from t0.config.flags import GIN_MODES
+from t0.run import arguments, modes
+from t0.run.modes import Request
+
+PLACES = dict.fromkeys(("tpu_job_name", "tpu", "gcp_project", "tpu_zone"))
+ARGUMENTS = {"model_dir": "/m", "vocabulary": "v", "mesh_shape": "", "mesh_devices": [""], **PLACES}
+
+
+@pytest.fixture
+def called(monkeypatch, empty_gin):
+    """What was called, each with its arguments; nothing is carried out."""
+    calls = []
+    gin.parse_config("run.layout_rules = ''\nrun.sequence_length = 8\nrun.batch_size = 4")
+    gin.parse_config("run.train_steps = 5")
+    monkeypatch.setattr(mesh_utils, "run", lambda **given: calls.append(("mesh", given)))
+    monkeypatch.setattr(
+        modes.predict, "predict", lambda model, **given: calls.append(("ours", model, given))
+    )
+    return calls
+
+
+def test_every_mode_has_a_row_for_every_engine():
+    assert set(modes.MODES) == set(GIN_MODES)
+    assert {frozenset(row) for row in modes.MODES.values()} == {frozenset(("local", "tpu"))}
+
+
+def test_an_encoder_decoder_is_ours_and_builds_no_estimator(monkeypatch, called):
+    monkeypatch.undo()
+    gin.parse_config("run.mode = 'infer'")
+    calls = []
+    monkeypatch.setattr(modes.predict, "predict", lambda *a, **given: calls.append((*a, given)))
+    modes.carry_out(Request("infer", "local", ARGUMENTS, "/checkpoint"))
+    ((model, given),) = calls
+    assert model.model_type == "bitransformer"
+    assert given["checkpoint"] == "/checkpoint"
+    assert given["lengths"] == {"inputs": 8, "targets": 8}
+    assert given["batch_size"] == 4
+
+
+def test_a_language_model_is_mesh_tensorflows_and_waits_for_no_checkpoint(monkeypatch, called):
+    gin.parse_config("run.model_type = 'lm'")
+    steps = []
+    monkeypatch.setattr(mesh_utils, "infer_model", lambda *args: steps.append(args[-1]))
+    monkeypatch.setattr(mesh_utils, "run", lambda **given: mesh_utils.infer_model("e", None))
+    modes.carry_out(Request("infer", "local", ARGUMENTS))
+    assert steps == [-1]
+
+
+def test_what_is_replaced_for_a_call_is_back_after_it(monkeypatch, called):
+    before = dict(vars(mesh_utils))
+    seen = []
+    monkeypatch.setattr(
+        mesh_utils, "run", lambda **given: seen.append(mesh_utils.get_checkpoint_iterator(5, "/m"))
+    )
+    modes.carry_out(Request("eval", "local", ARGUMENTS, "/other/model.ckpt-7"))
+    assert seen == [["/other/model.ckpt-7"]]
+    assert {n: v for n, v in vars(mesh_utils).items() if n != "run"} == {
+        n: v for n, v in before.items() if n != "run"
+    }
+
+
+@pytest.mark.parametrize("mode", GIN_MODES)
+def test_a_tpu_runs_mesh_tensorflows_run(mode, called):
+    modes.carry_out(Request(mode, "tpu", ARGUMENTS))
+    assert called == [("mesh", ARGUMENTS)]
+
+
+def test_read_arguments_are_those_of_run(empty_gin):
+    gin.parse_config(
+        "run.layout_rules = 'batch:batch'\nrun.sequence_length = {'inputs': 8, 'targets': 4}\n"
+        "run.batch_size = ('sequences_per_batch', 6)\nrun.train_steps = 9\n"
+        "run.learning_rate_schedule = @constant_learning_rate\nrun.mode = 'score_eval'\n"
+        "run.ensemble_inputs = 3"
+    )
+    found = arguments.read(ARGUMENTS)
+    assert found.keys() == inspect.signature(mesh_utils.run).parameters.keys()
+    assert (found["batch_size"], found["train_steps"]) == (6, 9)
+    assert found["ensemble_inputs"] is None  # of training alone
+    assert found["learning_rate_schedule"].keywords == {"total_train_steps": 9}
+    keywords = arguments.estimator_keywords(found)
+    assert keywords["score_in_predict_mode"] is True
+    assert keywords["mesh_shape"].size == 1
+    assert keywords["batch_size"] == 6
