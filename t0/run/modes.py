@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from t0 import compat
-from t0.checkpoints import inspect as checkpoint_files
+from t0.checkpoints import checkpoint_files
 from t0.compat import gin, mesh_utils
 from t0.config.bindings import bound
 from t0.inference import jobs, predict
