@@ -4,7 +4,7 @@ A block is some thousands of examples that are read together and shuffled as a w
 cache come in an order of their own in each epoch, examples of a block in another. Where a stream
 stands is therefore three numbers, (epoch, block, offset).
 
-    source = cached(task, "train", ("inputs", "targets"))
+    source = cached_source(task, "train", ("inputs", "targets"))
     for block in source.blocks(epoch=0, first=0, seed=7):
         block[0]        # {"inputs": int32 [n], "targets": int32 [m]}: views, not copies
 """

@@ -3,7 +3,7 @@ r"""Files and folders that appear whole or not at all.
     write_whole("/out/results.json", '{"accuracy": 0.5}\n')
 
     with whole_file("gs://bucket/out/train.tfrecord", durable=True) as temporary:
-        fill(temporary)                       # a file of this machine; named when the block ends
+        Path(temporary).write_bytes(b"...")   # a file of this machine; named when the block ends
 
     staging = f"/out/toy.{unfinished_tag()}"  # "/out/toy.incomplete-HOST-PID-START"
     write_whole(f"{staging}/COMPLETED", "...")

@@ -2,7 +2,7 @@
 
     report = RowReport(hide_labels=True)
     for index, row in enumerate(rows):
-        target = report.target(prompt.example(row, index), label_is_hidden(row), index)
+        target = report.target(prompt.example(row, index), hidden_label("piqa", row), index)
         ...                              # None: the row is dropped
     report.counts                        # {"rows": 57, "rendered nothing": 3, "hidden label": 1}
     report.first                         # {"rendered nothing": 7, "hidden label": 12}: the rows
