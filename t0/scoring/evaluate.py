@@ -8,7 +8,7 @@
 
 Records are read once, onto local disk; batch shapes are planned over all tasks; then each
 checkpoint is loaded once and scores task after task. What is finished stays finished if the run is
-interrupted.
+interrupted; taken up, it ends with the same bits as a run that was not.
 """
 
 import collections
@@ -18,7 +18,7 @@ import functools
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -206,7 +206,13 @@ def _read(
     store: ExampleStore,
     settings: RankEvaluationSettings,
 ) -> list[ScoringTask]:
-    """Reads the tasks that some step has not finished."""
+    """Reads the tasks, the finished ones too: batches are planned from all of them.
+
+    Otherwise an evaluation that is taken up would score in other batches, and the last digits of
+    its log-likelihoods would be others.
+    """
+    if not any(result.unfinished for result in results):
+        return []
     records = bound("mesh_eval_dataset_fn.num_eval_examples")
     if records:
         print(
@@ -214,20 +220,16 @@ def _read(
             "the last example may lack some of its own",
             file=sys.stderr,
         )
-    wanted = set().union(*(result.unfinished for result in results))
-    tasks = []
-    for dataset in tqdm(datasets, desc="reading", unit="task", disable=None, leave=False):
-        if dataset.name in wanted:
-            tasks.append(
-                read_task(
-                    dataset,
-                    lengths,
-                    store=store,
-                    max_excluded_share=settings.max_excluded_share,
-                    max_truncated_targets_share=settings.max_truncated_targets_share,
-                )
-            )
-    return tasks
+    return [
+        read_task(
+            dataset,
+            lengths,
+            store=store,
+            max_excluded_share=settings.max_excluded_share,
+            max_truncated_targets_share=settings.max_truncated_targets_share,
+        )
+        for dataset in tqdm(datasets, desc="reading", unit="task", disable=None, leave=False)
+    ]
 
 
 def _build_scorer(spec: ModelSpec, vocabularies: tuple[Any, Any], dtype: str) -> Scorer:
@@ -269,12 +271,13 @@ def _plan(
 def _score_checkpoint(
     scorer: Scorer, results: CheckpointResults, tasks: Sequence[ScoringTask], plan: BatchPlan
 ) -> None:
-    left = [task for task in tasks if task.name in results.unfinished]
-    checkpoint = results.run["checkpoint"]
+    checkpoint, unfinished = results.run["checkpoint"], results.unfinished
     print(f"restored {scorer.restore(checkpoint)} variables from {checkpoint}")
-    total = sum(int(task.choices.sum()) for task in left)
+    total = sum(int(task.choices.sum()) for task in tasks if task.name in unfinished)
     with ProgressLine(total, unit="choice", doing="scoring") as progress:
-        for task, scores in score_tasks(scorer, left, plan, tick=progress.count):
+        for task, scores in score_tasks(
+            scorer, tasks, plan, wanted=unfinished, tick=progress.count
+        ):
             entry = results.add(task, with_scores(task, scores))
             progress.print(_task_line(task.name, entry))
     seconds = progress.seconds
@@ -309,14 +312,17 @@ def score_tasks(
     tasks: Sequence[ScoringTask],
     plan: BatchPlan,
     *,
+    wanted: Collection[str],
     tick: Callable[[int], None],
 ) -> Iterator[tuple[ScoringTask, np.ndarray]]:
-    """Yields each task with the log-likelihoods of its choices as soon as the last is scored.
+    """Yields each wanted task with the log-likelihoods of its choices, when the last is scored.
 
     Args:
       scorer: with the weights of a checkpoint.
-      tasks: that were read.
+      tasks: that were read. All of them fill the batches, so that a choice is scored in the same
+        batch, to the same bits, whatever is wanted; batches without a wanted choice are left out.
       plan: made for their sizes.
+      wanted: names of the tasks to yield.
       tick: called with the number of choices that were scored.
 
     Yields:
@@ -328,13 +334,9 @@ def score_tasks(
     queues, open_tasks = BatchQueues(plan), dict[int, _TaskScores]()
 
     def score(batch: ScoringBatch) -> None:
-        values = scorer.log_likelihoods(batch.inputs, batch.targets)
-        for row, keys in enumerate(batch.keys):
-            for column, (task, example, choice) in enumerate(keys):
-                scores = open_tasks[task]
-                scores.values[scores.first[example] + choice] = values[row, column]
-                scores.left -= 1
-        tick(sum(map(len, batch.keys)))
+        scored = _score_batch(scorer, batch, open_tasks)
+        if scored:
+            tick(scored)
 
     def finished() -> Iterator[tuple[ScoringTask, np.ndarray]]:
         for position in [p for p, scores in open_tasks.items() if not scores.left]:
@@ -343,7 +345,8 @@ def score_tasks(
             yield scores.task, scores.values
 
     for position, task in enumerate(tasks):
-        open_tasks[position] = _TaskScores(task)
+        if task.name in wanted:
+            open_tasks[position] = _TaskScores(task)
         for number, example in enumerate(task.examples()):
             for group in choice_groups(position, number, example):
                 for batch in queues.add(group):
@@ -354,6 +357,24 @@ def score_tasks(
     for batch in queues.flush():
         score(batch)
     yield from finished()
+
+
+def _score_batch(scorer: Scorer, batch: ScoringBatch, open_tasks: dict[int, _TaskScores]) -> int:
+    """Scores a batch that has choices of an open task, and returns how many it has of them."""
+    places = [
+        (row, column, key)
+        for row, keys in enumerate(batch.keys)
+        for column, key in enumerate(keys)
+        if key[0] in open_tasks
+    ]
+    if not places:
+        return 0
+    values = scorer.log_likelihoods(batch.inputs, batch.targets)
+    for row, column, (task, example, choice) in places:
+        scores = open_tasks[task]
+        scores.values[scores.first[example] + choice] = values[row, column]
+        scores.left -= 1
+    return len(places)
 
 
 def with_scores(task: ScoringTask, scores: np.ndarray) -> Iterator[Scored]:

@@ -237,15 +237,17 @@ def test_interrupted_evaluation_goes_on_after_the_last_finished_task(
 
     del read[:]
     capsys.readouterr()
-    evaluate(model_dir, [noted(name) for name in tasks], batch_size=2)
-    assert "1 of 3 tasks were finished before" in capsys.readouterr().out
-    assert sorted([*read, *finished]) == sorted(tasks)
+    evaluate(model_dir, [noted(name) for name in tasks])
+    out = capsys.readouterr().out
+    assert "1 of 3 tasks were finished before" in out
+    left = sum(len(records) for name, records in tasks.items() if name not in finished)
+    assert f"scored {left} choices" in out
+    # Batches are planned from all tasks: the same scores to the last bit.
+    for name, text in scores.items():
+        assert (whole / "scores" / f"{name}_7.jsonl").read_text() == text
     found = json.loads((whole / "results_7.json").read_text())["tasks"]
-    assert list(found) == list(wanted)
-    for name in tasks:
-        assert found[name]["metrics"] == wanted[name]["metrics"]
-    kept = (whole / "scores" / f"{finished[0]}_7.jsonl").read_text()
-    assert kept == scores[finished[0]]
+    assert list(found.items()) == list(wanted.items())
+    assert sorted(read) == sorted(tasks)
     assert not list(whole.glob("unfinished*"))
 
     # A finished evaluation is done anew when it is asked for again.
@@ -313,4 +315,18 @@ def test_task_with_too_many_truncated_targets_is_refused(model_dir):
     )
     result = json.loads((folder / "results_7.json").read_text())["tasks"]["made_up"]
     assert result["truncated_targets"] == len(records)
-    assert result["ties"] >= 0
+
+
+def test_ties_are_counted(model_dir):
+    # Two examples whose choices are the same text, and have the same score; each other differs.
+    records = make_records(0)
+    same = [3, 4]
+    for record in records:
+        if record["idx"][0] in same:
+            record["targets"] = np.array([5, 6, 1], np.int32)
+    folder = evaluate(model_dir, [dataset("made_up", records)])
+    result = json.loads((folder / "results_7.json").read_text())["tasks"]["made_up"]
+    lines = read_scores(folder, "made_up", 7)
+    nats = [[choice["log_likelihood"] for choice in line["choices"]] for line in lines]
+    assert result["ties"] == sum(row.count(max(row)) > 1 for row in nats) == len(same)
+    assert all(lines[idx]["prediction"] == 0 for idx in same)

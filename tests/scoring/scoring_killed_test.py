@@ -21,21 +21,14 @@ def finished(tmp_path_factory):
 
 
 def contents(folder):
-    """All result files, without the time at which they were made; log-likelihoods by themselves.
-
-    Other tasks in a batch may change their last digits.
-    """
+    """All result files, without the time at which they were made."""
     assert not list(folder.glob("unfinished*"))
-    found, nats = {}, []
-    for path in sorted((folder / "scores").glob("*.jsonl")):
-        found[path.name] = [json.loads(line) for line in path.open()]
-        for line in found[path.name]:
-            nats += [choice.pop("log_likelihood") for choice in line["choices"]]
+    found = {path.name: path.read_text() for path in (folder / "scores").glob("*.jsonl")}
     for path in sorted(folder.glob("results_*.json")):
         content = json.loads(path.read_text())
         facts = {k: v for k, v in content["run"].items() if k in ("step", "split", "dtype")}
         found[path.name] = {**content, "run": facts}
-    return found, nats
+    return found
 
 
 @pytest.mark.slow
@@ -64,7 +57,5 @@ def test_killed_evaluation_goes_on(finished, tmp_path, capsys, write, line, kept
     for step, number in zip(killed_evaluation.STEPS, kept, strict=True):
         told = f"step {step}: {number} of 3 tasks were finished before"
         assert (told in printed) == (number > 0)
-    files, nats = contents(found)
-    assert files == finished[0]
-    assert nats == pytest.approx(finished[1], abs=2e-5)
+    assert contents(found) == finished
     shutil.rmtree(tmp_path)

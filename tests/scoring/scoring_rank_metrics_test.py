@@ -167,7 +167,7 @@ def _peak_bytes(folder, examples):
         )
         results = CheckpointResults(str(folder), {"step": 1}, ["made_up"])
         tracemalloc.start()
-        for one, scores in score_tasks(_Guesses(), [task], plan, tick=int):
+        for one, scores in score_tasks(_Guesses(), [task], plan, wanted=["made_up"], tick=int):
             results.add(one, with_scores(one, scores))
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
