@@ -1,7 +1,8 @@
 """Arithmetic of the global batch, checked before anything is built.
 
-    check_batch(("tokens_per_batch", 65536), sequence_length={"inputs": 1024, "targets": 256},
-                mesh_shape="batch:4,model:2", layout_rules="batch:batch,heads:model")    # 64
+    >>> check_batch(("tokens_per_batch", 65536), sequence_length={"inputs": 1024, "targets": 256},
+    ...             mesh_shape="batch:4,model:2", layout_rules="batch:batch,heads:model")
+    64
 
 Tokens are counted by the longest feature: 64 sequences of 1,024 input tokens are 65,536.
 """
@@ -92,7 +93,10 @@ def _undivided(batch_size: Any, value: int, *, tokens: int, split: int) -> str:
 
 
 def explain_undivided(error: BaseException, mesh_shape: Any) -> UserError | None:
-    """Returns what Mesh TensorFlow's complaint about a tensor that the mesh cannot split means."""
+    """Returns a `UserError` for Mesh TensorFlow's error about a tensor that no mesh splits so.
+
+    None for any other error.
+    """
     found = _UNDIVIDED.search(str(error))
     if not found:
         return None

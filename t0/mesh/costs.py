@@ -1,9 +1,10 @@
 """What a core's program holds, computes and sends in a step, and how long that takes.
 
-    costs = costs_by_lowering(run)           # of the PodRun; see `t0.mesh.pod_run`
-    costs.flops                              # of one core, for each step
-    costs.collectives[0].wire_bytes          # bytes that a core sends over its links, for each step
-    ring_wire_bytes("all-reduce", 800, 8)    # 1400
+    from t0.mesh.pod_run import read_pod_run
+
+    costs = costs_by_lowering(read_pod_run(vocabulary_size=32100))    # after gin has been parsed
+    costs.flops                          # of one core, for each step
+    costs.collectives[0].wire_bytes      # bytes that a core sends over its links, for each step
 
 `t0.mesh.formulas` computes the same `StepCosts` without lowering. The docstrings give each formula
 with its unit. Times are estimates from a stated peak, utilisation and link speed; nothing here has
@@ -113,6 +114,9 @@ def ring_wire_bytes(kind: str, payload_bytes: int, group_size: int) -> int:
 
     All-reduce: 2 (n - 1) / n of its operand (reduce-scatter, then all-gather); all-to-all:
     (n - 1) / n; permute: all of it.
+
+    >>> ring_wire_bytes("all-reduce", 800, 8)
+    1400
     """
     share = {
         "all-reduce": 2 * (group_size - 1) / group_size,

@@ -1,14 +1,15 @@
-"""The mesh of one machine: what a run without `--tpu` computes on.
+"""The mesh of one machine: the devices that a run without `--tpu` computes on.
 
 Mesh TensorFlow's defaults, and every public operative config, take the mesh shape from a TPU
-topology (`run.mesh_shape = @tpu_mesh_shape()`). Without a TPU that topology is not there, so the
-run gets this machine's GPUs, or one device. A mesh shape that a user wrote out is left alone.
+topology (`run.mesh_shape = @tpu_mesh_shape()`). Without a TPU there is no such topology, so the run
+gets this machine's GPUs, or one device. A mesh shape that a user wrote out is left alone.
 
-    arguments, note = local_arguments()     # ({"mesh_shape": "", "mesh_devices": [""]}, "no --tpu:
-    mesh_utils.run(..., **arguments)        #   running on one device")
+    arguments, note = local_arguments()
+    arguments      # {"mesh_shape": "", "mesh_devices": [""]}
+    note           # "no --tpu: running on one device"
 
-They are arguments and not gin bindings, so that the operative config that a run saves says nothing
-of the machine it ran on.
+They are arguments of Mesh TensorFlow's `run` and not gin bindings, so that the operative config
+that a run saves does not name the machine that it ran on.
 """
 
 import dataclasses
@@ -19,7 +20,8 @@ from typing import Any
 from t0.compat import gin, gin_config
 from t0.errors import UserError
 
-# gin's types for a run without a TPU; the training loop has its own say about activations.
+# The types that a run without a TPU binds; training and inference choose that of activations
+# by `activation_dtype`.
 LOCAL_TYPES = {
     "get_variable_dtype.slice_dtype": "float32",
     "get_variable_dtype.activation_dtype": "float32",
@@ -63,7 +65,7 @@ def activation_dtype(name: str, processor: str | None = None) -> Any:
     Args:
       name: "float32", "bfloat16", or "auto": bfloat16 on a GPU or a processor that multiplies
         matrices of it (AVX512-BF16 or AMX), elsewhere float32, which is faster there.
-      processor: the processor's flags; None asks Linux.
+      processor: the processor's flags; by default Linux's /proc/cpuinfo has them.
 
     Raises:
       UserError: for another name; float16 overflows in T5.
@@ -92,10 +94,9 @@ def _processor_flags() -> str:
 
 
 def local_arguments() -> tuple[dict[str, Any], str]:
-    """Returns the mesh arguments of `run` unless the configuration spells out a mesh of its own.
+    """Returns the mesh arguments of `run`, and a sentence about them.
 
-    Returns:
-      the arguments, none where the user's mesh stands; and a sentence about it.
+    There are no arguments where the configuration spells out a mesh of its own.
     """
     topology = _query("tpu_mesh_shape.tpu_topology")
     ignored = f" (the TPU topology '{topology}' is ignored)" if topology else ""

@@ -4,14 +4,18 @@ Legend, sizes on one core: b sequences of a microbatch, T tokens of a sequence (
 to), D model, H heads, K size of a head, F feed-forward, V vocabulary; m the parts that the mesh
 splits heads, feed-forward and vocabulary into; a bytes of an activation (2 in bfloat16).
 
-    sizes = model_sizes(build_model(run))      # of a PodRun; see `t0.mesh.pod_run`
+    from t0.mesh.lowering import build_model
+    from t0.mesh.pod_run import read_pod_run
+
+    run = read_pod_run(vocabulary_size=32100)  # after gin has been parsed
+    sizes = model_sizes(build_model(run))
     parameters(sizes)                          # 11135332352 for t5.1.1.xxl
     costs_by_formulas(run, sizes).flops        # of one core, for each step
 
 The formulas are for the T5 stack (self-attention, attention to the encoder, feed-forward, RMS
-norms, shared relative position bias). Tests hold them against real lowering: parameters, bytes of
-variables and FLOPs are equal, collectives equal but for the optimizer's scalars, activations
-within a fifth.
+norms, shared relative position bias). Tests compare them with real lowering: parameters, bytes of
+variables and FLOPs are equal, collectives are equal but for the optimizer's scalars, activations
+differ by less than a fifth.
 """
 
 import dataclasses

@@ -4,7 +4,9 @@ Mesh TensorFlow's own model function builds it, with `SimdMeshImpl` over a made-
 assignment: the same code, from the same gin configuration, as a run on the pod. The result is a
 TensorFlow graph that is read and never run.
 
-    lowered = lower(read_pod_run(vocabulary_size=32100))
+    from t0.mesh.pod_run import read_pod_run
+
+    lowered = lower(read_pod_run(vocabulary_size=32100))      # after gin has been parsed
     program = read_program(lowered.graph, lowered.fetches)
     [step.kind for step in program.steps]
 
@@ -152,7 +154,7 @@ def _context(slice_: Topology) -> Any:
 
 @contextlib.contextmanager
 def loops_in_the_graph() -> Iterator[None]:
-    """Makes loops operations of the graph, as Mesh TensorFlow runs them, not functions beside."""
+    """Makes loops operations of the graph, as Mesh TensorFlow runs them, instead of functions."""
     functions = tf.control_flow_v2_enabled()
     tf.disable_control_flow_v2()
     try:
@@ -164,7 +166,7 @@ def loops_in_the_graph() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Hundreds of thousands of objects are made and all are kept: looking for garbage is waste."""
+    """Turns collection off: hundreds of thousands of objects are made, and none is garbage."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -191,15 +193,15 @@ def _only_first_slices(run: PodRun) -> Iterator[None]:
 
 
 class _OtherCoresSlice:
-    """Stands for the slices of a variable on the cores other than the first.
+    """Replaces the slices of a variable on all cores but the first.
 
-    Only the copies between master and slices touch it; they are no part of a core's program.
+    Only the copies between master and slices use it; they are no part of a core's program.
     """
 
     def __init__(self, first: tf.Variable, master_dtype: tf.DType) -> None:
         self.dtype = first.dtype
         self.shape = first.shape
-        # In the type in which it goes into the master, so that no core needs a cast of its own.
+        # In the master's type, so that no core needs a cast of its own.
         self._value = tf.cast(first.read_value(), master_dtype)
         self._done = tf.no_op()
 
@@ -232,7 +234,7 @@ class Step:
     """One operation of the program.
 
     Attributes:
-      name: as TensorFlow has it, which tells the layer.
+      name: TensorFlow's, which contains the layer's.
       kind: TensorFlow's operation type.
       inputs, outputs: positions in `Program.values`.
       in_loop: whether the microbatch loop repeats it.

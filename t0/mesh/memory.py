@@ -12,8 +12,8 @@ The method follows what XLA does to a program, step by step in the program's own
 
 The estimate is the largest sum of live values. It has no rematerialisation (XLA recomputes values
 when memory runs out, at a cost in time), no padding of small dimensions to the TPU's tiles of
-8 x 128, and no fragmentation. tests/mesh/plan_memory_test.py and benchmarks/planning.py hold it
-against memory measured on the CPU: within a quarter, mostly within a tenth.
+8 x 128, and no fragmentation. tests/mesh/mesh_memory_test.py and benchmarks/planning.py
+compare it with memory measured on the CPU: within a quarter, mostly within a tenth.
 
     peak = peak_memory(program)
     peak.bytes, peak.by_kind["activations"], peak.live[0]
@@ -30,9 +30,9 @@ _VIEWS = {
     *("Merge", "Switch", "Exit"),
 }
 # XLA computes these once and keeps the result rather than computing it for each reader.
-_DEAR = {"Erf", "Exp", "Expm1", "Log", "Log1p", "Pow", "Sigmoid", "Softplus", "Tanh"}
+_EXPENSIVE = {"Erf", "Exp", "Expm1", "Log", "Log1p", "Pow", "Sigmoid", "Softplus", "Tanh"}
 # Computed where they are read.
-_FUSED = _DEAR | {
+_FUSED = _EXPENSIVE | {
     *("Abs", "Add", "AddV2", "BiasAdd", "BroadcastTo", "Cast", "Ceil", "Equal", "Fill", "Floor"),
     *("FloorDiv", "FloorMod", "Greater", "GreaterEqual", "IsFinite", "Less", "LessEqual"),
     *("LogicalAnd", "LogicalNot", "LogicalOr", "Maximum", "Minimum", "Mod", "Mul", "Neg"),
@@ -51,7 +51,7 @@ _RESIDENT = _VARIABLES | {"Const", "Placeholder", "TPUReplicatedInput"}
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """A stretch of memory: whose value, how large, from which step to which."""
+    """Memory of one value: its name, size, kind, and the steps between which it lives."""
 
     name: str
     bytes: int
@@ -185,7 +185,7 @@ class _Liveness:
         self._transposed: dict[tuple[int, tuple[int, ...]], int] = {}
         self._resident: set[int] = set()
         self._weights: set[int] = set()
-        # Values that depend on nothing but constants, and who stands for all of a shape.
+        # Values that depend on constants alone, and the one that is kept of each shape.
         self._constants: set[int] = set()
         self._shared: dict[Value, int] = {}
         self._sources: dict[int, tuple[int, ...]] = {}
@@ -267,7 +267,7 @@ class _Liveness:
             self._make(step, position)
 
     def _transpose(self, step: Step, inputs: Sequence[int], position: int) -> list[int]:
-        """Returns the operands as a batched product wants them: copies, where it must be."""
+        """Returns the operands in the order of a batched product, copied where theirs differs."""
         result = []
         for value, order in zip(inputs, wanted_orders(step.detail), strict=True):
             if order is None:
@@ -302,8 +302,10 @@ class _Liveness:
                 self._constants.add(value)
             if of_weights:
                 self._weights.add(value)
-            dear = step.kind in _DEAR and not self._recompute
-            if self._uses[value] > 1 and (dear or source_bytes > 1.5 * self._values[value].bytes):
+            expensive = step.kind in _EXPENSIVE and not self._recompute
+            if self._uses[value] > 1 and (
+                expensive or source_bytes > 1.5 * self._values[value].bytes
+            ):
                 self._keep(value, position)
 
     def _held(self, value: int) -> tuple[int, ...]:
@@ -315,7 +317,7 @@ class _Liveness:
             self._dies[key] = max(self._dies[key], position)
 
     def _keep(self, value: int, position: int) -> None:
-        """Notes a reader that needs `value` itself in memory."""
+        """Keeps `value` itself in memory, for a reader that cannot compute it where it reads."""
         if value in self._constants:
             # Position buckets and masks are the same in each layer; XLA keeps one of each.
             value = self._shared.setdefault(self._values[value], value)

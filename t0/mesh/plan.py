@@ -30,7 +30,13 @@ from t0.mesh.costs import (
     logical_to_physical,
 )
 from t0.mesh.lowering import build_model
-from t0.mesh.pod_run import PodRun, check_model, model_dimensions, read_pod_run, vocabulary_size
+from t0.mesh.pod_run import (
+    PodRun,
+    check_model,
+    configured_vocabulary_size,
+    model_dimensions,
+    read_pod_run,
+)
 
 FITS, RECOMPUTES, TOO_LARGE = "fits", "fits with recomputation", "does not fit"
 _METHODS = {
@@ -59,7 +65,7 @@ class PlanOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Assumptions:
-    """What a plan takes for granted.
+    """What a plan assumes.
 
     Attributes:
       utilisation: share of the peak that matrix products reach.
@@ -80,7 +86,7 @@ def plan_configured_run(options: PlanOptions) -> dict[str, Any]:
     """
     if not 0 < options.utilisation <= 1:
         raise UserError(f"--utilisation {options.utilisation}: wanted a share, above 0 and up to 1")
-    size, source = vocabulary_size()
+    size, source = configured_vocabulary_size()
     run = read_pod_run(vocabulary_size=size)
     model = build_model(run)
     dimensions = model_dimensions(model)
@@ -113,7 +119,7 @@ def make_plan(
     Args:
       run: on a TPU slice.
       costs: of one core and one step.
-      assumptions: what is taken for granted.
+      assumptions: what the plan assumes.
       dimensions: of the model, such as {"heads": 64}, to show how the mesh splits them.
     """
     memory = _memory(run, costs)

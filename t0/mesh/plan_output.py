@@ -1,6 +1,8 @@
 """A plan as text, a screenful to read before pod-hours are spent, and as a picture.
 
-    plan = plan_configured_run(PlanOptions(fast=True))
+    from t0.mesh.plan import PlanOptions, plan_configured_run
+
+    plan = plan_configured_run(PlanOptions(fast=True))      # after gin has been parsed
     print(plan_text(plan))
     draw_plan(plan, "plan.png")
 

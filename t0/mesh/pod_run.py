@@ -2,7 +2,7 @@
 
     run = read_pod_run(vocabulary_size=32100)      # after gin has been parsed
     run.mesh_shape, run.batch_sequences, run.microbatches
-    run.split("heads")                             # 8: the parts that the mesh splits heads into
+    run.split("heads")                             # 8 parts, where model_parallelism is 8
 
 The values are those that `mesh_tensorflow.transformer.utils.run` would get, with its own defaults,
 and its own functions do the batch arithmetic. No dataset is opened, and no vocabulary but a local
@@ -92,7 +92,7 @@ class PodRun:
         return None if number is None else self.mesh_shape.dims[number].name
 
 
-def vocabulary_size() -> tuple[int, str]:
+def configured_vocabulary_size() -> tuple[int, str]:
     """Returns the vocabulary's size and where it is from, without any download.
 
     A local SentencePiece model is read; the size of a public one follows from its name.

@@ -1,9 +1,10 @@
-"""TPU slices by name: chips, cores, hosts, memory, peak, links; and a device assignment of none.
+"""TPU slices by name: chips, cores, hosts, memory, peak, links; a device assignment without a TPU.
 
-    slice_ = topology("v3-512")
-    slice_.chips            # (16, 16, 1): X, Y, Z
-    slice_.cores            # 512
-    device_assignment(slice_)      # TensorFlow's own class over made-up devices, no TPU needed
+    >>> slice_ = topology("v3-512")
+    >>> slice_.chips, slice_.cores, slice_.hosts      # chips along X, Y, Z
+    ((16, 16, 1), 512, 64)
+    >>> device_assignment(topology("v3-8")).num_replicas      # TensorFlow's own class
+    8
 
 Slices of two generations are 2-D (Z is 1), v4's are 3-D. Every chip has two cores and a program
 runs on each core; v4's "megacore" (one program for both cores) is not modelled. Numbers for each
@@ -35,7 +36,7 @@ class Generation:
 
     Attributes:
       hbm_bytes: high-bandwidth memory of a core (half of its chip's).
-      reserved_bytes: what XLA keeps of it for itself; its out-of-memory messages name the rest
+      reserved_bytes: the part that XLA reserves; its out-of-memory messages name the rest
         ("15.48G hbm" of 16 on v3).
       peak_flops: bfloat16 matrix FLOP/s of a core (half of its chip's).
       hbm_bytes_per_second: memory bandwidth of a core (half of its chip's).
@@ -55,7 +56,7 @@ GENERATIONS = {
     "v4": Generation(16 * _GIB, int(0.52 * _GIB), 137.5e12, 600e9, 45e9),
 }
 
-# Name -> chips along X, Y, Z. Gin files of the same names stand in gin/mesh/.
+# Name -> chips along X, Y, Z. The gin files of the same names are in gin/mesh/.
 SLICES: dict[str, tuple[int, int, int]] = {
     "v2-8": (2, 2, 1),
     "v2-32": (4, 4, 1),
@@ -104,7 +105,7 @@ class Topology:
 
     @property
     def hosts(self) -> int:
-        """Machines: four chips, a 2 x 2 square, hang on each."""
+        """Machines; each has four chips, a 2 x 2 square."""
         return max(1, self.cores // CORES_PER_HOST)
 
     @property

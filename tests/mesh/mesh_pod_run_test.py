@@ -93,7 +93,7 @@ def test_divisors():
 
 def test_mt5_vocabulary_is_known_by_its_name():
     planning.configure(*planning.on_slice("v3-8", 1), files=("models/mt5.small.gin",))
-    size, source = pod_run.vocabulary_size()
+    size, source = pod_run.configured_vocabulary_size()
     assert size == 250_100
     assert "mc4.250000.100extra" in source
 
