@@ -10,6 +10,7 @@ is a fault of this program and keeps its traceback.
 import contextlib
 import difflib
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,8 @@ USER_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 TERMINATED = 143  # 128 + SIGTERM
+# What a terminal obeys, but tab and line feed; lone surrogates, not in UTF-8; two that XML lacks.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 class UserError(Exception):
@@ -26,6 +29,15 @@ class UserError(Exception):
 
 class AbsentData(UserError):
     """The data of a dataset or split is nowhere to be found; a flag may let a run skip it."""
+
+
+def printable(text: str) -> str:
+    r"""Returns a text that is safe to print: control characters and lone surrogates as escapes.
+
+    >>> printable("red: \x1b[31m, half of a pair: \ud800")
+    'red: \\x1b[31m, half of a pair: \\ud800'
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
@@ -102,7 +114,7 @@ def reported(name: str) -> Iterator[None]:
         mistake = original(error)
         if not isinstance(mistake, UserError):
             raise
-        print(f"{name}: {_without_gin_calls(str(mistake))}", file=sys.stderr)
+        print(f"{name}: {printable(_without_gin_calls(str(mistake)))}", file=sys.stderr)
         raise SystemExit(USER_ERROR) from None
 
 

@@ -7,6 +7,7 @@ t0 report --metrics first/ second/ --output curves        # training runs alone
 import argparse
 from pathlib import Path
 
+from t0.errors import printable
 from t0.reports import console_tables, write_report
 
 
@@ -64,5 +65,5 @@ def main(args: argparse.Namespace) -> int:
             Console().print(table)
     written = (paths.html, paths.markdown, paths.csv, paths.metrics_csv, paths.json, *paths.plots)
     for path in filter(None, written):
-        print(path)
+        print(printable(str(path)))
     return 0

@@ -3,12 +3,35 @@
     from t0.reports import console_tables, write_report
 
     paths = write_report([Path("eval/results_1000.json")], Path("report"))
+    paths.html                                              # report/report.html
 
-This room reads JSON and writes files. It imports no other room and no TensorFlow; matplotlib, Jinja
-and scipy are imported when a report is made.
+What is read: `results_<step>.json` of mode `score_eval` with `scores/` beside it,
+`decoded_<step>.json` of mode `eval` with `predictions/`, and `metrics.jsonl` of training runs.
+
+    read_runs(paths)                 result files -> runs, one for each evaluated checkpoint
+    read_curves(paths)               metrics.jsonl -> training curves
+    summarise(runs)                  runs -> data frames, comparisons, notes
+    write_report(paths, output)      all of it -> report.html, .md, .csv, .json and pictures
+    console_tables(paths)            result files -> rich tables for the terminal
+
+Of the other rooms this one imports `errors` and `files`, and no TensorFlow; matplotlib, Jinja and
+scipy are imported when a report is made.
 """
 
-from t0.reports.table import console_tables
-from t0.reports.write import ReportPaths, write_report
+from t0.reports.evaluations import EvaluatedRun, read_runs
+from t0.reports.report import ReportPaths, write_report
+from t0.reports.summary import Summary, summarise
+from t0.reports.tables import console_tables
+from t0.reports.training_curves import TrainingCurves, read_curves
 
-__all__ = ["ReportPaths", "console_tables", "write_report"]
+__all__ = [
+    "EvaluatedRun",
+    "ReportPaths",
+    "Summary",
+    "TrainingCurves",
+    "console_tables",
+    "read_curves",
+    "read_runs",
+    "summarise",
+    "write_report",
+]

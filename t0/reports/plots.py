@@ -1,34 +1,81 @@
-"""What the report's plots share: panels, reference lines, legends, and putting panels together.
+"""Matplotlib without its global state: panels, drawn alone as inline SVG or together as one PNG.
 
-Each plot is made of panels; a panel alone goes into the page as SVG, all panels of a plot together
-into one PNG. One function draws a panel in both places.
+    def draw(axes):
+        axes.plot([1, 2], [3, 4])
+        return []
 
-    panels = box_panels(rows, runs)                    # t0.reports.boxes: one for each dataset
-    svgs = [panel_svg(panel, f"box-{i}") for i, panel in enumerate(panels)]
-    png = panels_png(panels, legend=run_legend(runs), heading="Accuracy over prompts")
+    panel = Panel("Loss", "Loss against training step", draw)
+    svg = panel_svg(panel, "loss-0")
+    png = panels_png([panel], legend=[("#0072b2", "my model")], heading="Training curves")
 
-Chance is the dotted line, published values the dashed ones.
+Each plot of a report is made of panels; a panel alone goes into the page as SVG, all panels of a
+plot together into one PNG. One function draws a panel in both places.
 
-Assumptions: accuracies in percent.
+SVG for a page needs what matplotlib's lacks: a tooltip for each point, a text alternative, ids that
+do not clash between figures, and no namespace addresses. `inline_svg` adds and removes these. An
+artist drawn with `gid=tooltip_id(n)` gets the n-th tooltip.
+
+Assumptions: matplotlib is imported only when something is drawn. The same figure
+gives the same bytes: no dates, and ids hashed with a fixed salt. Texts are printable: SVG has no
+control characters.
 """
 
+import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from t0.reports import figures
-from t0.reports.read import Run
-from t0.reports.summary import DatasetRow
+from xml.etree import ElementTree
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-_REFERENCE_STYLE = {
-    "T0-11B": ((0, (6, 2)), "#7a4b94"),
-    "T0-3B": ((0, (3, 2)), "#4c7a3f"),
-    "chance": ((0, (1, 2)), "#555555"),
+PNG_DOTS_PER_INCH = 160
+INK = "#22303c"
+MUTED = "#5d6b78"
+GRID = "#e4e8ec"
+# Okabe and Ito's palette, which colour-blind readers can distinguish, dark enough ones first.
+RUN_COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#a07800",
+    "#56b4e9",
+    "#6a51a3",
+    "#222222",
+)
+
+_STYLE = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 8.0,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": "#9aa6b2",
+    "axes.labelcolor": MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.unicode_minus": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "text.color": INK,
+    "text.parse_math": False,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "t0 report",
+    "figure.facecolor": "white",
 }
+# References to ids in SVG.
+_REFERENCE = re.compile(r"url\(#|^#")
 _PANEL_WIDTH_INCHES, _PANEL_HEIGHT_INCHES = 3.3, 2.8
 _COLUMNS = 3
 _TITLE_CHARACTERS, _TITLE_LINES = 30, 3
@@ -48,47 +95,44 @@ class Panel:
     draw: Callable[["Axes"], list[str]]
 
 
-def run_legend(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Returns (colour, text) for each run, with its letter where there are several."""
-    letters = [f"{figures.letter(i)}  " if len(runs) > 1 else "" for i in range(len(runs))]
-    return [(figures.run_colour(i), letters[i] + run.label) for i, run in enumerate(runs)]
+def run_colour(position: int) -> str:
+    """Returns the colour of the run at a position in the report; eight differ."""
+    return RUN_COLOURS[position % len(RUN_COLOURS)]
 
 
-def references(rows: Sequence[DatasetRow]) -> dict[str, float]:
-    """Returns the reference lines by name: chance (mean over the runs) and published values."""
-    chances = [row.chance for row in rows if row.chance is not None]
-    lines = {"chance": sum(chances) / len(chances)} if chances else {}
-    facts = rows[0].published
-    return lines | (dict(facts.values) if facts else {})
+def run_letter(position: int) -> str:
+    """Returns the short name of a run: A, B ... Z, then A2, B2 ...
+
+    >>> run_letter(0), run_letter(27)
+    ('A', 'B2')
+    """
+    lap, offset = divmod(position, 26)
+    return chr(ord("A") + offset) + (str(lap + 1) if lap else "")
 
 
-def draw_references(axes: "Axes", lines: dict[str, float]) -> None:
-    """Draws the lines and writes their names at the right margin, moved apart where close."""
-    low, high = axes.get_ylim()
-    names = sorted(lines, key=lines.__getitem__)
-    gap = 0.075 * (high - low)
-    places = [lines[name] for name in names]
-    for i in range(1, len(places)):
-        places[i] = max(places[i], places[i - 1] + gap)
-    if places:
-        excess = max(0.0, places[-1] - high)
-        places = [place - excess for place in places]
-    for name, place in zip(names, places, strict=True):
-        style, colour = _REFERENCE_STYLE[name]
-        axes.axhline(lines[name], linestyle=style, color=colour, linewidth=1.3, zorder=1)
-        axes.annotate(
-            f"{name} {lines[name]:.1f}",
-            (1.015, place),
-            annotation_clip=False,
-            xycoords=("axes fraction", "data"),
-            va="center",
-            fontsize=7,
-            color=colour,
-        )
+def tooltip_id(number: int) -> str:
+    """Returns the `gid` of the artist that shall carry tooltip `number`."""
+    return f"tip-{number}"
+
+
+def new_figure(width_inches: float, height_inches: float) -> "Figure":
+    """Returns an empty figure that belongs to no window and no registry."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(_STYLE):
+        return Figure(figsize=(width_inches, height_inches), layout="constrained")
+
+
+def styled() -> object:
+    """Returns the context in which axes must be made and figures saved to look alike."""
+    from matplotlib import rc_context
+
+    return rc_context(_STYLE)
 
 
 def limit_percent(axes: "Axes", values: Sequence[float]) -> None:
-    """Gives an axis of percentages limits that hold the values and span at least 20 points."""
+    """Sets limits of an axis of percentages that hold the values and span at least 20 points."""
     from matplotlib.ticker import MaxNLocator
 
     low, high = min(values), max(values)
@@ -97,6 +141,15 @@ def limit_percent(axes: "Axes", values: Sequence[float]) -> None:
     axes.set_ylim(low, high)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
     axes.set_ylabel("accuracy (%)")
+
+
+def step_axis(axes: "Axes") -> None:
+    """Labels the x axis as training steps."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+    axes.set_xlabel("training step")
 
 
 def set_title(axes: "Axes", text: str) -> None:
@@ -124,12 +177,12 @@ def title_lines(text: str, width: int = _TITLE_CHARACTERS) -> list[str]:
 
 def panel_svg(panel: Panel, name: str) -> str:
     """Returns one panel as an `<svg>` element; `name` prefixes its ids."""
-    figure = figures.new_figure(_PANEL_WIDTH_INCHES, _PANEL_HEIGHT_INCHES)
-    with figures.styled():
+    figure = new_figure(_PANEL_WIDTH_INCHES, _PANEL_HEIGHT_INCHES)
+    with styled():
         axes = figure.subplots()
         set_title(axes, panel.title)
         tooltips = panel.draw(axes)
-    return figures.inline_svg(figure, name, panel.description, tooltips)
+    return inline_svg(figure, name, panel.description, tooltips)
 
 
 def panels_png(
@@ -143,8 +196,8 @@ def panels_png(
     rows = -(-len(panels) // columns)
     top = 0.55 + 0.22 * len(legend)
     height = rows * _PANEL_HEIGHT_INCHES + top
-    figure = figures.new_figure(max(columns * _PANEL_WIDTH_INCHES, 5.0), height)
-    with figures.styled():
+    figure = new_figure(max(columns * _PANEL_WIDTH_INCHES, 5.0), height)
+    with styled():
         figure.get_layout_engine().set(
             hspace=0.06, rect=(0.01, 0.01, 0.98, 1 - top / height - 0.01)
         )
@@ -167,4 +220,61 @@ def panels_png(
             panel.draw(axes)
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
-    return figures.png_bytes(figure)
+    return png_bytes(figure)
+
+
+def png_bytes(figure: "Figure") -> bytes:
+    """Returns the figure as a PNG."""
+    buffer = io.BytesIO()
+    with styled():
+        figure.savefig(buffer, format="png", dpi=PNG_DOTS_PER_INCH, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence[str] = ()) -> str:
+    """Returns the figure as an `<svg>` element for an HTML page.
+
+    Args:
+        figure: what to draw.
+        name: prefix of all ids, unique in the page (letters, digits, hyphens).
+        description: text alternative for those who do not see it.
+        tooltips: the n-th is shown for the artist whose gid is `tooltip_id(n)`.
+    """
+    buffer = io.BytesIO()
+    with styled():
+        figure.savefig(buffer, format="svg")  # its metadata, with a date, is removed below
+    root = ElementTree.fromstring(buffer.getvalue())
+    for element in root.iter():
+        _make_plain(element, name)
+    for number, text in enumerate(tooltips):
+        target = root.find(f".//*[@id='{name}-{tooltip_id(number)}']")
+        if target is not None:
+            title = ElementTree.Element("title")
+            title.text = text
+            target.insert(0, title)
+    _remove(root, "metadata")
+    for size in ("width", "height"):
+        root.attrib.pop(size, None)  # the viewBox gives the proportions, the page the width
+    root.set("role", "img")
+    root.set("aria-label", description)
+    return ElementTree.tostring(root, encoding="unicode", short_empty_elements=False)
+
+
+def _make_plain(element: ElementTree.Element, name: str) -> None:
+    """Drops namespaces, which HTML has no need of, and makes ids unique to this figure."""
+    element.tag = element.tag.rpartition("}")[2]
+    for key in list(element.attrib):
+        value = element.attrib.pop(key)
+        plain = key.rpartition("}")[2]
+        if plain == "id":
+            value = f"{name}-{value}"
+        elif _REFERENCE.search(value):
+            value = value.replace("url(#", f"url(#{name}-")
+            value = f"#{name}-{value[1:]}" if value.startswith("#") and plain == "href" else value
+        element.set(plain, value)
+
+
+def _remove(root: ElementTree.Element, tag: str) -> None:
+    for parent in root.iter():
+        for child in [child for child in parent if child.tag == tag]:
+            parent.remove(child)

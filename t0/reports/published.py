@@ -17,7 +17,7 @@ MODELS = ("T0-3B", "T0-11B")
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedAccuracies:
     """What is published for one dataset: mean accuracy over prompts by model, in percent."""
 
     title: str
@@ -27,14 +27,14 @@ class Published:
 
 
 @functools.cache
-def published() -> Mapping[str, Published]:
+def published() -> Mapping[str, PublishedAccuracies]:
     """Returns the published values by dataset name."""
     text = resources.files(__package__).joinpath("published.csv").read_text(encoding="utf-8")
     rows: dict[str, list[dict[str, str]]] = {}
     for row in csv.DictReader(io.StringIO(text)):
         rows.setdefault(row["dataset"], []).append(row)
     return {
-        dataset: Published(
+        dataset: PublishedAccuracies(
             title=of_dataset[0]["title"],
             values={row["model"]: float(row["accuracy_percent"]) for row in of_dataset},
             sources={row["model"]: row["source"] for row in of_dataset},

@@ -1,24 +1,32 @@
-"""Turns runs into the rows that every form of the report shows.
+"""Arranges runs into the tables that every form of the report shows.
 
-    runs -> DatasetRow (a dataset in a run), PromptRow (a prompt in a run), Comparison (two runs)
+    summary = summarise(read_runs([Path("eval")]))
+    summary.datasets[["title", "label", "mean", "interval_low", "interval_high"]]
+    summary.prompts.query("dataset == 'super_glue/rte'").accuracy.max()
 
-Datasets come in the order held-out, training, others, each by name; runs in the order given. The
-first run with scores to rank is the baseline that every other one is compared with.
+Tables are data frames of Python objects: whole numbers stay whole, and what is unknown is None.
+`run` is a run's position in `summary.runs`, `label` its name. Datasets come in the order held-out,
+training, others, each by name; tasks of mode `eval` in the order of their files; runs in the order
+given. The first run with scores to rank is the baseline that every other one is compared with.
 
-Assumptions: a task with the same name is the same prompt of the same dataset in every run.
+Assumptions: a task with the same name is the same prompt of the same dataset in every run; all
+accuracies and differences are in percent.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from t0.reports.published import Published, published
-from t0.reports.read import Run, Task
-from t0.reports.statistics import (
+import pandas as pd
+
+from t0.errors import printable
+from t0.reports.evaluations import DecodedTask, EvaluatedRun, RankedTask
+from t0.reports.published import published
+from t0.reports.significance import (
     Difference,
     Interval,
-    McNemar,
-    Spread,
     bootstrap,
     difference,
     mcnemar,
@@ -26,143 +34,226 @@ from t0.reports.statistics import (
     spread,
 )
 
-_GROUP_ORDER = {"held-out": 0, "training": 1}
 SIGNIFICANT = 0.05
+# What a row of the table `metrics` is of: a task, one of its categories, or a task within it.
+WHOLE, CATEGORY, PART = "whole", "category", "part"
+SPREAD_COLUMNS = ("mean", "median", "first_quartile", "third_quartile", "low", "high")
 
+_NAMES = ("run", "label", "step", "dataset", "title", "group")
+_INTERVAL = ("interval_low", "interval_high")
+_COUNTS = ("ties", "truncated_inputs", "truncated_targets", "excluded", "excluded_reasons")
+_DATASET_COLUMNS = (
+    *_NAMES,
+    *("prompts", "fewest_examples", "most_examples", *SPREAD_COLUMNS, *_INTERVAL, "chance"),
+    *_COUNTS,
+)
+_PROMPT_COLUMNS = (
+    *_NAMES,
+    *("prompt", "task", "accuracy", *_INTERVAL, "chance", "examples", *_COUNTS),
+    *("metrics", "results_file"),
+)
+_METRIC_COLUMNS = (
+    *("run", "label", "step", "task", "kind", "group", "metric", "value", "examples"),
+    *("truncated_inputs", "truncated_targets", "signature", "results_file"),
+)
+_DIFFERENCE = ("dataset", "title", "examples", "difference", *_INTERVAL)
+_COMPARED_DATASET_COLUMNS = (*_DIFFERENCE, "prompts", "better", "worse")
+_TEST = ("first_only", "second_only", "p_value", "method")
+_COMPARED_PROMPT_COLUMNS = (*_DIFFERENCE, "prompt", "task", *_TEST)
 
-@dataclass(frozen=True)
-class PromptRow:
-    """One prompt of one dataset in one run, with the interval of its accuracy (percent)."""
-
-    run: int
-    dataset: str
-    group: str
-    task: Task
-    interval: Interval | None
-
-    @property
-    def ties(self) -> int | None:
-        """Number of examples whose best score is shared, None without scores."""
-        return None if self.task.scores is None else int(self.task.scores.tied.sum())
-
-
-@dataclass(frozen=True)
-class DatasetRow:
-    """One dataset in one run: accuracies over prompts (percent), counts summed over prompts.
-
-    Attributes:
-        examples: smallest and largest number of examples of a prompt.
-        interval: of the mean over prompts, None unless every prompt has its scores.
-        chance: mean over prompts.
-        ties, truncated_inputs, truncated_targets: None where no prompt states them.
-    """
-
-    run: int
-    dataset: str
-    title: str
-    group: str
-    spread: Spread
-    interval: Interval | None
-    prompts: tuple[PromptRow, ...]
-    examples: tuple[int, int]
-    scored: int
-    chance: float | None
-    ties: int | None
-    truncated_inputs: int | None
-    truncated_targets: int | None
-    excluded: Mapping[str, int]
-    published: Published | None
-
-
-@dataclass(frozen=True)
-class PromptComparison:
-    """One prompt in two runs, on the examples that both scored."""
-
-    task: Task
-    difference: Difference
-    test: McNemar
-
-
-@dataclass(frozen=True)
-class DatasetComparison:
-    """One dataset in two runs: the difference of mean accuracies, and its prompts."""
-
-    dataset: str
-    title: str
-    difference: Difference
-    prompts: tuple[PromptComparison, ...]
-
-    @property
-    def better(self) -> int:
-        """Number of prompts where the second run is better with p below `SIGNIFICANT`."""
-        return sum(self._is_clear(p) and p.difference.difference > 0 for p in self.prompts)
-
-    @property
-    def worse(self) -> int:
-        """Number of prompts where the second run is worse with p below `SIGNIFICANT`."""
-        return sum(self._is_clear(p) and p.difference.difference < 0 for p in self.prompts)
-
-    def _is_clear(self, prompt: PromptComparison) -> bool:
-        return prompt.test.p_value < SIGNIFICANT
+_GROUP_ORDER = {"held-out": 0, "training": 1}
+# A group of Super-NaturalInstructions that is one of its tasks; the others are categories.
+_INSTRUCTION_TASK = re.compile(r"task\d+_")
+# By whether there is rank evaluation, and whether there is mode `eval`.
+_TITLES = {
+    (True, False): "T0 rank evaluation",
+    (True, True): "T0 evaluation",
+    (False, True): "Evaluation",
+    (False, False): "Training runs",
+}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs, by their positions in the report."""
+    """Two runs, by their positions, on the examples that both scored.
+
+    Attributes:
+        datasets: a row for each dataset: the difference of mean accuracies, and the number of
+            prompts where the second run is `better` or `worse` with p below `SIGNIFICANT`.
+        prompts: a row for each prompt, with McNemar's test.
+    """
 
     first: int
     second: int
-    datasets: tuple[DatasetComparison, ...]
+    datasets: pd.DataFrame
+    prompts: pd.DataFrame
 
 
-def dataset_rows(runs: Sequence[Run], *, with_intervals: bool = True) -> tuple[DatasetRow, ...]:
-    """Returns a row for each dataset and run, datasets first, then runs."""
+@dataclass(frozen=True)
+class DecodedExample:
+    """One example, and what some runs wrote for it: (run, text)."""
+
+    heading: str
+    inputs: str
+    targets: tuple[str, ...]
+    answers: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
+class DecodedResults:
+    """One task of mode `eval` in all runs that have it.
+
+    Attributes:
+        metrics: of the whole task, in the order of the files.
+        signatures: (metric, how it was computed), each once.
+        examples: a few, with what the last checkpoint of each series wrote.
+        files: where all predictions of these checkpoints are.
+    """
+
+    task: str
+    metrics: tuple[str, ...]
+    signatures: tuple[tuple[str, str], ...]
+    examples: tuple[DecodedExample, ...]
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a report says, in whatever form it is written.
+
+    Attributes:
+        notes: the caller's, those of the runs, and what a reader must know of the data.
+        datasets: a row for each dataset and run: accuracy over prompts, counts summed over them;
+            the interval is of the mean, and there only if every prompt has its scores.
+        prompts: a row for each prompt and run.
+        metrics: a row for each value of mode `eval`: of a task (`kind` is WHOLE), of one of its
+            categories, or of a task within it. An undefined value is None.
+    """
+
+    title: str
+    notes: tuple[str, ...]
+    runs: tuple[EvaluatedRun, ...]
+    datasets: pd.DataFrame
+    prompts: pd.DataFrame
+    metrics: pd.DataFrame
+    comparisons: tuple[Comparison, ...]
+    decoded: tuple[DecodedResults, ...]
+
+
+def summarise(
+    runs: Sequence[EvaluatedRun], *, title: str | None = None, notes: Sequence[str] = ()
+) -> Summary:
+    """Returns the tables of some runs; without any they are empty.
+
+    Args:
+        runs: the baseline first.
+        title: of the report; None for one that says what is in it.
+        notes: what a reader must know first.
+    """
+    datasets, prompts = rank_tables(runs)
+    metrics = metrics_table(runs)
+    said = dict.fromkeys([*map(printable, notes), *(note for run in runs for note in run.notes)])
+    return Summary(
+        title=printable(title) if title else _TITLES[not datasets.empty, bool(_by_task(runs))],
+        notes=(*said, *_warnings(runs), *_signature_warnings(metrics)),
+        runs=tuple(runs),
+        datasets=datasets,
+        prompts=prompts,
+        metrics=metrics,
+        comparisons=_comparisons(runs),
+        decoded=_decoded_results(runs),
+    )
+
+
+def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=list(columns), dtype=object)
+
+
+# Rank evaluation.
+
+
+def rank_tables(
+    runs: Sequence[EvaluatedRun], *, with_intervals: bool = True
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Returns the tables `datasets` and `prompts` of a summary."""
+    datasets, prompts = [], []
+    for dataset, group in _dataset_groups(runs).items():
+        for position, run in enumerate(runs):
+            tasks = [task for task in run.tasks if task.dataset == dataset]
+            if not tasks:
+                continue
+            names = (position, run.label, run.step, dataset, _title(dataset), group)
+            named = dict(zip(_NAMES, names, strict=True))
+            intervals, overall = _intervals(tasks, dataset) if with_intervals else ({}, None)
+            each = [_prompt_row(task, intervals.get(task.name)) for task in tasks]
+            prompts += [named | row | {"results_file": printable(str(run.path))} for row in each]
+            datasets.append(named | _dataset_row(tasks, each, overall))
+    return _table(datasets, _DATASET_COLUMNS), _table(prompts, _PROMPT_COLUMNS)
+
+
+def _dataset_groups(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
+    """Returns the group of each dataset, in the order of the report."""
     groups: dict[str, set[str]] = {}
     for run in runs:
         for task in run.tasks:
             groups.setdefault(task.dataset, set()).add(task.group)
     names = {name: " / ".join(sorted(filter(None, found))) for name, found in groups.items()}
     ordered = sorted(names, key=lambda name: (_GROUP_ORDER.get(names[name], 2), names[name], name))
-    return tuple(
-        _dataset_row(index, dataset, group=names[dataset], tasks=tasks, bootstrapped=with_intervals)
-        for dataset in ordered
-        for index, run in enumerate(runs)
-        if (tasks := [task for task in run.tasks if task.dataset == dataset])
-    )
+    return {name: names[name] for name in ordered}
+
+
+def _title(dataset: str) -> str:
+    facts = published().get(dataset)
+    return facts.title if facts else dataset
+
+
+def _intervals(
+    tasks: Sequence[RankedTask], dataset: str
+) -> tuple[dict[str, Interval], Interval | None]:
+    """Returns the interval of each task with scores, and that of the mean if all have some."""
+    scored = [task for task in tasks if task.scores is not None and len(task.scores)]
+    if not scored:
+        return {}, None
+    each, overall = bootstrap([task.scores for task in scored], dataset)
+    of_task = dict(zip((task.name for task in scored), each, strict=True))
+    return of_task, overall if len(scored) == len(tasks) else None
+
+
+def _prompt_row(task: RankedTask, interval: Interval | None) -> dict[str, Any]:
+    return {
+        "prompt": task.prompt,
+        "task": task.name,
+        "accuracy": task.accuracy,
+        **_bounds(interval),
+        "chance": task.chance,
+        "examples": task.examples,
+        "ties": None if task.scores is None else int(task.scores.tied.sum()),
+        "truncated_inputs": task.truncated_inputs,
+        "truncated_targets": task.truncated_targets,
+        "excluded": sum(task.excluded.values()),
+        "excluded_reasons": dict(task.excluded),
+        "metrics": dict(task.metrics),
+    }
 
 
 def _dataset_row(
-    run: int, dataset: str, *, group: str, tasks: Sequence[Task], bootstrapped: bool
-) -> DatasetRow:
-    intervals: dict[str, Interval] = {}
-    overall = None
-    scored = [task for task in tasks if task.scores is not None and len(task.scores)]
-    if scored and bootstrapped:
-        each, overall = bootstrap([task.scores for task in scored], dataset)
-        intervals = dict(zip((task.name for task in scored), each, strict=True))
-    prompts = tuple(
-        PromptRow(run, dataset, group, task, intervals.get(task.name)) for task in tasks
-    )
-    facts = published().get(dataset)
+    tasks: Sequence[RankedTask], rows: Sequence[Mapping[str, Any]], overall: Interval | None
+) -> dict[str, Any]:
     chances = [task.chance for task in tasks if task.chance is not None]
-    counts = [task.examples for task in tasks]
-    return DatasetRow(
-        run=run,
-        dataset=dataset,
-        title=facts.title if facts else dataset,
-        group=group,
-        spread=spread([task.accuracy for task in tasks]),
-        interval=overall if len(scored) == len(tasks) else None,
-        prompts=prompts,
-        examples=(min(counts), max(counts)),
-        scored=sum(counts),
-        chance=sum(chances) / len(chances) if chances else None,
-        ties=_total(row.ties for row in prompts),
-        truncated_inputs=_total(task.truncated_inputs for task in tasks),
-        truncated_targets=_total(task.truncated_targets for task in tasks),
-        excluded=dict(sorted(sum((Counter(t.excluded) for t in tasks), Counter()).items())),
-        published=facts,
-    )
+    reasons = sum((Counter(task.excluded) for task in tasks), Counter())
+    return {
+        "prompts": len(tasks),
+        "fewest_examples": min(task.examples for task in tasks),
+        "most_examples": max(task.examples for task in tasks),
+        **asdict(spread([task.accuracy for task in tasks])),
+        **_bounds(overall),
+        "chance": sum(chances) / len(chances) if chances else None,
+        "ties": _total(row["ties"] for row in rows),
+        "truncated_inputs": _total(task.truncated_inputs for task in tasks),
+        "truncated_targets": _total(task.truncated_targets for task in tasks),
+        "excluded": reasons.total(),
+        "excluded_reasons": dict(sorted(reasons.items())),
+    }
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
@@ -170,39 +261,231 @@ def _total(counts: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def comparisons(runs: Sequence[Run], rows: Sequence[DatasetRow]) -> tuple[Comparison, ...]:
-    """Compares the first ranked run with every other, where both have scores of the same examples.
+def _bounds(interval: Interval | None) -> dict[str, float | None]:
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    return dict(zip(_INTERVAL, (low, high), strict=True))
+
+
+# The comparison of two runs.
+
+
+def _comparisons(runs: Sequence[EvaluatedRun]) -> tuple[Comparison, ...]:
+    """Compares the first ranked run with every other that has scores of the same examples."""
+    first, *others = [i for i, run in enumerate(runs) if run.tasks] or [0]
+    found = (_compare(runs, first, second) for second in others)
+    return tuple(comparison for comparison in found if not comparison.datasets.empty)
+
+
+def _compare(runs: Sequence[EvaluatedRun], first: int, second: int) -> Comparison:
+    datasets, prompts = [], []
+    for dataset in _dataset_groups(runs):
+        paired = list(_paired(runs[first], runs[second], dataset))
+        if not paired:
+            continue
+        names = {"dataset": dataset, "title": _title(dataset)}
+        each, overall = difference([rows for _, rows in paired], dataset)
+        rows = [
+            names
+            | {"prompt": task.prompt, "task": task.name}
+            | _difference(gap)
+            | asdict(mcnemar(first_right, second_right))
+            for (task, (_, first_right, second_right)), gap in zip(paired, each, strict=True)
+        ]
+        clear = [row["difference"] for row in rows if row["p_value"] < SIGNIFICANT]
+        better, worse = sum(gap > 0 for gap in clear), sum(gap < 0 for gap in clear)
+        counted = {"prompts": len(rows), "better": better, "worse": worse}
+        datasets.append(names | _difference(overall) | counted)
+        prompts += rows
+    return Comparison(
+        first,
+        second,
+        _table(datasets, _COMPARED_DATASET_COLUMNS),
+        _table(prompts, _COMPARED_PROMPT_COLUMNS),
+    )
+
+
+def _paired(first: EvaluatedRun, second: EvaluatedRun, dataset: str) -> Iterator[tuple]:
+    """Yields each task of a dataset that both runs scored, with what `pair` returns."""
+    others = {task.name: task for task in second.tasks if task.scores is not None}
+    for task in first.tasks:
+        other = others.get(task.name)
+        if task.dataset != dataset or task.scores is None or other is None:
+            continue
+        if other.dataset == dataset:
+            rows = pair(task.scores, other.scores)
+            if len(rows[0]):
+                yield task, rows
+
+
+def _difference(gap: Difference) -> dict[str, Any]:
+    return {"examples": gap.examples, "difference": gap.difference, **_bounds(gap.interval)}
+
+
+# Mode `eval`.
+
+
+def metrics_table(runs: Sequence[EvaluatedRun]) -> pd.DataFrame:
+    """Returns the table `metrics` of a summary."""
+    rows = []
+    for tasks in _by_task(runs).values():
+        metrics = _metrics_of(tasks)
+        rows += [
+            _value_row(runs, run, task, metric)
+            for metric in metrics
+            for run, task in tasks.items()
+            if metric in task.metrics
+        ]
+        groups = sorted({group for task in tasks.values() for group in task.groups})
+        rows += [
+            _value_row(runs, run, task, metric, group)
+            for group in sorted(groups, key=_kind)  # CATEGORY is before PART
+            for run, task in tasks.items()
+            if group in task.groups
+            for metric in metrics
+        ]
+    return _table(rows, _METRIC_COLUMNS)
+
+
+def _value_row(
+    runs: Sequence[EvaluatedRun], position: int, task: DecodedTask, metric: str, group: str = ""
+) -> dict[str, Any]:
+    run = runs[position]
+    values = task.groups[group] if group else task.metrics
+    # Counts and signatures are of the whole task.
+    return {
+        "run": position,
+        "label": run.label,
+        "step": run.step,
+        "task": task.name,
+        "kind": _kind(group) if group else WHOLE,
+        "group": group,
+        "metric": metric,
+        "value": values.get(metric),
+        "examples": None if group else task.examples,
+        "truncated_inputs": None if group else task.truncated_inputs,
+        "truncated_targets": None if group else task.truncated_targets,
+        "signature": None if group else task.signatures.get(metric),
+        "results_file": printable(str(run.decoded_path or run.path)),
+    }
+
+
+def _kind(group: str) -> str:
+    return PART if _INSTRUCTION_TASK.match(group) else CATEGORY
+
+
+def group_values(
+    metrics: pd.DataFrame, task: str, kind: str
+) -> list[tuple[str, int, tuple[float | None, ...]]]:
+    """Returns (group, run, values) of a task's groups of a kind, by name, then run.
 
     Args:
-        runs: two or more; fewer give no comparison.
-        rows: their dataset rows, whose order of datasets is kept.
+        metrics: the table of a summary.
+        task: whose groups are wanted; values are in the order of its metrics.
+        kind: CATEGORY or PART.
     """
-    order = list(dict.fromkeys(row.dataset for row in rows))
-    first, *others = [i for i, run in enumerate(runs) if run.tasks] or [0]
-    found = (_compare(runs, first, i, order=order) for i in others)
-    return tuple(comparison for comparison in found if comparison.datasets)
+    rows = metrics[(metrics.task == task) & (metrics.kind == kind)]
+    found = rows.groupby(["group", "run"], sort=False).value
+    return [(group, run, tuple(values)) for (group, run), values in found]
 
 
-def _compare(runs: Sequence[Run], one: int, other: int, *, order: Sequence[str]) -> Comparison:
-    first, second = runs[one], runs[other]
-    seconds = {task.name: task for task in second.tasks if task.scores is not None}
-    paired: dict[str, list] = {}
-    for task in first.tasks:
-        match = seconds.get(task.name)
-        if task.scores is None or match is None or match.dataset != task.dataset:
-            continue
-        rows = pair(task.scores, match.scores)
-        if len(rows[0]):
-            paired.setdefault(task.dataset, []).append((task, rows))
-    datasets = []
-    for dataset in filter(paired.__contains__, order):
-        entries = paired[dataset]
-        each, overall = difference([rows for _, rows in entries], dataset)
-        prompts = tuple(
-            PromptComparison(task, gap, mcnemar(rows[1], rows[2]))
-            for (task, rows), gap in zip(entries, each, strict=True)
+def _by_task(runs: Sequence[EvaluatedRun]) -> dict[str, dict[int, DecodedTask]]:
+    """Returns task -> position of a run -> what the run has of it."""
+    by_task: dict[str, dict[int, DecodedTask]] = {}
+    for position, run in enumerate(runs):
+        for task in run.decoded:
+            by_task.setdefault(task.name, {})[position] = task
+    return by_task
+
+
+def _metrics_of(tasks: Mapping[int, DecodedTask]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(metric for task in tasks.values() for metric in task.metrics))
+
+
+def _decoded_results(runs: Sequence[EvaluatedRun]) -> tuple[DecodedResults, ...]:
+    last = _last_of_series(runs)
+    results = []
+    for name, tasks in _by_task(runs).items():
+        shown = {run: task for run, task in tasks.items() if run in last}
+        computed = [task.signatures.items() for task in tasks.values() if task.metrics]
+        files = [task.predictions_file for task in shown.values() if task.predictions_file]
+        results.append(
+            DecodedResults(
+                task=name,
+                metrics=_metrics_of(tasks),
+                signatures=tuple(dict.fromkeys(pair for pairs in computed for pair in pairs)),
+                examples=_decoded_examples(shown),
+                files=tuple(printable(str(file)) for file in files),
+            )
         )
-        facts = published().get(dataset)
-        title = facts.title if facts else dataset
-        datasets.append(DatasetComparison(dataset, title, overall, prompts))
-    return Comparison(one, other, tuple(datasets))
+    return tuple(results)
+
+
+def _last_of_series(runs: Sequence[EvaluatedRun]) -> set[int]:
+    """Returns the positions of each series' last checkpoint in mode `eval`."""
+    last: dict[str, int] = {}
+    for position, run in enumerate(runs):
+        best = last.get(run.series)
+        if run.decoded and (best is None or (run.step or 0) >= (runs[best].step or 0)):
+            last[run.series] = position
+    return set(last.values())
+
+
+def _decoded_examples(tasks: Mapping[int, DecodedTask]) -> tuple[DecodedExample, ...]:
+    # Two examples may read the same: they are told apart by which of them comes first.
+    found: dict[tuple[str, str, tuple[str, ...], int], list[tuple[int, str]]] = {}
+    for run, task in tasks.items():
+        seen: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
+        for one in task.predictions:
+            key = (one.heading, one.inputs, one.targets)
+            found.setdefault((*key, seen[key]), []).append((run, one.prediction))
+            seen[key] += 1
+    return tuple(DecodedExample(*key[:3], tuple(answers)) for key, answers in found.items())
+
+
+# What a reader must know of the data.
+
+
+def _warnings(runs: Sequence[EvaluatedRun]) -> list[str]:
+    found = []
+    tied = [task.name for run in runs for task in run.tasks if _mostly_tied(task)]
+    if tied:
+        found.append(
+            f"In {len(tied)} of {sum(len(run.tasks) for run in runs)} evaluations of a task "
+            "most examples have several choices of the same highest score, so the accuracy says "
+            f"little: {_first_five(list(dict.fromkeys(tied)))}."
+        )
+    for run in runs:
+        bare = sum(task.scores is None for task in run.tasks)
+        if bare:
+            found.append(
+                f"{run.label}: {bare} of {len(run.tasks)} tasks have no per-example scores "
+                "beside the results; they show no intervals, ties or errors."
+            )
+        if run.skipped:
+            found.append(
+                f"{run.label}: {len(run.skipped)} tasks state no accuracy and are left out: "
+                f"{_first_five(run.skipped)}."
+            )
+    return found
+
+
+def _first_five(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
+
+
+def _mostly_tied(task: RankedTask) -> bool:
+    return task.scores is not None and len(task.scores) > 0 and task.scores.tied.mean() > 0.5
+
+
+def _signature_warnings(metrics: pd.DataFrame) -> list[str]:
+    """Returns a note for each metric whose values are not comparable between the runs."""
+    whole = metrics[metrics.kind == WHOLE]
+    notes = []
+    for (task, metric), rows in whole.groupby(["task", "metric"], sort=False):
+        signatures = sorted(str(signature) for signature in set(rows.signature))
+        if len(signatures) > 1:
+            notes.append(
+                f"{task}: {metric} was computed in different ways "
+                f"({'; '.join(signatures)}): do not compare its values."
+            )
+    return notes

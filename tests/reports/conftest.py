@@ -1,7 +1,9 @@
 """Fixtures of the report tests: evaluations of made-up models."""
 
+import json
+
 import pytest
-from made_up_evaluations import Evaluation, random_lines
+from made_up_evaluations import Evaluation, random_lines, recipes_decoded
 
 
 @pytest.fixture
@@ -35,3 +37,41 @@ def two_runs(evaluation):
             made.add(f"hop_{p}_score_eval", "dream/hop", f"hop {p}", lines, group="training")
         paths.append(made.write())
     return paths
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "tiny" / "eval"
+
+
+@pytest.fixture
+def decoded(folder):
+    return recipes_decoded(folder, 3000, 1.5).write()
+
+
+@pytest.fixture
+def metrics(tmp_path):
+    path = tmp_path / "first" / "metrics.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    records = [
+        {"step": s, "loss": 9 - s / 100, "learning_rate": 0.001, "tokens_per_second": 5e3}
+        for s in range(1, 400)
+    ]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@pytest.fixture
+def evaluated(tmp_path):
+    """A run that was evaluated while it trained, and stopped early."""
+    path = tmp_path / "evaluated" / "metrics.jsonl"
+    path.parent.mkdir()
+    lines = []
+    for step, loss in ((100, 4.0), (200, 2.5), (300, 3.0), (400, 3.5)):
+        lines.append({"step": step, "loss": loss - 0.5, "learning_rate": 0.001})
+        fields = {"validation_loss": loss, "eval/accuracy": 10 * loss, "eval/rte/accuracy": 1.0}
+        lines.append({"step": step, **fields})
+        lines.append({"step": step, "best_by": "validation_loss", "best_step": min(step, 200)})
+    lines[-1]["stopped_early"] = True
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path

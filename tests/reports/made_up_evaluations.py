@@ -24,6 +24,13 @@ def accuracy_of(lines):
     return 100.0 * sum(line["gold"] == line["prediction"] for line in scored) / len(scored)
 
 
+def change(path, edit):
+    content = json.loads(path.read_text())
+    edit(content)
+    path.write_text(json.dumps(content))
+    return path
+
+
 class Evaluation:
     """Collects tasks, then writes results_<step>.json and scores/."""
 

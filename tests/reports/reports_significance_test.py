@@ -5,19 +5,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_evaluations import recipes_decoded
 from scipy import stats
 
-from t0.reports.published import published
-from t0.reports.read import read_runs
-from t0.reports.scores import Scores
-from t0.reports.statistics import bootstrap, difference, mcnemar, pair, spread
-from t0.reports.summary import comparisons, dataset_rows
+from t0.reports.example_scores import ExampleScores
+from t0.reports.significance import bootstrap, difference, mcnemar, pair, spread
 
 
 def scores(correct, idx=None, gold=None, choices=2):
     count = len(correct)
-    return Scores(
+    return ExampleScores(
         path=Path("made-up.jsonl"),
         idx=np.arange(count) if idx is None else np.array(idx),
         gold=np.zeros(count, np.int32) if gold is None else np.array(gold),
@@ -72,7 +68,7 @@ def test_bootstrap_is_seeded_by_name_alone():
 def test_chunks_of_the_resample_do_not_change_its_size(monkeypatch):
     s = [scores(np.random.default_rng(1).random(90) < 0.4)]
     whole = bootstrap(s, "rte")
-    monkeypatch.setattr("t0.reports.statistics._CHUNK_CELLS", 90 * 7)
+    monkeypatch.setattr("t0.reports.significance._CHUNK_CELLS", 90 * 7)
     assert bootstrap(s, "rte") == whole
 
 
@@ -113,51 +109,6 @@ def test_mcnemar_of_many_disagreements_is_approximate():
     statistic = (60 - 1) ** 2 / 1060
     assert result.method == "chi-square"
     assert result.p_value == pytest.approx(math.erfc(math.sqrt(statistic / 2)))
-
-
-def test_rows_by_independent_computation(two_runs):
-    runs = read_runs(two_runs)
-    rows = dataset_rows(runs)
-    names = [(row.dataset, row.run) for row in rows]
-    assert names == [
-        (d, r) for d in ("super_glue/copa", "super_glue/rte", "dream/hop") for r in (0, 1)
-    ]
-    hop = rows[4]
-    accuracies = sorted(t.accuracy for t in runs[0].tasks if t.dataset == "dream/hop")
-    assert hop.spread.mean == pytest.approx(sum(accuracies) / 2)
-    assert (hop.spread.low, hop.spread.high) == tuple(accuracies)
-    sizes = [t.scores.choices for t in runs[0].tasks if t.dataset == "dream/hop"]
-    assert hop.chance == pytest.approx(np.mean([np.mean(100 / s) for s in sizes]))
-    assert (hop.title, hop.published) == ("dream/hop", None)
-    assert rows[2].title == "RTE"
-    assert rows[2].published.values == {"T0-3B": 64.6, "T0-11B": 81.0}
-    assert hop.interval.low < hop.spread.mean < hop.interval.high
-
-
-def test_comparison_against_the_first_run(two_runs):
-    runs = read_runs(two_runs)
-    rows = dataset_rows(runs)
-    (comparison,) = comparisons(runs, rows)
-    rte = next(d for d in comparison.datasets if d.dataset == "super_glue/rte")
-    by_run = {row.run: row for row in rows if row.dataset == "super_glue/rte"}
-    expected = by_run[1].spread.mean - by_run[0].spread.mean
-    assert rte.difference.difference == pytest.approx(expected, abs=1e-4)
-    assert rte.difference.interval.low <= expected <= rte.difference.interval.high
-    assert rte.better == sum(p.test.p_value < 0.05 for p in rte.prompts)
-    assert rte.worse == 0
-    assert comparisons(runs[:1], rows) == ()
-
-
-def test_published_table_covers_the_held_out_datasets():
-    table = published()
-    assert len(table) == 11
-    for model, anli in (("T0-3B", 33.4), ("T0-11B", 41.0)):
-        rounds = [table[f"anli/r{r}"].values[model] for r in (1, 2, 3)]
-        assert sum(rounds) / 3 == pytest.approx(anli, abs=0.25)
-        others = [v.values[model] for k, v in table.items() if not k.startswith("anli")]
-        average = (sum(others) + anli) / 9
-        assert average == pytest.approx({"T0-3B": 55.2, "T0-11B": 65.2}[model], abs=0.06)
-    assert all(set(row.sources) == {"T0-3B", "T0-11B"} for row in table.values())
 
 
 def test_intervals_equal_scipy_s_bootstrap():
@@ -209,11 +160,3 @@ def test_paired_difference_equals_scipy_s_bootstrap_of_the_gains():
         assert found.difference == pytest.approx(values.mean())
         reach = (found.interval.low, found.interval.high)
         assert reach == pytest.approx((wanted.low, wanted.high), abs=0.9)
-
-
-def test_baseline_is_the_first_run_with_ranks(two_runs, tmp_path):
-    decoded = recipes_decoded(tmp_path / "other" / "eval", 5, 1.0).write()
-    runs = read_runs([decoded, *two_runs])
-    (comparison,) = comparisons(runs, dataset_rows(runs))
-    assert (comparison.first, comparison.second) == (1, 2)
-    assert comparisons(runs[:2], dataset_rows(runs[:2])) == ()

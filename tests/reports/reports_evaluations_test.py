@@ -1,26 +1,15 @@
+"""Result files of both modes are read into runs, strictly."""
+
 import json
+import re
 
 import pytest
-from made_up_evaluations import example_line
+from made_up_evaluations import SIGNATURE, Decoded, change, example_line
 
 from t0.errors import UserError
-from t0.reports.curves import read_curves
-from t0.reports.files import find_results
-from t0.reports.lines import curve_legend
-from t0.reports.read import read_runs
-from t0.reports.scores import read_scores
-
-
-def write_scores(path, *lines):
-    path.write_text("".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines))
-    return path
-
-
-def change(path, edit):
-    content = json.loads(path.read_text())
-    edit(content)
-    path.write_text(json.dumps(content))
-    return path
+from t0.reports.evaluations import read_runs
+from t0.reports.result_files import find_results
+from t0.reports.training_curves import curve_legend, read_curves
 
 
 @pytest.fixture
@@ -36,56 +25,6 @@ def test_reads_what_is_written(results):
     assert (task.dataset, task.prompt, task.group, task.examples) == ("super_glue/rte", "a", "", 4)
     assert (task.accuracy, task.chance, task.truncated_targets) == (50.0, 50.0, None)
     assert "notes" not in run.facts
-
-
-def test_scores_ragged_choices_ties_and_worst_errors(tmp_path):
-    lines = [
-        example_line(7, [-1.0, -1.0], 0),  # tied, right
-        example_line(3, [-1.0, -9.0, -4.0], 2),  # wrong by 3
-        example_line(9, [-1.0, -2.0, -6.5, -8.0], 2),  # wrong by 5.5
-        example_line(1, [-1.0, -2.0], None),  # excluded
-        example_line(4, [-3.0, -2.0], 1),
-    ]
-    scores = read_scores(write_scores(tmp_path / "s.jsonl", *lines))
-    assert scores.idx.tolist() == [7, 3, 9, 4]
-    assert scores.correct.tolist() == [True, False, False, True]
-    assert scores.tied.tolist() == [True, False, False, False]
-    assert scores.accuracy == 50.0
-    assert scores.chance == pytest.approx((50 + 100 / 3 + 25 + 50) / 4)
-    assert [(e.idx, e.margin_nats) for e in scores.worst] == [(9, 5.5), (3, 3.0)]
-    kept = read_scores(tmp_path / "s.jsonl", keep=1)
-    assert [e.idx for e in kept.worst] == [9]
-
-
-BAD_LINES = {
-    "NaN": (
-        '{"idx": 1, "choices": [{"text": "a", "log_likelihood": NaN}], "gold": 0, "prediction": 0}',
-        "finite number",
-    ),
-    "missing score": (
-        {"idx": 1, "choices": [{"text": "a"}], "gold": 0, "prediction": 0},
-        "finite number",
-    ),
-    "gold out of range": (example_line(1, [-1.0, -2.0], 2), "2 choices"),
-    "prediction is not the best": (
-        example_line(1, [-1.0, -2.0], 0, prediction=1),
-        "not the choice",
-    ),
-    "no choices": ({"idx": 1, "choices": [], "gold": 0, "prediction": 0}, "at least one"),
-    "no idx": ({**example_line(1, [-1.0], 0), "idx": None}, "'idx'"),
-    "idx twice": (example_line(0, [-1.0, -2.0], 0), "twice"),
-    "cut short": ('{"idx": 1, "choi', "not valid JSON"),
-    "not an object": ("[1]", "wanted an object"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_LINES)
-def test_bad_score_line_names_file_and_line(tmp_path, name):
-    line, message = BAD_LINES[name]
-    path = write_scores(tmp_path / "s.jsonl", example_line(0, [-1.0, -2.0], 0), line)
-    with pytest.raises(UserError, match=message) as caught:
-        read_scores(path)
-    assert f"{path}, line 2" in str(caught.value)
 
 
 BAD_RESULTS = {
@@ -197,22 +136,62 @@ def test_nothing_given_is_a_user_error():
         read_runs([])
 
 
-def test_curves_keep_the_last_value_of_a_step_and_a_cut_last_line(tmp_path):
-    path = tmp_path / "run" / "metrics.jsonl"
-    path.parent.mkdir()
-    records = [
-        {"step": 2, "loss": 3.0, "note": "x"},
-        {"step": 1, "loss": 4.0},
-        {"step": 2, "loss": 2},
-    ]
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    path.write_text(text + '{"step": 3, "loss": NaN}\n{"step": 4, "lo')
-    (curves,) = read_curves([path.parent])
-    assert curves.points == {"loss": ((1, 4.0), (2, 2.0))}
-    assert (curves.label, curves.not_finite) == ("run", 1)
-    assert [c.label for c in read_curves([path, path])] == ["run", "run #2"]
-    path.write_text('{"step": 3, "lo\n' + text)
-    with pytest.raises(UserError, match="line 1"):
-        read_curves([path])
-    with pytest.raises(UserError, match="does not exist"):
-        read_curves([tmp_path / "absent.jsonl"])
+def test_reads_measures_groups_and_counts(decoded):
+    (run,) = read_runs([decoded])
+    assert (run.label, run.step, run.tasks, run.ranked) == ("tiny, step 3,000", 3000, (), False)
+    assert "mode" not in run.facts
+    instructions, questions, translation, own = run.decoded
+    assert instructions.metrics == {"exact_match": 30.0, "rougeL": 46.5}
+    assert instructions.groups["data_to_text"] == {"exact_match": 29.0, "rougeL": 47.5}
+    assert (instructions.truncated_inputs, instructions.truncated_targets) == (3, 0)
+    assert (questions.examples, questions.groups) == (10570, {})
+    assert translation.signatures == {"bleu": SIGNATURE}
+    assert translation.truncated_targets == 4
+    assert own.metrics == {"accuracy": 37.5, "edit_distance": 3.25}
+
+
+def test_predictions_of_three_forms(decoded):
+    (run,) = read_runs([decoded])
+    instructions, questions, translation, own = (task.predictions for task in run.decoded)
+    assert len(instructions) == len(translation) == 5
+    # Spread evenly: 24 lines, every fifth or so.
+    rows = [re.search(r"row (\d+)", one.inputs)[1] for one in translation]
+    assert rows == ["0", "4", "9", "14", "19"]
+    assert translation[1].prediction == "Es ist rain 4."
+    assert translation[0].targets == ("Es ist rain 0.",)
+    assert instructions[1].heading == "task1300_rte_weather"
+    assert instructions[1].inputs == "Say which weather the report tells of.\n\nReport 4."
+    assert instructions[1].targets == ("rain", "snow", "wind", "heat")
+    assert questions[0].inputs == "Where does it rain?\n\nIn Oslo it rains."
+    assert (questions[0].heading, questions[1].targets) == ("q1", ())
+    assert own == ()
+
+
+BAD_DECODED = {
+    "metric as text": (lambda task: task["metrics"].update(bleu="21"), "must be a number"),
+    "no examples": (lambda task: task.pop("examples"), "'examples' is missing"),
+    "elsewhere": (lambda task: task.update(predictions="../x.jsonl"), "below the results"),
+    "from the root": (lambda task: task.update(predictions="/etc/x"), "below the results"),
+    "signatures as a list": (lambda task: task.update(signatures=[]), "must be dict"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_DECODED)
+def test_bad_file_is_refused_by_name(decoded, name):
+    edit, message = BAD_DECODED[name]
+    with pytest.raises(UserError, match=message) as caught:
+        read_runs([change(decoded, lambda content: edit(content["tasks"]["mt_en_de"]))])
+    assert f"{decoded}: task 'mt_en_de'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"), [('{"pred', "not valid JSON"), ("[1]", "wanted an object"), ("{}", "text")]
+)
+def test_bad_predictions_name_file_and_line(folder, line, message):
+    path = Decoded(folder).add("x", {"accuracy": 1.0}, [{"prediction": "a"}]).write()
+    (folder / "predictions" / "x_100.jsonl").write_text(line + "\n")
+    with pytest.raises(UserError, match=message) as caught:
+        read_runs([path])
+    assert "x_100.jsonl, line 1" in str(caught.value)
+    (folder / "predictions" / "x_100.jsonl").unlink()
+    assert read_runs([path])[0].decoded[0].predictions == ()

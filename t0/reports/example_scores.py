@@ -6,6 +6,9 @@ One line for each example, in dataset order:
                            {"text": "False", "log_likelihood": -1.2, "tokens": 2}],
      "gold": 1, "prediction": 0}
 
+    scores = read_scores(Path("eval/scores/super_glue_rte_GPT_3_style_score_eval_1000.jsonl"))
+    scores.accuracy, scores.worst[0].margin_nats    # 54.15, 0.8
+
 That example is wrong by a margin of 0.8 nats. Only flags are kept for each example, and whole
 examples for the worst errors alone, so memory does not grow with the length of the texts.
 
@@ -15,7 +18,6 @@ of range or a prediction that is not the likeliest choice is a UserError naming 
 """
 
 import heapq
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from t0.errors import UserError
-from t0.reports.fields import json_object
+from t0.reports.result_files import finite, is_integer, json_object
 
 WORST_KEPT = 20
 # Writers may round log-likelihoods: a prediction this close to the best one counts as the best.
@@ -32,7 +34,7 @@ _ROUNDING_NATS = 1e-4
 
 
 @dataclass(frozen=True)
-class Choice:
+class ScoredChoice:
     """One answer choice: its text, log-likelihood in nats and length in tokens."""
 
     text: str
@@ -41,11 +43,11 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Example:
+class ScoredExample:
     """One scored example; `inputs` is the prompted text where the file holds it."""
 
     idx: int
-    choices: tuple[Choice, ...]
+    choices: tuple[ScoredChoice, ...]
     gold: int
     prediction: int
     inputs: str | None
@@ -57,8 +59,8 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Scores:
-    """What statistics need of one task's E examples, in file order.
+class ExampleScores:
+    """What the statistics need of one task's E examples, in file order.
 
     Attributes:
         idx: int64 [E], row of the dataset.
@@ -75,7 +77,7 @@ class Scores:
     correct: np.ndarray
     choices: np.ndarray
     tied: np.ndarray
-    worst: tuple[Example, ...]
+    worst: tuple[ScoredExample, ...]
 
     def __len__(self) -> int:
         return len(self.idx)
@@ -91,7 +93,7 @@ class Scores:
         return float((100.0 / self.choices).mean())
 
 
-def read_scores(path: Path, *, keep: int = WORST_KEPT) -> Scores:
+def read_scores(path: Path, *, keep: int = WORST_KEPT) -> ExampleScores:
     """Reads one task's scores.
 
     Args:
@@ -102,7 +104,7 @@ def read_scores(path: Path, *, keep: int = WORST_KEPT) -> Scores:
         UserError: the file cannot be read, or a line is malformed (file and line named).
     """
     rows: list[tuple[int, int, bool, int, bool]] = []
-    worst: list[tuple[float, int, Example]] = []
+    worst: list[tuple[float, int, ScoredExample]] = []
     seen: set[int] = set()
     for where, record in _lines(path):
         example = _example(record, where)
@@ -122,7 +124,7 @@ def read_scores(path: Path, *, keep: int = WORST_KEPT) -> Scores:
             elif worst:
                 heapq.heappushpop(worst, entry)
     idx, gold, correct, choices, tied_flags = zip(*rows, strict=True) if rows else ((),) * 5
-    return Scores(
+    return ExampleScores(
         path=path,
         idx=np.array(idx, np.int64),
         gold=np.array(gold, np.int32),
@@ -145,14 +147,14 @@ def _lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         raise UserError(f"cannot read {path}: {error}.") from error
 
 
-def _example(record: Mapping[str, Any], where: str) -> Example | None:
+def _example(record: Mapping[str, Any], where: str) -> ScoredExample | None:
     """Returns the checked example, or None when it has no gold choice."""
     choices = record.get("choices")
     if not isinstance(choices, list) or not choices:
         raise UserError(f"{where}: 'choices' must be a list of at least one, got {choices!r:.80}.")
     if record.get("gold") in (None, -1):
         return None
-    example = Example(
+    example = ScoredExample(
         idx=_integer(record, "idx", where),
         choices=tuple(_choice(choice, where) for choice in choices),
         gold=_integer(record, "gold", where, below=len(choices)),
@@ -168,25 +170,25 @@ def _example(record: Mapping[str, Any], where: str) -> Example | None:
     return example
 
 
-def _choice(choice: object, where: str) -> Choice:
+def _choice(choice: object, where: str) -> ScoredChoice:
     if not isinstance(choice, dict) or not isinstance(choice.get("text"), str):
         raise UserError(f"{where}: a choice must be an object with a 'text', got {choice!r:.80}.")
     value = choice.get("log_likelihood")
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
+    log_likelihood = finite(value)
+    if log_likelihood is None:
         raise UserError(
             f"{where}: 'log_likelihood' of choice {choice['text']!r:.40} must be a finite number "
             f"of nats, got {value!r:.80}. The model or the scoring is broken for this example."
         )
     tokens = choice.get("tokens")
-    if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool)):
+    if tokens is not None and not is_integer(tokens):
         raise UserError(f"{where}: 'tokens' must be a count, got {tokens!r:.80}.")
-    return Choice(choice["text"], float(value), tokens)
+    return ScoredChoice(choice["text"], log_likelihood, tokens)
 
 
 def _integer(record: Mapping[str, Any], key: str, where: str, *, below: int | None = None) -> int:
     value = record.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not is_integer(value) or value < 0:
         raise UserError(f"{where}: '{key}' must be a whole number from 0, got {value!r:.80}.")
     if below is not None and value >= below:
         raise UserError(f"{where}: '{key}' is {value}, but there are {below} choices.")

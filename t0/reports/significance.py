@@ -5,6 +5,8 @@ Letters: P prompts, E examples, R resamples. Every accuracy and difference is in
     >>> s = spread([50.0, 60.0, 90.0])
     >>> s.mean, s.median, s.first_quartile, s.third_quartile
     (66.66666666666667, 60.0, 55.0, 75.0)
+    >>> mcnemar(np.array([True, True, False]), np.array([False, False, False])).p_value
+    0.5
 
 Bootstrap: examples are drawn with replacement, R times; all prompts of a dataset share the draw,
 because they share its examples, so the interval of the mean over prompts keeps their correlation.
@@ -21,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from t0.reports.scores import Scores
+from t0.reports.example_scores import ExampleScores
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
@@ -84,7 +86,7 @@ def spread(accuracies: Sequence[float]) -> Spread:
 
 
 def bootstrap(
-    scores: Sequence[Scores], name: str, *, resamples: int = RESAMPLES, seed: int = SEED
+    scores: Sequence[ExampleScores], name: str, *, resamples: int = RESAMPLES, seed: int = SEED
 ) -> tuple[list[Interval], Interval]:
     """Returns the interval of each prompt's accuracy and that of their mean.
 
@@ -105,7 +107,7 @@ def bootstrap(
     return [_interval(column) for column in samples.T], _interval(np.nanmean(samples, axis=1))
 
 
-def pair(first: Scores, second: Scores) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def pair(first: ExampleScores, second: ExampleScores) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns (rows, first correct, second correct) for the examples that both runs scored.
 
     An example counts as the same when row, gold choice and number of choices agree.

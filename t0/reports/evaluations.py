@@ -1,0 +1,467 @@
+"""Reads the result files of evaluations into runs, strictly.
+
+A run is one evaluated checkpoint. Its file of rank evaluation holds one record for each task, that
+is for each prompt of a dataset; the per-example scores are beside it under `scores/` and may be
+absent. Beside that, or alone, there may be a file of mode `eval`, of decoded text and its metrics:
+
+    eval/results_1000.json
+    eval/scores/super_glue_rte_must_be_true_score_eval_1000.jsonl
+    eval/decoded_1000.json
+    eval/predictions/mt_1000.jsonl
+
+    runs = read_runs([Path("eval")])
+    runs[0].label, runs[0].tasks[0].accuracy     # ('tiny, step 1,000', 54.15)
+    runs[0].decoded[0].metrics                   # {'bleu': 21.3}
+
+A record of mode `eval`:
+
+    {"metrics": {"bleu": 21.3}, "signatures": {"bleu": "nrefs:1|..."}, "examples": 2737,
+     "truncated_inputs": 0, "truncated_targets": 4, "predictions": "predictions/mt_1000.jsonl"}
+
+A metric named "rougeL_for_data_to_text" is "rougeL" of the group "data_to_text", if there is a
+"rougeL" of the whole. A metric may be undefined (a correlation of constant predictions): NaN and
+null are None. Predictions are read where their file is; a few of them, spread evenly, are kept.
+
+Assumptions: accuracies and chance levels are percentages (0 to 100); results of one folder are
+checkpoints of one training run, so they form a series over steps. Optional fields may be absent;
+a field or file that is there and malformed is a UserError that names it.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from t0.errors import UserError, printable
+from t0.reports.example_scores import ExampleScores, read_scores
+from t0.reports.result_files import (
+    counts,
+    distinct_names,
+    field,
+    file_step,
+    find_results,
+    finite,
+    is_decoded,
+    json_object,
+    load_results,
+    numbers,
+    percentage,
+)
+
+SHOWN_PREDICTIONS = 5
+# Published results are rounded to one or two decimals; anything further apart is another run.
+_ACCURACY_TOLERANCE = 0.06
+_ANLI_ROUND = re.compile(r"(?:^|[_/])r([123])(?:_score_eval)?$")
+
+
+@dataclass(frozen=True)
+class RankedTask:
+    """One prompt of one dataset in one run. Accuracy and chance in percent.
+
+    Attributes:
+        chance: accuracy of guessing: 100 / number of choices, averaged over examples when the
+            scores are there, else as the results file states it, else None.
+        excluded: number of examples left out, by reason.
+        scores: the per-example scores, None where their file is absent.
+    """
+
+    name: str
+    dataset: str
+    prompt: str
+    group: str
+    examples: int
+    accuracy: float
+    chance: float | None
+    metrics: Mapping[str, float]
+    truncated_inputs: int | None
+    truncated_targets: int | None
+    excluded: Mapping[str, int]
+    scores: ExampleScores | None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model wrote for an example: `heading` names the example where its file does."""
+
+    heading: str
+    inputs: str
+    targets: tuple[str, ...]
+    prediction: str
+
+
+@dataclass(frozen=True)
+class DecodedTask:
+    """One task of one run in mode `eval`.
+
+    Attributes:
+        metrics: of the whole task: metric -> value, None where it is undefined.
+        groups: group -> metric -> value.
+        signatures: metric -> how it was computed, sacreBLEU's signature.
+        predictions_file: where all predictions are, None where that is not known.
+        predictions: a few of them, spread evenly.
+    """
+
+    name: str
+    metrics: Mapping[str, float | None]
+    groups: Mapping[str, Mapping[str, float | None]]
+    signatures: Mapping[str, str]
+    examples: int
+    truncated_inputs: int | None
+    truncated_targets: int | None
+    predictions_file: Path | None
+    predictions: tuple[Prediction, ...]
+
+
+@dataclass(frozen=True)
+class EvaluatedRun:
+    """One evaluated checkpoint.
+
+    Attributes:
+        name: of the model: its directory's last part, or more of it where several models' end
+            alike, or as the results state it.
+        label: name and step, unique among the runs read together.
+        series: identifies the training run whose checkpoints belong on one line.
+        facts: the results file's `run` object without its notes.
+        skipped: names of tasks that state no accuracy.
+        ranked: whether it was evaluated by rank; else `path` is of mode `eval`.
+        decoded: its tasks in mode `eval`.
+        decoded_path: the file of mode `eval` beside that of rank evaluation.
+    """
+
+    name: str
+    label: str
+    series: str
+    step: int | None
+    path: Path
+    facts: Mapping[str, Any]
+    notes: tuple[str, ...]
+    tasks: tuple[RankedTask, ...]
+    skipped: tuple[str, ...]
+    ranked: bool = True
+    decoded: tuple[DecodedTask, ...] = ()
+    decoded_path: Path | None = None
+
+    @property
+    def files(self) -> str:
+        """The names of its result files."""
+        return ", ".join(printable(path.name) for path in (self.path, self.decoded_path) if path)
+
+
+def read_runs(paths: Iterable[Path]) -> tuple[EvaluatedRun, ...]:
+    """Reads every result file among and below `paths`, with what is beside each.
+
+    Raises:
+        UserError: a file is missing or malformed, or no task states a metric.
+    """
+    runs: list[EvaluatedRun] = []
+    for path in find_results(paths):
+        _join(runs, _read_run(path))
+    if not any(run.tasks or run.decoded for run in runs):
+        raise UserError(
+            f"no task with an accuracy in {', '.join(str(run.path) for run in runs)}. "
+            "A report needs results of mode score_eval or eval."
+        )
+    return _with_unique_labels(_with_distinct_names(runs))
+
+
+def _join(runs: list[EvaluatedRun], new: EvaluatedRun) -> None:
+    """Adds a run, to its other half where one checkpoint was evaluated in both modes."""
+    for i, run in enumerate(runs):
+        same = all(getattr(run, key) == getattr(new, key) for key in ("series", "step", "name"))
+        same = same and run.facts.get("split") == new.facts.get("split")
+        if same and run.ranked != new.ranked and not run.decoded_path:
+            ranked, decoded = (run, new) if run.ranked else (new, run)
+            others = {k: v for k, v in decoded.facts.items() if k not in ranked.facts}
+            runs[i] = replace(
+                ranked,
+                facts=ranked.facts | others,
+                notes=tuple(dict.fromkeys((*ranked.notes, *decoded.notes))),
+                decoded=decoded.decoded,
+                decoded_path=decoded.path,
+            )
+            return
+    runs.append(new)
+
+
+def _read_run(path: Path) -> EvaluatedRun:
+    content = load_results(path)
+    facts = dict(field(content, "run", dict, path, default={}))
+    notes = facts.pop("notes", [])
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+        raise UserError(f"{path}: run.notes must be a list of texts, got {notes!r:.80}.")
+    step = field(facts, "step", int, f"{path}: run", default=None)
+    step = file_step(path) if step is None else step
+    decoded = is_decoded(content)
+    if decoded:
+        facts.pop("mode")
+    tasks, skipped = ((), ()) if decoded else _read_ranked_tasks(content, path, step)
+    return EvaluatedRun(
+        name=_name(path, facts),
+        label="",
+        series=printable(str(path.parent.resolve())),
+        step=step,
+        path=path,
+        facts=facts,
+        notes=tuple(notes),
+        tasks=tasks,
+        skipped=skipped,
+        ranked=not decoded,
+        decoded=_read_decoded_tasks(content, path) if decoded else (),
+    )
+
+
+def _name(path: Path, facts: Mapping[str, Any]) -> str:
+    for key in ("name", "model_dir"):
+        value = facts.get(key)
+        if isinstance(value, str) and PurePosixPath(value).name:
+            return PurePosixPath(value).name
+    return printable(path.resolve().parent.name) or "run"
+
+
+def _with_distinct_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
+    """Names models whose directories end alike by more of their paths: `sni/model`, `qa/model`."""
+    folders = [PurePosixPath(str(run.facts.get("model_dir", ""))) for run in runs]
+    by_folder = [run.name == folder.name for run, folder in zip(runs, folders, strict=True)]
+    names = distinct_names([folder for folder, so in zip(folders, by_folder, strict=True) if so])
+    return [
+        replace(run, name=names[folder]) if so else run
+        for run, folder, so in zip(runs, folders, by_folder, strict=True)
+    ]
+
+
+def _with_unique_labels(runs: Sequence[EvaluatedRun]) -> tuple[EvaluatedRun, ...]:
+    """Adds the step, then the split, the folder, and a number, as far as labels would be equal."""
+    labels = [r.name if r.step is None else f"{r.name}, step {r.step:,}" for r in runs]
+    for more in (
+        [f", {run.facts.get('split')}" for run in runs],
+        [f" ({printable(run.path.resolve().parent.name)})" for run in runs],
+    ):
+        helped = {
+            label
+            for label in labels
+            if len({word for word, other in zip(more, labels, strict=True) if other == label}) > 1
+        }
+        labels = [
+            label + word if label in helped else label
+            for label, word in zip(labels, more, strict=True)
+        ]
+    return tuple(
+        replace(run, label=f"{label} #{labels[: i + 1].count(label)}")
+        if labels.count(label) > 1
+        else replace(run, label=label)
+        for i, (run, label) in enumerate(zip(runs, labels, strict=True))
+    )
+
+
+# Rank evaluation.
+
+
+def _read_ranked_tasks(
+    content: Mapping[str, Any], path: Path, step: int | None
+) -> tuple[tuple[RankedTask, ...], tuple[str, ...]]:
+    """Returns the tasks with an accuracy, and the names of those without."""
+    tasks, skipped = [], []
+    for name, record in sorted(field(content, "tasks", dict, path).items()):
+        if not isinstance(record, dict):
+            raise UserError(f"{path}: task '{name}' must be an object, got {record!r:.80}.")
+        scores = _read_task_scores(path, name, step)
+        task = _ranked_task(name, record, where=f"{path}: task '{name}'", scores=scores)
+        if task is None:
+            skipped.append(name)
+        else:
+            tasks.append(task)
+    return tuple(tasks), tuple(skipped)
+
+
+def _read_task_scores(path: Path, name: str, step: int | None) -> ExampleScores | None:
+    if PurePosixPath(name).name != name or "\\" in name:
+        raise UserError(f"{path}: task name '{name}' must not contain path separators.")
+    file = path.parent / "scores" / f"{name}_{step}.jsonl"
+    return read_scores(file) if step is not None and file.is_file() else None
+
+
+def _ranked_task(
+    name: str, record: Mapping[str, Any], *, where: str, scores: ExampleScores | None
+) -> RankedTask | None:
+    """Returns the task, or None when neither metrics nor scores give an accuracy."""
+    metrics = numbers(field(record, "metrics", dict, where), f"{where}: metrics")
+    excluded = counts(field(record, "excluded", dict, where, default={}), f"{where}: excluded")
+    examples = field(record, "examples", int, where)
+    if examples < 0:
+        raise UserError(f"{where}: examples is {examples}, wanted a count.")
+    accuracy = percentage(metrics, "accuracy", f"{where}: metrics")
+    chance = percentage(record, "chance", where)
+    if scores is not None and len(scores):
+        _check_agreement(scores, accuracy, examples, sum(excluded.values()), where)
+        examples, accuracy = len(scores), scores.accuracy
+        chance = scores.chance
+    if accuracy is None:
+        return None
+    return RankedTask(
+        name=name,
+        dataset=_dataset_key(field(record, "dataset", str, where), name),
+        prompt=field(record, "prompt", str, where, default=name),
+        group=field(record, "group", str, where, default="") or "",
+        examples=examples,
+        accuracy=accuracy,
+        chance=chance,
+        metrics=metrics,
+        truncated_inputs=field(record, "truncated_inputs", int, where, default=None),
+        truncated_targets=field(record, "truncated_targets", int, where, default=None),
+        excluded=excluded,
+        scores=scores,
+    )
+
+
+def _check_agreement(
+    scores: ExampleScores, accuracy: float | None, examples: int, excluded: int, where: str
+) -> None:
+    """Scores and results of two evaluations, mixed up in one folder, must not pass."""
+    if len(scores) not in (examples, examples - excluded):
+        raise UserError(
+            f"{where}: {examples} examples, but its scores file {scores.path} holds {len(scores)}. "
+            "The two are of different evaluations, or one is incomplete: evaluate again."
+        )
+    if accuracy is not None and abs(accuracy - scores.accuracy) > _ACCURACY_TOLERANCE:
+        raise UserError(
+            f"{where}: accuracy {accuracy:g} %, but its scores file {scores.path} gives "
+            f"{scores.accuracy:g} %. The two are of different evaluations: evaluate again."
+        )
+
+
+def _dataset_key(dataset: str, task: str) -> str:
+    """Returns the dataset's name; the rounds of ANLI, told apart by task name, are three.
+
+    >>> _dataset_key("anli", "anli_GPT_3_style_r2_score_eval"), _dataset_key("sciq/default", "x")
+    ('anli/r2', 'sciq')
+    """
+    dataset = dataset.removesuffix("/default")
+    if dataset.split("/")[0] == "anli":
+        found = _ANLI_ROUND.search(dataset) or _ANLI_ROUND.search(task)
+        return f"anli/r{found[1]}" if found else dataset
+    return dataset
+
+
+# Mode `eval`: metrics of decoded text.
+
+
+def _read_decoded_tasks(content: Mapping[str, Any], path: Path) -> tuple[DecodedTask, ...]:
+    return tuple(
+        _decoded_task(name, record, f"{path}: task '{name}'", path)
+        for name, record in field(content, "tasks", dict, path).items()
+    )
+
+
+def _decoded_task(name: str, record: object, where: str, path: Path) -> DecodedTask:
+    if not isinstance(record, dict):
+        raise UserError(f"{where} must be an object, got {record!r:.80}.")
+    found = field(record, "metrics", dict, where, default={})
+    values = {
+        metric: _metric_value(value, f"{where}: '{metric}'") for metric, value in found.items()
+    }
+    signatures = field(record, "signatures", dict, where, default={})
+    examples = field(record, "examples", int, where)
+    file = _predictions_file(record, path, where)
+    whole, groups = _by_group(values)
+    return DecodedTask(
+        name=name,
+        metrics=whole,
+        groups=groups,
+        signatures={str(metric): str(text) for metric, text in signatures.items()},
+        examples=examples,
+        truncated_inputs=field(record, "truncated_inputs", int, where, default=None),
+        truncated_targets=field(record, "truncated_targets", int, where, default=None),
+        predictions_file=file,
+        predictions=tuple(_some_predictions(file, examples)) if file and file.is_file() else (),
+    )
+
+
+def _metric_value(value: object, where: str) -> float | None:
+    if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+        raise UserError(f"{where} must be a number, got {value!r:.80}.")
+    return finite(value)
+
+
+def _by_group(
+    values: Mapping[str, float | None],
+) -> tuple[dict[str, float | None], dict[str, dict[str, float | None]]]:
+    """Returns the metrics of the whole task, and those of each group."""
+    whole: dict[str, float | None] = {}
+    groups: dict[str, dict[str, float | None]] = {}
+    for name, value in values.items():
+        metric, _, group = name.partition("_for_")
+        if group and metric in values:
+            groups.setdefault(group, {})[metric] = value
+        else:
+            whole[name] = value
+    return whole, groups
+
+
+def _predictions_file(record: Mapping[str, Any], path: Path, where: str) -> Path | None:
+    given = field(record, "predictions", str, where, default=None)
+    if given is None:
+        return None
+    parts = PurePosixPath(given).parts
+    if PurePosixPath(given).is_absolute() or ".." in parts or "\\" in given:
+        raise UserError(
+            f"{where}: predictions must be a file below the results, got {given!r:.80}."
+        )
+    return path.parent.joinpath(*parts)
+
+
+def _some_predictions(file: Path, examples: int) -> Iterator[Prediction]:
+    """Yields a few predictions, spread evenly over the file."""
+    try:
+        with file.open(encoding="utf-8") as lines:
+            if file.suffix == ".json":
+                yield from _predictions_of_questions(lines.read(), file)
+                return
+            wanted = set(evenly_spaced(examples))
+            for number, line in enumerate(lines):
+                if number in wanted:
+                    where = f"{file}, line {number + 1}"
+                    yield _prediction(json_object(line, where), where)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {file}: {error}.") from error
+
+
+def evenly_spaced(count: int) -> list[int]:
+    """Returns up to `SHOWN_PREDICTIONS` positions among `count`, spread evenly.
+
+    >>> evenly_spaced(12), evenly_spaced(2)
+    ([0, 2, 4, 7, 9], [0, 1])
+    """
+    shown = min(SHOWN_PREDICTIONS, count)
+    return [number * count // shown for number in range(shown)]
+
+
+def _predictions_of_questions(text: str, file: Path) -> Iterator[Prediction]:
+    examples = json_object(text, file).get("examples", [])
+    if not isinstance(examples, list):
+        raise UserError(f"{file}: 'examples' must be a list, got {examples!r:.80}.")
+    for number in evenly_spaced(len(examples)):
+        yield _prediction(examples[number], f"{file}: example {number}")
+
+
+def _prediction(record: object, where: str) -> Prediction:
+    """Returns a prediction from a record in one of the three forms of `predictions/`."""
+    if not isinstance(record, dict) or not isinstance(record.get("prediction"), str):
+        raise UserError(f"{where}: wanted an object with the text 'prediction'.")
+    if isinstance(record.get("Instance"), dict):  # Tk-Instruct's
+        instance = record["Instance"]
+        parts = [*_texts(record.get("Definition")), *_texts(instance.get("input"))]
+        heading, targets = _texts(record.get("Task")), _texts(instance.get("output"))
+    elif "question" in record:
+        parts = [*_texts(record["question"]), *_texts(record.get("context"))]
+        heading, targets = _texts(record.get("id")), _texts(record.get("answers"))
+    else:
+        parts, targets = _texts(record.get("inputs")), _texts(record.get("targets"))
+        heading = ()
+    return Prediction("".join(heading), "\n\n".join(parts), tuple(targets), record["prediction"])
+
+
+def _texts(value: object) -> Sequence[str]:
+    """Returns a text, or a list's texts, as a list; nothing for anything else."""
+    listed = value if isinstance(value, list) else [value]
+    return [text for text in listed if isinstance(text, str)]

@@ -1,0 +1,232 @@
+"""Finds and loads what evaluations wrote, and checks the fields of what it reads.
+
+    eval/results_1000.json      rank evaluation, mode `score_eval`
+    eval/decoded_1000.json      decoded text that the tasks' metrics judged, mode `eval`
+
+    paths = find_results([Path("eval")])
+    content = load_results(paths[0])
+    tasks = field(content, "tasks", dict, paths[0])
+
+    >>> field({"step": 3}, "step", int, "results_3.json")
+    3
+    >>> field({}, "step", int, "results_3.json", default=None)
+
+Texts are untrusted: control characters and lone surrogates, which JSON can hold, become visible
+escapes as they are read, so that they reach no terminal, plot or page.
+
+Assumptions: a file's kind is what its `run` says, so the file may have been renamed. A field that
+is null counts as absent. Booleans, NaN and infinities are not numbers.
+"""
+
+import json
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any
+
+from t0.errors import UserError, printable
+
+SCHEMA = 1
+PATTERNS = ("results_*.json", "decoded_*.json")
+# Objects and lists within each other: ours have five levels.
+DEEPEST = 50
+_STEP = re.compile(r"(?:results|decoded)_(\d+)$")
+# Ways in which JSON text writes a character that is not printable; some that are, too.
+_MAY_BE_UNPRINTABLE = re.compile(
+    r"\\[bf]|\\u(?:00[0189]|007f|d[89a-f]|fff)|[\x7f-\x9f\ud800-\udfff\ufffe\uffff]", re.IGNORECASE
+)
+_MISSING = object()
+
+
+def find_results(paths: Iterable[Path]) -> list[Path]:
+    """Returns the result files among and below `paths`, each once, in the order given.
+
+    A folder gives the files of both kinds below it, ordered by folder, then by step.
+
+    Raises:
+        UserError: nothing given, a path is missing, or a folder holds no results.
+    """
+    found: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        if path.is_dir():
+            below = [file for pattern in PATTERNS for file in path.rglob(pattern)]
+            below.sort(key=lambda file: (file.parent, file_step(file) or -1, file.name))
+            if not below:
+                raise UserError(
+                    f"no {' or '.join(PATTERNS)} below the folder {path}. Run an evaluation first."
+                )
+        elif path.is_file():
+            below = [path]
+        else:
+            raise UserError(
+                f"results file {path} does not exist. Give a results_<step>.json or "
+                "decoded_<step>.json file, or a folder of them."
+            )
+        for file in below:
+            found.setdefault(file.resolve(), file)
+    if not found:
+        raise UserError("no results given. Name at least one results_<step>.json or a folder.")
+    return list(found.values())
+
+
+def file_step(path: Path) -> int | None:
+    """Returns the step in a file's name, None where there is none."""
+    found = _STEP.match(path.stem)
+    return int(found[1]) if found else None
+
+
+def load_results(path: Path) -> dict[str, Any]:
+    """Returns the object in a result file, of a schema that is known here.
+
+    Raises:
+        UserError: the file cannot be read, or holds something else.
+    """
+    try:
+        content = parsed_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}.") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}. Evaluate that step again.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} must hold one JSON object, got {type(content).__name__}.")
+    schema = field(content, "schema", int, path)
+    if schema != SCHEMA:
+        raise UserError(f"{path} has schema {schema}; this version reads schema {SCHEMA}.")
+    return content
+
+
+def is_decoded(content: Mapping[str, Any]) -> bool:
+    """Returns whether a file's content is of mode `eval`."""
+    run = content.get("run")
+    return isinstance(run, dict) and run.get("mode") == "eval"
+
+
+def parsed_json(text: str) -> Any:
+    """Returns what a text holds as JSON, all its texts printable.
+
+    Raises:
+        ValueError: it is not valid JSON, or is nested more than `DEEPEST` levels deep.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"nested more than {DEEPEST} levels deep") from None
+    if text.count("[") + text.count("{") > DEEPEST:
+        _check_depth(value)
+    return _printable(value) if _MAY_BE_UNPRINTABLE.search(text) else value
+
+
+def json_object(text: str, where: object) -> dict[str, Any]:
+    """Returns the object that a text holds as JSON, else UserError."""
+    try:
+        record = parsed_json(text)
+    except ValueError as error:
+        raise UserError(f"{where}: not valid JSON ({error}).") from error
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: wanted an object, got {record!r:.80}.")
+    return record
+
+
+def _check_depth(value: object) -> None:
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        nested = [part for part in level if isinstance(part, dict | list)]
+        if not nested:
+            return
+        level = [p for part in nested for p in (part.values() if isinstance(part, dict) else part)]
+    raise ValueError(f"nested more than {DEEPEST} levels deep")
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        # Texts of data may have carriage returns, which plots and pages can hold.
+        return "\r".join(map(printable, value.split("\r")))
+    if isinstance(value, dict):
+        return {_printable(key): _printable(part) for key, part in value.items()}
+    return [_printable(part) for part in value] if isinstance(value, list) else value
+
+
+def field(
+    record: Mapping[str, Any], key: str, kind: type, where: object, *, default: Any = _MISSING
+) -> Any:
+    """Returns `record[key]`, which must be of the kind given; the default where it is absent.
+
+    Raises:
+        UserError: absent without a default, of another kind, or an integer beyond 64 bits.
+    """
+    value = record.get(key)
+    if value is None:
+        if default is _MISSING:
+            raise UserError(f"{where}: the field '{key}' is missing.")
+        return default
+    if not isinstance(value, kind) or (kind is int and not is_integer(value)):
+        raise UserError(f"{where}: '{key}' must be {kind.__name__}, got {value!r:.80}.")
+    return value
+
+
+def is_integer(value: object) -> bool:
+    """Returns whether a value is a whole number of at most 64 bits."""
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+
+
+def finite(value: object) -> float | None:
+    """Returns a finite number as a float, None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # an integer of more than 308 digits
+        return None
+    return number if math.isfinite(number) else None
+
+
+def numbers(record: Mapping[str, Any], where: str) -> dict[str, float]:
+    """Returns the record, all of whose values must be finite numbers, else UserError."""
+    found = {key: finite(value) for key, value in record.items()}
+    for key, value in found.items():
+        if value is None:
+            raise UserError(f"{where}: '{key}' must be a finite number, got {record[key]!r:.80}.")
+    return found
+
+
+def percentage(record: Mapping[str, Any], key: str, where: str) -> float | None:
+    """Returns `record[key]`, a number from 0 to 100; None where it is absent."""
+    if record.get(key) is None:
+        return None
+    value = numbers({key: record[key]}, where)[key]
+    if not 0 <= value <= 100:
+        raise UserError(f"{where}: '{key}' must be a percentage from 0 to 100, got {value:g}.")
+    return value
+
+
+def counts(record: Mapping[str, Any], where: str) -> dict[str, int]:
+    """Returns the record, all of whose values must be whole numbers from 0, else UserError."""
+    for key, value in record.items():
+        if not is_integer(value) or value < 0:
+            raise UserError(f"{where}: '{key}' must be a count, got {value!r:.80}.")
+    return dict(record)
+
+
+def distinct_names(folders: Collection[PurePath]) -> dict[PurePath, str]:
+    """Returns for each folder the shortest end of its path that no other folder has.
+
+    >>> list(distinct_names([PurePosixPath("sni/model"), PurePosixPath("/out/qa/model")]).values())
+    ['sni/model', 'qa/model']
+    """
+    return {folder: printable(_distinct_name(folder, folders)) for folder in folders}
+
+
+def _distinct_name(folder: PurePath, folders: Collection[PurePath]) -> str:
+    others = [other for other in folders if not ends_alike(folder, other)]
+    for count in range(1, len(folder.parts)):
+        tail = folder.parts[-count:]
+        if all(other.parts[-count:] != tail for other in others):
+            return str(PurePosixPath(*tail))
+    return str(folder)
+
+
+def ends_alike(one: PurePath, other: PurePath) -> bool:
+    """Returns whether one path is the end of the other: the same folder, as far as can be seen."""
+    count = min(len(one.parts), len(other.parts))
+    return one.parts[len(one.parts) - count :] == other.parts[len(other.parts) - count :]

@@ -1,0 +1,590 @@
+"""The report's tables as Markdown, CSV and JSON, and for the terminal.
+
+    summary = summarise(read_runs([Path("eval")]))
+    markdown(summary)      # a document with the tables of the page, for a README or an issue
+    prompts_csv(summary)   # a row for each prompt and run, every number at full precision
+    metrics_csv(summary)   # a row for each value of mode `eval`
+    data_json(summary)     # everything that the page shows but the examples, {"schema": 1, ...}
+
+    from rich.console import Console
+    Console().print(*console_tables([Path("eval/results_1000.json")]))
+
+Texts are untrusted: in Markdown they are escaped, HTML in them included, and in CSV a text that a
+spreadsheet would take for a formula begins with an apostrophe. Markdown tables are written here,
+because those of rich and pandas pad their cells and wrap or align them in other ways.
+"""
+
+import html
+import json
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from t0.errors import printable
+from t0.reports.evaluations import EvaluatedRun, read_runs
+from t0.reports.plots import run_letter
+from t0.reports.published import MODELS, published
+from t0.reports.significance import CONFIDENCE, RESAMPLES, SEED
+from t0.reports.summary import (
+    CATEGORY,
+    PART,
+    SPREAD_COLUMNS,
+    WHOLE,
+    Comparison,
+    DecodedResults,
+    Summary,
+    group_values,
+    metrics_table,
+    rank_tables,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+SCHEMA = 1
+TEXT_LIMIT = 1_500  # characters of an input or a choice that are shown
+
+
+# Numbers and texts, in every form of the report.
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """Returns a number with the digits given, a dash for None.
+
+    >>> number(54.151), number(None)
+    ('54.2', '–')
+    """
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def count(value: int | None) -> str:
+    """Returns a count with its thousands apart, a dash for None."""
+    return "–" if value is None else f"{value:,}"
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """Returns a number with its sign, a typographic minus among them, no sign for zero.
+
+    >>> signed(-2.04), signed(0.01)
+    ('−2.0', '0.0')
+    """
+    text = f"{value:+.{digits}f}"
+    return text[1:] if not float(text) else text.replace("-", "−")
+
+
+def span(low: int, high: int) -> str:
+    """Returns the smallest and the largest of some counts, one number where they are equal."""
+    return f"{low:,}" if low == high else f"{low:,}–{high:,}"
+
+
+def interval(row: Any) -> str:
+    """Returns a table row's interval as "low to high", empty where there is none."""
+    if row.interval_low is None:
+        return ""
+    low, high = (f"{v:.1f}".replace("-", "−") for v in (row.interval_low, row.interval_high))
+    return f"{low} to {high}"
+
+
+def p_value(p: float) -> str:
+    """Returns a p-value to two significant digits, or that it is below 0.001."""
+    return "< 0.001" if p < 0.001 else f"{p:.2g}" if p < 0.1 else f"{p:.2f}"
+
+
+def fact(value: Any) -> str:
+    """Returns a value of the results' `run` object as text; objects as "key value, ...".
+
+    >>> fact({"inputs": 1024, "targets": 256})
+    'inputs 1024, targets 256'
+    """
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {fact(part)}" for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(fact, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None else str(value)
+
+
+def shortened(text: str, limit: int = TEXT_LIMIT) -> str:
+    """Returns a text, or its beginning and how much is left out."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]} … [{len(text) - limit:,} more characters]"
+
+
+# Markdown.
+
+_SIGNS = re.compile(r"([\\`*_\[\]|#~])")
+
+
+def plain(text: object) -> str:
+    r"""Returns text that Markdown shows as it is: no markup, no HTML, one line.
+
+    >>> print(plain("<b> | *"))
+    &lt;b&gt; \| \*
+    """
+    escaped = _SIGNS.sub(r"\\\1", " ".join(str(text).split()))
+    return html.escape(escaped, quote=False)
+
+
+def _markdown_table(
+    heads: Sequence[str], rows: Iterable[Sequence[object]], texts: int
+) -> list[str]:
+    """Returns a table whose first `texts` columns are left-aligned texts, the others numbers."""
+    rules = ["---"] * texts + ["---:"] * (len(heads) - texts)
+    lines = [heads, rules, *([plain(cell) for cell in row] for row in rows)]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def markdown(summary: Summary, plots: Sequence[tuple[str, str]] = ()) -> str:
+    """Returns the report as Markdown.
+
+    Args:
+        summary: what to say.
+        plots: (heading, path relative to the Markdown file) of each picture to show.
+    """
+    parts = [f"# {plain(summary.title)}", ""]
+    parts += [f"> {plain(note)}  " for note in summary.notes] + [""]
+    if summary.runs:
+        parts += ["## Runs", "", *_runs(summary.runs), ""]
+    if not summary.datasets.empty:
+        parts += [
+            "## Datasets",
+            "",
+            f"Accuracy in percent over prompts; the interval ({CONFIDENCE:.0%}, {RESAMPLES:,} "
+            "bootstrap resamples of examples) is of the mean.",
+            "",
+            *_datasets(summary.datasets),
+            "",
+        ]
+    for heading, path in plots:
+        parts += [f"## {plain(heading)}", "", f"![{plain(heading)}]({path})", ""]
+    for comparison in summary.comparisons:
+        first, second = summary.runs[comparison.first], summary.runs[comparison.second]
+        parts += [f"## {plain(second.label)} minus {plain(first.label)}", ""]
+        parts += [*_differences(comparison), ""]
+    if not summary.prompts.empty:
+        parts += ["## Prompts", "", *_prompts(summary.prompts), ""]
+    if summary.decoded:
+        parts += ["## Generation", "", *_metrics(summary.metrics), ""]
+    for found in summary.decoded:
+        parts += _signatures_and_groups(found, summary)
+    for found in summary.decoded:
+        parts += _decoded_examples(found, summary.runs)
+    return "\n".join(parts)
+
+
+def _runs(runs: Sequence[EvaluatedRun]) -> list[str]:
+    keys = list(dict.fromkeys(key for run in runs for key in run.facts))
+    rows = [[key, *(fact(run.facts.get(key)) for run in runs)] for key in keys]
+    return _markdown_table(["", *(plain(run.label) for run in runs)], rows, 1 + len(runs))
+
+
+def _datasets(datasets: pd.DataFrame) -> list[str]:
+    heads = ["Dataset", "Group", "Run", "Prompts", "Examples", "Mean", "Interval", "Median"]
+    heads += ["Quartiles", "Range", "Chance", *MODELS, "Ties", "Truncated", "Excluded"]
+    rows = []
+    for row in datasets.itertuples():
+        facts = published().get(row.dataset)
+        cuts = [cut for cut in (row.truncated_inputs, row.truncated_targets) if cut is not None]
+        rows.append(
+            [
+                *(row.dataset, row.group, row.label, row.prompts),
+                span(row.fewest_examples, row.most_examples),
+                number(row.mean),
+                interval(row) or "–",
+                number(row.median),
+                f"{row.first_quartile:.1f}–{row.third_quartile:.1f}",
+                f"{row.low:.1f}–{row.high:.1f}",
+                number(row.chance),
+                *(number(facts.values.get(model) if facts else None) for model in MODELS),
+                "–" if row.ties is None else row.ties,
+                sum(cuts) if cuts else "–",
+                row.excluded,
+            ]
+        )
+    return _markdown_table(heads, rows, 3)
+
+
+def _differences(comparison: Comparison) -> list[str]:
+    heads = ["Dataset", "Prompt", "Examples", "Difference", "Interval", "McNemar p"]
+    rows = []
+    for row in comparison.datasets.itertuples():
+        gap = (row.examples, signed(row.difference), interval(row))
+        rows.append([row.dataset, "mean over prompts", *gap, "–"])
+        prompts = comparison.prompts
+        for prompt in prompts[prompts.dataset == row.dataset].itertuples():
+            gap = (prompt.examples, signed(prompt.difference), interval(prompt))
+            rows.append([row.dataset, prompt.prompt, *gap, p_value(prompt.p_value)])
+    return _markdown_table(heads, rows, 2)
+
+
+def _prompts(prompts: pd.DataFrame) -> list[str]:
+    heads = ["Dataset", "Run", "Prompt", "Accuracy", "Interval", "Chance", "Examples", "Ties"]
+    rows = [
+        [
+            *(row.dataset, row.label, row.prompt, number(row.accuracy), interval(row) or "–"),
+            *(number(row.chance), row.examples, "–" if row.ties is None else row.ties),
+        ]
+        for row in prompts.itertuples()
+    ]
+    return _markdown_table(heads, rows, 3)
+
+
+def _metrics(metrics: pd.DataFrame) -> list[str]:
+    heads = ["Task", "Metric", "Run", "Value", "Examples", "Inputs cut", "Targets cut"]
+    rows = [
+        [
+            *(row.task, row.metric, row.label, number(row.value, 2), count(row.examples)),
+            *(count(row.truncated_inputs), count(row.truncated_targets)),
+        ]
+        for row in metrics[metrics.kind == WHOLE].itertuples()
+    ]
+    return _markdown_table(heads, rows, 3)
+
+
+def _signatures_and_groups(found: DecodedResults, summary: Summary) -> list[str]:
+    parts = []
+    for metric, signature in found.signatures:
+        line = f"{plain(found.task)}: {plain(metric)} is sacreBLEU’s {plain(signature)}"
+        parts += [line, ""]
+    heads = ["Group", "Run", *map(plain, found.metrics)]
+    for heading, kind in (("by category", CATEGORY), ("by task", PART)):
+        rows = [
+            [group, summary.runs[run].label, *(number(value, 2) for value in values)]
+            for group, run, values in group_values(summary.metrics, found.task, kind)
+        ]
+        if rows:
+            parts += [
+                f"### {plain(found.task)} {heading}",
+                "",
+                *_markdown_table(heads, rows, 2),
+                "",
+            ]
+    return parts
+
+
+def _decoded_examples(found: DecodedResults, runs: Sequence[EvaluatedRun]) -> list[str]:
+    if not found.examples:
+        return []
+    rows = []
+    for example in found.examples:
+        inputs = f"{example.heading}: {example.inputs}" if example.heading else example.inputs
+        wanted = " / ".join(example.targets) or "–"
+        for run, text in example.answers:
+            cells = (inputs, runs[run].label, text, wanted)
+            rows.append([shortened(cell, 300) for cell in cells])
+    table = _markdown_table(["Input", "Run", "Prediction", "Wanted"], rows, 4)
+    files = [f"All: {', '.join(map(plain, found.files))}", ""] if found.files else []
+    return [f"### Predictions of {plain(found.task)}", "", *table, "", *files]
+
+
+# CSV: column -> column of the summary's table.
+
+PROMPT_COLUMNS = {
+    "run": "label",
+    "step": "step",
+    "group": "group",
+    "dataset": "dataset",
+    "prompt": "prompt",
+    "task": "task",
+    "accuracy_percent": "accuracy",
+    "interval_low_percent": "interval_low",
+    "interval_high_percent": "interval_high",
+    "chance_percent": "chance",
+    "examples": "examples",
+    "ties": "ties",
+    "truncated_inputs": "truncated_inputs",
+    "truncated_targets": "truncated_targets",
+    "excluded": "excluded",
+    "excluded_reasons": "excluded_reasons",
+    "results_file": "results_file",
+}
+METRIC_COLUMNS = {
+    "run": "label",
+    "step": "step",
+    "task": "task",
+    "group": "group",
+    "metric": "metric",
+    "value": "value",
+    "examples": "examples",
+    "truncated_inputs": "truncated_inputs",
+    "truncated_targets": "truncated_targets",
+    "signature": "signature",
+    "results_file": "results_file",
+}
+# A cell that begins with one of these is a formula, or may become one.
+_FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\n")
+
+
+def prompts_csv(summary: Summary) -> str:
+    """Returns one row for each prompt and run of rank evaluation; unknown values are empty."""
+    return _csv(summary.prompts, PROMPT_COLUMNS)
+
+
+def metrics_csv(summary: Summary) -> str:
+    """Returns one row for each value of mode `eval`; `group` is empty for the whole task.
+
+    An undefined value of a whole task is empty; of a group it has no row.
+    """
+    metrics = summary.metrics
+    return _csv(metrics[(metrics.kind == WHOLE) | metrics.value.notna()], METRIC_COLUMNS)
+
+
+def _csv(table: pd.DataFrame, columns: Mapping[str, str]) -> str:
+    rows = table[list(columns.values())].itertuples(index=False)
+    cells = [[_csv_cell(value) for value in row] for row in rows]
+    return pd.DataFrame(cells, columns=list(columns), dtype=object).to_csv(
+        index=False, lineterminator="\n"
+    )
+
+
+def _csv_cell(value: object) -> object:
+    """Returns a number as it is, and texts so that a spreadsheet shows and does not run them."""
+    if isinstance(value, dict):
+        value = "; ".join(f"{key}: {part}" for key, part in value.items())
+    if not isinstance(value, str):
+        return value
+    # Python's writer does not quote carriage returns, which spreadsheets take for ends of rows.
+    text = value.replace("\r\n", "\n").replace("\r", "\n")
+    return f"'{text}" if text.startswith(_FORMULA_SIGNS) else text
+
+
+# JSON.
+
+
+def data_json(summary: Summary) -> str:
+    """Returns the numbers of the report; accuracies and differences in percent."""
+    runs = summary.runs
+    data = {
+        "schema": SCHEMA,
+        "title": summary.title,
+        "notes": list(summary.notes),
+        "bootstrap": {"resamples": RESAMPLES, "confidence": CONFIDENCE, "seed": SEED},
+        "runs": [
+            {
+                "label": run.label,
+                "step": run.step,
+                "results": printable(str(run.path)),
+                "decoded": printable(str(run.decoded_path)) if run.decoded_path else None,
+                "run": dict(run.facts),
+            }
+            for run in runs
+        ],
+        "datasets": _dataset_records(summary),
+        "comparisons": [
+            {
+                "first": runs[comparison.first].label,
+                "second": runs[comparison.second].label,
+                "datasets": _difference_records(comparison),
+            }
+            for comparison in summary.comparisons
+        ],
+        "generation": _decoded_records(summary),
+    }
+    return json.dumps(data, indent=1, allow_nan=False) + "\n"
+
+
+def _dataset_records(summary: Summary) -> list[dict[str, Any]]:
+    prompts = summary.prompts.groupby(["dataset", "run"], sort=False)
+    records = []
+    for row in summary.datasets.itertuples():
+        facts = published().get(row.dataset)
+        records.append(
+            {
+                "dataset": row.dataset,
+                "group": row.group,
+                "run": row.label,
+                "accuracy": {name: getattr(row, name) for name in SPREAD_COLUMNS},
+                "interval_of_mean": _bounds(row),
+                "chance": row.chance,
+                "examples": [row.fewest_examples, row.most_examples],
+                **_count_records(row),
+                "published": dict(facts.values) if facts else {},
+                "prompts": [
+                    {
+                        "prompt": prompt.prompt,
+                        "task": prompt.task,
+                        "accuracy": prompt.accuracy,
+                        "interval": _bounds(prompt),
+                        "chance": prompt.chance,
+                        "examples": prompt.examples,
+                        **_count_records(prompt),
+                        "metrics": prompt.metrics,
+                    }
+                    for prompt in prompts.get_group((row.dataset, row.run)).itertuples()
+                ],
+            }
+        )
+    return records
+
+
+def _bounds(row: Any) -> list[float] | None:
+    return None if row.interval_low is None else [row.interval_low, row.interval_high]
+
+
+def _count_records(row: Any) -> dict[str, Any]:
+    return {
+        "ties": row.ties,
+        "truncated_inputs": row.truncated_inputs,
+        "truncated_targets": row.truncated_targets,
+        "excluded": row.excluded_reasons,
+    }
+
+
+def _difference_records(comparison: Comparison) -> list[dict[str, Any]]:
+    prompts = comparison.prompts.groupby("dataset", sort=False)
+    return [
+        {
+            "dataset": row.dataset,
+            **_difference_record(row),
+            "clearly_better_prompts": row.better,
+            "clearly_worse_prompts": row.worse,
+            "prompts": [
+                {
+                    "prompt": prompt.prompt,
+                    "task": prompt.task,
+                    **_difference_record(prompt),
+                    "first_only": prompt.first_only,
+                    "second_only": prompt.second_only,
+                    "p_value": prompt.p_value,
+                    "method": prompt.method,
+                }
+                for prompt in prompts.get_group(row.dataset).itertuples()
+            ],
+        }
+        for row in comparison.datasets.itertuples()
+    ]
+
+
+def _difference_record(row: Any) -> dict[str, Any]:
+    bounds = {"low": row.interval_low, "high": row.interval_high}
+    return {"examples": row.examples, "difference": row.difference, "interval": bounds}
+
+
+def _decoded_records(summary: Summary) -> list[dict[str, Any]]:
+    """Returns a record for each task and run; an undefined value is None."""
+    whole = summary.metrics[summary.metrics.kind == WHOLE]
+    records = []
+    for row in whole.drop_duplicates(["task", "run"]).itertuples():
+        (task,) = (task for task in summary.runs[row.run].decoded if task.name == row.task)
+        file = task.predictions_file
+        records.append(
+            {
+                "task": task.name,
+                "run": row.label,
+                "examples": task.examples,
+                "metrics": dict(task.metrics),
+                "groups": {group: dict(values) for group, values in task.groups.items()},
+                "signatures": dict(task.signatures),
+                "truncated_inputs": task.truncated_inputs,
+                "truncated_targets": task.truncated_targets,
+                "predictions": printable(str(file)) if file else None,
+            }
+        )
+    return records
+
+
+# For the terminal.
+
+_HEADINGS = ("prompts", "examples", "mean", "median", "min–max", "chance")
+_NARROW_HEADINGS = ("prom-\npts", "exam-\nples", "mean", "medi-\nan", "min–max", "chan-\nce")
+_NARROW_COLUMNS = 72
+
+
+def console_tables(results_paths: Iterable[Path], *, width: int | None = None) -> "list[Table]":
+    """Returns tables of accuracy (percent) over prompts, and of what mode `eval` measured.
+
+    Chance comes from the per-example scores where they are there; no intervals are computed.
+
+    Args:
+        results_paths: result files or folders of them.
+        width: columns of the terminal, by default those of this process's; from 50 on every number
+            is whole, below 72 headings are broken and names folded.
+
+    Raises:
+        UserError: a file is missing or malformed.
+    """
+    runs = read_runs(results_paths)
+    narrow = (width or shutil.get_terminal_size().columns) < _NARROW_COLUMNS
+    datasets, _ = rank_tables(runs, with_intervals=False)
+    metrics = metrics_table(runs)
+    tables = []
+    if not datasets.empty:
+        tables.append(_accuracy_table(runs, datasets, narrow=narrow))
+    if any(run.decoded for run in runs):
+        tables.append(_metrics_table(runs, metrics[metrics.kind == WHOLE]))
+    return tables
+
+
+def _accuracy_table(
+    runs: Sequence[EvaluatedRun], datasets: pd.DataFrame, *, narrow: bool
+) -> "Table":
+    table = _empty_table("Accuracy (%) over prompts", runs, ["dataset"], narrow=narrow)
+    _add_columns_of_numbers(table, _NARROW_HEADINGS if narrow else _HEADINGS)
+    repeated = datasets.dataset.duplicated()
+    for row, again in zip(datasets.itertuples(), repeated, strict=True):
+        low, high = row.fewest_examples, row.most_examples
+        _add_row(
+            table,
+            *("" if again else row.dataset, *_run_cell(row.run, runs), str(row.prompts)),
+            *(f"{high}" if low == high else f"{low}–{high}", number(row.mean), number(row.median)),
+            *(f"{row.low:.1f}–{row.high:.1f}", number(row.chance)),
+        )
+    return table
+
+
+def _metrics_table(runs: Sequence[EvaluatedRun], metrics: pd.DataFrame) -> "Table":
+    table = _empty_table("Metrics of decoded text", runs, ["task", "metric"], narrow=True)
+    _add_columns_of_numbers(table, ["value", "examples"])
+    same_task = metrics.duplicated("task")
+    same_metric = metrics.duplicated(["task", "metric"])
+    for row, task, metric in zip(metrics.itertuples(), same_task, same_metric, strict=True):
+        names = ("" if task else row.task, "" if metric else row.metric)
+        run = _run_cell(row.run, runs)
+        _add_row(table, *names, *run, number(row.value, 2), str(row.examples))
+    return table
+
+
+def _empty_table(
+    title: str, runs: Sequence[EvaluatedRun], texts: Sequence[str], *, narrow: bool
+) -> "Table":
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    labels = [
+        f"{run_letter(i)} {run.label}" if len(runs) > 1 else run.label for i, run in enumerate(runs)
+    ]
+    table = Table(
+        title=Text(title),
+        caption=Text("\n".join(labels)),
+        box=box.SIMPLE_HEAD,
+        padding=(0, 0 if narrow else 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
+    for heading in texts:
+        table.add_column(heading, overflow="fold")
+    if len(runs) > 1:
+        table.add_column("run", no_wrap=True)
+    return table
+
+
+def _add_columns_of_numbers(table: "Table", headings: Sequence[str]) -> None:
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+
+
+def _add_row(table: "Table", *cells: str) -> None:
+    from rich.text import Text
+
+    table.add_row(*map(Text, cells))  # not as markup
+
+
+def _run_cell(position: int, runs: Sequence[EvaluatedRun]) -> list[str]:
+    return [run_letter(position)] if len(runs) > 1 else []

@@ -1,0 +1,72 @@
+import numpy as np
+from made_up_evaluations import random_lines, recipes_decoded
+
+from t0.reports import write_report
+from t0.reports.evaluation_plots import (
+    boxed_runs,
+    draw_references,
+    metric_panels,
+    swarm,
+)
+from t0.reports.evaluations import read_runs
+from t0.reports.plots import limit_percent, new_figure, title_lines
+from t0.reports.summary import summarise
+
+
+def test_many_checkpoints_show_the_last_of_each_series(evaluation):
+    lines = random_lines(5, [2], 1)
+    for step in range(10):
+        path = evaluation(step=step).add("a", "sciq", "q", lines).write()
+    other = evaluation("other").add("a", "sciq", "q", lines).write()
+    runs = read_runs([path.parent, other])
+    assert boxed_runs(runs) == (9, 10)
+    assert boxed_runs(runs[:8]) == tuple(range(8))
+
+
+def test_swarm_keeps_equal_points_apart():
+    assert swarm([50.0, 50.0, 50.0, 50.4, 70.0]) == [0.0, 0.1, -0.1, 0.2, 0.0]
+    # None is hidden by the diamond of the mean.
+    assert swarm([38.5, 51.5, 52.5, 61.75], mean=52.0) == [0.0, 0.1, 0.1, 0.0]
+    assert swarm([50.0], mean=50.0) == [0.1]
+
+
+def test_reference_names_stay_apart_and_inside():
+    figure = new_figure(3.3, 2.8)
+    axes = figure.subplots()
+    lines = {"T0-3B": 50.7, "chance": 50.0, "T0-11B": 51.0}
+    limit_percent(axes, [20.0, *lines.values()])
+    draw_references(axes, lines)
+    low, high = axes.get_ylim()
+    places = [note.xy[1] for note in axes.texts]
+    assert [note.get_text() for note in axes.texts] == ["chance 50.0", "T0-3B 50.7", "T0-11B 51.0"]
+    assert min(np.diff(places)) > 0.07 * (high - low)
+    assert max(places) <= high
+    assert [line.get_ydata()[0] for line in axes.lines] == [50.0, 50.7, 51.0]
+
+
+def test_curves_over_steps_and_what_the_last_checkpoints_wrote(folder, tmp_path):
+    for step in (10, 20):
+        recipes_decoded(folder, step, step / 10).write()
+    other = recipes_decoded(tmp_path / "other" / "eval", 20, 1.0).write()
+    runs = read_runs([folder, other])
+    summary = summarise(runs)
+    titles = [panel.title for panel in metric_panels(summary)]
+    assert titles[:3] == [
+        "sni_def_pos_2: exact_match", "sni_def_pos_2: rougeL", "qa_squad: em",
+    ]  # fmt: skip
+    assert metric_panels(summarise(runs[1:])) == []
+    examples = summary.decoded[2].examples
+    assert len(examples) == 5
+    assert [run for run, _ in examples[0].answers] == [1, 2]
+
+
+def test_long_names_are_broken_not_cut(evaluation, tmp_path):
+    name = "a_dataset_with_an_odd_name/and-a-very-long-configuration.v2.0.1"
+    path = evaluation().add("a", name, "q", random_lines(9, [2], 1)).write()
+    html = write_report([path], tmp_path / "out").html.read_text()
+    lines = title_lines(name)
+    assert lines == ["a_dataset_with_an_odd_name/", "and-a-very-long-configuration.", "v2.0.1"]
+    assert all(f">{line}<" in html for line in lines)
+    assert [len(line) for line in title_lines("x" * 200)] == [30, 30, 30]
+    assert title_lines("x" * 200)[-1].endswith("…")
+    assert title_lines("RTE") == ["RTE"]

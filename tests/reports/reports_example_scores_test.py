@@ -1,0 +1,62 @@
+import json
+
+import pytest
+from made_up_evaluations import example_line
+
+from t0.errors import UserError
+from t0.reports.example_scores import read_scores
+
+
+def write_scores(path, *lines):
+    path.write_text("".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines))
+    return path
+
+
+def test_scores_ragged_choices_ties_and_worst_errors(tmp_path):
+    lines = [
+        example_line(7, [-1.0, -1.0], 0),  # tied, right
+        example_line(3, [-1.0, -9.0, -4.0], 2),  # wrong by 3
+        example_line(9, [-1.0, -2.0, -6.5, -8.0], 2),  # wrong by 5.5
+        example_line(1, [-1.0, -2.0], None),  # excluded
+        example_line(4, [-3.0, -2.0], 1),
+    ]
+    scores = read_scores(write_scores(tmp_path / "s.jsonl", *lines))
+    assert scores.idx.tolist() == [7, 3, 9, 4]
+    assert scores.correct.tolist() == [True, False, False, True]
+    assert scores.tied.tolist() == [True, False, False, False]
+    assert scores.accuracy == 50.0
+    assert scores.chance == pytest.approx((50 + 100 / 3 + 25 + 50) / 4)
+    assert [(e.idx, e.margin_nats) for e in scores.worst] == [(9, 5.5), (3, 3.0)]
+    kept = read_scores(tmp_path / "s.jsonl", keep=1)
+    assert [e.idx for e in kept.worst] == [9]
+
+
+BAD_LINES = {
+    "NaN": (
+        '{"idx": 1, "choices": [{"text": "a", "log_likelihood": NaN}], "gold": 0, "prediction": 0}',
+        "finite number",
+    ),
+    "missing score": (
+        {"idx": 1, "choices": [{"text": "a"}], "gold": 0, "prediction": 0},
+        "finite number",
+    ),
+    "gold out of range": (example_line(1, [-1.0, -2.0], 2), "2 choices"),
+    "prediction is not the best": (
+        example_line(1, [-1.0, -2.0], 0, prediction=1),
+        "not the choice",
+    ),
+    "no choices": ({"idx": 1, "choices": [], "gold": 0, "prediction": 0}, "at least one"),
+    "no idx": ({**example_line(1, [-1.0], 0), "idx": None}, "'idx'"),
+    "idx twice": (example_line(0, [-1.0, -2.0], 0), "twice"),
+    "cut short": ('{"idx": 1, "choi', "not valid JSON"),
+    "not an object": ("[1]", "wanted an object"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_LINES)
+def test_bad_score_line_names_file_and_line(tmp_path, name):
+    line, message = BAD_LINES[name]
+    path = write_scores(tmp_path / "s.jsonl", example_line(0, [-1.0, -2.0], 0), line)
+    with pytest.raises(UserError, match=message) as caught:
+        read_scores(path)
+    assert f"{path}, line 2" in str(caught.value)

@@ -1,0 +1,146 @@
+"""Whole reports: which files are written, what is in them, and the command."""
+
+import json
+
+import numpy as np
+import pytest
+from made_up_evaluations import SIGNATURE, random_lines, recipes_decoded
+from PIL import Image
+
+from t0.cli import main as t0_main
+from t0.errors import UserError
+from t0.reports import write_report
+from t0.reports.evaluations import read_runs
+from t0.reports.tables import plain
+
+
+def test_files_and_pictures(two_runs, metrics, tmp_path):
+    paths = write_report(two_runs, tmp_path / "out", metrics_paths=[metrics])
+    assert [p.name for p in paths.plots] == ["accuracy.png", "training.png"]
+    written = {p.name for p in (tmp_path / "out").iterdir()}
+    assert written == {
+        "report.html", "report.md", "report.csv", "report.json", "accuracy.png", "training.png",
+    }  # fmt: skip
+    for plot in paths.plots:
+        image = Image.open(plot)
+        image.verify()
+        pixels = np.array(Image.open(plot).convert("RGB"))
+        assert pixels.shape[0] > 300
+        assert pixels.shape[1] > 700
+        assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 20
+        for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
+            assert edge.min() == 255  # nothing is cut off at the edge of the picture
+
+
+def test_training_runs_alone_make_a_report(evaluated, metrics, tmp_path, capsys):
+    words = ["report", "--metrics", str(evaluated), str(metrics.parent), "--output"]
+    assert t0_main.main([*words, str(tmp_path / "out")]) == 0
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "<title>Training runs</title>" in page
+    assert "Training curves" in page
+    assert all(f'id="{name}"' not in page for name in ("runs", "datasets", "prompts", "method"))
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "![Training curves](training.png)" in text
+    assert "## Datasets" not in text
+    assert "training.png" in capsys.readouterr().out
+    with pytest.raises(UserError, match="nothing to report on"):
+        write_report([], tmp_path / "none")
+
+
+def test_same_input_same_bytes(two_runs, metrics, tmp_path):
+    for name in ("a", "b"):
+        write_report(two_runs, tmp_path / name, metrics_paths=[metrics])
+    for file in sorted((tmp_path / "a").iterdir()):
+        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes(), file.name
+
+
+def test_checkpoints_make_a_plot_against_step(evaluation, tmp_path):
+    for step in (10, 20, 30):
+        lines = random_lines(30, [3], step, skill=step / 10)
+        evaluation(step=step).add("cb_a", "super_glue/cb", "a", lines).write()
+    paths = write_report([tmp_path / "tiny"], tmp_path / "out")
+    assert [p.name for p in paths.plots] == ["accuracy.png", "accuracy_by_step.png"]
+    assert "Accuracy against step" in paths.html.read_text()
+    # An earlier plot that the new report has not must not be taken for a part of it.
+    write_report([tmp_path / "tiny" / "eval" / "results_10.json"], tmp_path / "out")
+    assert not (tmp_path / "out" / "accuracy_by_step.png").exists()
+
+
+def test_bad_input_leaves_the_earlier_report_alone(two_runs, tmp_path):
+    paths = write_report(two_runs, tmp_path / "out")
+    before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()}
+    content = json.loads(two_runs[0].read_text())
+    content["tasks"]["rte_0_score_eval"]["metrics"]["accuracy"] = float("nan")
+    two_runs[0].write_text(json.dumps(content))
+    with pytest.raises(UserError, match="finite"):
+        write_report(two_runs, paths.html.parent)
+    with pytest.raises(UserError, match="finite"):
+        write_report(two_runs, tmp_path / "new")
+    assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()} == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_unwritable_output_is_a_user_error(two_runs, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write the report"):
+        write_report(two_runs, tmp_path / "file" / "out")
+
+
+def test_command(two_runs, metrics, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["report", *map(str, two_runs), "--output", str(out), "--metrics", str(metrics)]
+    assert t0_main.main([*words, "--title", "My runs", "--note", "Toy."]) == 0
+    printed = capsys.readouterr().out
+    assert str(out / "report.html") in printed
+    assert "super_glue/rte" in printed
+    assert "My runs" in (out / "report.html").read_text()
+
+
+def test_command_reports_a_missing_file_without_traceback(tmp_path, capsys):
+    with pytest.raises(SystemExit) as caught:
+        t0_main.main(["report", str(tmp_path / "no.json"), "--output", str(tmp_path / "out")])
+    assert caught.value.code == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_decoded_files_alone_make_a_report(folder, tmp_path, capsys):
+    for step in (1000, 2000, 3000):
+        recipes_decoded(folder, step, step / 2000).write()
+    out = tmp_path / "out"
+    assert t0_main.main(["report", str(folder), "--output", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "Metrics of decoded text" in printed
+    assert "46.50" in printed
+    assert str(out / "report_metrics.csv") in printed
+    assert "Accuracy (%) over prompts" not in printed
+    names = {file.name for file in out.iterdir()}
+    assert {"metrics_by_step.png", "report_metrics.csv"} < names
+    assert "accuracy.png" not in names
+    page = (out / "report.html").read_text()
+    assert "<title>Evaluation</title>" in page
+    assert 'id="generation"' in page
+    assert all(f'id="{name}"' not in page for name in ("datasets", "prompts", "method", "errors"))
+    assert SIGNATURE.replace("|", "|<wbr>") in page
+    assert "data to text" in page
+    markdown = (out / "report.md").read_text()
+    assert f"mt\\_en\\_de: bleu is sacreBLEU’s {plain(SIGNATURE)}" in markdown
+    assert "### sni\\_def\\_pos\\_2 by category" in markdown
+    assert "![Metrics against step](metrics_by_step.png)" in markdown
+    assert "## Datasets" not in markdown
+
+
+def test_one_checkpoint_evaluated_in_both_modes_is_one_run(folder, evaluation, tmp_path):
+    recipes_decoded(folder, 3000, 1.0, split="validation").write()
+    ranked = evaluation(step=3000, split="validation")
+    ranked.add("rte_a", "super_glue/rte", "a", random_lines(20, [2], 1)).write()
+    (run,) = read_runs([folder])
+    assert (len(run.tasks), len(run.decoded)) == (1, 4)
+    assert run.files == "results_3000.json, decoded_3000.json"
+    paths = write_report([folder], tmp_path / "out")
+    page = paths.html.read_text()
+    assert "<title>T0 evaluation</title>" in page
+    assert all(f'id="{name}"' in page for name in ("datasets", "generation", "prompts"))
+    # Of another split it is another run, told apart by it.
+    recipes_decoded(folder, 3000, 1.0, split="test").write()
+    labels = [run.label for run in read_runs([folder])]
+    assert labels == ["tiny, step 3,000, test", "tiny, step 3,000, validation"]

@@ -1,0 +1,121 @@
+import numpy as np
+import pytest
+from made_up_evaluations import SIGNATURE, change, example_line, random_lines, recipes_decoded
+from parsed_pages import table_texts
+
+from t0.reports import write_report
+from t0.reports.evaluations import read_runs
+from t0.reports.published import published
+from t0.reports.summary import CATEGORY, PART, group_values, summarise
+
+
+def test_rows_by_independent_computation(two_runs):
+    runs = read_runs(two_runs)
+    rows = list(summarise(runs).datasets.itertuples())
+    names = [(row.dataset, row.run) for row in rows]
+    assert names == [
+        (d, r) for d in ("super_glue/copa", "super_glue/rte", "dream/hop") for r in (0, 1)
+    ]
+    hop = rows[4]
+    accuracies = sorted(t.accuracy for t in runs[0].tasks if t.dataset == "dream/hop")
+    assert hop.mean == pytest.approx(sum(accuracies) / 2)
+    assert (hop.low, hop.high) == tuple(accuracies)
+    sizes = [t.scores.choices for t in runs[0].tasks if t.dataset == "dream/hop"]
+    assert hop.chance == pytest.approx(np.mean([np.mean(100 / s) for s in sizes]))
+    assert (hop.title, rows[2].title) == ("dream/hop", "RTE")
+    assert hop.interval_low < hop.mean < hop.interval_high
+
+
+def test_tables_hold_counts_as_whole_numbers_and_unknown_values_as_none(evaluation):
+    made = evaluation().add("a", "sciq", "q", random_lines(9, [4], 1), excluded={"cut": 2})
+    made.add("b", "sciq", "r", random_lines(9, [4], 2), with_scores=False, excluded={"cut": 1})
+    summary = summarise(read_runs([made.write()]))
+    (dataset,) = summary.datasets.itertuples()
+    assert (dataset.prompts, dataset.fewest_examples, dataset.ties) == (2, 9, 0)
+    # One prompt has no scores: its interval is unknown, and that of the mean.
+    assert (dataset.interval_low, dataset.truncated_targets) == (None, None)
+    assert (dataset.excluded, dataset.excluded_reasons) == (3, {"cut": 3})
+    with_scores, without = summary.prompts.itertuples()
+    assert with_scores.interval_low < with_scores.accuracy < with_scores.interval_high
+    assert (without.interval_low, without.ties, without.chance) == (None, None, None)
+    assert type(without.examples) is int
+
+
+def test_comparison_against_the_first_run(two_runs):
+    summary = summarise(read_runs(two_runs))
+    (comparison,) = summary.comparisons
+    (rte,) = comparison.datasets[comparison.datasets.dataset == "super_glue/rte"].itertuples()
+    rows = summary.datasets[summary.datasets.dataset == "super_glue/rte"]
+    first, second = rows["mean"]
+    assert rte.difference == pytest.approx(second - first, abs=1e-4)
+    assert rte.interval_low <= second - first <= rte.interval_high
+    prompts = comparison.prompts[comparison.prompts.dataset == "super_glue/rte"]
+    assert (rte.prompts, rte.better) == (4, (prompts.p_value < 0.05).sum())
+    assert rte.worse == 0
+    assert summarise(read_runs(two_runs[:1])).comparisons == ()
+
+
+def test_baseline_is_the_first_run_with_ranks(two_runs, tmp_path):
+    decoded = recipes_decoded(tmp_path / "other" / "eval", 5, 1.0).write()
+    runs = read_runs([decoded, *two_runs])
+    (comparison,) = summarise(runs).comparisons
+    assert (comparison.first, comparison.second) == (1, 2)
+    assert summarise(runs[:2]).comparisons == ()
+
+
+def test_metrics_of_tasks_categories_and_parts(decoded):
+    summary = summarise(read_runs([decoded]))
+    categories = group_values(summary.metrics, "sni_def_pos_2", CATEGORY)
+    assert [group for group, _, _ in categories] == ["data_to_text", "textual_entailment"]
+    assert categories[0] == ("data_to_text", 0, (29.0, 47.5))
+    parts = group_values(summary.metrics, "sni_def_pos_2", PART)
+    assert [group for group, _, _ in parts] == ["task1300_rte_weather", "task1301_rte_weather"]
+    assert group_values(summary.metrics, "mt_en_de", CATEGORY) == []
+    (instructions, *_) = summary.decoded
+    assert instructions.metrics == ("exact_match", "rougeL")
+
+
+def test_published_table_covers_the_held_out_datasets():
+    table = published()
+    assert len(table) == 11
+    for model, anli in (("T0-3B", 33.4), ("T0-11B", 41.0)):
+        rounds = [table[f"anli/r{r}"].values[model] for r in (1, 2, 3)]
+        assert sum(rounds) / 3 == pytest.approx(anli, abs=0.25)
+        others = [v.values[model] for k, v in table.items() if not k.startswith("anli")]
+        average = (sum(others) + anli) / 9
+        assert average == pytest.approx({"T0-3B": 55.2, "T0-11B": 65.2}[model], abs=0.06)
+    assert all(set(row.sources) == {"T0-3B", "T0-11B"} for row in table.values())
+
+
+def test_values_of_two_signatures_are_not_compared_in_silence(folder, tmp_path):
+    first = recipes_decoded(folder, 1000, 1.0).write()
+    second = recipes_decoded(tmp_path / "other" / "eval", 1000, 1.0).write()
+    other = {"bleu": SIGNATURE.replace("13a", "intl")}
+    change(second, lambda content: content["tasks"]["mt_en_de"].update(signatures=other))
+    runs = read_runs([first, second])
+    (note,) = summarise(runs).notes
+    assert note.startswith("mt_en_de: bleu was computed in different ways")
+    assert summarise(runs[:1]).notes == ()
+    assert (
+        "do not compare its values"
+        in write_report([first, second], tmp_path / "o").html.read_text()
+    )
+
+
+def test_accuracy_of_ties_is_warned_of_once(evaluation, tmp_path):
+    tied = [example_line(i, [-1.0, -1.0], i % 2) for i in range(4)]
+    told = [example_line(i, [-1.0, -2.0], i % 2) for i in range(4)]
+    paths = [
+        evaluation(model).add("a", "sciq", "a", tied).add("b", "sciq", "b", told).write()
+        for model in ("one", "two")
+    ]
+    text = table_texts(write_report(paths, tmp_path / "out").html.read_text())
+    assert text.count("most examples have several choices of the same highest score") == 1
+    assert "In 2 of 4 evaluations of a task" in text
+
+
+def test_results_without_scores_say_so(evaluation, tmp_path):
+    made = evaluation().add("a", "sciq", "q", random_lines(9, [4], 1), with_scores=False, chance=25)
+    html = write_report([made.write()], tmp_path / "out").html.read_text()
+    assert "1 of 1 tasks have no per-example scores" in html
+    assert "Worst errors" not in html

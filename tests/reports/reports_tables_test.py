@@ -1,0 +1,79 @@
+"""The report's tables as Markdown, CSV and JSON, and for the terminal."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from made_up_evaluations import SIGNATURE, change
+from rich.console import Console
+
+from t0.reports import console_tables, tables, write_report
+from t0.reports.evaluations import read_runs
+
+
+@pytest.mark.parametrize("name", ["nan", "null"])
+def test_undefined_metric_is_a_dash_not_an_error(decoded, tmp_path, name):
+    value = float("nan") if name == "nan" else None
+    change(decoded, lambda content: content["tasks"]["my_task"]["metrics"].update(accuracy=value))
+    paths = write_report([decoded], tmp_path / "out")
+    data = json.loads(paths.json.read_text())
+    assert data["generation"][3]["metrics"] == {"accuracy": None, "edit_distance": 3.25}
+    assert "| my\\_task | accuracy | tiny, step 3,000 | – |" in paths.markdown.read_text()
+
+
+def test_csv_holds_every_value(decoded, tmp_path):
+    paths = write_report([decoded], tmp_path / "out")
+    rows = list(csv.DictReader(io.StringIO(paths.metrics_csv.read_text())))
+    found = {(row["task"], row["group"], row["metric"]): row["value"] for row in rows}
+    assert found["mt_en_de", "", "bleu"] == "32.25"
+    assert found["sni_def_pos_2", "task1301_rte_weather", "rougeL"] == "49.5"
+    assert len(rows) == 2 + 4 * 2 + 2 + 1 + 2
+    (bleu,) = (row for row in rows if row["metric"] == "bleu")
+    assert (bleu["signature"], bleu["examples"], bleu["truncated_targets"]) == (
+        SIGNATURE,
+        "24",
+        "4",
+    )
+
+
+def test_csv_and_json_agree_with_the_results(two_runs, tmp_path):
+    paths = write_report(two_runs, tmp_path / "out")
+    rows = list(csv.DictReader(io.StringIO(paths.csv.read_text())))
+    expected = {(run.label, task.name): task for run in read_runs(two_runs) for task in run.tasks}
+    assert len(rows) == len(expected) == 18
+    for row in rows:
+        task = expected[row["run"], row["task"]]
+        assert float(row["accuracy_percent"]) == task.accuracy
+        assert float(row["chance_percent"]) == task.chance
+        assert float(row["interval_low_percent"]) <= task.accuracy
+    data = json.loads(paths.json.read_text())
+    assert data["schema"] == 1
+    assert [len(d["prompts"]) for d in data["datasets"]] == [3, 3, 4, 4, 2, 2]
+    assert data["comparisons"][0]["second"] == "second, step 100"
+    assert len(data["comparisons"][0]["datasets"]) == 3
+
+
+@pytest.mark.parametrize("width", [50, 80, 140])
+def test_console_table_keeps_every_number(two_runs, width):
+    console = Console(width=width, file=io.StringIO(), record=True)
+    (table,) = console_tables(two_runs[:1], width=width)
+    console.print(table)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    (run,) = read_runs(two_runs[:1])
+    rte = [task.accuracy for task in run.tasks if task.dataset == "super_glue/rte"]
+    assert f"{np.mean(rte):.1f}" in text
+    assert f"{min(rte):.1f}–{max(rte):.1f}" in text
+    assert "50.0" in text
+    assert "…" not in text
+
+
+def test_formats():
+    assert tables.signed(-0.04) == "0.0"
+    assert tables.p_value(0.0004) == "< 0.001"
+    assert tables.p_value(0.0312) == "0.031"
+    assert (
+        tables.fact({"inputs": 1024, "eos": True, "none": None}) == "inputs 1024, eos yes, none –"
+    )
