@@ -27,7 +27,7 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 from t5.models import mesh_transformer  # noqa: E402
 
 import t0.seqio_tasks  # noqa: E402, F401
-from t0.feeding.training_data import training_data  # noqa: E402
+from t0.feeding.opening import data_spec, open_data  # noqa: E402
 
 LENGTHS = {"inputs": 1024, "targets": 256}
 NAME = "benchmark_mixture"
@@ -42,7 +42,7 @@ def ours(rows: int, seed: int, split: str) -> tuple[int, float, float]:
     """Returns examples, seconds and the share of input places filled."""
     began = time.perf_counter()
     given = {"dataset_split": split, "use_cached": True, "seed": seed}
-    batches = training_data(NAME, LENGTHS, **given).batches(16)
+    batches = open_data(data_spec(NAME, LENGTHS, **given)).batches(16)
     return _counted(rows, began, (next(batches)[0] for _ in range(rows // 16)))
 
 

@@ -28,7 +28,7 @@ import seqio  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from t5.models import mesh_transformer  # noqa: E402
 
-from t0.feeding.training_data import training_data  # noqa: E402
+from t0.feeding.opening import data_spec, open_data  # noqa: E402
 from t0.sources.texts import FolderTexts  # noqa: E402
 from t0.tasks import set_vocabulary  # noqa: E402
 from t0.tasks.recipe_tasks import pretraining_definitions  # noqa: E402
@@ -71,7 +71,7 @@ def register(folder: Path) -> None:
 def ours(batches: int, seed: int) -> tuple[int, float]:
     """Returns tokens and seconds."""
     began = time.perf_counter()
-    made = training_data(OURS, LENGTHS, seed=seed).batches(16)
+    made = open_data(data_spec(OURS, LENGTHS, seed=seed)).batches(16)
     return _counted(began, (next(made)[0] for _ in range(batches)))
 
 

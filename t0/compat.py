@@ -327,6 +327,8 @@ REPLACEABLE: dict[str, str] = {
     "mesh_utils.decode": "an evaluation by decoding says whose outputs it has, and how many",
     "mesh_utils.get_checkpoint_iterator": "weights may lie in Hugging Face's or T5X's format",
     "mesh_utils.get_step_from_checkpoint_path": "such weights have no step in their path",
+    "t5_mesh.seqio": "T5's dataset function says which mixture it reads and how, for our feeding",
+    "t5_mesh.transformer_dataset": "it packs one example in turn, ours packs a window",
 }
 # Tasks and caching take these, and do without Mesh TensorFlow.
 _WITHOUT_MESH = ("t5.data.", "t5.evaluation.")
@@ -428,47 +430,3 @@ def replaced(name: str, function: Callable[..., Any]) -> Iterator[Callable[..., 
         yield before
     finally:
         setattr(module, attribute, before)
-
-
-@contextlib.contextmanager
-def t5_training_data(function: Callable[..., Any]) -> Iterator[None]:
-    """Makes T5's `mesh_train_dataset_fn` hand its arguments, as gin binds them, to `function`.
-
-    Gin keeps the function that it wraps, under T5's name, so the body is what is put in its place.
-
-    Args:
-      function: takes the arguments of T5's, `vocabulary` left out.
-    """
-    from t5.models import mesh_transformer
-
-    published = mesh_transformer.mesh_train_dataset_fn.__wrapped__
-    before = published.__code__
-    published.__code__ = _redirected.__code__
-    published.__globals__["_t0_training_data"] = function
-    try:
-        yield
-    finally:
-        published.__code__ = before
-        del published.__globals__["_t0_training_data"]
-
-
-def _redirected(
-    mixture_or_task_name: str,
-    sequence_length: Any,
-    vocabulary: Any = None,
-    dataset_split: str = "train",
-    shuffle: bool = True,
-    seed: int | None = None,
-    use_cached: bool = False,
-    pack: bool = True,
-) -> Any:
-    # Runs with T5's module as its globals.
-    return _t0_training_data(  # noqa: F821
-        mixture_or_task_name,
-        sequence_length,
-        dataset_split=dataset_split,
-        shuffle=shuffle,
-        seed=seed,
-        use_cached=use_cached,
-        pack=pack,
-    )

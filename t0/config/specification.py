@@ -29,10 +29,32 @@ class FeatureSpec:
     """A feature of a task.
 
     Attributes:
-      add_eos: whether SeqIO ends the feature in EOS; a full row of it then ends in EOS, too.
+      add_eos: whether SeqIO ends the feature in EOS.
     """
 
     add_eos: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class ObjectiveSpec:
+    """T5's pretraining objective of a task, which makes examples of documents while training.
+
+    Attributes:
+      selector: T5's preprocessor: "t5.data.preprocessors.span_corruption", "...prefix_lm" or
+        "...full_lm"; parameters: its numbers, defaults included.
+      segment_tokens: length of the pieces that documents are cut into.
+      eos: feature -> the id that it ends in, or None.
+      document_eos: the id that each document ends in before documents are joined, or None.
+      first_sentinel: the id of a piece's first masked span, None where none is masked; the spans
+        after it count down.
+    """
+
+    selector: str
+    parameters: Mapping[str, float]
+    segment_tokens: int
+    eos: Mapping[str, int | None]
+    document_eos: int | None = None
+    first_sentinel: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +68,7 @@ class TaskSpec:
       examples: how many the split has, None where nothing has counted them.
       cache_files: the TFRecord files of the split, in order; empty where the examples are made
         while they are read, which needs SeqIO.
+      objective: of a pretraining task, whose cache holds documents, as "targets"; else None.
     """
 
     name: str
@@ -53,6 +76,7 @@ class TaskSpec:
     features: Mapping[str, FeatureSpec]
     examples: int | None = None
     cache_files: tuple[str, ...] = ()
+    objective: ObjectiveSpec | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +88,7 @@ class DataSpec:
       split: which split is read.
       tasks: those of the mixture that have the split.
       lengths: feature -> tokens of a row, inputs first.
+      ends_in_eos: features whose full rows end in EOS.
       pack: whether several examples share a row.
       shuffle: whether examples are shuffled.
       seed: of everything that is random about the data.
@@ -75,6 +100,7 @@ class DataSpec:
     split: str
     tasks: tuple[TaskSpec, ...]
     lengths: Mapping[str, int]
+    ends_in_eos: tuple[str, ...] = ()
     pack: bool = True
     shuffle: bool = True
     seed: int = 0

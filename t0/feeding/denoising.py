@@ -13,30 +13,13 @@ have the same distribution (and lengths that are equal always), from other rando
 sequences are `Ragged`, and a mask is bool [tokens of all sequences].
 """
 
-from typing import NamedTuple
-
 import numpy as np
+
+from t0.feeding.token_files import Ragged, stretches
 
 # t5's: of a longer document one stretch is taken; so many documents are joined.
 LONGEST_DOCUMENT_TOKENS = 65_536
 JOINED_DOCUMENTS = 128
-
-
-class Ragged(NamedTuple):
-    """Sequences of tokens, one behind the other.
-
-    Attributes:
-      values: int32 [tokens of all sequences].
-      ends: int64 [sequences + 1], the first 0: where each begins and ends.
-    """
-
-    values: np.ndarray
-    ends: np.ndarray
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """int64 [sequences]."""
-        return np.diff(self.ends)
 
 
 def chunks(
@@ -55,7 +38,7 @@ def chunks(
     sizes = documents.lengths[order]
     pieces = -(-sizes // longest)
     within = longest * rng.integers(0, np.maximum(pieces, 1))
-    return _stretches(
+    return stretches(
         documents.values, documents.ends[order] + within, np.minimum(sizes - within, longest)
     )
 
@@ -169,7 +152,7 @@ def ended(sequences: Ragged, eos: int | None, limit: int | None) -> Ragged:
     taken = sequences.lengths
     if limit is not None:
         taken = np.minimum(taken, limit - more)
-    cut = _stretches(sequences.values, sequences.ends[:-1], taken)
+    cut = stretches(sequences.values, sequences.ends[:-1], taken)
     if not more:
         return cut
     ends = cut.ends + np.arange(len(cut.ends))
@@ -178,12 +161,6 @@ def ended(sequences: Ragged, eos: int | None, limit: int | None) -> Ragged:
     kept[ends[1:] - 1] = False
     values[kept] = cut.values
     return Ragged(values, ends)
-
-
-def _stretches(values: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> Ragged:
-    ends = np.append(0, np.cumsum(sizes))
-    places = np.repeat(starts - ends[:-1], sizes) + np.arange(ends[-1])
-    return Ragged(values[places], ends)
 
 
 def _positions(lengths: np.ndarray) -> np.ndarray:

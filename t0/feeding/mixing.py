@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from t0.errors import UserError
-from t0.feeding.records import Block, Source
+from t0.feeding.reading import Block, Source
 
 # Tasks are drawn this many at a time from a generator of their own.
 DRAWS = 256

@@ -1,15 +1,14 @@
-"""Which of T5's pretraining objectives a task has, and that objective's numbers.
+"""Recognises T5's pretraining objectives: which one a SeqIO task has, as plain data.
 
-    objective = objective_of(task, {"inputs": 512, "targets": 114})
-    objective.segment_tokens             # 568
-    objective.examples(documents, rng)   # {"inputs": Ragged, "targets": Ragged}
+    objective_of(task, {"inputs": 512, "targets": 114})
+    # ObjectiveSpec("t5.data.preprocessors.span_corruption", segment_tokens=568, ...)
 
-A task is recognised by the steps after its caching point: one of the preprocessors in `_MAKERS`,
-with SeqIO's `append_eos_after_trim` or without. Any other task, and one whose preprocessors gin
-binds to something else than their defaults, has none here, and is fed by its own preprocessors.
+A task is recognised by the steps after its caching point: one of the preprocessors in
+`_OBJECTIVES`, with SeqIO's `append_eos_after_trim` or without. Any other task, and one whose
+preprocessors gin binds to something else than their defaults, has none, and is fed by its own
+preprocessors. `t0.feeding.pretraining` makes the examples.
 """
 
-import dataclasses
 import functools
 import re
 from collections.abc import Callable, Mapping
@@ -18,11 +17,9 @@ from typing import Any
 import numpy as np
 
 from t0.compat import gin, seqio, t5_preprocessors
+from t0.config.specification import ObjectiveSpec
 from t0.errors import UserError
 from t0.feeding import denoising
-from t0.feeding.denoising import Ragged
-
-Corrupt = Callable[[Ragged, np.random.Generator], dict[str, Ragged]]
 
 # What gin may change about T5's preprocessors where their callers pass nothing, and the defaults.
 _KNOBS: dict[str, Any] = {
@@ -40,48 +37,7 @@ _KNOBS: dict[str, Any] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Objective:
-    """How documents become examples.
-
-    Attributes:
-      segment_tokens: how long the pieces are that documents are cut into.
-      joined: whether documents are concatenated before.
-      document_eos: the id that each document ends in before that, or None.
-      corrupt: makes the features of the pieces.
-      eos: feature -> the id that it ends in, or None; limits: feature -> its most tokens.
-    """
-
-    segment_tokens: int
-    joined: bool
-    corrupt: Corrupt
-    eos: Mapping[str, int | None]
-    limits: Mapping[str, int]
-    document_eos: int | None = None
-
-    def examples(
-        self, documents: Ragged, rng: np.random.Generator, order: np.ndarray | None = None
-    ) -> dict[str, Ragged]:
-        """Returns feature -> its sequences.
-
-        Args:
-          documents: tokens.
-          rng: of all that is random.
-          order: in which documents are taken.
-        """
-        taken = denoising.chunks(documents, rng, order=order)
-        if self.document_eos is not None:
-            taken = denoising.ended(taken, self.document_eos, None)
-        if self.joined:
-            taken = denoising.concatenated(taken)
-        features = self.corrupt(denoising.split(taken, self.segment_tokens), rng)
-        return {
-            name: denoising.ended(made, self.eos[name], self.limits[name])
-            for name, made in features.items()
-        }
-
-
-def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> Objective | None:
+def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec | None:
     """Returns a task's objective, None if it is not one of those that are known here.
 
     Args:
@@ -100,10 +56,10 @@ def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> Objective | No
     function, given = steps[0], {}
     if isinstance(function, functools.partial) and not function.args:
         function, given = function.func, function.keywords
-    make, known, wanted = _MAKERS.get(function, (None, (), ()))
+    make, defaults, wanted = _OBJECTIVES.get(function, (None, {}, ()))
     features = task.output_features
     # Features, or arguments, of a task that is made otherwise.
-    if make is None or set(given) - set(known) or set(features) != set(wanted):
+    if make is None or set(given) - set(defaults) or set(features) != set(wanted):
         return None
     missing = [name for name in wanted if name not in lengths]
     if missing:
@@ -111,10 +67,17 @@ def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> Objective | No
             f"task {task.name}: run.sequence_length says nothing of {missing[0]}; it has: "
             f"{', '.join(lengths) or 'nothing'}"
         )
-    eos = {name: feature.vocabulary.eos_id for name, feature in features.items()}
-    ends = {n: eos[n] if ends_in_eos and features[n].add_eos else None for n in features}
-    return make(
-        task=task, lengths=lengths, eos=ends, limits={n: lengths[n] for n in wanted}, **given
+    parameters = {name: float(value) for name, value in {**defaults, **given}.items()}
+    return ObjectiveSpec(
+        selector=f"t5.data.preprocessors.{function.__name__}",
+        parameters=parameters,
+        eos={
+            name: features[name].vocabulary.eos_id
+            if ends_in_eos and features[name].add_eos
+            else None
+            for name in wanted
+        },
+        **make(task, lengths, **parameters),
     )
 
 
@@ -129,13 +92,12 @@ def _bound_otherwise() -> bool:
 
 
 def _span_corruption(
-    *,
     task: seqio.Task,
     lengths: Mapping[str, int],
-    noise_density: float = 0.15,
-    mean_noise_span_length: float = 3.0,
-    **common: Any,
-) -> Objective:
+    *,
+    noise_density: float,
+    mean_noise_span_length: float,
+) -> dict[str, Any]:
     segment, targets = t5_preprocessors.random_spans_helper(
         inputs_length=lengths["inputs"],
         noise_density=noise_density,
@@ -149,7 +111,6 @@ def _span_corruption(
             f"with these spans, and run.sequence_length has {lengths['targets']}"
         )
     vocabulary = task.output_features["targets"].vocabulary
-    top = t5_preprocessors.sentinel_id(vocabulary)
     _, number = denoising.spans(np.array(segment), noise_density, mean_noise_span_length)
     if number > (there := _sentinels(vocabulary)):
         raise UserError(
@@ -157,54 +118,33 @@ def _span_corruption(
             f"the vocabulary {_name_of(vocabulary)} has {there} (pieces <extra_id_N> at its end). "
             "Shorten run.sequence_length, lengthen the spans, or take a vocabulary with more."
         )
-
-    def corrupt(pieces: Ragged, rng: np.random.Generator) -> dict[str, Ragged]:
-        mask = denoising.span_mask(
-            pieces.lengths, rng, density=noise_density, mean_span=mean_noise_span_length
-        )
-        return {
-            "inputs": denoising.with_sentinels(pieces, mask, top),
-            "targets": denoising.with_sentinels(pieces, ~mask, top),
-        }
-
-    return Objective(segment, joined=True, corrupt=corrupt, **common)
+    top = int(t5_preprocessors.sentinel_id(vocabulary))
+    return {"segment_tokens": int(segment), "first_sentinel": top}
 
 
 def _prefix_lm(
-    *,
-    task: seqio.Task,
-    lengths: Mapping[str, int],
-    noise_density: float = 0.5,
-    **common: Any,
-) -> Objective:
-    def corrupt(pieces: Ragged, rng: np.random.Generator) -> dict[str, Ragged]:
-        mask = denoising.prefix_mask(pieces.lengths, rng, density=noise_density)
-        return {"inputs": denoising.only(pieces, mask), "targets": denoising.only(pieces, ~mask)}
-
-    segment = lengths["inputs"] - task.output_features["inputs"].add_eos
-    return Objective(segment, joined=False, corrupt=corrupt, **common)
+    task: seqio.Task, lengths: Mapping[str, int], *, noise_density: float
+) -> dict[str, Any]:
+    del noise_density
+    return {"segment_tokens": lengths["inputs"] - task.output_features["inputs"].add_eos}
 
 
-def _full_lm(*, task: seqio.Task, lengths: Mapping[str, int], **common: Any) -> Objective:
+def _full_lm(task: seqio.Task, lengths: Mapping[str, int]) -> dict[str, Any]:
     feature = task.output_features["targets"]
-    return Objective(
-        lengths["targets"],
-        joined=True,
-        corrupt=lambda pieces, rng: {"targets": pieces},
-        document_eos=feature.vocabulary.eos_id if feature.add_eos else None,
-        **common,
-    )
+    eos = feature.vocabulary.eos_id if feature.add_eos else None
+    return {"segment_tokens": lengths["targets"], "document_eos": eos}
 
 
-# T5's preprocessor -> what makes its objective, arguments that it may be given, its features.
-_MAKERS: dict[Any, tuple[Callable[..., Objective], tuple[str, ...], tuple[str, ...]]] = {
+# T5's preprocessor -> what finds the rest of its specification, the arguments that it may be given
+# and their defaults, its features.
+_OBJECTIVES: dict[Any, tuple[Callable[..., dict[str, Any]], dict[str, float], tuple[str, ...]]] = {
     t5_preprocessors.span_corruption: (
         _span_corruption,
-        ("noise_density", "mean_noise_span_length"),
+        {"noise_density": 0.15, "mean_noise_span_length": 3.0},
         ("inputs", "targets"),
     ),
-    t5_preprocessors.prefix_lm: (_prefix_lm, ("noise_density",), ("inputs", "targets")),
-    t5_preprocessors.full_lm: (_full_lm, (), ("targets",)),
+    t5_preprocessors.prefix_lm: (_prefix_lm, {"noise_density": 0.5}, ("inputs", "targets")),
+    t5_preprocessors.full_lm: (_full_lm, {}, ("targets",)),
 }
 
 

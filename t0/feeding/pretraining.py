@@ -1,33 +1,30 @@
-"""Feeds pretraining tasks without TensorFlow: documents are tokenised and corrupted while training.
+"""Makes the examples of pretraining tasks: documents are corrupted while training, in numpy.
 
-    source = pretraining_source(task, "train", {"inputs": 512, "targets": 114}, use_cached=False)
+    source = PretrainingSource("c4", documents, objective, {"inputs": 512, "targets": 114})
     for block in source.blocks(epoch=0, first=0, seed=7):
         block[0]        # {"inputs": int32 [512], "targets": int32 [114]}
 
 A block of examples is made from a block of documents (some 8 MB of text, or what a cache's files
-hold), which are shuffled, joined, cut and corrupted as the task's objective says; what is random
-depends on (seed, task, epoch, block) alone. So a stream stands at (epoch, block, offset), and goes
-on after the block before has been passed over, not made. Shards come in another order in each
-epoch; one block is made ahead, in a thread.
+hold), which are shuffled, joined, cut and corrupted as the task's objective says. What is random
+depends on (seed, task, epoch, block) alone, so a stream can go on from (epoch, block, offset)
+without making the blocks before. Shards come in another order in each epoch; one block is made
+ahead, in a thread.
 
-Documents come from a cache of the task, from a `TextSource`, or from any SeqIO source whose records
-have T5's `text` and which can be read by shards, such as C4 in TensorFlow Datasets.
+Documents come tokenised from a task's cache (`CachedDocuments`), or as text that is tokenised while
+it is read (`Documents`); `t0.feeding.live` finds that text.
 """
 
 import concurrent.futures
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from t0.compat import seqio, t5_preprocessors
-from t0.compat import tf1 as tf
+from t0.config.specification import ObjectiveSpec
+from t0.feeding import denoising
 from t0.feeding.denoising import Ragged
-from t0.feeding.objectives import Objective, objective_of
-from t0.feeding.records import Block, CachedSource, cached_source, key_of, run_through, shuffled
-from t0.tasks.recipe_tasks import TextSource
+from t0.feeding.reading import Block, CachedSource, key_of, shuffled
 
 # Characters of a block of documents: more shuffle better, and take longer to begin with.
 BLOCK_CHARACTERS = 8_000_000
@@ -101,22 +98,24 @@ class CachedDocuments:
         """Yields blocks from number `first` on, each with its number."""
         blocks = self.source.blocks(epoch=epoch, first=first, seed=seed)
         for number, block in enumerate(blocks, start=first):
-            yield number, Ragged(block.values["targets"], block.ends["targets"])
+            yield number, block.features["targets"]
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingSource:
-    """The examples of a pretraining task; to be used like `records.CachedSource`.
+    """The examples of a pretraining task, a `reading.Source`.
 
     Attributes:
-      name: of the task; features: which to make.
-      documents: where they come from; objective: what is made of them.
+      name: of the task.
+      documents: where they come from.
+      objective: what is made of them.
+      lengths: feature -> its most tokens.
     """
 
     name: str
     documents: Documents | CachedDocuments
-    objective: Objective
-    features: tuple[str, ...]
+    objective: ObjectiveSpec
+    lengths: Mapping[str, int]
     examples: None = None  # known when all was read
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[Block]:
@@ -134,14 +133,81 @@ class PretrainingSource:
         if seed is not None:
             order = np.random.default_rng([*key, _DOCUMENTS]).permutation(count)
         noise = np.random.default_rng([*key, _NOISE])
-        made = self.objective.examples(documents, noise, order)
-        count = len(made[self.features[0]].ends) - 1
-        return Block(
-            values={name: made[name].values for name in self.features},
-            ends={name: made[name].ends for name in self.features},
-            order=shuffled(self.name, epoch, number, seed, count),
-            number=number,
-        )
+        made = examples(self.objective, self.lengths, documents, noise, order=order)
+        count = len(next(iter(made.values())).ends) - 1
+        return Block(made, shuffled(self.name, epoch, number, seed, count), number)
+
+
+def examples(
+    objective: ObjectiveSpec,
+    lengths: Mapping[str, int],
+    documents: Ragged,
+    rng: np.random.Generator,
+    *,
+    order: np.ndarray | None = None,
+) -> dict[str, Ragged]:
+    """Makes examples of documents.
+
+    Args:
+      objective: what is made.
+      lengths: feature -> its most tokens, EOS included.
+      documents: tokens.
+      rng: of all that is random.
+      order: in which documents are taken.
+
+    Returns:
+      feature -> its sequences.
+    """
+    corrupt, joined = _OBJECTIVES[objective.selector]
+    taken = denoising.chunks(documents, rng, order=order)
+    if objective.document_eos is not None:
+        taken = denoising.ended(taken, objective.document_eos, None)
+    if joined:
+        taken = denoising.concatenated(taken)
+    features = corrupt(denoising.split(taken, objective.segment_tokens), rng, objective)
+    return {
+        name: denoising.ended(features[name], eos, lengths[name])
+        for name, eos in objective.eos.items()
+    }
+
+
+def _span_corruption(
+    pieces: Ragged, rng: np.random.Generator, objective: ObjectiveSpec
+) -> dict[str, Ragged]:
+    mask = denoising.span_mask(
+        pieces.lengths,
+        rng,
+        density=objective.parameters["noise_density"],
+        mean_span=objective.parameters["mean_noise_span_length"],
+    )
+    top = objective.first_sentinel
+    return {
+        "inputs": denoising.with_sentinels(pieces, mask, top),
+        "targets": denoising.with_sentinels(pieces, ~mask, top),
+    }
+
+
+def _prefix_lm(
+    pieces: Ragged, rng: np.random.Generator, objective: ObjectiveSpec
+) -> dict[str, Ragged]:
+    density = objective.parameters["noise_density"]
+    mask = denoising.prefix_mask(pieces.lengths, rng, density=density)
+    return {"inputs": denoising.only(pieces, mask), "targets": denoising.only(pieces, ~mask)}
+
+
+def _full_lm(
+    pieces: Ragged, rng: np.random.Generator, objective: ObjectiveSpec
+) -> dict[str, Ragged]:
+    del rng, objective
+    return {"targets": pieces}
+
+
+# T5's preprocessor -> what makes features of pieces, and whether documents are joined before.
+_OBJECTIVES: dict[str, tuple[Callable[..., dict[str, Ragged]], bool]] = {
+    "t5.data.preprocessors.span_corruption": (_span_corruption, True),
+    "t5.data.preprocessors.prefix_lm": (_prefix_lm, False),
+    "t5.data.preprocessors.full_lm": (_full_lm, True),
+}
 
 
 def one_ahead(elements: Iterator[Any]) -> Iterator[Any]:
@@ -151,64 +217,3 @@ def one_ahead(elements: Iterator[Any]) -> Iterator[Any]:
         while (element := coming.result()) is not None:
             coming = thread.submit(next, elements, None)
             yield element
-
-
-def pretraining_source(
-    task: seqio.Task,
-    split: str,
-    lengths: Mapping[str, int],
-    *,
-    use_cached: bool,
-) -> PretrainingSource | None:
-    """Returns the source of a task's examples, None if the task is none of those known here.
-
-    Raises:
-      UserError: if its lengths or vocabulary do not fit, or its data is not to be had.
-    """
-    objective = objective_of(task, lengths)
-    if objective is None:
-        return None
-    if use_cached:
-        cached = cached_source(task, split, ("targets",))
-        documents: Documents | CachedDocuments = CachedDocuments(cached)
-    else:
-        if not _tokenises_text(task):
-            return None
-        shards, read = _texts(task.source, split)
-        encode = task.output_features["targets"].vocabulary.encode
-        documents = Documents(task.name, shards, read, encode)
-    return PretrainingSource(task.name, documents, objective, tuple(objective.limits))
-
-
-def _tokenises_text(task: seqio.Task) -> bool:
-    """Whether what stands before the caching point makes tokens of the column `text`."""
-    steps = task.preprocessors[: task._cache_step_idx]
-    if len(steps) != 2 or steps[1] is not seqio.preprocessors.tokenize:
-        return False
-    rekey = steps[0]
-    return (
-        isinstance(rekey, functools.partial)
-        and rekey.func is t5_preprocessors.rekey
-        and rekey.keywords == {"key_map": {"inputs": None, "targets": "text"}}
-    )
-
-
-def _texts(
-    source: seqio.DataSource, split: str
-) -> tuple[Sequence[Any], Callable[[Any], Iterable[str | bytes]]]:
-    """Returns the shards of a split, and what reads one."""
-    if isinstance(source, TextSource):
-        return source.texts.shards(split), source.texts.documents
-    count = len(source.list_shards(split))
-
-    def read(index: int) -> Iterator[bytes]:
-        graph = tf.Graph()
-        with graph.as_default():
-            shard = seqio.ShardInfo(index=index, num_shards=count)
-            dataset = source.get_dataset(split, shuffle=False, seed=0, shard_info=shard)
-            dataset = dataset.map(lambda row: row["text"]).batch(64).prefetch(2)
-            following = tf.data.make_one_shot_iterator(dataset).get_next()
-        for texts in run_through(tf.Session(graph=graph), following):
-            yield from texts.tolist()
-
-    return range(count), read

@@ -1,31 +1,28 @@
 """The batches of a training run: a mixture, packed, with a position that a checkpoint can hold.
 
-    data = training_data("t0_train", {"inputs": 1024, "targets": 256}, use_cached=True, seed=7)
+    data = open_training_data(spec)                 # spec: a DataSpec whose tasks are all cached
     for batch, position in data.batches(16):
         ...                                    # position: of the batch after this one
     for batch, _ in data.batches(16, position):
         ...                                    # the same batches that would have come
 
-Examples are drawn in windows; a window is packed and its rows shuffled. The position says where
-the streams stood when the window began, and how many of its rows are used: a few numbers for each
-task, whatever the window holds. Legend: a batch maps a feature to int32 [sequences, length].
+Examples are drawn in windows; a window is packed and its rows shuffled. The position says how far
+the streams had come when the window began, and how many of its rows are used: a few numbers for
+each task, whatever the window holds. Legend: a batch maps a feature to int32 [sequences, length].
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from t0 import compat
-from t0.compat import gin, seqio
+from t0.config.specification import DataSpec, TaskSpec
 from t0.errors import UserError
 from t0.feeding import packing
-from t0.feeding.checks import known_mixture
 from t0.feeding.mixing import MixedStream, Share
-from t0.feeding.pretraining import PretrainingSource, pretraining_source
-from t0.feeding.records import Source, open_source
+from t0.feeding.pretraining import CachedDocuments, PretrainingSource
+from t0.feeding.reading import CachedSource, Source
 
 Batch = dict[str, np.ndarray]
 Position = dict[str, Any]
@@ -56,6 +53,7 @@ class TrainingData:
       pack: whether several examples share a row.
       ends_in_eos: features whose full rows end in EOS.
       window_rows: rows' worth of examples that are packed together.
+      spec: what the mixture was opened from; None for made-up data.
     """
 
     def __init__(
@@ -67,6 +65,7 @@ class TrainingData:
         pack: bool = True,
         ends_in_eos: tuple[str, ...] = (),
         window_rows: int = 512,
+        spec: DataSpec | None = None,
     ) -> None:
         self._mixture = mixture
         self._lengths = dict(lengths)
@@ -75,10 +74,7 @@ class TrainingData:
         self._ends_in_eos = ends_in_eos
         self._window_rows = window_rows
         self._filling: Filling | None = None
-        # SeqIO's name of the mixture, and whether its caches are read; None for made-up data.
-        self.mixture: str | None = None
-        self.use_cached = False
-        self._reopen: Callable[[str], TrainingData | None] = lambda split: None
+        self.spec = spec
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -94,10 +90,6 @@ class TrainingData:
     def filling(self) -> Filling | None:
         """How well the last window was packed."""
         return self._filling
-
-    def of_split(self, split: str) -> "TrainingData | None":
-        """Returns the same mixture's data of another split, None if no task has it."""
-        return self._reopen(split)
 
     def shares(self) -> list[Share]:
         """What has been drawn of each task so far, the window in hand included."""
@@ -157,90 +149,53 @@ class TrainingData:
         return packing.pack(examples, self._lengths, ends_in_eos=self._ends_in_eos, order=order)
 
 
-@gin.configurable("packing", module="t0")
-def window(rows: int = 512) -> int:
-    """Returns the rows' worth of examples that are packed together (gin: `packing.rows`)."""
-    return rows
-
-
-def training_data(
-    mixture_or_task_name: str,
-    sequence_length: Mapping[str, int],
-    *,
-    dataset_split: str = "train",
-    shuffle: bool = True,
-    seed: int | None = None,
-    use_cached: bool = False,
-    pack: bool = True,
-    default_seed: int = 0,
+def open_training_data(
+    data: DataSpec, live: Callable[[TaskSpec, DataSpec], Source] | None = None
 ) -> TrainingData:
-    """Opens a mixture for training; takes what T5's `mesh_train_dataset_fn` takes.
+    """Opens what a specification says.
 
     Args:
-      mixture_or_task_name: registered with SeqIO.
-      sequence_length: tokens of a row for each feature.
-      dataset_split: which split.
-      shuffle: whether examples are shuffled.
-      seed: of everything random about the data; `default_seed` where None.
-      use_cached: whether the tasks' caches are read.
-      pack: whether several examples share a row.
-      default_seed: the run's.
+      data: the mixture and how it is packed.
+      live: opens a task that has no cache files, which needs SeqIO; None if none may be opened.
 
     Raises:
-      UserError: for an unknown mixture, or a cache that cannot be read.
+      UserError: if a task needs SeqIO, or the rates sum to zero.
     """
-    mixture = known_mixture(mixture_or_task_name)
-    tasks = [t for t in seqio.get_subtasks(mixture) if dataset_split in t.splits]
-    given = mixture.output_features
-    names = [name for name in given if name in sequence_length]
-    names.sort(key=lambda name: name != "inputs")
-    lengths = {name: sequence_length[name] for name in names}
-    sources = [_source(task, dataset_split, lengths, use_cached=use_cached) for task in tasks]
-    rates = [mixture.get_rate(task) if len(tasks) > 1 else 1.0 for task in tasks]
-    chosen = default_seed if seed is None else int(seed)
-    if not tasks:
-        raise UserError(f"no task of {mixture_or_task_name} has a split '{dataset_split}'")
-    data = TrainingData(
-        MixedStream(sources, rates, seed=chosen, shuffle=shuffle),
-        lengths,
-        seed=chosen,
-        pack=pack,
-        ends_in_eos=tuple(name for name in names if given[name].add_eos),
-        window_rows=window(),
-    )
-
-    def reopen(split: str) -> TrainingData | None:
-        if not any(split in task.splits for task in seqio.get_subtasks(mixture)):
-            return None
-        return training_data(
-            mixture_or_task_name, sequence_length, dataset_split=split, shuffle=False,
-            seed=chosen, use_cached=use_cached, pack=pack,
-        )  # fmt: skip
-
-    data._reopen = reopen
-    data.mixture, data.use_cached = mixture_or_task_name, use_cached
-    return data
-
-
-def _source(
-    task: seqio.Task, split: str, lengths: Mapping[str, int], *, use_cached: bool
-) -> Source | PretrainingSource:
-    return pretraining_source(task, split, lengths, use_cached=use_cached) or open_source(
-        task, split, tuple(lengths), use_cached=use_cached, lengths=lengths
+    sources = [open_source(task, data, live) for task in data.tasks]
+    if not sources:
+        raise UserError(f"no task of {data.mixture} has a split '{data.split}'")
+    rates = [task.rate for task in data.tasks]
+    return TrainingData(
+        MixedStream(sources, rates, seed=data.seed, shuffle=data.shuffle),
+        data.lengths,
+        seed=data.seed,
+        pack=data.pack,
+        ends_in_eos=data.ends_in_eos,
+        window_rows=data.window_rows,
+        spec=data,
     )
 
 
-@gin.configurable("train_dataset_fn", module="t0")
-def train_dataset_fn(mixture_or_task_name: str, sequence_length: Any, **arguments: Any) -> Any:
-    """T5's `mesh_train_dataset_fn` under a name of ours; both give the same batches."""
-    from t0.compat import t5_mesh
+def open_source(
+    task: TaskSpec, data: DataSpec, live: Callable[[TaskSpec, DataSpec], Source] | None = None
+) -> Source:
+    """Returns the source of a task's examples.
 
-    return t5_mesh.mesh_train_dataset_fn(
-        mixture_or_task_name=mixture_or_task_name, sequence_length=sequence_length, **arguments
-    )
+    Args:
+      task: of `data`; data, live: as in `open_training_data`.
 
-
-def opened_by(train_dataset_fn: Any, default_seed: int, **arguments: Any) -> Any:
-    """Calls a run's dataset function; T5's own gives a `TrainingData`, any other what it gives."""
-    with compat.t5_training_data(functools.partial(training_data, default_seed=default_seed)):
-        return train_dataset_fn(**arguments)
+    Raises:
+      UserError: if the task needs SeqIO, and `live` is None.
+    """
+    if not task.cache_files:
+        if live is None:
+            raise UserError(
+                f"the examples of task {task.name} are made while they are read, which needs "
+                "SeqIO; wanted a task that is cached. Cache it with seqio_cache_tasks"
+            )
+        return live(task, data)
+    examples = task.examples or 0
+    if task.objective is None:
+        return CachedSource(task.name, task.cache_files, examples, tuple(data.lengths))
+    documents = CachedDocuments(CachedSource(task.name, task.cache_files, examples, ("targets",)))
+    return PretrainingSource(task.name, documents, task.objective, data.lengths)

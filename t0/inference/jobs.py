@@ -22,7 +22,7 @@ import numpy as np
 from t0.compat import gin, mesh_utils, seqio
 from t0.config.bindings import bound
 from t0.errors import UserError
-from t0.feeding import checks
+from t0.feeding import opening
 from t0.inference import inputs
 from t0.inference.inputs import InferenceExample, InputSource, LengthLimits
 from t0.inference.search import EOS, DecodingMethod
@@ -207,7 +207,7 @@ def _shard(settings: InferenceSettings) -> str:
 
 def _sources(settings: InferenceSettings, run: RunArguments) -> list[InputSource]:
     name = settings.mixture_or_task_name
-    task = checks.known_mixture(name) if name else None
+    task = opening.known_mixture(name) if name else None
     if settings.input_file:
         feature = task.output_features.get("inputs") if task else None
         add_eos = (
@@ -217,7 +217,7 @@ def _sources(settings: InferenceSettings, run: RunArguments) -> list[InputSource
         return [inputs.of_file(settings.input_file, vocabulary, add_eos=add_eos)]
     if task is None:
         raise UserError("nothing to predict: set infer.mixture_or_task_name or infer.input_file")
-    checks.require_split(name, settings.split, setting="infer.split")
+    opening.require_split(name, settings.split, setting="infer.split")
     return [
         inputs.of_task(each, settings.split, use_cached=settings.use_cached)
         for each in seqio.get_subtasks(task)

@@ -25,7 +25,7 @@ from t0.sources import DATA_DIR_VARIABLE, set_data_dirs
 
 # Modules with names for gin.
 _WITH_GIN_NAMES = (
-    "t0.feeding.training_data",
+    "t0.feeding.opening",
     "t0.inference",
     "t0.scoring.evaluate",
     "t0.tasks.vocabulary",

@@ -15,7 +15,7 @@ from t0.config import flags as command_flags
 from t0.config import parse
 from t0.config.bindings import bound
 from t0.errors import UserError
-from t0.feeding import checks
+from t0.feeding import opening
 from t0.mesh import batch, devices
 from t0.run import arguments as run_arguments
 from t0.run import preflight, weights
@@ -63,7 +63,7 @@ def run(flags: Any) -> None:
     command_flags.check_mode(flags, "train" if trains else flags.mode)
     mixture = flags.mixture_or_task if flags.mode in _OF_A_MIXTURE else bound("%MIXTURE_NAME")
     if mixture:
-        checks.known_mixture(mixture)
+        opening.known_mixture(mixture)
     if flags.export_hf:
         vocabulary = t5_mesh.get_vocabulary(mixture)
         weights.check_export(flags, vocabulary, trains=trains)

@@ -17,7 +17,7 @@ from t0.config.bindings import bound
 from t0.config.explain import KINDS, check_not_text
 from t0.config.flags import GIN_MODES
 from t0.errors import UserError, unknown_name
-from t0.feeding import checks
+from t0.feeding import opening
 from t0.mesh.batch import check_batch
 from t0.training.loop import train_model
 
@@ -59,16 +59,16 @@ def check_mixtures(settings: Mapping[str, Sequence[str]]) -> list[str]:
         name = bound(f"{function}.mixture_or_task_name")
         if name is None:
             continue
-        checks.known_mixture(name)
+        opening.known_mixture(name)
         if function == "get_vocabulary":
             continue
         if bound(f"{function}.use_cached", False):
-            checks.require_cached(name, function=function, settings=settings)
+            opening.require_cached(name, function=function, settings=settings)
         split = bound("run.dataset_split", "train")
-        checks.require_split(name, split)
+        opening.require_split(name, split)
         # Only training loses what is cut of a target.
         lengths = bound("run.sequence_length") if mode == "train" else None
-        notes += checks.notes(name, split, lengths)
+        notes += opening.notes(name, split, lengths)
     return notes
 
 

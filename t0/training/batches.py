@@ -86,6 +86,7 @@ class AnyDataset:
 
     packed = False
     filling = None
+    spec = None
 
     def __init__(self, make: Any) -> None:
         self._make = make
@@ -96,10 +97,6 @@ class AnyDataset:
     def shares(self) -> list[Any]:
         """Nothing is known of its tasks."""
         return []
-
-    def of_split(self, split: str) -> None:
-        """It has no other splits that could be validated on."""
-        del split
 
     def batches(
         self, rows: int, position: Mapping[str, int] | None = None

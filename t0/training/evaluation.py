@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from t0.compat import tf1 as tf
+from t0.config.specification import DataSpec
 from t0.errors import UserError
+from t0.feeding.opening import open_split
 from t0.training import metrics, task_metrics
 from t0.training.graph import TrainingGraph
 from t0.training.losses import PARTS
@@ -45,7 +47,7 @@ class Evaluation:
         self._positions = self._rows * settings.sequence_length["targets"]
         self._tasks: list[task_metrics.TaskExamples] = []
         self._held_out: list[Mapping[str, np.ndarray]] = []
-        if plan.validate_every_steps and data.of_split("validation") is None:
+        if plan.validate_every_steps and open_split(data, "validation") is None:
             raise UserError(
                 "train_loop.validate_every_steps is set, and the training data has no split "
                 "'validation' to validate on"
@@ -82,7 +84,7 @@ class Evaluation:
     def _loss(self) -> dict[str, float]:
         count = self._plan.validation_batches
         if not self._held_out:
-            batches = self._data.of_split("validation").batches(self._rows)
+            batches = open_split(self._data, "validation").batches(self._rows)
             self._held_out = [next(batches)[0] for _ in range(count)]
         sums = np.zeros(1 + len(PARTS))
         for batch in self._held_out:
@@ -101,7 +103,8 @@ def _due(every: int | None, step: int, last: bool) -> bool:
 
 def _read_tasks(settings: Settings, data: Any) -> list[task_metrics.TaskExamples]:
     chosen = task_metrics.choice()
-    mixture = chosen.mixture or getattr(data, "mixture", None)
+    spec: DataSpec | None = data.spec
+    mixture = chosen.mixture or (spec and spec.mixture)
     if mixture is None:
         raise UserError(
             "train_loop.evaluate_every_steps is set, and the training data is no mixture of "
@@ -113,7 +116,7 @@ def _read_tasks(settings: Settings, data: Any) -> list[task_metrics.TaskExamples
         chosen.split,
         settings.sequence_length,
         examples=chosen.examples,
-        use_cached=getattr(data, "use_cached", False) if cached is None else cached,
+        use_cached=bool(spec and spec.use_cached) if cached is None else cached,
     )
 
 

@@ -12,7 +12,8 @@ from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.compat import tf1 as tf
 from t0.errors import UserError, original
-from t0.feeding.training_data import TrainingData, opened_by
+from t0.feeding.opening import from_dataset_function
+from t0.feeding.training_data import TrainingData
 from t0.mesh import devices
 from t0.training import session
 from t0.training.batches import AnyDataset
@@ -185,7 +186,7 @@ def open_data(train_dataset_fn: Callable[..., Any], seed: int, **arguments: Any)
     """
 
     def make() -> Any:
-        return opened_by(train_dataset_fn, seed, **arguments)
+        return from_dataset_function(train_dataset_fn, seed, **arguments)
 
     with tf.Graph().as_default():
         found = make()

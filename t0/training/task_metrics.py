@@ -21,7 +21,7 @@ import numpy as np
 from t0.compat import gin, seqio
 from t0.compat import tf1 as tf
 from t0.errors import UserError
-from t0.feeding.checks import known_mixture
+from t0.feeding.opening import known_mixture
 from t0.training.outputs import Outputs
 
 PREFIX = "eval/"

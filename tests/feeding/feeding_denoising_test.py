@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from t5.data import preprocessors as t5_preprocessors
 from tiny_texts import examples_of_t5, restored
 
-from t0.feeding import denoising, objectives
+from t0.feeding import denoising, objectives, pretraining
 from t0.feeding.denoising import Ragged
 
 TOP = 358
@@ -132,12 +132,13 @@ def features():
     return dict.fromkeys(("inputs", "targets"), seqio.Feature(vocabulary, add_eos=True))
 
 
-def our_objective(step, features, lengths, ends=True):
+def our_examples(step, features, lengths, ends=True):
     steps = [seqio.CacheDatasetPlaceholder(), step]
     steps += [seqio.preprocessors.append_eos_after_trim] if ends else []
     source = seqio.FunctionDataSource(lambda split, shuffle_files: None, splits=["train"])
     task = seqio.Task("any", source, features, preprocessors=steps)
-    return objectives.objective_of(task, lengths)
+    objective = objectives.objective_of(task, lengths)
+    return lambda documents: pretraining.examples(objective, lengths, documents, seeded())
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_span_corruption_is_t5s(features, lengths):
     documents = tokens(np.random.default_rng(3).integers(1, 80, 300))
     steps = [t5_preprocessors.span_corruption, seqio.preprocessors.append_eos_after_trim]
     theirs = examples_of_t5(steps, documents, lengths, features)
-    ours = our_objective(steps[0], features, lengths).examples(ragged(documents), seeded())
+    ours = our_examples(steps[0], features, lengths)(ragged(documents))
     for name in lengths:
         assert ours[name].lengths.tolist() == [len(example[name]) for example in theirs]
     # With the masks that T5 drew, every token is the same.
@@ -189,8 +190,7 @@ def test_prefix_lm_is_t5s(features):
     documents = tokens(np.random.default_rng(4).integers(1, 80, 200))
     steps = [t5_preprocessors.prefix_lm, seqio.preprocessors.append_eos_after_trim]
     theirs = examples_of_t5(steps, documents, lengths, features)
-    objective = our_objective(steps[0], features, lengths)
-    ours = objective.examples(ragged(documents), seeded())
+    ours = our_examples(steps[0], features, lengths)(ragged(documents))
     assert len(ours["inputs"].lengths) == len(theirs)
     # Pieces are the same, cut at another place; what goes past the targets' limit is lost to both.
     pieces = denoising.split(ragged(documents), 32)
@@ -211,6 +211,5 @@ def test_full_lm_is_t5s(features):
     features = {"targets": features["targets"]}
     documents = tokens(np.random.default_rng(5).integers(1, 50, 200))
     theirs = examples_of_t5([t5_preprocessors.full_lm], documents, lengths, features)
-    objective = our_objective(t5_preprocessors.full_lm, features, lengths, ends=False)
-    ours = objective.examples(ragged(documents), seeded())
+    ours = our_examples(t5_preprocessors.full_lm, features, lengths, ends=False)(ragged(documents))
     assert listed(ours["targets"]) == [example["targets"].tolist() for example in theirs]

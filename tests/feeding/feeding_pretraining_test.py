@@ -13,11 +13,12 @@ import tensorflow.compat.v1 as tf
 from t5.data import preprocessors as t5_preprocessors
 from tiny_texts import documents, restored, train_vocabulary, write_documents
 
+from t0.config.specification import DataSpec
 from t0.errors import UserError
-from t0.feeding import pretraining, records
+from t0.feeding import live, opening, pretraining
 from t0.feeding.mixing import MixedStream
-from t0.feeding.pretraining import PretrainingSource, pretraining_source
-from t0.feeding.training_data import training_data
+from t0.feeding.pretraining import PretrainingSource
+from t0.feeding.training_data import open_source
 from t0.sources.texts import FolderTexts
 from t0.tasks.recipe_tasks import pretraining_definitions
 
@@ -49,9 +50,8 @@ def folder(tmp_path):
 @pytest.fixture
 def tasks(folder, clean_registries, monkeypatch):
     """Registers text_*, read in shards of 6 kB and blocks of 3,000 characters."""
-    monkeypatch.setattr(pretraining.Documents, "block_characters", 3000)
     monkeypatch.setattr(
-        pretraining, "Documents", functools.partial(pretraining.Documents, block_characters=3000)
+        live, "Documents", functools.partial(pretraining.Documents, block_characters=3000)
     )
     texts = FolderTexts(folder, shard_bytes=6000)
     for name, arguments in pretraining_definitions("text", texts).items():
@@ -59,9 +59,17 @@ def tasks(folder, clean_registries, monkeypatch):
     return seqio.TaskRegistry
 
 
-def opened(name="text_span_corruption", split="train", lengths=LENGTHS, **how):
-    task = seqio.TaskRegistry.get(name)
-    source = pretraining_source(task, split, lengths, use_cached=how.pop("use_cached", False))
+def objective(task, lengths=LENGTHS):
+    return opening.task_spec(task, "train", lengths, use_cached=False).objective
+
+
+def source_of(task, split="train", lengths=LENGTHS):
+    spec = opening.task_spec(task, split, lengths, use_cached=False)
+    return live.live_source(task, spec, DataSpec(task.name, split, (spec,), lengths))
+
+
+def opened(name="text_span_corruption", lengths=LENGTHS):
+    source = source_of(seqio.TaskRegistry.get(name), lengths=lengths)
     assert isinstance(source, PretrainingSource)
     return source
 
@@ -146,10 +154,10 @@ def test_stream_goes_on_where_it_stood(tasks, name):
 
 def test_position_brings_back_the_same_batches_of_text(tasks):
     def opened_data():
-        return training_data("text_span_corruption", LENGTHS, seed=3)
+        return opening.open_data(opening.data_spec("text_span_corruption", LENGTHS, seed=3))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("t0.feeding.training_data.window", lambda: 30)
+        patch.setattr("t0.feeding.opening.window", lambda: 30)
         whole = list(itertools.islice(opened_data().batches(4), 60))
         position = json.loads(json.dumps(whole[30][1]))
         again = list(itertools.islice(opened_data().batches(4, position), 29))
@@ -173,20 +181,20 @@ def test_going_on_reads_no_shard_before(tasks, monkeypatch):
     del read[:]
     (last,) = source.blocks(epoch=0, first=numbers[-1], seed=7)
     assert len(read) == 1
-    assert last.values["inputs"].tolist() == blocks[-1].values["inputs"].tolist()
+    assert last.features["inputs"].values.tolist() == blocks[-1].features["inputs"].values.tolist()
 
 
 def test_training_data_has_rows_of_text_and_of_validation(tasks):
-    data = training_data("text_span_corruption", LENGTHS, seed=3)
+    data = opening.open_data(opening.data_spec("text_span_corruption", LENGTHS, seed=3))
     batches = [batch for batch, _ in itertools.islice(data.batches(8), 5)]
     assert batches[0]["inputs"].shape == (8, 64)
     assert data.filling.filled["inputs"] > 0.97
     (share,) = data.shares()
     assert share.examples is None and share.passes is None
     # Held-out batches are the same each time.
-    first, second = (next(data.of_split("validation").batches(4))[0] for _ in range(2))
+    first, second = (next(opening.open_split(data, "validation").batches(4))[0] for _ in range(2))
     assert first["targets"].tolist() == second["targets"].tolist()
-    assert data.of_split("test") is None
+    assert opening.open_split(data, "test") is None
 
 
 def test_cached_documents_give_the_same_tokens(tasks, tmp_path):
@@ -209,7 +217,8 @@ def test_cached_documents_give_the_same_tokens(tasks, tmp_path):
     before = list(seqio.get_global_cache_dirs())
     seqio.set_global_cache_dirs([str(tmp_path / "cache")])
     try:
-        source = opened(use_cached=True)
+        spec = opening.data_spec(task.name, LENGTHS, use_cached=True)
+        source = open_source(spec.tasks[0], spec)
         assert sorted(tokens_of(examples_of(source))) == sorted(all_tokens(task))
         # The cache is one block: a later epoch joins its documents in another order.
         pieces = [
@@ -238,7 +247,7 @@ def test_c4_in_tensorflow_datasets_is_fed_by_shards(clean_registries, monkeypatc
     monkeypatch.setattr(seqio.utils.LazyTfdsLoader, "files", lambda self, split: files)
     feature = seqio.Feature(seqio.ByteVocabulary(extra_ids=100), add_eos=True)
     task = task.replace(output_features=dict.fromkeys(LENGTHS, feature))
-    source = pretraining_source(task, "train", LENGTHS, use_cached=False)
+    source = source_of(task)
     tokens = [
         restored(example["inputs"], example["targets"], 358)[0] for example in examples_of(source)
     ]
@@ -252,22 +261,20 @@ def test_other_steps_stay_with_seqio(tasks):
     steps = list(task.preprocessors)
     other = functools.partial(t5_preprocessors.span_corruption, reserved_for_packing=2)
     for changed in ([*steps[:3], other, steps[4]], [steps[0], *steps], steps[:2], steps[:3]):
-        changed_task = task.replace(preprocessors=changed)
-        assert pretraining_source(changed_task, "train", LENGTHS, use_cached=False) is None
+        assert objective(task.replace(preprocessors=changed)) is None
     wider = functools.partial(t5_preprocessors.span_corruption, mean_noise_span_length=5.0)
     known = task.replace(preprocessors=[*steps[:3], wider, steps[4]])
-    assert pretraining_source(known, "train", LENGTHS, use_cached=False).objective
+    assert objective(known).parameters["mean_noise_span_length"] == 5
     gin.bind_parameter("random_spans_noise_mask.random_roll", False)
     assert opened()
     gin.bind_parameter("random_spans_noise_mask.random_roll", True)
     try:
-        assert pretraining_source(task, "train", LENGTHS, use_cached=False) is None
+        assert objective(task) is None
     finally:
         gin.clear_config()
     # What is fed by its own steps gets the run's lengths, which such steps ask for.
     stepped = task.replace(preprocessors=[*steps[:3], other, steps[4]])
-    live = records.open_source(stepped, "train", LENGTHS, use_cached=False, lengths=LENGTHS)
-    assert max(len(e["inputs"]) for e in examples_of(live)) == LENGTHS["inputs"] - 2
+    assert max(len(e["inputs"]) for e in examples_of(source_of(stepped))) == LENGTHS["inputs"] - 2
 
 
 def test_lengths_and_vocabularies_that_do_not_fit(tasks):
@@ -282,7 +289,7 @@ def test_lengths_and_vocabularies_that_do_not_fit(tasks):
         output_features=dict.fromkeys(LENGTHS, feature)
     )
     with pytest.raises(UserError, match="3 spans .* the vocabulary ByteVocabulary has 0 "):
-        pretraining_source(bare, "train", LENGTHS, use_cached=False)
+        objective(bare)
 
 
 def test_blank_and_faulty_text(tmp_path, clean_registries):

@@ -1,17 +1,24 @@
+import hashlib
 import itertools
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import gin
 import numpy as np
 import pytest
 import seqio
 import tensorflow.compat.v1 as tf
+from t5.models.mesh_transformer import mesh_train_dataset_fn
 
-from t0 import compat
+from t0.config.specification import DataSpec, from_json, to_json
 from t0.errors import UserError
-from t0.feeding import records
+from t0.feeding import opening
+from t0.feeding.live import live_source
 from t0.feeding.mixing import MixedStream
-from t0.feeding.training_data import TrainingData, opened_by, training_data
+from t0.feeding.reading import CachedSource
+from t0.feeding.training_data import TrainingData, open_source, open_training_data
 
 LENGTHS = {"inputs": 16, "targets": 8}
 COUNTS = {"toy_a": 60, "toy_b": 31}
@@ -79,32 +86,34 @@ def _ints(values):
     return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
 
+def opened(name="toy", use_cached=True, **given):
+    return opening.open_data(opening.data_spec(name, LENGTHS, use_cached=use_cached, **given))
+
+
 def rows_of(data, count, position=None, rows=4):
     return list(itertools.islice(data.batches(rows, position), count))
 
 
 def test_position_brings_back_the_same_batches(cached):
-    def opened():
-        return training_data("toy", LENGTHS, use_cached=True, seed=3)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("t0.feeding.training_data.window", lambda: 6)
-        whole = rows_of(opened(), 40)
+        patch.setattr("t0.feeding.opening.window", lambda: 6)
+        whole = rows_of(opened(seed=3), 40)
         for start in (1, 7, 23):
             position = json.loads(json.dumps(whole[start - 1][1]))
             for (mine, there), (theirs, here) in zip(
-                rows_of(opened(), 40 - start, position), whole[start:], strict=False
+                rows_of(opened(seed=3), 40 - start, position), whole[start:], strict=False
             ):
                 assert there == here
                 for name in theirs:
                     np.testing.assert_array_equal(mine[name], theirs[name])
-        other = training_data("toy", LENGTHS, use_cached=True, seed=4)
+        other = opened(seed=4)
         assert (rows_of(other, 1)[0][0]["inputs"] != whole[0][0]["inputs"]).any()
 
 
 def test_each_pass_reads_every_example_once_in_another_order(cached):
-    source = records.open_source(seqio.TaskRegistry.get("toy_a"), "train", LENGTHS, use_cached=True)
-    assert isinstance(source, records.CachedSource)
+    spec = opening.data_spec("toy_a", LENGTHS, use_cached=True)
+    source = open_source(spec.tasks[0], spec)
+    assert isinstance(source, CachedSource)
 
     def inputs(**which):
         blocks = source.blocks(**which)
@@ -117,7 +126,7 @@ def test_each_pass_reads_every_example_once_in_another_order(cached):
 
 
 def test_examples_come_by_the_mixture_rates(cached):
-    data = training_data("toy", LENGTHS, use_cached=True)
+    data = opened()
     rows_of(data, 300)
     drawn = {share.name: share.served for share in data.shares()}
     assert drawn["toy_a"] / drawn["toy_b"] == pytest.approx(3, rel=0.2)
@@ -139,41 +148,90 @@ def test_live_tasks_give_the_records_that_cached_ones_give(cached, clean_registr
         output_features=_features(),
         metric_fns=[],
     )
-    task = seqio.TaskRegistry.get("toy_live")
-    source = records.open_source(task, "train", tuple(LENGTHS), use_cached=False)
+    spec = opening.data_spec("toy_live", LENGTHS)
+    source = live_source(seqio.TaskRegistry.get("toy_live"), spec.tasks[0], spec)
     (block,) = source.blocks(epoch=0, first=0, seed=1)
     found = [tuple(block[n]["inputs"].tolist()) for n in range(len(block))]
     assert sorted(found) == sorted(cached["toy_a"])
     assert found != cached["toy_a"]
 
 
-def test_both_dataset_functions_that_gin_can_name_give_our_batches(cached):
-    from t5.models import mesh_transformer
+def test_without_seqio_a_live_task_says_that_it_must_be_cached(cached):
+    spec = opening.data_spec("toy", LENGTHS, use_cached=False)
+    with pytest.raises(UserError, match="task toy_a are made while .* seqio_cache_tasks"):
+        open_training_data(spec)
 
-    found = {}
-    for name, module in (
-        ("mesh_train_dataset_fn", "t5.models.mesh_transformer.mesh_train_dataset_fn"),
-        ("train_dataset_fn", "t0.train_dataset_fn"),
-    ):
+
+def test_batches_without_tensorflow_are_the_same(cached, tmp_path):
+    spec = opening.data_spec("toy", LENGTHS, use_cached=True, seed=3)
+    assert from_json(to_json(spec), DataSpec) == spec
+    (tmp_path / "spec.json").write_text(to_json(spec))
+    code = f"""
+import hashlib, sys
+from t0.config.specification import DataSpec, from_json
+from t0.feeding import TrainingData, open_training_data
+data = open_training_data(from_json(open({str(tmp_path / "spec.json")!r}).read(), DataSpec))
+for (batch, position), _ in zip(data.batches(4), range(9)):
+    print(*(hashlib.sha256(batch[name].tobytes()).hexdigest() for name in batch), position)
+assert not {{"tensorflow", "seqio", "gin", "t0.compat"}} & set(sys.modules), "TensorFlow imported"
+"""
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stderr
+    here = [
+        " ".join(
+            [*(hashlib.sha256(batch[name].tobytes()).hexdigest() for name in batch), str(position)]
+        )
+        for batch, position in rows_of(opened(seed=3), 9)
+    ]
+    assert done.stdout.splitlines() == here
+
+
+def of_t5s(**arguments):
+    """A user's dataset function, which calls T5's under a name imported before."""
+    return mesh_train_dataset_fn("toy", use_cached=True, seed=5, **arguments)
+
+
+GIN = """
+run.train_dataset_fn = @{}
+mesh_train_dataset_fn.mixture_or_task_name = 'toy'
+train_dataset_fn.mixture_or_task_name = 'toy'
+mesh_train_dataset_fn.use_cached = True
+mesh_train_dataset_fn.seed = 5
+"""
+
+
+def test_every_way_to_t5s_dataset_function_gives_our_batches(cached):
+    names = ("t5.models.mesh_transformer.mesh_train_dataset_fn", "t0.train_dataset_fn")
+    given = {"sequence_length": LENGTHS, "vocabulary": None, "dataset_split": "train"}
+    found, configs = [], []
+    for name in (*names, None):
         gin.clear_config()
-        gin.parse_config(
-            f"run.train_dataset_fn = @{module}\n"
-            "mesh_train_dataset_fn.mixture_or_task_name = 'toy'\n"
-            "train_dataset_fn.mixture_or_task_name = 'toy'\n"
-            "mesh_train_dataset_fn.use_cached = True\nmesh_train_dataset_fn.seed = 5\n"
-        )
+        gin.parse_config(GIN.format(name or names[0]))
         function = gin.query_parameter("run.train_dataset_fn").configurable.wrapper
-        data = opened_by(
-            function, 0, sequence_length=LENGTHS, vocabulary=None, dataset_split="train"
-        )
+        data = opening.from_dataset_function(of_t5s if name is None else function, 0, **given)
         assert isinstance(data, TrainingData)
-        found[name] = rows_of(data, 2)[1][0]["inputs"].tolist()
-    assert len(set(map(str, found.values()))) == 1
+        found.append(rows_of(data, 2)[1][0]["inputs"].tolist())
+        configs.append(gin.operative_config_str())
+    assert found[0] == found[1] == found[2]
+    assert found[0] == rows_of(opened(seed=5), 2)[1][0]["inputs"].tolist()
+    # What gin notes of a call is what it notes of T5's own.
     gin.clear_config()
-    # Outside a run of ours T5's function is T5's.
+    gin.parse_config(GIN.format(names[0]))
     with tf.Graph().as_default():
-        stock = mesh_transformer.mesh_train_dataset_fn("toy_a", LENGTHS, use_cached=True)
-        assert not isinstance(stock, TrainingData)
+        stock = gin.query_parameter("run.train_dataset_fn").configurable.wrapper(**given)
+    assert not isinstance(stock, TrainingData)
+
+    def noted(config):
+        return [line for line in config.splitlines() if line.startswith("mesh_train_dataset_fn.")]
+
+    assert len(noted(configs[0])) == 5
+    assert noted(configs[0]) == noted(gin.operative_config_str())
+    gin.clear_config()
+
+
+def test_dataset_function_of_another_kind_is_left_alone(cached):
+    assert opening.from_dataset_function(lambda **given: sorted(given), 0, b=1, a=2) == ["a", "b"]
 
 
 def test_empty_task_is_said(clean_registries):
@@ -191,12 +249,9 @@ def test_empty_task_is_said(clean_registries):
 
 
 def test_position_of_another_mixture_is_refused(cached):
-    data = training_data("toy", LENGTHS, use_cached=True)
+    data = opened()
     position = rows_of(data, 1)[0][1]
-    other = training_data("toy_a", LENGTHS, use_cached=True)
+    other = opened("toy_a")
     position["mixture"]["tasks"]["toy_b"] = [0, 0, 1, 1]
     with pytest.raises(UserError, match="of another mixture: it has read toy_b"):
         rows_of(other, 1, position)
-
-
-compat.apply()

@@ -11,7 +11,8 @@ from mesh_tensorflow.transformer import learning_rate_schedules
 
 from t0.config import parse
 from t0.feeding.mixing import MixedStream
-from t0.feeding.records import Block
+from t0.feeding.reading import Block
+from t0.feeding.token_files import Ragged
 from t0.feeding.training_data import TrainingData
 from t0.training import graph
 from t0.training.settings import Settings
@@ -35,13 +36,13 @@ class MadeUp:
         rng = np.random.default_rng(len(self.name))
         sizes = {n: rng.integers(1, length, self.examples) for n, length in LENGTHS.items()}
         values = {n: rng.integers(2, 60, x.sum()).astype(np.int32) for n, x in sizes.items()}
-        ends = {n: np.cumsum([0, *x]) for n, x in sizes.items()}
+        ids = {n: Ragged(values[n], np.cumsum([0, *x])) for n, x in sizes.items()}
         half = self.examples // 2
         for number in range(first, 2):
             order = np.arange(half) + number * half
             if seed is not None:
                 order = np.random.default_rng([seed, epoch, number]).permutation(order)
-            yield Block(values, ends, order)
+            yield Block(ids, order)
 
 
 def made_up_data(seed=0, pack=True):

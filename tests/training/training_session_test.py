@@ -168,11 +168,15 @@ def test_another_configuration_is_refused_with_what_differs(tmp_path, capsys):
     assert "changed:" in capsys.readouterr().out
 
 
-def test_validation_loss_stands_beside_the_training_loss(tmp_path, capsys):
-    data = tiny.made_up_data()
-    data._reopen = lambda split: tiny.made_up_data(9)
+@pytest.fixture
+def held_out(monkeypatch):
+    """Made-up data has a split for validation."""
+    monkeypatch.setattr(evaluation, "open_split", lambda data, split: tiny.made_up_data(9))
+
+
+def test_validation_loss_stands_beside_the_training_loss(tmp_path, capsys, held_out):
     plan = {"validate_every_steps": 2, "validation_batches": 2}
-    run(tmp_path, 4, data=data, plan=plan)
+    run(tmp_path, 4, plan=plan)
     found = recorded(tmp_path)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert sum("validation_loss" in line for line in lines) == 2
@@ -180,13 +184,9 @@ def test_validation_loss_stands_beside_the_training_loss(tmp_path, capsys):
     assert "validation loss" in capsys.readouterr().out
 
 
-def validated_data(losses_of=9):
-    data = tiny.made_up_data()
-    data._reopen = lambda split: tiny.made_up_data(losses_of)
-    return data
-
-
-def test_best_checkpoint_stays_and_a_run_without_a_better_one_ends(tmp_path, capsys, monkeypatch):
+def test_best_checkpoint_stays_and_a_run_without_a_better_one_ends(
+    tmp_path, capsys, monkeypatch, held_out
+):
     given = [3.0, 2.0, 2.5, 2.4, 2.3, 1.0]
     monkeypatch.setattr(
         evaluation.Evaluation,
@@ -196,7 +196,7 @@ def test_best_checkpoint_stays_and_a_run_without_a_better_one_ends(tmp_path, cap
     monkeypatch.setattr(evaluation, "line", lambda step, fields: f"evaluated {step}")
     plan = {"validate_every_steps": 2, "stop_after_evaluations": 2}
     keep = {"keep_checkpoint_max": 1, "save_checkpoints_steps": 3}
-    run(tmp_path, 12, data=validated_data(), plan=plan, **keep)
+    run(tmp_path, 12, plan=plan, **keep)
     out = capsys.readouterr().out
     assert "evaluated 4  best so far" in out
     assert "early stop: validation_loss has been no better than 2 at step 4 for 2 eval" in out
@@ -206,10 +206,10 @@ def test_best_checkpoint_stays_and_a_run_without_a_better_one_ends(tmp_path, cap
     last = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()][-1]
     assert last == {"step": 8, "best_by": "validation_loss", "best_step": 4, "stopped_early": True}
     # The same command again is done; a larger patience goes on, and remembers the best.
-    run(tmp_path, 12, data=validated_data(), plan=plan, **keep)
+    run(tmp_path, 12, plan=plan, **keep)
     assert "nothing to train: early stop" in capsys.readouterr().out
     assert checkpoint_files.steps(str(tmp_path)) == [4, 8]
-    run(tmp_path, 12, data=validated_data(), plan={**plan, "stop_after_evaluations": 4}, **keep)
+    run(tmp_path, 12, plan={**plan, "stop_after_evaluations": 4}, **keep)
     assert "evaluated 10\n" in capsys.readouterr().out
     assert checkpoint_files.steps(str(tmp_path)) == [12]
 
@@ -231,12 +231,14 @@ def test_best_by_what_is_not_evaluated_is_refused(tmp_path):
 TASKS = ["task_metrics.mixture_or_task_name = 'tiny_decoded'", "task_metrics.examples = 3"]
 
 
-def test_task_metrics_are_measured_beside_the_loss_and_change_nothing(whole, tmp_path, capsys):
+def test_task_metrics_are_measured_beside_the_loss_and_change_nothing(
+    whole, tmp_path, capsys, held_out
+):
     tiny_tasks.register()
     plan = {"evaluate_every_steps": 5, "validate_every_steps": 4, "validation_batches": 2}
     best = ["keep_checkpoints.best_by = 'eval/accuracy'", "keep_checkpoints.every_steps = 6"]
     params = [*BFLOAT16, *TASKS, *best]
-    run(tmp_path, 12, data=validated_data(), plan=plan, params=params, keep_checkpoint_max=1)
+    run(tmp_path, 12, plan=plan, params=params, keep_checkpoint_max=1)
     out = capsys.readouterr().out
     assert "task metrics every 5 steps: 1 task(s), 3 examples" in out
     assert "step 10  eval/accuracy 0\n" in out
@@ -260,7 +262,9 @@ def test_task_metrics_are_measured_beside_the_loss_and_change_nothing(whole, tmp
     assert {"validation_loss", "eval/accuracy", "eval/tiny_decoded/accuracy"} <= tags
 
 
-def test_budget_of_hours_ends_a_run_in_time_and_counts_all_starts(tmp_path, capsys, monkeypatch):
+def test_budget_of_hours_ends_a_run_in_time_and_counts_all_starts(
+    tmp_path, capsys, monkeypatch, held_out
+):
     # A clock of steps: each takes a minute, and nothing else takes time.
     minutes = [0.0]
     one_step = session._Run._one_step
@@ -274,7 +278,7 @@ def test_budget_of_hours_ends_a_run_in_time_and_counts_all_starts(tmp_path, caps
     monkeypatch.setattr(session._Run, "_one_step", step)
     monkeypatch.setattr(session.time, "monotonic", lambda: 60 * minutes[0])
     plan = {"validate_every_steps": 1000, "validation_batches": 1}
-    run(tmp_path, 100, data=validated_data(), plan={"max_hours": 0.1, **plan})  # 6 minutes
+    run(tmp_path, 100, plan={"max_hours": 0.1, **plan})  # 6 minutes
     out = capsys.readouterr().out
     # With a step and a half in reserve. What is evaluated now and then is so at the end, too.
     assert "step 5  validation loss" in out
@@ -289,7 +293,7 @@ def test_budget_of_hours_ends_a_run_in_time_and_counts_all_starts(tmp_path, caps
 
 
 def test_sigterm_saves_before_it_evaluates_and_the_next_start_does_both(
-    whole, tmp_path, monkeypatch, capsys
+    whole, tmp_path, monkeypatch, capsys, held_out
 ):
     progress = metrics.Recorder.progress
 
@@ -301,9 +305,9 @@ def test_sigterm_saves_before_it_evaluates_and_the_next_start_does_both(
     plan = {"validate_every_steps": 4, "validation_batches": 1}
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(metrics.Recorder, "progress", told)
-        run(tmp_path, 12, params=BFLOAT16, data=validated_data(), plan=plan)
+        run(tmp_path, 12, params=BFLOAT16, plan=plan)
     assert "step 8  validation" not in capsys.readouterr().out
-    run(tmp_path, 12, params=BFLOAT16, data=validated_data(), plan=plan)
+    run(tmp_path, 12, params=BFLOAT16, plan=plan)
     out = capsys.readouterr().out
     assert out.index("step 8  validation loss") < out.index("step 9/12")
     found = recorded(tmp_path)

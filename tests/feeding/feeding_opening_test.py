@@ -1,7 +1,7 @@
 import pytest
 
 from t0.errors import UserError
-from t0.feeding import checks
+from t0.feeding import opening
 
 import seqio  # isort: skip (after t0.feeding, which mends what seqio imports)
 
@@ -26,27 +26,27 @@ def tasks(clean_registries, tmp_path, monkeypatch):
 
 
 def test_nearest_names_are_offered():
-    assert checks.known_mixture("kinds").name == "kinds"
-    assert checks.known_mixture("kind_two").name == "kind_two"
+    assert opening.known_mixture("kinds").name == "kinds"
+    assert opening.known_mixture("kind_two").name == "kind_two"
     with pytest.raises(UserError, match="unknown mixture or task 'kinda'.*mean 'kinds'.*t0 tasks"):
-        checks.known_mixture("kinda")
+        opening.known_mixture("kinda")
 
 
-@pytest.mark.parametrize("kind", checks.RECIPES)
+@pytest.mark.parametrize("kind", opening.RECIPES)
 def test_folder_that_would_make_a_task_is_named(kind, tmp_path, monkeypatch):
     monkeypatch.setenv("T0_DATA_DIR", str(tmp_path))
     with pytest.raises(UserError, match=rf"made of a folder {kind}/ in .*: {tmp_path}$"):
-        checks.known_mixture(f"{kind}_en_de")
+        opening.known_mixture(f"{kind}_en_de")
 
 
 def test_every_recipe_has_its_folder_named():
     from seqio_tasks import recipes
 
-    assert tuple(recipes.KINDS) == checks.RECIPES
+    assert tuple(recipes.KINDS) == opening.RECIPES
 
 
 def require(name, **settings):
-    checks.require_cached(name, function="mesh_train_dataset_fn", settings=settings)
+    opening.require_cached(name, function="mesh_train_dataset_fn", settings=settings)
 
 
 def test_uncached_task_comes_with_the_command_that_caches_it(tmp_path):
@@ -71,6 +71,6 @@ def test_without_a_cache_folder_one_is_to_be_named():
 
 
 def test_split_that_no_task_has():
-    checks.require_split("kinds", "train")
+    opening.require_split("kinds", "train")
     with pytest.raises(UserError, match="no task of kinds has a split 'dev'; there are: train"):
-        checks.require_split("kinds", "dev")
+        opening.require_split("kinds", "dev")

@@ -3,7 +3,7 @@
 import pytest
 
 from t0.errors import UserError
-from t0.feeding import checks
+from t0.feeding import opening
 from t0.tasks.recipe_tasks import TEXT, TEXTS, RecordSource
 
 import seqio  # isort: skip (after t0.feeding, which mends what seqio imports)
@@ -38,7 +38,7 @@ def tasks(clean_registries):
 
 
 def told(name, **lengths):
-    return list(checks.notes(name, "train", lengths or None))
+    return list(opening.notes(name, "train", lengths or None))
 
 
 def test_long_targets_are_counted_with_their_eos():
@@ -55,11 +55,11 @@ def test_long_targets_are_counted_with_their_eos():
 def test_nothing_is_measured_without_need():
     assert told("plain", targets=5) == told("plain") == told("plain", inputs=1) == ["plain says so"]
     assert told("other", targets=1) == []
-    assert list(checks.notes("plain", "test", {"targets": 1})) == []
+    assert list(opening.notes("plain", "test", {"targets": 1})) == []
 
 
 def test_only_the_first_records_are_measured(monkeypatch):
-    monkeypatch.setattr(checks, "MEASURED", 2)
+    monkeypatch.setattr(opening, "MEASURED", 2)
     assert "2 of 2" in told("plain", targets=1)[1]
 
 

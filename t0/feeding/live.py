@@ -1,0 +1,152 @@
+"""Sources of tasks that have no cache to read: SeqIO makes the examples, or the text is read here.
+
+    source = live_source(task, spec, data)   # SeqIO's task, its TaskSpec and the run's DataSpec
+    for block in source.blocks(epoch=0, first=0, seed=7): ...
+
+The text of a pretraining task comes from a `TextSource`, or from any SeqIO source whose records
+have T5's `text` and which can be read by shards, such as C4 in TensorFlow Datasets.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from t0.compat import seqio, t5_preprocessors
+from t0.compat import tf1 as tf
+from t0.config.specification import DataSpec, TaskSpec
+from t0.errors import UserError, original
+from t0.feeding.pretraining import Documents, PretrainingSource
+from t0.feeding.reading import BLOCK_EXAMPLES, Block, Source, shuffled
+from t0.feeding.token_files import Ragged
+from t0.tasks.recipe_tasks import TextSource
+
+
+def live_source(task: seqio.Task, spec: TaskSpec, data: DataSpec) -> Source:
+    """Returns the source of a task of `data` whose examples are made while they are read.
+
+    Args:
+      task: SeqIO's.
+      spec: the same as plain data, without cache files.
+      data: what it is read for.
+    """
+    if spec.objective is None:
+        return LiveSource(task, data.split, tuple(data.lengths), data.use_cached, data.lengths)
+    shards, read = _texts(task.source, data.split)
+    encode = task.output_features["targets"].vocabulary.encode
+    documents = Documents(task.name, shards, read, encode)
+    return PretrainingSource(task.name, documents, spec.objective, data.lengths)
+
+
+@dataclasses.dataclass(frozen=True)
+class LiveSource:
+    """A task whose examples SeqIO makes as they are read; an epoch is read from its start.
+
+    Attributes:
+      task: SeqIO's; split: which.
+      features: which to read.
+      use_cached: whether SeqIO reads a cache and applies the steps after it.
+      lengths: tokens of each feature, for steps that ask; None cuts nothing.
+    """
+
+    task: seqio.Task
+    split: str
+    features: tuple[str, ...]
+    use_cached: bool = False
+    lengths: Mapping[str, int] | None = None
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.task.name
+
+    @property
+    def examples(self) -> int | None:
+        """Examples of the split before preprocessing, if the source knows."""
+        return self.task.source.num_input_examples(self.split)
+
+    def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[Block]:
+        """Yields blocks from number `first` on; the order within a block is shuffled by `seed`."""
+        # Neither graph nor session is entered: a generator may be closed in another context.
+        graph = tf.Graph()
+        with graph.as_default():
+            dataset = self.task.get_dataset(
+                self.lengths,
+                split=self.split,
+                use_cached=self.use_cached,
+                shuffle=False,
+                seed=(seed or 0) + epoch,
+                num_epochs=1,
+            )
+            dataset = dataset.map(lambda ex: {k: tf.cast(ex[k], tf.int32) for k in self.features})
+            following = tf.data.make_one_shot_iterator(dataset).get_next()
+        examples: list[dict[str, np.ndarray]] = []
+        number = 0
+        for example in run_through(tf.Session(graph=graph), following):
+            examples.append(example)
+            if len(examples) == BLOCK_EXAMPLES:
+                if number >= first:
+                    yield self._block(examples, epoch, number, seed)
+                examples, number = [], number + 1
+        if examples and number >= first:
+            yield self._block(examples, epoch, number, seed)
+
+    def _block(
+        self, examples: list[dict[str, np.ndarray]], epoch: int, number: int, seed: int | None
+    ) -> Block:
+        ids = {}
+        for name in self.features:
+            parts = [example[name] for example in examples]
+            ids[name] = Ragged(np.concatenate(parts), np.cumsum([0, *map(len, parts)]))
+        return Block(ids, shuffled(self.name, epoch, number, seed, len(examples)))
+
+
+def run_through(session: tf.Session, following: Any) -> Iterator[Any]:
+    """Yields what an iterator's `get_next` gives, until its end; faults are a UserError."""
+    while True:
+        try:
+            element = session.run(following)
+        except tf.errors.OutOfRangeError:
+            return
+        except tf.errors.OpError as error:
+            found = original(error)
+            if isinstance(found, UserError):
+                raise found from error
+            raise UserError(f"cached records cannot be read: {error.message}") from error
+        yield element
+
+
+def tokenises_text(task: seqio.Task) -> bool:
+    """Whether a task does no more before its caching point than to tokenise the column `text`."""
+    steps = task.preprocessors[: task._cache_step_idx]
+    if len(steps) != 2 or steps[1] is not seqio.preprocessors.tokenize:
+        return False
+    rekey = steps[0]
+    return (
+        isinstance(rekey, functools.partial)
+        and rekey.func is t5_preprocessors.rekey
+        and rekey.keywords == {"key_map": {"inputs": None, "targets": "text"}}
+    )
+
+
+def _texts(
+    source: seqio.DataSource, split: str
+) -> tuple[Sequence[Any], Callable[[Any], Iterable[str | bytes]]]:
+    """Returns the shards of a split, and what reads one."""
+    if isinstance(source, TextSource):
+        return source.texts.shards(split), source.texts.documents
+    count = len(source.list_shards(split))
+
+    def read(index: int) -> Iterator[bytes]:
+        graph = tf.Graph()
+        with graph.as_default():
+            shard = seqio.ShardInfo(index=index, num_shards=count)
+            dataset = source.get_dataset(split, shuffle=False, seed=0, shard_info=shard)
+            dataset = dataset.map(lambda row: row["text"]).batch(64).prefetch(2)
+            following = tf.data.make_one_shot_iterator(dataset).get_next()
+        for texts in run_through(tf.Session(graph=graph), following):
+            yield from texts.tolist()
+
+    return range(count), read
