@@ -47,7 +47,7 @@ class Exclusion:
     reason: str
 
     def covers(self, task: str) -> bool:
-        """Tells whether this row leaves out `task`, given by its plain or rank-evaluation name."""
+        """Returns whether this row leaves out `task`, a plain or a rank-evaluation name."""
         if self.match == "substring":
             return self.name in task
         return self.name in (task, task.removesuffix(SCORE_EVAL))
@@ -84,7 +84,7 @@ def exclusions(mixture: str) -> tuple[Exclusion, ...]:
 
 
 def is_excluded(mixture: str, task: str) -> bool:
-    """Tells whether `mixture` leaves out `task`."""
+    """Returns whether `mixture` leaves out `task`."""
     return any(row.covers(task) for row in exclusions(mixture))
 
 
@@ -115,7 +115,7 @@ class Entry:
 
 def _templates(dataset: Dataset) -> tuple[Template, ...]:
     path = template_file_path(dataset.name, dataset.subset)
-    # jigsaw_toxicity_pred stands in the table without any template in promptsource.
+    # jigsaw_toxicity_pred is in the table without any template in promptsource.
     return read_template_file(path, published=True).templates if path.exists() else ()
 
 

@@ -143,6 +143,6 @@ def own_mixture_tasks(
             ) from error
         matching = [name for name in names if pattern.fullmatch(name)]
         if not matching:
-            raise unknown_name("task", expression, names, f"It stands in {mixture.path}.")
+            raise unknown_name("task", expression, names, f"It is in {mixture.path}.")
         chosen.update(dict.fromkeys(matching))
     return [(name, rate) for name in chosen]

@@ -2,9 +2,10 @@
 
 import ast
 import builtins
+import collections
+import functools
 import importlib
 import inspect
-import sys
 import textwrap
 from pathlib import Path
 
@@ -24,6 +25,7 @@ ROOMS = (
     "reports",
     "files",
     "config",
+    "run",
     "cli",
 )
 FILES = sorted(
@@ -59,14 +61,25 @@ def parsed(code):
         del lines[: end or 1]
 
 
-def from_other_modules(name):
-    """What another imported module of ours defines under this name; None if none does."""
-    for module in [*sys.modules.values()]:
-        if module.__name__.startswith("t0."):
-            found = getattr(module, name, None)
-            if getattr(found, "__module__", None) == module.__name__:
-                return found
-    return None
+def name_of(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+@functools.cache
+def defined():
+    """Name -> what modules of ours define under it, as (module, function or class)."""
+    found = collections.defaultdict(list)
+    for module in [importlib.import_module(name_of(path)) for path in FILES]:
+        for name, value in vars(module).items():
+            if getattr(value, "__module__", None) == module.__name__:
+                found[name].append((module.__name__, value))
+    return found
+
+
+def from_other_modules(name, package):
+    """What another module of ours defines under this name, of its own room first; None if none."""
+    others = sorted(defined()[name], key=lambda one: not one[0].startswith(f"{package}."))
+    return others[0][1] if others else None
 
 
 class Example(ast.NodeVisitor):
@@ -74,7 +87,7 @@ class Example(ast.NodeVisitor):
 
     def __init__(self, module):
         self.names = {**vars(builtins), "Path": Path, **vars(module)}
-        package = module.__name__.rpartition(".")[0]
+        self.package = package = module.__name__.rpartition(".")[0]
         if package:
             room = vars(importlib.import_module(package))
             self.names = {k: v for k, v in room.items() if not inspect.ismodule(v)} | self.names
@@ -138,7 +151,7 @@ class Example(ast.NodeVisitor):
         if name in self.made:
             return self.made[name]
         if name not in self.names:
-            self.names[name] = from_other_modules(name)
+            self.names[name] = from_other_modules(name, self.package)
         return self.names[name]
 
     def value_of(self, node):
@@ -164,8 +177,7 @@ class Example(ast.NodeVisitor):
 def test_examples_in_headers(path):
     header = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")), clean=True)
     assert header, "a module says what it does"
-    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    example = Example(importlib.import_module(name))
+    example = Example(importlib.import_module(name_of(path)))
     for statement in statements(header):
         example.visit(statement)
     assert not example.wrong, "\n".join(example.wrong)

@@ -111,7 +111,7 @@ def _linted(name: str, source: Any, split: str, args: argparse.Namespace) -> dic
     known = dict(_known(source, split))
     try:
         report = lint.lint(source, split, rows=args.rows, count_tokens=_counter())
-        faults = lint.judged(report, max_share=args.max_share, excused=known)
+        faults = lint.faults_of(report, max_share=args.max_share, excused=known)
         told = {"rows": report.rows, "counts": dict(report.counts), "draws": report.draws}
     except AbsentData:
         raise

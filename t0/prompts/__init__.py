@@ -1,10 +1,11 @@
 """A row and a prompt template become inputs, targets and answer choices (plain strings).
 
-Knows no dataset and no TensorFlow.
-
     path = template_file_path("super_glue", "rte")
     prompt = CompiledTemplate(read_template_file(path).templates[0], seed_name="my_task")
     prompt.example({"premise": "It rains.", "hypothesis": "It is wet.", "label": 0})
+
+`templates` finds and reads template files, `render` renders rows, `row_report` counts the rows that
+are dropped or have no label. Knows no dataset and no TensorFlow.
 """
 
 from t0.prompts.render import (

@@ -94,7 +94,7 @@ def whole_number(value: Any) -> int | None:
 
 
 def is_missing(value: Any) -> bool:
-    """Returns whether a value stands for none: None, an empty text, NaN."""
+    """Returns whether a value is missing: None, an empty text, NaN."""
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
@@ -177,12 +177,12 @@ def _build(tree: nodes.Template) -> jinja2.Template:
 
 
 def _draws_at_random(tree: nodes.Template) -> bool:
-    """Tells whether a parsed template needs a `STREAM`."""
+    """Returns whether a parsed template needs a `STREAM`."""
     return any(node.name in _RANDOM_FILTERS for node in tree.find_all(nodes.Filter))
 
 
 def _reads_names(tree: nodes.Template) -> bool:
-    """Tells whether a parsed template reads or sets any name at all, its own or Jinja's included.
+    """Returns whether a parsed template reads or sets any name at all, its own or Jinja's included.
 
     One that does not, and does not draw, prints the same for every row.
     """

@@ -173,7 +173,7 @@ class _Tagged(NamedTuple):
 
 
 class _Metadata(dict):
-    """A `!TemplateMetadata` node; the type tells it from an untagged mapping."""
+    """A `!TemplateMetadata` node; the type distinguishes it from an untagged mapping."""
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
@@ -187,7 +187,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
                 # id would vanish without a word.
                 if isinstance(key, yaml.ScalarNode) and key.value in seen:
                     raise yaml.constructor.ConstructorError(
-                        None, None, f"the key '{key.value}' stands twice", key.start_mark
+                        None, None, f"the key '{key.value}' occurs twice", key.start_mark
                     )
                 seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
         return super().construct_mapping(node, deep=deep)

@@ -4,7 +4,17 @@
     split = open_split("super_glue", "cb", "validation")
     split.num_rows, split.columns, next(split.rows())
 
-Knows no TensorFlow; the `datasets` library is imported only when the hub is asked.
+| file | what is in it |
+|---|---|
+| `splits` | `open_split`: the one door to the rows of a split, wherever they are |
+| `folders`, `own_data` | data folders and the splits in them; the user's own prompts and mixtures |
+| `hub` | the Hugging Face hub: names of T0's datasets, rows, streamed documents |
+| `schema` | what is recorded of T0's datasets, values and copies brought to it, withheld labels |
+| `readers`, `arrow_readers` | JSON Lines; csv, tsv, parquet, Arrow |
+| `texts`, `instructions`, `questions`, `translations` | what the recipes read |
+
+Knows no TensorFlow; pyarrow is imported when a file needs it, the `datasets` library when the hub
+is needed.
 """
 
 from t0.sources.folders import DATA_DIR_VARIABLE, data_dirs, set_data_dirs

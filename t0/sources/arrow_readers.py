@@ -76,7 +76,7 @@ class Csv:
         Raises:
             UserError: a row has too many or too few cells, or a cell is not of its column's type.
         """
-        # The scan comes first: it finds the types, and a fault before any row is handed out.
+        # The scan comes first: it finds the types, and a fault before any row is returned.
         scan = self._scan
         with reading(self.path, pa.ArrowException):
             batches = self._open(scan.types, scan.block_bytes)

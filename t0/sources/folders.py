@@ -3,7 +3,7 @@
     T0_DATA_DIR=/data/t0:/data/mine seqio_cache_tasks ...     # or --data_dir=/data/t0,/data/mine
     data_dirs()  # [Path('/data/t0'), Path('/data/mine')]
     local_splits(data_dirs(), "super_glue", "cb")
-    # {'validation': Found('jsonl', Path('/data/t0/super_glue/cb/validation.jsonl.gz'))}
+    # {'validation': SplitFile('jsonl', Path('/data/t0/super_glue/cb/validation.jsonl.gz'))}
 
 Folders are listed, no data is opened. With no setting there are no data folders. In each of them,
 in order, the splits of a dataset are in `<dataset>/<subset or "default">/`, and without a subset
@@ -82,7 +82,7 @@ def _existing(names: list[str]) -> list[Path]:
 FILE_PATTERN = "<split>.{jsonl,json,csv,tsv}[.gz] or .parquet or .arrow"
 
 
-class Found(NamedTuple):
+class SplitFile(NamedTuple):
     """A split's data: a format of `readers.FORMATS` or `saved`, and its file or folder."""
 
     kind: str
@@ -90,7 +90,7 @@ class Found(NamedTuple):
 
 
 def folders_for(dirs: list[Path], dataset: str, subset: str | None) -> list[Path]:
-    """Returns the folders, existing or not, in which the dataset's splits may stand, in order."""
+    """Returns the folders, existing or not, in which the dataset's splits may be, in order."""
     folders = []
     for data_dir in dirs:
         folders.append(data_dir / dataset / (subset or DEFAULT_SUBSET))
@@ -99,20 +99,20 @@ def folders_for(dirs: list[Path], dataset: str, subset: str | None) -> list[Path
     return folders
 
 
-def local_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, Found]:
-    """Returns the splits that stand in the data folders under the dataset's name.
+def local_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, SplitFile]:
+    """Returns the splits that are in the data folders under the dataset's name.
 
     Raises:
         UserError: two files of one folder are the same split.
     """
-    splits: dict[str, Found] = {}
+    splits: dict[str, SplitFile] = {}
     for folder in folders_for(dirs, dataset, subset):
         splits = folder_splits(folder) | splits
     return splits
 
 
-def folder_splits(folder: Path) -> dict[str, Found]:
-    """Returns the splits that stand in this one folder; none where there is no folder.
+def folder_splits(folder: Path) -> dict[str, SplitFile]:
+    """Returns the splits that are in this one folder; none where there is no folder.
 
     Raises:
         UserError: two of its files are the same split, or a split has a name that no file may have.
@@ -125,13 +125,13 @@ def folder_splits(folder: Path) -> dict[str, Found]:
         if not isinstance(names, list):
             raise UserError(f"{path}: 'splits' must be a list of names. Save the dataset again.")
         names = [checked_name(name, "split", path) for name in names]
-        return {name: Found("saved", folder / name) for name in names}
+        return {name: SplitFile("saved", folder / name) for name in names}
     if (folder / "state.json").is_file():
         # `datasets` writes null for a dataset that was not loaded as some split.
         path = folder / "state.json"
         name = _saved(path).get("_split") or "train"
-        return {checked_name(name, "split", path): Found("saved", folder)}
-    splits: dict[str, Found] = {}
+        return {checked_name(name, "split", path): SplitFile("saved", folder)}
+    splits: dict[str, SplitFile] = {}
     for path in sorted(folder.iterdir()):
         name, found = _split_of(path)
         if not found:
@@ -146,18 +146,18 @@ def folder_splits(folder: Path) -> dict[str, Found]:
     return splits
 
 
-def _split_of(path: Path) -> tuple[str, Found | None]:
+def _split_of(path: Path) -> tuple[str, SplitFile | None]:
     """Returns the name of the split that a file or folder holds, and how."""
     if path.name.startswith("."):
         return path.name, None
     if (path / "state.json").is_file():
-        return path.name, Found("saved", path)
+        return path.name, SplitFile("saved", path)
     packed = path.suffix == ".gz"
     plain = path.with_suffix("") if packed else path
     kind = FORMATS.get(plain.suffix)
     if kind is None or (packed and kind not in TEXT_FORMATS) or not path.is_file():
         return path.name, None
-    return plain.stem, Found(kind, path)
+    return plain.stem, SplitFile(kind, path)
 
 
 def _saved(path: Path) -> dict:

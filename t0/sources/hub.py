@@ -8,7 +8,7 @@
 A dataset script is never run: `datasets` refuses them since 4.0, and where a repository's main
 revision is one, its parquet export (revision refs/convert/parquet) is read. The library downloads
 a split once into its own cache and maps it into memory. With HF_HUB_OFFLINE or HF_DATASETS_OFFLINE
-set, or the hub out of reach, nothing is tried, and the reason is handed back at once: the library
+set, or the hub out of reach, nothing is tried, and the reason is returned at once: the library
 by itself would retry for 23 seconds.
 
 A shard of streamed documents is one of the dataset's files. Nothing is asked before `shards`, so

@@ -8,7 +8,7 @@
     chosen.instances[0]              # (Task, Instance): 100 of each task, shuffled
     chosen.left_out                  # {"not in tasks/": ["task547_...", ...]}
 
-Tasks stand in `tasks/<name>.json`, gzipped or not; lists in `splits/default/` or `splits/`. Which
+Tasks are in `tasks/<name>.json`, gzipped or not; lists in `splits/default/` or `splits/`. Which
 instances are taken follows Tk-Instruct: of a test task the first 100, which its authors balanced,
 of a training task a draw.
 """
@@ -39,7 +39,7 @@ TEST_INSTANCES = 100
 
 @dataclasses.dataclass(frozen=True)
 class Demonstration:
-    """An example that stands in a task's instruction."""
+    """An example in a task's instruction."""
 
     input: str
     output: str

@@ -4,7 +4,7 @@
     /data/mine/reviews/train.jsonl             # [OwnDataset(name='reviews', subset=None, ...)]
     /data/mine/mixtures.yaml                   find_own_mixtures([Path("/data/mine")])
 
-`templates.yaml` is in promptsource's format. It stands in a data folder itself, in `<dataset>/` or
+`templates.yaml` is in promptsource's format. It is in a data folder itself, in `<dataset>/` or
 in `<dataset>/<subset>/`. Its keys `dataset` and `subset` name the dataset, or else the folders do.
 Only folders are listed and these two kinds of file read.
 """
@@ -21,7 +21,7 @@ import yaml
 from t0.errors import UserError
 from t0.files import checked_name
 from t0.prompts import TemplateFile, read_template_file
-from t0.sources.folders import FILE_PATTERN, Found, folder_splits, local_splits
+from t0.sources.folders import FILE_PATTERN, SplitFile, folder_splits, local_splits
 from t0.sources.readers import reading
 from t0.sources.schema import DEFAULT_SUBSET, features, split_sizes
 
@@ -87,9 +87,9 @@ def find_own_datasets(dirs: list[Path]) -> list[OwnDataset]:
     return list(found.values())
 
 
-def own_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, Found]:
-    """Returns the data that stand beside the templates of this dataset, whatever its folder."""
-    splits: dict[str, Found] = {}
+def own_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, SplitFile]:
+    """Returns the data beside the templates of this dataset, whatever its folder."""
+    splits: dict[str, SplitFile] = {}
     for folder, name, own_subset, _ in _template_folders(dirs):
         if (name, own_subset) == (dataset, subset):
             splits = folder_splits(folder) | splits

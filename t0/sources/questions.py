@@ -1,6 +1,6 @@
 """Questions with their answers, out of the formats that question answering data comes in.
 
-    splits = question_splits(Path("qa/squad"))      # {"train": Found(...), "validation": ...}
+    splits = question_splits(Path("qa/squad"))      # {"train": SplitFile(...), "validation": ...}
     for question in read_questions(splits["validation"]):
         question.question, question.context, question.answers    # ..., ("Denver Broncos",)
 
@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from t0.errors import UserError
-from t0.sources.folders import FILE_PATTERN, Found, folder_splits
+from t0.sources.folders import FILE_PATTERN, SplitFile, folder_splits
 from t0.sources.readers import reader_for, reading
 
-# Other files, of predictions and metrics say, may stand beside the splits.
+# Other files, of predictions and metrics say, may lie beside the splits.
 _SPLITS = (
     (re.compile(r"train(?![A-Za-z]).*"), "train"),
     (re.compile(r"(validation|valid|val|dev)(?![A-Za-z]).*"), "validation"),
@@ -44,7 +44,7 @@ class Question:
 
     Attributes:
         id: its own, or its row's number.
-        context: where the answer stands, empty for none.
+        context: the text that holds the answer, empty for none.
         answers: all that are accepted, the first is trained on; none where there is no answer.
     """
 
@@ -54,13 +54,13 @@ class Question:
     answers: tuple[str, ...]
 
 
-def question_splits(folder: Path) -> dict[str, Found]:
+def question_splits(folder: Path) -> dict[str, SplitFile]:
     """Returns split -> file, for files such as train.jsonl.gz and dev-v1.1.json. Opens none.
 
     Raises:
         UserError: two files are one split.
     """
-    splits: dict[str, Found] = {}
+    splits: dict[str, SplitFile] = {}
     for name, found in folder_splits(folder).items():
         split = next((split for pattern, split in _SPLITS if pattern.fullmatch(name)), None)
         if split is None:
@@ -74,7 +74,7 @@ def question_splits(folder: Path) -> dict[str, Found]:
     return splits
 
 
-def read_questions(found: Found) -> Iterator[Question]:
+def read_questions(found: SplitFile) -> Iterator[Question]:
     """Yields the questions of a file in its order.
 
     Raises:
@@ -90,21 +90,21 @@ def read_questions(found: Found) -> Iterator[Question]:
         yield _question(row, columns, number, where)
 
 
-def count_questions(found: Found) -> int:
+def count_questions(found: SplitFile) -> int:
     """Returns the number of questions of a file."""
     if _document(found) is None:
         return reader_for(found.kind, (found.path,)).count()
     return sum(1 for _ in _rows(found))
 
 
-def _rows(found: Found) -> Iterator[Mapping[str, Any]]:
+def _rows(found: SplitFile) -> Iterator[Mapping[str, Any]]:
     document = _document(found)
     if document is None:
         return reader_for(found.kind, (found.path,)).rows(0, None)
     return _rows_of(document, str(found.path))
 
 
-def _document(found: Found) -> Any:  # noqa: ANN401 (whatever JSON holds)
+def _document(found: SplitFile) -> Any:  # noqa: ANN401 (whatever JSON holds)
     """Returns the content of a file that is one JSON document, None where it has rows of lines."""
     if found.kind != "jsonl" or ".json" not in found.path.suffixes:
         return None

@@ -315,7 +315,7 @@ def row_view(dataset: str, subset: str | None, stored: tuple[str, ...]) -> RowVi
 
 
 def other_names(dataset: str, subset: str | None) -> list[tuple[str, str | None]]:
-    """Returns the datasets and subsets whose rows can stand in for this one's, best first."""
+    """Returns the datasets and subsets whose rows can replace this one's, best first."""
     return [d.found_as for d in _drifts(dataset, subset) if d.found_as != (dataset, subset)]
 
 
@@ -340,7 +340,7 @@ def _withheld(value: object) -> bool:
 
 
 def _no_text(value: Any) -> bool:  # noqa: ANN401
-    """True for no answer at all, or only empty ones; a dict of lists is judged by its `text`."""
+    """True for no answer at all, or only empty ones; a dict of lists counts by its `text`."""
     texts = value.get("text", []) if isinstance(value, dict) else value
     return not any(texts or [])
 
@@ -353,7 +353,7 @@ def _no_value(value: Any) -> bool:  # noqa: ANN401
     return (value or {}).get("value") in ("<unk>", "", None)
 
 
-# Datasets whose label stands in another column than `label`: the column, and when it is withheld.
+# Datasets whose label is in another column than `label`: the column, and when it is withheld.
 # Only datasets where every row of a labelled split has an answer may use `_no_text`: in squad_v2
 # and duorc an empty answer is an answer.
 _OTHER_COLUMNS: dict[str, tuple[str, Callable[[Any], bool]]] = {

@@ -20,7 +20,7 @@ from t0.sources import hub, readers
 from t0.sources.folders import (
     DATA_DIR_VARIABLE,
     FILE_PATTERN,
-    Found,
+    SplitFile,
     data_dirs,
     folders_for,
     local_splits,
@@ -121,7 +121,7 @@ def available_splits(dataset: str, subset: str | None = None) -> dict[str, str]:
     return splits
 
 
-def _local(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, Found]:
+def _local(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, SplitFile]:
     return own_splits(dirs, dataset, subset) | local_splits(dirs, dataset, subset)
 
 

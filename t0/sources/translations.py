@@ -1,6 +1,6 @@
-"""Sentences in several languages, side by side: what translation is trained and judged on.
+"""Sentences in several languages, side by side: what translation is trained and evaluated on.
 
-    splits = folder_splits(Path("mt"))               # {"train": Found(...), "wmt21": Found(...)}
+    splits = folder_splits(Path("mt"))               # {"train": SplitFile(...), ...}
     languages(splits["train"])                       # ("en", "de"): looks at the first row
     next(read_pairs(splits["train"], "en", "de"))    # ("Good morning.", "Guten Morgen.")
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from t0.errors import UserError
-from t0.sources.folders import Found
+from t0.sources.folders import SplitFile
 from t0.sources.readers import reader_for
 
 _NESTED = "translation"
@@ -21,7 +21,7 @@ _NESTED = "translation"
 _CODE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,4})?")
 
 
-def languages(found: Found) -> tuple[str, ...]:
+def languages(found: SplitFile) -> tuple[str, ...]:
     """Returns the language codes of a file's first row, none of an empty file.
 
     Raises:
@@ -40,7 +40,7 @@ def languages(found: Found) -> tuple[str, ...]:
     return ()
 
 
-def read_pairs(found: Found, source: str, target: str) -> Iterator[tuple[str, str]]:
+def read_pairs(found: SplitFile, source: str, target: str) -> Iterator[tuple[str, str]]:
     """Yields a file's sentences in two of its languages.
 
     Raises:
@@ -58,7 +58,7 @@ def read_pairs(found: Found, source: str, target: str) -> Iterator[tuple[str, st
         yield sides[0], sides[1]
 
 
-def count_pairs(found: Found) -> int:
+def count_pairs(found: SplitFile) -> int:
     """Returns the number of a file's rows."""
     return reader_for(found.kind, (found.path,)).count()
 

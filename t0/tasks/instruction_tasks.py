@@ -61,14 +61,14 @@ MIXED = "sni_tk_instruct"
 
 @dataclasses.dataclass(frozen=True)
 class Switches:
-    """What of a task's instruction stands before an instance.
+    """What of a task's instruction comes before an instance.
 
     Attributes:
         name: the task's name.
         definition: the definition.
         positives: number of positive examples, as far as the task has them and they fit.
         negatives: number of negative ones.
-        explanations: whether an example's explanation stands behind it.
+        explanations: whether an example's explanation follows it.
     """
 
     name: bool = False
@@ -166,21 +166,21 @@ def drawn(variants: Sequence[Switches], instance: Instance, seed: int) -> Switch
 
 def input_parts(task: Task, instance: Instance, switches: Switches) -> Parts:
     """Returns the pieces of an instance's input."""
-    told = switches.explanations
+    explained = switches.explanations
     return Parts(
         name=f"{task.name}. " if switches.name else "",
         definition=_ended(f"Definition: {task.definition.strip()}") + "\n\n"
         if switches.definition
         else "",
-        positives=_spelled("Positive", task.positives[: switches.positives], told),
-        negatives=_spelled("Negative", task.negatives[: switches.negatives], told),
+        positives=_spelled("Positive", task.positives[: switches.positives], explained),
+        negatives=_spelled("Negative", task.negatives[: switches.negatives], explained),
         instance="Now complete the following example -\n"
         + _ended(f"Input: {instance.input.strip()}")
         + "\nOutput: ",
     )
 
 
-def _spelled(kind: str, examples: Sequence[Demonstration], told: bool) -> tuple[str, ...]:
+def _spelled(kind: str, examples: Sequence[Demonstration], explained: bool) -> tuple[str, ...]:
     texts = []
     for number, example in enumerate(examples, start=1):
         lines = [
@@ -188,7 +188,7 @@ def _spelled(kind: str, examples: Sequence[Demonstration], told: bool) -> tuple[
             _ended(f"Input: {example.input.strip()}"),
             _ended(f" Output: {example.output.strip()}"),
         ]
-        if told and example.explanation is not None:
+        if explained and example.explanation is not None:
             lines.append(_ended(f" Explanation: {example.explanation.strip()}"))
         texts.append("\n".join(lines) + "\n\n")
     return tuple(texts)
@@ -296,7 +296,7 @@ class InstructionSource(RecordSource):
             seed=settings.seed,
         )
 
-    def told(self, example: Mapping[str, Any], prediction: str) -> dict[str, Any]:
+    def prediction_line(self, example: Mapping[str, Any], prediction: str) -> dict[str, Any]:
         """Returns a line of Tk-Instruct's `predicted_examples.jsonl`.
 
         Args:

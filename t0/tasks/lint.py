@@ -3,7 +3,7 @@
     report = lint(task.source, "train", rows=200)
     report.counts     # {"no correct choice": 200}
     report.first      # {"no correct choice": 0}: the first such row
-    judged(report, max_share=0.1)   # {"no correct choice": "200 of 200 rows, first row 0"}
+    faults_of(report, max_share=0.1)   # {"no correct choice": "200 of 200 rows, first row 0"}
 
 The sample is taken in a few stretches over the whole split, since datasets are often sorted.
 """
@@ -30,7 +30,7 @@ HIDDEN = "hidden label"
 LONG_INPUTS, LONG_TARGETS = f"inputs over {LONGEST_INPUTS}", f"targets over {LONGEST_TARGETS}"
 CHECKS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, HIDDEN)
 LENGTHS = (LONG_INPUTS, LONG_TARGETS)
-# What more than the allowed share of rows makes a fault. The others are only told: cut texts and
+# What more than the allowed share of rows makes a fault. The others are only counted: cut texts and
 # withheld labels are mostly meant.
 FAULTS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES)
 
@@ -127,7 +127,7 @@ def _odd_choices(choices: Sequence[str], target: str | None) -> Iterator[str]:
             yield SEVERAL_CORRECT
 
 
-def judged(
+def faults_of(
     report: Report, *, max_share: float, excused: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Returns check -> what is wrong; nothing of a template that is sound.

@@ -131,7 +131,7 @@ def plain_metrics(dataset: str, subset: str | None, template: Template) -> list[
 
 
 def reads_text(metrics: Sequence[Metric]) -> bool:
-    """Tells whether one of the metrics reads words, so that class ids would not do."""
+    """Returns whether one of the metrics reads words, so that class ids would not do."""
     return any(metric in _OF_TEXT.values() for metric in metrics)
 
 
@@ -193,7 +193,7 @@ def squad_scores(answers: Sequence[str], prediction: str, *, may_be_none: bool) 
 
 
 def some_unanswerable(targets: Iterable[Sequence[str]]) -> bool:
-    """Tells whether a question has no answer, so that the rules of SQuAD 2.0 hold."""
+    """Returns whether a question has no answer, so that the rules of SQuAD 2.0 hold."""
     return any(not answers for answers in targets)
 
 
@@ -249,7 +249,7 @@ INSTRUCTION_MEASURES: dict[str, Callable[[str, str], float]] = {
 
 
 def group_name(category: str) -> str:
-    """Returns a category as it stands in a metric's name.
+    """Returns a category as it is spelled in a metric's name.
 
     >>> group_name("Data to Text")
     'data_to_text'

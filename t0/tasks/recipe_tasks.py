@@ -33,7 +33,7 @@ import numpy as np
 
 from t0.compat import gin, seqio, t5_preprocessors, tf
 from t0.errors import UserError, remembered
-from t0.sources.folders import Found
+from t0.sources.folders import SplitFile
 from t0.sources.questions import count_questions, read_questions
 from t0.sources.texts import Texts
 from t0.sources.translations import count_pairs, read_pairs
@@ -59,7 +59,7 @@ class RecordSource(seqio.DataSource):
       count: split -> how many there are.
       splits: their names.
       signature: the fields of a record, `TEXT` or `TEXTS`.
-      notes: split -> what a user should be told of it before a run.
+      notes: split -> what a user should know of it before a run.
     """
 
     def __init__(
@@ -249,11 +249,11 @@ _QUESTION_FIELDS = {
 
 @gin.configurable("qa", module="t0")
 def separator(separator: str = "\n") -> str:
-    r"""Returns what stands between question and context (gin: `qa.separator = '\n'`)."""
+    r"""Returns the text between question and context (gin: `qa.separator = '\n'`)."""
     return separator
 
 
-def _question_records(splits: Mapping[str, Found], split: str) -> Iterator[Record]:
+def _question_records(splits: Mapping[str, SplitFile], split: str) -> Iterator[Record]:
     between = separator()
     for question in read_questions(splits[split]):
         behind = between + question.context if question.context else ""
@@ -279,7 +279,7 @@ def postprocess_answer(
 class QuestionSource(RecordSource):
     """The questions of a dataset's files."""
 
-    def __init__(self, splits: Mapping[str, Found]) -> None:
+    def __init__(self, splits: Mapping[str, SplitFile]) -> None:
         super().__init__(
             read=functools.partial(_question_records, splits),
             count=functools.cache(lambda split: count_questions(splits[split])),
@@ -288,7 +288,7 @@ class QuestionSource(RecordSource):
         )
 
 
-def question_task(splits: Mapping[str, Found]) -> dict[str, Any]:
+def question_task(splits: Mapping[str, SplitFile]) -> dict[str, Any]:
     """Returns the arguments of `seqio.TaskRegistry.add` for a dataset's splits."""
     return {
         "source": QuestionSource(splits),
@@ -319,7 +319,7 @@ def language_name(code: str) -> str:
 
 
 def translation_prefix(source: str, target: str) -> str:
-    """Returns what stands before a sentence.
+    """Returns the text before a sentence.
 
     >>> translation_prefix("en", "de")
     'translate English to German: '
@@ -328,7 +328,7 @@ def translation_prefix(source: str, target: str) -> str:
 
 
 def _pair_records(
-    splits: Mapping[str, Found], source: str, target: str, split: str
+    splits: Mapping[str, SplitFile], source: str, target: str, split: str
 ) -> Iterator[Record]:
     before = translation_prefix(source, target)
     for sentence, translation in read_pairs(splits[split], source, target):
@@ -338,7 +338,7 @@ def _pair_records(
 class PairSource(RecordSource):
     """The sentences of a dataset's files, from one language to another."""
 
-    def __init__(self, splits: Mapping[str, Found], source: str, target: str) -> None:
+    def __init__(self, splits: Mapping[str, SplitFile], source: str, target: str) -> None:
         super().__init__(
             read=functools.partial(_pair_records, splits, source, target),
             count=functools.cache(lambda split: count_pairs(splits[split])),
@@ -347,7 +347,7 @@ class PairSource(RecordSource):
         )
 
 
-def translation_task(splits: Mapping[str, Found], source: str, target: str) -> dict[str, Any]:
+def translation_task(splits: Mapping[str, SplitFile], source: str, target: str) -> dict[str, Any]:
     """Returns the arguments of `seqio.TaskRegistry.add` for one direction of a dataset.
 
     Raises:

@@ -7,7 +7,7 @@ the path up when the first text is tokenised.
 
 T5's SentencePiece model comes in two editions: 32,000 pieces, to which 100 sentinels
 (`<extra_id_0>` ... `<extra_id_99>`) are added on loading, and `.100extra`, which holds them. Both
-give 32,100 ids in the same order; which one a file is, its pieces tell.
+give 32,100 ids in the same order; which one a file is shows in its pieces.
 """
 
 import os
@@ -118,7 +118,11 @@ def _same_as_stock(path: str) -> seqio.SentencePieceVocabulary:
 
 
 def _holds_sentinels(path: str) -> bool:
-    """Tells a `.100extra` edition by its last piece, after a look at the file's soundness."""
+    """Returns whether the model is a `.100extra` edition, which its last piece shows.
+
+    Raises:
+      UserError: if it is no SentencePiece model, or not one for T5.
+    """
     model = sentencepiece_model_pb2.ModelProto()
     try:
         model.ParseFromString(_read(path))

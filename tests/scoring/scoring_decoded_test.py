@@ -6,7 +6,7 @@ import pytest
 import seqio
 
 from t0.scoring.decoded import READABLE, write_predictions
-from t0.sources.folders import Found
+from t0.sources.folders import SplitFile
 from t0.tasks.recipe_tasks import TEXT, RecordSource, question_task, t5_features, tokenised
 
 
@@ -23,7 +23,7 @@ def plain():
 
 @pytest.fixture
 def questions(tmp_path):
-    splits = {"test": Found("jsonl", tmp_path / "test.jsonl")}
+    splits = {"test": SplitFile("jsonl", tmp_path / "test.jsonl")}
     return seqio.Task("qa_x", **question_task(splits))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from t0.errors import UserError
 from t0.sources.folders import (
-    Found,
+    SplitFile,
     data_dirs,
     folder_splits,
     folders_for,
@@ -97,7 +97,7 @@ def touch(folder, *names):
 def test_every_format_is_a_split_and_nothing_else_is(tmp_path):
     touch(tmp_path, *NAMES, *OTHERS)
     (tmp_path / "folder.jsonl").mkdir()
-    wanted = {name[0]: Found(kind, tmp_path / name) for name, kind in NAMES.items()}
+    wanted = {name[0]: SplitFile(kind, tmp_path / name) for name, kind in NAMES.items()}
     assert folder_splits(tmp_path) == wanted
 
 
@@ -134,18 +134,18 @@ def test_saved_datasets(tmp_path):
     rows = datasets.Dataset.from_list([{"a": 1}])
     rows.save_to_disk(tmp_path / "single/validation")
     assert folder_splits(tmp_path / "single") == {
-        "validation": Found("saved", tmp_path / "single/validation")
+        "validation": SplitFile("saved", tmp_path / "single/validation")
     }
     datasets.DatasetDict(train=rows, test=rows).save_to_disk(tmp_path / "both")
     assert folder_splits(tmp_path / "both") == {
-        "train": Found("saved", tmp_path / "both/train"),
-        "test": Found("saved", tmp_path / "both/test"),
+        "train": SplitFile("saved", tmp_path / "both/train"),
+        "test": SplitFile("saved", tmp_path / "both/test"),
     }
     rows.save_to_disk(tmp_path / "alone")
-    assert folder_splits(tmp_path / "alone") == {"train": Found("saved", tmp_path / "alone")}
+    assert folder_splits(tmp_path / "alone") == {"train": SplitFile("saved", tmp_path / "alone")}
     state = json.loads((tmp_path / "alone/state.json").read_text())
     (tmp_path / "alone/state.json").write_text(json.dumps(state | {"_split": "test"}))
-    assert folder_splits(tmp_path / "alone") == {"test": Found("saved", tmp_path / "alone")}
+    assert folder_splits(tmp_path / "alone") == {"test": SplitFile("saved", tmp_path / "alone")}
 
 
 def test_a_broken_list_of_a_saved_dataset_is_told(tmp_path):

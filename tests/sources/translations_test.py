@@ -4,12 +4,12 @@ import pytest
 from tiny_recipes import PAIRS, write_lines
 
 from t0.errors import UserError
-from t0.sources.folders import Found, folder_splits
+from t0.sources.folders import SplitFile, folder_splits
 from t0.sources.translations import count_pairs, languages, read_pairs
 
 
 def found(folder, rows):
-    return Found("jsonl", write_lines(folder / "train.jsonl", rows))
+    return SplitFile("jsonl", write_lines(folder / "train.jsonl", rows))
 
 
 def test_as_the_hub_has_them(tmp_path):

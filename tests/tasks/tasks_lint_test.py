@@ -48,10 +48,10 @@ def test_oddities_are_counted(tmp_path, monkeypatch, jinja, choices, counts):
         counts = {lint.DUPLICATES: 20, lint.SEVERAL_CORRECT: 10}
     assert report.counts == counts
     assert report.rows == 20
-    wrong = lint.judged(report, max_share=0.1)
+    wrong = lint.faults_of(report, max_share=0.1)
     assert wrong.keys() == counts.keys()
-    assert lint.judged(report, max_share=1.0) == {}
-    assert lint.judged(report, max_share=0.1, excused=dict.fromkeys(counts, "meant")) == {}
+    assert lint.faults_of(report, max_share=1.0) == {}
+    assert lint.faults_of(report, max_share=0.1, excused=dict.fromkeys(counts, "meant")) == {}
     for check in counts:
         assert f"of 20 rows, the first is row {report.first[check]}" in wrong[check]
 
@@ -62,13 +62,13 @@ def test_withheld_labels_are_no_fault_of_the_prompt(tmp_path, monkeypatch):
     )
     report = lint.lint(prompt, "train", rows=100)
     assert report.counts == {lint.HIDDEN: 20}
-    assert lint.judged(report, max_share=0.0) == {}
+    assert lint.faults_of(report, max_share=0.0) == {}
 
 
 def test_a_template_that_fails_or_draws(tmp_path, monkeypatch):
     failing = source(tmp_path, monkeypatch, "{% set x = 1 // (3 - number) %}{{text}} ||| x")
     report = lint.lint(failing, "train", rows=100)
-    assert "failed on row 3" in lint.judged(report, max_share=1.0)["fails"]
+    assert "failed on row 3" in lint.faults_of(report, max_share=1.0)["fails"]
     drawing = source(tmp_path, monkeypatch, "{{['a', 'b']|choice}} {{text}} ||| x")
     assert lint.lint(drawing, "train", rows=5).draws
     assert not report.draws
@@ -80,7 +80,7 @@ def test_lengths_count_the_end_of_targets(tmp_path, monkeypatch):
     report = lint.lint(prompt, "train", rows=9, count_tokens=sizes.__getitem__)
     assert report.counts == {lint.LONG_INPUTS: 1, lint.LONG_TARGETS: 1}
     assert report.first == {lint.LONG_INPUTS: 1, lint.LONG_TARGETS: 1}
-    assert lint.judged(report, max_share=0.0) == {}
+    assert lint.faults_of(report, max_share=0.0) == {}
 
 
 @pytest.mark.parametrize(("rows", "total"), [(10, 1000), (7, 1000), (3, 20), (20, 20), (50, 20)])

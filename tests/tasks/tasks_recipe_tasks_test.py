@@ -13,7 +13,7 @@ import tensorflow as tf
 from t5.evaluation import metrics as t5_metrics
 
 from t0.errors import UserError, original
-from t0.sources.folders import Found, folder_splits
+from t0.sources.folders import SplitFile, folder_splits
 from t0.sources.questions import question_splits
 from t0.sources.texts import FolderTexts
 from t0.tasks import default_vocabulary
@@ -138,7 +138,7 @@ def test_notes_of_instructions(tmp_path):
 def test_a_line_of_predicted_examples(data, vocabulary):
     task = sni(data)
     example = records(task, "test", count=2)[1]
-    line = task.source.told(example, "rain")
+    line = task.source.prediction_line(example, "rain")
     published = json.loads((data / "sni" / "tasks" / "task4_few.json").read_text())
     instance = published.pop("Instances")[0]
     assert line == {
@@ -191,7 +191,7 @@ def test_names_of_languages():
     names = ("English", "German", "Romanian", "Chinese", "Asturian")
     assert tuple(map(language_name, ("en", "de", "ro", "zh_Hans", "ast"))) == names
     with pytest.raises(UserError, match="'xx' is no language code"):
-        translation_task({"train": Found("jsonl", Path("x.jsonl"))}, "en", "xx")
+        translation_task({"train": SplitFile("jsonl", Path("x.jsonl"))}, "en", "xx")
 
 
 GERMAN = ["Es regnet heute sehr stark in Oslo.", "Der Hund – schläft „tief“."]
