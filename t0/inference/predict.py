@@ -10,7 +10,6 @@ Batches of a finished window are kept, so that a run that was killed goes on aft
 """
 
 import collections
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -46,33 +45,6 @@ _COUNTS = {
     "empty_inputs": "inputs without a token",
     "predictions_without_end": "predictions cut at the limit",
 }
-
-
-def infer_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
-    estimator: functools.partial,
-    vocabulary: Any,
-    sequence_length: Mapping[str, int],
-    batch_size: int,
-    model_type: str,
-    model_dir: str,
-    eval_checkpoint_step: Any,
-    *,
-    checkpoint: str | None = None,
-) -> None:
-    """Writes the configured predictions; takes what `mesh_utils.infer_model` takes.
-
-    `estimator` is the partial application of `mesh_utils.get_estimator` that `run` prepared.
-    """
-    del model_type
-    predict(
-        ModelSpec.from_estimator_arguments(estimator.keywords),
-        vocabulary=vocabulary,
-        lengths=sequence_length,
-        batch_size=batch_size,
-        model_dir=model_dir,
-        steps=eval_checkpoint_step,
-        checkpoint=checkpoint,
-    )
 
 
 def predict(

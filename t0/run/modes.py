@@ -9,7 +9,6 @@ with what has to be replaced in it replaced for that call.
 
 import contextlib
 import dataclasses
-import functools
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -137,19 +136,14 @@ def _rank(request: Request) -> None:
 
 def _decode(request: Request) -> None:
     """Evaluates by Mesh TensorFlow's decoding; what its metrics find is written down."""
-    watched = functools.partial(decoded.eval_model, mesh_utils.eval_model)
-
-    def eval_model(*args: Any, eval_with_score: bool, **kwargs: Any) -> None:
-        del eval_with_score
-        watched(*args, **kwargs)
-
+    eval_model = decoded.with_results(mesh_utils.eval_model)
     with compat.replaced("mesh_utils.eval_model", eval_model):
         _mesh_run(request)
 
 
 def _perplexity(request: Request) -> None:
     """Evaluates by Mesh TensorFlow's estimator, which then prints what it finds."""
-    get_estimator = perplexity.telling(mesh_utils.get_estimator)
+    get_estimator = perplexity.with_printed_perplexity(mesh_utils.get_estimator)
     with compat.replaced("mesh_utils.get_estimator", get_estimator):
         _mesh_run(request)
 

@@ -3,8 +3,8 @@
 | call | what it does |
 |---|---|
 | `evaluate.rank_evaluate(model, ...)` | scores every answer choice; `results_<step>.json` |
-| `decoded.eval_model(...)` | Mesh TensorFlow decodes; `decoded_<step>.json` and predictions |
-| `perplexity.line(name, found)` | the line about a perplexity that Mesh TensorFlow measures |
+| `decoded.with_results(eval_model)` | Mesh TensorFlow decodes; `decoded_<step>.json`, predictions |
+| `perplexity.with_printed_perplexity(get_estimator)` | Mesh TensorFlow measures; a line each |
 | `mesh_model.ModelSpec`, `build_model`, `restore_variables` | a model off TPU, for inference, too |
 | `scorer.Scorer(model, types, placement)` | log-likelihoods of choices, encoding an input once |
 | `batch_planning.plan_batches(sizes, ...)` | the few batch shapes of a run |

@@ -43,45 +43,44 @@ READABLE = 100
 Record = Mapping[str, Any]
 
 
-def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
-    published: Callable[..., None],
-    estimator: Any,
-    vocabulary: Any,
-    sequence_length: Lengths,
-    batch_size: int,
-    dataset_split: str,
-    model_dir: str,
-    eval_dataset_fn: Callable[..., list],
-    eval_summary_dir: str | None,
-    eval_checkpoint_step: Any,
-    *,
-    eval_dir_suffix: str | None = None,
-    **rest: Any,
-) -> None:
-    """Runs Mesh TensorFlow's `eval_model`, which is `published`, and writes what it finds.
+def with_results(published: Callable[..., None]) -> Callable[..., None]:
+    """Returns a function that runs Mesh TensorFlow's `eval_model` and writes what it finds.
 
-    Args are those of `mesh_utils.eval_model`, see `t0.scoring.evaluate.eval_model`.
+    Args:
+      published: Mesh TensorFlow's `eval_model`, whose arguments the function takes.
     """
-    folder = eval_summary_dir or os.path.join(model_dir, f"{dataset_split}_eval")  # noqa: PTH118
-    folder += f"_{eval_dir_suffix}" if eval_dir_suffix else ""
-    facts = {"model_dir": model_dir, "split": dataset_split, "mode": "eval"}
-    recorder = _DecodingRecorder(folder, facts, sequence_length)
 
-    def recorded_datasets(**arguments: Any) -> list[mesh_dataset.EvalDataset]:
-        given = (mesh_dataset.EvalDataset(*one) for one in eval_dataset_fn(**arguments))
-        return [recorder.recorded(one) for one in given]
+    def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
+        estimator: Any,
+        vocabulary: Any,
+        sequence_length: Lengths,
+        batch_size: int,
+        dataset_split: str,
+        model_dir: str,
+        eval_dataset_fn: Callable[..., list],
+        eval_summary_dir: str | None,
+        eval_checkpoint_step: Any,
+        *,
+        eval_dir_suffix: str | None = None,
+        **rest: Any,
+    ) -> None:
+        folder = eval_summary_dir or os.path.join(model_dir, f"{dataset_split}_eval")  # noqa: PTH118
+        folder += f"_{eval_dir_suffix}" if eval_dir_suffix else ""
+        facts = {"model_dir": model_dir, "split": dataset_split, "mode": "eval"}
+        recorder = _DecodingRecorder(folder, facts, sequence_length)
 
-    def decode(*args: Any, **kwargs: Any) -> Iterator[str]:
-        recorder.begin(kwargs.get("checkpoint_path") or args[-1])
-        return published_decode(*args, **kwargs)
+        def recorded_datasets(**arguments: Any) -> list[mesh_dataset.EvalDataset]:
+            given = (mesh_dataset.EvalDataset(*one) for one in eval_dataset_fn(**arguments))
+            return [recorder.recorded(one) for one in given]
 
-    published_decode = mesh_utils.decode
-    with compat.replaced("mesh_utils.decode", decode):
-        published(
-            estimator, vocabulary, sequence_length, batch_size, dataset_split, model_dir,
-            recorded_datasets, eval_summary_dir, eval_checkpoint_step,
-            eval_dir_suffix=eval_dir_suffix, **rest,
-        )  # fmt: skip
+        with compat.replaced("mesh_utils.decode", recorder.noting_checkpoint(mesh_utils.decode)):
+            published(
+                estimator, vocabulary, sequence_length, batch_size, dataset_split, model_dir,
+                recorded_datasets, eval_summary_dir, eval_checkpoint_step,
+                eval_dir_suffix=eval_dir_suffix, **rest,
+            )  # fmt: skip
+
+    return eval_model
 
 
 def signature_of(metric: Callable[..., Any]) -> str | None:
@@ -103,10 +102,15 @@ class _DecodingRecorder:
         self._entries: dict[str, dict[str, Any]] = {}
         self._seen: list[tuple[Mapping[str, Any], str]] = []
 
-    def begin(self, checkpoint: str) -> None:
-        """Notes the checkpoint whose predictions come next."""
-        self._checkpoint = checkpoint
-        self._entries = {}
+    def noting_checkpoint(self, decode: Callable[..., Iterator[str]]) -> Callable[..., Any]:
+        """Returns Mesh TensorFlow's `decode`, which notes the checkpoint whose predictions come."""
+
+        def noting(*args: Any, **kwargs: Any) -> Iterator[str]:
+            self._checkpoint = kwargs.get("checkpoint_path") or args[-1]
+            self._entries = {}
+            return decode(*args, **kwargs)
+
+        return noting
 
     def recorded(self, dataset: mesh_dataset.EvalDataset) -> mesh_dataset.EvalDataset:
         """Returns the dataset with postprocessing and metrics that are recorded."""

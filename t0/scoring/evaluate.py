@@ -14,7 +14,6 @@ interrupted; taken up, it ends with the same bits as a run that was not.
 import collections
 import dataclasses
 import datetime
-import functools
 import itertools
 import os
 import sys
@@ -85,44 +84,6 @@ class RankEvaluationSettings:
     max_truncated_targets_share: float = 0.5
     max_shapes: int = 24
     dtype: str = "float32"
-
-
-def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
-    estimator: functools.partial,
-    vocabulary: Any,
-    sequence_length: Mapping[str, int] | None,
-    batch_size: int,
-    dataset_split: str,
-    model_dir: str,
-    eval_dataset_fn: Callable[..., list],
-    eval_summary_dir: str | None,
-    eval_checkpoint_step: Any,
-    *,
-    eval_dir_suffix: str | None = None,
-    checkpoint: str | None = None,
-    **unused: Any,
-) -> None:
-    """Scores the mixture's tasks; takes what `mesh_utils.eval_model` takes.
-
-    `estimator` is the partial application of `mesh_utils.get_estimator` that `run` prepared.
-    """
-    del unused
-    datasets = eval_dataset_fn(
-        sequence_length=None, vocabulary=vocabulary, dataset_split=dataset_split
-    )
-    rank_evaluate(
-        ModelSpec.from_estimator_arguments(estimator.keywords),
-        vocabulary=vocabulary,
-        lengths=sequence_length,
-        batch_size=batch_size,
-        split=dataset_split,
-        model_dir=model_dir,
-        datasets=datasets,
-        summary_dir=eval_summary_dir,
-        steps=eval_checkpoint_step,
-        dir_suffix=eval_dir_suffix,
-        checkpoint=checkpoint,
-    )
 
 
 def rank_evaluate(  # noqa: PLR0913 (what a run says, by name)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def telling(get_estimator: Callable[..., Any]) -> Callable[..., Any]:
+def with_printed_perplexity(get_estimator: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that builds the same estimator, whose `evaluate` prints what it finds.
 
     Args:

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import tiny_models
 from tiny_generation import ending_variables
-from word_predictions import Backwards, Words, estimator, lines_of
+from word_predictions import Backwards, Words, lines_of
 
 from t0.errors import UserError
 from t0.inference import predict
+from t0.scoring.mesh_model import ModelSpec
 
 LENGTHS = {"inputs": 20, "targets": 24}
 
@@ -48,7 +49,13 @@ def infer(model_dir, *, lengths=LENGTHS, **settings):
         gin.bind_parameter(
             f"t0.infer.{name}", str(value) if name.endswith(("file", "dir")) else value
         )
-    predict.infer_model(estimator(), Words(), lengths, 4, "bitransformer", str(model_dir), -1)
+    predict.predict(
+        ModelSpec("bitransformer", mesh_shape="", layout_rules=""),
+        vocabulary=Words(),
+        lengths=lengths,
+        batch_size=4,
+        model_dir=str(model_dir),
+    )
 
 
 def test_every_input_has_its_prediction_in_order(model_dir, inputs, tmp_path, backwards, capsys):

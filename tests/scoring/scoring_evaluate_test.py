@@ -1,4 +1,4 @@
-"""`eval_model` over made-up tasks: its files hold what an independent computation gives."""
+"""`rank_evaluate` over made-up tasks: its files hold what an independent computation gives."""
 
 import hashlib
 import json

@@ -2,7 +2,7 @@
 
 import math
 
-from t0.scoring.perplexity import line, telling
+from t0.scoring.perplexity import line, with_printed_perplexity
 
 FOUND = {
     "global_step": 1200,
@@ -21,7 +21,7 @@ def test_line():
     assert "perplexity 1.014e+304" in line("x", {**FOUND, "neg_log_perplexity": -1e9})
 
 
-def test_estimator_tells_and_returns_what_it_finds(capsys):
+def test_estimator_prints_and_returns_what_it_finds(capsys):
     class Estimator:
         def __init__(self, given):
             self.given = given
@@ -30,7 +30,7 @@ def test_estimator_tells_and_returns_what_it_finds(capsys):
             assert (input_fn, steps) == ("inputs", 2)
             return FOUND
 
-    estimator = telling(lambda **keywords: Estimator(keywords))(mesh_shape="")
+    estimator = with_printed_perplexity(lambda **keywords: Estimator(keywords))(mesh_shape="")
     assert estimator.given == {"mesh_shape": ""}
     assert estimator.evaluate("inputs", name="rte", steps=2) is FOUND
     assert capsys.readouterr().out.startswith("rte, step 1,200: perplexity 8 ")

@@ -1,7 +1,6 @@
 """Whole rank evaluations over made-up tasks, and what a computation by hand gives for them."""
 
 import dataclasses
-import functools
 import json
 
 import gin
@@ -17,7 +16,7 @@ from mesh_tensorflow.transformer.dataset import EvalDataset
 
 from t0.scoring import evaluate as evaluation
 from t0.scoring.batch_planning import model_costs
-from t0.scoring.evaluate import eval_model
+from t0.scoring.mesh_model import ModelSpec
 
 LIMITS = {"inputs": 24, "targets": 5}
 
@@ -91,19 +90,15 @@ def evaluate(model_dir, datasets, *, batch_size=8, limits=LIMITS, mesh="", **arg
             )
     bind("t5.1.1", "get_variable_dtype.master_dtype = 'float32'", *arguments.pop("params", ()))
     gin.bind_parameter("get_variable_dtype.activation_dtype", "float32")
-    estimator = functools.partial(
-        dict, model_type="bitransformer", layout_rules=LAYOUT, mesh_shape=mesh, mesh_devices=None
-    )
-    eval_model(
-        estimator,
-        Vocabulary(),
-        limits,
-        batch_size,
-        "validation",
-        str(model_dir),
-        lambda **_: datasets,
-        None,
-        arguments.pop("step", None),
+    evaluation.rank_evaluate(
+        ModelSpec("bitransformer", mesh_shape=mesh, layout_rules=LAYOUT),
+        vocabulary=Vocabulary(),
+        lengths=limits,
+        batch_size=batch_size,
+        split="validation",
+        model_dir=str(model_dir),
+        datasets=datasets,
+        steps=arguments.pop("step", None),
         **arguments,
     )
     return model_dir / "validation_eval"
