@@ -1,8 +1,8 @@
 """The HTML page: one file that holds its style, script, plots and examples, and works offline.
 
     summary = summarise(read_runs([Path("eval")]), title="My evaluation")
-    svgs = [panel_svg(panel, f"accuracy-{i}") for i, panel in enumerate(box_panels(summary))]
-    figure = PageFigure("accuracy", "Accuracy over prompts", "A box ...", svgs, legend=[])
+    svgs = tuple(panel_svg(p, f"accuracy-{i}") for i, p in enumerate(box_panels(summary)))
+    figure = PageFigure("accuracy", "Accuracy over prompts", "A box ...", svgs, legend=())
     html = render_page(summary, [figure])
 
 Every text that comes from data or files is untrusted. It reaches the page in two ways only: through

@@ -85,8 +85,8 @@ def write_report(
         raise UserError("nothing to report on. Name results_<step>.json files, or --metrics.")
     runs = read_runs(results_paths) if results_paths else ()
     curves = read_curves(metrics_paths)
-    told = [*notes, *(note for run in curves for note in run.notes)]
-    summary = summarise(runs, title=title, notes=told)
+    notes = [*notes, *(note for run in curves for note in run.notes)]
+    summary = summarise(runs, title=title, notes=notes)
     drawn = _plots(summary, curves)
     pictures = [(plot.figure.heading, plot.file) for plot in drawn]
     texts = {

@@ -34,7 +34,7 @@ DEEPEST = 50
 _STEP = re.compile(r"(?:results|decoded)_(\d+)$")
 # Ways in which JSON text writes a character that is not printable; some that are, too.
 _MAY_BE_UNPRINTABLE = re.compile(
-    r"\\[bf]|\\u(?:00[0189]|007f|d[89a-f]|fff)|[\x7f-\x9f\ud800-\udfff\ufffe\uffff]", re.IGNORECASE
+    r"\\[bfr]|\\u(?:00[0189]|007f|d[89a-f]|fff)|[\x7f-\x9f\ud800-\udfff\ufffe\uffff]", re.IGNORECASE
 )
 _MISSING = object()
 
@@ -140,8 +140,8 @@ def _check_depth(value: object) -> None:
 
 def _printable(value: Any) -> Any:
     if isinstance(value, str):
-        # Texts of data may have carriage returns, which plots and pages can hold.
-        return "\r".join(map(printable, value.split("\r")))
+        # Ends of lines as some systems write them stay; a carriage return alone does not.
+        return "\r\n".join(map(printable, value.split("\r\n")))
     if isinstance(value, dict):
         return {_printable(key): _printable(part) for key, part in value.items()}
     return [_printable(part) for part in value] if isinstance(value, list) else value

@@ -350,7 +350,7 @@ def _csv_cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     # Python's writer does not quote carriage returns, which spreadsheets take for ends of rows.
-    text = value.replace("\r\n", "\n").replace("\r", "\n")
+    text = value.replace("\r\n", "\n")
     return f"'{text}" if text.startswith(_FORMULA_SIGNS) else text
 
 

@@ -168,19 +168,20 @@ def test_predictions_of_three_forms(decoded):
 
 
 BAD_DECODED = {
-    "metric as text": (lambda task: task["metrics"].update(bleu="21"), "must be a number"),
-    "no examples": (lambda task: task.pop("examples"), "'examples' is missing"),
-    "elsewhere": (lambda task: task.update(predictions="../x.jsonl"), "below the results"),
-    "from the root": (lambda task: task.update(predictions="/etc/x"), "below the results"),
-    "signatures as a list": (lambda task: task.update(signatures=[]), "must be dict"),
+    "metric as text": (lambda t: t["mt_en_de"]["metrics"].update(bleu="21"), "must be a number"),
+    "no examples": (lambda t: t["mt_en_de"].pop("examples"), "'examples' is missing"),
+    "not an object": (lambda t: t.update(mt_en_de=3), "must be an object"),
+    "elsewhere": (lambda t: t["mt_en_de"].update(predictions="../x.jsonl"), "below the results"),
+    "from the root": (lambda t: t["mt_en_de"].update(predictions="/etc/x"), "below the results"),
+    "signatures as a list": (lambda t: t["mt_en_de"].update(signatures=[]), "must be dict"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_DECODED)
-def test_bad_file_is_refused_by_name(decoded, name):
+def test_bad_decoded_results_are_refused_by_name(decoded, name):
     edit, message = BAD_DECODED[name]
     with pytest.raises(UserError, match=message) as caught:
-        read_runs([change(decoded, lambda content: edit(content["tasks"]["mt_en_de"]))])
+        read_runs([change(decoded, lambda content: edit(content["tasks"]))])
     assert f"{decoded}: task 'mt_en_de'" in str(caught.value)
 
 

@@ -9,6 +9,7 @@ from PIL import Image
 
 from t0.cli import main as t0_main
 from t0.errors import UserError
+from t0.files.publishing import unfinished_tag
 from t0.reports import write_report
 from t0.reports.evaluations import read_runs
 from t0.reports.tables import plain
@@ -144,3 +145,13 @@ def test_one_checkpoint_evaluated_in_both_modes_is_one_run(folder, evaluation, t
     recipes_decoded(folder, 3000, 1.0, split="test").write()
     labels = [run.label for run in read_runs([folder])]
     assert labels == ["tiny, step 3,000, test", "tiny, step 3,000, validation"]
+
+
+def test_what_a_killed_report_left_is_removed(evaluation, tmp_path):
+    path = evaluation().add("a", "sciq", "q", random_lines(5, [2], 1)).write()
+    of_this_host = unfinished_tag().rsplit("-", 2)[0]
+    left = tmp_path / "out" / f"report.{of_this_host}-999999999-1"
+    left.mkdir(parents=True)
+    (left / "report.html").write_text("half")
+    write_report([path], tmp_path / "out")
+    assert not [file for file in (tmp_path / "out").iterdir() if "incomplete" in file.name]
