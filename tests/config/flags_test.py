@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t0.cli import main, plan
-from t0.config import flags as mesh_flags
+from t0.config import flags
 from t0.config.flags import masked, without_secrets
 from t0.errors import UserError
 
@@ -15,7 +15,7 @@ COMMAND = "t5_mesh_transformer"
 
 
 def params(*words):
-    return mesh_flags.parse([COMMAND, *words]).gin_param
+    return flags.parse([COMMAND, *words]).gin_param
 
 
 def test_bindings_keep_the_order_of_the_command_line():
@@ -24,7 +24,7 @@ def test_bindings_keep_the_order_of_the_command_line():
 
 
 def test_value_may_be_the_next_word():
-    given = mesh_flags.parse([COMMAND, "--gin.B", "-3", "--model_dir=/m", "--gin.C", "{'a': 1}"])
+    given = flags.parse([COMMAND, "--gin.B", "-3", "--model_dir=/m", "--gin.C", "{'a': 1}"])
     assert given.gin_param == ["B=-3", "C={'a': 1}"]
     assert given.model_dir == "/m"
 
@@ -38,21 +38,21 @@ def test_binding_without_name_or_value(words):
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=12)))
 def test_other_words_are_left_alone(words):
     others = [word for word in words if not word.lstrip("-").startswith("gin.")]
-    assert list(mesh_flags.gin_words_as_params(others)) == others
+    assert list(flags.gin_words_as_params(others)) == others
 
 
 def test_folders_for_gin_files():
-    given = mesh_flags.parse(
+    given = flags.parse(
         [COMMAND, "--gin_search_paths=/c,/d", "--gin_location_prefix=/a,/b", "--dry_run"]
     )
-    assert mesh_flags.gin_folders(given) == ["/a", "/b", "/c", "/d"]
+    assert flags.gin_folders(given) == ["/a", "/b", "/c", "/d"]
     assert given.dry_run
 
 
 def test_flags_stand_for_macros():
-    given = mesh_flags.parse([COMMAND, "--model_dir=/m", "--epochs=2"])
-    assert {"MODEL_DIR", "TRAIN_STEPS"} <= mesh_flags.macros_said(given)
-    assert not mesh_flags.macros_said(mesh_flags.parse([COMMAND]))
+    given = flags.parse([COMMAND, "--model_dir=/m", "--epochs=2"])
+    assert {"MODEL_DIR", "TRAIN_STEPS"} <= flags.macros_said(given)
+    assert not flags.macros_said(flags.parse([COMMAND]))
 
 
 @pytest.mark.parametrize(
@@ -84,3 +84,47 @@ def test_plan_takes_the_same_words(monkeypatch):
     assert args.gin_param == ["--gin_param=A=1", "--gin_param=B=2", "--gin_param=C = 3"]
     assert args.gin_search_paths == ["--gin_search_paths=/x"]
     assert args.fast
+
+
+@pytest.mark.parametrize(
+    ("words", "mode", "message"),
+    [
+        (
+            ["--seed=3"],
+            "score_eval",
+            "--seed belongs to train .*infer.*; the mode is 'score_eval'",
+        ),
+        (["--max_hours=1"], "infer", "--max_hours belongs to train .*; the mode is 'infer'"),
+        (["--epochs=2"], "eval", "--epochs belongs to train"),
+        (["--finetune_steps=2"], "export", "--finetune_steps belongs to train"),
+        (["--allow_config_change"], "eval", "--allow_config_change belongs to train"),
+        (["--num_shards=2"], "train", r"--num_shards belongs to infer .*gin_file=runs/infer.gin"),
+        (["--activation_dtype=auto"], "export_infer", "--activation_dtype belongs to .*score_eval"),
+    ],
+)
+def test_a_flag_of_ours_that_the_mode_does_not_read_is_an_error(words, mode, message):
+    given = flags.parse([COMMAND, *words])
+    with pytest.raises(UserError, match=message):
+        flags.check_mode(given, mode)
+
+
+def test_a_stock_flag_that_is_not_read_gets_a_line():
+    given = flags.parse([COMMAND, "--train_steps=5", "--model_dir=/m", "--checkpoint_mode=all"])
+    notes = flags.check_mode(given, "train")
+    assert len(notes) == 2
+    assert all("--use_model_api only" in note for note in notes)
+
+
+@pytest.mark.parametrize("mode", flags.GIN_MODES)
+def test_flags_that_are_read_set_gin_parameters(mode):
+    given = flags.parse([COMMAND, "--seed=3", "--activation_dtype=bfloat16", "--shard_id=0"])
+    read = [name for name in flags.OF_MODES if mode in flags.OF_MODES[name] and given[name].present]
+    found = flags.gin_parameters(given, mode)
+    assert sorted(flag for _, flag in found.values()) == sorted(f"--{name}" for name in read)
+
+
+def test_the_table_of_modes_names_flags_and_modes_that_there_are():
+    known = flags.command_flags()
+    for name, modes in flags.OF_MODES.items():
+        assert name in known
+        assert set(modes) <= set(flags.GIN_MODES)

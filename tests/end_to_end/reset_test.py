@@ -1,0 +1,62 @@
+"""Several runs in one process: each is what it is in a process of its own."""
+
+import json
+import subprocess
+import sys
+
+from command_lines import EVALUATE, TRAIN
+
+IN_ONE_PROCESS = """
+import json, os, sys
+from t0.cli import mesh_transformer
+from t0.run import configure
+
+before = {name: os.environ[name] for name in ("T0_DATA_DIR", "T0_VOCAB")}
+for argv in json.load(sys.stdin):
+    mesh_transformer.main(["t5_mesh_transformer", *argv])
+    configure.reset()
+    os.environ.update(before)
+"""
+
+
+def _losses(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [(line["step"], line["loss"]) for line in map(json.loads, lines) if "loss" in line]
+
+
+def _scores(folder):
+    scores = folder / "validation_eval" / "scores"
+    return {path.name: path.read_text() for path in scores.iterdir()}
+
+
+def test_train_rank_and_train_in_one_process(world, cached, command, tmp_path):
+    tasks = ["--module_import=t0.seqio_tasks", f"--additional_task_cache_dirs={world.cache}"]
+
+    def runs(folder):
+        short = "--gin_param=run.train_steps = 4"
+        yield [f"--model_dir={folder}/a", *TRAIN, short, "--seed=3", "--fold_xy"]
+        master = "--gin_param=get_variable_dtype.master_dtype = 'float32'"
+        last = ["--gin_param=run.batch_size = 8", "--gin_param=run.eval_checkpoint_step = 4"]
+        yield [f"--model_dir={folder}/a", *EVALUATE, master, *last]
+        # Were something left of the first run, this one would have its seed, or its optimizer.
+        yield [f"--model_dir={folder}/b", *TRAIN, short]
+
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    done = subprocess.run(
+        [sys.executable, "-c", IN_ONE_PROCESS],
+        input=json.dumps([[*tasks, *argv] for argv in runs(together)]),
+        env=world.environment,
+        cwd=world.folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    for argv in runs(alone):
+        one = command(*argv)
+        assert one.status == 0, one.err
+    for name in ("a", "b"):
+        assert _losses(together / name) == _losses(alone / name)
+        for file in ("operative_config.gin", "configuration.json"):
+            assert (together / name / file).read_text() == (alone / name / file).read_text()
+    assert _losses(together / "a") != _losses(together / "b")
+    assert _scores(together / "a") == _scores(alone / "a")
