@@ -32,6 +32,7 @@ _PIECE = sentencepiece_model_pb2.ModelProto.SentencePiece
 _FIRST_KINDS = [_PIECE.CONTROL, _PIECE.CONTROL, _PIECE.UNKNOWN]
 
 _chosen: list[str] = []
+_times_set = 0
 
 
 def set_vocabulary(path: str | None) -> None:
@@ -40,7 +41,10 @@ def set_vocabulary(path: str | None) -> None:
     Raises:
       UserError: if `path` is a local path and there is no such file.
     """
+    global _times_set
     _chosen.clear()
+    # A model that is loaded is loaded anew, so that gin notes again where its path came from.
+    _times_set += 1
     if path:
         if "://" not in path and not os.path.isfile(path):  # noqa: PTH113
             raise UserError(
@@ -79,14 +83,14 @@ class SharedVocabulary(seqio.SentencePieceVocabulary):
     @property
     def _is_loaded(self) -> bool:
         # Looked at for each text that Python tokenises, so cheap: asking gin would take 7 us.
-        return self._model is not None and self._chosen_by == _flag_and_variable()
+        return self._model is not None and self._chosen_by == _choice()
 
     def _model_context(self):  # noqa: ANN202 (a private type of SeqIO)
         if not self._is_loaded:
             path = vocabulary_path()
             self._model = _same_as_stock(path)._model_context()
             self._sentencepiece_model_file = path
-            self._chosen_by = _flag_and_variable()
+            self._chosen_by = _choice()
         return self._model
 
     def __eq__(self, other: object) -> bool:
@@ -107,8 +111,9 @@ class SharedVocabulary(seqio.SentencePieceVocabulary):
         return hash(SharedVocabulary)
 
 
-def _flag_and_variable() -> tuple[str | None, str | None]:
-    return (_chosen[0] if _chosen else None), os.environ.get("T0_VOCAB")
+def _choice() -> tuple[int, str | None]:
+    """Returns what changes when another vocabulary is chosen: a command's flag, or T0_VOCAB."""
+    return _times_set, os.environ.get("T0_VOCAB")
 
 
 def _same_as_stock(path: str) -> seqio.SentencePieceVocabulary:
