@@ -193,7 +193,7 @@ def _columns_read(source: str) -> frozenset[str]:
     """Returns the names that the source takes from the row (the undeclared ones).
 
     Raises:
-        jinja2.TemplateSyntaxError: the source is not valid Jinja.
+      jinja2.TemplateSyntaxError: the source is not valid Jinja.
     """
     return frozenset(meta.find_undeclared_variables(ENVIRONMENT.parse(source)))
 
@@ -242,8 +242,8 @@ class CompiledTemplate:
     threads.
 
     Args:
-        template: what to render.
-        seed_name: names the random stream; give the task's name.
+      template: what to render.
+      seed_name: names the random stream; give the task's name.
     """
 
     def __init__(self, template: Template, seed_name: str = "") -> None:
@@ -260,7 +260,7 @@ class CompiledTemplate:
         """Compiles now and returns itself.
 
         Raises:
-            UserError: a Jinja syntax error, or a filter that does not exist.
+          UserError: a Jinja syntax error, or a filter that does not exist.
         """
         _ = self._body, self._choices
         return self
@@ -269,7 +269,7 @@ class CompiledTemplate:
         """Returns the rendered parts, split at `|||` and stripped: promptsource's `apply(row)`.
 
         Raises:
-            UserError: the row has a column `answer_choices`, or rendering fails.
+          UserError: the row has a column `answer_choices`, or rendering fails.
         """
         return self._render(row, row_index)[0]
 
@@ -277,7 +277,7 @@ class CompiledTemplate:
         """Returns the row's answer choices: promptsource's `get_answer_choices_list(row)`.
 
         Raises:
-            UserError: rendering fails.
+          UserError: rendering fails.
         """
         self.compile()  # a syntax error is no fault of the row
         try:
@@ -293,7 +293,7 @@ class CompiledTemplate:
         empty target becomes `<NO LABEL>`. The choices are rendered once and serve the body too.
 
         Raises:
-            UserError: the row has a column `answer_choices`, or rendering fails.
+          UserError: the row has a column `answer_choices`, or rendering fails.
         """
         parts, choices = self._render(remove_hyphens(row), row_index)
         if len(parts) != 2 or not parts[0]:
@@ -307,7 +307,7 @@ class CompiledTemplate:
         None also where they are drawn at random, which promptsource would call fixed.
 
         Raises:
-            UserError: rendering them fails.
+          UserError: rendering them fails.
         """
         program = self._choices
         if program is None or program.is_random or self._columns_of("answer_choices"):

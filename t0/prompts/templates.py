@@ -51,7 +51,7 @@ def templates_root() -> Path:
     """Returns the folder of promptsource's templates, found without importing promptsource.
 
     Raises:
-        UserError: promptsource is absent, of another version, or without its templates.
+      UserError: promptsource is absent, of another version, or without its templates.
     """
     try:
         version = importlib.metadata.version("promptsource")
@@ -85,11 +85,11 @@ def template_file_path(dataset: str, subset: str | None) -> Path:
     reader takes the absence of a file as "no templates", and so should the caller.
 
     Args:
-        dataset: name as on the HF hub when promptsource was made, for instance `super_glue`.
-        subset: name of the configuration, or None (or "") for a dataset that has none.
+      dataset: name as on the HF hub when promptsource was made, for instance `super_glue`.
+      subset: name of the configuration, or None (or "") for a dataset that has none.
 
     Raises:
-        UserError: see `templates_root`.
+      UserError: see `templates_root`.
     """
     folder = templates_root() / dataset
     return (folder / subset if subset else folder) / "templates.yaml"
@@ -100,18 +100,18 @@ class Template:
     """One prompt: how to write a row as text.
 
     Attributes:
-        name: unique among the templates of the dataset.
-        jinja: source of the prompt, `inputs ||| targets`.
-        answer_choices: Jinja source of the choices with ` ||| ` between them, None if open-ended.
-        reference: who wrote it.
-        original_task: whether the prompt asks for what the dataset was made for (None counts as
-            False).
-        choices_in_prompt: whether the inputs show the choices.
-        metrics: names of metrics as promptsource spells them, for instance `Accuracy`.
-        id: promptsource's identifier, a UUID.
-        where: `file:line` that it was read from, for messages; no part of its identity.
-        published: whether it is one of promptsource's own, which print what promptsource prints,
-            also for a label that picks no choice. No part of its identity.
+      name: unique among the templates of the dataset.
+      jinja: source of the prompt, `inputs ||| targets`.
+      answer_choices: Jinja source of the choices with ` ||| ` between them, None if open-ended.
+      reference: who wrote it.
+      original_task: whether the prompt asks for what the dataset was made for (None counts as
+        False).
+      choices_in_prompt: whether the inputs show the choices.
+      metrics: names of metrics as promptsource spells them, for instance `Accuracy`.
+      id: promptsource's identifier, a UUID.
+      where: `file:line` that it was read from, for messages; no part of its identity.
+      published: whether it is one of promptsource's own, which print what promptsource prints,
+        also for a label that picks no choice. No part of its identity.
     """
 
     name: str
@@ -209,11 +209,11 @@ def read_template_file(path: str | Path, *, published: bool = False) -> Template
     """Reads a file of templates in promptsource's format.
 
     Args:
-        published: the file is one of promptsource's own; see `Template`.
+      published: the file is one of promptsource's own; see `Template`.
 
     Raises:
-        UserError: the file is absent or unreadable, is no YAML, has a tag or key that promptsource
-            does not have, lacks a key, has a value of a wrong type, or two templates of one name.
+      UserError: the file is absent or unreadable, is no YAML, has a tag or key that promptsource
+        does not have, lacks a key, has a value of a wrong type, or two templates of one name.
     """
     path = Path(path)
     content = _read_yaml(path)

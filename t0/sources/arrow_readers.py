@@ -74,7 +74,7 @@ class Csv:
         """The rows, with types that do not change within the file.
 
         Raises:
-            UserError: a row has too many or too few cells, or a cell is not of its column's type.
+          UserError: a row has too many or too few cells, or a cell is not of its column's type.
         """
         # The scan comes first: it finds the types, and a fault before any row is returned.
         scan = self._scan
@@ -230,7 +230,7 @@ def saved_shards(folder: Path) -> tuple[Path, ...]:
     """Returns the Arrow files that the `state.json` of a saved dataset lists.
 
     Raises:
-        UserError: the list cannot be read, or one of the files is not there, or in another folder.
+      UserError: the list cannot be read, or one of the files is not there, or in another folder.
     """
     state = folder / "state.json"
     try:

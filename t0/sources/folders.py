@@ -33,7 +33,7 @@ def data_dirs() -> list[Path]:
     path separator (`:`) or by commas.
 
     Raises:
-        UserError: a named folder does not exist.
+      UserError: a named folder does not exist.
     """
     return _existing(_names(os.environ.get(DATA_DIR_VARIABLE, "")))
 
@@ -42,10 +42,10 @@ def set_data_dirs(paths: str | Path | Iterable[str | Path]) -> None:
     """Names the data folders for this process and those it starts (what `--data_dir` does).
 
     Args:
-        paths: one folder or several; a text may hold several, as `T0_DATA_DIR` does.
+      paths: one folder or several; a text may hold several, as `T0_DATA_DIR` does.
 
     Raises:
-        UserError: a named folder does not exist.
+      UserError: a named folder does not exist.
     """
     several = [paths] if isinstance(paths, str | Path) else paths
     names = [name for path in several for name in _names(str(path))]
@@ -103,7 +103,7 @@ def local_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str
     """Returns the splits that are in the data folders under the dataset's name.
 
     Raises:
-        UserError: two files of one folder are the same split.
+      UserError: two files of one folder are the same split.
     """
     splits: dict[str, SplitFile] = {}
     for folder in folders_for(dirs, dataset, subset):
@@ -115,7 +115,7 @@ def folder_splits(folder: Path) -> dict[str, SplitFile]:
     """Returns the splits that are in this one folder; none where there is no folder.
 
     Raises:
-        UserError: two of its files are the same split, or a split has a name that no file may have.
+      UserError: two of its files are the same split, or a split has a name that no file may have.
     """
     if not folder.is_dir():
         return {}

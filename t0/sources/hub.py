@@ -32,11 +32,11 @@ class HubRow(NamedTuple):
     """Where one of T0's datasets is on the hub.
 
     Attributes:
-        repos: its repository, and copies to try after it.
-        seen: how sure the first name is, since the hub was out of reach when this was written:
-            "parquet" or "script" for what other projects' code of 2024 to 2026 reads it as,
-            "name" where only the name was seen.
-        by_hand: for a dataset that its owners hand out themselves, what to do.
+      repos: its repository, and copies to try after it.
+      seen: how sure the first name is, since the hub was out of reach when this was written:
+        "parquet" or "script" for what other projects' code of 2024 to 2026 reads it as,
+        "name" where only the name was seen.
+      by_hand: for a dataset that its owners hand out themselves, what to do.
     """
 
     repos: tuple[str, ...]
@@ -151,7 +151,7 @@ def open_on_hub(dataset: str, subset: str | None, split: str) -> tuple[HubRows |
     """Opens a split on the hub.
 
     Returns:
-        The rows, or None; and, for each repository that was tried without success, why.
+      The rows, or None; and, for each repository that was tried without success, why.
     """
     repos = HUB[dataset].repos if dataset in HUB else (dataset,)
     faults = []
@@ -173,7 +173,7 @@ def open_stream(repo: str, config: str | None, split: str) -> Any:  # noqa: ANN4
     """Opens a split as the library's `IterableDataset`, read file by file and never downloaded.
 
     Raises:
-        AbsentData: it is not to be had; the text says why.
+      AbsentData: it is not to be had; the text says why.
     """
     where = f"hub repository {repo} ({', '.join(filter(None, (config, split)))})"
     fault = why_not_tried(repo)
@@ -256,10 +256,10 @@ class HubTexts:
     """The documents of a dataset on the hub.
 
     Args:
-        repo: the repository, with its owner.
-        config: the configuration, or None.
-        splits: which splits it has.
-        column: the column of the text.
+      repo: the repository, with its owner.
+      config: the configuration, or None.
+      splits: which splits it has.
+      column: the column of the text.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class HubTexts:
         """The files of a split.
 
         Raises:
-            AbsentData: the hub cannot be reached, or has no such dataset.
+          AbsentData: the hub cannot be reached, or has no such dataset.
         """
         count = self._stream(split).num_shards
         return tuple(HubShard(split, index, count) for index in range(count))
@@ -287,7 +287,7 @@ class HubTexts:
         """Yields the documents of a file.
 
         Raises:
-            UserError: its rows have no such column, or it cannot be read.
+          UserError: its rows have no such column, or it cannot be read.
         """
         rows = self._stream(shard.split).shard(num_shards=shard.count, index=shard.index)
         where = f"hub repository {self.repo}, {shard}"

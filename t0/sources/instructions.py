@@ -60,9 +60,9 @@ class Task:
     """A task: its instruction and its instances.
 
     Attributes:
-        name: of its file, without the ending.
-        category: the first that it states.
-        languages: of inputs, outputs and instruction.
+      name: of its file, without the ending.
+      category: the first that it states.
+      languages: of inputs, outputs and instruction.
     """
 
     name: str
@@ -79,8 +79,8 @@ class Chosen:
     """The instances of a split.
 
     Attributes:
-        instances: each with its task; in a random order to train on, else the tasks in turns.
-        left_out: reason -> names of tasks of the list that give none.
+      instances: each with its task; in a random order to train on, else the tasks in turns.
+      left_out: reason -> names of tasks of the list that give none.
     """
 
     instances: tuple[tuple[Task, Instance], ...]
@@ -91,7 +91,7 @@ def split_files(folder: Path) -> dict[str, Path]:
     """Returns split -> the list of its tasks.
 
     Raises:
-        UserError: there is no list for training and none for testing.
+      UserError: there is no list for training and none for testing.
     """
     found = {}
     for split, name in _LISTS.items():
@@ -111,7 +111,7 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     """Returns the whole content of a task's file.
 
     Raises:
-        UserError: it is absent or no JSON object.
+      UserError: it is absent or no JSON object.
     """
     path = _path(folder, name)
     if path is None:
@@ -130,7 +130,7 @@ def read_task(folder: Path, name: str) -> Task:
     """Reads a task.
 
     Raises:
-        UserError: the file is absent or malformed, or has no instances.
+      UserError: the file is absent or malformed, or has no instances.
     """
     content, where = read_json(folder, name), _path(folder, name)
     definition = content.get("Definition")
@@ -173,14 +173,14 @@ def choose(
     """Reads the tasks of a split and chooses among their instances.
 
     Args:
-        folder: holds `tasks` and `splits`.
-        split: train, validation or test.
-        per_task: most instances of a task; None for all, or for the first 100 of a test task.
-        languages: a task in others is left out.
-        seed: of the draw and of the training split's order.
+      folder: holds `tasks` and `splits`.
+      split: train, validation or test.
+      per_task: most instances of a task; None for all, or for the first 100 of a test task.
+      languages: a task in others is left out.
+      seed: of the draw and of the training split's order.
 
     Raises:
-        UserError: a task that is read is malformed, or none is left.
+      UserError: a task that is read is malformed, or none is left.
     """
     lists = split_files(folder)
     if split not in lists:

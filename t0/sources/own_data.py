@@ -34,12 +34,12 @@ class OwnDataset:
     """A folder with templates of the user's own.
 
     Attributes:
-        name: the dataset.
-        subset: its subset, if any.
-        folder: the folder of the templates.
-        template_file: the templates.
-        splits: each split's file or folder; None for a split of one of T0's datasets that is not
-            on this machine, which `open_split` asks the hub for.
+      name: the dataset.
+      subset: its subset, if any.
+      folder: the folder of the templates.
+      template_file: the templates.
+      splits: each split's file or folder; None for a split of one of T0's datasets that is not
+        on this machine, which `open_split` asks the hub for.
     """
 
     name: str
@@ -54,10 +54,10 @@ class OwnMixture:
     """A mixture that the user named.
 
     Attributes:
-        name: the mixture.
-        tasks: regular expressions; tasks whose whole name matches one of them are members.
-        rate: each member's mixing rate: a number, or "examples" for its number of examples.
-        path: the file that says so.
+      name: the mixture.
+      tasks: regular expressions; tasks whose whole name matches one of them are members.
+      rate: each member's mixing rate: a number, or "examples" for its number of examples.
+      path: the file that says so.
     """
 
     name: str
@@ -70,8 +70,8 @@ def find_own_datasets(dirs: list[Path]) -> list[OwnDataset]:
     """Returns the datasets that have templates in the data folders, in the folders' order.
 
     Raises:
-        UserError: a template file is malformed, two are for one dataset and subset, or a dataset
-            has no rows anywhere.
+      UserError: a template file is malformed, two are for one dataset and subset, or a dataset
+        has no rows anywhere.
     """
     found: dict[tuple[str, str | None], OwnDataset] = {}
     for folder, name, subset, templates in _template_folders(dirs):
@@ -104,7 +104,7 @@ def find_own_mixtures(dirs: list[Path]) -> list[OwnMixture]:
           rate: examples        # or a number; examples is the default
 
     Raises:
-        UserError: a file is malformed, or two mixtures have one name.
+      UserError: a file is malformed, or two mixtures have one name.
     """
     found: dict[str, OwnMixture] = {}
     for path in (data_dir / MIXTURES for data_dir in dirs):

@@ -43,9 +43,9 @@ class Question:
     """A question.
 
     Attributes:
-        id: its own, or its row's number.
-        context: the text that holds the answer, empty for none.
-        answers: all that are accepted, the first is trained on; none where there is no answer.
+      id: its own, or its row's number.
+      context: the text that holds the answer, empty for none.
+      answers: all that are accepted, the first is trained on; none where there is no answer.
     """
 
     id: str
@@ -58,7 +58,7 @@ def question_splits(folder: Path) -> dict[str, SplitFile]:
     """Returns split -> file, for files such as train.jsonl.gz and dev-v1.1.json. Opens none.
 
     Raises:
-        UserError: two files are one split.
+      UserError: two files are one split.
     """
     splits: dict[str, SplitFile] = {}
     for name, found in folder_splits(folder).items():
@@ -78,7 +78,7 @@ def read_questions(found: SplitFile) -> Iterator[Question]:
     """Yields the questions of a file in its order.
 
     Raises:
-        UserError: the file cannot be read, or lacks a column; the text names the row.
+      UserError: the file cannot be read, or lacks a column; the text names the row.
     """
     columns: tuple[str | None, ...] | None = None
     for number, row in enumerate(_rows(found)):

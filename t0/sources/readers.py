@@ -56,9 +56,9 @@ def reader_for(kind: str, paths: tuple[Path, ...], known: Features | None = None
     """Returns the reader for files of one format.
 
     Args:
-        kind: a value of FORMATS, or `saved` for a folder written by `Dataset.save_to_disk`.
-        paths: one file or folder, or the shards of one split in order.
-        known: T0's columns of the dataset, which give the cells of csv and tsv their types.
+      kind: a value of FORMATS, or `saved` for a folder written by `Dataset.save_to_disk`.
+      paths: one file or folder, or the shards of one split in order.
+      known: T0's columns of the dataset, which give the cells of csv and tsv their types.
     """
     # Late: pyarrow takes 0.2 s to import, and JSON Lines does without it.
     if kind == "jsonl":
@@ -79,8 +79,8 @@ def reading(path: Path, *faults: type[Exception]) -> Iterator[None]:
     """Turns a fault of the file into a UserError that names it.
 
     Args:
-        path: the file.
-        faults: what the format's library raises, beside what the operating system does.
+      path: the file.
+      faults: what the format's library raises, beside what the operating system does.
     """
     try:
         yield
@@ -112,7 +112,7 @@ class JsonLines:
         """The objects, with the keys of the first one.
 
         Raises:
-            UserError: a line is no JSON object, or has a column too many or too few.
+          UserError: a line is no JSON object, or has a column too many or too few.
         """
         lines = self._lines()
         first_number, first_line = next(lines, (0, b""))
@@ -162,7 +162,7 @@ def parsed_line(where: str, line: bytes) -> dict[str, Any]:
     """Returns the object on a line of JSON Lines.
 
     Raises:
-        UserError: there is none, beginning with `where`.
+      UserError: there is none, beginning with `where`.
     """
     try:
         row = json.loads(line.decode("utf-8"))

@@ -46,7 +46,7 @@ def split_sizes(dataset: str, subset: str | None = None) -> dict[str, int]:
     """Returns the number of raw rows in each split of one of T0's datasets.
 
     Raises:
-        UserError: the dataset or the subset is not among the recorded ones.
+      UserError: the dataset or the subset is not among the recorded ones.
     """
     known = _facts("splits")
     if dataset not in known:
@@ -209,11 +209,11 @@ class Drift:
     """One kind of copy that differs from the dataset that T0 used.
 
     Attributes:
-        dataset: the dataset that T0 used, with `subset`.
-        found_as: dataset and subset under which copies of this kind are found.
-        columns: the copy's columns and what T0 calls them; those that T0 calls otherwise mark it.
-        label_names: for a column (T0's name) whose labels have another order, the copy's names.
-        why: where the difference comes from, and what it costs.
+      dataset: the dataset that T0 used, with `subset`.
+      found_as: dataset and subset under which copies of this kind are found.
+      columns: the copy's columns and what T0 calls them; those that T0 calls otherwise mark it.
+      label_names: for a column (T0's name) whose labels have another order, the copy's names.
+      why: where the difference comes from, and what it costs.
     """
 
     dataset: str
@@ -257,10 +257,10 @@ class RowView:
     """How rows as stored become rows as T0 knows them.
 
     Attributes:
-        columns: the columns of the rows that come out, in order.
-        stored: for each of them, its name in the rows that go in.
-        converters: functions for those columns whose values need one.
-        needed: T0's columns of this dataset, empty for a dataset of the user's own.
+      columns: the columns of the rows that come out, in order.
+      stored: for each of them, its name in the rows that go in.
+      converters: functions for those columns whose values need one.
+      needed: T0's columns of this dataset, empty for a dataset of the user's own.
     """
 
     columns: tuple[str, ...]
@@ -277,7 +277,7 @@ class RowView:
         """Returns one row as T0 knows it.
 
         Raises:
-            ValueError: a value does not fit; the text names the column.
+          ValueError: a value does not fit; the text names the column.
         """
         if self.columns != self.stored:
             stored_row = {
@@ -377,8 +377,8 @@ def hidden_label(dataset: str, row: dict[str, Any]) -> bool:
     """Says whether the label of this row is withheld: -1, empty or None where a label belongs.
 
     Args:
-        dataset: the dataset's name, as in T0's tables. Of others, the column `label` is looked at.
-        row: a raw row, as `SplitRows.rows` gives it.
+      dataset: the dataset's name, as in T0's tables. Of others, the column `label` is looked at.
+      row: a raw row, as `SplitRows.rows` gives it.
     """
     column, is_withheld = _OTHER_COLUMNS.get(dataset, ("label", _withheld))
     if column in row:

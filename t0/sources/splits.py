@@ -34,7 +34,7 @@ class SplitRows:
     """The rows of one split, in their original order. Can be pickled while it has local data.
 
     Attributes:
-        where: the file, folder or repository, for messages.
+      where: the file, folder or repository, for messages.
     """
 
     where: str
@@ -58,7 +58,7 @@ class SplitRows:
         format allows (not read in parquet and Arrow, not parsed in JSON Lines).
 
         Raises:
-            UserError: the file is malformed, naming the line or row.
+          UserError: the file is malformed, naming the line or row.
         """
         if start < 0 or (stop is not None and stop < 0):
             start, stop, _ = slice(start, stop).indices(self.num_rows)
@@ -75,13 +75,13 @@ def open_split(dataset: str, subset: str | None, split: str) -> SplitRows:
     """Finds the rows of a split.
 
     Args:
-        dataset: T0's name, a user's own, or a hub repository with its owner.
-        subset: None, or "default", for a dataset without subsets.
-        split: for example validation; anli has dev_r1 and so on.
+      dataset: T0's name, a user's own, or a hub repository with its owner.
+      subset: None, or "default", for a dataset without subsets.
+      split: for example validation; anli has dev_r1 and so on.
 
     Raises:
-        AbsentData: the rows are nowhere; the text says where was looked and what to do.
-        UserError: what was found cannot be read.
+      AbsentData: the rows are nowhere; the text says where was looked and what to do.
+      UserError: what was found cannot be read.
     """
     subset = None if subset == DEFAULT_SUBSET else subset
     dirs = data_dirs()
@@ -110,7 +110,7 @@ def available_splits(dataset: str, subset: str | None = None) -> dict[str, str]:
     """Returns the splits that are on this machine, each with where it is. Opens no data.
 
     Raises:
-        UserError: two files of one folder are the same split.
+      UserError: two files of one folder are the same split.
     """
     subset = None if subset == DEFAULT_SUBSET else subset
     dirs = data_dirs()

@@ -77,11 +77,11 @@ class FolderTexts:
     """The text files of one folder.
 
     Args:
-        folder: see the module's header.
-        shard_bytes: how much is read as one.
+      folder: see the module's header.
+      shard_bytes: how much is read as one.
 
     Raises:
-        UserError: the folder has no text files, or they cannot be looked at.
+      UserError: the folder has no text files, or they cannot be looked at.
     """
 
     def __init__(self, folder: Path, *, shard_bytes: int = SHARD_BYTES) -> None:
@@ -122,7 +122,7 @@ class FolderTexts:
         """Yields the documents of a shard.
 
         Raises:
-            UserError: a line is no JSON object with a text, or not UTF-8, naming file and line.
+          UserError: a line is no JSON object with a text, or not UTF-8, naming file and line.
         """
         for piece in shard.pieces:
             yield from _documents(piece)
@@ -132,7 +132,7 @@ def text_folders(folder: Path) -> dict[str, Path]:
     """Returns name -> folder of the texts in `folder`: "" for itself, then its subfolders.
 
     Raises:
-        UserError: there are none.
+      UserError: there are none.
     """
     inner = (p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith("."))
     found = {path.name: path for path in inner if not _split_of(path)}

@@ -25,7 +25,7 @@ def languages(found: SplitFile) -> tuple[str, ...]:
     """Returns the language codes of a file's first row, none of an empty file.
 
     Raises:
-        UserError: the file cannot be read, or names fewer than two languages.
+      UserError: the file cannot be read, or names fewer than two languages.
     """
     for row in reader_for(found.kind, (found.path,)).rows(0, 1):
         given = row.get(_NESTED, row)
@@ -44,7 +44,7 @@ def read_pairs(found: SplitFile, source: str, target: str) -> Iterator[tuple[str
     """Yields a file's sentences in two of its languages.
 
     Raises:
-        UserError: a row lacks one; the text names it.
+      UserError: a row lacks one; the text names it.
     """
     for number, row in enumerate(reader_for(found.kind, (found.path,)).rows(0, None)):
         given = row.get(_NESTED, row)

@@ -64,11 +64,11 @@ class Switches:
     """What of a task's instruction comes before an instance.
 
     Attributes:
-        name: the task's name.
-        definition: the definition.
-        positives: number of positive examples, as far as the task has them and they fit.
-        negatives: number of negative ones.
-        explanations: whether an example's explanation follows it.
+      name: the task's name.
+      definition: the definition.
+      positives: number of positive examples, as far as the task has them and they fit.
+      negatives: number of negative ones.
+      explanations: whether an example's explanation follows it.
     """
 
     name: bool = False
@@ -85,7 +85,7 @@ def switches_of(task: str) -> Switches:
         2
 
     Raises:
-        UserError: it spells none.
+      UserError: it spells none.
     """
     found = _NAME.fullmatch(task)
     if task == NO_INSTRUCTION:
@@ -142,7 +142,7 @@ class Parts:
     """An input in the pieces of which the examples may be left out.
 
     Attributes:
-        name: the task's name, which Tk-Instruct does not count when it looks what fits.
+      name: the task's name, which Tk-Instruct does not count when it looks what fits.
     """
 
     name: str
