@@ -1,22 +1,44 @@
-"""Runs many `t5_mesh_transformer` command lines for the price of one import of TensorFlow.
+"""Runs many command lines of the installed commands for the price of one import of TensorFlow.
 
 A child process imports what every command imports, then forks for each command line that it reads,
 so that a command starts in milliseconds and still has a process of its own. The recipe's test runs
 the installed commands themselves.
 
-    python command_server.py        # {"argv": [...], "cwd": DIR, "out": FILE, "err": FILE}
-                                    # -> {"pid": 123}, and {"pid": 123, "status": 0} at its end
+    python command_server.py    # {"argv": ["t0", "tasks"], "cwd": DIR, "out": FILE, "err": FILE}
+                                # -> {"pid": 123}, and {"pid": 123, "status": 0} at its end
 """
 
+import contextlib
 import dataclasses
+import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# What commands import in any case, in this order. One that moved costs time and nothing else.
+_IMPORTED_FIRST = (
+    "t0.run.command",
+    "t0.scoring.evaluate",
+    "t0.seqio_tasks",
+    "t0.training.loop",
+    "t5.models",
+)
+
+
+def entry_points():
+    """The module and the function of each command that `setup.py` installs."""
+    text = (ROOT / "setup.py").read_text(encoding="utf-8")
+    return {name: (module, function) for name, module, function in _SCRIPT.findall(text)}
+
+
+_SCRIPT = re.compile(r'^ *"(\w+) = ([\w.]+):(\w+)",$', re.M)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +48,7 @@ class Finished:
     status: int
     out: str
     err: str
+    operative: str  # gin's operative config when it ended
 
 
 class CommandServer:
@@ -42,18 +65,29 @@ class CommandServer:
             text=True,
         )
 
-    def run(self, *argv, cwd=None, interrupt_at=None, interrupt_by=signal.SIGINT):
-        """Runs `t5_mesh_transformer ARGV`; sends Ctrl-C once its output holds `interrupt_at`."""
+    def run(
+        self,
+        *argv,
+        program="t5_mesh_transformer",
+        cwd=None,
+        interrupt_at=None,
+        interrupt_by=signal.SIGINT,
+    ):
+        """Runs `program ARGV`; sends Ctrl-C once its output holds `interrupt_at`."""
         self._count += 1
-        out, err = (self._folder / f"{self._count}.{kind}" for kind in ("out", "err"))
-        job = {"argv": argv, "cwd": str(cwd or self._folder), "out": str(out), "err": str(err)}
+        kinds = ("out", "err", "gin")
+        out, err, operative = (self._folder / f"{self._count}.{kind}" for kind in kinds)
+        words = [program, *argv]
+        files = {"out": str(out), "err": str(err), "gin": str(operative)}
+        job = {"argv": words, "cwd": str(cwd or self._folder), **files}
         self._server.stdin.write(json.dumps(job) + "\n")
         self._server.stdin.flush()
         pid = json.loads(self._server.stdout.readline())["pid"]
         if interrupt_at:
             _interrupt(pid, out, interrupt_at, interrupt_by)
         status = json.loads(self._server.stdout.readline())["status"]
-        return Finished(status, out.read_text(), err.read_text())
+        config = operative.read_text() if operative.exists() else ""
+        return Finished(status, out.read_text(), err.read_text(), config)
 
     def close(self):
         self._server.stdin.close()
@@ -79,18 +113,20 @@ def _command(job):
     _redirected(job["out"], 1)
     _redirected(job["err"], 2)
     os.chdir(job["cwd"])
-    from t0.cli import mesh_transformer
+    sys.argv = job["argv"]
+    module, function = entry_points()[sys.argv[0]]
+    try:
+        sys.exit(getattr(importlib.import_module(module), function)())
+    finally:
+        import gin
 
-    sys.argv = ["t5_mesh_transformer", *job["argv"]]
-    mesh_transformer.console_entry_point()
+        Path(job["gin"]).write_text(gin.operative_config_str())
 
 
 def _serve():
-    import t0.run.command
-    import t0.scoring.evaluate
-    import t0.seqio_tasks
-    import t0.training.loop  # noqa: F401
-
+    for name in _IMPORTED_FIRST:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
     for line in sys.stdin:
         job = json.loads(line)
         Path(job["out"]).touch()

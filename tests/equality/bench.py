@@ -1,0 +1,157 @@
+"""Runs the commands of a section and keeps what each did.
+
+    with Bench(base, server) as bench:
+        bench.run("tasks", "t0", "tasks", "weather.*")
+        bench.kept["tasks"]          # {"status": 0, "out": [...], "err": [...], "operative": [...],
+                                     #  "files": {...}}
+
+In the words of a command line $BASE is the foundation, $OUT the command's own folder, $ALL the
+folder of all of the section's, by their names.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.end_to_end.command_server import CommandServer, entry_points
+from tests.equality import snapshot
+
+ROOT = Path(__file__).resolve().parents[2]
+_TEXTS_OF_A_COMMAND = ("out", "err", "operative")
+
+
+class Bench:
+    """A folder for one recording or comparison: the foundation, and a folder for each command."""
+
+    def __init__(self, base: Path | None = None):
+        """Prepares.
+
+        Args:
+          base: a foundation of before, which is copied; None where it is still to be made.
+        """
+        # Some files hold their own path, so each bench's has the same length.
+        self.folder = Path(tempfile.mkdtemp(prefix="t0_equality_"))
+        self.base = self.folder / "base"
+        if base:
+            shutil.copytree(base, self.base)
+        else:
+            self.base.mkdir()
+        self.kept: dict[str, dict] = {}
+        self.seconds: dict[str, float] = {}
+        self._environment = _environment(self.base)
+        self._server: CommandServer | None = None
+
+    def __enter__(self) -> "Bench":
+        """Returns itself; the folder goes at the end."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Ends the server and removes the folder."""
+        if self._server:
+            self._server.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def out(self, name: str) -> Path:
+        """Returns the folder of a command."""
+        return self.folder / "out" / name
+
+    def run(
+        self,
+        name: str,
+        program: str,
+        *argv: str,
+        model: bool = False,
+        at: str | None = None,
+        anew: bool = False,
+    ) -> None:
+        """Runs a command and keeps what it printed and wrote.
+
+        Args:
+          name: of what is kept.
+          program: an installed command.
+          argv: its words.
+          model: starts with a copy of the foundation's model in $OUT/model.
+          at: the name of an earlier command whose folder this one works in.
+          anew: in a process of its own, not forked from one that has TensorFlow.
+        """
+        began = time.monotonic()
+        out = self.out(at or name)
+        out.mkdir(parents=True, exist_ok=True)
+        if model and not at:
+            shutil.copytree(self.base / "model", out / "model")
+        before = snapshot.digests(out)
+        words = [self._filled(word).replace("$OUT", str(out)) for word in argv]
+        runs = self._alone if anew else self._forked
+        status, *texts = runs(program, words, out)
+        places = self._places()
+        self.kept[name] = {
+            "command": " ".join([program, *argv]).replace(str(ROOT), "$ROOT"),
+            "status": status,
+            **{
+                k: snapshot.lines(v, places)
+                for k, v in zip(_TEXTS_OF_A_COMMAND, texts, strict=True)
+            },
+            "files": snapshot.files(out, places, but=before),
+        }
+        self.seconds[name] = time.monotonic() - began
+
+    def must(self, program: str, *argv: str) -> None:
+        """Runs a command of the foundation, which has to succeed."""
+        words = [self._filled(word) for word in argv]
+        runs = self._alone if program == "seqio_cache_tasks" else self._forked
+        status, out, err, _ = runs(program, words, self.base)
+        if status:
+            raise SystemExit(f"{program} {' '.join(words)}: status {status}\n{out}\n{err}")
+
+    def _filled(self, word: str) -> str:
+        return word.replace("$BASE", str(self.base)).replace("$ALL", str(self.folder / "out"))
+
+    def _forked(self, program: str, words: list[str], folder: Path) -> tuple[int, str, str, str]:
+        if self._server is None:
+            self._server = CommandServer(self._environment)
+        done = self._server.run(*words, program=program, cwd=folder)
+        return done.status, done.out, done.err, done.operative
+
+    def _alone(self, program: str, words: list[str], folder: Path) -> tuple[int, str, str, str]:
+        module, function = entry_points()[program]
+        code = f"import sys; sys.argv[0] = '{program}'; from {module} import {function} as f"
+        done = subprocess.run(
+            [sys.executable, "-c", f"{code}; sys.exit(f())", *words],
+            cwd=folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr, ""
+
+    def _places(self) -> dict[str, str]:
+        # The virtual environment may be a link, and is below the root.
+        prefixes = {sys.prefix: "$VENV", str(Path(sys.prefix).resolve()): "$VENV"}
+        root = {str(ROOT): "$ROOT"}
+        return {str(self.folder): "$WORK", **prefixes, **root}
+
+
+def _environment(base: Path) -> dict[str, str]:
+    sys.path.insert(0, str(ROOT / "tests" / "offline"))
+    import offline
+
+    dropped = ("T0_DATA_DIR", "T0_VOCAB", "TPU_NAME", "HF_TOKEN", "COLUMNS", "FORCE_COLOR")
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    return kept | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "offline")]),
+        "T0_DATA_DIR": str(base / "data"),
+        "T0_VOCAB": str(base / "vocab.model"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "NO_GCE_CHECK": "true",
+        "CUDA_VISIBLE_DEVICES": "",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONHASHSEED": "0",
+        "COLUMNS": "100",
+        **offline.PROXIES,
+    }
