@@ -65,15 +65,16 @@ def test_batches_and_dropout_go_on_where_they_were(gone_on):
 def bindings(text):
     """The bindings of an operative config, {name: value without blanks}; those of macros, too."""
     found = {}
-    for line in text.splitlines():
+    for line in text.replace("\\\n", "").splitlines():
         name, mark, value = line.partition(" = ")
         if mark and re.fullmatch(r"[\w./]+", name):
             found[name] = value
         elif line.startswith((" ", "]", "}", ")")):
             found[list(found)[-1]] += line
-    plain = {name: re.sub(r"[\s\\]", "", value) for name, value in found.items()}
-    # The listing says what a macro comes to.
-    return {name: re.sub(r"%(\w+)", lambda m: plain[m[1]], value) for name, value in plain.items()}
+    plain = {name: re.sub(r"\s", "", value) for name, value in found.items()}
+    # The listing says what a macro comes to, and a macro of a macro.
+    once = {name: re.sub(r"%(\w+)", lambda m: plain[m[1]], text) for name, text in plain.items()}
+    return {name: re.sub(r"%(\w+)", lambda m: plain[m[1]], text) for name, text in once.items()}
 
 
 @pytest.mark.parametrize("path", OPERATIVE, ids=[path.stem for path in OPERATIVE])

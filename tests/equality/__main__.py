@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.equality import foundation
+from tests.equality import foundation, snapshot
 from tests.equality.bench import Bench
 from tests.equality.sections import SECTIONS
 
@@ -58,7 +58,8 @@ def _compare(args: argparse.Namespace) -> int:
         for name in args.only:
             wanted = json.loads((args.folder / f"{name}.json").read_text())["commands"]
             found = json.loads(json.dumps(_run(bench, name)))
-            for line in _differences(wanted, found, None if args.whole else LONGEST_DIFFERENCE):
+            longest = None if args.whole else LONGEST_DIFFERENCE
+            for line in _differences(snapshot.again(wanted), snapshot.again(found), longest, name):
                 different += not line.startswith(" ")
                 print(line)
     print(f"{different} differences" if different else "all equal")

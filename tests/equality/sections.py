@@ -121,7 +121,6 @@ def model_api(bench):
     mixture = "--mixture_or_task=weather_train"
     exact = "--activation_dtype=float32"
     base = "--pretrained_model_dir=$BASE/model"
-    here = "--model_dir=$BASE/model"
     train = [MODEL, "--mode=train", mixture, "--train_steps=30", TINY, "--seed=3", exact]
     bench.run("train", MESH, *API, *train)
     tune = [MODEL, "--mode=finetune", mixture, "--train_steps=5", base, exact]
@@ -130,12 +129,12 @@ def model_api(bench):
     evaluate += ["--eval_split=test", "--eval_summary_dir=$OUT/eval"]
     bench.run("eval", MESH, *API, *evaluate, model=True)
     lines = ["--input_file=$BASE/inputs", "--output_file=$OUT/found"]
-    bench.run("predict", MESH, *API, here, "--mode=predict", *lines)
+    bench.run("predict", MESH, *API, MODEL, "--mode=predict", *lines, model=True)
     score = [*lines, "--target_file=$BASE/targets"]
-    bench.run("score", MESH, *API, here, "--mode=score", *score)
+    bench.run("score", MESH, *API, MODEL, "--mode=score", *score, model=True)
     export = "--export_dir=$OUT/exported"
-    bench.run("export_predict", MESH, *API, here, "--mode=export_predict", export)
-    bench.run("export_score", MESH, *API, here, "--mode=export_score", export)
+    for mode in ("export_predict", "export_score"):
+        bench.run(mode, MESH, *API, MODEL, f"--mode={mode}", export, model=True)
 
 
 def scoring(bench):

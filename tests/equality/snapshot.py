@@ -20,11 +20,13 @@ _LEFT_OUT = re.compile(r"(^|/)(events\.out\.tfevents|__pycache__/)|\.lock$")
 _NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
 # In order: what names a moment, a duration or a speed, here or elsewhere.
 _TIMES = (
+    (r"/tmp/t0_equality_\w{8}", "$WORK"),
+    (r"(hf|t5x|mtf)-[0-9a-f]{16}\b", r"\1-PLACE"),  # of a converted copy: of the path it is from
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?", "MOMENT"),
     (r"\b\d{4}-\d\d-\d\d\b", "DAY"),
     (r"\b[IWE]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ", "LOGGED "),
     (r"(\"\w*(?:seconds?|hours|_time|time_\w*|date|pid|mtime\w*)\": )[^,}\n]+", r"\1TIME"),
-    (rf"\b{_NUMBER}k? ?(?=(?:[a-z]+/s\b|[a-z]+ (?:a|per) second))", "SPEED "),
+    (rf"\b{_NUMBER}k? ?(?=(?:[A-Za-z]+/s\b|[a-z]+ (?:a|per) second))", "SPEED "),
     (rf"\b{_NUMBER} (?:ms|s|min|h|seconds?|minutes?|hours?)\b(?! of)", "DURATION"),
     (r"\b\d+:\d\d(:\d\d)?\b", "CLOCK"),
     (r"\b1[67]\d{8}(\.\d+)?\b", "EPOCH"),
@@ -45,6 +47,15 @@ def plain(text: str, places: Mapping[str, str]) -> str:
 def lines(text: str, places: Mapping[str, str]) -> list[str]:
     """Returns the plain lines; of one that was written over (carriage return), the last state."""
     return [line.rsplit("\r", 1)[-1] for line in plain(text, places).split("\n")]
+
+
+def again(kept: object) -> object:
+    """Returns what was kept as today's rules would have kept it."""
+    if isinstance(kept, dict):
+        return {name: again(value) for name, value in kept.items()}
+    if isinstance(kept, list):
+        return [again(value) for value in kept]
+    return plain(kept, {}) if isinstance(kept, str) else kept
 
 
 def files(folder: Path, places: Mapping[str, str], *, but: Mapping[str, str] | None = None) -> dict:
