@@ -17,9 +17,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from t0.compat import tf1 as tf
 from t0.errors import UserError
-from t0.scoring.results import write_json, write_whole
+from t0.files import paths
+from t0.scoring.results import read_json, write_json, write_whole
 
 SCHEMA = 1
 
@@ -68,14 +68,14 @@ class PredictionFile:
         self.finished = self._finished() if described else None
         if self.finished is None:
             self._begin()
-        elif tf.io.gfile.exists(self._folder):
-            tf.io.gfile.rmtree(self._folder)
+        else:
+            paths.remove(self._folder)
 
     def _finished(self) -> dict[str, Any] | None:
-        if not tf.io.gfile.exists(self.path):
+        if not paths.exists(self.path):
             return None
-        summary = _json(self._summary)
-        if summary is None:
+        summary = read_json(self._summary)
+        if "settings" not in summary:
             raise UserError(
                 f"{self.path} is there, and no {self._summary} that tells what it was made from. "
                 "Move it away, or name another folder (infer.output_dir)"
@@ -84,8 +84,8 @@ class PredictionFile:
         return summary
 
     def _begin(self) -> None:
-        kept = _json(self._kept("settings"))
-        if kept is not None:
+        kept = read_json(self._kept("settings"))
+        if kept:
             self._check_same(kept, "was begun")
             return
         write_json(self._kept("settings"), self._facts)
@@ -118,8 +118,9 @@ class PredictionFile:
     def keep_window(self, window: int, results: FinishedPredictions) -> None:
         """Keeps the results of a whole window, and removes those of its batches."""
         self._write(f"window-{window:06d}", results)
-        for path in tf.io.gfile.glob(self._kept(f"window-{window:06d}-batch-*")):
-            tf.io.gfile.remove(path)
+        for batch in paths.list_names(self._folder):
+            if batch.startswith(f"window-{window:06d}-batch-"):
+                paths.remove(os.path.join(self._folder, batch))  # noqa: PTH118 (gs:// paths)
 
     def finish(self, windows: int) -> dict[str, Any]:
         """Writes the file from what was kept of all windows, and returns the summary."""
@@ -138,8 +139,8 @@ class PredictionFile:
         summary = {"schema": SCHEMA, "settings": self._facts, **counts}
         if self._described:
             write_json(self._summary, summary)
-        tf.io.gfile.rename(temporary, self.path, overwrite=True)
-        tf.io.gfile.rmtree(self._folder)
+        paths.rename(temporary, self.path)
+        paths.remove(self._folder)
         return summary
 
     @property
@@ -150,8 +151,8 @@ class PredictionFile:
         return os.path.join(self._folder, f"{name}.json")  # noqa: PTH118 (gs:// paths)
 
     def _read(self, name: str) -> FinishedPredictions | None:
-        content = _json(self._kept(name))
-        if content is None:
+        content = read_json(self._kept(name))
+        if not content:
             return None
         return FinishedPredictions(
             {int(k): v for k, v in content["lines"].items()}, content["counts"]
@@ -163,13 +164,3 @@ class PredictionFile:
 
 def _batch_name(window: int, batch: int) -> str:
     return f"window-{window:06d}-batch-{batch:04d}"
-
-
-def _json(path: str) -> Any:
-    if not tf.io.gfile.exists(path):
-        return None
-    with tf.io.gfile.GFile(path) as file:
-        try:
-            return json.load(file)
-        except ValueError:  # a machine that lost its power may have lost what was written
-            return None

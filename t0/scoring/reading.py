@@ -26,6 +26,7 @@ import numpy as np
 from t0.compat import tf1 as tf
 from t0.compat import tfds
 from t0.errors import UserError, original
+from t0.files import publishing
 
 EOS = 1
 
@@ -168,10 +169,16 @@ class ScoringTask:
 
 
 class ExampleStore:
-    """The examples of tasks in a temporary file, which is removed when the `with` block ends."""
+    """The examples of tasks in a temporary file, which is removed when the `with` block ends.
+
+    What a killed process left is removed by the next one.
+    """
 
     def __enter__(self) -> "ExampleStore":
-        self._folder = tempfile.TemporaryDirectory(prefix="t0_scoring_")
+        publishing.remove_leftovers([tempfile.gettempdir()])
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="t0_scoring_", suffix=f".{publishing.unfinished_tag()}"
+        )
         self._file = sqlite3.connect(Path(self._folder.name) / "records.sqlite")
         # Nothing here outlives the process: no journal, no waiting for the disk.
         for pragma in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KIB}"):

@@ -31,6 +31,7 @@ import numpy as np
 from t0.compat import seqio
 from t0.compat import tf1 as tf
 from t0.errors import UserError
+from t0.files import paths, publishing
 from t0.scoring.rank_metrics import RankMetrics
 from t0.scoring.reading import MultipleChoiceExample, ScoringTask
 from t0.training import disk
@@ -65,6 +66,7 @@ class CheckpointResults:
     def __init__(self, folder: str, run: Mapping[str, Any], tasks: Sequence[str]) -> None:
         self.run = run
         self._folder = folder
+        publishing.remove_leftovers([folder, _join(folder, "scores")])
         self._made_from = {name: run.get(name) for name in _MADE_FROM}
         kept = {task: self._kept(task) for task in tasks}
         self._entries: dict[str, Mapping[str, Any] | None] = kept
@@ -173,24 +175,26 @@ def kept_entry(
 
     It can if it was made from the same and its scores are there, as many bytes as were written.
     """
-    path = _unfinished_path(folder, step, task)
-    if not tf.io.gfile.exists(path):
-        return None
-    with tf.io.gfile.GFile(path) as file:
-        try:
-            content = json.load(file)
-        except ValueError:
-            return None
-    same = content["made_from"] == json.loads(json.dumps(dict(made_from)))
+    content = read_json(_unfinished_path(folder, step, task))
+    same = content.get("made_from") == json.loads(json.dumps(dict(made_from)))
     whole = content.get("scores_bytes") == _bytes(_scores_path(folder, task, step))
-    return content["entry"] if same and whole else None
+    return content.get("entry") if same and whole else None
 
 
 def remove_entries(folder: str, step: int) -> None:
     """Removes what `keep_entry` kept: the evaluation is finished."""
-    unfinished = _join(folder, f"unfinished_{step}")
-    if tf.io.gfile.isdir(unfinished):
-        tf.io.gfile.rmtree(unfinished)
+    paths.remove(_join(folder, f"unfinished_{step}"))
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """Returns the object in a file of JSON; an empty one where there is none that is whole."""
+    if not paths.exists(path):
+        return {}
+    try:
+        content = json.loads(paths.read_text(path))
+    except ValueError:  # a machine that lost its power may have lost what was written
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def write_json(path: str, content: Any) -> None:
@@ -199,27 +203,20 @@ def write_json(path: str, content: Any) -> None:
 
 
 def write_whole(path: str, lines: Iterable[str]) -> None:
-    """Writes a file under a temporary name and renames it; local or `gs://`.
+    """Writes a file that appears whole or not at all, and its folder; local or `gs://`.
 
     Raises:
       UserError: if the file cannot be written.
     """
-    temporary = f"{path}.partial-{os.getpid()}"
     try:
-        tf.io.gfile.makedirs(os.path.dirname(path))  # noqa: PTH120
-        with tf.io.gfile.GFile(temporary, "w") as file:
-            file.write("")  # makes the file, even of no lines
-            for line in lines:
-                file.write(line)
-        tf.io.gfile.rename(temporary, path, overwrite=True)
-    except disk.WRITING as error:
+        paths.make_folder(os.path.dirname(path))  # noqa: PTH120
+        publishing.write_whole(path, lines)
+    except (OSError, publishing.OutputError) as error:
+        reason = disk.reason(error.__cause__ or error)
         raise UserError(
-            f"cannot write {path}: {disk.reason(error)}. What was finished is kept: mend that and "
-            "start the same command again"
+            f"cannot write {path}: {reason}. What was finished is kept: mend that and start the "
+            "same command again"
         ) from error
-    finally:
-        if tf.io.gfile.exists(temporary):
-            tf.io.gfile.remove(temporary)
 
 
 def _entry(task: ScoringTask, metrics: RankMetrics) -> dict[str, Any]:
@@ -248,7 +245,7 @@ def _origin(task: str) -> tuple[str, str]:
 
 
 def _bytes(path: str) -> int | None:
-    return tf.io.gfile.stat(path).length if tf.io.gfile.exists(path) else None
+    return paths.size_bytes(path) if paths.exists(path) else None
 
 
 def _scores_path(folder: str, task: str, step: int) -> str:

@@ -22,7 +22,8 @@ def finished(tmp_path_factory):
 
 def contents(folder):
     """All result files, without the time at which they were made."""
-    assert not list(folder.glob("unfinished*"))
+    assert not [path for path in folder.rglob("*") if "unfinished" in path.name]
+    assert not list(folder.rglob("*.incomplete-*"))
     found = {path.name: path.read_text() for path in (folder / "scores").glob("*.jsonl")}
     for path in sorted(folder.glob("results_*.json")):
         content = json.loads(path.read_text())
@@ -42,20 +43,25 @@ def contents(folder):
         (9, 8, (3, 1)),  # within the second task of the second checkpoint
     ],
 )
-def test_killed_evaluation_goes_on(finished, tmp_path, capsys, write, line, kept):
+def test_killed_evaluation_goes_on(finished, tmp_path, capsys, monkeypatch, write, line, kept):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
     killed_evaluation.write_checkpoints(tmp_path)
     folder = Path(killed_evaluation.__file__).parent
     done = subprocess.run(
         [sys.executable, killed_evaluation.__file__, tmp_path, str(write), str(line)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{folder}:{folder.parents[1]}"},
+        env={**os.environ, "PYTHONPATH": f"{folder}:{folder.parents[1]}", "TMPDIR": str(temporary)},
         capture_output=True,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
+    assert any(temporary.glob("t0_scoring_*"))
     found = killed_evaluation.run(tmp_path)
     printed = capsys.readouterr().out
     for step, number in zip(killed_evaluation.STEPS, kept, strict=True):
         told = f"step {step}: {number} of 3 tasks were finished before"
         assert (told in printed) == (number > 0)
     assert contents(found) == finished
+    assert not any(temporary.glob("t0_scoring_*"))
     shutil.rmtree(tmp_path)
