@@ -28,6 +28,7 @@ _TABLE = (
     ("list", "gin_location_prefix", [], "Folders to look for gin files in, before ours."),
     ("list", "gin_search_paths", [], "The same, as T5X calls it; looked in next."),
     ("boolean", "dry_run", False, "Print the configuration, and where each value is from; end."),
+    ("string", "save_spec", None, "Write the run's specification here, as JSON; end."),
     ("multi_string", "module_import", "t5.data.mixtures", "Modules that register tasks."),
     ("list", "additional_task_cache_dirs", [], "Folders with cached tasks."),
     ("list", "additional_deprecated_gin_references", [], "Gin names to leave out if bound."),

@@ -49,7 +49,8 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     if flags.dry_run:
         _list_configuration(flags, parsed)
         return
-    _save_command(run_files.output_dir() or flags.model_dir, argv)
+    if not flags.save_spec:
+        _save_command(run_files.output_dir() or flags.model_dir, argv)
     # After gin, as a configuration may set cache folders of its own.
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
     if flags.use_model_api:
@@ -90,6 +91,9 @@ def _run_with_gin(flags: Any) -> None:
     )
     places = {n: flags[n].value for n in ("tpu_job_name", "tpu", "gcp_project", "tpu_zone")}
     arguments |= {"model_dir": flags.model_dir, **places}
+    if flags.save_spec:
+        _save_specification(flags.save_spec, mode, arguments)
+        return
     engine = "tpu" if flags.tpu else "local"
     try:
         modes.carry_out(modes.Request(mode, engine, arguments, checkpoint))
@@ -129,6 +133,17 @@ def _bind_flags(flags: Any, mode: str) -> None:
         )
         _print_notes([planned.explanation])
         gin.bind_parameter("run.train_steps", planned.last)
+
+
+def _save_specification(path: str, mode: str, arguments: dict[str, Any]) -> None:
+    """Writes the run's specification as JSON, for another engine."""
+    from t0.config import specification
+    from t0.files import publishing
+    from t0.run import specify
+
+    text = specification.to_json(specify.run_spec(mode, arguments))
+    publishing.write_whole(path, text + "\n")
+    print(f"the run's specification is in {path}; nothing was run")
 
 
 def _list_configuration(flags: Any, parsed: Any) -> None:

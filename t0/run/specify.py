@@ -1,0 +1,205 @@
+"""The specification of a configured run: gin's bindings and SeqIO's registries as plain data.
+
+    spec = run_spec("train", {"model_dir": "/models/tiny", ...})      # arguments of Mesh's `run`
+    specification.to_json(spec)
+
+What gin leaves open has its default here, so that a reader needs neither gin nor Mesh TensorFlow.
+The model is built, without a TensorFlow graph, to see its layers: the parameters of a layer are the
+arguments of its constructor, as the layer keeps them.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from t0.compat import gin_config, mesh_utils, mtf
+from t0.config.bindings import bound, resolved
+from t0.config.specification import ConfiguredSpec, DataSpec, ModelSpec, RunSpec, VocabularySpec
+from t0.errors import UserError
+from t0.feeding import opening
+from t0.run import arguments as run_arguments
+from t0.run.preflight import DATASET_FUNCTIONS
+
+# Arguments of a layer's or model's constructor that say where it is built, not what it is.
+_OF_THE_BUILDER = ("self", "name", "layout", "mesh_shape", "layer_stack", "ensemble")
+
+
+def run_spec(mode: str, given: Mapping[str, Any]) -> RunSpec:
+    """Returns the specification of the run that gin configures.
+
+    Args:
+      mode: of the run.
+      given: what the command passes to Mesh TensorFlow's `run` by name, the vocabulary included.
+
+    Raises:
+      UserError: if the run reads data in another way than by T5's dataset functions.
+    """
+    arguments = run_arguments.read(given)
+    trains = mode == "train"
+    inputs = mesh_utils.inputs_vocabulary(arguments["vocabulary"])
+    targets = mesh_utils.targets_vocabulary(arguments["vocabulary"])
+    outer = bound("tpu_estimator_model_fn.outer_batch_size", 1) or 1
+    lengths, batch = arguments["sequence_length"], arguments["batch_size"]
+    return RunSpec(
+        mode=mode,
+        model_dir=arguments["model_dir"],
+        model=_model_spec(arguments, inputs.vocab_size, targets.vocab_size),
+        inputs_vocabulary=_vocabulary_spec(inputs),
+        targets_vocabulary=_vocabulary_spec(targets),
+        lengths=lengths,
+        batch_sequences=batch,
+        microbatches=mesh_utils.serialize_num_microbatches(
+            mtf.Dimension("batch", batch // outer),
+            lengths,
+            arguments["mesh_shape"],
+            arguments["layout_rules"],
+        )
+        if trains
+        else 1,
+        train_steps=arguments["train_steps"],
+        seed=_seed(mode),
+        optimizer=_configured("run.optimizer") if trains else None,
+        schedule=_configured("run.learning_rate_schedule") if trains else None,
+        init_checkpoint=arguments["init_checkpoint"],
+        save_checkpoints_steps=arguments["save_checkpoints_steps"],
+        keep_checkpoint_max=arguments["keep_checkpoint_max"],
+        training=_parameters("t0.train_loop") if trains else {},
+        data=_data_spec(mode, arguments),
+    )
+
+
+def _seed(mode: str) -> int:
+    return bound({"infer": "t0.infer.seed"}.get(mode, "t0.train_loop.seed"), 0)
+
+
+def _vocabulary_spec(vocabulary: Any) -> VocabularySpec:
+    return VocabularySpec(
+        file=str(getattr(vocabulary, "sentencepiece_model_file", vocabulary)),
+        size=vocabulary.vocab_size,
+        extra_ids=getattr(vocabulary, "extra_ids", 0) or 0,
+    )
+
+
+def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
+    """Returns what the mode reads; None where it reads no mixture."""
+    function = DATASET_FUNCTIONS.get(mode)
+    if function is None:
+        return None
+    lengths, split = arguments["sequence_length"], arguments["dataset_split"]
+    if mode == "train":
+        data = opening.from_dataset_function(
+            arguments["train_dataset_fn"],
+            _seed(mode),
+            sequence_length=lengths,
+            vocabulary=arguments["vocabulary"],
+            dataset_split=split,
+        )
+        if getattr(data, "spec", None) is None:
+            raise UserError(
+                "run.train_dataset_fn is a function of your own, whose data a specification cannot "
+                "say; wanted T5's mesh_train_dataset_fn, as --gin_file=dataset.gin binds it"
+            )
+        return data.spec
+    return opening.data_spec(
+        bound(f"{function}.mixture_or_task_name"),
+        lengths or {},
+        dataset_split=split,
+        shuffle=False,
+        use_cached=bound(f"{function}.use_cached", False),
+        pack=False,
+    )
+
+
+def _model_spec(arguments: Mapping[str, Any], inputs_size: int, targets_size: int) -> ModelSpec:
+    model = mesh_utils.build_model(
+        model_type=arguments["model_type"],
+        input_vocab_size=inputs_size,
+        output_vocab_size=targets_size,
+        layout_rules=arguments["layout_rules"],
+        mesh_shape=arguments["mesh_shape"],
+    )
+    types = mesh_utils.get_variable_dtype()
+    encoder = getattr(model, "encoder", None)
+    return ModelSpec(
+        model_type=arguments["model_type"],
+        encoder=_stack(encoder) if encoder is not None else {},
+        decoder=_stack(getattr(model, "decoder", model)),
+        activations=types.activation_dtype.name,
+        weights=types.master_dtype.name,
+    )
+
+
+def _stack(stack: Any) -> dict[str, Any]:
+    """Returns a transformer's parameters, and those of its layers in order as "layers"."""
+    described = _as_kept(stack)
+    described["layers"] = [
+        {"selector": _selector(type(layer)), "name": layer.name, "parameters": _as_kept(layer)}
+        for layer in stack.layer_stack.layers
+    ]
+    return described
+
+
+def _as_kept(built: Any) -> dict[str, Any]:
+    """Returns the arguments of an object's constructor, as the object keeps them."""
+    names = inspect.signature(inspect.unwrap(type(built).__init__)).parameters
+    attributes = vars(built)
+    kept = {}
+    for name in names:
+        found = next((a for a in (name, f"_{name}", f"{name}_dim") if a in attributes), None)
+        if found is not None and name not in _OF_THE_BUILDER:
+            kept[name] = _plain(attributes[found])
+    return kept
+
+
+def _configured(parameter: str) -> ConfiguredSpec | float | None:
+    """Returns what a parameter of `run` is bound to, a function or class with its parameters."""
+    value = bound(parameter, evaluate=False)
+    if isinstance(value, gin_config.ConfigurableReference):
+        scope, selector = value.config_key
+        return ConfiguredSpec(selector, _parameters(selector, scope))
+    if isinstance(value, list):
+        product = "mesh_tensorflow.transformer.learning_rate_schedules.product_learning_rate"
+        return ConfiguredSpec(product, {"factors": _plain(value)})
+    return None if value is None else float(value)
+
+
+def _parameters(selector: str, scope: str = "") -> dict[str, Any]:
+    """Returns a configurable's parameters: gin's bindings, also of the scope, over the defaults."""
+    scopes = scope.split("/") if scope else []
+    configurable = gin_config._REGISTRY[selector]
+    found = {
+        name: parameter.default
+        for name, parameter in inspect.signature(configurable.wrapped).parameters.items()
+        if parameter.default is not parameter.empty
+    }
+    for count in range(len(scopes) + 1):
+        found |= gin_config._CONFIG.get(("/".join(scopes[:count]), selector), {})
+    return {name: _plain(resolved(value)) for name, value in found.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value as JSON can hold it; a function or class by its selector or name."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple) and not isinstance(value, mtf.Dimension):
+        return [_plain(part) for part in value]
+    if isinstance(value, gin_config.ConfigurableReference):
+        scope, selector = value.config_key
+        return {"selector": selector, "parameters": _parameters(selector, scope)}
+    if isinstance(value, mtf.Dimension):
+        return value.size
+    if isinstance(value, functools.partial):
+        return {"selector": _selector(value.func), "parameters": _plain(value.keywords)}
+    return _selector(value) if callable(value) else str(value)
+
+
+def _selector(function: Callable[..., Any]) -> str:
+    """Returns gin's selector of a function or class, or its name in Python."""
+    known = gin_config._inverse_lookup(function, allow_decorators=True)
+    if known is not None:
+        return known.selector
+    named = inspect.unwrap(function)
+    return f"{named.__module__}.{getattr(named, '__qualname__', type(named).__qualname__)}"

@@ -1,0 +1,84 @@
+"""--save_spec: a run as plain data, whole enough for an engine that knows neither gin nor SeqIO."""
+
+import json
+
+import pytest
+from command_lines import EVALUATE, LENGTHS, TRAIN, message
+
+from t0.config.specification import RunSpec, from_json, to_json
+
+CACHED = "--gin_param=mesh_train_dataset_fn.use_cached = True"
+
+
+@pytest.fixture
+def specified(command, cached, tmp_path):
+    def specified(*argv):
+        path = tmp_path / "spec.json"
+        done = command(f"--model_dir={tmp_path}/model", f"--save_spec={path}", *argv)
+        assert done.status == 0, done.err
+        assert not (tmp_path / "model").exists()
+        text = path.read_text()
+        spec = from_json(text, RunSpec)
+        assert to_json(spec) + "\n" == text
+        return spec
+
+    return specified
+
+
+def test_a_training_run(specified, world):
+    spec = specified(*TRAIN, CACHED, "--seed=5", "--activation_dtype=float32")
+    assert (spec.mode, spec.train_steps, spec.batch_sequences, spec.seed) == ("train", 30, 4, 5)
+    assert spec.lengths == LENGTHS
+    assert spec.optimizer.selector == "mesh_tensorflow.optimize.AdafactorOptimizer"
+    assert {"decay_rate", "clipping_threshold"} <= spec.optimizer.parameters.keys()
+    assert spec.schedule.selector.endswith("constant_learning_rate")
+    assert spec.schedule.parameters["learning_rate"] == 0.001
+    assert spec.training["activation_dtype"] == "float32"
+    assert spec.inputs_vocabulary.file == str(world.folder / "vocab.model")
+    assert spec.data.use_cached
+    for task in spec.data.tasks:
+        assert task.examples > 0
+        assert all(file.startswith(str(world.cache)) for file in task.cache_files)
+        assert task.features["targets"].add_eos
+        assert not task.features["inputs"].add_eos
+
+
+def test_the_models_layers_are_described(specified):
+    model = specified(*TRAIN).model
+    assert (model.model_type, model.weights) == ("bitransformer", "float32")
+    names = [layer["selector"].rpartition(".")[2] for layer in model.decoder["layers"]]
+    # Each block's layers, two blocks.
+    assert names == ["SelfAttention", "EncDecAttention", "DenseReluDense"] * 2
+    attention = model.encoder["layers"][0]["parameters"]
+    assert {"num_heads", "key_value_size", "dropout_rate"} <= attention.keys()
+    assert all(isinstance(attention[name], int) for name in ("num_heads", "key_value_size"))
+    assert len(model.encoder["layers"]) == 4
+
+
+def test_tasks_that_are_read_live_have_no_files(specified):
+    assert all(not task.cache_files for task in specified(*TRAIN).data.tasks)
+
+
+def test_a_rank_evaluation(specified, pretrained):
+    checkpoint = f"--checkpoint={pretrained}/model.ckpt-1"
+    spec = specified(*EVALUATE, "--gin_param=run.batch_size = 8", checkpoint)
+    assert (spec.mode, spec.optimizer, spec.schedule, spec.training) == (
+        "score_eval",
+        None,
+        None,
+        {},
+    )
+    assert spec.data.split == "validation"
+    assert [task.name for task in spec.data.tasks]
+
+
+def test_what_is_written_is_plain(specified, tmp_path):
+    specified(*TRAIN)
+    text = (tmp_path / "spec.json").read_text()
+    assert " object at 0x" not in text
+    assert json.loads(text)["schema"] == 1
+
+
+def test_a_folder_that_is_not_there_is_a_mistake(command, cached, tmp_path):
+    done = command(f"--model_dir={tmp_path}/m", f"--save_spec={tmp_path}/no/spec.json", *TRAIN)
+    assert str(tmp_path / "no") in message(done)
