@@ -83,16 +83,11 @@ def ours(args):
     """Caches the workload with this project's command, less its imports."""
     from rich.console import Console
 
-    from t0.caching import local
-    from t0.caching.plan import Request
-    from t0.caching.run import cache
-    from t0.caching.unit import Options, Setup
+    from t0.caching import Options, Request, Setup, cache, workers
 
-    local.quiet()
+    workers.quiet()
     setup = Setup(module_import=["t0.seqio_tasks"], data_dir=[args.data_dir], vocab=args.vocab)
-    from t0.caching import worker
-
-    worker.prepare(setup)
+    workers.prepare(setup)
     request = Request(args.out, tasks=TASKS, splits=SPLITS, skip_absent_splits=True)
     console = Console(file=open(os.devnull, "w"))  # noqa: SIM115
     began, used = time.monotonic(), processor_seconds()

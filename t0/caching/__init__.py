@@ -1,11 +1,6 @@
 """Caching: registered SeqIO tasks become tokenised records in SeqIO's cache layout.
 
-A plan decides what is written (`plan`), a runner obeys it (`local`: processes of this machine;
-`beam_runner`: Apache Beam), `run` sees a task published once all of its splits are whole:
-
-    from t0.caching.plan import Request
-    from t0.caching.run import cache
-    from t0.caching.unit import Options, Setup
+    from t0.caching import Options, Request, Setup, cache
 
     cache(
         Request(output_cache_dir="/data/cache", tasks=["super_glue_rte_.*"]),
@@ -14,12 +9,41 @@ A plan decides what is written (`plan`), a runner obeys it (`local`: processes o
         num_workers=8,
     )
 
-Two engines make the records. Tasks of prompts with T0's own preprocessors go through `ranges`,
-which needs no TensorFlow: `compiled` tells them and cuts their datasets into ranges of rows. All
-other SeqIO tasks go through `worker`, a shard of their source at a time: `general` plans that.
-Either writes parts, of which `ledger` keeps account and which `merge` joins.
+cache_plan      which tasks and splits are written, and where
+work_plan       which engine makes each split, and the jobs that it takes
+prompted_rows   engine: ranges of rows of prompted tasks, without TensorFlow
+source_shards   engine: shards of the source of any SeqIO task
+split_state     what is known of a split while it is cached, and whether it may be published
+parts           the records of a piece of a split, kept until the split is whole
+cache_files     the final files: joined, described, published, read back
+fingerprint     what a task's examples depend on, so that parts of a killed run can be taken over
+workers         jobs in processes of this machine, which `fork_server` starts
+beam_runner     the same jobs on Apache Beam
+running         one run: plans, works, publishes each task when its splits are whole
+cache_progress  the live line and the summary
+verify          checks finished caches again
 
-Assumes that the tasks' modules can be imported by name in every process. The modules that import
-SeqIO apply `t0.compat` themselves, so that importing this package, or a worker of `ranges`, does
-without TensorFlow.
+Importing this package, or a worker of `prompted_rows`, does without TensorFlow. Assumes that the
+tasks' modules can be imported by name in every process.
 """
+
+import importlib
+from typing import Any
+
+# Imported when they are first used: `cache` brings TensorFlow.
+_API = {
+    "Options": "cache_plan",
+    "Outcome": "split_state",
+    "Request": "cache_plan",
+    "Setup": "cache_plan",
+    "cache": "running",
+    "find_caches": "verify",
+    "verify_cache": "verify",
+}
+__all__ = sorted(_API)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _API:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return getattr(importlib.import_module(f"{__name__}.{_API[name]}"), name)

@@ -1,12 +1,14 @@
-"""Runs a plan on Apache Beam: the same units of work, on whatever `--runner=...` names.
+"""Runs the jobs of a plan on Apache Beam, on whatever `--runner=...` names.
 
-    for outcome in run_on_beam(work, ledger, Options(), Setup(module_import=["my_tasks"]),
-                               pipeline_options=["--runner=FlinkRunner"], run_dir="gs://b/c/run"):
+    for outcome in run_on_beam(
+        states, jobs, model, Options(), Setup(module_import=["my_tasks"]), parts_dir=parts_dir,
+        pipeline_options=["--runner=FlinkRunner"], run_dir="gs://b/c/run",
+    ):
         ...
 
-Every range of rows is one element, and every run of source shards. What its part tells goes through
-a GroupByKey to the step that joins a split's parts; the records themselves go through the output
-directory, as parts. A worker leaves a split's outcome as a file in `run_dir`, which the
+Every range of rows is one element, and every run of source shards. What was counted in its part
+goes through a GroupByKey to the step that joins a split's parts; the records themselves go through
+the output directory, as parts. A worker leaves a split's outcome as a file in `run_dir`, which the
 program that started the pipeline reads at the end; so nothing depends on where the workers are, as
 long as they can write to the output directory and read the data.
 
@@ -23,54 +25,59 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from t0.caching import layout
-from t0.caching.ledger import Ledger, Told, conclude, execute
-from t0.caching.local import RangeWorker, ShardWorker
-from t0.caching.merge import Merge, Target
-from t0.caching.ranges import Range
-from t0.caching.source_shards import ShardRun
-from t0.caching.unit import Options, Outcome, Setup, Unit
+from t0.caching.cache_plan import Options, Setup, TaskSplit
+from t0.caching.prompted_rows import RowRange
+from t0.caching.split_state import JoinParts, Outcome, PartInfo, SplitSpec, SplitState
+from t0.caching.workers import RowRangeWorker, ShardRunWorker, execute
 from t0.errors import UserError
-from t0.files import paths, write_whole
+from t0.files import paths, write_whole, writing
 
 
 def run_on_beam(
-    work: Any,
-    ledger: Ledger,
+    states: Mapping[TaskSplit, SplitState],
+    jobs: Iterable[Any],
+    model: tuple[bytes, int] | None,
     options: Options,
     setup: Setup,
     *,
+    parts_dir: str,
     pipeline_options: Sequence[str],
     run_dir: str,
 ) -> Iterator[Outcome]:
-    """Runs a pipeline over the work and yields the outcomes of its units after its end.
+    """Runs a pipeline over jobs and yields the outcomes of the splits after its end.
 
     Args:
-      work: a `t0.caching.compiled.Work`.
+      states: of the splits that have no outcome yet, by split.
+      jobs: `RowRange` and `ShardRun` whose parts are not there, and `JoinParts`, which the pipeline
+        finds by itself.
+      model: see `workers.RowRangeWorker`.
       run_dir: an empty or absent directory that all workers can write to; removed at the end.
 
     Raises:
-      UserError: if the pipeline ended without an outcome for some unit.
+      UserError: if the pipeline ended without an outcome for some split.
     """
-    layout.make_directory(run_dir)
-    begun = list(ledger.begin())
-    early = [job for job in begun if isinstance(job, Outcome)]
-    yield from early
-    done = {outcome.unit for outcome in early}
-    light, heavy = ([job for job in begun if isinstance(job, kind)] for kind in (Range, ShardRun))
-    by_rows = RangeWorker(work.model, tuple(setup.data_dir))
-    by_shards = ShardWorker(options, setup, own_process=False)
+    with writing(run_dir):
+        paths.make_folder(run_dir)
+    pieces = [job for job in jobs if not isinstance(job, JoinParts)]
+    by_rows = [job for job in pieces if isinstance(job, RowRange)]
+    by_shards = [job for job in pieces if not isinstance(job, RowRange)]
+    starts = (
+        ("ranges", by_rows, RowRangeWorker(model, tuple(setup.data_dir))),
+        ("shards", by_shards, ShardRunWorker(options, setup, own_process=False)),
+    )
+    known = [(str(split), done) for split, state in states.items() for done in state.results()]
+    specs = {str(split): state.spec for split, state in states.items()}
     try:
         with beam.Pipeline(options=PipelineOptions(list(pipeline_options))) as pipeline:
-            known = pipeline | "parts of earlier runs" >> beam.Create(list(ledger.known()))
-            told = [
-                _spread(pipeline, name, jobs) | f"make {name}" >> beam.ParDo(_Make(start))
-                for name, jobs, start in (("ranges", light, by_rows), ("shards", heavy, by_shards))
-                if jobs
+            earlier = pipeline | "parts of earlier runs" >> beam.Create(known)
+            made = [
+                _spread(pipeline, name, some) | f"make {name}" >> beam.ParDo(_Make(start))
+                for name, some, start in starts
+                if some
             ]
-            joins = _Join(work.targets, options, ledger.parts_dir, run_dir)
-            _ = (*told, known) | beam.Flatten() | beam.GroupByKey() | beam.ParDo(joins)
-        yield from _outcomes([unit for unit in work.targets if unit not in done], run_dir)
+            joins = _Join(specs, options, parts_dir, run_dir)
+            _ = (*made, earlier) | beam.Flatten() | beam.GroupByKey() | beam.ParDo(joins)
+        yield from _outcomes(states, run_dir)
     finally:
         paths.remove(run_dir)
 
@@ -80,51 +87,53 @@ def _spread(pipeline: beam.Pipeline, name: str, elements: Iterable[Any]) -> beam
 
 
 class _Make(beam.DoFn):
-    """Range or run of shards -> (unit as text, (start, what its part tells)) of each output."""
+    """Range of rows or run of shards -> (split as text, (start, what was made)) of each split."""
 
-    def __init__(self, start: RangeWorker | ShardWorker) -> None:
+    def __init__(self, start: RowRangeWorker | ShardRunWorker) -> None:
         self._start = start
 
     def setup(self) -> None:
         self._execute = self._start()
 
-    def process(self, element: Range | ShardRun) -> Iterator[tuple[str, tuple[int, Told]]]:
-        told = self._execute(element, lambda told: None)
-        for output in element.outputs:
-            yield str(output.unit), (element.start, told[output.unit.task])
+    def process(self, element: Any) -> Iterator[tuple[str, tuple[int, PartInfo | Outcome]]]:
+        made = self._execute(element, lambda report: None)
+        for spec in element.specs:
+            yield str(spec.split), (element.start, made[spec.split.task])
 
 
 class _Join(beam.DoFn):
-    """What the parts of a split tell -> its outcome, left in `run_dir`."""
+    """What was made of the pieces of a split -> its outcome, left in `run_dir`."""
 
     def __init__(
-        self, targets: Mapping[Unit, Target], options: Options, parts_dir: str, run_dir: str
+        self, specs: Mapping[str, SplitSpec], options: Options, parts_dir: str, run_dir: str
     ) -> None:
-        self._targets = {str(unit): target for unit, target in targets.items()}
+        self._specs = specs
         self._options = options
         self._parts_dir = parts_dir
         self._run_dir = run_dir
 
     def process(self, element: tuple[str, Iterable[tuple[int, Any]]]) -> None:
-        name, told = element
-        # Sorted by start; a runner that repeats a range tells the same again.
-        in_order = [what for _, what in sorted(dict(told).items())]
-        job = conclude(self._targets[name], in_order, self._options, self._parts_dir)
-        _leave(execute(job, None) if isinstance(job, Merge) else job, self._run_dir)
+        name, made = element
+        state = SplitState(self._specs[name], self._options, self._parts_dir)
+        # A runner that repeats a range gives the same again.
+        for start, result in made:
+            state.add(start, result)
+        follows = state.conclusion()
+        _leave(execute(follows, None) if isinstance(follows, JoinParts) else follows, self._run_dir)
 
 
-def _outcomes(units: Iterable[Unit], run_dir: str) -> Iterator[Outcome]:
-    for unit in units:
-        path = _outcome_path(run_dir, unit)
+def _outcomes(splits: Iterable[TaskSplit], run_dir: str) -> Iterator[Outcome]:
+    for split in splits:
+        path = _outcome_path(run_dir, split)
         if not paths.exists(path):
-            raise UserError(f"the pipeline left no outcome for {unit}; see the runner's log")
-        yield Outcome(**{**json.loads(paths.read_bytes(path)), "unit": unit})
+            raise UserError(f"the pipeline left no outcome for {split}; see the runner's log")
+        yield Outcome(**{**json.loads(paths.read_bytes(path)), "split": split})
 
 
-def _outcome_path(run_dir: str, unit: Unit) -> str:
-    return posixpath.join(run_dir, hashlib.sha256(str(unit).encode()).hexdigest() + ".json")
+def _outcome_path(run_dir: str, split: TaskSplit) -> str:
+    return posixpath.join(run_dir, hashlib.sha256(str(split).encode()).hexdigest() + ".json")
 
 
 def _leave(outcome: Outcome, run_dir: str) -> None:
     text = json.dumps(dataclasses.asdict(outcome))
-    write_whole(_outcome_path(run_dir, outcome.unit), text)
+    write_whole(_outcome_path(run_dir, outcome.split), text)

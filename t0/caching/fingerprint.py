@@ -1,14 +1,14 @@
-"""Tells what the examples of a task depend on, as plain JSON: data, vocabulary and code.
+"""What the examples of a task depend on, as plain JSON: data, vocabulary and code.
 
-    teller = Teller(["my_tasks"])
-    teller.data(source, "train")      # [["/data/train-0.txt", 310, 1700000000000], ...] or None
-    teller.code(task)                 # {"bound": [...], "modules": {"my_tasks": "9f86..."}, ...}
+    fingerprints = Fingerprints(["my_tasks"])
+    fingerprints.data(source, "train")  # [["/data/train-0.txt", ...], [[310, 1700000000000], ...]]
+    fingerprints.code(task)             # {"bound": [...], "modules": {"my_tasks": "9f86..."}, ...}
 
-A part that a killed run left is taken over if all of this is as it was. The data are told by names,
-sizes and times of files; a source that names no files tells nothing (None), and nothing of it is
-taken over. The code is told by the content of every file of the user's, or of this project, that a
-task's steps lead to, and by what is bound to them (`functools.partial`, a function's closure, an
-object's attributes); installed packages are told by the versions of those that count.
+A part that a killed run left is taken over if all of this is as it was. Data are identified by the
+names, sizes and times of files; for a source that names no files there is no fingerprint (None),
+and nothing of it is taken over. Code is identified by the content of every file of the user's, or
+of this project, that a task's steps lead to, and by what is bound to them (`functools.partial`, a
+function's closure, an object's attributes); installed packages by the versions of those that count.
 """
 
 import functools
@@ -36,8 +36,8 @@ _SIMPLE = (bool, int, float, str, bytes, type(None), Path)
 _STATS_AT_ONCE = 16
 
 
-class Teller:
-    """Tells of tasks and sources; looks at each file once."""
+class Fingerprints:
+    """The fingerprints of tasks and sources; looks at each file once."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         """Prepares.
@@ -50,7 +50,7 @@ class Teller:
         self._digest = functools.cache(_digest)
 
     def data(self, source: seqio.DataSource, split: str) -> list[Any] | None:
-        """Returns what changes with the data of a split, None if that cannot be told."""
+        """Returns what changes with the data of a split, None if that is not known."""
         names: Sequence[Any] = list(source.list_shards(split))
         files = names
         if isinstance(source, TextSource):
@@ -67,7 +67,7 @@ class Teller:
     def code(self, task: seqio.Task) -> dict[str, Any]:
         """Returns what changes with a task's steps, its source's class and its features."""
         walk = _Walk(self._roots)
-        bound = walk.told((task.preprocessors, task.source, task.output_features))
+        bound = walk.described((task.preprocessors, task.source, task.output_features))
         return {
             "bound": bound,
             "modules": {name: self._digest(file) for name, file in walk.own_modules()},
@@ -100,7 +100,7 @@ class _Walk:
         self._modules = dict.fromkeys(roots)
         self._seen: dict[int, Any] = {}
 
-    def told(self, value: Any) -> Any:
+    def described(self, value: Any) -> Any:
         """Returns a value as plain data: the same in every process for the same value."""
         if isinstance(value, _SIMPLE):
             return repr(value)
@@ -108,11 +108,11 @@ class _Walk:
             return "again"
         self._seen[id(value)] = value  # kept, or another may get its id
         if isinstance(value, Mapping):
-            return [[self.told(key), self.told(held)] for key, held in value.items()]
+            return [[self.described(key), self.described(held)] for key, held in value.items()]
         if isinstance(value, Set):
-            return sorted(str(self.told(held)) for held in value)
+            return sorted(str(self.described(held)) for held in value)
         if isinstance(value, list | tuple):
-            return [self.told(held) for held in value]
+            return [self.described(held) for held in value]
         if isinstance(value, ModuleType):
             self._modules[value] = None
             return value.__name__
@@ -120,13 +120,13 @@ class _Walk:
 
     def _code(self, value: Any) -> Any:
         if isinstance(value, functools.partial):
-            return self.told((value.func, value.args, value.keywords))
+            return self.described((value.func, value.args, value.keywords))
         if inspect.ismethod(value):
-            return self.told((value.__self__, value.__func__))
+            return self.described((value.__self__, value.__func__))
         if inspect.isfunction(value):
             cells = [cell.cell_contents for cell in value.__closure__ or ()]
             held = (value.__defaults__, value.__kwdefaults__, cells, vars(value))
-            return [self._name(value), self.told(held)]
+            return [self._name(value), self.described(held)]
         if isinstance(value, type):
             return self._name(value)
         kind = self._name(type(value))
@@ -137,10 +137,10 @@ class _Walk:
             return [kind, model, value.extra_ids, value.eos_id, value.unk_id]
         if kind.startswith("tensorflow."):
             return [kind, repr(value).partition(" at 0x")[0]]
-        return [kind, self.told(getattr(value, "__wrapped__", None)), self._state(value)]
+        return [kind, self.described(getattr(value, "__wrapped__", None)), self._state(value)]
 
     def _state(self, value: Any) -> Any:
-        return self.told(dict(sorted(getattr(value, "__dict__", {}).items())))
+        return self.described(dict(sorted(getattr(value, "__dict__", {}).items())))
 
     def _name(self, value: Any) -> str:
         module = sys.modules.get(value.__module__ or "")

@@ -6,15 +6,15 @@
     parts.read_info(path)      # the same, of a part that is whole; None of anything else
 
 A part holds its records framed as in a TFRecord file, so that a split's final files are made by
-copying bytes; behind them stand the frames' lengths (4 bytes each, little-endian), what was counted
-(JSON), the sizes of both and a closing word:
+copying bytes; behind them are the frames' lengths (4 bytes each, little-endian), what was counted
+(JSON), the sizes of both and a magic number:
 
     frames | lengths | counts | QQ | "t0-part1"
 
-A part gets its name when all of that is written. The name tells what it holds (`part_name`): rows
-or source shards, template or code, vocabulary and engine. So a run that was killed leaves parts
-that the next run takes over (`adopt`), and a changed template or data file leaves parts that nobody
-looks at.
+A part gets its name when all of that is written. The name identifies what it holds (`part_name`):
+rows or source shards, template or code, vocabulary and engine. So a run that was killed leaves
+parts that the next run takes over (`adopt`), and a changed template or data file leaves parts that
+are not used.
 
 Neither writing nor reading holds more in memory than what is being written or read, however many
 records there are.
@@ -36,7 +36,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from t0.caching import layout
 from t0.files import path_inside, paths, writing
 from t0.files.publishing import UnfinishedFile
 
@@ -97,19 +96,19 @@ class PartWriter:
     def finish(self, counts: Mapping[str, Any]) -> dict[str, Any]:
         """Names the part, and returns `counts` with the part's "records" and "bytes" added."""
         info = {**counts, "records": self._records, "bytes": self._bytes}
-        told = json.dumps(info).encode()
+        content = json.dumps(info).encode()
         with writing(self._path):
             self._lengths.seek(0)
             shutil.copyfileobj(self._lengths, self._file)
-            self._file.write(told)
-            self._file.write(_TAIL.pack(self._records * _LENGTH_BYTES, len(told), _MAGIC))
+            self._file.write(content)
+            self._file.write(_TAIL.pack(self._records * _LENGTH_BYTES, len(content), _MAGIC))
             self._file.close()
             self._unfinished.publish()
         return info
 
 
 def _foot(file: BinaryIO) -> tuple[int, int]:
-    """Returns the sizes of the lengths and the counts of a part, and stands before the first.
+    """Returns the sizes of the lengths and the counts of a part, and moves to the first.
 
     Raises:
       ValueError: if this is not a whole part.
@@ -180,7 +179,8 @@ def adopt(directory: str, leftovers: Iterable[str]) -> int:
       leftovers: the dead runs' directories of parts, which are gone afterwards.
     """
     adopted = 0
-    layout.make_directory(directory)
+    with writing(directory):
+        paths.make_folder(directory)
     for leftover in leftovers:
         for name in paths.list_names(leftover):
             if not name.endswith(SUFFIX):

@@ -1,7 +1,7 @@
 """Re-checks caches: every file is there, holds what it held when it was written, and can be read.
 
     for cache in find_caches("/data/cache"):
-        for fault in verify(cache):
+        for fault in verify_cache(cache):
             print(fault)     # "/data/cache/toy/train.tfrecord-00000-of-00002: record 7 is damaged"
 
 A cache of ours lists its files with sizes, checksums and counts in `COMPLETED`. Other caches in
@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from t0.caching import layout
+from t0.caching import cache_files
 from t0.errors import UserError
 from t0.files import paths, tfrecord
 
@@ -46,16 +46,16 @@ def find_caches(directory: str) -> list[str]:
 
 
 def _of_a_cache(name: str) -> bool:
-    return name == layout.COMPLETED or bool(_SHARD.fullmatch(name))
+    return name == cache_files.COMPLETED or bool(_SHARD.fullmatch(name))
 
 
-def verify(directory: str) -> Iterator[str]:
+def verify_cache(directory: str) -> Iterator[str]:
     """Yields what is wrong with the cache of one task: each with the path of the file."""
     names = set(paths.list_names(directory))
-    if layout.COMPLETED not in names:
-        yield f"{directory}: unfinished, it has no {layout.COMPLETED}; cache the task again"
+    if cache_files.COMPLETED not in names:
+        yield f"{directory}: unfinished, it has no {cache_files.COMPLETED}; cache the task again"
         return
-    splits = layout.read_manifest(directory).get("splits")
+    splits = cache_files.read_manifest(directory).get("splits")
     if isinstance(splits, dict):
         yield from _against_manifest(directory, splits, names)
     else:
@@ -96,7 +96,7 @@ def _differs(path: str, entry: Mapping[str, Any]) -> str | None:
 
 
 def _where(path: str) -> str:
-    """Returns at which record a file of records is damaged, if that can be told."""
+    """Returns at which record a file of records is damaged, if that can be found."""
     try:
         if ".tfrecord-" in path:
             _count(path)

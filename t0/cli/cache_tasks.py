@@ -78,12 +78,12 @@ def main(argv: Sequence[str]) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # caching leaves accelerators to others
     if given.vocab:
         os.environ["T0_VOCAB"] = given.vocab  # t5's own tasks read it while they are imported
-    from t0.caching import local, plan, run, unit  # brings TensorFlow, which takes seconds
+    from t0.caching import Options, Request, Setup, cache, workers  # TensorFlow takes seconds
 
     if not flags.FLAGS["verbosity"].present:
-        local.quiet()
-    parts = [_taken(kind, given) for kind in (plan.Request, unit.Options, unit.Setup)]
-    run.cache(*parts, num_workers=given.num_workers, pipeline_options=given.pipeline_options or ())
+        workers.quiet()
+    parts = [_taken(kind, given) for kind in (Request, Options, Setup)]
+    cache(*parts, num_workers=given.num_workers, pipeline_options=given.pipeline_options or ())
 
 
 def _taken(kind: type, given: flags.FlagValues) -> Any:

@@ -121,10 +121,10 @@ def _linted(name: str, source: Any, split: str, args: argparse.Namespace) -> dic
 
 
 def _known(source: Any, split: str) -> Iterator[tuple[str, str]]:
-    from t0.caching.known import DROPS, behaviours
+    from t0.caching.split_state import DROPS, exemptions
     from t0.tasks import lint
 
-    for known in behaviours(
+    for known in exemptions(
         source.dataset, source.subset, source.split_mapping[split], source.template.name
     ):
         yield (lint.NOTHING if known.kind == DROPS else lint.HIDDEN), known.reason

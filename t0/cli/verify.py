@@ -8,7 +8,7 @@ import argparse
 import json
 import sys
 
-from t0.caching.verify import find_caches, verify
+from t0.caching.verify import find_caches, verify_cache
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def main(args: argparse.Namespace) -> int:
     for number, cache in enumerate(caches, start=1):
         if sys.stderr.isatty():
             print(f"\r\x1b[K{number}/{len(caches)} {cache}", end="", file=sys.stderr, flush=True)
-        found = list(verify(cache))
+        found = list(verify_cache(cache))
         if found:
             faults[cache] = found
     if sys.stderr.isatty():

@@ -5,7 +5,7 @@ r"""The wire format of protocol buffers, written and read by hand: varints, tags
     dict(fields(field(1, b"x") + field(2, 300))) # {1: b"x", 2: 300}
 
 Without a class for each message, nothing has to be copied into one: what is nested stays bytes
-until it is asked for. Numbers are those of 0 or more.
+until it is read. Numbers are those of 0 or more.
 """
 
 import struct

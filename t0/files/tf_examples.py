@@ -43,5 +43,5 @@ def float_entry(name: str, value: float) -> bytes:
 
 
 def example(entries: bytes) -> bytes:
-    """Returns the `tf.train.Example` of these entries, which stand in the order of their names."""
+    """Returns the `tf.train.Example` of these entries, which are in the order of their names."""
     return FIELD_1 + varint(len(entries)) + entries

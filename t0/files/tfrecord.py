@@ -43,7 +43,7 @@ def _header(size: int) -> bytes:
 
 
 def framed(record: bytes) -> bytes:
-    """Returns a record as it stands in a TFRecord file."""
+    """Returns a record with the frame of a TFRecord file."""
     size = len(record)
     crc = _CRC(record)
     # `masked` written out: this is called for each record of a cache.

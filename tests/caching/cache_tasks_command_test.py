@@ -56,8 +56,7 @@ def test_mistakes_in_the_command_line(arguments, message):
 
 
 def test_flags_become_the_request():
-    from t0.caching.plan import Request
-    from t0.caching.unit import Options, Setup
+    from t0.caching import Options, Request, Setup
 
     given = cache_tasks.parse(
         [

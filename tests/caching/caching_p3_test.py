@@ -6,7 +6,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from t0.caching.verify import verify
+from t0.caching.verify import verify_cache
 from t0.cli.main import main
 
 # As in P3: no version, no token counts, the shape of `idx` in full, one shard, an empty marker.
@@ -97,7 +97,7 @@ def test_it_is_shown_as_cached(p3, capsys):
 
 
 def test_it_is_verified_and_not_written_again(p3, cache_here, tmp_path_factory):
-    assert list(verify(str(p3 / "weather_plain"))) == []
+    assert list(verify_cache(str(p3 / "weather_plain"))) == []
     out = tmp_path_factory.mktemp("out")
     known = {"tasks_additional_cache_dirs": [str(p3)]}
     assert cache_here(out, "weather_plain", **known) == []

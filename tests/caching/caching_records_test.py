@@ -11,9 +11,8 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from t0.caching import examples, merge
-from t0.caching.statistics import Tally
-from t0.caching.unit import Options
+from t0.caching import Options, cache_files
+from t0.caching.source_shards import Tally, as_numpy, serialized
 
 TASKS = ("toy_lines", "toy:shapes")
 BASE_SEED = 11
@@ -118,7 +117,7 @@ def test_serialized_is_what_seqio_stores(toy):
         "e": tf.constant([], tf.int64),
         "r": tf.ragged.constant([[1, 2], [3]]),
     }
-    ours = tf.train.Example.FromString(examples.serialized(examples.as_numpy(example)))
+    ours = tf.train.Example.FromString(serialized(as_numpy(example)))
     assert ours == seqio.dict_to_tfexample(example)
 
 
@@ -144,7 +143,7 @@ def test_stats_are_those_of_seqio(toy):
                 if name.endswith("tokens"):
                     most = name.replace("tokens", "max_tokens")
                     expected[most] = max(expected[most], count)
-    assert merge.totals([{"records": 4, **tally.counts()}]) == {"examples": 4, **expected}
+    assert cache_files.totals([{"records": 4, **tally.counts()}]) == {"examples": 4, **expected}
 
 
 def test_char_counts_are_written_when_asked_for(cache_here, tmp_path):

@@ -13,8 +13,8 @@ import time
 import psutil
 import pytest
 
-from t0.caching import compiled, layout, ledger, parts, ranges, run
-from t0.caching.unit import Options
+from t0.caching import Options, cache_files, parts, running, work_plan, workers
+from t0.caching.prompted_rows import RowRange
 from t0.errors import UserError
 from t0.files import paths, publishing
 
@@ -33,7 +33,7 @@ def content(root):
 
 @pytest.fixture
 def small_ranges(monkeypatch):
-    monkeypatch.setattr(compiled, "MIN_ROWS", 100)
+    monkeypatch.setattr(work_plan, "MIN_ROWS", 100)
 
 
 @pytest.fixture
@@ -53,16 +53,16 @@ def dying_run(cache_here, monkeypatch):
 
     def cache(out, jobs, *tasks):
         done = []
-        execute = ledger.execute
+        execute = workers.execute
 
-        def counted(job, engine):
+        def counted(job, renderer):
             if len(done) == jobs:
                 raise Killed
             done.append(job)
-            return execute(job, engine)
+            return execute(job, renderer)
 
         with monkeypatch.context() as patch:
-            patch.setattr(ledger, "execute", counted)
+            patch.setattr(workers, "execute", counted)
             # A killed process removes nothing; and its process id is not ours.
             host = publishing.unfinished_tag().split("-", 1)[1].rsplit("-", 2)[0]
             tag = f"incomplete-{host}-{2**22 + 1}-1"
@@ -80,15 +80,15 @@ def test_only_unfinished_ranges_are_done_again(
     whole, dying_run, cache_here, tmp_path, monkeypatch, jobs
 ):
     out = tmp_path / "out"
-    before = [job for job in dying_run(out, jobs, *TASKS) if isinstance(job, ranges.Range)]
+    before = [job for job in dying_run(out, jobs, *TASKS) if isinstance(job, RowRange)]
     again = []
-    execute = ledger.execute
+    execute = workers.execute
     monkeypatch.setattr(
-        ledger, "execute", lambda job, engine: again.append(job) or execute(job, engine)
+        workers, "execute", lambda job, renderer: again.append(job) or execute(job, renderer)
     )
     cache_here(out, *TASKS, options=OPTIONS)
     assert content(out) == whole
-    second = [job for job in again if isinstance(job, ranges.Range)]
+    second = [job for job in again if isinstance(job, RowRange)]
     # 13 ranges of the training split and one of the other.
     assert len(before) + len(second) == 14
     assert not {(job.split, job.start) for job in before} & {
@@ -105,14 +105,14 @@ def test_parts_of_another_template_or_vocabulary_or_data_are_not_taken(
     assert len(list(left.glob("*.part"))) > 20
     validation = with_data / "weather" / "default" / "validation.jsonl"
     os.utime(validation, (1, 1))
-    monkeypatch.setattr(compiled, "FORMAT", 0)
+    monkeypatch.setattr(work_plan, "ROWS_FORMAT", 0)
     made = []
-    execute = ledger.execute
+    execute = workers.execute
     monkeypatch.setattr(
-        ledger, "execute", lambda job, engine: made.append(job) or execute(job, engine)
+        workers, "execute", lambda job, renderer: made.append(job) or execute(job, renderer)
     )
     cache_here(out, *TASKS, options=OPTIONS)
-    assert sum(isinstance(job, ranges.Range) for job in made) == 14
+    assert sum(isinstance(job, RowRange) for job in made) == 14
     assert content(out) == whole
 
 
@@ -199,7 +199,7 @@ def test_permission_lost_midway(with_data, cache_here, tmp_path, monkeypatch, sm
         with publishing.writing(path):
             raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("t0.caching.shards.write_file", refuse)
+    monkeypatch.setattr("t0.caching.cache_files.write_file", refuse)
     with pytest.raises(UserError, match=r"(?s)cannot write .*Permission denied.*weather_plain"):
         cache_here(tmp_path, "weather_plain")
 
@@ -265,6 +265,6 @@ def test_absent_data_is_listed_before_work_starts(with_data, cache_here, tmp_pat
     assert "--skip_absent_splits" in str(error.value)
     assert list((tmp_path / "out").iterdir()) == []
     cache_here(tmp_path / "out", "weather_plain", skip_absent_splits=True)
-    manifest = layout.read_manifest(str(tmp_path / "out" / "weather_plain"))
+    manifest = cache_files.read_manifest(str(tmp_path / "out" / "weather_plain"))
     assert manifest["absent_splits"]["train"].startswith("no rows for the dataset 'weather'")
-    assert run.first_line("a. Looked in:\n b") == "a."
+    assert running.first_line("a. Looked in:\n b") == "a."

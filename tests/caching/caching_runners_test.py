@@ -6,9 +6,8 @@ import sys
 import pytest
 import tensorflow as tf
 
-from t0.caching import compiled, run
-from t0.caching.plan import Plan
-from t0.caching.unit import Unit
+from t0.caching import running, work_plan
+from t0.caching.cache_plan import CachePlan, TaskSplit
 from t0.errors import UserError
 
 PROMPTED = ("weather_plain", "weather_plain_score_eval", "weather_chance")
@@ -26,7 +25,7 @@ def test_beam_writes_the_same_bytes(cache_here, tmp_path):
     beam = ["--runner=DirectRunner", "--direct_num_workers=1"]
     outcomes = cache_here(tmp_path / "beam", *tasks, pipeline_options=beam)
     assert files(tmp_path / "beam") == files(tmp_path / "here")
-    assert sorted(str(o.unit) for o in outcomes) == [
+    assert sorted(str(o.split) for o in outcomes) == [
         "toy_function split 'train'",
         "toy_lines split 'train'",
         "toy_lines split 'validation'",
@@ -55,7 +54,8 @@ def test_a_worker_that_is_killed_ends_the_run_with_its_unit(cache_here, tmp_path
 )
 def test_how_many_workers(monkeypatch, workers, rows, chosen):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2})
-    assert run.chosen_workers(Plan((Unit("a", "train", "/a", rows),), {}, {}), workers) == chosen
+    plan = CachePlan((TaskSplit("a", "train", "/a", rows),), {}, {})
+    assert running.chosen_workers(plan, workers) == chosen
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_how_many_workers(monkeypatch, workers, rows, chosen):
     ],
 )
 def test_when_beam_runs(options, beam):
-    assert run.on_beam(options) == beam
+    assert running.on_beam(options) == beam
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_prompted_tasks_come_out_the_same(with_data, cache_here, tmp_path, monkeypatch, workers):
     cache_here(tmp_path / "one", *PROMPTED)
-    monkeypatch.setattr(compiled, "MIN_ROWS", 200)
+    monkeypatch.setattr(work_plan, "MIN_ROWS", 200)
     cache_here(tmp_path / "other", *PROMPTED, workers=workers)
     assert files(tmp_path / "one") == files(tmp_path / "other")
 
@@ -83,7 +83,7 @@ def test_tasks_go_to_object_stores(with_data, cache_here, tmp_path, monkeypatch)
     """Through TensorFlow's file system, of which one in memory stands for gs://."""
     out = f"ram://{tmp_path.name}/out"
     cache_here(tmp_path / "local", *PROMPTED, "toy_lines")
-    monkeypatch.setattr(compiled, "MIN_ROWS", 200)
+    monkeypatch.setattr(work_plan, "MIN_ROWS", 200)
     cache_here(out, *PROMPTED, "toy_lines")
     for name, content in files(tmp_path / "local").items():
         with tf.io.gfile.GFile(f"{out}/{name}", "rb") as file:
@@ -112,7 +112,7 @@ def test_tasks_go_to_object_stores(with_data, cache_here, tmp_path, monkeypatch)
     ids=["in_memory", "multi_processing", "portable"],
 )
 def test_prompted_tasks_on_beam(with_data, cache_here, tmp_path, monkeypatch, options):
-    monkeypatch.setattr(compiled, "MIN_ROWS", 200)
+    monkeypatch.setattr(work_plan, "MIN_ROWS", 200)
     tasks = (*PROMPTED, "toy_function")
     cache_here(tmp_path / "here", *tasks)
     cache_here(tmp_path / "beam", *tasks, pipeline_options=options)
@@ -121,7 +121,7 @@ def test_prompted_tasks_on_beam(with_data, cache_here, tmp_path, monkeypatch, op
 
 def test_a_worker_for_prompts_imports_no_tensorflow():
     code = (
-        "import sys, t0.caching.local, t0.caching.ledger, t0.caching.beam_runner;"
+        "import sys, t0.caching.workers, t0.caching.prompted_rows, t0.caching.beam_runner;"
         "heavy = {'tensorflow', 'seqio', 't5', 'rich'} & set(sys.modules);"
         "assert not heavy, heavy"
     )

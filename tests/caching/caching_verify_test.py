@@ -5,7 +5,7 @@ import json
 import pytest
 import tensorflow as tf
 
-from t0.caching.verify import find_caches, verify
+from t0.caching.verify import find_caches, verify_cache
 from t0.cli.main import main
 from t0.errors import UserError
 
@@ -14,14 +14,14 @@ SHARD = "train.tfrecord-00000-of-00003"
 
 @pytest.fixture
 def cache(cache_here, tmp_path):
-    from t0.caching.unit import Options
+    from t0.caching import Options
 
     cache_here(tmp_path, "toy_lines", options=Options(min_shards=3))
     return tmp_path / "toy_lines"
 
 
 def test_a_whole_cache(cache, capsys):
-    assert list(verify(str(cache))) == []
+    assert list(verify_cache(str(cache))) == []
     assert main(["verify", str(cache.parent)]) == 0
     assert capsys.readouterr().err == "1 of 1 caches are whole\n"
 
@@ -45,7 +45,7 @@ def flip(path, at):
 )
 def test_damage_is_found_and_named(cache, capsys, name, damage, told):
     damage(cache / name)
-    (fault,) = verify(str(cache))
+    (fault,) = verify_cache(str(cache))
     assert told in fault
     assert fault.startswith(str(cache if name == "COMPLETED" else cache / name))
     assert main(["verify", "--json", str(cache)]) == 1
@@ -56,20 +56,20 @@ def test_damage_is_found_and_named(cache, capsys, name, damage, told):
 def test_a_cache_without_our_list(cache):
     """One that SeqIO wrote, or P3's: its records and counts are looked at."""
     (cache / "COMPLETED").write_text("")
-    assert list(verify(str(cache))) == []
+    assert list(verify_cache(str(cache))) == []
     shard = cache / SHARD
     records = [record.numpy() for record in tf.data.TFRecordDataset(str(shard))]
     with tf.io.TFRecordWriter(str(shard)) as writer:
         for record in records[:-1]:
             writer.write(record)
-    (fault,) = verify(str(cache))
+    (fault,) = verify_cache(str(cache))
     assert fault == f"{cache}/stats.train.json: counts 112 examples, the files hold 111"
     flip(shard, 20)
-    (fault,) = verify(str(cache))
+    (fault,) = verify_cache(str(cache))
     assert fault == f"{shard}: record 0 is damaged"
     shard.unlink()
     (cache / "info.train.json").unlink()
-    assert sorted(verify(str(cache))) == [
+    assert sorted(verify_cache(str(cache))) == [
         f"{cache}/info.train.json: missing, without it nobody reads the split",
         f"{shard}: missing",
     ]

@@ -103,9 +103,7 @@ def cache_here(toy, monkeypatch):
     import seqio
     from rich.console import Console
 
-    from t0.caching.plan import Request
-    from t0.caching.run import cache
-    from t0.caching.unit import Options, Setup
+    from t0.caching import Options, Request, Setup, cache
 
     def run(out, *tasks, options=None, workers=0, pipeline_options=(), console=None, **request):
         monkeypatch.setattr(seqio.utils, "_GLOBAL_CACHE_DIRECTORIES", [])

@@ -1,15 +1,15 @@
 """The prompted tasks, and workers that take their time: --module_import=slow_ranges.
 
-A worker of `ranges` does not import tasks' modules, so what slows it down travels through the
-environment: `sitecustomize` would be heavier, and a sleep in a template is not to be had.
+A worker of `prompted_rows` imports no modules of tasks, so what slows it down comes through the
+environment: `sitecustomize` would be heavier, and no template can sleep.
 """
 
 import toy_prompted_tasks  # noqa: F401
 
-from t0.caching import local
+from t0.caching import workers
 
 
-class SlowWorker(local.RangeWorker):
+class SlowWorker(workers.RowRangeWorker):
     """Sleeps a little before each job."""
 
     def __call__(self):
@@ -26,4 +26,4 @@ class SlowWorker(local.RangeWorker):
         return slowly
 
 
-local.RangeWorker = SlowWorker
+workers.RowRangeWorker = SlowWorker

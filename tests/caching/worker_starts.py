@@ -1,4 +1,4 @@
-"""What worker processes start with in the tests of `local` and `nursery`: light, and picklable.
+"""What worker processes start with in the tests of `fork_server`: light, and picklable.
 
 Run as a program it is a parent of two workers that are at work, or still making ready.
 """
@@ -48,11 +48,11 @@ class Littering:
 
 
 class Dying:
-    """A job is how to die: by a signal, with a status, or with the nursery."""
+    """A job is how to die: by a signal, with a status, or with the fork server."""
 
     def __call__(self):
         def execute(job, report):
-            if job == "nursery":
+            if job == "server":
                 os.kill(os.getppid(), 9)
                 time.sleep(60)
             if job < 0:
@@ -89,7 +89,7 @@ class Begun:
 
 def main():
     """Waits for workers until it is killed."""
-    from t0.caching import local
+    from t0.caching import workers
 
     begun = []
 
@@ -100,7 +100,7 @@ def main():
             begun.append(None)
 
     start = Begun() if sys.argv[1] == "ready" else Slow()
-    for _ in local.in_processes(collections.deque([1, 2]), start, tell, workers=2):
+    for _ in workers.in_processes(collections.deque([1, 2]), start, tell, workers=2):
         pass
 
 

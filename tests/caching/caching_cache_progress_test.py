@@ -4,22 +4,24 @@ import io
 
 from rich.console import Console
 
-from t0.caching.plan import Plan, TaskPlan
-from t0.caching.progress import Progress, summary
-from t0.caching.unit import Outcome, Unit
+from t0.caching.cache_plan import CachePlan, TaskPlan, TaskSplit
+from t0.caching.cache_progress import Progress, summary
+from t0.caching.split_state import Outcome
 
-UNITS = (Unit("a", "train", "/a", 100), Unit("b", "train", "/b", 300))
-PLAN = Plan(UNITS, {n: TaskPlan(n, f"/{n}", f"/{n}.x", ("train",), {}) for n in ("a", "b")}, {})
+SPLITS = (TaskSplit("a", "train", "/a", 100), TaskSplit("b", "train", "/b", 300))
+PLAN = CachePlan(
+    SPLITS, {n: TaskPlan(n, f"/{n}", f"/{n}.x", ("train",), {}) for n in ("a", "b")}, {}
+)
 
 
-def outcome(unit, **changes):
+def outcome(split, **changes):
     fields = {
         "stats": {"examples": 200, "inputs_tokens": 1000, "inputs_max_tokens": 9},
         "files": {"train.tfrecord-00000-of-00001": {"examples": 200}, "info.train.json": {}},
         "counts": {"rows": 110, "rendered nothing": 10},
         **changes,
     }
-    return Outcome(unit, fields.pop("status", "written"), **fields)
+    return Outcome(split, fields.pop("status", "written"), **fields)
 
 
 def text(renderable):
@@ -31,8 +33,8 @@ def text(renderable):
 def test_the_line_tells_tasks_rate_time_left_and_memory():
     progress = Progress(PLAN, Console(quiet=True))
     progress.begin_with(20)
-    progress.finished(outcome(UNITS[0]))
-    progress.advance(UNITS[1], examples=200, rows=100)
+    progress.finished(outcome(SPLITS[0]))
+    progress.advance(SPLITS[1], examples=200, rows=100)
     line = progress.line(10.0)
     # 110 and 100 rows, 20 of them of a run before; 200 are left.
     assert line.startswith(
@@ -43,7 +45,7 @@ def test_the_line_tells_tasks_rate_time_left_and_memory():
 
 def test_where_only_examples_are_known_they_stand_for_rows():
     progress = Progress(PLAN, Console(quiet=True))
-    progress.advance(UNITS[1], examples=5000)
+    progress.advance(SPLITS[1], examples=5000)
     assert "297 rows, 30 rows/s, 5,000 examples" in progress.line(10.0)
 
 
@@ -54,7 +56,7 @@ def test_the_line_before_anything_is_known():
 def test_plain_lines_when_not_a_terminal():
     console = Console(file=io.StringIO(), width=200)
     with Progress(PLAN, console) as progress:
-        progress.advance(UNITS[0], examples=5)
+        progress.advance(SPLITS[0], examples=5)
     assert console.file.getvalue().count("caching: 0/2 tasks") == 1
     assert "\x1b" not in console.file.getvalue()
 
@@ -67,9 +69,9 @@ def test_a_terminal_gets_one_live_line():
 
 
 def test_summary():
-    written = outcome(UNITS[0], over={"inputs": 50}, notes=("known: it asks for some",))
-    empty = outcome(UNITS[0], status="empty", stats={}, files={}, notes=("as known",))
-    shown = text(summary([outcome(UNITS[1], status="failed"), written, empty]))
+    written = outcome(SPLITS[0], over={"inputs": 50}, notes=("known: it asks for some",))
+    empty = outcome(SPLITS[0], status="empty", stats={}, files={}, notes=("as known",))
+    shown = text(summary([outcome(SPLITS[1], status="failed"), written, empty]))
     _, first, second, third = shown.splitlines()
     cells = ["a", "train", "110", "200", "10", "5.0", "9", "25.0%", "1"]
     assert first.split()[: len(cells)] == cells

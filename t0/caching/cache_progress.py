@@ -1,7 +1,7 @@
 """Shows a run: one live line while it lasts, a table when it is over.
 
     with Progress(plan, Console()) as progress:
-        progress.advance(unit, examples=1200, rows=600)
+        progress.advance(split, examples=1200, rows=600)
         progress.finished(outcome)
     console.print(summary(outcomes))
 
@@ -19,24 +19,25 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from t0.caching.plan import Plan
-from t0.caching.unit import EMPTY, LONGEST, WRITTEN, Outcome, Unit
+from t0.caching.cache_plan import LONGEST, CachePlan, TaskSplit
+from t0.caching.split_state import EMPTY, WRITTEN, Outcome
+from t0.prompts.row_report import DROPPED
 
 PLAIN_SECONDS = 10.0
 LIVE_SECONDS = 0.5
 
 
 class Progress:
-    """Counts what the runner tells and shows it."""
+    """Counts what is done and shows it."""
 
-    def __init__(self, plan: Plan, console: Console) -> None:
+    def __init__(self, plan: CachePlan, console: Console) -> None:
         self._plan = plan
         self._console = console
         self._started = time.monotonic()
         self._shown = self._started
-        self._examples: dict[Unit, int] = {}
-        self._rows: dict[Unit, int] = {}
-        self._done: set[Unit] = set()
+        self._examples: dict[TaskSplit, int] = {}
+        self._rows: dict[TaskSplit, int] = {}
+        self._done: set[TaskSplit] = set()
         self._of_earlier_runs = 0
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
@@ -50,17 +51,19 @@ class Progress:
         if self._console.is_terminal:
             self._live.stop()
 
-    def advance(self, unit: Unit | None, *, examples: int = 0, rows: int | None = None) -> None:
-        """Notes how far a unit is, and shows it when it is time to.
+    def advance(
+        self, split: TaskSplit | None, *, examples: int = 0, rows: int | None = None
+    ) -> None:
+        """Notes how far a split is, and shows it when it is time to.
 
         Args:
-          unit: None if there is nothing new.
+          split: None if there is nothing new.
           rows: input rows that are done, where that is known.
         """
-        if unit:
-            self._examples[unit] = examples
+        if split:
+            self._examples[split] = examples
             if rows is not None:
-                self._rows[unit] = rows
+                self._rows[split] = rows
         interval = LIVE_SECONDS if self._console.is_terminal else PLAIN_SECONDS
         if time.monotonic() - self._shown >= interval:
             self._show()
@@ -70,10 +73,10 @@ class Progress:
         self._of_earlier_runs = rows
 
     def finished(self, outcome: Outcome) -> None:
-        """Notes the end of a unit."""
-        self._done.add(outcome.unit)
-        rows = outcome.counts.get("rows", outcome.unit.rows)
-        self.advance(outcome.unit, examples=outcome.stats.get("examples", 0), rows=rows)
+        """Notes the end of a split."""
+        self._done.add(outcome.split)
+        rows = outcome.counts.get("rows", outcome.split.rows)
+        self.advance(outcome.split, examples=outcome.stats.get("examples", 0), rows=rows)
 
     def _show(self) -> None:
         self._shown = time.monotonic()
@@ -88,9 +91,9 @@ class Progress:
 
         A row of a dataset counts once for each task that is made of it.
         """
-        left = {unit.task for unit in self._plan.units if unit not in self._done}
+        left = {split.task for split in self._plan.splits if split not in self._done}
         total = len(self._plan.tasks)
-        rows = sum(self._rows_done(unit) for unit in self._plan.units)
+        rows = sum(self._rows_done(split) for split in self._plan.splits)
         examples = sum(self._examples.values())
         rate = max(0.0, rows - self._of_earlier_runs) / elapsed_seconds if elapsed_seconds else 0.0
         return (
@@ -99,18 +102,18 @@ class Progress:
             f"memory {tree_memory_bytes() / 1e9:.1f} GB"
         )
 
-    def _rows_done(self, unit: Unit) -> float:
-        if unit in self._rows:
-            return self._rows[unit]
+    def _rows_done(self, split: TaskSplit) -> float:
+        if split in self._rows:
+            return self._rows[split]
         # Known only as examples: as many rows, as long as that leaves some to be done.
-        examples = self._examples.get(unit, 0)
-        return min(examples, 0.99 * unit.rows) if unit.rows else examples
+        examples = self._examples.get(split, 0)
+        return min(examples, 0.99 * split.rows) if split.rows else examples
 
     def _time_left(self, rows_per_second: float) -> str:
         open_rows = sum(
-            max(0, (unit.rows or 0) - self._rows_done(unit))
-            for unit in self._plan.units
-            if unit not in self._done
+            max(0, (split.rows or 0) - self._rows_done(split))
+            for split in self._plan.splits
+            if split not in self._done
         )
         return _clock(open_rows / rows_per_second) if rows_per_second else "?"
 
@@ -124,7 +127,7 @@ def _clock(seconds: float) -> str:
 def tree_memory_bytes() -> int:
     """Returns the memory of this process and all below it, in bytes.
 
-    Pages that processes share are counted once where the system tells (Linux), else in each.
+    Pages that processes share are counted once where the system says so (Linux), else in each.
     """
     process = psutil.Process()
     total = 0
@@ -160,7 +163,7 @@ def summary(outcomes: Iterable[Outcome]) -> Table:
     for numbers in _NUMBERS:
         table.add_column(numbers, justify="right")
     table.add_column("why, and notes", overflow="fold")
-    for outcome in sorted(outcomes, key=lambda o: (o.unit.task, o.unit.split)):
+    for outcome in sorted(outcomes, key=lambda o: (o.split.task, o.split.name)):
         cells = [""] * len(_NUMBERS)
         note = f"NOT WRITTEN ({outcome.status})"
         if outcome.status == WRITTEN:
@@ -169,13 +172,13 @@ def summary(outcomes: Iterable[Outcome]) -> Table:
             cells[:3] = f"{outcome.counts['rows']:,}", "0", f"{outcome.counts['rows']:,}"
             note = "left out"
         why = "; ".join(filter(None, [note, _reasons(outcome), *outcome.notes]))
-        table.add_row(outcome.unit.task, outcome.unit.split, *cells, why)
+        table.add_row(outcome.split.task, outcome.split.name, *cells, why)
     return table
 
 
 def _cells(outcome: Outcome) -> list[str]:
-    rows = outcome.counts.get("rows", outcome.unit.rows)
-    dropped = outcome.counts.get("rendered nothing", 0) if "rows" in outcome.counts else None
+    rows = outcome.counts.get("rows", outcome.split.rows)
+    dropped = outcome.counts.get(DROPPED, 0) if "rows" in outcome.counts else None
     files = sum("examples" in entry for entry in outcome.files.values())
     return [
         "" if rows is None else f"{rows:,}",
@@ -200,6 +203,6 @@ def _token_cells(outcome: Outcome, feature: str) -> tuple[str, str, str]:
 
 
 def _reasons(outcome: Outcome) -> str:
-    told = [f"{count:,} {what}" for what, count in outcome.counts.items() if what != "rows"]
+    reasons = [f"{count:,} {what}" for what, count in outcome.counts.items() if what != "rows"]
     rows = outcome.counts.get("rows")
-    return ", ".join(told) + (f" (of {rows:,} rows)" if told and rows else "")
+    return ", ".join(reasons) + (f" (of {rows:,} rows)" if reasons and rows else "")

@@ -1,16 +1,23 @@
-"""Where worker processes come from: one process makes ready, and forks each of them from itself.
+"""A fork server: one process makes ready, and forks worker processes from itself.
 
-    python -c PROGRAM pickled-start control-pipe pipe... parent     # what `local` runs
+    [sys.executable, "-c", PROGRAM, "start.pickle", parent, control, pipe, ...]   # see `command`
 
 Making ready may mean to import TensorFlow, SeqIO and the tasks' modules: 6 seconds and 0.4 GB. What
-is there when a worker is forked, all of them share. The nursery then waits for its workers and
-tells the parent how each one ended; it is small company, having nothing of its own to do.
+is there when a worker is forked, all of them share. The server then waits for its workers and
+reports to the parent how each one ended.
 
-Forking copies one thread only, and with others what they had locked stays locked. So a nursery that
+Forking copies one thread only, and with others what they had locked stays locked. So a server that
 has threads when it is ready (a task's module that runs a TensorFlow operation while it is imported)
 does not use them: each worker then becomes a fresh interpreter, and makes ready for itself.
 
-Nobody outlives the parent: the kernel ends the nursery with it, and the workers with the nursery.
+No process outlives the parent: the kernel ends the server with it, and the workers with the server.
+
+This is not `multiprocessing`'s fork server with a preloaded module, which was tried (Python 3.11).
+When the parent was killed, it and its workers ran on until the preloading or the job was over; a
+lock that a thread of a preloaded module held was held in the worker for ever; an error in a
+preloaded module came out as an EOFError without its text, and a module that is not there as
+nothing. It also imports the program's main module again, which may be heavy, or lack
+`if __name__ == "__main__"`, and there is one for a process, with one list of modules.
 """
 
 import contextlib
@@ -37,8 +44,8 @@ PROGRAM = """
 import pickle, sys
 with open(sys.argv[1], "rb") as program:
     sys.path[:] = pickle.load(program)
-    from t0.caching import nursery
-    nursery.live(program, *map(int, sys.argv[2:]))
+    from t0.caching import fork_server
+    fork_server.serve(program, *map(int, sys.argv[2:]))
 """
 # Threads that packages start when they are imported, and that nothing here has a use for.
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
@@ -51,13 +58,13 @@ class WorkerError(RuntimeError):
     """An error in a worker's start, with the worker's traceback for text."""
 
 
-def live(program: Any, parent: int, control: int, *pipes: int) -> None:
-    """Is the life of a nursery, or of a worker that makes ready for itself.
+def serve(program: Any, parent: int, control: int, *pipes: int) -> None:
+    """Runs a fork server, or a worker that makes ready for itself.
 
     Args:
-      program: a file in which a `Start` stands, pickled.
+      program: a file with a pickled `Start`.
       parent: the process id of who started this process.
-      control: file descriptor of the pipe on which to tell how workers end; -1: be a worker.
+      control: file descriptor of the pipe on which to report how workers end; -1: be a worker.
       pipes: file descriptors, one for each worker: its end of the pipe to the parent.
     """
     end_with(parent)
@@ -79,32 +86,32 @@ def live(program: Any, parent: int, control: int, *pipes: int) -> None:
     for number, pipe in enumerate(pipes):
         # A signal that comes between the fork and its note would miss the child.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        nursery, child = os.getpid(), os.fork()
+        server, child = os.getpid(), os.fork()
         if not child:
-            _grow_up(nursery, {control, *pipes} - {pipe})
+            _become_worker(server, {control, *pipes} - {pipe})
             if sole:
-                work(execute, pipe, nursery)
-            os.execv(sys.executable, command(program.name, nursery, -1, [pipe]))
+                work(execute, pipe, server)
+            os.execv(sys.executable, command(program.name, server, -1, [pipe]))
         children[child] = number
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     for pipe in pipes:
         os.close(pipe)
     _watch(parent)
-    _tell_ends(connection.Connection(control), children)
+    _report_ends(connection.Connection(control), children)
     leave(0)
 
 
-def _grow_up(nursery: int, others: set[int]) -> None:
-    """Drops, in a forked process, what is the nursery's or a sibling's."""
+def _become_worker(server: int, others: set[int]) -> None:
+    """Drops, in a forked process, what is the server's or a sibling's."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     for descriptor in others:
         os.close(descriptor)
-    end_with(nursery)
+    end_with(server)
 
 
 def _made_ready(program: Any, pipes: Sequence[int]) -> Any:
-    """Returns what does a job; None if there is no such thing, which is told on all pipes."""
+    """Returns what does a job; None if the start fails, which is reported on all pipes."""
     try:
         return pickle.load(program)()
     except UserError as error:
@@ -124,7 +131,7 @@ def threads() -> int:
         return 0
 
 
-def _tell_ends(control: connection.Connection, children: dict[int, int]) -> None:
+def _report_ends(control: connection.Connection, children: dict[int, int]) -> None:
     while children:
         child, status = os.wait()
         number = children.pop(child)
@@ -146,11 +153,11 @@ def _close_down(children: dict[int, int]) -> None:
 
 
 def work(execute: Callable[..., Any], pipe_number: int, parent: int) -> None:
-    """Is a worker's life: does the jobs that come through the pipe, and ends the process.
+    """Does the jobs that come through a pipe, and ends the process.
 
     Args:
       pipe_number: the file descriptor of its end of the pipe.
-      parent: the process id of its nursery.
+      parent: the process id of its fork server.
     """
     _watch(parent)
     pipe = connection.Connection(pipe_number)
@@ -158,18 +165,18 @@ def work(execute: Callable[..., Any], pipe_number: int, parent: int) -> None:
         pipe.send(("ready", None))
         while True:
             job = pipe.recv()
-            pipe.send(("result", execute(job, lambda told: pipe.send(("told", told)))))
+            pipe.send(("result", execute(job, lambda report: pipe.send(("report", report)))))
     except (EOFError, ConnectionError):
         leave(0)
-    except BaseException:  # noqa: BLE001 - of a fork, nothing may go up the nursery's stack
+    except BaseException:  # noqa: BLE001 - of a fork, nothing may go up the server's stack
         traceback.print_exc()
         leave(1)
 
 
 def leave(status: int) -> None:
-    """Ends the process without Python's and the libraries' farewells.
+    """Ends the process without what Python and the libraries do at exit.
 
-    A worker whose parent was killed while it imported TensorFlow hung in them, for good.
+    A worker whose parent was killed while it imported TensorFlow hung there, for good.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -203,5 +210,5 @@ def pickled(start: Start, file: Any) -> None:
 
 
 def command(program: str, parent: int, control: int, pipes: Sequence[int]) -> list[str]:
-    """Returns the command line of a nursery."""
+    """Returns the command line of a fork server."""
     return [sys.executable, "-c", PROGRAM, program, *map(str, (parent, control, *pipes))]

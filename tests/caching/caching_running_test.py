@@ -12,8 +12,7 @@ import time
 import psutil
 import pytest
 
-from t0.caching import run, shards
-from t0.caching.unit import Options
+from t0.caching import Options, cache_files, running
 from t0.errors import UserError
 from t0.files import publishing
 
@@ -43,7 +42,10 @@ def test_completed_names_every_file_with_its_checksum(cache_here, tmp_path):
 
 
 def test_a_mixture_stands_for_its_tasks_and_a_second_run_does_nothing(cache_here, tmp_path):
-    assert {o.unit.task for o in cache_here(tmp_path, "toy++_mix")} == {"toy_lines", "toy_function"}
+    assert {o.split.task for o in cache_here(tmp_path, "toy++_mix")} == {
+        "toy_lines",
+        "toy_function",
+    }
     before = content(tmp_path)
     assert cache_here(tmp_path, "toy++_mix") == []
     assert content(tmp_path) == before
@@ -105,7 +107,7 @@ def test_a_full_disk_stops_the_run_with_cause_and_unit(cache_here, tmp_path, mon
     def full(path, stretches):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(shards, "_copy_frames", full)
+    monkeypatch.setattr(cache_files, "_copy_frames", full)
     with pytest.raises(UserError, match=r"No space left on device.*toy_many split 'train'"):
         cache_here(tmp_path, "toy_function", "toy_many")
     assert [p.name.partition(".")[0] for p in tmp_path.iterdir()] == ["unfinished-parts"]
@@ -113,15 +115,15 @@ def test_a_full_disk_stops_the_run_with_cause_and_unit(cache_here, tmp_path, mon
 
 def test_another_run_into_the_same_output_finishes_first(cache_here, tmp_path, monkeypatch):
     out = tmp_path / "both"
-    finish = run._finish
+    finish = running._finish
 
     def finish_second(*args):
-        monkeypatch.setattr(run, "_finish", finish)
+        monkeypatch.setattr(running, "_finish", finish)
         monkeypatch.setattr(publishing, "unfinished_tag", lambda: "incomplete-elsewhere-1-1")
         cache_here(out, "toy_function")
         finish(*args)
 
-    monkeypatch.setattr(run, "_finish", finish_second)
+    monkeypatch.setattr(running, "_finish", finish_second)
     cache_here(out, "toy_function", options=Options(min_shards=2))
     assert len([name for name in content(out) if "tfrecord" in name]) == 1
     assert [p.name for p in out.iterdir()] == ["toy_function"]

@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from t0.caching.plan import Catalogue, Request, make_plan, select_tasks
-from t0.caching.unit import Options, shard_count
+from t0.caching.cache_files import shard_count
+from t0.caching.cache_plan import Catalogue, Options, Request, make_plan, select_tasks
 from t0.errors import AbsentData, UserError
 
 
@@ -78,20 +78,20 @@ def test_units_are_all_splits_the_largest_task_first_in_a_directory_that_is_not_
     plan = make_plan(
         Request("/out"), catalogue(task("a:b", rows=rows), task("c", rows={"train": 150})), "tag"
     )
-    assert [(u.task, u.split, u.rows) for u in plan.units] == [
+    assert [(u.task, u.name, u.rows) for u in plan.splits] == [
         ("c", "train", 150),
         ("c", "validation", None),
         ("a:b", "train", 100),
         ("a:b", "validation", 7),
     ]
-    assert plan.units[2].directory == plan.tasks["a:b"].staging == "/out/a/b.tag"
+    assert plan.splits[2].directory == plan.tasks["a:b"].staging == "/out/a/b.tag"
     assert plan.tasks["a:b"].final == "/out/a/b"
 
 
 def test_a_source_that_cannot_count_its_rows_is_planned_all_the_same():
     failing = task("a")
     failing.source.num_input_examples = lambda split: {}[split]
-    assert [u.rows for u in make_plan(Request("/out"), catalogue(failing), "tag").units] == [
+    assert [u.rows for u in make_plan(Request("/out"), catalogue(failing), "tag").splits] == [
         None
     ] * 2
 
@@ -131,7 +131,7 @@ def test_a_cache_that_lacks_a_wanted_split_is_not_taken_for_whole():
 def test_splits_restrict_and_must_exist():
     seen = catalogue(task("a"), task("b", splits=("test",)))
     plan = make_plan(Request("/out", splits=["train"]), seen, "tag")
-    assert [(u.task, u.split) for u in plan.units] == [("a", "train")]
+    assert [(u.task, u.name) for u in plan.splits] == [("a", "train")]
     assert plan.skipped == {"b": "has none of the splits asked for"}
     with pytest.raises(UserError, match="'trian'.*'train'"):
         make_plan(Request("/out", splits=["trian"]), seen, "tag")
@@ -147,10 +147,10 @@ def test_absent_data_is_an_error_that_names_all_of_it_or_skipped_by_the_flag():
     plan = make_plan(Request("/out", skip_absent_splits=True), seen, "tag")
     assert plan.tasks["a"].splits == ("validation",)
     assert plan.tasks["a"].absent == {"train": "train of a is nowhere"}
-    assert len(plan.units) == 4
+    assert len(plan.splits) == 4
     all_gone = catalogue(task("a", absent=["train", "validation"]))
     plan = make_plan(Request("/out", skip_absent_splits=True), all_gone, "tag")
-    assert not plan.units
+    assert not plan.splits
     assert plan.skipped["a"].startswith("no data")
 
 

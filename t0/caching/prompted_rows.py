@@ -1,7 +1,7 @@
-"""Renders and tokenises a range of a dataset's rows, for all of its tasks at once.
+"""The engine for prompted tasks: renders and tokenises a range of rows, for all tasks at once.
 
-    engine = Engine(model, eos_id=1)
-    render_range(Range("super_glue", "rte", "train", 0, 500, prompts, "/out/parts..."), engine)
+    renderer = Renderer(model, eos_id=1)
+    render_rows(RowRange("super_glue", "rte", "train", 0, 500, prompts, "/out/parts..."), renderer)
     # {"super_glue_rte_GPT_3_style": {"start": 0, "stop": 500, "kept": 500, "records": 500, ...},
     #  "super_glue_rte_GPT_3_style_score_eval": {...}}
 
@@ -11,7 +11,9 @@ the inputs are tokenised once for both and for all of a row's choices; a text th
 takes it over knows all that the first one knew.
 
 Nothing here imports TensorFlow: a worker takes a fraction of the memory without it. The records
-decode to those of the tasks' own preprocessors (`t0.tasks.prompted_tasks`), in the same order.
+decode to those of the tasks' own preprocessors (`t0.tasks.prompted_tasks`), in the same order. The
+ids are those of `tf_text.SentencepieceTokenizer` over the same model, which SeqIO tokenises with;
+both call the same library, here for many texts at once.
 
 Assumes the seven features of T0's two kinds of record, and token ids without EOS and padding among
 them (the vocabulary's pieces 0 and 1 are control pieces, which no text gives).
@@ -26,16 +28,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import sentencepiece
+
 from t0 import sources
-from t0.caching import parts, records
-from t0.caching.tokenizer import Tokenizer
-from t0.caching.unit import LONGEST, Unit
+from t0.caching import parts
+from t0.caching.cache_files import idx_entry
+from t0.caching.cache_plan import LONGEST
+from t0.caching.split_state import PartInfo, SplitSpec
 from t0.errors import UserError
-from t0.files import OutputError, tf_examples, tfrecord
+from t0.files import OutputError, protobuf_wire, tf_examples, tfrecord
 from t0.prompts import CompiledTemplate, Example, RowReport, Template
 
 # Rows that are rendered and tokenised together: enough for SentencePiece's batches, few in memory.
 ROWS_AT_ONCE = 256
+# Encoded at once: a batch's start costs as much as encoding a short text.
+TEXTS_AT_ONCE = 512
 MEMO_ENTRIES = 20_000
 
 _WEIGHT = tf_examples.float_entry("weight", 1.0)
@@ -47,32 +54,12 @@ _CHANGES = re.compile(
 
 
 @dataclasses.dataclass(frozen=True)
-class Output:
-    """What one task makes of a rendered row.
-
-    Attributes:
-      choices: one record for each answer choice (rank evaluation), else one for the row.
-      hide_labels: see `t0.tasks.prompted_tasks.PromptedSource`.
-      eos: whether inputs and targets end in EOS.
-      answer_choices: whether the records of a row carry its choices.
-      key: all that the records depend on, besides the row: see `parts.part_name`.
-    """
-
-    unit: Unit
-    choices: bool
-    hide_labels: bool
-    eos: tuple[bool, bool]
-    answer_choices: bool
-    key: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Prompt:
-    """A template and the tasks that share its rendering."""
+    """A template and the splits of tasks that share its rendering."""
 
     template: Template
     seed_name: str
-    outputs: tuple[Output, ...]
+    specs: tuple[SplitSpec, ...]
 
     @functools.cached_property
     def changes_rows(self) -> bool:
@@ -81,8 +68,8 @@ class Prompt:
 
 
 @dataclasses.dataclass(frozen=True)
-class Range:
-    """A unit of work: rows of one split of a dataset, and the prompts to render them with.
+class RowRange:
+    """A job: rows of one split of a dataset, and the prompts to render them with.
 
     Attributes:
       start, stop: the rows' numbers in the split.
@@ -102,20 +89,47 @@ class Range:
         return f"{name} split '{self.split}', rows {self.start} to {self.stop}"
 
     @property
-    def outputs(self) -> list[Output]:
-        """The outputs of all prompts."""
-        return [output for prompt in self.prompts for output in prompt.outputs]
+    def specs(self) -> list[SplitSpec]:
+        """The splits of tasks that are made of these rows, of all prompts."""
+        return [spec for prompt in self.prompts for spec in prompt.specs]
 
-    def only(self, outputs: Sequence[Output]) -> "Range":
-        """Returns the range with these of its outputs."""
+    def only(self, specs: Sequence[SplitSpec]) -> "RowRange":
+        """Returns the range for these of its splits."""
         prompts = [
-            dataclasses.replace(prompt, outputs=tuple(o for o in prompt.outputs if o in outputs))
+            dataclasses.replace(prompt, specs=tuple(s for s in prompt.specs if s in specs))
             for prompt in self.prompts
         ]
-        return dataclasses.replace(self, prompts=tuple(p for p in prompts if p.outputs))
+        return dataclasses.replace(self, prompts=tuple(p for p in prompts if p.specs))
 
 
-class Engine:
+class Tokenizer:
+    """A SentencePiece model, and the varint of each of its ids.
+
+    Args:
+      model: the model as SeqIO holds it: with T5's sentinels among its pieces.
+      eos_id: the id that ends a text.
+    """
+
+    def __init__(self, model: bytes, eos_id: int) -> None:
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._varints = [
+            protobuf_wire.varint(index) for index in range(self._processor.vocab_size())
+        ]
+        self.eos = self._varints[eos_id]
+
+    def encode(self, texts: Sequence[bytes]) -> list[tuple[bytes, int]]:
+        """Returns, for each text (UTF-8), its ids as varints in a row, and their number."""
+        varints = self._varints
+        encoded = []
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            batch = list(texts[start : start + TEXTS_AT_ONCE])
+            # One thread: the workers are as many as the cores.
+            for ids in self._processor.encode(batch, out_type=int, num_threads=1):
+                encoded.append((b"".join([varints[index] for index in ids]), len(ids)))
+        return encoded
+
+
+class Renderer:
     """What a process needs for any range: the tokenizer, and templates that are compiled."""
 
     def __init__(self, model: bytes, eos_id: int) -> None:
@@ -158,38 +172,38 @@ class Engine:
         ]
 
 
-class _Sink:
-    """Takes the examples of one output, in order, and writes and counts its records."""
+class _TaskRecords:
+    """Takes the examples of a range for one task, in order; writes and counts its records."""
 
-    def __init__(self, output: Output, writer: parts.PartWriter, start: int) -> None:
-        self.output = output
+    def __init__(self, spec: SplitSpec, writer: parts.PartWriter, start: int) -> None:
+        self.spec = spec
         self._writer = writer
         self._start = start
         self._kept = 0
         self._tokens = {"inputs": 0, "targets": 0}
         self._longest = {"inputs": 0, "targets": 0}
         self._over = {"inputs": 0, "targets": 0}
-        self.report = RowReport(hide_labels=output.hide_labels, ranked=output.choices)
+        self.report = RowReport(hide_labels=spec.hide_labels, ranked=spec.choices)
 
     def add(
         self,
         kept: Sequence[tuple[int, bool, Example]],
         inputs: Sequence[tuple[bytes, int]],
-        engine: Engine,
+        renderer: Renderer,
     ) -> None:
         """Writes the records of rendered rows: (row number, label withheld, what it gave)."""
-        frames = self._choices if self.output.choices else self._plain
-        self._writer.append(frames(kept, inputs, engine))
+        frames = self._choices if self.spec.choices else self._plain
+        self._writer.append(frames(kept, inputs, renderer))
 
-    def _plain(self, kept: Any, inputs: Any, engine: Engine) -> list[bytes]:
-        eos = self.output.eos[1]
+    def _plain(self, kept: Any, inputs: Any, renderer: Renderer) -> list[bytes]:
+        eos = self.spec.eos[1]
         texts = [self.report.target(ex, hidden, index) for index, hidden, ex in kept]
-        targets = engine.targets(texts, eos)
+        targets = renderer.targets(texts, eos)
         frames = []
         for (_, _, ex), (inputs_entries, size), text in zip(kept, inputs, texts, strict=True):
             target_entries, target_size = targets[text, eos]
             entries = inputs_entries + target_entries
-            if self.output.answer_choices:
+            if self.spec.answer_choices:
                 choices = [choice.encode() for choice in ex.choices]
                 entries = tf_examples.bytes_entry("answer_choices", choices) + entries
             frames.append(tfrecord.framed(tf_examples.example(entries)))
@@ -197,15 +211,15 @@ class _Sink:
         self._kept += len(kept)
         return frames
 
-    def _choices(self, kept: Any, inputs: Any, engine: Engine) -> list[bytes]:
-        eos = self.output.eos[1]
-        targets = engine.targets([c for _, _, ex in kept for c in ex.choices or ()], eos)
-        framed, example, idx_entry = tfrecord.framed, tf_examples.example, records.idx_entry
+    def _choices(self, kept: Any, inputs: Any, renderer: Renderer) -> list[bytes]:
+        eos = self.spec.eos[1]
+        targets = renderer.targets([c for _, _, ex in kept for c in ex.choices or ()], eos)
+        framed, example = tfrecord.framed, tf_examples.example
         frames = []
         for (index, hidden, ex), (inputs_entries, size) in zip(kept, inputs, strict=True):
             choices = ex.choices or ()
             target = self.report.target(ex, hidden, index)
-            # As if no row before this range was dropped; `merge` puts that right.
+            # As if no row before this range was dropped; `cache_files.join_parts` puts that right.
             row, sizes = self._start + self._kept, []
             for number, choice in enumerate(choices):
                 entries, target_size = targets[choice, eos]
@@ -221,7 +235,7 @@ class _Sink:
         number = len(targets)
         if not number:
             return
-        eos = self.output.eos
+        eos = self.spec.eos
         self._tokens["inputs"] += size * number
         self._tokens["targets"] += sum(targets)
         self._longest["inputs"] = max(self._longest["inputs"], size)
@@ -250,43 +264,45 @@ class _Sink:
         )
 
 
-def render_range(job: Range, engine: Engine) -> dict[str, dict[str, Any] | str]:
-    """Writes the parts of a range.
+def render_rows(job: RowRange, renderer: Renderer) -> dict[str, PartInfo | str]:
+    """Writes the parts of a range of rows.
 
     Returns:
-      task -> what its part tells, or, if its template fails on a row, why.
+      task -> what was counted in its part, or, if its template fails on a row, why.
 
     Raises:
       UserError: if the rows cannot be read.
       OutputError: if the parts cannot be written.
     """
-    results: dict[str, dict[str, Any] | str] = {}
+    results: dict[str, PartInfo | str] = {}
     with ExitStack() as stack:
-        sinks = {prompt: _sinks(prompt, job, stack) for prompt in job.prompts}
+        outputs = {prompt: _open_parts(prompt, job, stack) for prompt in job.prompts}
         for rows in _batches(job):
             withheld = [sources.hidden_label(job.dataset, row) for _, row in rows]
-            for prompt in [*sinks]:
+            for prompt in [*outputs]:
                 try:
-                    _render(prompt, sinks[prompt], rows, withheld, engine)
+                    _render(prompt, outputs[prompt], rows, withheld, renderer)
                 except UserError as error:
                     if isinstance(error, OutputError):
                         raise
-                    results.update({sink.output.unit.task: str(error) for sink in sinks[prompt]})
-                    del sinks[prompt]
-        for sink in (sink for several in sinks.values() for sink in several):
-            results[sink.output.unit.task] = sink.finish(job.stop)
+                    results.update(
+                        {output.spec.split.task: str(error) for output in outputs[prompt]}
+                    )
+                    del outputs[prompt]
+        for output in (output for several in outputs.values() for output in several):
+            results[output.spec.split.task] = output.finish(job.stop)
     return results
 
 
-def _sinks(prompt: Prompt, job: Range, stack: ExitStack) -> list[_Sink]:
+def _open_parts(prompt: Prompt, job: RowRange, stack: ExitStack) -> list[_TaskRecords]:
     return [
-        _Sink(output, stack.enter_context(parts.PartWriter(job.directory, name)), job.start)
-        for output in prompt.outputs
-        if (name := parts.part_name(output.key, job.start, job.stop))
+        _TaskRecords(spec, stack.enter_context(parts.PartWriter(job.directory, name)), job.start)
+        for spec in prompt.specs
+        if (name := parts.part_name(spec.key, job.start, job.stop))
     ]
 
 
-def _batches(job: Range) -> Iterator[list[tuple[int, Mapping[str, Any]]]]:
+def _batches(job: RowRange) -> Iterator[list[tuple[int, Mapping[str, Any]]]]:
     split = sources.open_split(job.dataset, job.subset, job.split)
     numbered = enumerate(split.rows(job.start, job.stop), start=job.start)
     expected = job.start
@@ -302,27 +318,27 @@ def _batches(job: Range) -> Iterator[list[tuple[int, Mapping[str, Any]]]]:
 
 def _render(
     prompt: Prompt,
-    sinks: Sequence[_Sink],
+    outputs: Sequence[_TaskRecords],
     rows: Sequence[tuple[int, Mapping[str, Any]]],
     withheld: Sequence[bool],
-    engine: Engine,
+    renderer: Renderer,
 ) -> None:
-    compiled = engine.compiled(prompt)
+    compiled = renderer.compiled(prompt)
     kept = []
     for (index, row), hidden in zip(rows, withheld, strict=True):
         example = compiled.example(copy.deepcopy(row) if prompt.changes_rows else row, index)
         if example is None:
-            for sink in sinks:
-                sink.report.target(None, hidden, index)
+            for output in outputs:
+                output.report.target(None, hidden, index)
         else:
             kept.append((index, hidden, example))
     try:
         entries = {
-            eos: engine.inputs([example.inputs for _, _, example in kept], eos)
-            for eos in {sink.output.eos[0] for sink in sinks}
+            eos: renderer.inputs([example.inputs for _, _, example in kept], eos)
+            for eos in {output.spec.eos[0] for output in outputs}
         }
-        for sink in sinks:
-            sink.add(kept, entries[sink.output.eos[0]], engine)
+        for output in outputs:
+            output.add(kept, entries[output.spec.eos[0]], renderer)
     except UnicodeEncodeError as error:
         raise UserError(
             f"template '{prompt.template.name}' gives text that is not Unicode, in rows "

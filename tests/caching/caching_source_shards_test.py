@@ -12,9 +12,9 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from t0.caching import fingerprint, general, ledger, parts, source_shards
+from t0.caching import Options, fingerprint, parts, source_shards, work_plan, workers
+from t0.caching.cache_plan import TaskSplit
 from t0.caching.source_shards import ShardRun
-from t0.caching.unit import Options, Unit
 from t0.errors import UserError
 from t0.files import paths, publishing
 
@@ -35,9 +35,7 @@ def whole(toy, tmp_path_factory):
     """What an uninterrupted run in one process writes."""
     from rich.console import Console
 
-    from t0.caching.plan import Request
-    from t0.caching.run import cache
-    from t0.caching.unit import Setup
+    from t0.caching import Request, Setup, cache
 
     out = tmp_path_factory.mktemp("whole")
     setup = Setup(module_import=["toy_caching_tasks"])
@@ -51,6 +49,10 @@ def whole(toy, tmp_path_factory):
     return content(out)
 
 
+# As it is before a fixture puts another in its place.
+EXECUTE = workers.execute
+
+
 class Killed(BaseException):
     """Stands for a SIGKILL in the tests that stay in one process: nothing is tidied up."""
 
@@ -59,13 +61,12 @@ class Killed(BaseException):
 def recorded(monkeypatch):
     """Lists the runs of shards that are done."""
     done = []
-    execute = ledger.execute
 
     def noted(job, make):
         done.append(job)
-        return execute(job, make)
+        return EXECUTE(job, make)
 
-    monkeypatch.setattr("t0.caching.worker.execute", noted)
+    monkeypatch.setattr("t0.caching.workers.execute", noted)
     return done
 
 
@@ -75,16 +76,15 @@ def dying_run(cache_here, monkeypatch):
 
     def cache(out, jobs, *tasks):
         done = []
-        execute = ledger.execute
 
         def counted(job, make):
             if len(done) == jobs:
                 raise Killed
             done.append(job)
-            return execute(job, make)
+            return EXECUTE(job, make)
 
         with monkeypatch.context() as patch:
-            patch.setattr("t0.caching.worker.execute", counted)
+            patch.setattr("t0.caching.workers.execute", counted)
             # A killed process removes nothing; and its process id is not ours.
             host = publishing.unfinished_tag().split("-", 1)[1].rsplit("-", 2)[0]
             tag = f"incomplete-{host}-{2**22 + 1}-1"
@@ -98,8 +98,8 @@ def dying_run(cache_here, monkeypatch):
 
 
 def test_bounds():
-    assert source_shards.bounds(1) == ((0, 1),)
-    many = source_shards.bounds(5000)
+    assert source_shards.runs_of(1) == ((0, 1),)
+    many = source_shards.runs_of(5000)
     assert len(many) == 1000
     assert [start for start, _ in many[1:]] == [stop for _, stop in many[:-1]]
     assert many[-1][1] == 5000
@@ -133,7 +133,7 @@ def test_only_unfinished_shards_are_done_again(
     cache_here(tmp_path, *TASKS)
     assert content(tmp_path) == whole
     after = [job for job in recorded if isinstance(job, ShardRun)]
-    places = [(job.output.unit.task, job.output.unit.split, job.start) for job in before + after]
+    places = [(job.spec.split.task, job.spec.split.name, job.start) for job in before + after]
     assert len(places) == len(set(places)) == 12
 
 
@@ -158,7 +158,7 @@ def prepending(word):
 def test_what_a_part_depends_on(toy, tmp_path, monkeypatch):
     for name in ("one", "two"):
         (tmp_path / f"{name}.txt").write_text("rain|snow\n")
-    unit = Unit("toy_told", "train", str(tmp_path))
+    split = TaskSplit("toy_told", "train", str(tmp_path))
 
     def key(word="wet ", options=None, vocabulary=toy.VOCABULARY):
         source = seqio.TextLineDataSource({"train": str(tmp_path / "*.txt")})
@@ -166,9 +166,9 @@ def test_what_a_part_depends_on(toy, tmp_path, monkeypatch):
         features = {name: seqio.Feature(vocabulary) for name in ("inputs", "targets")}
         task = seqio.Task("toy_told", source, output_features=features, preprocessors=steps)
         monkeypatch.setattr(seqio.TaskRegistry, "get", lambda name: task)
-        teller = fingerprint.Teller(["toy_caching_tasks"])
-        planned = general.plan_shards([unit], options or Options(), str(tmp_path), teller)
-        return planned.targets[unit].output.key
+        opened, modules = work_plan.OpenedSplits(), ["toy_caching_tasks"]
+        planned = work_plan.plan_work([split], options or Options(), str(tmp_path), opened, modules)
+        return planned.specs[split].key
 
     same = key()
     assert key() == same
@@ -242,27 +242,27 @@ def test_memory_does_not_grow_with_the_rows(toy_folder, command_environment, tmp
 GROWTH = """
 import os, sys
 import toy_caching_tasks as toy, seqio
-from t0.caching import local, ranges, source_shards
-from t0.caching.merge import Merge, Target
-from t0.caching.unit import Options, Setup, Unit
+from t0.caching import Options, Setup, source_shards, workers
+from t0.caching.cache_plan import TaskSplit
+from t0.caching.split_state import JoinParts, SplitSpec
 folder = sys.argv[1]
 source = seqio.TextLineDataSource({"train": f"{folder}/big-*.txt"})
 toy.add("big", source=source, preprocessors=[toy.split_line, *toy.TOKENISED])
-execute = local.ShardWorker(Options(), Setup())()
-unit = Unit("big", "train", f"{folder}/out")
-output = ranges.Output(unit, False, False, (False, True), False, "key")
+execute = workers.ShardRunWorker(Options(), Setup())()
+split = TaskSplit("big", "train", f"{folder}/out")
+spec = SplitSpec(split, "key", source_shards.runs_of(21))
 os.makedirs(f"{folder}/parts")
 def peak():
     (high,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
     print(high.split()[1])
 infos = []
 for start in range(21):
-    job = source_shards.ShardRun(output, start, start + 1, 21, f"{folder}/parts")
+    job = source_shards.ShardRun(spec, start, start + 1, 21, f"{folder}/parts")
     infos.append(execute(job, lambda told: None)["big"])
     if not start:
         peak()
 paths = sorted(f"{folder}/parts/{name}" for name in os.listdir(f"{folder}/parts"))
-merged = execute(Merge(Target(output, ""), tuple(paths), tuple(infos), Options(), "0"), print)
+merged = execute(JoinParts(spec, tuple(paths), tuple(infos), Options(), "0"), print)
 assert merged.stats["examples"] == 21_000, merged
 peak()
 """

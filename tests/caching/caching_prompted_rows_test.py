@@ -1,4 +1,4 @@
-"""The engine for prompted tasks: the same records as the general one, and as stock SeqIO."""
+"""The engine for prompted tasks: the same records as the one for any task, and as stock SeqIO."""
 
 import json
 import subprocess
@@ -9,8 +9,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from t0.caching import compiled, ranges
-from t0.caching.unit import Options
+from t0.caching import Options, prompted_rows, work_plan
 from t0.files import protobuf_wire, tfrecord
 
 GOOD = ("plain", "open", "drops", "changes", "chance", "own_choices")
@@ -24,8 +23,8 @@ def names(*templates):
 @pytest.fixture
 def small_ranges(monkeypatch):
     """Makes a dozen ranges, and several batches in each, of the toy data."""
-    monkeypatch.setattr(compiled, "MIN_ROWS", 100)
-    monkeypatch.setattr(ranges, "ROWS_AT_ONCE", 37)
+    monkeypatch.setattr(work_plan, "MIN_ROWS", 100)
+    monkeypatch.setattr(prompted_rows, "ROWS_AT_ONCE", 37)
 
 
 def examples(path):
@@ -46,7 +45,7 @@ def test_records_are_those_of_the_general_engine_in_order(
 ):
     outcomes = cache_here(tmp_path / "ranges", *names(*GOOD), options=OPTIONS)
     assert {o.counts["rows"] for o in outcomes} == {1203, 40}
-    monkeypatch.setattr(compiled, "has_own_form", lambda task, options: False)
+    monkeypatch.setattr(work_plan, "has_own_form", lambda task, options: False)
     cache_here(tmp_path / "general", *names(*GOOD), options=OPTIONS)
     ours, general = read(tmp_path / "ranges"), read(tmp_path / "general")
     assert ours.keys() == general.keys()
@@ -90,7 +89,7 @@ def test_array_records_hold_the_same(with_data, cache_here, tmp_path, small_rang
 
 def test_ids_are_those_of_the_graph_tokenizer(prompted, toy_folder, with_data):
     """SentencePiece's package, in batches, and the library in tf_text that SeqIO calls."""
-    from t0.caching.tokenizer import Tokenizer
+    from t0.caching.prompted_rows import Tokenizer
     from t0.tasks import default_vocabulary
 
     vocabulary = default_vocabulary()
@@ -125,7 +124,7 @@ def test_which_tasks_have_the_form(with_data, prompted):
             "preprocessors": list(task.preprocessors),
             **changes,
         }
-        return compiled.has_own_form(seqio.Task("other", **arguments), Options())
+        return work_plan.has_own_form(seqio.Task("other", **arguments), Options())
 
     steps = list(seqio.TaskRegistry.get("weather_plain").preprocessors)
     features = seqio.TaskRegistry.get("weather_plain").output_features
@@ -136,7 +135,7 @@ def test_which_tasks_have_the_form(with_data, prompted):
     assert not has("weather_plain", preprocessors=[steps[0], *steps[2:]])
     stock = dict(features, inputs=seqio.Feature(seqio.ByteVocabulary()))
     assert not has("weather_plain", output_features=stock)
-    assert not compiled.has_own_form(
+    assert not work_plan.has_own_form(
         seqio.TaskRegistry.get("weather_plain"), Options(enable_char_counts=True)
     )
 
@@ -168,22 +167,22 @@ PEAK = """
 import functools, os, sys
 folder, rows = sys.argv[1], int(sys.argv[2])
 from t0 import sources
-from t0.caching.ledger import execute
-from t0.caching.merge import Merge, Target
-from t0.caching.ranges import Engine, Output, Prompt, Range, render_range
-from t0.caching.unit import Options, Unit
+from t0.caching.cache_plan import Options, TaskSplit
+from t0.caching.prompted_rows import Prompt, Renderer, RowRange, render_rows
+from t0.caching.split_state import JoinParts, SplitSpec
+from t0.caching.workers import execute
 from t0.prompts import Template
 sources.set_data_dirs(folder)
-engine = Engine(open(os.environ["T0_VOCAB"], "rb").read(), 1)
-unit = Unit("big", "train", f"{folder}/out")
+renderer = Renderer(open(os.environ["T0_VOCAB"], "rb").read(), 1)
+split = TaskSplit("big", "train", f"{folder}/out")
 os.makedirs(f"{folder}/parts")
-output = Output(unit, False, False, (False, True), False, "key")
+spec = SplitSpec(split, "key", ((0, rows),))
 template = Template("p", "{{text}} {{label}} ||| {{words[0]}}", None, "", True, False, (), "p", "w")
-job = Range("big", None, "train", 0, rows, (Prompt(template, "s", (output,)),), f"{folder}/parts")
-told = execute(job, functools.partial(render_range, engine=engine))
-assert told["big"]["records"] == rows, told
+job = RowRange("big", None, "train", 0, rows, (Prompt(template, "s", (spec,)),), f"{folder}/parts")
+made = execute(job, functools.partial(render_rows, renderer=renderer))
+assert made["big"]["records"] == rows, made
 path = [f"{folder}/parts/{name}" for name in os.listdir(f"{folder}/parts")]
-outcome = execute(Merge(Target(output, "p"), path, (told["big"],), Options(), "0"), None)
+outcome = execute(JoinParts(spec, path, (made["big"],), Options(), "0"), None)
 assert outcome.stats["examples"] == rows, outcome
 assert "tensorflow" not in sys.modules
 # Not ru_maxrss, which counts what the parent had before this process took its place.

@@ -1,4 +1,4 @@
-"""One run of caching: plan, run, publish each task when all of its splits are whole, report.
+"""One run of caching: plan, work, publish each task when all of its splits are whole, report.
 
     cache(Request(output_cache_dir="/data/cache", tasks=["t0_train"]), Options(),
           Setup(module_import=["t0.seqio_tasks"]), num_workers=8)
@@ -18,31 +18,33 @@ from typing import Any
 
 from rich.console import Console
 
-from t0.caching import layout, local, nursery, parts, worker
-from t0.caching.compiled import Opened, Work, compile_units
-from t0.caching.ledger import Ledger, Told
-from t0.caching.plan import (
+from t0.caching import cache_files, parts, workers
+from t0.caching.cache_plan import (
+    CachePlan,
     Catalogue,
-    Plan,
+    Options,
     Request,
+    Setup,
     TaskPlan,
+    TaskSplit,
     make_plan,
     task_directory,
 )
-from t0.caching.progress import Progress, summary
-from t0.caching.ranges import Range
+from t0.caching.cache_progress import Progress, summary
+from t0.caching.prompted_rows import RowRange
 from t0.caching.source_shards import ShardRun
-from t0.caching.unit import (
+from t0.caching.split_state import (
     ABSENT,
     EMPTY,
     FAILED,
     STOP,
     WRITTEN,
-    Options,
+    JoinParts,
     Outcome,
-    Setup,
-    Unit,
+    PartInfo,
+    SplitState,
 )
+from t0.caching.work_plan import OpenedSplits, Work, plan_work
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.files import paths, publishing
@@ -77,29 +79,27 @@ def cache(
     """
     console = console or _console()
     publishing.check_writable(request.output_cache_dir)
-    worker.prepare(setup)
+    workers.prepare(setup)
     seqio.add_global_cache_dirs([request.output_cache_dir, *request.tasks_additional_cache_dirs])
-    opened = Opened()
+    opened = OpenedSplits()
     plan = make_plan(
         request, registered(request.output_cache_dir, opened), publishing.unfinished_tag()
     )
     parts_dir = posixpath.join(request.output_cache_dir, f"{PARTS}.{publishing.unfinished_tag()}")
-    work = compile_units(plan.units, options, parts_dir, opened, setup.module_import)
+    work = plan_work(plan.splits, options, parts_dir, opened, setup.module_import)
     notes = [*plan.notes, *_tidied(plan, request, parts_dir), *_grouped_skips(plan)]
     for note in notes:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
-    if not plan.units:
+    if not plan.splits:
         return []
-    layout.make_directory(parts_dir)
-    ledger = Ledger(work, options, parts_dir)
+    cache_files.make_directory(parts_dir)
     try:
         with Progress(plan, console) as progress:
-            run = _Run(plan, request, options, setup, ledger, progress)
-            workers = chosen_workers(plan, num_workers)
+            run = _Run(plan, work, request, options, setup, parts_dir, progress)
             if on_beam(pipeline_options):
-                outcomes = run.carried_out(run.on_beam(work, pipeline_options))
+                outcomes = run.carried_out(run.on_beam(pipeline_options))
             else:
-                outcomes = run.carried_out(run.here(work, workers))
+                outcomes = run.carried_out(run.here(chosen_workers(plan, num_workers)))
         paths.remove(parts_dir)
     finally:
         if not parts.any_whole(parts_dir):
@@ -115,11 +115,12 @@ def on_beam(pipeline_options: Sequence[str]) -> bool:
     return bool(pipeline_options) and list(pipeline_options) != DIRECT_RUNNER
 
 
-def chosen_workers(plan: Plan, num_workers: int | None) -> int:
+def chosen_workers(plan: CachePlan, num_workers: int | None) -> int:
     """Returns the number of worker processes, 0 for none: see `cache`."""
     if num_workers is not None:
         return num_workers
-    if all(u.rows for u in plan.units) and sum(u.rows for u in plan.units) <= SMALL_ROWS:
+    rows = [split.rows for split in plan.splits]
+    if all(rows) and sum(rows) <= SMALL_ROWS:
         return 0
     return len(os.sched_getaffinity(0))
 
@@ -129,7 +130,7 @@ def _console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 400)
 
 
-def registered(output_cache_dir: str, opened: Opened) -> Catalogue:
+def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
     """Returns what SeqIO's registries and cache directories hold, the output directory first."""
     directories = [output_cache_dir, *seqio.utils.get_global_cache_dirs()]
     return Catalogue(
@@ -139,17 +140,17 @@ def registered(output_cache_dir: str, opened: Opened) -> Catalogue:
             (
                 directory
                 for directory in (task_directory(d, name) for d in directories)
-                if layout.is_finished(directory)
+                if cache_files.is_finished(directory)
             ),
             None,
         ),
-        cached_splits=layout.cached_splits,
+        cached_splits=cache_files.cached_splits,
         rows_of=opened.rows_of,
     )
 
 
 class _Mixtures(dict):
-    """Mixture name -> names of its tasks, looked up when asked for."""
+    """Mixture name -> names of its tasks, looked up on first use."""
 
     def __init__(self) -> None:
         super().__init__(dict.fromkeys(seqio.MixtureRegistry.names()))
@@ -158,7 +159,7 @@ class _Mixtures(dict):
         return [task.name for task in seqio.MixtureRegistry.get(name).tasks]
 
 
-def _tidied(plan: Plan, request: Request, parts_dir: str) -> list[str]:
+def _tidied(plan: CachePlan, request: Request, parts_dir: str) -> list[str]:
     """Takes over the parts of killed runs, removes what else they left; returns notes."""
     out = request.output_cache_dir
     dead, _ = publishing.leftovers([out])
@@ -172,7 +173,7 @@ def _tidied(plan: Plan, request: Request, parts_dir: str) -> list[str]:
     return [f"unfinished, of another machine, left alone: {path}" for path in foreign]
 
 
-def _grouped_skips(plan: Plan) -> Iterator[str]:
+def _grouped_skips(plan: CachePlan) -> Iterator[str]:
     by_reason = defaultdict(list)
     for name, reason in plan.skipped.items():
         by_reason[reason.replace(name, "<task>")].append(name)
@@ -194,50 +195,67 @@ class _Run:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: CachePlan,
+        work: Work,
         request: Request,
         options: Options,
         setup: Setup,
-        ledger: Ledger,
+        parts_dir: str,
         progress: Progress,
     ) -> None:
         self._plan = plan
+        self._work = work
         self._request = request
         self._options = options
         self._setup = setup
-        self._ledger = ledger
+        self._parts_dir = parts_dir
         self._progress = progress
-        # Examples that unfinished jobs have told of.
+        self._states = {
+            split: SplitState(spec, options, parts_dir) for split, spec in work.specs.items()
+        }
+        # Examples that unfinished jobs have reported.
         self._underway: dict[ShardRun, int] = {}
 
-    def here(self, work: Work, workers: int) -> Iterator[Outcome]:
-        """Works on this machine: first on rows, then on what needs TensorFlow."""
-        yield from work.failed
-        light: collections.deque = collections.deque()
-        heavy: collections.deque = collections.deque()
-        for first in self._ledger.begin():
-            if isinstance(first, Outcome):
-                yield first
-            else:
-                (heavy if isinstance(first, ShardRun) else light).append(first)
-        self._rows_told(work.targets)
-        earlier = (self._ledger.so_far(unit) for unit in work.targets)
-        self._progress.begin_with(sum(rows or examples for rows, examples in earlier))
-        data_dir = tuple(self._setup.data_dir)
-        yield from self._worked(light, local.RangeWorker(work.model, data_dir), workers)
-        # This process has the tasks already.
-        start = local.ShardWorker(self._options, self._setup, own_process=bool(workers))
-        yield from self._worked(heavy, start, workers)
+    def _begin(self) -> tuple[list[Outcome], list[RowRange | ShardRun | JoinParts]]:
+        """Takes over the parts that are there, and returns the outcomes and jobs that are left."""
+        left = []
+        for job in (*self._work.row_ranges, *self._work.shard_runs):
+            absent = [
+                spec
+                for spec in job.specs
+                if not self._states[spec.split].take_over(job.start, job.stop)
+            ]
+            if absent:
+                left.append(job.only(absent))
+        follow = [
+            conclusion for state in self._states.values() if (conclusion := state.conclusion())
+        ]
+        outcomes = [end for end in follow if isinstance(end, Outcome)]
+        joins = [job for job in follow if not isinstance(job, Outcome)]
+        return [*self._work.failed, *outcomes], [*joins, *left]
 
-    def _worked(
-        self, queue: collections.deque, start: nursery.Start, workers: int
-    ) -> Iterator[Outcome]:
+    def here(self, num_workers: int) -> Iterator[Outcome]:
+        """Works on this machine: first on rows, then on what needs TensorFlow."""
+        outcomes, jobs = self._begin()
+        yield from outcomes
+        light = collections.deque(job for job in jobs if not isinstance(job, ShardRun))
+        heavy = collections.deque(job for job in jobs if isinstance(job, ShardRun))
+        self._show(self._states)
+        earlier = (state.so_far() for state in self._states.values())
+        self._progress.begin_with(sum(rows or examples for rows, examples in earlier))
+        start = workers.RowRangeWorker(self._work.model, tuple(self._setup.data_dir))
+        yield from self._worked(light, start, num_workers)
+        # This process has the tasks already.
+        start = workers.ShardRunWorker(self._options, self._setup, own_process=bool(num_workers))
+        yield from self._worked(heavy, start, num_workers)
+
+    def _worked(self, queue: collections.deque, start: Any, num_workers: int) -> Iterator[Outcome]:
         if not queue:
             return
-        if workers:
-            results = local.in_processes(queue, start, self._told, workers=workers)
+        if num_workers:
+            results = workers.in_processes(queue, start, self._reported, workers=num_workers)
         else:
-            results = local.here(queue, start(), self._told)
+            results = workers.here(queue, start(), self._reported)
         for job, result in results:
             if isinstance(result, Outcome):
                 yield result
@@ -245,55 +263,68 @@ class _Run:
                 yield from self._follows(job, result, queue)
 
     def _follows(
-        self, job: Range | ShardRun, told: Mapping[str, Told], queue: collections.deque
+        self,
+        job: RowRange | ShardRun,
+        made: Mapping[str, PartInfo | Outcome],
+        queue: collections.deque,
     ) -> Iterator[Outcome]:
-        ends = [what for what in told.values() if isinstance(what, Outcome)]
+        """Notes what a job has made; yields outcomes, and queues what is to be joined."""
+        ends = [result for result in made.values() if isinstance(result, Outcome)]
         yield from (end for end in ends if end.status == STOP)
-        done: list[Range | ShardRun] = [job]
+        done: list[RowRange | ShardRun] = [job]
         if ends and isinstance(job, ShardRun):
             # Its split is lost: the shards behind it, which nobody has begun, end as it did.
             left = list(queue)
             queue.clear()
             for other in left:
-                (done if getattr(other, "output", None) == job.output else queue).append(other)
-        for follows in (what for each in done for what in self._ledger.made(each, told)):
-            if isinstance(follows, Outcome):
-                yield follows
-            else:
-                # At once: so that the task is published, and safe from a kill.
-                queue.appendleft(follows)
+                same = isinstance(other, ShardRun) and other.spec.split == job.spec.split
+                (done if same else queue).append(other)
+        for each in done:
+            for spec in each.specs:
+                state = self._states[spec.split]
+                state.add(each.start, made[spec.split.task])
+                follows = state.conclusion()
+                if isinstance(follows, Outcome):
+                    yield follows
+                elif follows:
+                    # At once: so that the task is published, and safe from a kill.
+                    queue.appendleft(follows)
         self._underway.pop(job, None)
-        self._rows_told(output.unit for output in job.outputs)
+        self._show(spec.split for spec in job.specs)
 
-    def on_beam(self, work: Work, pipeline_options: Sequence[str]) -> Iterator[Outcome]:
+    def on_beam(self, pipeline_options: Sequence[str]) -> Iterator[Outcome]:
         """Works on Apache Beam."""
         from t0.caching.beam_runner import run_on_beam
 
-        yield from work.failed
+        outcomes, jobs = self._begin()
+        yield from outcomes
+        ended = {outcome.split for outcome in outcomes}
         yield from run_on_beam(
-            work,
-            self._ledger,
+            {split: state for split, state in self._states.items() if split not in ended},
+            jobs,
+            self._work.model,
             self._options,
             self._setup,
+            parts_dir=self._parts_dir,
             pipeline_options=pipeline_options,
             run_dir=posixpath.join(
                 self._request.output_cache_dir, f"run.{publishing.unfinished_tag()}"
             ),
         )
 
-    def _told(self, job: Any, examples: int | None) -> None:
+    def _reported(self, job: Any, examples: int | None) -> None:
         if isinstance(job, ShardRun) and examples:
             self._underway[job] = examples
-            self._rows_told([job.output.unit])
+            self._show([job.spec.split])
         else:
             self._progress.advance(None)
 
-    def _rows_told(self, units: Iterable[Unit]) -> None:
-        for unit in units:
-            rows, examples = self._ledger.so_far(unit)
-            underway = sum(n for job, n in self._underway.items() if job.output.unit == unit)
+    def _show(self, splits: Iterable[TaskSplit]) -> None:
+        for split in splits:
+            rows, examples = self._states[split].so_far()
+            underway = sum(n for job, n in self._underway.items() if job.spec.split == split)
             # Where a source does not count its rows they are guessed from the examples.
-            self._progress.advance(unit, examples=examples + underway, rows=rows or None)
+            self._progress.advance(split, examples=examples + underway, rows=rows or None)
 
     def carried_out(self, results: Iterator[Outcome]) -> list[Outcome]:
         """Publishes each task when the last of its splits has come.
@@ -304,14 +335,15 @@ class _Run:
         outcomes: dict[str, list[Outcome]] = defaultdict(list)
         for outcome in results:
             if outcome.status == STOP:
-                raise stopped(f"{outcome.message} (at {outcome.unit})")
+                raise stopped(f"{outcome.message} (at {outcome.split})")
             self._progress.finished(outcome)
-            task = self._plan.tasks[outcome.unit.task]
+            task = self._plan.tasks[outcome.split.task]
             outcomes[task.name].append(outcome)
             if len(outcomes[task.name]) == len(task.splits):
                 _finish(task, outcomes[task.name], self._request)
                 for done in outcomes[task.name]:
-                    self._ledger.forget(done.unit)
+                    if done.split in self._states:
+                        self._states[done.split].forget()
         return [outcome for of_task in outcomes.values() for outcome in of_task]
 
 
@@ -336,24 +368,26 @@ def _finish(task: TaskPlan, outcomes: Sequence[Outcome], request: Request) -> No
         "task": task.name,
         "absent_splits": {
             split: first_line(why)
-            for split, why in {**task.absent, **{o.unit.split: o.message for o in absent}}.items()
+            for split, why in {**task.absent, **{o.split.name: o.message for o in absent}}.items()
         },
-        "empty_splits": {o.unit.split: "; ".join(o.notes) for o in by_status[EMPTY]},
+        "empty_splits": {o.split.name: "; ".join(o.notes) for o in by_status[EMPTY]},
         "splits": {
-            outcome.unit.split: {
+            outcome.split.name: {
                 "examples": outcome.stats["examples"],
                 "counts": dict(outcome.counts),
                 "over": dict(outcome.over),
                 "notes": list(outcome.notes),
                 "files": outcome.files,
             }
-            for outcome in sorted(written, key=lambda o: o.unit.split)
+            for outcome in sorted(written, key=lambda o: o.split.name)
         },
     }
-    layout.publish(task.staging, task.final, manifest, replace=request.overwrite)
+    cache_files.publish(task.staging, task.final, manifest, replace=request.overwrite)
 
 
-def _conclude(plan: Plan, request: Request, outcomes: Sequence[Outcome], console: Console) -> None:
+def _conclude(
+    plan: CachePlan, request: Request, outcomes: Sequence[Outcome], console: Console
+) -> None:
     console.print(summary(outcomes), highlight=False)
     faults = []
     for outcome in outcomes:
@@ -363,9 +397,9 @@ def _conclude(plan: Plan, request: Request, outcomes: Sequence[Outcome], console
         if outcome.status in (WRITTEN, EMPTY) or (absent and request.skip_absent_splits):
             continue
         hint = " Leave it out with --splits or --skip_absent_splits." if absent else ""
-        faults.append(f"{outcome.unit}: {outcome.message}{hint}")
-    failed = {o.unit.task for o in outcomes if o.status == FAILED} | {
-        o.unit.task for o in outcomes if o.status == ABSENT and not request.skip_absent_splits
+        faults.append(f"{outcome.split}: {outcome.message}{hint}")
+    failed = {o.split.task for o in outcomes if o.status == FAILED} | {
+        o.split.task for o in outcomes if o.status == ABSENT and not request.skip_absent_splits
     }
     done = len(plan.tasks) - len(failed)
     if faults:

@@ -11,17 +11,40 @@ import pyarrow.parquet
 import pytest
 from rich.console import Console
 
-from t0.caching import judge, known, merge, ranges
-from t0.caching.known import DROPS, HIDES, MISMATCHES, Behaviour
-from t0.caching.unit import Options, Unit
+from t0.caching import split_state
+from t0.caching.cache_plan import Options, TaskSplit
+from t0.caching.split_state import (
+    DROPS,
+    EMPTY,
+    HIDES,
+    MISMATCHES,
+    Exemption,
+    JoinParts,
+    SplitSpec,
+    SplitState,
+    exemptions,
+)
 from t0.errors import UserError
 
-UNIT = Unit("a_task", "train", "/out/a_task")
+SPLIT = TaskSplit("a_task", "train", "/out/a_task")
 
 
-def target(*behaviours, choices=True):
-    output = ranges.Output(UNIT, choices, choices, (False, True), not choices, "key")
-    return merge.Target(output, "my template", behaviours)
+def conclusion(infos, *known, choices=True, **options):
+    """What becomes of a split when these are its parts: an outcome, or its parts are joined."""
+    spec = SplitSpec(
+        SPLIT,
+        "key",
+        tuple((info["start"], info["stop"]) for info in infos),
+        choices=choices,
+        hide_labels=choices,
+        template="my template",
+        exemptions=known,
+    )
+    state = SplitState(spec, Options(**options), "/parts")
+    for info in infos:
+        assert state.conclusion() is None
+        state.add(info["start"], info)
+    return state.conclusion()
 
 
 def info(rows=100, records=100, start=0, **counts):
@@ -43,7 +66,7 @@ def labels(rows=100, start=0, **counts):
 
 
 @pytest.mark.parametrize(
-    ("infos", "behaviours", "options", "told"),
+    ("infos", "known", "options", "told"),
     [
         ([info()], (), {}, ""),
         ([info(rendered_nothing=10)], (), {}, ""),
@@ -55,7 +78,7 @@ def labels(rows=100, start=0, **counts):
             "row 107. Mend the template or the data, or allow it: --max_dropped_share=0.16",
         ),
         ([info(rendered_nothing=30)], (), {"max_dropped_share": 0.3}, ""),
-        ([info(rendered_nothing=30)], (Behaviour(DROPS, "it asks for some"),), {}, ""),
+        ([info(rendered_nothing=30)], (Exemption(DROPS, "it asks for some"),), {}, ""),
         (
             [info(records=0, rendered_nothing=100)],
             (),
@@ -73,13 +96,13 @@ def labels(rows=100, start=0, **counts):
             "choice correct: --allow_hidden_labels",
         ),
         ([info(hidden_label=5)], (), {"allow_hidden_labels": True}, ""),
-        ([info(hidden_label=5)], (Behaviour(HIDES, "withheld"),), {}, ""),
+        ([info(hidden_label=5)], (Exemption(HIDES, "withheld"),), {}, ""),
         ([labels(no_label=99)], (), {}, ""),
         ([labels(no_label=100)], (), {"allow_hidden_labels": True}, ""),
-        ([labels(no_label=100)], (Behaviour(HIDES, "withheld"),), {}, ""),
+        ([labels(no_label=100)], (Exemption(HIDES, "withheld"),), {}, ""),
         (
             [labels(no_label=100, target_is_no_choice=100), labels(start=100, no_label=100)],
-            (Behaviour(MISMATCHES, "spelled otherwise"),),
+            (Exemption(MISMATCHES, "spelled otherwise"),),
             {},
             "the target of all 200 rows is <NO LABEL>, from row 7 on: template 'my template' "
             "prints nothing behind '|||'. Is the column of the label empty or withheld, or does "
@@ -87,7 +110,7 @@ def labels(rows=100, start=0, **counts):
             "out (--splits=...), or keep it: --allow_hidden_labels",
         ),
         ([labels(target_is_no_choice=99)], (), {}, ""),
-        ([labels(target_is_no_choice=100)], (Behaviour(MISMATCHES, "so"),), {}, ""),
+        ([labels(target_is_no_choice=100)], (Exemption(MISMATCHES, "so"),), {}, ""),
         (
             [labels(target_is_no_choice=100)],
             (),
@@ -98,54 +121,51 @@ def labels(rows=100, start=0, **counts):
         ),
     ],
 )
-def test_verdicts(infos, behaviours, options, told):
-    assert judge.judge(target(*behaviours), infos, Options(**options)).message == told
+def test_verdicts(infos, known, options, told):
+    concluded = conclusion(infos, *known, **options)
+    assert getattr(concluded, "message", "") == told
+    assert isinstance(concluded, JoinParts) == (not told)
 
 
 def test_the_first_bad_row_is_that_of_the_first_range():
     infos = [info(start=0, rendered_nothing=50), info(start=100, rendered_nothing=50)]
-    assert "first of them row 7." in judge.judge(target(), infos, Options()).message
+    assert "first of them row 7." in conclusion(infos).message
 
 
 def test_hidden_labels_do_not_matter_where_nothing_is_scored():
-    verdict = judge.judge(target(choices=False), [info(hidden_label=100)], Options())
-    assert verdict == judge.Verdict()
+    concluded = conclusion([info(hidden_label=100)], choices=False)
+    assert (type(concluded), concluded.notes) == (JoinParts, ())
 
 
 def test_what_is_known_is_noted():
-    drops = Behaviour(DROPS, "asks for some", rows=100, kept=70)
-    assert judge.judge(target(drops), [info(rendered_nothing=30)], Options()).notes == (
-        "known: asks for some",
-    )
-    assert judge.judge(target(drops), [info(rendered_nothing=31)], Options()).notes == (
+    drops = Exemption(DROPS, "asks for some", rows=100, kept=70)
+    assert conclusion([info(rendered_nothing=30)], drops).notes == ("known: asks for some",)
+    assert conclusion([info(rendered_nothing=31)], drops).notes == (
         "known: asks for some",
         "P3 has 70 of these rows, here are 69",
     )
-    nothing = Behaviour(DROPS, "needs the answer", rows=100, kept=0)
-    verdict = judge.judge(target(nothing), [info(records=0, rendered_nothing=100)], Options())
-    assert verdict.empty
-    assert not verdict.message
+    nothing = Exemption(DROPS, "needs the answer", rows=100, kept=0)
+    outcome = conclusion([info(records=0, rendered_nothing=100)], nothing)
+    assert (outcome.status, outcome.message) == (EMPTY, "")
 
 
 def test_a_template_whose_choices_never_fit_is_noted_where_that_is_known():
-    verdict = judge.judge(
-        target(Behaviour(MISMATCHES, "so")), [labels(target_is_no_choice=100)], Options()
-    )
-    assert verdict.notes == ("known: so",)
-    plain = judge.judge(target(choices=False), [labels(target_is_no_choice=100)], Options())
-    assert plain == judge.Verdict()
+    infos = [labels(target_is_no_choice=100)]
+    assert conclusion(infos, Exemption(MISMATCHES, "so")).notes == ("known: so",)
+    plain = conclusion(infos, choices=False)
+    assert (type(plain), plain.notes) == (JoinParts, ())
 
 
 def test_the_table_of_known_behaviour():
-    (row,) = known.behaviours("glue", "mrpc", "train", "generate_paraphrase")
+    (row,) = exemptions("glue", "mrpc", "train", "generate_paraphrase")
     assert (row.kind, row.rows, row.kept) == (DROPS, 3668, 2474)
-    assert known.behaviours("glue", "mrpc", "train", "same thing") == ()
-    (row,) = known.behaviours("super_glue", "rte", "test", "should assume")
+    assert exemptions("glue", "mrpc", "train", "same thing") == ()
+    (row,) = exemptions("super_glue", "rte", "test", "should assume")
     assert row.kind == HIDES
-    (row,) = known.behaviours("imdb", None, "test", "Negation template for positive and negative")
+    (row,) = exemptions("imdb", None, "test", "Negation template for positive and negative")
     assert row.kind == MISMATCHES
-    assert known.behaviours("my_data", None, "test", "should assume") == ()
-    assert all(row["reason"] for row in known._table())
+    assert exemptions("my_data", None, "test", "should assume") == ()
+    assert all(row["reason"] for row in split_state._exemptions_table())
 
 
 def test_every_known_row_names_a_template_of_the_catalogue(clean_registries):
@@ -156,7 +176,7 @@ def test_every_known_row_names_a_template_of_the_catalogue(clean_registries):
         for e in catalogue_entries()
         for split, rows in e.task.num_rows.items()
     }
-    for row in known._table():
+    for row in split_state._exemptions_table():
         if row["kind"] == DROPS:
             for name in row["templates"].split("|"):
                 place = (row["dataset"], row["subset"], row["split"], name)
@@ -225,12 +245,12 @@ def cache_labels(prompted, with_data, cache_here, tmp_path, clean_registries, mo
             seqio.TaskRegistry.add(registered, **arguments)
         with monkeypatch.context() as patch:
             if engine == "general":
-                patch.setattr("t0.caching.compiled.has_own_form", lambda task, options: False)
+                patch.setattr("t0.caching.work_plan.has_own_form", lambda task, options: False)
             outcomes = cache_here(tmp_path / "out", f"{task_name}_a.*")
         return {
-            outcome.unit.task.removeprefix(task_name): b"".join(
+            outcome.split.task.removeprefix(task_name): b"".join(
                 path.read_bytes()
-                for path in sorted((tmp_path / "out" / outcome.unit.task).glob("train.tfrecord*"))
+                for path in sorted((tmp_path / "out" / outcome.split.task).glob("train.tfrecord*"))
             )
             for outcome in outcomes
         }
@@ -289,7 +309,7 @@ def test_hidden_labels_count_from_the_first_bad_row(with_data, cache_here, tmp_p
 
 
 def test_the_same_faults_in_the_general_engine(with_data, cache_here, tmp_path, monkeypatch):
-    monkeypatch.setattr("t0.caching.compiled.has_own_form", lambda task, options: False)
+    monkeypatch.setattr("t0.caching.work_plan.has_own_form", lambda task, options: False)
     with pytest.raises(UserError) as error:
         cache_here(tmp_path, "weather_nothing", "weather_drops", "weather_plain_hidden_score_eval")
     told = str(error.value)
@@ -316,9 +336,9 @@ def test_a_split_that_is_known_to_be_empty_is_left_out(
     with_data, cache_here, tmp_path, monkeypatch
 ):
     def some(dataset, subset, split, template):
-        return (Behaviour(DROPS, "asks for the answer", 40, 0),) if split == "validation" else ()
+        return (Exemption(DROPS, "asks for the answer", 40, 0),) if split == "validation" else ()
 
-    monkeypatch.setattr("t0.caching.compiled.behaviours", some)
+    monkeypatch.setattr("t0.caching.work_plan.exemptions", some)
     monkeypatch.setattr("toy_prompted_tasks.ROWS", {})
     text = "{% if text.split()[0]|int > 39 %}{{text}} ||| x{% endif %}"
     import seqio
@@ -328,7 +348,7 @@ def test_a_split_that_is_known_to_be_empty_is_left_out(
     monkeypatch.setattr(source, "template", template("late", text, None))
     monkeypatch.delitem(source.__dict__, "compiled", raising=False)
     outcomes = cache_here(tmp_path, "weather_open")
-    assert {o.unit.split: o.status for o in outcomes} == {"train": "written", "validation": "empty"}
+    assert {o.split.name: o.status for o in outcomes} == {"train": "written", "validation": "empty"}
     manifest = json.loads((tmp_path / "weather_open" / "COMPLETED").read_text())
     assert manifest["empty_splits"] == {"validation": "nothing, as known: asks for the answer"}
     assert cache_here(tmp_path, "weather_open") == []
@@ -351,7 +371,7 @@ def test_counts_are_those_of_p3(shared_data, cache_here, tmp_path, monkeypatch, 
     monkeypatch.setenv("T0_VOCAB", str(shared_data / "vocab" / "t5.spiece.model"))
     monkeypatch.setattr("t0.sources.hub.why_not_tried", lambda name: "not asked in tests")
     outcomes = cache_here(tmp_path, wanted.pattern, skip_absent_splits=True)
-    assert {(o.unit.task, o.unit.split): o.stats["examples"] for o in outcomes} == {
+    assert {(o.split.task, o.split.name): o.stats["examples"] for o in outcomes} == {
         ("glue_mrpc_generate_paraphrase", "train"): 2474,
         ("glue_mrpc_generate_paraphrase", "validation"): 279,
         ("glue_mrpc_generate_paraphrase", "test"): 1147,

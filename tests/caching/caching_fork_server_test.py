@@ -11,7 +11,7 @@ import psutil
 import pytest
 import worker_starts
 
-from t0.caching import local, nursery
+from t0.caching import fork_server, workers
 from t0.errors import UserError
 
 
@@ -20,32 +20,32 @@ def starts_can_be_imported(monkeypatch):
     monkeypatch.setattr(sys, "path", [os.path.dirname(__file__), *sys.path])  # noqa: PTH120
 
 
-def results(start, jobs, workers=2):
+def results(start, jobs, count=2):
     queue = collections.deque(jobs)
-    return list(local.in_processes(queue, start, lambda job, told: None, workers=workers))
+    return list(workers.in_processes(queue, start, lambda job, report: None, workers=count))
 
 
 def test_workers_share_one_start_and_the_jobs(tmp_path):
     log = tmp_path / "log"
     done = results(worker_starts.Counting(str(log)), [0.05] * 8)
     assert [job for job, _ in done] == [0.05] * 8
-    workers, nurseries = ({place[i] for _, place in done} for i in (0, 1))
-    assert len(workers) == 2
-    assert log.read_text().split() == [str(*nurseries)]
-    assert not [pid for pid in (*workers, *nurseries) if psutil.pid_exists(pid)]
+    forked, servers = ({place[i] for _, place in done} for i in (0, 1))
+    assert len(forked) == 2
+    assert log.read_text().split() == [str(*servers)]
+    assert not [pid for pid in (*forked, *servers) if psutil.pid_exists(pid)]
 
 
-def test_a_nursery_with_threads_gives_workers_that_start_themselves(tmp_path):
+def test_a_server_with_threads_gives_workers_that_start_themselves(tmp_path):
     log = tmp_path / "log"
     done = results(worker_starts.Counting(str(log), threads=1), [0.05] * 8)
-    workers, nurseries = ({place[i] for _, place in done} for i in (0, 1))
-    assert len(workers) == 2
-    assert set(map(int, log.read_text().split())) == workers | nurseries
+    forked, servers = ({place[i] for _, place in done} for i in (0, 1))
+    assert len(forked) == 2
+    assert set(map(int, log.read_text().split())) == forked | servers
 
 
 def test_what_jobs_tell_on_the_way_comes_with_them():
     queue, told = collections.deque([1, 2]), []
-    for _ in local.in_processes(
+    for _ in workers.in_processes(
         queue, worker_starts.Telling(), lambda *words: told.append(words), workers=1
     ):
         pass
@@ -73,16 +73,16 @@ def test_a_death_is_named_with_its_job(job, message):
         results(worker_starts.Dying(), [job])
 
 
-def test_the_nurserys_own_death_is_named():
-    with pytest.raises(UserError, match=r"was killed \(SIGKILL\).*while caching nursery"):
-        results(worker_starts.Dying(), ["nursery"])
+def test_the_servers_own_death_is_named():
+    with pytest.raises(UserError, match=r"was killed \(SIGKILL\).*while caching server"):
+        results(worker_starts.Dying(), ["server"])
 
 
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
         (UserError("no such module"), UserError, "^no such module$"),
-        (ValueError("a bug"), nursery.WorkerError, "(?s)Traceback.*worker_starts.py.*a bug"),
+        (ValueError("a bug"), fork_server.WorkerError, "(?s)Traceback.*worker_starts.py.*a bug"),
     ],
 )
 def test_what_fails_at_the_start_is_raised_here(error, kind, message):
@@ -92,7 +92,7 @@ def test_what_fails_at_the_start_is_raised_here(error, kind, message):
 
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
 def test_nobody_outlives_the_parent(kind):
-    """Also one that is killed while its nursery makes ready, or that a user stops."""
+    """Also one that is killed while its fork server makes ready, or that a user stops."""
     for ready in (True, False):
         parent = subprocess.Popen(
             [sys.executable, worker_starts.__file__, "ready" if ready else "starting"],
@@ -110,7 +110,7 @@ def test_nobody_outlives_the_parent(kind):
 
 
 def test_a_generator_that_is_left_ends_its_workers():
-    running = local.in_processes(
+    running = workers.in_processes(
         collections.deque([0.01, 60]), worker_starts.Counting(os.devnull), print, workers=2
     )
     next(running)

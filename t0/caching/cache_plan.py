@@ -1,16 +1,17 @@
-"""Decides what a run writes: which tasks, which splits, where, in how many shards.
+"""Decides what a run writes: which tasks, which splits, where.
 
     request = Request(output_cache_dir="/data/cache", tasks=["super_glue_rte_.*", "t0_train"])
     plan = make_plan(request, catalogue, tag="incomplete-host-4711-1700000000")
-    plan.units      # (task, split) pairs, the largest task first: what a runner works through
+    plan.splits     # of all tasks, the largest task first
     plan.tasks      # what is published when the splits of a task are whole
     plan.skipped    # task -> why nothing is written for it
 
-Nothing here reads data, writes files or needs TensorFlow: the registry and the caches that exist
-are seen through a `Catalogue`. Selection and the rules about existing caches are SeqIO's own
-(`seqio.scripts.cache_tasks_main`), with three additions: a mixture's name stands for its tasks, a
-name that matches nothing is an error, and a finished cache in the output directory itself is kept
-unless `overwrite` is given, also under `ignore_other_caches`.
+Nothing here reads data, writes files or needs TensorFlow: a `Catalogue` gives access to the
+registry and the caches that exist. `Options` and `Setup` go to every process. Selection and the
+rules about existing caches are SeqIO's own (`seqio.scripts.cache_tasks_main`), with three
+additions: a mixture's name means its tasks, a name that matches nothing is an error, and a
+finished cache in the output directory itself is kept unless `overwrite` is given, also under
+`ignore_other_caches`.
 """
 
 import dataclasses
@@ -18,14 +19,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from t0.caching.unit import Unit
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.files import path_inside
+
+# T0's sequence lengths, in tokens with EOS: what is longer is cut in training.
+LONGEST = {"inputs": 1024, "targets": 256}
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What the user asked for; the fields are named as the command's flags.
+    """What to cache; the fields are named as the command's flags.
 
     Attributes:
       output_cache_dir: where the tasks' directories are made, local or `gs://`.
@@ -49,6 +52,63 @@ class Request:
 
 
 @dataclasses.dataclass(frozen=True)
+class Options:
+    """How records are made and written; the same for every split, and sent to every worker.
+
+    The fields are named as the command's flags, as are those of `Setup`.
+
+    Attributes:
+      min_shards: SeqIO's meaning, or None: sized by the data, see `cache_files.shard_count`.
+      max_shards: SeqIO's meaning: no more than this many shards; 0 is no limit.
+      base_seed: SeqIO's meaning: varies the seeds of the preprocessors.
+      enable_char_counts: also count characters (slow: every example is detokenized).
+      output_format: "tfrecord" or "arrayrecord".
+      preserve_random_access: for arrayrecord: groups of one record.
+      max_dropped_share: a split fails that loses a larger share of its rows, 0 to 1, unless it is
+        known to (`t0/caching/exemptions.csv`).
+      allow_hidden_labels: keep rows with withheld labels in the tasks of rank evaluation, and
+        splits of which no row has a label.
+    """
+
+    min_shards: int | None = None
+    max_shards: int = 0
+    base_seed: int | None = None
+    enable_char_counts: bool = False
+    output_format: str = "tfrecord"
+    preserve_random_access: bool = False
+    max_dropped_share: float = 0.1
+    allow_hidden_labels: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What a process does before it knows the tasks: see `t0.caching.workers.prepare`."""
+
+    module_import: Sequence[str] = ()
+    data_dir: Sequence[str] = ()
+    vocab: str | None = None
+    tfds_data_dir: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSplit:
+    """A split of a task, to be written into `directory`.
+
+    Attributes:
+      name: the split's.
+      rows: input rows where the source knows them, else None.
+    """
+
+    task: str
+    name: str
+    directory: str
+    rows: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.task} split '{self.name}'"
+
+
+@dataclasses.dataclass(frozen=True)
 class TaskPlan:
     """A task's two directories, the splits to write and those left out, with the reason."""
 
@@ -60,10 +120,10 @@ class TaskPlan:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """The whole of a run. `notes` are things that the user should be told."""
+class CachePlan:
+    """What a run writes. `notes` are for the user."""
 
-    units: tuple[Unit, ...]
+    splits: tuple[TaskSplit, ...]
     tasks: Mapping[str, TaskPlan]
     skipped: Mapping[str, str]
     notes: tuple[str, ...] = ()
@@ -158,7 +218,7 @@ def task_directory(output_dir: str, task_name: str) -> str:
     return path_inside(output_dir, *task_name.split(":"))
 
 
-def make_plan(request: Request, catalogue: Catalogue, tag: str) -> Plan:
+def make_plan(request: Request, catalogue: Catalogue, tag: str) -> CachePlan:
     """Decides what is written.
 
     Args:
@@ -177,7 +237,7 @@ def make_plan(request: Request, catalogue: Catalogue, tag: str) -> Plan:
         )
     _check_splits(request.splits, [catalogue.tasks[name] for name in names])
     tasks: dict[str, TaskPlan] = {}
-    units: list[Unit] = []
+    splits: list[TaskSplit] = []
     skipped: dict[str, str] = {}
     faults: dict[str, list[str]] = {}
     lacking = False
@@ -196,10 +256,10 @@ def make_plan(request: Request, catalogue: Catalogue, tag: str) -> Plan:
             skipped[name] = decided
         else:
             tasks[name] = decided
-            units += present
+            splits += present
     if faults:
         raise UserError(_listed(faults) + (_ABSENT_HINT if lacking else ""))
-    return Plan(_ordered(units), tasks, skipped, tuple(notes))
+    return CachePlan(_ordered(splits), tasks, skipped, tuple(notes))
 
 
 class _AbsentSplits(AbsentData):
@@ -212,8 +272,8 @@ class _AbsentSplits(AbsentData):
 
 def _decide(
     request: Request, catalogue: Catalogue, task: Any, tag: str
-) -> tuple[TaskPlan | str, list[Unit]]:
-    """Returns the plan of one task with its units, or why it is skipped."""
+) -> tuple[TaskPlan | str, list[TaskSplit]]:
+    """Returns the plan of one task with its splits, or why it is skipped."""
     wanted = [s for s in task.splits if not request.splits or s in request.splits]
     if not task.supports_caching:
         return "does not support caching (no CacheDatasetPlaceholder)", []
@@ -227,7 +287,7 @@ def _decide(
     staging = f"{final}.{tag}"
     present, absent = _present(task, wanted, staging, catalogue)
     if reason:
-        missing = {unit.split for unit in present} - catalogue.cached_splits(final)
+        missing = {split.name for split in present} - catalogue.cached_splits(final)
         if missing:
             raise UserError(
                 f"cached in {final} without {_quoted(missing)}; add --overwrite to "
@@ -238,17 +298,17 @@ def _decide(
         raise _AbsentSplits(absent)
     if not present:
         return "no data: " + "; ".join(absent.values()), []
-    splits = tuple(unit.split for unit in present)
-    return TaskPlan(task.name, final, staging, splits, absent), present
+    names = tuple(split.name for split in present)
+    return TaskPlan(task.name, final, staging, names, absent), present
 
 
-def _ordered(units: Sequence[Unit]) -> tuple[Unit, ...]:
+def _ordered(splits: Sequence[TaskSplit]) -> tuple[TaskSplit, ...]:
     # The longest job last would leave all other workers idle while it runs. A task's splits stay
     # together, because a task is published, and safe from a kill, when the last of them is done.
     task_rows: dict[str, int] = {}
-    for unit in units:
-        task_rows[unit.task] = task_rows.get(unit.task, 0) + (unit.rows or 0)
-    return tuple(sorted(units, key=lambda u: (-task_rows[u.task], u.task, -(u.rows or 0))))
+    for split in splits:
+        task_rows[split.task] = task_rows.get(split.task, 0) + (split.rows or 0)
+    return tuple(sorted(splits, key=lambda s: (-task_rows[s.task], s.task, -(s.rows or 0))))
 
 
 def _cached_already(request: Request, cache: str | None, final: str) -> str | None:
@@ -265,14 +325,15 @@ def _cached_already(request: Request, cache: str | None, final: str) -> str | No
 
 def _present(
     task: Any, wanted: Iterable[str], staging: str, catalogue: Catalogue
-) -> tuple[list[Unit], dict[str, str]]:
-    units, absent = [], {}
+) -> tuple[list[TaskSplit], dict[str, str]]:
+    present, absent = [], {}
     for split in wanted:
         try:
-            units.append(Unit(task.name, split, staging, catalogue.rows_of(task, split)))
+            rows = catalogue.rows_of(task, split)
+            present.append(TaskSplit(task.name, split, staging, rows))
         except AbsentData as error:
             absent[split] = str(error)
-    return units, absent
+    return present, absent
 
 
 def _check_splits(wanted: Sequence[str], tasks: Sequence[Any]) -> None:

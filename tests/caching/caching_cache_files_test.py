@@ -5,7 +5,8 @@ import json
 import pytest
 import tensorflow as tf
 
-from t0.caching import layout
+from t0.caching import cache_files
+from t0.caching.cache_files import publish
 from t0.files import OutputError
 
 MANIFEST = {"schema": 1, "splits": {"train": {"examples": 1, "files": {"x": {}}}}}
@@ -30,19 +31,19 @@ def read(path):
 
 def test_publish(root):
     write(f"{root}/a.incomplete-h-1-2/x")
-    assert not layout.is_finished(f"{root}/a")
-    assert layout.publish(f"{root}/a.incomplete-h-1-2", f"{root}/a", MANIFEST, replace=False)
+    assert not cache_files.is_finished(f"{root}/a")
+    assert publish(f"{root}/a.incomplete-h-1-2", f"{root}/a", MANIFEST, replace=False)
     assert json.loads(read(f"{root}/a/COMPLETED")) == MANIFEST
     assert read(f"{root}/a/x") == "text"
-    assert layout.is_finished(f"{root}/a")
+    assert cache_files.is_finished(f"{root}/a")
     assert not tf.io.gfile.exists(f"{root}/a.incomplete-h-1-2")
 
 
 def test_the_first_to_finish_wins(root):
     for pid in (1, 2):
         write(f"{root}/a.incomplete-h-{pid}-0/x", f"of {pid}")
-    assert layout.publish(f"{root}/a.incomplete-h-1-0", f"{root}/a", MANIFEST, replace=False)
-    assert not layout.publish(f"{root}/a.incomplete-h-2-0", f"{root}/a", MANIFEST, replace=False)
+    assert publish(f"{root}/a.incomplete-h-1-0", f"{root}/a", MANIFEST, replace=False)
+    assert not publish(f"{root}/a.incomplete-h-2-0", f"{root}/a", MANIFEST, replace=False)
     assert read(f"{root}/a/x") == "of 1"
     assert not tf.io.gfile.exists(f"{root}/a.incomplete-h-2-0")
 
@@ -54,7 +55,7 @@ def test_what_was_there_is_replaced_whole(root, finished):
     if finished:
         write(f"{root}/a/COMPLETED", "")
     write(f"{root}/a.incomplete-h-1-0/x")
-    assert layout.publish(f"{root}/a.incomplete-h-1-0", f"{root}/a", MANIFEST, replace=finished)
+    assert publish(f"{root}/a.incomplete-h-1-0", f"{root}/a", MANIFEST, replace=finished)
     assert sorted(tf.io.gfile.listdir(f"{root}/a")) == ["COMPLETED", "x"]
     assert [name.strip("/") for name in tf.io.gfile.listdir(root)] == ["a"]
 
@@ -76,11 +77,11 @@ def test_remote_completed_is_gone_before_the_first_file_is(tmp_path, monkeypatch
 
     monkeypatch.setattr(tf.io.gfile, failing, fail)
     with pytest.raises(OutputError, match="the network is down"):
-        layout.publish(f"{root}/a.incomplete-h-1-0", f"{root}/a", MANIFEST, replace=True)
-    assert not layout.is_finished(f"{root}/a")
+        publish(f"{root}/a.incomplete-h-1-0", f"{root}/a", MANIFEST, replace=True)
+    assert not cache_files.is_finished(f"{root}/a")
 
 
 def test_splits_of_a_cache(tmp_path):
     for name in ("info.train.json", "info.a.b.json", "stats.train.json", "info.json"):
         write(f"{tmp_path}/{name}")
-    assert layout.cached_splits(str(tmp_path)) == {"train", "a.b"}
+    assert cache_files.cached_splits(str(tmp_path)) == {"train", "a.b"}

@@ -1,0 +1,322 @@
+"""Plans the work on the splits of tasks: which engine makes each, and the jobs that it takes.
+
+    work = plan_work(plan.splits, Options(), parts_dir, OpenedSplits(), ["my_tasks"])
+    work.row_ranges  # jobs of `prompted_rows`, the largest dataset first
+    work.shard_runs  # jobs of `source_shards`
+    work.specs       # split of a task -> what is made of it
+
+`prompted_rows` makes a task whose source is T0's own and whose preprocessors are exactly T0's
+(`t0.tasks.prompted_tasks`). Tasks over the same split of a dataset share ranges, so that each of
+its rows is read once, and the two tasks of a template share its rendering. Ranges depend on the
+split alone, not on which tasks are wanted: so the parts that a killed run left fit the next one,
+which may lack the tasks that were finished.
+
+`source_shards` makes all other SeqIO tasks, a shard of their source at a time; a source of one
+shard (a Python generator) is one job. What its parts depend on is in their names (`fingerprint`);
+where that is not known, a name is good for one run only.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import t0
+from t0 import sources
+from t0.caching.cache_plan import Options, TaskSplit, rows_of_source
+from t0.caching.fingerprint import Fingerprints
+from t0.caching.prompted_rows import Prompt, RowRange
+from t0.caching.source_shards import ShardRun, runs_of
+from t0.caching.split_state import ABSENT, FAILED, Outcome, SplitSpec, exemptions
+from t0.compat import seqio
+from t0.errors import AbsentData, UserError, original
+from t0.tasks import PromptedSource
+from t0.tasks.prompted_tasks import expand_choices
+from t0.tasks.vocabulary import SharedVocabulary
+
+# Raise one when its engine's records come out otherwise: parts of before are not taken over then.
+ROWS_FORMAT, SHARDS_FORMAT = 2, 1
+MIN_ROWS, MAX_ROWS, RANGES = 500, 50_000, 64
+_TOKENISED = (seqio.preprocessors.tokenize, seqio.preprocessors.append_eos)
+
+# Dataset, subset, split: as the dataset calls it.
+Data = tuple[str, str | None, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What is to be done, by engine.
+
+    Attributes:
+      row_ranges, shard_runs: the jobs.
+      specs: the splits that are made of them.
+      failed: how splits ended that cannot be begun.
+      model: the tokenizer's model and its id of EOS, None if no range needs one.
+    """
+
+    row_ranges: tuple[RowRange, ...] = ()
+    shard_runs: tuple[ShardRun, ...] = ()
+    specs: Mapping[TaskSplit, SplitSpec] = dataclasses.field(default_factory=dict)
+    failed: tuple[Outcome, ...] = ()
+    model: tuple[bytes, int] | None = None
+
+
+class OpenedSplits:
+    """The splits of datasets that a run has opened, each once."""
+
+    def __init__(self) -> None:
+        self._splits: dict[Data, sources.SplitRows | UserError] = {}
+
+    def rows(self, data: Data) -> sources.SplitRows:
+        """Returns the rows of a split, counted.
+
+        Raises:
+          UserError: if they are absent or cannot be read.
+        """
+        if data not in self._splits:
+            try:
+                split = sources.open_split(*data)
+                _ = split.num_rows
+                self._splits[data] = split
+            except UserError as error:
+                self._splits[data] = error
+        found = self._splits[data]
+        if isinstance(found, UserError):
+            raise found
+        return found
+
+    def rows_of(self, task: seqio.Task, split: str) -> int | None:
+        """Returns the input rows of a task's split, None where nobody knows.
+
+        Raises:
+          AbsentData: if the data is nowhere.
+          UserError: if it cannot be read.
+        """
+        if type(task.source) is not PromptedSource:
+            return rows_of_source(task, split)
+        return self.rows(_data(task.source, split)).num_rows
+
+
+def _data(source: PromptedSource, split: str) -> Data:
+    return source.dataset, source.subset, source.split_mapping[split]
+
+
+def has_own_form(task: seqio.Task, options: Options) -> bool:
+    """Whether `prompted_rows` makes the records that the task's preprocessors make."""
+    steps = tuple(task.preprocessors)
+    features = task.output_features
+    return (
+        type(task.source) is PromptedSource
+        and not options.enable_char_counts
+        and isinstance(steps[-1], seqio.CacheDatasetPlaceholder)
+        and steps[:-1] in (_TOKENISED, (expand_choices, *_TOKENISED))
+        and set(features) == {"inputs", "targets"}
+        and all(
+            isinstance(feature.vocabulary, SharedVocabulary)
+            and (feature.dtype.name, feature.rank) == ("int32", 1)
+            for feature in features.values()
+        )
+        and (expand_choices not in steps or bool(task.source.template.answer_choices))
+    )
+
+
+def plan_work(
+    splits: Sequence[TaskSplit],
+    options: Options,
+    parts_dir: str,
+    opened: OpenedSplits,
+    modules: Sequence[str] = (),
+) -> Work:
+    """Sorts the splits of tasks by engine, and plans the work on them.
+
+    Args:
+      modules: names of those that registered the tasks.
+
+    Raises:
+      UserError: if the vocabulary cannot be read.
+    """
+    tasks = {split.task: seqio.TaskRegistry.get(split.task) for split in splits}
+    own = {name for name, task in tasks.items() if has_own_form(task, options)}
+    others = [split for split in splits if split.task not in own]
+    by_shards = _plan_shard_runs(others, options, parts_dir, Fingerprints(modules))
+    of_own = [split for split in splits if split.task in own]
+    by_rows = _plan_row_ranges(of_own, tasks, parts_dir, opened) if of_own else Work()
+    return dataclasses.replace(
+        by_rows,
+        shard_runs=by_shards.shard_runs,
+        specs={**by_rows.specs, **by_shards.specs},
+        failed=by_rows.failed + by_shards.failed,
+    )
+
+
+def _plan_row_ranges(
+    splits: Sequence[TaskSplit],
+    tasks: Mapping[str, seqio.Task],
+    parts_dir: str,
+    opened: OpenedSplits,
+) -> Work:
+    by_data: dict[Data, list[TaskSplit]] = {}
+    for split in splits:
+        by_data.setdefault(_data(tasks[split.task].source, split.name), []).append(split)
+    vocabulary = tasks[splits[0].task].output_features["inputs"].vocabulary
+    model = vocabulary.sp_model
+    ranges: list[list[RowRange]] = []
+    specs: dict[TaskSplit, SplitSpec] = {}
+    failed: list[Outcome] = []
+    for data, of_data in by_data.items():
+        try:
+            rows = opened.rows(data)
+            stem = {
+                "format": ROWS_FORMAT,
+                "t0": t0.__version__,
+                "data": [*data, rows.num_rows, _fingerprint(rows.where)],
+                "model": hashlib.sha256(model).hexdigest(),
+            }
+        except UserError as error:
+            status = ABSENT if isinstance(error, AbsentData) else FAILED
+            failed += [Outcome(split, status, message=str(error)) for split in of_data]
+            continue
+        pieces = _pieces(rows.num_rows)
+        prompts, faults = _prompts(of_data, tasks, rows, stem, data, pieces)
+        failed += faults
+        specs |= {spec.split: spec for prompt in prompts for spec in prompt.specs}
+        if prompts:
+            ranges.append([RowRange(*data, a, b, tuple(prompts), parts_dir) for a, b in pieces])
+    ranges.sort(key=lambda some: -some[-1].stop * len(some[-1].prompts))
+    flat = tuple(job for some in ranges for job in some)
+    return Work(
+        flat,
+        specs=specs,
+        failed=tuple(failed),
+        model=(model, vocabulary.eos_id),
+    )
+
+
+def _pieces(rows: int) -> tuple[tuple[int, int], ...]:
+    """Returns the ranges of a split: some tens, so that cores are busy and a kill costs little."""
+    size = min(max(MIN_ROWS, math.ceil(rows / RANGES)), MAX_ROWS)
+    return tuple((start, min(start + size, rows)) for start in range(0, rows, size)) or ((0, 0),)
+
+
+def _prompts(
+    splits: Sequence[TaskSplit],
+    tasks: Mapping[str, seqio.Task],
+    rows: sources.SplitRows,
+    stem: Mapping[str, Any],
+    data: Data,
+    pieces: tuple[tuple[int, int], ...],
+) -> tuple[list[Prompt], list[Outcome]]:
+    specs: dict[tuple[Any, str], list[SplitSpec]] = {}
+    faults: list[Outcome] = []
+    for split in splits:
+        task = tasks[split.task]
+        source: PromptedSource = task.source
+        try:
+            source.check_columns(rows)
+        except UserError as error:
+            faults.append(Outcome(split, FAILED, message=str(error)))
+            continue
+        template, choices = source.template, expand_choices in task.preprocessors
+        features = task.output_features
+        eos = (features["inputs"].add_eos, features["targets"].add_eos)
+        key = {
+            **stem,
+            "template": [template.name, template.jinja, template.answer_choices],
+            "seed": source.seed_name,
+            "output": [choices, source.hide_labels, *eos],
+        }
+        spec = SplitSpec(
+            split,
+            key=json.dumps(key, sort_keys=True),
+            pieces=pieces,
+            choices=choices,
+            hide_labels=source.hide_labels,
+            eos=eos,
+            answer_choices=template.answer_choices is not None and not choices,
+            template=template.name,
+            exemptions=exemptions(*data, template.name),
+        )
+        specs.setdefault((template, source.seed_name), []).append(spec)
+    prompts = [Prompt(template, seed, tuple(some)) for (template, seed), some in specs.items()]
+    return prompts, faults
+
+
+def _fingerprint(where: str) -> list[Any]:
+    """Returns what changes with the data: names, sizes and times of its files on this machine."""
+    path = Path(where)
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    found: list[Any] = [where]
+    for file in files:
+        if file.is_file():
+            status = file.stat()
+            found.append([file.name, status.st_size, status.st_mtime_ns])
+    return found
+
+
+def _plan_shard_runs(
+    splits: Iterable[TaskSplit], options: Options, parts_dir: str, fingerprints: Fingerprints
+) -> Work:
+    runs: list[ShardRun] = []
+    specs: dict[TaskSplit, SplitSpec] = {}
+    failed: list[Outcome] = []
+    for split in splits:
+        try:
+            spec = _spec_of_source(split, options, fingerprints)
+        except Exception as error:  # noqa: BLE001 - sources fail in many ways
+            failed.append(_unplanned(split, original(error)))
+            continue
+        specs[split] = spec
+        runs += [
+            ShardRun(spec, start, stop, spec.source_shards, parts_dir)
+            for start, stop in spec.pieces
+        ]
+    return Work(shard_runs=tuple(runs), specs=specs, failed=tuple(failed))
+
+
+def _unplanned(split: TaskSplit, error: BaseException) -> Outcome:
+    status = ABSENT if isinstance(error, AbsentData) else FAILED
+    return Outcome(split, status, message=str(error) or type(error).__name__)
+
+
+def _spec_of_source(split: TaskSplit, options: Options, fingerprints: Fingerprints) -> SplitSpec:
+    task = seqio.TaskRegistry.get(split.task)
+    shards = len(task.source.list_shards(split.name))
+    if not shards:
+        raise AbsentData(f"{task.name}: no file matches {task.source}")
+    key = _key_of_source(task, split.name, options, fingerprints)
+    spec = SplitSpec(split, key, runs_of(shards), source_shards=shards)
+    source = task.source
+    if not isinstance(source, PromptedSource):
+        return spec
+    name = source.template.name
+    return dataclasses.replace(
+        spec,
+        # Labels are hidden for rank evaluation.
+        choices=source.hide_labels,
+        hide_labels=source.hide_labels,
+        template=name,
+        exemptions=exemptions(*_data(source, split.name), name),
+    )
+
+
+def _key_of_source(
+    task: seqio.Task, split: str, options: Options, fingerprints: Fingerprints
+) -> str:
+    data = fingerprints.data(task.source, split)
+    if data is None:
+        return uuid.uuid4().hex
+    key = {
+        "format": SHARDS_FORMAT,
+        "task": task.name,
+        "split": split,
+        "seed": options.base_seed,
+        "characters": options.enable_char_counts,
+        "data": data,
+        "code": fingerprints.code(task),
+    }
+    # In short, as it goes with every job.
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
