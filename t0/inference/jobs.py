@@ -1,4 +1,4 @@
-"""What a configuration asks to be predicted: `t0.infer`'s settings, or those of T5's `infer.gin`.
+"""What a configuration sets to be predicted: `t0.infer`'s settings, or those of T5's `infer.gin`.
 
     settings = InferenceSettings(mixture_or_task_name="qa", output_dir="/out", beam_size=4)
     settings.method                     # DecodingMethod(beam_size=4, alpha=0.6, ...)

@@ -80,7 +80,7 @@ _BEAMS = {
     "ids": Field(("length",), tf.int32),
     "score": Field((), tf.float32),
     # The best finished beam's score over its penalty; of the beams that go on: their tokens so far,
-    # their scores, and the column in which each token's keys and values stand.
+    # their scores, and the column that holds each token's keys and values.
     "judged": Field((), tf.float32),
     "alive_ids": Field(("beam", "length"), tf.int32),
     "alive_scores": Field(("beam",), tf.float32),
@@ -189,7 +189,7 @@ def _step_beams(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
         tokens, parents, alive_ids = (
             tf.gather(x, kept, batch_dims=1) for x in (tokens, parents, candidates)
         )
-        # What a beam has read stands where its parents wrote it; it writes in its own column.
+        # What a beam has read is where its parents wrote it; it writes in its own column.
         ancestors = tf.gather(ancestors, parents, batch_dims=1)
         ancestors = _with_column(ancestors, now + 1, tf.range(beams)[tf.newaxis])
         reachable = alive_scores[:, 0] / penalty(limits)

@@ -217,8 +217,8 @@ def write_predictions(
     if isinstance(task.source, QuestionSource):
         ending, lines = "json", [json.dumps(_answers(pairs), indent=1, ensure_ascii=False), "\n"]
     elif isinstance(task.source, InstructionSource):
-        told = (task.source.prediction_line(example, text.strip()) for example, text in pairs)
-        ending, lines = "jsonl", _json_lines(told)
+        records = (task.source.prediction_line(example, text.strip()) for example, text in pairs)
+        ending, lines = "jsonl", _json_lines(records)
     else:
         ending, lines = "jsonl", _json_lines(_line(example, text) for example, text in pairs)
     path = os.path.join(folder, "predictions", f"{task.name}_{step}.{ending}")  # noqa: PTH118

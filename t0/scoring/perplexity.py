@@ -37,7 +37,7 @@ def line(name: str, found: Mapping[str, float]) -> str:
     """Returns the line about one evaluation.
 
     Args:
-      name: Mesh TensorFlow's: task, split, and how many examples were asked for.
+      name: Mesh TensorFlow's: task, split, and the configured number of examples.
       found: what the estimator measured.
     """
     nats = -found["neg_log_perplexity"]
