@@ -184,3 +184,13 @@ def test_a_task_that_does_not_support_caching_is_skipped():
 )
 def test_number_of_shards(options, source_shards, records, size_bytes, count):
     assert shard_count(Options(**options), source_shards, records, size_bytes) == count
+
+
+def test_the_api_of_the_room():
+    import t0.caching
+
+    assert {"Options", "Request", "Setup", "cache", "verify_cache"} <= set(t0.caching.__all__)
+    for name in t0.caching.__all__:
+        assert getattr(t0.caching, name).__module__.startswith("t0.caching."), name
+    with pytest.raises(AttributeError, match="has no attribute cash"):
+        _ = t0.caching.cash
