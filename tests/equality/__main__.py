@@ -12,6 +12,7 @@ are those of one machine: a recording is compared on the machine that made it. R
 import argparse
 import difflib
 import json
+import os
 import shutil
 import sys
 import time
@@ -34,6 +35,7 @@ def main() -> int:
     parser.add_argument("--real_rows", type=Path, help="folder of T0's datasets, for real rows")
     parser.add_argument("--whole", action="store_true", help="print differences of any length")
     args = parser.parse_args()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     return {"record": _record, "compare": _compare}[args.what](args)
 
 
@@ -61,7 +63,7 @@ def _compare(args: argparse.Namespace) -> int:
             longest = None if args.whole else LONGEST_DIFFERENCE
             for line in _differences(snapshot.again(wanted), snapshot.again(found), longest, name):
                 different += not line.startswith(" ")
-                print(line)
+                print(line, flush=True)
     print(f"{different} differences" if different else "all equal")
     return 1 if different else 0
 

@@ -18,6 +18,7 @@ import numpy as np
 LONGEST_TEXT = 400_000
 _LEFT_OUT = re.compile(r"(^|/)(events\.out\.tfevents|__pycache__/)|\.lock$")
 _NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
+_PROGRESS = re.compile(r", ETA (CLOCK|\?|DURATION|\S+$)")
 # In order: what names a moment, a duration or a speed, here or elsewhere.
 _TIMES = (
     (r"/tmp/t0_equality_\w{8}", "$WORK"),
@@ -25,7 +26,7 @@ _TIMES = (
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?", "MOMENT"),
     (r"\b\d{4}-\d\d-\d\d\b", "DAY"),
     (r"\b[IWE]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ", "LOGGED "),
-    (r"(\"\w*(?:seconds?|hours|_time|time_\w*|date|pid|mtime\w*)\": )[^,}\n]+", r"\1TIME"),
+    (r'("\w*(?:second|hours|_time|time_|date|mtime)\w*": )[^,}\n]+', r"\1TIME"),
     (rf"\b{_NUMBER}k? ?(?=(?:[A-Za-z]+/s\b|[a-z]+ (?:a|per) second))", "SPEED "),
     (rf"\b{_NUMBER} (?:ms|s|min|h|seconds?|minutes?|hours?)\b(?! of)", "DURATION"),
     (r"\b\d+:\d\d(:\d\d)?\b", "CLOCK"),
@@ -45,8 +46,12 @@ def plain(text: str, places: Mapping[str, str]) -> str:
 
 
 def lines(text: str, places: Mapping[str, str]) -> list[str]:
-    """Returns the plain lines; of one that was written over (carriage return), the last state."""
-    return [line.rsplit("\r", 1)[-1] for line in plain(text, places).split("\n")]
+    """Returns the plain lines but for those of progress, which come when time has passed.
+
+    Of a line that was written over (carriage return) the last state is kept.
+    """
+    found = (line.rsplit("\r", 1)[-1] for line in plain(text, places).split("\n"))
+    return [line for line in found if not _PROGRESS.search(line)]
 
 
 def again(kept: object) -> object:
@@ -54,7 +59,7 @@ def again(kept: object) -> object:
     if isinstance(kept, dict):
         return {name: again(value) for name, value in kept.items()}
     if isinstance(kept, list):
-        return [again(value) for value in kept]
+        return [again(value) for value in kept if not _PROGRESS.search(str(value))]
     return plain(kept, {}) if isinstance(kept, str) else kept
 
 
