@@ -1,7 +1,7 @@
 """`infer`: a checkpoint's predictions for a task or a file, on this machine.
 
     predict(
-        ModelSpec("bitransformer", mesh_shape="", layout_rules=""),
+        MeshModel("bitransformer", mesh_shape="", layout_rules=""),
         vocabulary=vocabulary, lengths={"inputs": 1024, "targets": 256}, batch_size=32,
         model_dir="/models/tiny",
     )   # what t0.infer configures, into <infer.output_dir>/<task>_1000.jsonl
@@ -31,7 +31,7 @@ from t0.inference.prediction_file import FinishedPredictions, PredictionFile
 from t0.inference.search import EOS
 from t0.mesh import devices
 from t0.scoring.mesh_model import (
-    ModelSpec,
+    MeshModel,
     both_vocabularies,
     build_model,
     chosen_checkpoints,
@@ -48,7 +48,7 @@ _COUNTS = {
 
 
 def predict(
-    model: ModelSpec,
+    model: MeshModel,
     *,
     vocabulary: Any,
     lengths: Mapping[str, int],
@@ -98,7 +98,7 @@ def _prediction_file(job: PredictionJob, step: int, facts: Mapping[str, Any]) ->
     return file
 
 
-def _generator(spec: ModelSpec, vocabularies: tuple[Any, Any], job: PredictionJob) -> Generator:
+def _generator(spec: MeshModel, vocabularies: tuple[Any, Any], job: PredictionJob) -> Generator:
     model, placement = build_model(spec, vocabularies)
     types = mesh_utils.get_variable_dtype()
     activations = devices.activation_dtype(job.settings.activation_dtype)

@@ -21,7 +21,7 @@ from t0.inference import jobs, predict
 from t0.mesh import devices
 from t0.run import arguments as run_arguments
 from t0.scoring import decoded, evaluate, perplexity
-from t0.scoring.mesh_model import ModelSpec
+from t0.scoring.mesh_model import MeshModel
 from t0.training import loop
 from t0.training.settings import Settings
 
@@ -120,7 +120,7 @@ def _rank(request: Request) -> None:
         sequence_length=None, vocabulary=vocabulary, dataset_split=split
     )
     evaluate.rank_evaluate(
-        ModelSpec.from_estimator_arguments(run_arguments.estimator_keywords(arguments)),
+        MeshModel.from_estimator_arguments(run_arguments.estimator_keywords(arguments)),
         vocabulary=vocabulary,
         lengths=arguments["sequence_length"],
         batch_size=arguments["batch_size"],
@@ -156,7 +156,7 @@ def _infer(request: Request) -> None:
         return
     arguments = run_arguments.read(request.arguments)
     predict.predict(
-        ModelSpec.from_estimator_arguments(run_arguments.estimator_keywords(arguments)),
+        MeshModel.from_estimator_arguments(run_arguments.estimator_keywords(arguments)),
         vocabulary=arguments["vocabulary"],
         lengths=arguments["sequence_length"],
         batch_size=arguments["batch_size"],

@@ -5,7 +5,7 @@
 | `evaluate.rank_evaluate(model, ...)` | scores every answer choice; `results_<step>.json` |
 | `decoded.with_results(eval_model)` | Mesh TensorFlow decodes; `decoded_<step>.json`, predictions |
 | `perplexity.with_printed_perplexity(get_estimator)` | Mesh TensorFlow measures; a line each |
-| `mesh_model.ModelSpec`, `build_model`, `restore_variables` | a model off TPU, for inference, too |
+| `mesh_model.MeshModel`, `build_model`, `restore_variables` | a model off TPU, for inference, too |
 | `scorer.Scorer(model, types, placement)` | log-likelihoods of choices, encoding an input once |
 | `batch_planning.plan_batches(sizes, ...)` | the few batch shapes of a run |
 | `reading.read_task(dataset, lengths, ...)` | records to multiple-choice examples on local disk |

@@ -1,7 +1,7 @@
 """`score_eval`: scores every task of a mixture at each checkpoint and writes the results.
 
     rank_evaluate(
-        ModelSpec("bitransformer", mesh_shape="", layout_rules=""),
+        MeshModel("bitransformer", mesh_shape="", layout_rules=""),
         vocabulary=vocabulary, lengths={"inputs": 1024, "targets": 256}, batch_size=64,
         split="validation", model_dir="/models/tiny", datasets=eval_datasets, steps="all",
     )   # /models/tiny/validation_eval/results_1000.json, scores/<task>_1000.jsonl
@@ -37,7 +37,7 @@ from t0.scoring.batch_planning import (
     plan_batches,
 )
 from t0.scoring.mesh_model import (
-    ModelSpec,
+    MeshModel,
     both_vocabularies,
     build_model,
     chosen_checkpoints,
@@ -87,7 +87,7 @@ class RankEvaluationSettings:
 
 
 def rank_evaluate(  # noqa: PLR0913 (what a run says, by name)
-    model: ModelSpec,
+    model: MeshModel,
     *,
     vocabulary: Any,
     lengths: Mapping[str, int] | None,
@@ -193,7 +193,7 @@ def _read(
     ]
 
 
-def _build_scorer(spec: ModelSpec, vocabularies: tuple[Any, Any], dtype: str) -> Scorer:
+def _build_scorer(spec: MeshModel, vocabularies: tuple[Any, Any], dtype: str) -> Scorer:
     model, placement = build_model(spec, vocabularies)
     types = mesh_utils.get_variable_dtype()
     if dtype == "bfloat16":

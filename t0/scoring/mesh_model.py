@@ -1,6 +1,6 @@
 """An encoder-decoder of Mesh TensorFlow as scoring and inference run it: built, placed, restored.
 
-    spec = ModelSpec("bitransformer", mesh_shape="", layout_rules="", mesh_devices=None)
+    spec = MeshModel("bitransformer", mesh_shape="", layout_rules="", mesh_devices=None)
     model, placement = build_model(spec, vocabularies=(vocabulary, vocabulary))
     chosen_checkpoints("/models/tiny", "all", None)     # {1000: "/models/tiny/model.ckpt-1000"}
 
@@ -19,7 +19,7 @@ from t0.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelSpec:
+class MeshModel:
     """Which model is built, and for which mesh.
 
     Attributes:
@@ -35,7 +35,7 @@ class ModelSpec:
     mesh_devices: Sequence[str] | None = None
 
     @classmethod
-    def from_estimator_arguments(cls, arguments: Mapping[str, Any]) -> "ModelSpec":
+    def from_estimator_arguments(cls, arguments: Mapping[str, Any]) -> "MeshModel":
         """Returns the model in the arguments of Mesh TensorFlow's `get_estimator`."""
         return cls(**{field.name: arguments[field.name] for field in dataclasses.fields(cls)})
 
@@ -54,7 +54,7 @@ class Placement:
     devices: Sequence[str]
 
 
-def build_model(spec: ModelSpec, vocabularies: tuple[Any, Any]) -> tuple[Any, Placement]:
+def build_model(spec: MeshModel, vocabularies: tuple[Any, Any]) -> tuple[Any, Placement]:
     """Returns the configured model and where it is computed.
 
     Args:

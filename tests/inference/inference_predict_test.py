@@ -11,7 +11,7 @@ from word_predictions import Backwards, Words, lines_of
 
 from t0.errors import UserError
 from t0.inference import predict
-from t0.scoring.mesh_model import ModelSpec
+from t0.scoring.mesh_model import MeshModel
 
 LENGTHS = {"inputs": 20, "targets": 24}
 
@@ -50,7 +50,7 @@ def infer(model_dir, *, lengths=LENGTHS, **settings):
             f"t0.infer.{name}", str(value) if name.endswith(("file", "dir")) else value
         )
     predict.predict(
-        ModelSpec("bitransformer", mesh_shape="", layout_rules=""),
+        MeshModel("bitransformer", mesh_shape="", layout_rules=""),
         vocabulary=Words(),
         lengths=lengths,
         batch_size=4,

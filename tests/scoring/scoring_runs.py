@@ -16,7 +16,7 @@ from mesh_tensorflow.transformer.dataset import EvalDataset
 
 from t0.scoring import evaluate as evaluation
 from t0.scoring.batch_planning import model_costs
-from t0.scoring.mesh_model import ModelSpec
+from t0.scoring.mesh_model import MeshModel
 
 LIMITS = {"inputs": 24, "targets": 5}
 
@@ -91,7 +91,7 @@ def evaluate(model_dir, datasets, *, batch_size=8, limits=LIMITS, mesh="", **arg
     bind("t5.1.1", "get_variable_dtype.master_dtype = 'float32'", *arguments.pop("params", ()))
     gin.bind_parameter("get_variable_dtype.activation_dtype", "float32")
     evaluation.rank_evaluate(
-        ModelSpec("bitransformer", mesh_shape=mesh, layout_rules=LAYOUT),
+        MeshModel("bitransformer", mesh_shape=mesh, layout_rules=LAYOUT),
         vocabulary=Vocabulary(),
         lengths=limits,
         batch_size=batch_size,
