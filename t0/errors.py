@@ -13,7 +13,9 @@ import os
 import re
 import signal
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 USER_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -87,6 +89,24 @@ def original(error: BaseException) -> BaseException:
         if str(known).splitlines()[0] in text:
             return known
     return error
+
+
+@contextlib.contextmanager
+def reading(path: Path, *faults: type[Exception]) -> Iterator[None]:
+    """Turns a fault of the file into a UserError that names it.
+
+    Args:
+      path: the file.
+      faults: what the format's library raises, beside what the operating system does.
+    """
+    try:
+        yield
+    except (OSError, EOFError, zlib.error, *faults) as error:
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UserError(
+            f"{path}: cannot be read: {text}. Is it whole, and what its name says? Copy or write "
+            "it again."
+        ) from error
 
 
 @contextlib.contextmanager

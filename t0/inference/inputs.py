@@ -32,9 +32,9 @@ import numpy as np
 
 from t0.compat import seqio
 from t0.compat import tf1 as tf
-from t0.errors import UserError, original, unknown_name
+from t0.errors import UserError, original, reading, unknown_name
 from t0.inference.search import EOS, DecodingMethod
-from t0.sources.readers import parsed_line, reading
+from t0.sources.readers import parsed_line
 
 _T = TypeVar("_T")
 

@@ -27,9 +27,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from t0.errors import UserError
+from t0.errors import UserError, reading
 from t0.files import checked_name
-from t0.sources.readers import reading
 from t0.sources.schema import Features
 
 # pyarrow reads up to 32 blocks ahead, so a block is small; but it must hold the longest row, so it

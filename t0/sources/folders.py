@@ -18,9 +18,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from t0.errors import UserError
+from t0.errors import UserError, reading
 from t0.files import checked_name
-from t0.sources.readers import FORMATS, TEXT_FORMATS, reading
+from t0.sources.readers import FORMATS, TEXT_FORMATS
 from t0.sources.schema import DEFAULT_SUBSET
 
 DATA_DIR_VARIABLE = "T0_DATA_DIR"

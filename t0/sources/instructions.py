@@ -25,9 +25,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from t0.errors import UserError
+from t0.errors import UserError, reading
 from t0.files import checked_name
-from t0.sources.readers import reading
 
 # SeqIO's name of a split, and that of its list. A list for development is the user's own.
 _LISTS = {"train": "train_tasks.txt", "validation": "dev_tasks.txt", "test": "test_tasks.txt"}

@@ -18,11 +18,10 @@ from pathlib import Path
 
 import yaml
 
-from t0.errors import UserError
+from t0.errors import UserError, reading
 from t0.files import checked_name
 from t0.prompts import TemplateFile, read_template_file
 from t0.sources.folders import FILE_PATTERN, SplitFile, folder_splits, local_splits
-from t0.sources.readers import reading
 from t0.sources.schema import DEFAULT_SUBSET, features, split_sizes
 
 TEMPLATES = "templates.yaml"

@@ -24,9 +24,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from t0.errors import UserError
+from t0.errors import UserError, reading
 from t0.sources.folders import FILE_PATTERN, SplitFile, folder_splits
-from t0.sources.readers import reader_for, reading
+from t0.sources.readers import reader_for
 
 # Other files, of predictions and metrics say, may lie beside the splits.
 _SPLITS = (

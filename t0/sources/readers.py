@@ -19,12 +19,11 @@ import dataclasses
 import gzip
 import itertools
 import json
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from t0.errors import UserError
+from t0.errors import UserError, reading
 from t0.sources.schema import Features
 
 # File name endings, and the format that each one means.
@@ -72,24 +71,6 @@ def reader_for(kind: str, paths: tuple[Path, ...], known: Features | None = None
     if kind == "parquet":
         return arrow_readers.Parquet(paths[0])
     return arrow_readers.Arrow(paths if kind == "arrow" else arrow_readers.saved_shards(paths[0]))
-
-
-@contextlib.contextmanager
-def reading(path: Path, *faults: type[Exception]) -> Iterator[None]:
-    """Turns a fault of the file into a UserError that names it.
-
-    Args:
-      path: the file.
-      faults: what the format's library raises, beside what the operating system does.
-    """
-    try:
-        yield
-    except (OSError, EOFError, zlib.error, *faults) as error:
-        text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise UserError(
-            f"{path}: cannot be read: {text}. Is it whole, and what its name says? Copy or write "
-            "it again."
-        ) from error
 
 
 @dataclasses.dataclass(frozen=True)

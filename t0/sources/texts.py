@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
-from t0.errors import UserError
-from t0.sources.readers import parsed_line, reading
+from t0.errors import UserError, reading
+from t0.sources.readers import parsed_line
 
 SHARD_BYTES = 8 * 2**20
 # Text is about so many times as long as its packed form.
