@@ -18,6 +18,8 @@ DEFAULT_MARKS = "not slow and not gpu and not tpu and not network"
 sys.path.insert(0, str(OFFLINE))
 import offline  # noqa: E402
 
+from t0 import testing  # noqa: E402
+
 _CALLERS_SETTINGS = ("T0_DATA_DIR", "T0_VOCAB", "TPU_NAME", "HF_TOKEN")
 
 
@@ -87,27 +89,12 @@ def shared_data():
 @pytest.fixture
 def clean_registries():
     """Takes back what a test registers with SeqIO."""
-    import seqio
-
-    registries = (seqio.TaskRegistry, seqio.MixtureRegistry)
-    before = [dict(registry._REGISTRY) for registry in registries]
-    yield
-    for registry, content in zip(registries, before, strict=True):
-        registry._REGISTRY.clear()
-        registry._REGISTRY.update(content)
+    with testing.registries_restored():
+        yield
 
 
 @pytest.fixture
 def empty_gin():
     """Starts and ends a test without gin bindings, which are global."""
-    from t0 import compat
-
-    compat.apply()
-    import gin
-    from gin import config as gin_config
-
-    before = list(gin_config._LOCATION_PREFIXES)
-    gin.clear_config()
-    yield
-    gin.clear_config()
-    gin_config._LOCATION_PREFIXES[:] = before
+    with testing.gin_restored():
+        yield

@@ -27,6 +27,7 @@ ROOMS = (
     "config",
     "run",
     "cli",
+    "testing",
 )
 FILES = sorted(
     [

@@ -31,6 +31,7 @@ ROOMS = (
     "reports",
     "run",
     "cli",
+    "testing",
 )
 # Reports are made from files alone.
 ONLY = {"reports": {"errors", "files", "reports"}}

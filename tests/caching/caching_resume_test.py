@@ -17,6 +17,7 @@ from t0.caching import Options, cache_files, parts, running, work_plan, workers
 from t0.caching.prompted_rows import RowRange
 from t0.errors import UserError
 from t0.files import paths, publishing
+from t0.testing import Killed
 
 TASKS = ("weather_plain", "weather_plain_score_eval", "weather_drops_score_eval", "weather_open")
 OPTIONS = Options(max_dropped_share=0.5)
@@ -41,10 +42,6 @@ def whole(with_data, cache_here, tmp_path, small_ranges):
     """What an uninterrupted run writes."""
     cache_here(tmp_path / "whole", *TASKS, options=OPTIONS)
     return content(tmp_path / "whole")
-
-
-class Killed(BaseException):
-    """Stands for a SIGKILL in the tests that stay in one process: nothing is tidied up."""
 
 
 @pytest.fixture

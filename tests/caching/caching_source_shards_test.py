@@ -17,6 +17,7 @@ from t0.caching.cache_plan import TaskSplit
 from t0.caching.source_shards import ShardRun
 from t0.errors import UserError
 from t0.files import paths, publishing
+from t0.testing import Killed
 
 TASKS = ("toy_files", "toy_lines")
 
@@ -51,10 +52,6 @@ def whole(toy, tmp_path_factory):
 
 # As it is before a fixture puts another in its place.
 EXECUTE = workers.execute
-
-
-class Killed(BaseException):
-    """Stands for a SIGKILL in the tests that stay in one process: nothing is tidied up."""
 
 
 @pytest.fixture

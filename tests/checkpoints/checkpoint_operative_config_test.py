@@ -21,11 +21,7 @@ from t0.scoring.scorer import Scorer  # noqa: E402
 IDS = np.asarray([[5, 6, 7, 1]], np.int32)
 
 
-@pytest.fixture(autouse=True)
-def empty_gin():
-    gin.clear_config()
-    yield
-    gin.clear_config()
+pytestmark = pytest.mark.usefixtures("empty_gin")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 
+from t0 import testing
 from t0.checkpoints import names
 from t0.checkpoints.bundle import BundleWriter
 from t0.checkpoints.shape import ModelShape, expected_shapes, slot_shape
@@ -87,31 +88,14 @@ def write_inline(folder, flat, **top):
 
 def train_pieces(folder):
     """A SentencePiece model of some 60 pieces, as T5's: padding, end and unknown come first."""
-    import t5_pieces
-
-    folder.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(f"rain and snow in {i} places, with wind {i * 7}" for i in range(300))
-    (folder / "text").write_text(text)
-    t5_pieces.train(
-        input=str(folder / "text"),
-        model_prefix=str(folder / "spiece"),
-        vocab_size=60,
-        hard_vocab_limit=False,
-    )
-    return folder / "spiece.model"
+    text = (f"rain and snow in {i} places, with wind {i * 7}" for i in range(300))
+    return testing.train_vocabulary(folder / "spiece.model", text)
 
 
 def with_sentinels(path, count=100, before="\u2581"):
-    """The same model with sentinels as its last pieces, as T5's `.100extra` has them."""
-    from sentencepiece import sentencepiece_model_pb2
-
-    model = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())
-    for number in reversed(range(count)):
-        kind = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
-        model.pieces.add(piece=f"{before}<extra_id_{number}>", score=0.0, type=kind)
+    """The same model with sentinels, beside it."""
     wider = path.with_name(f"{count}extra{len(before)}.model")
-    wider.write_bytes(model.SerializeToString())
-    return wider
+    return testing.with_sentinels(path, wider, count=count, before=before)
 
 
 def bits(array):

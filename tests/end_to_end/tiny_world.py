@@ -8,8 +8,9 @@ import json
 import random
 from pathlib import Path
 
-import t5_pieces
 import yaml
+
+from t0.testing import train_vocabulary, write_rows, write_templates
 
 WORDS = ("rain", "snow", "wind", "heat")
 PLACES = ("Oslo", "Lima", "Cairo", "Perth", "Quito", "Kyoto", "Turin", "Accra")
@@ -28,31 +29,6 @@ PROMPTS = {
 }
 
 
-class _Template(yaml.YAMLObject):
-    yaml_tag = "!Template"
-
-    def __init__(self, **fields):
-        self.__dict__.update(fields)
-
-
-class _Metadata(yaml.YAMLObject):
-    yaml_tag = "!TemplateMetadata"
-
-    def __init__(self, **fields):
-        self.__dict__.update(fields)
-
-
-def write_templates(folder, prompts):
-    templates = {}
-    for name, (jinja, choices) in prompts.items():
-        metadata = _Metadata(choices_in_prompt=False, metrics=["Accuracy"], original_task=True)
-        templates[name] = _Template(
-            id=name, name=name, jinja=jinja, answer_choices=choices, reference="", metadata=metadata
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "templates.yaml").write_text(yaml.dump({"templates": templates}))
-
-
 def weather_row(rng, label):
     options = [WORDS[label], *rng.sample([w for w in WORDS if w != WORDS[label]], rng.randrange(3))]
     if len(options) == 1:
@@ -68,18 +44,13 @@ def weather_row(rng, label):
     }
 
 
-def _write_rows(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 def lay_out(folder: Path) -> None:
     """Writes data/, vocab.model and mixtures into `folder`."""
     rng = random.Random(3)
     weather = folder / "data" / "weather"
     write_templates(weather, PROMPTS)
     for split, count in (("train", 240), ("validation", 30), ("test", 8)):
-        _write_rows(weather / f"{split}.jsonl", [weather_row(rng, i % 4) for i in range(count)])
+        write_rows(weather / f"{split}.jsonl", [weather_row(rng, i % 4) for i in range(count)])
     _lay_out_faulty(folder / "data", rng)
     mixtures = {
         "weather_train": {"tasks": ["weather_which_word", "weather_own_choices"]},
@@ -101,7 +72,7 @@ def _lay_out_faulty(data, rng):
         mixed = [weather_row(rng, i % 4) for i in range(12)]
         for index, row in enumerate(mixed):
             row["label"] = -1 if index % hidden == 0 else row["label"]
-        _write_rows(data / name / "validation.jsonl", mixed)
+        write_rows(data / name / "validation.jsonl", mixed)
 
 
 def _train_vocabulary(folder, rng):
@@ -112,14 +83,4 @@ def _train_vocabulary(folder, rng):
     ]
     words = ("".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(900))
     for name, text in (("vocab", lines), ("other", [*lines, *words])):
-        (folder / f"{name}.txt").write_text("\n".join(text))
-        _train(folder / f"{name}.txt", folder / name)
-
-
-def _train(corpus, model):
-    t5_pieces.train(
-        input=str(corpus),
-        model_prefix=str(model),
-        vocab_size=400,
-        hard_vocab_limit=False,
-    )
+        train_vocabulary(folder / f"{name}.model", text, size=400)

@@ -63,7 +63,7 @@ SCORED = (
 
 def lay_out_data(folder: Path, real_rows: Path | None) -> None:
     """Writes data/ and the vocabularies: made-up rows, and the first rows of real datasets."""
-    for place in (".", "end_to_end", "sources"):
+    for place in ("end_to_end", "sources"):
         sys.path.insert(0, str(ROOT / "tests" / place))
     import tiny_recipes
     import tiny_world

@@ -2,7 +2,6 @@
 
 import contextlib
 import gzip
-import io
 import json
 import random
 
@@ -10,18 +9,16 @@ import numpy as np
 import seqio
 import tensorflow.compat.v1 as tf
 
+from t0 import testing
+
 WORDS = "the sun rain sad glad both day is this that wind we say yes no not it was good bad a"
 
 
 def train_vocabulary(path):
     """Trains a SentencePiece model with T5's settings."""
-    import t5_pieces
-
-    draw, model = random.Random(0), io.BytesIO()
+    draw = random.Random(0)
     text = (" ".join(draw.choices(WORDS.split(), k=8)) + "." for _ in range(200))
-    t5_pieces.train(sentence_iterator=text, model_writer=model, vocab_size=36)
-    path.write_bytes(model.getvalue())
-    return path
+    return testing.train_vocabulary(path, text, size=36)
 
 
 def documents(count, seed=0, longest=60):

@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-import gin
 import pytest
 
 # Tiny models, and the forward pass that knows nothing of Mesh TensorFlow.
@@ -11,7 +10,5 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scoring"))
 
 
 @pytest.fixture(autouse=True)
-def empty_gin():
-    gin.clear_config()
-    yield
-    gin.clear_config()
+def always_empty_gin(empty_gin):
+    """For tests that do not say that they bind."""

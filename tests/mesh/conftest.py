@@ -1,6 +1,5 @@
-"""Makes Mesh TensorFlow importable before the tests of this folder import it; forgets gin after."""
+"""Makes Mesh TensorFlow importable before the tests of this folder import it; no gin bindings."""
 
-import gin
 import pytest
 
 from t0 import compat
@@ -9,7 +8,5 @@ compat.apply()
 
 
 @pytest.fixture(autouse=True)
-def forget_gin():
-    """Leaves no binding behind for the tests of other rooms."""
-    yield
-    gin.clear_config()
+def always_empty_gin(empty_gin):
+    """For tests that do not say that they bind."""

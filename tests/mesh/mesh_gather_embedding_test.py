@@ -19,11 +19,7 @@ IDS = mtf.Shape([mtf.Dimension("batch", B), mtf.Dimension("length", L)])
 LAYOUT = "batch:batch,vocab:model"
 
 
-@pytest.fixture(autouse=True)
-def empty_gin():
-    gin.clear_config()
-    yield
-    gin.clear_config()
+pytestmark = pytest.mark.usefixtures("empty_gin")
 
 
 def compute(build, mesh_shape="", layout=LAYOUT):

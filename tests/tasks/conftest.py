@@ -5,7 +5,9 @@ import shutil
 
 import pytest
 from moods import MOODS, ROWS
-from task_vocabularies import train_model, with_sentinels
+from task_vocabularies import train_model
+
+from t0.testing import with_sentinels
 
 
 @pytest.fixture(scope="session")

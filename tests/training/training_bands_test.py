@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import t5_pieces
 import tensorflow.compat.v1 as tf
 import tiny_training as tiny
 
@@ -18,6 +17,7 @@ sys.path.append(str(BENCHMARKS))
 import budgets  # noqa: E402
 import training_bands as bands  # noqa: E402
 
+from t0 import testing  # noqa: E402
 from t0.config import parse  # noqa: E402
 from t0.config.bindings import bound  # noqa: E402
 
@@ -102,13 +102,7 @@ def documents(tmp_path_factory):
         path.parent.mkdir(exist_ok=True)
         texts = (" ".join(rng.choices(words, k=150)) for _ in range(count))
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    (folder / "words.txt").write_text("\n".join(words))
-    t5_pieces.train(
-        input=str(folder / "words.txt"),
-        model_prefix=str(folder / "vocab"),
-        vocab_size=200,
-        hard_vocab_limit=False,
-    )
+    testing.train_vocabulary(folder / "vocab.model", words, size=200)
     return folder
 
 

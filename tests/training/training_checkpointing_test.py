@@ -8,6 +8,7 @@ from hypothesis.extra import numpy as arrays
 
 from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
+from t0.testing import Killed
 from t0.training import checkpointing, low_bits
 from t0.training.checkpointing import Checkpoints, Keep, kept
 
@@ -88,9 +89,6 @@ def test_killed_while_publishing_leaves_no_checkpoint_that_looks_whole(
     saver = checkpoints()
     saver.save(1, RESUME)
     rename = tf.io.gfile.rename
-
-    class Killed(BaseException):
-        pass
 
     def killed_at_the_index(source, target, overwrite=False):
         if target.endswith(".index"):

@@ -13,6 +13,7 @@ import tiny_training as tiny
 
 from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
+from t0.testing import Killed
 from t0.training import checkpointing, evaluation, metrics, session
 from t0.training.session import Plan, train
 
@@ -35,10 +36,6 @@ def recorded(folder):
         values = {name: value for name, value in line.items() if name not in clock}
         found.setdefault(line["step"], {}).update(values)
     return found
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing of the loop runs after it."""
 
 
 def killed_after(monkeypatch, step):

@@ -1,0 +1,70 @@
+"""A dataset with prompts of one's own, as `T0_DATA_DIR` finds it.
+
+prompts = {"which": ("{{text}} ||| {{answer_choices[label]}}", "rain ||| snow")}
+write_dataset(folder / "weather", prompts, {"train": [{"text": "wet", "label": 0}]})
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+def write_dataset(
+    folder: Path,
+    prompts: Mapping[str, tuple[str, str | None]],
+    splits: Mapping[str, Iterable[Mapping[str, Any]]],
+) -> Path:
+    """Writes `templates.yaml` and a JSON Lines file for each split; returns the folder.
+
+    Args:
+      folder: named as the dataset.
+      prompts: by name, a template and its answer choices, None where it has none.
+      splits: by name, rows.
+    """
+    write_templates(folder, prompts)
+    for split, rows in splits.items():
+        write_rows(folder / f"{split}.jsonl", rows)
+    return folder
+
+
+def write_templates(folder: Path, prompts: Mapping[str, tuple[str, str | None]]) -> Path:
+    """Writes `templates.yaml` in promptsource's format; returns its path.
+
+    Args:
+      folder: of the dataset.
+      prompts: by name, a template and its answer choices, None where it has none.
+    """
+    templates = {}
+    for name, (jinja, choices) in prompts.items():
+        metadata = _Metadata(choices_in_prompt=False, metrics=["Accuracy"], original_task=True)
+        templates[name] = _Template(
+            id=name, name=name, jinja=jinja, answer_choices=choices, reference="", metadata=metadata
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "templates.yaml"
+    path.write_text(yaml.dump({"templates": templates}), encoding="utf-8")
+    return path
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Writes rows as JSON Lines; returns the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+class _Template(yaml.YAMLObject):
+    yaml_tag = "!Template"
+
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)
+
+
+class _Metadata(yaml.YAMLObject):
+    yaml_tag = "!TemplateMetadata"
+
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)
