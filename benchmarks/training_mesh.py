@@ -23,7 +23,7 @@ from t0.config.bindings import bound  # noqa: E402
 from t0.mesh import devices  # noqa: E402
 from t0.mesh.gather_embedding import bind_gather_embedding  # noqa: E402
 from t0.training import graph  # noqa: E402
-from t0.training.settings import Settings  # noqa: E402
+from t0.training.options import TrainingSpec  # noqa: E402
 
 ROWS, LENGTHS = 16, {"inputs": 128, "targets": 32}
 RATE = functools.partial(
@@ -102,7 +102,7 @@ def stock(device: str):  # noqa: ANN201
 
 def ours(device: str, activations: str):  # noqa: ANN201
     """The training step of `t0.training`, with what `train_loop` binds."""
-    settings = Settings(**_arguments(device))
+    settings = TrainingSpec(**_arguments(device))
     bind_gather_embedding(settings.mesh_shape, settings.layout_rules)
     lowered = graph.build(
         settings,

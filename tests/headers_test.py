@@ -20,6 +20,7 @@ ROOMS = (
     "feeding",
     "mesh",
     "checkpoints",
+    "training",
     "scoring",
     "inference",
     "reports",

@@ -1,10 +1,13 @@
-"""Sources of tasks that have no cache to read: SeqIO makes the examples, or the text is read here.
+"""Data that has no cache to read: SeqIO makes the examples, or text or a `tf.data.Dataset` is read.
 
     source = live_source(task, spec, data)   # SeqIO's task, its TaskSpec and the run's DataSpec
     for block in source.blocks(epoch=0, first=0, seed=7): ...
 
 The text of a pretraining task comes from a `TextSource`, or from any SeqIO source whose records
 have T5's `text` and which can be read by shards, such as C4 in TensorFlow Datasets.
+
+    data = DatasetBatches(make)              # make: builds the dataset of a user's own function
+    batch, position = next(data.batches(16))
 """
 
 import dataclasses
@@ -150,3 +153,49 @@ def _texts(
             yield from texts.tolist()
 
     return range(count), read
+
+
+class DatasetBatches:
+    """The batches of a dataset function that is not T5's, used like a `TrainingData`.
+
+    Going on from a position reads again what was read before.
+
+    Args:
+      make: builds the dataset, in the default graph of its caller.
+    """
+
+    packed = False
+    filling = None
+    spec = None
+
+    def __init__(self, make: Any) -> None:
+        self._make = make
+        with tf.Graph().as_default():
+            spec = tf.data.get_output_types(make())
+        self.features = tuple(name for name, kind in spec.items() if kind.is_integer)
+
+    def shares(self) -> list[Any]:
+        """Nothing is known of its tasks."""
+        return []
+
+    def batches(
+        self, rows: int, position: Mapping[str, int] | None = None
+    ) -> Iterator[tuple[dict[str, np.ndarray], dict[str, int]]]:
+        """Yields batches; a position is how many came before."""
+        done = position["batches"] if position else 0
+        # Neither graph nor session is entered: a generator may be closed in another context.
+        graph = tf.Graph()
+        with graph.as_default():
+            dataset = self._make().repeat().batch(rows, drop_remainder=True).skip(done)
+            following = tf.data.make_one_shot_iterator(dataset.prefetch(2)).get_next()
+        session = tf.Session(graph=graph)
+        while True:
+            try:
+                batch = session.run({name: following[name] for name in self.features})
+            except tf.errors.OutOfRangeError:
+                return
+            except tf.errors.OpError as error:
+                found = original(error)
+                raise (found if isinstance(found, UserError) else error) from error
+            done += 1
+            yield {n: x.astype(np.int32) for n, x in batch.items()}, {"batches": done}

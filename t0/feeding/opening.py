@@ -2,7 +2,7 @@
 
     spec = data_spec("t0_train", {"inputs": 1024, "targets": 256}, use_cached=True, seed=7)
     data = open_data(spec)                           # a TrainingData
-    data = from_dataset_function(mesh_train_dataset_fn, 7, sequence_length=lengths)
+    data = open_dataset_function(mesh_train_dataset_fn, 7, sequence_length=lengths)
     held_out = open_split(data, "validation")        # None if no task has it
 
 Also the checks before a run: that its mixture exists, is cached where it must be and has the split,
@@ -19,9 +19,10 @@ from typing import Any
 
 from t0 import compat
 from t0.compat import gin, seqio
+from t0.compat import tf1 as tf
 from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
 from t0.errors import UserError, unknown_name
-from t0.feeding.live import live_source, tokenises_text
+from t0.feeding.live import DatasetBatches, live_source, tokenises_text
 from t0.feeding.objectives import objective_of
 from t0.feeding.reading import Source
 from t0.feeding.training_data import TrainingData, open_training_data
@@ -196,11 +197,11 @@ def open_data(data: DataSpec) -> TrainingData:
     return open_training_data(data, live)
 
 
-def open_split(data: Any, split: str) -> TrainingData | None:
+def open_split(data: TrainingData | DatasetBatches, split: str) -> TrainingData | None:
     """Returns the same mixture's data of another split, unshuffled; None if no task has it.
 
     Args:
-      data: a run's training data, None too if it is a dataset function of the user's.
+      data: of a run; of a dataset function of the user's there are no other splits.
       split: which.
     """
     spec: DataSpec | None = data.spec
@@ -251,19 +252,33 @@ class _NotedMixture:
         return self
 
 
-def from_dataset_function(train_dataset_fn: Any, default_seed: int, **arguments: Any) -> Any:
-    """Calls a run's dataset function; of T5's own, also within another, it opens the data.
+def open_dataset_function(
+    train_dataset_fn: Callable[..., Any], default_seed: int, **arguments: Any
+) -> TrainingData | DatasetBatches:
+    """Opens the data of a run's dataset function: our feeding for T5's, its dataset for others.
+
+    Args:
+      train_dataset_fn: as gin binds it; one that returns what T5's does is fed by us, too, and
+        one that returns a `TrainingData` of its own gives that.
+      default_seed: of the data, where gin binds none.
+      **arguments: what Mesh TensorFlow calls it with.
+    """
+
+    def make() -> Any:
+        return _called(train_dataset_fn, default_seed, **arguments)
+
+    with tf.Graph().as_default():
+        found = make()
+    if isinstance(found, TrainingData):
+        return found
+    return open_data(found) if isinstance(found, DataSpec) else DatasetBatches(make)
+
+
+def _called(train_dataset_fn: Callable[..., Any], default_seed: int, **arguments: Any) -> Any:
+    """Returns what a dataset function returns; what T5's function returns is a `DataSpec`.
 
     T5's `mesh_train_dataset_fn` runs as it is published, so that gin binds its arguments and notes
     them, but over a mixture that only notes how it is read.
-
-    Args:
-      train_dataset_fn: as gin binds it.
-      default_seed: of the data, where gin binds none.
-      **arguments: what Mesh TensorFlow calls it with.
-
-    Returns:
-      a `TrainingData` where the function returns what T5's does; else what it returns.
     """
 
     def noted(mixture: _NotedMixture, sequence_length: Any, *, pack: bool, **unused: Any) -> Any:
@@ -286,8 +301,7 @@ def from_dataset_function(train_dataset_fn: Any, default_seed: int, **arguments:
             "t5_mesh.transformer_dataset", _with(compat.mesh_dataset, pack_or_pad=noted)
         ),
     ):
-        found = train_dataset_fn(**arguments)
-    return open_data(found) if isinstance(found, DataSpec) else found
+        return train_dataset_fn(**arguments)
 
 
 def _with(module: types.ModuleType, **other: Any) -> types.SimpleNamespace:

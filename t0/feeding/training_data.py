@@ -12,6 +12,8 @@ each task, whatever the window holds. Legend: a batch maps a feature to int32 [s
 """
 
 import dataclasses
+import queue
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -26,6 +28,8 @@ from t0.feeding.reading import CachedSource, Source
 
 Batch = dict[str, np.ndarray]
 Position = dict[str, Any]
+_AHEAD = 4  # elements
+_END = object()
 _ROWS = 0x726F7773  # a key for the order of rows, apart from those of tasks and mixing
 
 
@@ -199,3 +203,60 @@ def open_source(
         return CachedSource(task.name, task.cache_files, examples, tuple(data.lengths))
     documents = CachedDocuments(CachedSource(task.name, task.cache_files, examples, ("targets",)))
     return PretrainingSource(task.name, documents, task.objective, data.lengths)
+
+
+class ReadAhead:
+    """Takes elements from an iterator in a thread of its own, a few ahead.
+
+        with ReadAhead(data.batches(16, position)) as batches:
+            batch, position = next(batches)
+
+    Args:
+      elements: must not be used elsewhere.
+    """
+
+    def __init__(self, elements: Iterator[Any]) -> None:
+        self._elements = elements
+        self._queue: queue.Queue[Any] = queue.Queue(_AHEAD)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._fill, daemon=True)
+
+    def __enter__(self) -> "ReadAhead":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stop.set()
+        while self._thread.is_alive():
+            while not self._queue.empty():
+                self._queue.get_nowait()
+            self._thread.join(0.05)
+
+    def __iter__(self) -> "ReadAhead":
+        return self
+
+    def __next__(self) -> Any:
+        element = self._queue.get()
+        if element is _END:
+            raise StopIteration
+        if isinstance(element, BaseException):
+            raise element
+        return element
+
+    def _fill(self) -> None:
+        try:
+            for element in self._elements:
+                self._put(element)
+                if self._stop.is_set():
+                    return
+            self._put(_END)
+        except BaseException as error:  # noqa: BLE001 (handed to the thread that reads)
+            self._put(error)
+
+    def _put(self, element: Any) -> None:
+        while not self._stop.is_set():
+            try:
+                self._queue.put(element, timeout=0.2)
+            except queue.Full:
+                continue
+            return

@@ -20,7 +20,7 @@ from t0.mesh import batch, devices
 from t0.run import arguments as run_arguments
 from t0.run import preflight, weights
 from t0.training import loop
-from t0.training.settings import Settings
+from t0.training.options import TrainingSpec
 
 _ONE_CHECKPOINT = ("finetune", "export_predict", "export_score")
 _OF_A_MIXTURE = ("train", "finetune", "eval")
@@ -73,7 +73,7 @@ def run(flags: Any) -> None:
     if trains and not flags.tpu:
         mesh = _check_local_training(flags)
         with (
-            compat.replaced("mesh_utils.get_estimator", Settings.of_run),
+            compat.replaced("mesh_utils.get_estimator", TrainingSpec.from_estimator_arguments),
             compat.replaced("mesh_utils.train_model", _train_here),
         ):
             _MODES[flags.mode](_model(flags, total_steps, **mesh), flags, steps)
@@ -104,7 +104,7 @@ def _check_local_training(flags: Any) -> dict[str, Any]:
 
 
 def _train_here(  # noqa: PLR0913 (the signature that MtfModel calls)
-    settings: Settings,
+    spec: TrainingSpec,
     vocabulary: Any,
     sequence_length: Mapping[str, int],
     batch_size: int,
@@ -116,9 +116,7 @@ def _train_here(  # noqa: PLR0913 (the signature that MtfModel calls)
 ) -> None:
     """Trains by our own loop; the settings hold the other arguments, too."""
     del vocabulary, sequence_length, batch_size, ensemble_inputs
-    loop.train(
-        settings, train_dataset_fn=dataset_fn, train_steps=steps, dataset_split=dataset_split
-    )
+    loop.train(spec, train_dataset_fn=dataset_fn, train_steps=steps, dataset_split=dataset_split)
 
 
 def _lengths(flags: Any) -> dict[str, int]:

@@ -23,7 +23,7 @@ from t0.run import arguments as run_arguments
 from t0.scoring import decoded, evaluate, perplexity
 from t0.scoring.mesh_model import MeshModel
 from t0.training import loop
-from t0.training.settings import Settings
+from t0.training.options import TrainingSpec
 
 ENCODER_DECODER = "bitransformer"
 
@@ -102,7 +102,7 @@ def _train(request: Request) -> None:
         checkpoint_input_pipeline=arguments["checkpoint_input_pipeline"],
     )
     loop.train(
-        Settings.of_run(**run_arguments.estimator_keywords(arguments)),
+        TrainingSpec.from_estimator_arguments(**run_arguments.estimator_keywords(arguments)),
         train_dataset_fn=arguments["train_dataset_fn"],
         train_steps=arguments["train_steps"],
         dataset_split=arguments["dataset_split"],

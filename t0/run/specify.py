@@ -88,14 +88,14 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
         return None
     lengths, split = arguments["sequence_length"], arguments["dataset_split"]
     if mode == "train":
-        data = opening.from_dataset_function(
+        data = opening.open_dataset_function(
             arguments["train_dataset_fn"],
             _seed(mode),
             sequence_length=lengths,
             vocabulary=arguments["vocabulary"],
             dataset_split=split,
         )
-        if getattr(data, "spec", None) is None:
+        if data.spec is None:
             raise UserError(
                 "run.train_dataset_fn is a function of your own, whose data a specification cannot "
                 "say; wanted T5's mesh_train_dataset_fn, as --gin_file=dataset.gin binds it"

@@ -11,8 +11,9 @@ import math
 from t0.checkpoints import checkpoint_files
 from t0.config.bindings import bound
 from t0.errors import UserError
+from t0.feeding.opening import open_dataset_function
 from t0.mesh.batch import check_batch
-from t0.training import checkpointing, loop
+from t0.training import checkpointing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +72,7 @@ def _examples() -> tuple[int, float]:
         mesh_shape=bound("run.mesh_shape", "") or "",
         layout_rules=bound("run.layout_rules"),
     )
-    data = loop.open_data(
+    data = open_dataset_function(
         bound("run.train_dataset_fn"),
         bound("train_loop.seed", 0),
         sequence_length=lengths,

@@ -34,7 +34,7 @@ from t0.errors import UserError
 from t0.files import paths, publishing
 from t0.scoring.rank_metrics import RankMetrics
 from t0.scoring.reading import MultipleChoiceExample, ScoringTask
-from t0.training import disk
+from t0.training import checkpointing
 
 SCHEMA = 1
 
@@ -212,7 +212,7 @@ def write_whole(path: str, lines: Iterable[str]) -> None:
         paths.make_folder(os.path.dirname(path))  # noqa: PTH120
         publishing.write_whole(path, lines)
     except (OSError, publishing.OutputError) as error:
-        reason = disk.reason(error.__cause__ or error)
+        reason = checkpointing.reason_of(error.__cause__ or error)
         raise UserError(
             f"cannot write {path}: {reason}. What was finished is kept: mend that and start the "
             "same command again"

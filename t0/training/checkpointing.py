@@ -1,18 +1,24 @@
-"""Writes and reads training's checkpoints: Mesh TensorFlow's files, and beside them where it stood.
-
-A checkpoint of step 100 is `model.ckpt-100.index` and `.data-...`, as Mesh TensorFlow writes them,
-and `model.ckpt-100.resume.npz`: the position in the data, the seed, and the low halves of weights
-that are wider in memory than in the checkpoint. It stands under its name only when it is whole: the
-index, which makes it a checkpoint, is renamed last, and `checkpoint`, which names it the latest,
-after that.
+"""A run's model directory: checkpoints, the state to resume from, and the configuration.
 
     checkpoints = Checkpoints("/models/tiny", graph, session, Keep(last=2))
     checkpoints.save(100, {"position": position}, best=80)
-    checkpoints.restore("/models/tiny/model.ckpt-100")     # its resume record, or None
+    checkpoints.restore("/models/tiny/model.ckpt-100")     # its resume state, or None
+    check_same_configuration("/models/tiny", allowed=False)     # UserError: the differences
+    save_configuration("/models/tiny")
+
+A checkpoint of step 100 is `model.ckpt-100.index` and `.data-...`, as Mesh TensorFlow writes them,
+and `model.ckpt-100.resume.npz`: the position in the data, the seed, and the low halves of weights
+that are wider in memory than in the checkpoint. It has its name only when it is whole: the index,
+which makes it a checkpoint, is renamed last, and `checkpoint`, which names it the latest, after
+that.
+
+`configuration.json` beside the checkpoints holds gin's values as text. A run that would go on with
+others is refused, with what differs; what may change between two starts of one run is left out.
 """
 
 import contextlib
 import dataclasses
+import errno
 import io
 import json
 import os
@@ -26,18 +32,34 @@ from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.compat import tf1 as tf
 from t0.errors import UserError
-from t0.training import disk, low_bits
 from t0.training.graph import TrainingGraph
 
 _SAVING = ".saving-"
+WRITE_ERRORS = (OSError, tf.errors.OpError)
+_FULL = ("No space left", "Disk quota exceeded", os.strerror(errno.ENOSPC), "File too large")
+CONFIGURATION_FILE = "configuration.json"
+
+# Parameters that may differ between two starts of the same run.
+_MAY_DIFFER = re.compile(
+    r"(^|[./])(run\.(train_steps|total_run_steps|save_checkpoints_steps|keep_checkpoint_max|"
+    r"model_dir|mesh_shape|mesh_devices|mode|iterations_per_loop|init_checkpoint|eval_\w+|"
+    r"export_\w+|perplexity_eval_steps|dataset_split|skip_seen_data|seen_data_init_step|"
+    r"checkpoint_input_pipeline|tpu\w*|gcp_project|autostack|layout_rules|vocabulary|"
+    r"train_model_fn|output_eval_examples|predict_fn)"
+    r"|train_loop\.\w+|task_metrics\.\w+|keep_checkpoints\.\w+|tpu_mesh_shape\.\w+"
+    r"|\w+\.model_info_file"
+    # Asked only where an initial checkpoint is read: at the first start.
+    r"|init_checkpoint_variable_mapping\.\w+|should_load_variable\.\w+)$"
+)
 
 
+@gin.configurable("keep_checkpoints", module="t0", denylist=["last"])
 @dataclasses.dataclass(frozen=True)
 class Keep:
-    """Which checkpoints stay.
+    """Which checkpoints stay; gin sets it as `keep_checkpoints.NAME`.
 
     Attributes:
-      last: how many of the latest; None keeps all.
+      last: how many of the latest (`run.keep_checkpoint_max`); None keeps all.
       every_steps: those whose step is a multiple stay, None for none.
       best_by: the metric of evaluation whose best checkpoint stays, such as "validation_loss" or
         "eval/accuracy"; a checkpoint is then written whenever an evaluation is the best so far.
@@ -48,17 +70,6 @@ class Keep:
     every_steps: int | None = None
     best_by: str | None = None
     smaller_is_better: bool | None = None
-
-
-@gin.configurable("keep_checkpoints", module="t0", denylist=["last"])
-def keep_checkpoints(
-    last: int | None,
-    every_steps: int | None = None,
-    best_by: str | None = None,
-    smaller_is_better: bool | None = None,
-) -> Keep:
-    """Returns which checkpoints stay; see `Keep`. `last` is `run.keep_checkpoint_max`."""
-    return Keep(last, every_steps, best_by, smaller_is_better)
 
 
 def record(checkpoint: str) -> dict[str, Any] | None:
@@ -195,7 +206,7 @@ class Checkpoints:
             for number, wide in enumerate(self._session.run(slices)):
                 key = f"{name}/{number}"
                 if master.dtype.base_dtype == tf.bfloat16 and wide.dtype == np.float32:
-                    halves[f"low/{key}"], halves[f"ties/{key}"] = low_bits.split(wide)
+                    halves[f"low/{key}"], halves[f"ties/{key}"] = split_halves(wide)
                 else:
                     halves[f"wide/{key}"] = wide
         return halves
@@ -211,7 +222,7 @@ class Checkpoints:
                 key = f"{name}/{number}"
                 if f"low/{key}" in content:
                     nearest = self._session.run(variable)
-                    wide = low_bits.join(nearest, content[f"low/{key}"], content[f"ties/{key}"])
+                    wide = join_halves(nearest, content[f"low/{key}"], content[f"ties/{key}"])
                 else:
                     wide = content[f"wide/{key}"]
                 self._set(variable, wide)
@@ -275,9 +286,130 @@ def _remove_leftovers(model_dir: str) -> None:
 def _explained(path: str, model_dir: str, clean: Callable[[], None]) -> Iterator[None]:
     try:
         yield
-    except disk.WRITING as error:
-        with contextlib.suppress(*disk.WRITING):
+    except WRITE_ERRORS as error:
+        with contextlib.suppress(*WRITE_ERRORS):
             clean()
         raise UserError(
-            f"checkpoint {path} cannot be saved: {disk.reason(error)}. {disk.standing(model_dir)}"
+            f"checkpoint {path} cannot be saved: {reason_of(error)}. {_last_checkpoint(model_dir)}"
         ) from error
+
+
+def rounded(wide: np.ndarray) -> np.ndarray:
+    """Returns float32 values rounded to those that bfloat16 can hold, as float32."""
+    bits = wide.view(np.uint32).astype(np.uint64)
+    up = (bits >> np.uint64(16)) & np.uint64(1)
+    nearest = (bits + np.uint64(0x7FFF) + up) >> np.uint64(16) << np.uint64(16)
+    return nearest.astype(np.uint32).view(np.float32)
+
+
+def split_halves(wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what bfloat16 leaves out of float32 weights, half their size.
+
+    Returns:
+      int16, the differences of the bit patterns to the rounded values; int64, where they wrap.
+    """
+    difference = wide.view(np.int32).astype(np.int64) - rounded(wide).view(np.int32)
+    return difference.astype(np.int16), np.flatnonzero(difference == 1 << 15)
+
+
+def join_halves(nearest: np.ndarray, low: np.ndarray, ties: np.ndarray) -> np.ndarray:
+    """Returns the float32 weights of which `split_halves` made `low` and `ties`."""
+    difference = low.astype(np.int32)
+    difference.reshape(-1)[ties] = 1 << 15
+    return (nearest.view(np.int32) + difference).view(np.float32)
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns why something could not be written, in a few words."""
+    text = str(getattr(error, "message", None) or error).splitlines()[0]
+    return "the disk is full" if any(words in text for words in _FULL) else text
+
+
+def _last_checkpoint(model_dir: str) -> str:
+    """Returns a sentence about the last checkpoint of `model_dir`, and what to do."""
+    steps = checkpoint_files.steps(model_dir)
+    last = checkpoint_files.checkpoint_path(model_dir, steps[-1]) if steps else None
+    there = f"The last checkpoint, {last}, is intact" if last else "There is no checkpoint yet"
+    return f"{there}; make room and start the same command again"
+
+
+@contextlib.contextmanager
+def full_disk_explained(model_dir: str) -> Iterator[None]:
+    """Turns errors of writing to a full disk into a UserError; others stay as they are."""
+    try:
+        yield
+    except WRITE_ERRORS as error:
+        if reason_of(error) != "the disk is full":
+            raise
+        raise UserError(
+            f"the disk of {model_dir} is full. {_last_checkpoint(model_dir)}"
+        ) from error
+
+
+def configuration() -> dict[str, str]:
+    """Returns what gin's functions were called with so far: parameter -> value as text."""
+    values: dict[str, str] = {}
+    text = gin.operative_config_str(max_line_length=1_000_000)
+    for line in text.splitlines():
+        name, equals, value = line.partition(" = ")
+        if equals and not line.startswith("#"):
+            values[name] = value
+    return _compared(values)
+
+
+def _compared(values: dict[str, str]) -> dict[str, str]:
+    """Leaves out what may differ, and macros that only such parameters read, like TRAIN_STEPS."""
+    values = {name: value for name, value in values.items() if not _MAY_DIFFER.search(name)}
+    found = {name for name in values if "." in name}  # a macro's name has no dot
+    while True:
+        text = " ".join(values[name] for name in found)
+        named = {name for name in re.findall(r"%([\w/]+)", text) if name in values} | found
+        if named == found:
+            return {name: value for name, value in values.items() if name in found}
+        found = named
+
+
+def check_same_configuration(model_dir: str, *, allowed: bool) -> list[str]:
+    """Compares the configuration with the one recorded in `model_dir`, if there is one.
+
+    Args:
+      model_dir: of the run.
+      allowed: whether differences are merely returned.
+
+    Returns:
+      the differences, a line each.
+
+    Raises:
+      UserError: with the differences.
+    """
+    path = os.path.join(model_dir, CONFIGURATION_FILE)  # noqa: PTH118
+    if not tf.io.gfile.exists(path):
+        return []
+    with tf.io.gfile.GFile(path) as file:
+        before = _compared(json.loads(file.read()))
+    now = configuration()
+    lines = [
+        f"  {name}: was {before.get(name, 'not set')}, is {now.get(name, 'not set')}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+    if lines and not allowed:
+        raise UserError(
+            f"{model_dir} holds a run of another configuration:\n"
+            + "\n".join(lines)
+            + "\nName another --model_dir, or go on with the new values by --allow_config_change"
+        )
+    return lines
+
+
+def save_configuration(model_dir: str) -> None:
+    """Records the configuration, and gin's own `operative_config.gin`."""
+    files = {
+        CONFIGURATION_FILE: json.dumps(configuration(), indent=1) + "\n",
+        "operative_config.gin": gin.operative_config_str() + "\n",
+    }
+    for name, text in files.items():
+        path = os.path.join(model_dir, name)  # noqa: PTH118
+        with tf.io.gfile.GFile(path + ".new", "w") as file:
+            file.write(text)
+        tf.io.gfile.rename(path + ".new", path, overwrite=True)

@@ -1,37 +1,308 @@
-"""What a run measures of itself now and then: its loss on held-out batches, and task metrics.
+"""Evaluation of a run while it trains: its loss on held-out batches, and the tasks' metrics.
 
-    evaluation = Evaluation(settings, data, plan, graph, session)
+    evaluation = Evaluation(spec, data, options, graph=graph, session=session)
     evaluation.measure(500, last=False)     # {"validation_loss": 2.31, "eval/accuracy": 41.0, ...}
 
 Both are of the weights in the session, without dropout, on the same examples each time. The fields
 of the held-out loss are those of a training step with `validation_` before them, and
 `validation_perplexity`, e to the power of the nats for each target token.
+
+    tasks = read_tasks("t0_train", "validation", lengths, examples=64, use_cached=True)
+    task_fields(tasks, ModelInTraining(spec, graph, session))
+    # {"eval/sciq_Multiple_Choice/accuracy": 41.2, ..., "eval/accuracy": 38.0}
+
+Names are T5's: `eval/<task>/<metric>`; `eval/<metric>` is the mean over the tasks that have it.
+Examples are the first of a split, read once and kept. A metric that reads predictions gets decoded
+and postprocessed text, one that reads scores gets log-likelihoods, as SeqIO's evaluation gives
+them; an example of rank evaluation comes with all of its choices. Legend: N examples, L inputs, T
+targets.
 """
 
+import collections
+import dataclasses
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from t0.compat import gin, mtf, seqio
 from t0.compat import tf1 as tf
 from t0.config.specification import DataSpec
 from t0.errors import UserError
-from t0.feeding.opening import open_split
-from t0.training import metrics, task_metrics
-from t0.training.graph import TrainingGraph
+from t0.feeding.opening import known_mixture, open_split
+from t0.mesh.gather_embedding import target_log_probabilities
+from t0.training.graph import Program, TrainingGraph
 from t0.training.losses import PARTS
-from t0.training.outputs import Outputs
-from t0.training.settings import Settings
+from t0.training.options import LoopOptions, TrainingSpec
+from t0.training.recorder import step_fields
+
+PREFIX = "eval/"
+# (placeholders, result) of a lowered program.
+_Lowered = tuple[Mapping[str, tf.Tensor], tf.Tensor]
+
+
+class ModelInTraining:
+    """Decodes and scores with the weights of a training session.
+
+    Both are further programs over the training graph's variables, in its session: no weights are
+    copied and no checkpoint is read. Each is lowered when first asked for.
+
+    Args:
+      spec: what the run trains.
+      graph: the training graph.
+      session: holds its variables.
+
+    Raises:
+      UserError: for a model without an encoder, or an ensemble.
+    """
+
+    def __init__(self, spec: TrainingSpec, graph: TrainingGraph, session: tf.Session) -> None:
+        if spec.model_type != "bitransformer" or spec.ensemble_inputs:
+            raise UserError(
+                f"task metrics in training need a model with an encoder and a decoder, not an "
+                f"ensemble; run.model_type is '{spec.model_type}'. Leave "
+                "train_loop.evaluate_every_steps unset"
+            )
+        self._spec = spec
+        self._graph = graph
+        self._session = session
+        self._lowered: dict[str, _Lowered] = {}
+
+    def decode(self, inputs: np.ndarray) -> np.ndarray:
+        """Returns the ids that the model makes of `inputs`; after an EOS they mean nothing."""
+        return self._run("decode", _decode, {"inputs": inputs})
+
+    def score(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Returns log p(targets | inputs) in nats, summed over the targets' tokens."""
+        return self._run("score", _score, {"inputs": inputs, "targets": targets})
+
+    def _run(
+        self, name: str, build: Callable[..., Any], values: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
+        if name not in self._lowered:
+            self._lowered[name] = self._lower(build, tuple(values))
+        placeholders, result = self._lowered[name]
+        rows, count = self._spec.batch_size, len(values["inputs"])
+        found = []
+        for start in range(0, count, rows):
+            fed = {
+                placeholders[key]: _padded(value[start : start + rows], rows)
+                for key, value in values.items()
+            }
+            found.append(self._session.run(result, fed))
+        return np.concatenate(found)[:count]
+
+    def _lower(self, build: Callable[..., Any], names: tuple[str, ...]) -> _Lowered:
+        batch = mtf.Dimension("batch", self._spec.batch_size)
+        with (
+            self._graph.graph.as_default(),
+            tf.variable_scope("", use_resource=True, reuse=tf.AUTO_REUSE),
+        ):
+            program = self._graph.another()
+            placeholders, features = {}, {}
+            for name in names:
+                length = mtf.Dimension("length", self._spec.sequence_length[name])
+                shape = mtf.Shape([batch, length])
+                placeholders[name] = tf.placeholder(tf.int32, shape.to_integer_list)
+                features[name] = mtf.import_fully_replicated(
+                    program.mesh, placeholders[name], shape, name=name
+                )
+            made = build(program, features, self._spec.sequence_length["targets"])
+            return placeholders, program.lower().export_to_tf_tensor(made)
+
+
+def _decode(program: Program, features: Mapping[str, mtf.Tensor], length: int) -> mtf.Tensor:
+    return program.model.decode(
+        features["inputs"], variable_dtype=program.types, max_decode_length=length
+    )
+
+
+def _score(program: Program, features: Mapping[str, mtf.Tensor], length: int) -> mtf.Tensor:
+    del length
+    targets = features["targets"]
+    logits, _ = program.model.call_simple(
+        inputs=features["inputs"],
+        targets=targets,
+        compute_loss=False,
+        mode=tf.estimator.ModeKeys.EVAL,
+        variable_dtype=program.types,
+    )
+    vocab_dim = logits.shape.dims[-1]
+    present = mtf.cast(mtf.greater(targets, 0), tf.float32)
+    if program.mesh_impl.tensor_dimension_to_mesh_axis(vocab_dim) is None:
+        each = target_log_probabilities(logits, targets, vocab_dim)
+    else:
+        wide = mtf.cast(logits, tf.float32)
+        each = -mtf.layers.softmax_cross_entropy_with_logits(wide, targets, vocab_dim)
+    return mtf.reduce_sum(each * present, reduced_dim=targets.shape.dims[-1])
+
+
+def _padded(values: np.ndarray, rows: int) -> np.ndarray:
+    missing = rows - len(values)
+    return np.pad(values, [(0, missing), (0, 0)]) if missing else values
+
+
+@gin.configurable("task_metrics", module="t0")
+@dataclasses.dataclass(frozen=True)
+class TaskMetrics:
+    """What is evaluated while training by task metrics; gin sets it as `task_metrics.NAME`.
+
+    Attributes:
+      mixture_or_task_name: None for the training mixture.
+      split: tasks without it are left out.
+      examples: of each task, the first of the split (rank evaluation: rows, one for each choice).
+      use_cached: None for what the training data does.
+    """
+
+    mixture_or_task_name: str | None = None
+    split: str = "validation"
+    examples: int = 64
+    use_cached: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.examples < 1:
+            raise UserError(f"task_metrics.examples is {self.examples}; wanted a number above 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskExamples:
+    """Examples of a task, read.
+
+    Attributes:
+      task: SeqIO's.
+      rows: the examples as SeqIO's task gives them.
+      inputs, targets: int32 [N, L] and [N, T], cut or padded.
+      wanted: the postprocessed targets, which the metrics read.
+    """
+
+    task: seqio.Task
+    rows: Sequence[Mapping[str, Any]]
+    inputs: np.ndarray
+    targets: np.ndarray
+    wanted: Sequence[Any]
+
+
+def read_tasks(
+    mixture_or_task_name: str,
+    split: str,
+    lengths: Mapping[str, int],
+    *,
+    examples: int,
+    use_cached: bool,
+) -> list[TaskExamples]:
+    """Reads the first examples of each task that has metrics and the split.
+
+    Raises:
+      UserError: for an unknown mixture, or one without such a task.
+    """
+    mixture = known_mixture(mixture_or_task_name)
+    tasks = [task for task in seqio.get_subtasks(mixture) if split in task.splits]
+    judged = [task for task in tasks if task.predict_metric_fns or task.score_metric_fns]
+    if not judged:
+        raise UserError(
+            f"no task of {mixture_or_task_name} has metrics and a split '{split}': name another "
+            "mixture (task_metrics.mixture_or_task_name) or split (task_metrics.split)"
+        )
+    return [_read(task, split, lengths, examples, use_cached) for task in judged]
+
+
+def _read(
+    task: seqio.Task, split: str, lengths: Mapping[str, int], examples: int, use_cached: bool
+) -> TaskExamples:
+    with tf.Graph().as_default(), tf.Session() as session:
+        dataset = task.get_dataset(
+            dict(lengths), split=split, use_cached=use_cached, shuffle=False, num_epochs=1
+        )
+        following = tf.data.make_one_shot_iterator(dataset).get_next()
+        rows = list(_first(_elements(session, following), examples))
+    if not rows:
+        raise UserError(f"the split '{split}' of {task.name} is empty: nothing to evaluate on")
+    return TaskExamples(
+        task=task,
+        rows=rows,
+        inputs=_block([row["inputs"] for row in rows], lengths["inputs"]),
+        targets=_block([row["targets"] for row in rows], lengths["targets"]),
+        wanted=[task.postprocess_fn(_text(task, row), example=row, is_target=True) for row in rows],
+    )
+
+
+def _elements(session: tf.Session, following: Any) -> Iterator[dict[str, Any]]:
+    while True:
+        try:
+            yield session.run(following)
+        except tf.errors.OutOfRangeError:
+            return
+
+
+def _first(rows: Iterable[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:
+    """Yields the first rows, and after them the other choices of the last one's example."""
+    rows = iter(rows)
+    last = None
+    for last in itertools.islice(rows, count):
+        yield last
+    if last is not None and np.ndim(last.get("idx", 0)):
+        number = last["idx"][0]
+        yield from itertools.takewhile(lambda row: row["idx"][0] == number, rows)
+
+
+def _block(ids: Sequence[np.ndarray], length: int) -> np.ndarray:
+    block = np.zeros((len(ids), length), np.int32)
+    for row, values in zip(block, ids, strict=True):
+        row[: min(length, len(values))] = values[:length]
+    return block
+
+
+def _text(task: seqio.Task, row: Mapping[str, Any]) -> str:
+    written = row.get("targets_pretokenized")
+    if written is None:
+        vocabulary = task.output_features["targets"].vocabulary
+        return vocabulary.decode([int(x) for x in row["targets"]])
+    return written.decode("utf-8") if isinstance(written, bytes) else str(written)
+
+
+def task_fields(tasks: Sequence[TaskExamples], model: ModelInTraining) -> dict[str, float]:
+    """Returns the metrics of each task and their means, named as in the module's header."""
+    found: dict[str, float] = {}
+    together: dict[str, list[float]] = collections.defaultdict(list)
+    for examples in tasks:
+        for metric, value in _of_task(examples, model).items():
+            found[f"{PREFIX}{examples.task.name}/{metric}"] = value
+            together[metric].append(value)
+    return found | {PREFIX + name: float(np.mean(values)) for name, values in together.items()}
+
+
+def _of_task(examples: TaskExamples, model: ModelInTraining) -> dict[str, float]:
+    task, values = examples.task, {}
+    if task.predict_metric_fns:
+        predictions = _predicted(examples, model)
+        for function in task.predict_metric_fns:
+            values |= function(examples.wanted, predictions)
+    if task.score_metric_fns:
+        scores = model.score(examples.inputs, examples.targets).tolist()
+        for function in task.score_metric_fns:
+            values |= function(examples.wanted, scores)
+    return {name: float(value) for name, value in values.items() if np.ndim(value) == 0}
+
+
+def _predicted(examples: TaskExamples, model: ModelInTraining) -> list[Any]:
+    task = examples.task
+    vocabulary = task.output_features["targets"].vocabulary
+    texts = [vocabulary.decode(ids) for ids in model.decode(examples.inputs).tolist()]
+    return [
+        task.postprocess_fn(text, example=row, is_target=False)
+        for text, row in zip(texts, examples.rows, strict=True)
+    ]
 
 
 class Evaluation:
     """The evaluations of one run.
 
     Args:
-      settings: of the run.
+      spec: what the run trains.
       data: what it trains on.
-      plan: how often, and on how much.
+      options: how often, and on how much.
       graph: the training graph; session: holds its variables.
 
     Raises:
@@ -39,22 +310,28 @@ class Evaluation:
     """
 
     def __init__(
-        self, settings: Settings, data: Any, plan: Any, *, graph: TrainingGraph, session: tf.Session
+        self,
+        spec: TrainingSpec,
+        data: Any,
+        options: LoopOptions,
+        *,
+        graph: TrainingGraph,
+        session: tf.Session,
     ) -> None:
-        self._data, self._plan = data, plan
+        self._data, self._options = data, options
         self._graph, self._session = graph, session
-        self._rows = settings.batch_size * (settings.ensemble_inputs or 1)
-        self._positions = self._rows * settings.sequence_length["targets"]
-        self._tasks: list[task_metrics.TaskExamples] = []
+        self._rows = spec.batch_size * (spec.ensemble_inputs or 1)
+        self._positions = self._rows * spec.sequence_length["targets"]
+        self._tasks: list[TaskExamples] = []
         self._held_out: list[Mapping[str, np.ndarray]] = []
-        if plan.validate_every_steps and open_split(data, "validation") is None:
+        if options.validate_every_steps and open_split(data, "validation") is None:
             raise UserError(
                 "train_loop.validate_every_steps is set, and the training data has no split "
                 "'validation' to validate on"
             )
-        if plan.evaluate_every_steps:
-            self._tasks = _read_tasks(settings, data)
-            self._outputs = Outputs(settings, graph, session)
+        if options.evaluate_every_steps:
+            self._tasks = _read_tasks(spec, data)
+            self._model = ModelInTraining(spec, graph, session)
 
     def describe(self) -> list[str]:
         """Returns lines about what is evaluated, for the start of the run."""
@@ -62,27 +339,27 @@ class Evaluation:
             return []
         examples = sum(len(task.rows) for task in self._tasks)
         return [
-            f"  task metrics every {self._plan.evaluate_every_steps:,} steps: "
+            f"  task metrics every {self._options.evaluate_every_steps:,} steps: "
             f"{len(self._tasks)} task(s), {examples:,} examples"
         ]
 
     def measure(self, step: int, *, last: bool) -> dict[str, float]:
         """Returns what is due at `step`; everything at the last step of a run."""
         found = {}
-        if _due(self._plan.validate_every_steps, step, last):
+        if _due(self._options.validate_every_steps, step, last):
             found |= self._loss()
-        if _due(self._plan.evaluate_every_steps, step, last):
-            found |= task_metrics.measured(self._tasks, self._outputs)
+        if _due(self._options.evaluate_every_steps, step, last):
+            found |= task_fields(self._tasks, self._model)
         return found
 
     def all_kinds_in(self, fields: Mapping[str, float]) -> bool:
-        """Tells whether `fields` has something of each kind of evaluation that is asked for."""
-        loss = not self._plan.validate_every_steps or "validation_loss" in fields
-        tasks = any(name.startswith(task_metrics.PREFIX) for name in fields)
-        return loss and (tasks or not self._plan.evaluate_every_steps)
+        """Whether `fields` has something of each kind of evaluation that the run does."""
+        loss = not self._options.validate_every_steps or "validation_loss" in fields
+        tasks = any(name.startswith(PREFIX) for name in fields)
+        return loss and (tasks or not self._options.evaluate_every_steps)
 
     def _loss(self) -> dict[str, float]:
-        count = self._plan.validation_batches
+        count = self._options.validation_batches
         if not self._held_out:
             batches = open_split(self._data, "validation").batches(self._rows)
             self._held_out = [next(batches)[0] for _ in range(count)]
@@ -92,7 +369,7 @@ class Evaluation:
             sums += self._session.run(self._graph.validate, fed)
         values = dict(zip(("loss", *PARTS), sums.tolist(), strict=True))
         values["loss"] /= count
-        fields = metrics.measured(values, self._positions * count)
+        fields = step_fields(values, self._positions * count)
         fields["perplexity"] = math.exp(min(fields["loss_per_token"], 700.0))
         return {f"validation_{name}": value for name, value in fields.items()}
 
@@ -101,22 +378,22 @@ def _due(every: int | None, step: int, last: bool) -> bool:
     return bool(every) and (last or step % every == 0)
 
 
-def _read_tasks(settings: Settings, data: Any) -> list[task_metrics.TaskExamples]:
-    chosen = task_metrics.choice()
-    spec: DataSpec | None = data.spec
-    mixture = chosen.mixture or (spec and spec.mixture)
+def _read_tasks(spec: TrainingSpec, data: Any) -> list[TaskExamples]:
+    chosen = TaskMetrics()
+    read: DataSpec | None = data.spec
+    mixture = chosen.mixture_or_task_name or (read and read.mixture)
     if mixture is None:
         raise UserError(
             "train_loop.evaluate_every_steps is set, and the training data is no mixture of "
             "SeqIO's: name one by task_metrics.mixture_or_task_name"
         )
     cached = chosen.use_cached
-    return task_metrics.read_tasks(
+    return read_tasks(
         mixture,
         chosen.split,
-        settings.sequence_length,
+        spec.sequence_length,
         examples=chosen.examples,
-        use_cached=bool(spec and spec.use_cached) if cached is None else cached,
+        use_cached=bool(read and read.use_cached) if cached is None else cached,
     )
 
 
@@ -130,6 +407,6 @@ def line(step: int, fields: Mapping[str, float]) -> str:
             f"perplexity {fields['validation_perplexity']:.4g}",
             f"accuracy {fields['validation_token_accuracy']:.1%}",
         ]
-    means = {name: x for name, x in fields.items() if name.startswith(task_metrics.PREFIX)}
+    means = {name: x for name, x in fields.items() if name.startswith(PREFIX)}
     words += [f"{name} {x:.4g}" for name, x in means.items() if name.count("/") == 1]
     return "  ".join(words)

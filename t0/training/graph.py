@@ -1,6 +1,6 @@
 """The training step as a TensorFlow graph: Mesh TensorFlow's model, its gradients, an optimizer.
 
-    graph = build(settings, model, features=("inputs", "targets"), seed=0, activations=tf.float32)
+    graph = build(spec, features=("inputs", "targets"), seed=0, activations=tf.float32)
     session.run([graph.metrics, graph.train], feed_dict={graph.features["inputs"]: ..., ...})
 
 Variables have Mesh TensorFlow's names and shapes. They are resource variables and a step reads each
@@ -20,8 +20,8 @@ from t0.compat import mesh_utils, mtf, transformer
 from t0.compat import tf1 as tf
 from t0.mesh.fused import fused
 from t0.training import losses, optimizers
+from t0.training.options import TrainingSpec
 from t0.training.randomness import SeededMesh
-from t0.training.settings import Settings
 
 # What `TrainingGraph.metrics` holds, in this order.
 METRICS = ("loss", *losses.PARTS, "learning_rate", "gradient_square", "weight_square")
@@ -63,7 +63,7 @@ class TrainingGraph:
 
 
 def build(
-    settings: Settings,
+    spec: TrainingSpec,
     *,
     features: Sequence[str],
     seed: int,
@@ -72,7 +72,7 @@ def build(
     """Builds and lowers the training step.
 
     Args:
-      settings: of the run.
+      spec: what the run trains.
       features: names of the batch's features, such as "inputs", "inputs_segmentation".
       seed: of initial values and dropout.
       activations: their type.
@@ -80,12 +80,12 @@ def build(
     with tf.Graph().as_default() as graph:
         tf.set_random_seed(seed)
         with tf.variable_scope("", use_resource=True, reuse=tf.AUTO_REUSE):
-            return _build(graph, settings, features, seed, activations)
+            return _build(graph, spec, features, seed, activations)
 
 
 def _build(
     graph: tf.Graph,
-    settings: Settings,
+    spec: TrainingSpec,
     features: Sequence[str],
     seed: int,
     activations: tf.DType,
@@ -93,29 +93,29 @@ def _build(
     step = tf.train.get_or_create_global_step()
     now = tf.identity(step)
     placeholders = {
-        name: tf.placeholder(tf.int32, [_rows(settings), _length(settings, name)], name)
+        name: tf.placeholder(tf.int32, [_rows(spec), _length(spec, name)], name)
         for name in features
     }
-    model = _model(settings)
+    model = _model(spec)
     types = mesh_utils.get_variable_dtype()
     types = mtf.VariableDType(types.master_dtype, types.slice_dtype, activations)
 
     def another() -> Program:
-        mesh_impl = SeededMesh(*_mesh(settings), seed=seed, step=now)
-        return Program(settings, model, types, mesh_impl)
+        mesh_impl = SeededMesh(*_mesh(spec), seed=seed, step=now)
+        return Program(spec, model, types, mesh_impl)
 
     train = another()
     values, gradients = train.loss_and_gradients(placeholders)
-    rate = _learning_rate(settings, now)
-    trained, kept = _trained(settings, train.graph.trainable_variables, gradients)
+    rate = _learning_rate(spec, now)
+    trained, kept = _trained(spec, train.graph.trainable_variables, gradients)
     updates = optimizers.apply_updates(
-        settings.optimizer(learning_rate=rate), kept, trained, mesh_impl=train.mesh_impl
+        spec.optimizer(learning_rate=rate), kept, trained, mesh_impl=train.mesh_impl
     )
     values |= {
         "gradient_square": updates.gradient_square,
         "weight_square": updates.weight_square,
     }
-    lowering = train.lower(settings.model_info_file)
+    lowering = train.lower(spec.model_info_file)
     numbers = {
         name: tf.cast(lowering.export_to_tf_tensor(x), tf.float32) for name, x in values.items()
     }
@@ -154,43 +154,43 @@ def _held_out(
     return tf.stack([tf.cast(x, tf.float32) for x in exported]), lowering
 
 
-def _model(settings: Settings) -> Any:
+def _model(spec: TrainingSpec) -> Any:
     return mesh_utils.build_model(
-        model_type=settings.model_type,
-        input_vocab_size=mesh_utils.inputs_vocabulary(settings.vocabulary).vocab_size,
-        output_vocab_size=mesh_utils.targets_vocabulary(settings.vocabulary).vocab_size,
-        layout_rules=settings.layout_rules,
-        mesh_shape=settings.mesh_shape,
+        model_type=spec.model_type,
+        input_vocab_size=mesh_utils.inputs_vocabulary(spec.vocabulary).vocab_size,
+        output_vocab_size=mesh_utils.targets_vocabulary(spec.vocabulary).vocab_size,
+        layout_rules=spec.layout_rules,
+        mesh_shape=spec.mesh_shape,
     )
 
 
-def _mesh(settings: Settings) -> tuple[Any, Any, Sequence[str]]:
-    return settings.mesh_shape, settings.layout_rules, settings.mesh_devices
+def _mesh(spec: TrainingSpec) -> tuple[Any, Any, Sequence[str]]:
+    return spec.mesh_shape, spec.layout_rules, spec.mesh_devices
 
 
-def _rows(settings: Settings) -> int:
-    return settings.batch_size * (settings.ensemble_inputs or 1)
+def _rows(spec: TrainingSpec) -> int:
+    return spec.batch_size * (spec.ensemble_inputs or 1)
 
 
-def _length(settings: Settings, feature: str) -> int:
+def _length(spec: TrainingSpec, feature: str) -> int:
     # "inputs_segmentation" is as long as "inputs".
-    return settings.sequence_length[feature.split("_")[0]]
+    return spec.sequence_length[feature.split("_")[0]]
 
 
-def _learning_rate(settings: Settings, step: tf.Tensor) -> Any:
-    schedule = settings.learning_rate_schedule
+def _learning_rate(spec: TrainingSpec, step: tf.Tensor) -> Any:
+    schedule = spec.learning_rate_schedule
     return schedule(step=step) if callable(schedule) else schedule
 
 
 def _trained(
-    settings: Settings, variables: Sequence[mtf.Variable], gradients: Sequence[mtf.Tensor | None]
+    spec: TrainingSpec, variables: Sequence[mtf.Variable], gradients: Sequence[mtf.Tensor | None]
 ) -> tuple[list[mtf.Variable], list[mtf.Tensor | None]]:
     wanted: Callable[[mtf.Variable], Any] = lambda variable: True  # noqa: E731
-    if isinstance(settings.variable_filter, str):
-        pattern = re.compile(settings.variable_filter)
+    if isinstance(spec.variable_filter, str):
+        pattern = re.compile(spec.variable_filter)
         wanted = lambda variable: pattern.search(variable.name)  # noqa: E731
-    elif settings.variable_filter is not None:
-        wanted = settings.variable_filter
+    elif spec.variable_filter is not None:
+        wanted = spec.variable_filter
     chosen = [(v, g) for v, g in zip(variables, gradients, strict=True) if wanted(v)]
     return [v for v, _ in chosen], [g for _, g in chosen]
 
@@ -208,26 +208,26 @@ class Program:
     """One mesh graph over the model: its features, loss, and lowering.
 
     Args:
-      settings: of the run.
+      spec: what the run trains.
       model: Mesh TensorFlow's.
       types: of its variables and activations.
       mesh_impl: where it is lowered to.
     """
 
     def __init__(
-        self, settings: Settings, model: Any, types: mtf.VariableDType, mesh_impl: SeededMesh
+        self, spec: TrainingSpec, model: Any, types: mtf.VariableDType, mesh_impl: SeededMesh
     ) -> None:
-        self._settings = settings
+        self._spec = spec
         self.model = model
         self.types = types
         self.mesh_impl = mesh_impl
         self.graph = mtf.Graph()
         self.microbatches = 1
         self.mesh = mtf.Mesh(self.graph, "my_mesh")
-        outer = settings.outer_batch_size
-        self._batch_dim = mtf.Dimension("batch", settings.batch_size // outer)
+        outer = spec.outer_batch_size
+        self._batch_dim = mtf.Dimension("batch", spec.batch_size // outer)
         self._batch_dims = [self._batch_dim]
-        if outer > 1 or settings.outer_batch_size:
+        if outer > 1 or spec.outer_batch_size:
             self._batch_dims.insert(0, mtf.Dimension("outer_batch", outer))
 
     def lower(self, log_file: str | None = None) -> mtf.Lowering:
@@ -239,16 +239,8 @@ class Program:
     ) -> dict[str, mtf.Tensor]:
         """Returns "loss" and `losses.PARTS` as scalars of the mesh's graph."""
         features = features or self._features(placeholders)
-        parts: dict[str, mtf.Tensor] = {}
-        stack = getattr(self.model, "decoder", self.model)
-        ours = getattr(stack, "_loss_fn", self) is None
-        if ours:
-            stack._loss_fn = losses.of_decoder(parts, self.mesh_impl)
-        try:
+        with losses.computed_in_float32(self.model, self.mesh_impl) as parts:
             loss = self._call(features, mode)
-        finally:
-            if ours:
-                stack._loss_fn = None
         zero = mtf.zeros(self.mesh, mtf.Shape([]), tf.float32)
         return {"loss": mtf.to_float(loss), **dict.fromkeys(losses.PARTS, zero), **parts}
 
@@ -256,9 +248,9 @@ class Program:
         self, placeholders: Mapping[str, tf.Tensor]
     ) -> tuple[dict[str, mtf.Tensor], list[mtf.Tensor | None]]:
         """Returns what `loss` does, and the gradient of each trainable variable."""
-        settings = self._settings
+        spec = self._spec
         self.microbatches = mesh_utils.serialize_num_microbatches(
-            self._batch_dim, settings.sequence_length, settings.mesh_shape, settings.layout_rules
+            self._batch_dim, spec.sequence_length, spec.mesh_shape, spec.layout_rules
         )
         mode = tf.estimator.ModeKeys.TRAIN
         features = self._features(placeholders)
@@ -272,7 +264,7 @@ class Program:
             return self.loss(placeholders, mode, part)
 
         # Rows of a microbatch are every n-th of the batch, so their greatest number tells which.
-        rows = np.arange(settings.batch_size, dtype=np.int32)
+        rows = np.arange(spec.batch_size, dtype=np.int32)
         shape = mtf.Shape(self._batch_dims)
         features["_row"] = mtf.import_fully_replicated(
             self.mesh, tf.constant(rows.reshape(shape.to_integer_list)), shape, name="row"
@@ -283,16 +275,16 @@ class Program:
         return values, gradients
 
     def _features(self, placeholders: Mapping[str, tf.Tensor]) -> dict[str, mtf.Tensor]:
-        settings = self._settings
-        ensemble = settings.ensemble_inputs
+        spec = self._spec
+        ensemble = spec.ensemble_inputs
         outer_dims = [mtf.Dimension("ensemble", ensemble)] if ensemble else []
         features = {}
         for name, tensor in placeholders.items():
-            length = mtf.Dimension("length", _length(settings, name))
+            length = mtf.Dimension("length", _length(spec, name))
             shape = mtf.Shape([*outer_dims, *self._batch_dims, length])
             tensor = tf.reshape(tensor, shape.to_integer_list)
             features[name] = mtf.import_fully_replicated(self.mesh, tensor, shape, name=name)
-        if settings.model_type == "delimited_lm":
+        if spec.model_type == "delimited_lm":
             features = mesh_utils._dynamic_text2self(features)
         return features
 
@@ -309,10 +301,10 @@ class Program:
                 "decoder_position": features.get("targets_position"),
             }
         inputs = features.get("inputs")
-        if self._settings.model_type in ("lm", "delimited_lm"):
+        if self._spec.model_type in ("lm", "delimited_lm"):
             inputs = transformer.autoregressive_inputs(features["targets"], sequence_id=segments)
-        settings = self._settings
-        with fused(self.model, settings.mesh_shape, settings.layout_rules):
+        spec = self._spec
+        with fused(self.model, spec.mesh_shape, spec.layout_rules):
             _, loss = self.model.call_simple(
                 inputs=inputs,
                 targets=features["targets"],

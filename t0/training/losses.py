@@ -1,15 +1,17 @@
 """Cross entropy with z-loss in float32, and the numbers that are shown beside it.
 
 Mesh TensorFlow's loss makes a one-hot tensor of the size of the logits and computes in the
-activations' type. `of_decoder` gives the same loss from compiled passes, in float32 whatever the
-activations are, wherever the vocabulary is not split over the mesh; elsewhere Mesh's own formula
-stands. Legend: V the vocabulary, [...] batch and length.
+activations' type. `computed_in_float32` gives the same loss from compiled passes, in float32
+whatever the activations are, wherever the vocabulary is not split over the mesh; elsewhere by
+Mesh's own formula. Legend: V the vocabulary, [...] batch and length.
 
-    model.decoder._loss_fn = of_decoder(parts)      # parts: filled at each call
-    parts["nll"]                                    # scalar: nats summed over the target tokens
+    with computed_in_float32(model, mesh_impl) as parts:
+        _, loss = model.call_simple(inputs, targets, compute_loss=True)
+    parts["nll"]                        # scalar: nats summed over the target tokens
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from t0.compat import mtf, transformer
@@ -20,14 +22,34 @@ from t0.mesh.fused import xla_compiled
 PARTS = ("nll", "z_loss", "correct", "tokens")
 
 
-def of_decoder(parts: dict[str, mtf.Tensor], mesh_impl: Any) -> Callable[..., mtf.Tensor]:
-    """Returns a loss function for `Unitransformer`, which also fills `parts` with `PARTS`.
+@contextlib.contextmanager
+def computed_in_float32(model: Any, mesh_impl: Any) -> Iterator[dict[str, mtf.Tensor]]:
+    """Makes a model compute the loss of this module, while the context lasts.
+
+    A model that was given a loss function of its own, as gin can, keeps it.
 
     Args:
-      parts: gets a scalar of the mesh's graph for each of `PARTS`, summed over the batch.
-      mesh_impl: tells whether the vocabulary is split.
-    """
+      model: Mesh TensorFlow's, a stack of layers or an encoder and a decoder.
+      mesh_impl: says whether the vocabulary is split.
 
+    Yields:
+      a mapping that the call of the model fills with a scalar of the mesh's graph for each of
+      `PARTS`, summed over the batch; it stays empty where the model keeps its own loss.
+    """
+    parts: dict[str, mtf.Tensor] = {}
+    stack = getattr(model, "decoder", model)
+    if getattr(stack, "_loss_fn", model) is not None:
+        yield parts
+        return
+    # The model calls what its constructor was given as `loss_fn`.
+    stack._loss_fn = _loss_function(parts, mesh_impl)
+    try:
+        yield parts
+    finally:
+        stack._loss_fn = None
+
+
+def _loss_function(parts: dict[str, mtf.Tensor], mesh_impl: Any) -> Callable[..., mtf.Tensor]:
     def loss_fn(
         model: Any, context: Any, logits: mtf.Tensor, targets: mtf.Tensor, vocab_dim: mtf.Dimension
     ) -> mtf.Tensor:

@@ -10,7 +10,7 @@ from t0.config import explain, parse
 from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.run import run_files
-from t0.training import same_run
+from t0.training import checkpointing
 
 RUN = """
 A = %gin.REQUIRED
@@ -160,4 +160,4 @@ def test_macros_of_what_may_differ_make_no_other_run():
         "should_load_variable.filter_fn": "None",
     }
     kept = {"BATCH", "ROWS", "run.batch_size"}
-    assert same_run._compared(values) == {name: values[name] for name in kept}
+    assert checkpointing._compared(values) == {name: values[name] for name in kept}

@@ -15,7 +15,7 @@ from t5.models.mesh_transformer import mesh_train_dataset_fn
 from t0.config.specification import DataSpec, from_json, to_json
 from t0.errors import UserError
 from t0.feeding import opening
-from t0.feeding.live import live_source
+from t0.feeding.live import DatasetBatches, live_source
 from t0.feeding.mixing import MixedStream
 from t0.feeding.reading import CachedSource
 from t0.feeding.training_data import TrainingData, open_source, open_training_data
@@ -209,7 +209,7 @@ def test_every_way_to_t5s_dataset_function_gives_our_batches(cached):
         gin.clear_config()
         gin.parse_config(GIN.format(name or names[0]))
         function = gin.query_parameter("run.train_dataset_fn").configurable.wrapper
-        data = opening.from_dataset_function(of_t5s if name is None else function, 0, **given)
+        data = opening.open_dataset_function(of_t5s if name is None else function, 0, **given)
         assert isinstance(data, TrainingData)
         found.append(rows_of(data, 2)[1][0]["inputs"].tolist())
         configs.append(gin.operative_config_str())
@@ -230,8 +230,22 @@ def test_every_way_to_t5s_dataset_function_gives_our_batches(cached):
     gin.clear_config()
 
 
-def test_dataset_function_of_another_kind_is_left_alone(cached):
-    assert opening.from_dataset_function(lambda **given: sorted(given), 0, b=1, a=2) == ["a", "b"]
+def test_dataset_of_another_function_is_batched_and_goes_on():
+    def own(sequence_length, **unused):
+        rows = {name: [[n] * length for n in range(1, 8)] for name, length in LENGTHS.items()}
+        return tf.data.Dataset.from_tensor_slices({**rows, "text": ["x"] * 7})
+
+    data = opening.open_dataset_function(own, 0, sequence_length=LENGTHS)
+    assert isinstance(data, DatasetBatches)
+    assert data.features == tuple(LENGTHS)
+    assert opening.open_split(data, "validation") is None
+    whole = rows_of(data, 5)
+    assert [batch["inputs"][:, 0].tolist() for batch, _ in whole[:2]] == [
+        [1, 2, 3, 4],
+        [5, 6, 7, 1],
+    ]
+    for (mine, _), (theirs, _) in zip(rows_of(data, 3, whole[1][1]), whole[2:], strict=True):
+        assert mine["targets"].tolist() == theirs["targets"].tolist()
 
 
 def test_empty_task_is_said(clean_registries):

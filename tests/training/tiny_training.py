@@ -15,7 +15,7 @@ from t0.feeding.reading import Block
 from t0.feeding.token_files import Ragged
 from t0.feeding.training_data import TrainingData
 from t0.training import graph
-from t0.training.settings import Settings
+from t0.training.options import TrainingSpec
 
 LENGTHS = {"inputs": 12, "targets": 6}
 FEATURES = tuple(f"{n}{s}" for n in LENGTHS for s in ("", "_segmentation", "_position"))
@@ -53,7 +53,7 @@ def made_up_data(seed=0, pack=True):
     )
 
 
-def settings(
+def training_spec(
     model_dir="", *, mesh="", rows=8, dropout=0.1, rate=0.01, params=(), model="t5.1.1.tiny", **more
 ):
     gin.clear_config()
@@ -62,7 +62,7 @@ def settings(
     bindings.append("serialize_num_microbatches.tokens_per_microbatch_per_replica = None")
     parse.parse([f"models/{model}.gin"], [*SIZES, *bindings, *params])
     shape = mtf.convert_to_shape(mesh)
-    return Settings(
+    return TrainingSpec(
         model_type="bitransformer",
         vocabulary=Vocabulary,
         mesh_shape=shape,

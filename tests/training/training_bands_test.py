@@ -27,8 +27,8 @@ NANOT5["24h"] = (79_998, 10_000)
 
 def test_bfloat16_stays_within_the_stated_band_of_float32():
     batches = tiny.first_batches(4 * bands.WINDOW)
-    wide = tiny.Steps(tiny.settings(rate=0.01))
-    narrow = tiny.Steps(tiny.settings(rate=0.01), activations=tf.bfloat16)
+    wide = tiny.Steps(tiny.training_spec(rate=0.01))
+    narrow = tiny.Steps(tiny.training_spec(rate=0.01), activations=tf.bfloat16)
     narrow.load(wide.weights())
     curves = [
         {step: steps.step(batch)["loss"] for step, batch in enumerate(batches)}

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as arrays
 from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
 from t0.testing import Killed
-from t0.training import checkpointing, low_bits
+from t0.training import checkpointing
 from t0.training.checkpointing import Checkpoints, Keep, kept
 
 ALL = Keep()
@@ -25,14 +25,14 @@ def test_which_checkpoints_stay():
 
 
 @given(arrays.arrays(np.uint32, 20, elements=st.integers(0, 2**32 - 1)))
-def test_low_bits_bring_back_every_weight(bits):
+def test_low_halves_bring_back_every_weight(bits):
     finite = bits & ~np.uint32(0x4000_0000)  # no infinities, nor what rounds to one
     wide = finite.view(np.float32)
-    low, ties = low_bits.split(wide)
+    low, ties = checkpointing.split_halves(wide)
     assert low.dtype == np.int16
-    nearest = low_bits.rounded(wide)
+    nearest = checkpointing.rounded(wide)
     np.testing.assert_array_equal(nearest, tf.bfloat16.as_numpy_dtype(0) + 0 + _cast(wide))
-    back = low_bits.join(nearest, low, ties)
+    back = checkpointing.join_halves(nearest, low, ties)
     assert back.tobytes() == wide.tobytes()
 
 
@@ -42,14 +42,17 @@ def _cast(wide):
 
 def test_ties_to_even_keep_their_bit():
     wide = np.array([0x3F808000, 0x3F818000, 0x3F817FFF], np.uint32).view(np.float32)
-    low, ties = low_bits.split(wide)
+    low, ties = checkpointing.split_halves(wide)
     assert ties.tolist() == [0]
-    assert low_bits.join(low_bits.rounded(wide), low, ties).tobytes() == wide.tobytes()
+    assert (
+        checkpointing.join_halves(checkpointing.rounded(wide), low, ties).tobytes()
+        == wide.tobytes()
+    )
 
 
 @pytest.fixture
 def checkpoints(tmp_path):
-    steps = tiny.Steps(tiny.settings(tmp_path))
+    steps = tiny.Steps(tiny.training_spec(tmp_path))
     return lambda keep=ALL: Checkpoints(str(tmp_path), steps.graph, steps.session, keep)
 
 

@@ -53,7 +53,7 @@ def model_dir(tmp_path):
 
 def test_last_checkpoint_with_its_tokenizer(model_dir, tmp_path, pieces, capsys):
     place = {"model_dir": str(model_dir), "vocabulary": Vocabulary(pieces)}
-    tiny.settings(model_dir)
+    tiny.training_spec(model_dir)
     export.check(str(tmp_path / "hf"), **place)
     assert not (tmp_path / "hf").exists()
     export.export(str(tmp_path / "hf"), **place)
@@ -83,7 +83,7 @@ def test_what_is_refused_before_training(model_dir, tmp_path, monkeypatch):
     def check(folder=tmp_path / "hf", model_dir=model_dir):
         export.check(str(folder), model_dir=str(model_dir), vocabulary=Vocabulary())
 
-    tiny.settings(model_dir)
+    tiny.training_spec(model_dir)
     check()
     with pytest.raises(UserError, match="exists and is not empty"):
         check(model_dir)
@@ -98,12 +98,12 @@ def test_what_is_refused_before_training(model_dir, tmp_path, monkeypatch):
 def test_the_room_that_a_model_needs(model_dir):
     parameters = sum(array.size for array in weights(MODEL).values())
     for dtype, width in (("float32", 4), ("bfloat16", 2)):
-        tiny.settings(model_dir, params=[f"get_variable_dtype.master_dtype = '{dtype}'"])
+        tiny.training_spec(model_dir, params=[f"get_variable_dtype.master_dtype = '{dtype}'"])
         assert export._model_bytes(Vocabulary()) == width * parameters
 
 
 def test_model_that_is_no_t5(model_dir, tmp_path):
-    tiny.settings(model_dir, params=["run.model_type = 'lm'"])
+    tiny.training_spec(model_dir, params=["run.model_type = 'lm'"])
     with pytest.raises(UserError, match="writes T5's encoder-decoders.*is another"):
         export.check(str(tmp_path / "hf"), model_dir=str(model_dir), vocabulary=Vocabulary())
     with pytest.raises(UserError, match="holds no checkpoint"):

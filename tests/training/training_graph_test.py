@@ -39,7 +39,7 @@ def mesh_graph(settings, features):
 @pytest.mark.parametrize("model", ["t5.1.1.tiny", "t5.1.0.small"])
 def test_losses_weights_and_names_are_those_of_mesh_tensorflow(model):
     batches = tiny.first_batches(3)
-    given = tiny.settings(dropout=0.0, model=model)
+    given = tiny.training_spec(dropout=0.0, model=model)
     with tf.Graph().as_default(), tf.Session() as session:
         features = {name: tf.placeholder(tf.int32, x.shape) for name, x in batches[0].items()}
         spec = mesh_graph(given, dict(features))
@@ -51,7 +51,7 @@ def test_losses_weights_and_names_are_those_of_mesh_tensorflow(model):
             fed = {features[name]: x for name, x in batch.items()}
             wanted.append(session.run([spec.loss, spec.train_op], fed)[0])
         trained = session.run(variables)
-    given = tiny.settings(dropout=0.0, model=model)
+    given = tiny.training_spec(dropout=0.0, model=model)
     assert bind_gather_embedding(given.mesh_shape, given.layout_rules)
     steps = tiny.Steps(given)
     assert steps.variables.keys() == variables.keys()
@@ -78,7 +78,7 @@ def test_microbatches_do_not_change_the_step(control_flow):
     found = {}
     for count in (1, 2, 4):
         tokens = f"serialize_num_microbatches.tokens_per_microbatch_per_replica = {96 // count}"
-        steps = tiny.Steps(tiny.settings(dropout=0.0, params=[tokens]))
+        steps = tiny.Steps(tiny.training_spec(dropout=0.0, params=[tokens]))
         assert steps.graph.microbatches == count
         found[count] = [steps.step(batch) for _ in range(2)]
     for count in (2, 4):
@@ -89,7 +89,7 @@ def test_microbatches_do_not_change_the_step(control_flow):
 @pytest.mark.parametrize("mesh", ["", "batch:2,model:2"])
 def test_a_step_reads_each_variable_once(mesh):
     # A second read could come after the step's own update of the variable.
-    built = tiny.Steps(tiny.settings(dropout=0.0, mesh=mesh)).graph
+    built = tiny.Steps(tiny.training_spec(dropout=0.0, mesh=mesh)).graph
     roots = [built.train.name, built.metrics.op.name]
     step = tf.graph_util.extract_sub_graph(built.graph.as_graph_def(), roots).node
     read = {node.name: node.input[0] for node in step if node.op == "ReadVariableOp"}
@@ -104,8 +104,8 @@ def test_a_step_reads_each_variable_once(mesh):
 @pytest.mark.parametrize("mesh", ["batch:2", "model:2", "batch:2,model:2"])
 def test_several_devices_take_the_same_steps_as_one(mesh):
     batches = tiny.first_batches(3)
-    one = tiny.Steps(tiny.settings(dropout=0.0))
-    several = tiny.Steps(tiny.settings(dropout=0.0, mesh=mesh))
+    one = tiny.Steps(tiny.training_spec(dropout=0.0))
+    several = tiny.Steps(tiny.training_spec(dropout=0.0, mesh=mesh))
     weights = one.weights()
     several.load(weights)
     for batch in batches:
@@ -115,28 +115,28 @@ def test_several_devices_take_the_same_steps_as_one(mesh):
 def test_dropout_depends_on_seed_and_step_and_on_the_microbatch():
     batch = tiny.first_batches(1)[0]
     given = {"dropout": 0.5, "rate": 0.0}
-    first, again = (tiny.Steps(tiny.settings(**given)) for _ in range(2))
+    first, again = (tiny.Steps(tiny.training_spec(**given)) for _ in range(2))
     losses = [first.step(batch)["loss"] for _ in range(3)]
     assert [again.step(batch)["loss"] for _ in range(3)] == losses
     assert len(set(losses)) == 3
     again.load({"global_step": np.int64(1)})
     assert again.step(batch)["loss"] == losses[1]
-    other = tiny.Steps(tiny.settings(**given), seed=1)
+    other = tiny.Steps(tiny.training_spec(**given), seed=1)
     other.load(first.weights() | {"global_step": np.int64(0)})
     assert other.step(batch)["loss"] != losses[0]
     # All rows are one example: two microbatches differ only in what is dropped.
     tokens = "serialize_num_microbatches.tokens_per_microbatch_per_replica = 12"
     same = {name: np.repeat(x[:1], 8, axis=0) for name, x in batch.items()}
-    parts = tiny.Steps(tiny.settings(**given, params=[tokens]))
-    alike = tiny.Steps(tiny.settings(**given, rows=1))
+    parts = tiny.Steps(tiny.training_spec(**given, params=[tokens]))
+    alike = tiny.Steps(tiny.training_spec(**given, rows=1))
     alone = alike.step({name: x[:1] for name, x in same.items()})["loss"]
     assert parts.step(same)["loss"] != pytest.approx(alone, rel=1e-4)
 
 
 def test_bfloat16_stays_close_to_float32():
     batches = tiny.first_batches(4)
-    wide = tiny.Steps(tiny.settings(dropout=0.0))
-    narrow = tiny.Steps(tiny.settings(dropout=0.0), activations=tf.bfloat16)
+    wide = tiny.Steps(tiny.training_spec(dropout=0.0))
+    narrow = tiny.Steps(tiny.training_spec(dropout=0.0), activations=tf.bfloat16)
     narrow.load(wide.weights())
     for batch in batches:
         one, other = wide.step(batch), narrow.step(batch)
@@ -159,7 +159,7 @@ def test_packed_and_alone_an_example_has_the_same_loss():
         n: np.concatenate([x, np.zeros((8 - len(x), x.shape[1]), np.int32)])
         for n, x in packed.items()
     }
-    steps = tiny.Steps(tiny.settings(dropout=0.0))
+    steps = tiny.Steps(tiny.training_spec(dropout=0.0))
     names = ("loss", *training_graph.losses.PARTS)
 
     def validated(batch):

@@ -105,7 +105,7 @@ def test_adamw_with_rms_scaling_is_nanot5s(shape, size):
 
 def _one_variable(params, optimizer, steps=3):
     """Weights before, and after each of some steps with real gradients; and the gradients."""
-    tied = tiny.Steps(tiny.settings(dropout=0.0, params=params, optimizer=optimizer))
+    tied = tiny.Steps(tiny.training_spec(dropout=0.0, params=params, optimizer=optimizer))
     batch = tiny.first_batches(1)[0]
     found = [tied.weights()]
     norms = []

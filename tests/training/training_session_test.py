@@ -14,17 +14,19 @@ import tiny_training as tiny
 from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
 from t0.testing import Killed
-from t0.training import checkpointing, evaluation, metrics, session
-from t0.training.session import Plan, train
+from t0.training import checkpointing, evaluation, session
+from t0.training.options import LoopOptions
+from t0.training.recorder import Recorder
+from t0.training.session import train
 
 BFLOAT16 = ["get_variable_dtype.master_dtype = 'bfloat16'"]
 
 
-def run(folder, steps, *, data=None, plan=(), **settings):
+def run(folder, steps, *, data=None, options=(), **settings):
     folder.mkdir(exist_ok=True)
     data = data or tiny.made_up_data()
-    given = Plan(**{"train_steps": steps, "log_every_steps": 1, **dict(plan)})
-    train(tiny.settings(folder, **settings), data, given)
+    given = LoopOptions(**{"train_steps": steps, "log_every_steps": 1, **dict(options)})
+    train(tiny.training_spec(folder, **settings), data, given)
 
 
 def recorded(folder):
@@ -39,14 +41,14 @@ def recorded(folder):
 
 
 def killed_after(monkeypatch, step):
-    progress = metrics.Recorder.progress
+    progress = Recorder.progress
 
     def record(self, now, fields):
         progress(self, now, fields)
         if now == step:
             raise Killed
 
-    monkeypatch.setattr(metrics.Recorder, "progress", record)
+    monkeypatch.setattr(Recorder, "progress", record)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +81,7 @@ def test_killed_anywhere_a_run_goes_on_bit_for_bit(whole, tmp_path, monkeypatch,
 
 
 def test_another_seed_is_another_run_and_is_not_gone_on_with(whole, tmp_path):
-    run(tmp_path, 4, plan={"seed": 5}, data=tiny.made_up_data(5), params=BFLOAT16)
+    run(tmp_path, 4, options={"seed": 5}, data=tiny.made_up_data(5), params=BFLOAT16)
     assert recorded(tmp_path)[1]["loss"] != recorded(whole)[1]["loss"]
     with pytest.raises(UserError, match="--seed=5"):
         run(tmp_path, 8, params=BFLOAT16)
@@ -111,14 +113,14 @@ def test_graphs_and_layouts_are_written_only_when_asked_for(whole, tmp_path):
 
 
 def test_sigterm_saves_and_exits_with_a_status_of_its_own(tmp_path, monkeypatch):
-    progress = metrics.Recorder.progress
+    progress = Recorder.progress
 
     def told(self, step, fields):
         progress(self, step, fields)
         if step == 3:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(metrics.Recorder, "progress", told)
+    monkeypatch.setattr(Recorder, "progress", told)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as stopped:
         run(tmp_path, 12)
@@ -150,7 +152,7 @@ def test_initial_checkpoint_must_fill_every_variable(whole, tmp_path, capsys):
     with pytest.raises(UserError, match="leaves .* unfilled, such as decoder"):
         run(tmp_path / "c", 9, **some)
     assert not list((tmp_path / "c").glob("model.ckpt*"))
-    run(tmp_path / "c", 9, plan={"unfilled_variables": ["decoder/"]}, **some)
+    run(tmp_path / "c", 9, options={"unfilled_variables": ["decoder/"]}, **some)
     out = capsys.readouterr().out
     assert "left random, as you listed: decoder/" in out
     assert "optimizer state: 12 of 29 slots restored, the others start at zero" in out
@@ -161,7 +163,7 @@ def test_another_configuration_is_refused_with_what_differs(tmp_path, capsys):
     with pytest.raises(UserError) as error:
         run(tmp_path, 4, dropout=0.2)
     assert "dropout_rate: was 0.1, is 0.2" in str(error.value)
-    run(tmp_path, 4, dropout=0.2, plan={"allow_config_change": True})
+    run(tmp_path, 4, dropout=0.2, options={"allow_config_change": True})
     assert "changed:" in capsys.readouterr().out
 
 
@@ -172,8 +174,8 @@ def held_out(monkeypatch):
 
 
 def test_validation_loss_stands_beside_the_training_loss(tmp_path, capsys, held_out):
-    plan = {"validate_every_steps": 2, "validation_batches": 2}
-    run(tmp_path, 4, plan=plan)
+    options = {"validate_every_steps": 2, "validation_batches": 2}
+    run(tmp_path, 4, options=options)
     found = recorded(tmp_path)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert sum("validation_loss" in line for line in lines) == 2
@@ -191,9 +193,9 @@ def test_best_checkpoint_stays_and_a_run_without_a_better_one_ends(
         lambda self, step, last: {"validation_loss": given[step // 2 - 1]} if step % 2 == 0 else {},
     )
     monkeypatch.setattr(evaluation, "line", lambda step, fields: f"evaluated {step}")
-    plan = {"validate_every_steps": 2, "stop_after_evaluations": 2}
+    options = {"validate_every_steps": 2, "stop_after_evaluations": 2}
     keep = {"keep_checkpoint_max": 1, "save_checkpoints_steps": 3}
-    run(tmp_path, 12, plan=plan, **keep)
+    run(tmp_path, 12, options=options, **keep)
     out = capsys.readouterr().out
     assert "evaluated 4  best so far" in out
     assert "early stop: validation_loss has been no better than 2 at step 4 for 2 eval" in out
@@ -203,10 +205,10 @@ def test_best_checkpoint_stays_and_a_run_without_a_better_one_ends(
     last = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()][-1]
     assert last == {"step": 8, "best_by": "validation_loss", "best_step": 4, "stopped_early": True}
     # The same command again is done; a larger patience goes on, and remembers the best.
-    run(tmp_path, 12, plan=plan, **keep)
+    run(tmp_path, 12, options=options, **keep)
     assert "nothing to train: early stop" in capsys.readouterr().out
     assert checkpoint_files.steps(str(tmp_path)) == [4, 8]
-    run(tmp_path, 12, plan={**plan, "stop_after_evaluations": 4}, **keep)
+    run(tmp_path, 12, options={**options, "stop_after_evaluations": 4}, **keep)
     assert "evaluated 10\n" in capsys.readouterr().out
     assert checkpoint_files.steps(str(tmp_path)) == [12]
 
@@ -217,11 +219,11 @@ def test_best_by_what_is_not_evaluated_is_refused(tmp_path):
     with pytest.raises(UserError, match="by eval/acuracy, and nothing is evaluated"):
         run(tmp_path / "a", 4, params=best)
     with pytest.raises(UserError, match="no split 'validation' to validate on"):
-        run(tmp_path / "b", 4, plan={"validate_every_steps": 2})
+        run(tmp_path / "b", 4, options={"validate_every_steps": 2})
     with pytest.raises(UserError, match="is no mixture of SeqIO's: name one"):
-        run(tmp_path / "c", 4, plan={"evaluate_every_steps": 2})
+        run(tmp_path / "c", 4, options={"evaluate_every_steps": 2})
     with pytest.raises(UserError, match="unknown metric 'eval/acuracy'.*'eval/accuracy'"):
-        run(tmp_path / "d", 4, params=[*best, *TASKS], plan={"evaluate_every_steps": 2})
+        run(tmp_path / "d", 4, params=[*best, *TASKS], options={"evaluate_every_steps": 2})
     assert checkpoint_files.steps(str(tmp_path / "d")) == [0, 2]  # the steps are not lost
 
 
@@ -232,10 +234,10 @@ def test_task_metrics_are_measured_beside_the_loss_and_change_nothing(
     whole, tmp_path, capsys, held_out
 ):
     tiny_tasks.register()
-    plan = {"evaluate_every_steps": 5, "validate_every_steps": 4, "validation_batches": 2}
+    options = {"evaluate_every_steps": 5, "validate_every_steps": 4, "validation_batches": 2}
     best = ["keep_checkpoints.best_by = 'eval/accuracy'", "keep_checkpoints.every_steps = 6"]
     params = [*BFLOAT16, *TASKS, *best]
-    run(tmp_path, 12, plan=plan, params=params, keep_checkpoint_max=1)
+    run(tmp_path, 12, options=options, params=params, keep_checkpoint_max=1)
     out = capsys.readouterr().out
     assert "task metrics every 5 steps: 1 task(s), 3 examples" in out
     assert "step 10  eval/accuracy 0\n" in out
@@ -274,8 +276,8 @@ def test_budget_of_hours_ends_a_run_in_time_and_counts_all_starts(
 
     monkeypatch.setattr(session._Run, "_one_step", step)
     monkeypatch.setattr(session.time, "monotonic", lambda: 60 * minutes[0])
-    plan = {"validate_every_steps": 1000, "validation_batches": 1}
-    run(tmp_path, 100, plan={"max_hours": 0.1, **plan})  # 6 minutes
+    options = {"validate_every_steps": 1000, "validation_batches": 1}
+    run(tmp_path, 100, options={"max_hours": 0.1, **options})  # 6 minutes
     out = capsys.readouterr().out
     # With a step and a half in reserve. What is evaluated now and then is so at the end, too.
     assert "step 5  validation loss" in out
@@ -283,28 +285,28 @@ def test_budget_of_hours_ends_a_run_in_time_and_counts_all_starts(
     assert checkpoint_files.latest(str(tmp_path)).endswith("ckpt-5")
     record = checkpointing.record(str(tmp_path / "model.ckpt-5"))
     assert record["seconds"] == 300
-    run(tmp_path, 100, plan={"max_hours": 5 / 60})
+    run(tmp_path, 100, options={"max_hours": 5 / 60})
     assert "nothing to train: the budget of 0.0833333 hours is used" in capsys.readouterr().out
-    run(tmp_path, 100, plan={"max_hours": 0.15})  # 3 minutes more than at first
+    run(tmp_path, 100, options={"max_hours": 0.15})  # 3 minutes more than at first
     assert "saved at step 8 of 100" in capsys.readouterr().out
 
 
 def test_sigterm_saves_before_it_evaluates_and_the_next_start_does_both(
     whole, tmp_path, monkeypatch, capsys, held_out
 ):
-    progress = metrics.Recorder.progress
+    progress = Recorder.progress
 
     def told(self, step, fields):
         progress(self, step, fields)
         if step == 8:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    plan = {"validate_every_steps": 4, "validation_batches": 1}
+    options = {"validate_every_steps": 4, "validation_batches": 1}
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr(metrics.Recorder, "progress", told)
-        run(tmp_path, 12, params=BFLOAT16, plan=plan)
+        patch.setattr(Recorder, "progress", told)
+        run(tmp_path, 12, params=BFLOAT16, options=options)
     assert "step 8  validation" not in capsys.readouterr().out
-    run(tmp_path, 12, params=BFLOAT16, plan=plan)
+    run(tmp_path, 12, params=BFLOAT16, options=options)
     out = capsys.readouterr().out
     assert out.index("step 8  validation loss") < out.index("step 9/12")
     found = recorded(tmp_path)
@@ -348,7 +350,7 @@ def test_gradient_that_is_no_number_stops_the_run_though_the_loss_is_one(tmp_pat
 
 
 def test_start_screen_says_how_large_everything_is_and_how_long_it_takes(tmp_path, capsys):
-    run(tmp_path, 30, plan={"log_every_steps": 20})
+    run(tmp_path, 30, options={"log_every_steps": 20})
     out = capsys.readouterr().out
     assert re.search(
         r"memory: about \d\.\d MiB on each of 1 device\(s\): weights and optimizer 0\.0 MiB, "
@@ -361,10 +363,10 @@ def test_start_screen_says_how_large_everything_is_and_how_long_it_takes(tmp_pat
 
 
 def test_missing_gpu_is_an_error(tmp_path):
-    given = tiny.settings(tmp_path)
+    given = tiny.training_spec(tmp_path)
     with pytest.raises(UserError, match="gpu:0.*sees no GPU"):
         train(
             functools.partial(type(given), **{**vars(given), "mesh_devices": ["gpu:0"]})(),
             tiny.made_up_data(),
-            Plan(train_steps=1),
+            LoopOptions(train_steps=1),
         )

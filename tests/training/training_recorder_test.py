@@ -5,14 +5,14 @@ import json
 import pytest
 
 from t0.errors import UserError
-from t0.training.progress import ProgressHook
+from t0.training.recorder import RecorderHook
 
 import tensorflow.compat.v1 as tf  # isort: skip (after t0, which quietens it)
 
 
 def train(folder, losses, *, total, start=0, interval=None, steps_of_a_run=1):
     """Runs the hook over `losses`, one for each session run of `steps_of_a_run` steps."""
-    hook = ProgressHook(
+    hook = RecorderHook(
         str(folder),
         total_steps=total,
         sequences=4,

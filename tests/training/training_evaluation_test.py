@@ -10,28 +10,26 @@ from t0.config import parse
 from t0.errors import UserError
 from t0.feeding import packing
 from t0.mesh.gather_embedding import bind_gather_embedding
-from t0.training import task_metrics
-from t0.training.outputs import Outputs
+from t0.training import evaluation
+from t0.training.evaluation import ModelInTraining
 
 tiny_tasks.register()
 
 
 def read(examples=64, mixture="tiny_judged", split="validation"):
-    return task_metrics.read_tasks(
-        mixture, split, tiny.LENGTHS, examples=examples, use_cached=False
-    )
+    return evaluation.read_tasks(mixture, split, tiny.LENGTHS, examples=examples, use_cached=False)
 
 
 @pytest.fixture(scope="module")
 def trained():
     """A tiny model after some steps, and what it says."""
     gin.clear_config()
-    given = tiny.settings(dropout=0.0, rate=0.03)
+    given = tiny.training_spec(dropout=0.0, rate=0.03)
     bind_gather_embedding(given.mesh_shape, given.layout_rules)
     steps = tiny.Steps(given)
     for batch in tiny.first_batches(10):
         steps.step(batch)
-    return steps, Outputs(given, steps.graph, steps.session)
+    return steps, ModelInTraining(given, steps.graph, steps.session)
 
 
 @pytest.fixture
@@ -48,8 +46,8 @@ SIZES = tuple(tiny.LENGTHS.items())
 
 
 def test_scores_are_the_log_likelihoods_of_the_training_loss(trained, unpacked):
-    steps, outputs = trained
-    scores = outputs.score(unpacked["inputs"], unpacked["targets"])
+    steps, model = trained
+    scores = model.score(unpacked["inputs"], unpacked["targets"])
     fed = {tensor: unpacked.get(name) for name, tensor in steps.graph.features.items()}
     fed = {
         tensor: x if x is not None else _ones_where(unpacked, tensor) for tensor, x in fed.items()
@@ -67,15 +65,15 @@ def _ones_where(batch, tensor):
 
 
 def test_decoded_is_the_likeliest_token_at_each_place(trained, unpacked):
-    _, outputs = trained
+    _, model = trained
     inputs = unpacked["inputs"][:1]
-    (decoded,) = outputs.decode(inputs)
+    (decoded,) = model.decode(inputs)
     prefix = np.zeros_like(decoded)
     for place, chosen in enumerate(decoded):
         # All ids but 0, which is no target; the vocabulary of 60 is padded to 128.
         candidates = np.repeat(prefix[None], 128, axis=0)
         candidates[1:, place] = np.arange(1, 128)
-        scores = outputs.score(np.repeat(inputs, 128, axis=0), candidates)
+        scores = model.score(np.repeat(inputs, 128, axis=0), candidates)
         assert chosen == 1 + np.argmax(scores[1:]), place
         prefix[place] = chosen
         if chosen == 1:
@@ -83,22 +81,22 @@ def test_decoded_is_the_likeliest_token_at_each_place(trained, unpacked):
 
 
 def test_any_number_of_examples_and_the_same_ones_alike(trained, unpacked):
-    _, outputs = trained
+    _, model = trained
     many = np.concatenate([unpacked["inputs"]] * 2)[:11]
-    decoded = outputs.decode(many)
+    decoded = model.decode(many)
     assert decoded.shape == (11, tiny.LENGTHS["targets"])
     np.testing.assert_array_equal(decoded[8:], decoded[:3])
 
 
 def test_several_devices_say_the_same(trained, unpacked):
-    steps, outputs = trained
-    given = tiny.settings(dropout=0.0, mesh="batch:2")
+    steps, model = trained
+    given = tiny.training_spec(dropout=0.0, mesh="batch:2")
     several = tiny.Steps(given)
     several.load(steps.weights())
-    others = Outputs(given, several.graph, several.session)
+    others = ModelInTraining(given, several.graph, several.session)
     scores = others.score(unpacked["inputs"], unpacked["targets"])
     np.testing.assert_allclose(
-        scores, outputs.score(unpacked["inputs"], unpacked["targets"]), rtol=1e-4
+        scores, model.score(unpacked["inputs"], unpacked["targets"]), rtol=1e-4
     )
 
 
@@ -131,7 +129,7 @@ class Wrong(Oracle):
 
 
 def test_metrics_have_t5s_names_and_means_over_tasks():
-    found = task_metrics.measured(read(), Oracle())
+    found = evaluation.task_fields(read(), Oracle())
     assert found == {
         "eval/tiny_decoded/accuracy": 100.0,
         "eval/tiny_ranked/accuracy": 100.0,
@@ -139,7 +137,7 @@ def test_metrics_have_t5s_names_and_means_over_tasks():
         "eval/accuracy": 100.0,
         "eval/examples": 11.0,
     }
-    found = task_metrics.measured(read(), Wrong())
+    found = evaluation.task_fields(read(), Wrong())
     assert found["eval/tiny_decoded/accuracy"] == 0.0
     assert found["eval/accuracy"] == 50.0
 
@@ -153,8 +151,10 @@ def test_mistakes(trained):
         read(mixture="tiny_juged")
     parse.parse([], ["task_metrics.examples = 0"])
     with pytest.raises(UserError, match="task_metrics.examples is 0"):
-        task_metrics.choice()
+        evaluation.TaskMetrics()
     steps, _ = trained
     with pytest.raises(UserError, match="run.model_type is 'lm'"):
-        given = tiny.settings(ensemble_inputs=None)
-        Outputs(type(given)(**{**vars(given), "model_type": "lm"}), steps.graph, steps.session)
+        given = tiny.training_spec(ensemble_inputs=None)
+        ModelInTraining(
+            type(given)(**{**vars(given), "model_type": "lm"}), steps.graph, steps.session
+        )

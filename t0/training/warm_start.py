@@ -1,12 +1,11 @@
-"""Where a run's weights come from, said plainly: its own checkpoint, an initial one, or none.
+"""Warm starts: a run's variables are filled from the checkpoint of another one.
 
-    restore_initial(checkpoints, "/models/t5/model.ckpt-1000000", source)
-    # restored 190 of 190 variables from /models/t5/model.ckpt-1000000, step 1,000,000
+    for line in warm_start(checkpoints, graph, "/models/t5/model.ckpt-1000000"):
+        print(line)      # restored 190 of 190 variables from /models/t5/..., step 1,000,000
 
-A run that asks for an initial checkpoint never starts with a variable that it does not fill.
+A run that starts from an initial checkpoint never starts with a variable that it does not fill.
 """
 
-import dataclasses
 import re
 from collections.abc import Sequence
 
@@ -22,31 +21,32 @@ from t0.training.graph import TrainingGraph
 _STEP = "global_step"
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """How an initial checkpoint is read.
+def warm_start(
+    checkpoints: Checkpoints,
+    graph: TrainingGraph,
+    path: str,
+    *,
+    only: str = "",
+    unfilled: Sequence[str] = (),
+) -> list[str]:
+    """Fills the variables of a run from an initial checkpoint.
 
-    Attributes:
+    Args:
+      checkpoints: of the run; graph: its step.
+      path: of the checkpoint.
       only: regular expression of the checkpoint's variables that are read; "" for all.
       unfilled: regular expressions of the model's variables that may stay at random.
-    """
 
-    only: str = ""
-    unfilled: Sequence[str] = ()
-
-
-def restore_initial(
-    checkpoints: Checkpoints, graph: TrainingGraph, path: str, source: Source
-) -> list[str]:
-    """Fills the variables from the checkpoint `path`, and returns what was done, a line each.
+    Returns:
+      what was done, a line each.
 
     Raises:
-      UserError: if it cannot be read, or leaves a variable of the model unfilled that
-        `source.unfilled` does not list, or holds one in another shape.
+      UserError: if it cannot be read, or leaves a variable of the model unfilled that `unfilled`
+        does not list, or holds one in another shape.
     """
     held = checkpoint_files.read(path)
-    if source.only:
-        held = {name: what for name, what in held.items() if re.search(source.only, name)}
+    if only:
+        held = {name: what for name, what in held.items() if re.search(only, name)}
     wanted = {
         name: mesh_utils.init_checkpoint_variable_mapping(name)
         for name in checkpoints.variables
@@ -55,7 +55,7 @@ def restore_initial(
     filled = {name: theirs for name, theirs in wanted.items() if theirs in held}
     _check_shapes(checkpoints, path, held, filled)
     missing = [name for name in graph.trained if name not in filled]
-    left = [name for name in missing if not any(re.search(x, name) for x in source.unfilled)]
+    left = [name for name in missing if not any(re.search(x, name) for x in unfilled)]
     if left:
         raise UserError(
             f"the initial checkpoint {path} leaves {len(left)} of the model's "
@@ -67,14 +67,14 @@ def restore_initial(
     for name, theirs in filled.items():
         checkpoints.assign(name, np.asarray(reader.get_tensor(theirs)))
     step = checkpoint_files.global_step(path) if _STEP in filled else 0
-    lines = [restored(len(graph.trained) - len(missing), len(graph.trained), path, step)]
+    lines = [restored_line(len(graph.trained) - len(missing), len(graph.trained), path, step)]
     lines += [f"left random, as you listed: {', '.join(missing)}"] if missing else []
     slots = sum(name in filled for name in graph.slots)
     lines.append(slots_line(slots, len(graph.slots)))
     return lines
 
 
-def restored(filled: int, total: int, path: str, step: int) -> str:
+def restored_line(filled: int, total: int, path: str, step: int) -> str:
     """Returns the line about restored variables."""
     return f"restored {filled:,} of {total:,} variables from {path}, step {step:,}"
 

@@ -1,0 +1,108 @@
+"""When a run stops of itself: patience for a better evaluation, hours of wall clock, a signal."""
+
+import math
+import os
+import signal
+
+import pytest
+
+from t0.errors import UserError
+from t0.training import stopping
+from t0.training.stopping import Best, BestEvaluation, BestRule, TimeLimit, told_to_stop
+
+
+def seen(best, *values, name="validation_loss"):
+    return [best.see(10 * n, {name: value}) for n, value in enumerate(values, start=1)]
+
+
+def test_less_of_a_loss_and_more_of_an_accuracy_is_better():
+    best = BestEvaluation(BestRule("validation_loss"))
+    assert seen(best, 3.0, 2.0, 2.5, 2.0, 1.9) == [True, True, False, False, True]
+    assert best.best == Best(1.9, 50)
+    best = BestEvaluation(BestRule("eval/accuracy"))
+    assert seen(best, 3.0, 2.0, 4.0, name="eval/accuracy") == [True, False, True]
+    best = BestEvaluation(BestRule("eval/accuracy", smaller_is_better=True))
+    assert seen(best, 3.0, 2.0, 4.0, name="eval/accuracy") == [True, True, False]
+    best = BestEvaluation(BestRule("validation_loss", smaller_is_better=False))
+    assert seen(best, 3.0, 2.0) == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("metric", "smaller"),
+    [
+        ("validation_loss_per_token", True),
+        ("validation_perplexity", True),
+        ("eval/some_task/edit_distance", True),
+        ("validation_token_accuracy", False),
+        ("eval/rouge1", False),
+        ("eval/bleu", False),
+    ],
+)
+def test_direction_is_told_by_the_name(metric, smaller):
+    assert BestRule(metric).smaller is smaller
+
+
+def test_patience_counts_evaluations_in_a_row():
+    best = BestEvaluation(BestRule("validation_loss", patience=2))
+    found = [seen(best, value) and best.exhausted for value in (3.0, 3.1, 2.9, 3.0, math.nan)]
+    assert found == [False, False, False, False, True]
+    assert "no better than 2.9 at step 10 for 2 evaluations" in best.verdict
+    assert best.note["stopped_early"] is True
+    assert not BestEvaluation(BestRule("validation_loss")).exhausted
+
+
+def test_other_evaluations_do_not_count():
+    best = BestEvaluation(BestRule("eval/accuracy", patience=1))
+    assert seen(best, 1.0, 2.0) == [False, False]
+    assert not best.exhausted
+    assert best.state is None
+
+
+def test_a_run_that_goes_on_counts_on():
+    rule = BestRule("validation_loss", patience=2)
+    best = BestEvaluation(rule)
+    seen(best, 3.0, 3.5)
+    again = BestEvaluation(rule, best.state)
+    assert again.best == Best(3.0, 10)
+    assert seen(again, 3.2) == [False]
+    assert again.exhausted
+    # A larger patience goes on; another metric begins anew.
+    assert not BestEvaluation(BestRule("validation_loss", patience=3), again.state).exhausted
+    assert BestEvaluation(BestRule("eval/accuracy", patience=1), again.state).best is None
+
+
+def test_metric_that_no_evaluation_gives():
+    best = BestEvaluation(BestRule("validation_los"))
+    seen(best, 1.0)
+    assert not best.knows_metric
+    text = str(best.unknown_metric())
+    assert text.startswith("unknown metric 'validation_los'. Did you mean 'validation_loss'?")
+    assert BestEvaluation(BestRule()).knows_metric
+
+
+def test_limit_counts_all_starts(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: now[0])
+    limit = TimeLimit(0.5)
+    now[0] += 1700
+    assert limit.seconds == 1700
+    assert not limit.over()
+    assert not limit.over(reserve_seconds=99)
+    assert limit.over(reserve_seconds=101)
+    later = TimeLimit(0.5)
+    later.before_seconds = limit.seconds
+    now[0] += 100
+    assert later.over()
+    assert later.seconds == 1800
+    assert not TimeLimit(None).over(1e9)
+    with pytest.raises(UserError, match="--max_hours is 0; wanted a number above 0"):
+        TimeLimit(0)
+
+
+def test_being_told_to_stop_is_noted_and_the_handler_goes_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with told_to_stop() as told:
+        assert not told()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert told()
+    assert signal.getsignal(signal.SIGTERM) == before
