@@ -5,7 +5,7 @@
     prompt.example({"premise": "It rains.", "hypothesis": "It is wet.", "label": 0})
 
 `templates` finds and reads template files, `render` renders rows, `row_report` counts the rows that
-are dropped or have no label. Knows no dataset and no TensorFlow.
+are dropped or have no label. This room reads no dataset and does not import TensorFlow.
 """
 
 from t0.prompts.render import (

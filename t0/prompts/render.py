@@ -1,26 +1,26 @@
-"""Renders rows with templates: promptsource 0.1.0's output, but each template is compiled once.
+"""Renders rows with templates, as promptsource 0.1.0 does, but compiles each template only once.
 
     prompt = CompiledTemplate(template, seed_name="super_glue_rte_can_we_infer")
     prompt.apply(row)      # ["Suppose It rains. Can we infer ...?", "Yes"], as promptsource's apply
     prompt.choices(row)    # ["Yes", "No"], as promptsource's get_answer_choices_list
     prompt.example(row)    # Example(inputs=..., targets="Yes", choices=["Yes", "No"]), T0's rule
 
-All templates share one Jinja environment. Promptsource adds the global `zip` and the filters
-`choice`, `most_frequent` and `highlight` to Jinja's own; nothing else is added here. Where
-promptsource and this differ:
+All templates share one Jinja environment. It has what promptsource adds to Jinja and nothing else:
+the global `zip` and the filters `choice`, `most_frequent` and `highlight`. This module differs from
+promptsource as follows:
 
-* Jinja runs in its sandbox, so a template file from elsewhere cannot reach into the interpreter.
-* Chance is repeatable. The filters `choice` and `random` draw from one stream for each row, seeded
-  by `seed_name` and the row's index; `lipsum`, which can only draw from Python's shared stream, is
-  gone. The order in the stream: the answer choices first, then the body from left to right, only in
-  branches that are taken; `choices` and `apply` of one row agree. Promptsource draws while it
-  compiles where the sequence is a constant, and anew in each call.
+* Jinja runs in its sandbox, so that a template cannot run arbitrary Python code.
+* Random draws are repeatable. The filters `choice` and `random` draw from one random stream for
+  each row, seeded by `seed_name` and the row's index. The answer choices draw first, then the body
+  from left to right, only in the branches that are taken; `choices` and `apply` of one row agree.
+  Promptsource draws once, while it compiles, if the sequence is a constant, else anew in each call.
+  Jinja's `lipsum` is removed, because it can only draw from Python's shared random stream.
 * Errors are UserErrors that name the template and the row.
-* In templates of the user's own a label `1.0` or `"1"` is the integer 1 where it picks a choice,
-  and one that picks none is an error, where promptsource prints nothing (`_read_labels`).
-* A column of bytes is an error, where promptsource prints `b'...'`.
+* In the user's own templates a label `1.0` or `"1"` is the integer 1 where it picks a choice. A
+  label that picks no choice is an error; promptsource prints nothing (`_read_labels`).
+* A column of bytes is an error; promptsource prints `b'...'`.
 
-Assumes that a row is a mapping with text keys. A template is free to change lists inside the row
+Rows must be mappings with text keys. A template may change lists inside the row
 (`{{ words.append("x") }}`), as in promptsource.
 """
 
@@ -39,15 +39,15 @@ from t0.errors import UserError
 from t0.prompts.templates import Template
 
 STREAM = "\0stream"
-"""The name under which a `random.Random` is passed: no Jinja identifier, so no column hides it."""
+"""The variable that holds the row's `random.Random`. No column can have this name."""
 
 _RANDOM_FILTERS = ("choice", "random")
-_INDEX_FILTER = "\0index"  # no name that a template could write
+_INDEX_FILTER = "\0index"  # a template cannot write this name
 
 
 @jinja2.pass_context
 def _choice(context: jinja2.runtime.Context, items: Sequence[Any]) -> Any:
-    """Draws one item. Taking the context keeps Jinja from drawing at compile time, once for all."""
+    """Draws one item. With `pass_context`, Jinja does not evaluate the filter at compile time."""
     if not len(items):
         raise IndexError("'choice' got an empty sequence or a column that the row lacks")
     return context[STREAM].choice(items)
@@ -55,7 +55,7 @@ def _choice(context: jinja2.runtime.Context, items: Sequence[Any]) -> Any:
 
 @jinja2.pass_context
 def _random(context: jinja2.runtime.Context, items: Sequence[Any]) -> Any:
-    """Draws one item, or nothing from an empty sequence, as Jinja's own filter of this name."""
+    """Draws one item, or returns an undefined value for an empty sequence, as Jinja's `random`."""
     if not len(items):
         return context.environment.undefined("No random item, sequence was empty.")
     return context[STREAM].choice(items)
@@ -75,7 +75,7 @@ def _highlight(text: str) -> str:
 
 
 def whole_number(value: Any) -> int | None:
-    """Returns the integer that a value means: of 1, 1.0, "1" and "1.0" it is 1; else None.
+    """Returns the integer that a value means (1 for 1, 1.0, "1" and "1.0"), or None.
 
     >>> [whole_number(value) for value in (True, 2.0, "3", " 4.0 ", 0.5, float("nan"), "yes", None)]
     [1, 2, 3, 4, None, None, None, None]
@@ -94,16 +94,18 @@ def whole_number(value: Any) -> int | None:
 
 
 def is_missing(value: Any) -> bool:
-    """Returns whether a value is missing: None, an empty text, NaN."""
+    """Returns whether a value is missing: None, an empty string or NaN."""
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
 def _index(value: Any, items: Any, column: str, of_choices: bool) -> Any:
-    """Returns what to subscript `items` with, where a template says `items[value]`.
+    """Returns the subscript to use where a template has `items[value]`.
 
     Args:
-      column: what the template calls the value.
-      of_choices: `items` are alternatives of which a label must pick one.
+      value: the subscript's value in this row.
+      items: the list or mapping.
+      column: the name of the value's column, for messages.
+      of_choices: whether `items` are choices, one of which the label must pick.
 
     Raises:
       UserError: a label picks none of the choices.
@@ -116,7 +118,7 @@ def _index(value: Any, items: Any, column: str, of_choices: bool) -> Any:
         return next((key for key in keys if key in items), value)
     if not isinstance(items, list | tuple):
         return value
-    # -1 is a withheld label, which picks the last choice in promptsource; it is counted elsewhere.
+    # -1 is a withheld label. It picks the last choice in promptsource; `RowReport` counts it.
     if of_choices and (number is None or not -1 <= number < len(items)):
         listed = ", ".join(f"{i} is {item!r}" for i, item in enumerate(items[:20]))
         raise UserError(
@@ -127,10 +129,11 @@ def _index(value: Any, items: Any, column: str, of_choices: bool) -> Any:
 
 
 def _read_labels(tree: nodes.Template) -> None:
-    """Makes the subscripts of a parsed template read labels as what they mean.
+    """Changes a parsed template so that subscripts accept labels of any spelling, and check them.
 
-    Lists are subscripted with the whole number that a float or a text means; a value that picks no
-    answer choice, or none of a list in the template itself, is a UserError that names its column.
+    A float or a string that means a whole number subscripts a list as that number. A value that
+    picks no answer choice, or no item of a list in the template, is a UserError that names its
+    column.
     """
     literals = (nodes.List, nodes.Tuple)
     for node in list(tree.find_all(nodes.Getitem)):
@@ -143,7 +146,8 @@ def _read_labels(tree: nodes.Template) -> None:
         choices = isinstance(node.node, literals) or (
             isinstance(node.node, nodes.Name) and node.node.name == "answer_choices"
         )
-        # In `answer_choices[1 - label]` a withheld label gives 2: only the label itself is refused.
+        # A withheld label makes the 1 - label of `answer_choices[1 - label]` 2: so calculated
+        # subscripts are not checked.
         calculated = isinstance(node.arg, nodes.BinExpr | nodes.UnaryExpr | nodes.CondExpr)
         of_choices = choices and not calculated
         arguments = [node.node, nodes.Const(column), nodes.Const(of_choices)]
@@ -169,8 +173,8 @@ ENVIRONMENT = _make_environment()
 def _build(tree: nodes.Template) -> jinja2.Template:
     """Compiles a parsed template.
 
-    `from_string` would do, but it wraps the globals in a ChainMap, and copying that for each row
-    takes more than half of the time of a short template.
+    `from_string` would work, but it wraps the globals in a ChainMap. Copying that for each row
+    takes more than half of a short template's time.
     """
     code = ENVIRONMENT.compile(tree)
     return jinja2.Template.from_code(ENVIRONMENT, code, ENVIRONMENT.globals)
@@ -182,15 +186,15 @@ def _draws_at_random(tree: nodes.Template) -> bool:
 
 
 def _reads_names(tree: nodes.Template) -> bool:
-    """Returns whether a parsed template reads or sets any name at all, its own or Jinja's included.
+    """Returns whether a parsed template reads or sets any name, Jinja's names included.
 
-    One that does not, and does not draw, prints the same for every row.
+    A template that uses no name and draws nothing prints the same for every row.
     """
     return next(tree.find_all(nodes.Name), None) is not None
 
 
 def _columns_read(source: str) -> frozenset[str]:
-    """Returns the names that the source takes from the row (the undeclared ones).
+    """Returns the names that the source reads from the row: those that it does not declare.
 
     Raises:
       jinja2.TemplateSyntaxError: the source is not valid Jinja.
@@ -199,18 +203,24 @@ def _columns_read(source: str) -> frozenset[str]:
 
 
 NO_LABEL = "<NO LABEL>"
-"""What T0 writes for an empty target, so that rows without a label are kept."""
+"""T0's text for an empty target, so that rows without a label are kept."""
 
 _SEPARATOR = "|||"
-# What promptsource puts for the separator inside a row's text while it renders. Its length counts
-# in the truncation below, so the same word is needed for the same output.
+# Promptsource replaces the separator inside a row's text by this while it renders. The same string
+# is used here because its length counts in the truncation below.
 _PIPE_PROTECTOR = "3ed2dface8203c4c9dfb1a5dc58e41e0"
-# Promptsource cuts each printed expression by editing the source, not the values.
+# Promptsource truncates each printed expression by editing the template's source.
 _TRUNCATION = " | string | truncate(2048) }}"
 
 
 class _Program(NamedTuple):
-    """Compiled Jinja source and what was seen in it."""
+    """A compiled Jinja source.
+
+    Attributes:
+      code: the compiled template.
+      is_random: whether it draws at random.
+      is_constant: whether it prints the same for every row.
+    """
 
     code: jinja2.Template
     is_random: bool
@@ -222,7 +232,7 @@ class _Program(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A rendered row: both texts are stripped; `choices` is None for an open-ended template."""
+    """A rendered row. Both texts are stripped; `choices` is None for an open-ended template."""
 
     inputs: str
     targets: str
@@ -230,20 +240,20 @@ class Example:
 
 
 def remove_hyphens(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the row with `_` for `-` in its column names (Jinja reads `a-b` as a subtraction)."""
+    """Replaces `-` by `_` in the row's column names, since Jinja reads `a-b` as a subtraction."""
     return {name.replace("-", "_"): value for name, value in row.items()}
 
 
 class CompiledTemplate:
-    """A template ready to render any number of rows.
+    """A template that renders any number of rows.
 
-    Making one is cheap: Jinja compiles at the first use (about a millisecond), or when `compile` is
-    called. It can be pickled, and compiles anew where it is unpickled. Safe to use from several
-    threads.
+    The constructor is cheap: Jinja compiles at the first use (about a millisecond), or when
+    `compile` is called. An instance can be pickled, is compiled again after unpickling, and may be
+    used by several threads.
 
     Args:
-      template: what to render.
-      seed_name: names the random stream; give the task's name.
+      template: the template to render.
+      seed_name: the seed of the random stream; pass the task's name.
     """
 
     def __init__(self, template: Template, seed_name: str = "") -> None:
@@ -257,7 +267,7 @@ class CompiledTemplate:
         return f"CompiledTemplate({self.template.name!r}, seed_name={self.seed_name!r})"
 
     def compile(self) -> "CompiledTemplate":
-        """Compiles now and returns itself.
+        """Compiles the template now, and returns `self`.
 
         Raises:
           UserError: a Jinja syntax error, or a filter that does not exist.
@@ -279,7 +289,7 @@ class CompiledTemplate:
         Raises:
           UserError: rendering fails.
         """
-        self.compile()  # a syntax error is no fault of the row
+        self.compile()  # here, because a message about a syntax error must not name the row
         try:
             return self._choice_list(self._variables(row, row_index))
         except Exception as error:
@@ -289,8 +299,8 @@ class CompiledTemplate:
         """Renders the row by T0's rule, or returns None for a row that T0 drops.
 
         The rule is `apply_template` of the original's `t0/seqio_tasks/utils.py`: hyphens in column
-        names become underscores; anything but two parts is dropped, and so are empty inputs; an
-        empty target becomes `<NO LABEL>`. The choices are rendered once and serve the body too.
+        names become underscores; a row with other than two parts, or with empty inputs, is dropped;
+        an empty target becomes `<NO LABEL>`. The choices are rendered once, also for the body.
 
         Raises:
           UserError: the row has a column `answer_choices`, or rendering fails.
@@ -302,9 +312,9 @@ class CompiledTemplate:
 
     @cached_property
     def fixed_choices(self) -> list[str] | None:
-        """The choices where they depend on no column: `get_fixed_answer_choices_list()`.
+        """The choices if they depend on no column: promptsource's `get_fixed_answer_choices_list`.
 
-        None also where they are drawn at random, which promptsource would call fixed.
+        None also if they are drawn at random; promptsource returns them as fixed.
 
         Raises:
           UserError: rendering them fails.
@@ -321,7 +331,7 @@ class CompiledTemplate:
 
     @cached_property
     def columns(self) -> frozenset[str]:
-        """Names that the body and the choices read from the row, less `answer_choices`."""
+        """The names that the body and the choices read from the row, without `answer_choices`."""
         names = self._columns_of("jinja")
         if self.template.answer_choices is not None:
             names |= self._columns_of("answer_choices")
@@ -335,8 +345,8 @@ class CompiledTemplate:
     def missing_columns(self, columns_of_data: Iterable[str]) -> list[str]:
         """Returns the columns that the template reads and the data lacks, sorted.
 
-        The data's names count with hyphens removed. Jinja renders a missing column as nothing,
-        which may be meant (`{% if x is defined %}`) and mostly is not.
+        Hyphens in the data's names count as underscores. Jinja renders a missing column as nothing,
+        which is intended in `{% if x is defined %}` and mostly a mistake elsewhere.
         """
         return sorted(self.columns - {name.replace("-", "_") for name in columns_of_data})
 
@@ -371,7 +381,7 @@ class CompiledTemplate:
             raise self._syntax_error(field, error) from error
 
     def _render(self, row: Mapping[str, Any], row_index: int) -> tuple[list[str], list[str] | None]:
-        self.compile()  # a syntax error is no fault of the row
+        self.compile()  # here, because a message about a syntax error must not name the row
         try:
             variables = self._variables(row, row_index)
             if "answer_choices" in variables:
@@ -380,14 +390,14 @@ class CompiledTemplate:
                     "rendered choices; rename the column"
                 )
             choices = self._choice_list(variables)
-            # A copy, for a template can change the list that it is given.
+            # A copy, because a template can change the list that it gets.
             variables["answer_choices"] = None if choices is None else choices.copy()
             return _split(self._body.render(variables)), choices
         except Exception as error:
             raise self._failure(row, row_index, error) from error
 
     def _variables(self, row: Mapping[str, Any], row_index: int) -> dict[str, Any]:
-        """Returns the row as Jinja is to see it: pipes protected, with a stream if one is used."""
+        """Returns Jinja's variables: the row with protected pipes, and a stream if one is used."""
         variables = {
             name: value.replace(_SEPARATOR, _PIPE_PROTECTOR) if isinstance(value, str) else value
             for name, value in row.items()
@@ -420,7 +430,7 @@ class CompiledTemplate:
         return f"{where}template '{self.template.name}'"
 
     def _syntax_error(self, field: str, error: jinja2.TemplateSyntaxError) -> UserError:
-        # Promptsource's edit of `}}` shows up in some messages; the user never wrote it.
+        # Some messages show the truncation that was put in for `}}`, which the user did not write.
         message = str(error.message).replace(_TRUNCATION, "}}")
         return UserError(
             f"{self._label}: its {field} is not valid Jinja, line {error.lineno}: {message}"
@@ -435,5 +445,5 @@ class CompiledTemplate:
 
 
 def _split(text: str) -> list[str]:
-    """Splits at the separators of the template, then puts back those of the row."""
+    """Splits at the template's separators, then restores the separators inside the row's text."""
     return [part.replace(_PIPE_PROTECTOR, _SEPARATOR).strip() for part in text.split(_SEPARATOR)]

@@ -1,37 +1,37 @@
-"""The rule of which rows of a split are dropped, and which lose or lack their label; with counts.
+"""Decides which rows of a split are dropped and which keep their target, and counts both.
 
     report = RowReport(hide_labels=True)
     for index, row in enumerate(rows):
         target = report.target(prompt.example(row, index), hidden_label("piqa", row), index)
         ...                              # None: the row is dropped
     report.counts                        # {"rows": 57, "rendered nothing": 3, "hidden label": 1}
-    report.first                         # {"rendered nothing": 7, "hidden label": 12}: the rows
+    report.first                         # {"rendered nothing": 7, "hidden label": 12}: row indices
 
-A row is dropped where its template renders other than two parts. In rank evaluation a row whose
-label is withheld stays, with the target `<NO LABEL>`, so that none of its choices is correct.
+A row is dropped if its template renders other than two parts. In rank evaluation a row with a
+withheld label is kept with the target `<NO LABEL>`, so that none of its choices is correct.
 """
 
 from collections import Counter
 
 from t0.prompts.render import NO_LABEL, Example
 
-# Counted for the user, in `counts`.
+# Keys of `counts`, which the user sees.
 DROPPED, HIDDEN, NO_ONE_CORRECT = "rendered nothing", "hidden label", "no one correct choice"
-# Counted in `labels`, to find templates that do not fit their data.
+# Keys of `labels`, which show templates that do not fit their data.
 UNLABELLED, NO_CHOICE = "no label", "target is no choice"
 
 
 class RowReport:
-    """What became of the rows of a split, or of a stretch of one.
+    """The targets of a split's rows, or of a range of them, with counts.
 
     Args:
-      hide_labels: give a row whose label is withheld the target `<NO LABEL>`.
-      ranked: count the rows of which not exactly one choice is correct.
+      hide_labels: whether a row with a withheld label gets the target `<NO LABEL>`.
+      ranked: whether to count the rows that do not have exactly one correct choice.
 
     Attributes:
-      counts: what happened -> rows; "rows" is how many there were.
-      labels: UNLABELLED and NO_CHOICE -> rows, without those whose label is withheld.
-      first: what happened -> the number of the first such row.
+      counts: number of rows for each key (DROPPED, HIDDEN, NO_ONE_CORRECT); "rows" counts all.
+      labels: number of rows for UNLABELLED and NO_CHOICE, without rows with a withheld label.
+      first: for each key of `counts` and `labels`, the index of the first such row.
     """
 
     def __init__(self, *, hide_labels: bool, ranked: bool = False) -> None:
@@ -42,32 +42,32 @@ class RowReport:
         self.first: dict[str, int] = {}
 
     def target(self, example: Example | None, withheld: bool, index: int) -> str | None:
-        """Counts a row, and returns the target to be written, None if the row is dropped.
+        """Counts a row, and returns its target, or None if the row is dropped.
 
         Args:
-          example: what the row rendered to.
-          withheld: whether its label is withheld.
-          index: its number in the split.
+          example: the rendered row, None if it did not render to two parts.
+          withheld: whether the row's label is withheld.
+          index: the row's index in the split.
         """
         self.counts["rows"] += 1
         if example is None:
-            self._note(self.counts, DROPPED, index)
+            self._count(self.counts, DROPPED, index)
             return None
         if withheld and self._hide_labels:
-            self._note(self.counts, HIDDEN, index)
+            self._count(self.counts, HIDDEN, index)
             return NO_LABEL
         target = example.targets
         if target == NO_LABEL:
-            self._note(self.labels, UNLABELLED, index)
+            self._count(self.labels, UNLABELLED, index)
         choices = example.choices
         if choices is not None:
             correct = choices.count(target)
             if not correct:
-                self._note(self.labels, NO_CHOICE, index)
+                self._count(self.labels, NO_CHOICE, index)
             if correct != 1 and self._ranked:
-                self._note(self.counts, NO_ONE_CORRECT, index)
+                self._count(self.counts, NO_ONE_CORRECT, index)
         return target
 
-    def _note(self, counts: Counter[str], what: str, index: int) -> None:
-        counts[what] += 1
-        self.first.setdefault(what, index)
+    def _count(self, counts: Counter[str], key: str, index: int) -> None:
+        counts[key] += 1
+        self.first.setdefault(key, index)

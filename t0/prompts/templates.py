@@ -1,4 +1,4 @@
-"""Finds and reads promptsource's template files: YAML with the tags !Template, !TemplateMetadata.
+"""Finds and reads promptsource's template files (YAML with !Template and !TemplateMetadata tags).
 
     path = template_file_path("super_glue", "rte")   # .../super_glue/rte/templates.yaml
     read_template_file(path, published=True).templates[0].name    # 'GPT-3 style'
@@ -19,14 +19,14 @@ A file looks like this:
         name: dry or wet
         reference: ''
 
-Nothing is assumed of a file: every deviation is a UserError with the file, the line and the
-template's name. `name` and `jinja` are required; the rest has promptsource's defaults. Whether the
-Jinja is well formed is seen only when the template is compiled (`t0.prompts.render`), because
-reading T0's 65 files has to be quick.
+Every deviation from the format is a UserError with the file, the line and the template's name.
+`name` and `jinja` are required; the other keys have promptsource's defaults. Jinja syntax errors
+are found only when a template is compiled (`t0.prompts.render`), so that T0's 65 files are read
+fast.
 
-Promptsource must be installed as a distribution (`bin/setup` does it). The package is used as a
-folder of data: it is never imported, because its modules need pandas and pkg_resources and take a
-second to load.
+Promptsource must be installed as a distribution (`bin/setup` installs it). It is used as a folder
+of data and never imported, because its modules need pandas and pkg_resources and take a second to
+load.
 """
 
 import functools
@@ -48,7 +48,7 @@ _INSTALL = f"pip install --no-deps --ignore-requires-python promptsource=={PROMP
 
 @functools.cache
 def templates_root() -> Path:
-    """Returns the folder of promptsource's templates, found without importing promptsource.
+    """Returns the folder of promptsource's templates, without importing promptsource.
 
     Raises:
       UserError: promptsource is absent, of another version, or without its templates.
@@ -81,12 +81,12 @@ def templates_root() -> Path:
 def template_file_path(dataset: str, subset: str | None) -> Path:
     """Returns the path of a dataset's template file, which need not exist.
 
-    Promptsource has no templates for some datasets of T0's table (jigsaw_toxicity_pred); its own
-    reader takes the absence of a file as "no templates", and so should the caller.
+    Promptsource has no templates for some datasets of T0's table (jigsaw_toxicity_pred). Its own
+    reader treats an absent file as "no templates", and callers should, too.
 
     Args:
-      dataset: name as on the HF hub when promptsource was made, for instance `super_glue`.
-      subset: name of the configuration, or None (or "") for a dataset that has none.
+      dataset: the dataset's name on the HF hub when promptsource was made, such as `super_glue`.
+      subset: the name of the configuration, or None (or "") for a dataset that has none.
 
     Raises:
       UserError: see `templates_root`.
@@ -100,18 +100,18 @@ class Template:
     """One prompt: how to write a row as text.
 
     Attributes:
-      name: unique among the templates of the dataset.
-      jinja: source of the prompt, `inputs ||| targets`.
-      answer_choices: Jinja source of the choices with ` ||| ` between them, None if open-ended.
-      reference: who wrote it.
-      original_task: whether the prompt asks for what the dataset was made for (None counts as
-        False).
+      name: the name, unique among the dataset's templates.
+      jinja: the Jinja source of the prompt, `inputs ||| targets`.
+      answer_choices: the Jinja source of the choices, separated by ` ||| `; None if open-ended.
+      reference: the author or source.
+      original_task: whether the prompt is for the task that the dataset was made for (null in the
+        file counts as False).
       choices_in_prompt: whether the inputs show the choices.
-      metrics: names of metrics as promptsource spells them, for instance `Accuracy`.
+      metrics: names of metrics as promptsource spells them, such as `Accuracy`.
       id: promptsource's identifier, a UUID.
-      where: `file:line` that it was read from, for messages; no part of its identity.
-      published: whether it is one of promptsource's own, which print what promptsource prints,
-        also for a label that picks no choice. No part of its identity.
+      where: the `file:line` that the template was read from, for messages; not compared.
+      published: whether promptsource published the template. Such a template prints what
+        promptsource prints, also for a label that picks no choice. Not compared.
     """
 
     name: str
@@ -137,6 +137,8 @@ class TemplateFile:
 
 
 class _Key(NamedTuple):
+    """A key of the file: the types that it may have, their description, whether it is required."""
+
     types: tuple[type, ...]
     wanted: str
     required: bool = False
@@ -160,7 +162,7 @@ _METADATA_KEYS = {
     "original_task": _Key((bool, _NONE), "true, false or null"),
     "choices_in_prompt": _Key((bool, _NONE), "true, false or null"),
     "metrics": _Key((list, _NONE), "a list of names or null"),
-    # Written by later versions of promptsource; T0 has no use for it.
+    # Later versions of promptsource write it; it is not used here.
     "languages": _Key((list, _NONE), "a list of codes or null"),
 }
 
@@ -177,14 +179,14 @@ class _Metadata(dict):
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-    """A safe loader that knows promptsource's two tags and refuses repeated keys."""
+    """A safe loader that accepts promptsource's two tags and rejects repeated keys."""
 
     def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Any, Any]:
         if isinstance(node, yaml.MappingNode):
             seen = set()
             for key, _ in node.value:
-                # YAML keeps the last of two equal keys: a template that was copied and kept its
-                # id would vanish without a word.
+                # YAML keeps the last of two equal keys: where a template was copied with its id,
+                # one of the two would be silently lost.
                 if isinstance(key, yaml.ScalarNode) and key.value in seen:
                     raise yaml.constructor.ConstructorError(
                         None, None, f"the key '{key.value}' occurs twice", key.start_mark
@@ -209,10 +211,11 @@ def read_template_file(path: str | Path, *, published: bool = False) -> Template
     """Reads a file of templates in promptsource's format.
 
     Args:
-      published: the file is one of promptsource's own; see `Template`.
+      path: the file.
+      published: whether it is one of promptsource's own; see `Template`.
 
     Raises:
-      UserError: the file is absent or unreadable, is no YAML, has a tag or key that promptsource
+      UserError: the file is absent or unreadable, is not YAML, has a tag or key that promptsource
         does not have, lacks a key, has a value of a wrong type, or two templates of one name.
     """
     path = Path(path)
@@ -289,7 +292,7 @@ def _template(path: Path, key: object, entry: object, published: bool) -> Templa
 
 
 def _check(fields: dict[Any, Any], keys: dict[str, _Key], label: str) -> None:
-    """Raises UserError unless the fields are those of the table, with the types of the table."""
+    """Raises a UserError unless the fields have the table's keys and types."""
     for name in fields:
         if name not in keys:
             close = nearest(str(name), keys, count=1)
@@ -307,7 +310,7 @@ def _check(fields: dict[Any, Any], keys: dict[str, _Key], label: str) -> None:
 
 
 def _describe(value: object) -> str:
-    """Names a value's type and, if it is short, the value."""
+    """Returns the name of a value's type and, if it is short, the value."""
     shown = repr(value)
     kind = type(value).__name__
     return kind if len(shown) > 40 else f"{kind} {shown}"

@@ -6,15 +6,15 @@
 
 | file | what is in it |
 |---|---|
-| `splits` | `open_split`: the one door to the rows of a split, wherever they are |
+| `splits` | `open_split`: finds and opens the rows of a split |
 | `folders`, `own_data` | data folders and the splits in them; the user's own prompts and mixtures |
 | `hub` | the Hugging Face hub: names of T0's datasets, rows, streamed documents |
-| `schema` | what is recorded of T0's datasets, values and copies brought to it, withheld labels |
+| `schema` | split sizes and columns of T0's datasets; conversion of copies; withheld labels |
 | `readers`, `arrow_readers` | JSON Lines; csv, tsv, parquet, Arrow |
-| `texts`, `instructions`, `questions`, `translations` | what the recipes read |
+| `texts`, `instructions`, `questions`, `translations` | the recipes' data |
 
-Knows no TensorFlow; pyarrow is imported when a file needs it, the `datasets` library when the hub
-is needed.
+This room does not import TensorFlow. It imports pyarrow when a file needs it, and the `datasets`
+library when the hub is needed.
 """
 
 from t0.sources.folders import DATA_DIR_VARIABLE, data_dirs, set_data_dirs

@@ -1,19 +1,19 @@
-"""Readers of what pyarrow reads: csv, tsv, parquet, Arrow, and folders of `Dataset.save_to_disk`.
+"""Readers that use pyarrow: csv, tsv, parquet, Arrow, and folders of `Dataset.save_to_disk`.
 
     Csv(Path("train.csv")).rows(0, None)            # typed for the whole file
     Parquet(Path("train.parquet")).count()          # from the file's metadata
     Arrow((Path("data-00000-of-00001.arrow"),)).rows(0, 10)
 
-Csv: the first line names the columns; cells with separators, line breaks or quotes are in double
-quotes, in tsv too. For T0's own datasets the types are the recorded ones, and a nested column is
-JSON in its cell. Otherwise a column whose cells are all whole numbers, or all numbers, is read as
-such (an empty cell is None), and every other column is text exactly as written: dates, true and
-false included, since a prompt prints what the file says.
+Csv and tsv: the first line names the columns; cells with separators, line breaks or quotes are in
+double quotes. T0's own datasets have their recorded types, and a nested column is JSON in its cell.
+In other data, a column whose cells are all whole numbers, or all numbers, has that type (an empty
+cell is None); every other column is text exactly as written, also dates, true and false, since a
+prompt prints what is in the file.
 
 Arrow files, in the stream format of the `datasets` library or the file format, are mapped into
-memory, so a row costs what it holds. Values become plain Python a few hundred rows at a time. A
-column of bytes, which is how some programs write text, is read as text where it is UTF-8; what is
-not stays bytes, and a template that uses it says so (`t0.prompts.render`).
+memory, so that only the rows that are read cost memory. Values become plain Python a few hundred
+rows at a time. Some programs write text as a column of bytes: it is read as text if it is UTF-8;
+other bytes stay bytes, and a template that uses them is an error (`t0.prompts.render`).
 """
 
 import dataclasses
@@ -31,8 +31,8 @@ from t0.errors import UserError, reading
 from t0.files import checked_name
 from t0.sources.schema import Features
 
-# pyarrow reads up to 32 blocks ahead, so a block is small; but it must hold the longest row, so it
-# grows when a row does not fit. The first block decides at first which type a column has.
+# pyarrow reads up to 32 blocks ahead, so blocks are small; but a block must hold the longest row,
+# so blocks grow when a row does not fit. A column's type is first guessed from the first block.
 _BLOCK_BYTES = 1 << 20
 _MAX_BLOCK_BYTES = 1 << 29
 _T = TypeVar("_T")
@@ -40,6 +40,8 @@ _WIDER = {pa.int64(): pa.float64(), pa.float64(): pa.string()}
 
 
 class _Scan(NamedTuple):
+    """The types that fit a whole csv file, the block size that it needs, its number of rows."""
+
     types: dict[str, pa.DataType]
     block_bytes: int
     num_rows: int
@@ -47,16 +49,16 @@ class _Scan(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Csv:
-    """One csv or tsv file; `.gz` is unpacked on the way."""
+    """One csv or tsv file, plain or `.gz`."""
 
     path: Path
     delimiter: str = ","
     known: Features | None = None
 
     def columns(self) -> tuple[str, ...]:
-        """The names in the first line."""
+        """Returns the names in the first line."""
         with reading(self.path, pa.ArrowException):
-            names = self._growing(lambda block: self._open({}, block).schema.names)
+            names = self._with_growing_blocks(lambda block: self._open({}, block).schema.names)
         double = sorted({name for name in names if names.count(name) > 1})
         if double:
             raise UserError(
@@ -66,16 +68,16 @@ class Csv:
         return tuple(names)
 
     def count(self) -> int:
-        """The number of rows; the file is read once for it."""
+        """Returns the number of rows; the first call reads the whole file."""
         return self._scan.num_rows
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """The rows, with types that do not change within the file.
+        """Returns the rows, with types that do not change within the file.
 
         Raises:
           UserError: a row has too many or too few cells, or a cell is not of its column's type.
         """
-        # The scan comes first: it finds the types, and a fault before any row is returned.
+        # The scan finds the types, and raises errors before any row is returned.
         scan = self._scan
         with reading(self.path, pa.ArrowException):
             batches = self._open(scan.types, scan.block_bytes)
@@ -83,15 +85,15 @@ class Csv:
 
     @functools.cached_property
     def _scan(self) -> _Scan:
-        """Reads the file once to see how many rows there are and which types fit all of them."""
+        """Reads the file once, to find the number of rows and the types that fit all of them."""
         self.columns()
         with reading(self.path, pa.ArrowException):
-            return self._growing(self._scan_with)
+            return self._with_growing_blocks(self._scan_with)
 
     def _scan_with(self, block_bytes: int) -> _Scan:
         types = {name: _known_type(feature) for name, feature in (self.known or {}).items()}
         fixed = frozenset(types)
-        # Nothing but empty cells so far: numbers may follow, and text if nothing does.
+        # Columns with only empty cells so far. They become numbers if numbers follow, else text.
         empty = set()
         for field in self._open({}, block_bytes).schema:
             if field.name not in fixed and field.type == pa.null():
@@ -111,7 +113,7 @@ class Csv:
                 if column is None:
                     raise
                 if column in fixed and pa.types.is_integer(types[column]):
-                    # A copy may spell them 1.0; `t0.sources.schema` makes integers of them.
+                    # A copy may write integers as 1.0; `t0.sources.schema` converts them.
                     types[column] = pa.float64()
                 elif column in fixed or types[column] not in _WIDER:
                     raise UserError(f"{self.path}: column '{column}': {error}.") from error
@@ -119,19 +121,19 @@ class Csv:
                     types[column] = _WIDER[types[column]]
                 empty.discard(column)
 
-    def _growing(self, ask: Callable[[int], _T]) -> _T:
-        """Asks with larger and larger blocks until the longest row fits into one."""
+    def _with_growing_blocks(self, read: Callable[[int], _T]) -> _T:
+        """Calls `read` with larger and larger block sizes until the longest row fits into one."""
         block_bytes = _BLOCK_BYTES
         while True:
             try:
-                return ask(block_bytes)
+                return read(block_bytes)
             except pa.ArrowInvalid as error:
                 if "straddl" not in str(error) or block_bytes >= _MAX_BLOCK_BYTES:
                     raise
                 block_bytes *= 8
 
     def _column_of(self, error: pa.ArrowInvalid) -> str | None:
-        """Returns the column that a failed conversion was in: the message counts them from 0."""
+        """Returns the column of a failed conversion, whose message has its number from 0."""
         prefix = "In CSV column #"
         if not str(error).startswith(prefix):
             return None
@@ -142,7 +144,7 @@ class Csv:
     ) -> pyarrow.csv.CSVStreamingReader:
         return pyarrow.csv.open_csv(
             pa.input_stream(str(self.path)),  # unpacks .gz
-            # One thread: messages then name the row, and a fork finds no thread pool half-way.
+            # One thread: so messages name the row, and a fork inherits no running thread pool.
             read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=block_bytes),
             parse_options=pyarrow.csv.ParseOptions(
                 delimiter=self.delimiter, newlines_in_values=True
@@ -152,7 +154,7 @@ class Csv:
 
 
 def _known_type(feature: Any) -> pa.DataType:  # noqa: ANN401
-    """The type of a cell; text where `t0.sources.schema` makes the value of it."""
+    """Returns the type of a column's cells; text where `t0.sources.schema` converts them."""
     if isinstance(feature, dict) and feature.get("_type") == "Value":
         return pa.type_for_alias(feature["dtype"])
     return pa.string()
@@ -165,17 +167,17 @@ class Parquet:
     path: Path
 
     def columns(self) -> tuple[str, ...]:
-        """The names of the top-level columns."""
+        """Returns the names of the top-level columns."""
         with reading(self.path, pa.ArrowException), self._open() as file:
             return tuple(file.schema_arrow.names)
 
     def count(self) -> int:
-        """The number of rows, from the metadata."""
+        """Returns the number of rows, from the metadata."""
         with reading(self.path, pa.ArrowException), self._open() as file:
             return file.metadata.num_rows
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """The rows; row groups that end before `start` are not read."""
+        """Yields the rows; row groups that end before `start` are not read."""
         with reading(self.path, pa.ArrowException):
             file = self._open()
         with file:
@@ -201,18 +203,18 @@ class Arrow:
     paths: tuple[Path, ...]
 
     def columns(self) -> tuple[str, ...]:
-        """The names of the top-level columns; none for a saved dataset without a shard."""
+        """Returns the names of the top-level columns; none for a saved dataset without a shard."""
         for path in self.paths:
             with reading(path, pa.ArrowException), pa.memory_map(str(path)) as source:
                 return tuple(_open_ipc(source).schema.names)
         return ()
 
     def count(self) -> int:
-        """The number of rows. Their values stay on the disk."""
+        """Returns the number of rows, without reading their values."""
         return sum(batch.num_rows for batch in self._batches())
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """The rows of all files, one after another."""
+        """Returns the rows of all files, one file after another."""
         return rows_between(self._batches(), start, stop)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -229,7 +231,7 @@ def saved_shards(folder: Path) -> tuple[Path, ...]:
     """Returns the Arrow files that the `state.json` of a saved dataset lists.
 
     Raises:
-      UserError: the list cannot be read, or one of the files is not there, or in another folder.
+      UserError: the list cannot be read, or one of the files is absent or in another folder.
     """
     state = folder / "state.json"
     try:
@@ -251,7 +253,7 @@ def saved_shards(folder: Path) -> tuple[Path, ...]:
 
 
 def _open_ipc(source: pa.NativeFile) -> pa.ipc.RecordBatchFileReader | pa.RecordBatchReader:
-    """Opens the file format, known by its first bytes, or else the stream format."""
+    """Opens the file format, recognised by its first bytes, or else the stream format."""
     magic = source.read(6)
     source.seek(0)
     return pa.ipc.open_file(source) if magic == b"ARROW1" else pa.ipc.open_stream(source)
@@ -265,12 +267,12 @@ def _ipc_batches(
     return iter(opened)
 
 
-# Rows that are turned into Python values at once: enough to be quick, few enough to be small.
+# Rows that are converted to Python values at once: enough for speed, few enough for memory.
 ROWS_AT_ONCE = 512
 
 
 def guarded(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields the batches; a fault in reading the next one is a UserError that names the file."""
+    """Yields the batches; an error in reading the next one is a UserError that names the file."""
     while True:
         with reading(path, pa.ArrowException):
             batch = next(batches, None)
@@ -282,7 +284,7 @@ def guarded(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
 def rows_between(
     batches: Iterator[pa.RecordBatch], start: int, stop: int | None
 ) -> Iterator[dict[str, Any]]:
-    """Yields the rows from start up to stop, None for the end. Batches after stop are not read."""
+    """Yields rows `start` to `stop` (None: the end). Batches after `stop` are not read."""
     first = 0
     for batch in batches:
         begin = max(start - first, 0)

@@ -1,15 +1,15 @@
-"""The data folders that the user named, and where in them the splits of a dataset are.
+"""Finds the user's data folders, and the splits of a dataset in them.
 
     T0_DATA_DIR=/data/t0:/data/mine seqio_cache_tasks ...     # or --data_dir=/data/t0,/data/mine
     data_dirs()  # [Path('/data/t0'), Path('/data/mine')]
     local_splits(data_dirs(), "super_glue", "cb")
     # {'validation': SplitFile('jsonl', Path('/data/t0/super_glue/cb/validation.jsonl.gz'))}
 
-Folders are listed, no data is opened. With no setting there are no data folders. In each of them,
-in order, the splits of a dataset are in `<dataset>/<subset or "default">/`, and without a subset
-in `<dataset>/` too: as files `<split>.<ending>` (jsonl, json, csv, tsv, with or without .gz;
-parquet, arrow), as folders `<split>/` that `Dataset.save_to_disk` wrote, or all of them as one
-folder of `DatasetDict.save_to_disk`. The first place that has a split is taken.
+This module lists folders and opens no data. There are no data folders by default. In a data folder,
+a dataset's splits are in `<dataset>/<subset or "default">/`, and without a subset also in
+`<dataset>/`: as files `<split>.<ending>` (jsonl, json, csv, tsv, with or without .gz; parquet,
+arrow), as folders `<split>/` that `Dataset.save_to_disk` wrote, or together in one folder that
+`DatasetDict.save_to_disk` wrote. The first place that has a split is used.
 """
 
 import json
@@ -27,10 +27,10 @@ DATA_DIR_VARIABLE = "T0_DATA_DIR"
 
 
 def data_dirs() -> list[Path]:
-    """Returns the data folders in the order in which they are searched, absolute, none twice.
+    """Returns the data folders as absolute paths, in the order in which they are searched.
 
-    They come from the environment variable `T0_DATA_DIR`: several are separated by the system's
-    path separator (`:`) or by commas.
+    They are read from the environment variable `T0_DATA_DIR`, where they are separated by the
+    system's path separator (`:`) or by commas.
 
     Raises:
       UserError: a named folder does not exist.
@@ -39,22 +39,22 @@ def data_dirs() -> list[Path]:
 
 
 def set_data_dirs(paths: str | Path | Iterable[str | Path]) -> None:
-    """Names the data folders for this process and those it starts (what `--data_dir` does).
+    """Sets the data folders of this process and the processes that it starts (`--data_dir`).
 
     Args:
-      paths: one folder or several; a text may hold several, as `T0_DATA_DIR` does.
+      paths: one folder or several; a string may hold several, as in `T0_DATA_DIR`.
 
     Raises:
       UserError: a named folder does not exist.
     """
     several = [paths] if isinstance(paths, str | Path) else paths
     names = [name for path in several for name in _names(str(path))]
-    # Absolute, because a process that is started in another folder reads the same variable.
+    # Absolute, because a child process may run in another folder.
     os.environ[DATA_DIR_VARIABLE] = os.pathsep.join(map(str, _existing(names)))
 
 
 def _names(text: str) -> list[str]:
-    """Splits at separators and commas, but leaves a folder whose own name has one in one piece."""
+    """Splits at separators and commas, except within the name of an existing folder."""
     if not text.strip():
         return []
     if Path(text.strip()).expanduser().is_dir():
@@ -83,14 +83,19 @@ FILE_PATTERN = "<split>.{jsonl,json,csv,tsv}[.gz] or .parquet or .arrow"
 
 
 class SplitFile(NamedTuple):
-    """A split's data: a format of `readers.FORMATS` or `saved`, and its file or folder."""
+    """Where the data of a split is.
+
+    Attributes:
+      kind: a format of `readers.FORMATS`, or `saved` for a folder of `Dataset.save_to_disk`.
+      path: the file or folder.
+    """
 
     kind: str
     path: Path
 
 
 def folders_for(dirs: list[Path], dataset: str, subset: str | None) -> list[Path]:
-    """Returns the folders, existing or not, in which the dataset's splits may be, in order."""
+    """Returns the folders, existing or not, that may hold the dataset's splits, in order."""
     folders = []
     for data_dir in dirs:
         folders.append(data_dir / dataset / (subset or DEFAULT_SUBSET))
@@ -112,7 +117,7 @@ def local_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str
 
 
 def folder_splits(folder: Path) -> dict[str, SplitFile]:
-    """Returns the splits that are in this one folder; none where there is no folder.
+    """Returns the splits in one folder; none if the folder does not exist.
 
     Raises:
       UserError: two of its files are the same split, or a split has a name that no file may have.
@@ -127,7 +132,7 @@ def folder_splits(folder: Path) -> dict[str, SplitFile]:
         names = [checked_name(name, "split", path) for name in names]
         return {name: SplitFile("saved", folder / name) for name in names}
     if (folder / "state.json").is_file():
-        # `datasets` writes null for a dataset that was not loaded as some split.
+        # `datasets` writes null for a dataset that was not loaded as a split.
         path = folder / "state.json"
         name = _saved(path).get("_split") or "train"
         return {checked_name(name, "split", path): SplitFile("saved", folder)}
@@ -147,7 +152,7 @@ def folder_splits(folder: Path) -> dict[str, SplitFile]:
 
 
 def _split_of(path: Path) -> tuple[str, SplitFile | None]:
-    """Returns the name of the split that a file or folder holds, and how."""
+    """Returns the split's name and data for a file or folder; None for what holds no split."""
     if path.name.startswith("."):
         return path.name, None
     if (path / "state.json").is_file():

@@ -1,18 +1,19 @@
-"""The Hugging Face hub: the name of every T0 dataset there today, its rows, and streamed documents.
+"""The Hugging Face hub: the names of T0's datasets on it, their rows, and streamed documents.
 
     rows, faults = open_on_hub("glue", "mrpc", "validation")     # nyu-mll/glue, config mrpc
     texts = HubTexts("allenai/c4", "en", splits=("train", "validation"))
-    texts.shards("train")                        # asks the hub: (HubShard('train', 0, 1024), ...)
+    texts.shards("train")                        # reads the hub: (HubShard('train', 0, 1024), ...)
     next(texts.documents(texts.shards("train")[5]))
 
-A dataset script is never run: `datasets` refuses them since 4.0, and where a repository's main
-revision is one, its parquet export (revision refs/convert/parquet) is read. The library downloads
-a split once into its own cache and maps it into memory. With HF_HUB_OFFLINE or HF_DATASETS_OFFLINE
-set, or the hub out of reach, nothing is tried, and the reason is returned at once: the library
-by itself would retry for 23 seconds.
+Dataset scripts are never run (`datasets` rejects them since 4.0): where a repository's main
+revision is a script, its parquet export (revision refs/convert/parquet) is read. The library
+downloads a split once into its own cache and maps it into memory. If HF_HUB_OFFLINE or
+HF_DATASETS_OFFLINE is set, or the hub cannot be reached, nothing is tried and the reason is
+returned at once; the library itself would retry for 23 seconds.
 
-A shard of streamed documents is one of the dataset's files. Nothing is asked before `shards`, so
-that registering needs no network. To go on in the middle of a file, its beginning is read again.
+A shard of streamed documents is one of the dataset's files. Only `shards` and `documents` use the
+network, so that registering tasks needs none. To resume in the middle of a file, the stream reads
+the file again from its start.
 """
 
 import dataclasses
@@ -32,11 +33,11 @@ class HubRow(NamedTuple):
     """Where one of T0's datasets is on the hub.
 
     Attributes:
-      repos: its repository, and copies to try after it.
-      seen: how sure the first name is, since the hub was out of reach when this was written:
-        "parquet" or "script" for what other projects' code of 2024 to 2026 reads it as,
-        "name" where only the name was seen.
-      by_hand: for a dataset that its owners hand out themselves, what to do.
+      repos: the repository, then copies to try after it.
+      seen: how the first name was checked. The hub could not be reached when this was written, so
+        it was looked up in other projects' code of 2024 to 2026: "parquet" or "script" if that
+        code reads it in this form, "name" if it only has the name.
+      by_hand: what to do for a dataset that only its owners distribute, else empty.
     """
 
     repos: tuple[str, ...]
@@ -87,7 +88,7 @@ HUB = {
     "race": HubRow(("ehovy/race",), "parquet"),
     "ropes": HubRow(("allenai/ropes",), "parquet"),
     "rotten_tomatoes": HubRow(("cornell-movie-review-data/rotten_tomatoes",), "name"),
-    # The first was withdrawn; the second is a copy.
+    # The first repository was withdrawn; the second is a copy.
     "samsum": HubRow(("Samsung/samsum", "knkarthick/samsum"), "script"),
     "sciq": HubRow(("allenai/sciq",), "parquet"),
     # The copy equals the original on all rows and columns (EleutherAI/lm-evaluation-harness#3943).
@@ -111,21 +112,21 @@ HUB = {
 
 @dataclasses.dataclass(frozen=True)
 class HubRows:
-    """A split as the `datasets` library holds it: a reader like those of `t0.sources.readers`."""
+    """A split of the `datasets` library, with the methods of `t0.sources.readers.Reader`."""
 
     dataset: Any
     where: str
 
     def columns(self) -> tuple[str, ...]:
-        """The columns as stored."""
+        """Returns the columns as stored."""
         return tuple(self.dataset.column_names)
 
     def count(self) -> int:
-        """The number of rows."""
+        """Returns the number of rows."""
         return self.dataset.num_rows
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """The rows, as Arrow has them: a sequence of records is a dict of lists."""
+        """Returns the rows in Arrow's form, where a sequence of records is a dict of lists."""
         from t0.sources.arrow_readers import rows_between
 
         end = self.count() if stop is None else min(stop, self.count())
@@ -137,7 +138,7 @@ class HubRows:
 
 
 def why_not_tried(dataset: str) -> str | None:
-    """Returns why the hub cannot have this dataset or is not to be asked, None when it is."""
+    """Returns why the hub is not tried for this dataset, or None if it is tried."""
     for variable in _OFFLINE_VARIABLES:
         if os.environ.get(variable, "").upper() in ("1", "TRUE", "YES", "ON"):
             return f"not tried, since {variable} is set"
@@ -151,12 +152,12 @@ def open_on_hub(dataset: str, subset: str | None, split: str) -> tuple[HubRows |
     """Opens a split on the hub.
 
     Returns:
-      The rows, or None; and, for each repository that was tried without success, why.
+      the rows, or None, and the reason for each repository that failed.
     """
     repos = HUB[dataset].repos if dataset in HUB else (dataset,)
     faults = []
     for i, repo in enumerate(repos):
-        # A copy holds one dataset, under whatever config name.
+        # A copy holds one dataset; the name of its config varies.
         config = subset if i == 0 else None
         try:
             rows = _load(repo, config, split)
@@ -170,10 +171,10 @@ def open_on_hub(dataset: str, subset: str | None, split: str) -> tuple[HubRows |
 
 
 def open_stream(repo: str, config: str | None, split: str) -> Any:  # noqa: ANN401
-    """Opens a split as the library's `IterableDataset`, read file by file and never downloaded.
+    """Opens a split as the library's `IterableDataset`, which streams it file by file.
 
     Raises:
-      AbsentData: it is not to be had; the text says why.
+      AbsentData: the split cannot be opened; the message has the reason.
     """
     where = f"hub repository {repo} ({', '.join(filter(None, (config, split)))})"
     fault = why_not_tried(repo)
@@ -189,7 +190,7 @@ def open_stream(repo: str, config: str | None, split: str) -> Any:  # noqa: ANN4
 
 
 def streamed(where: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields the rows; a fault of the connection is a UserError that begins with `where`."""
+    """Yields the rows; an error of the connection is a UserError that begins with `where`."""
     while True:
         try:
             row = next(rows, None)
@@ -207,14 +208,14 @@ def streamed(where: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, A
 def _load(repo: str, config: str | None, split: str, **how: bool) -> Any:  # noqa: ANN401
     import datasets
 
-    # The prefix keeps a folder of this name in the working directory from being taken.
+    # With the prefix, the library does not read a folder of this name in the working directory.
     path = f"hf://datasets/{repo}"
     try:
         return datasets.load_dataset(path, config, split=split, **how)
     except RuntimeError as error:
         if "scripts are no longer supported" not in str(error):
             raise
-    # The export has a folder for each config; a dataset without subsets has one, of any name.
+    # The export has a folder for each config. A dataset without subsets has one folder of any name.
     files = {split: f"{config or '*'}/{split}/*.parquet"}
     return datasets.load_dataset(
         path, revision=PARQUET_REVISION, data_files=files, split=split, **how
@@ -222,7 +223,7 @@ def _load(repo: str, config: str | None, split: str, **how: bool) -> Any:  # noq
 
 
 def _faults() -> tuple[type[Exception], ...]:
-    """What the library raises when a dataset, config, split or connection is not there."""
+    """Returns the library's errors for an absent dataset, config, split or connection."""
     import datasets.exceptions
     import httpx
 
@@ -230,7 +231,7 @@ def _faults() -> tuple[type[Exception], ...]:
 
 
 def _unreachable() -> str | None:
-    """Asks the hub once, within seconds, whether it is there; returns what is wrong, or None."""
+    """Returns why the hub cannot be reached, or None if it answers within seconds."""
     import httpx
     from huggingface_hub import constants
 
@@ -271,11 +272,11 @@ class HubTexts:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that there are."""
+        """The dataset's splits."""
         return self._splits
 
     def shards(self, split: str) -> tuple[HubShard, ...]:
-        """The files of a split.
+        """Returns the files of a split.
 
         Raises:
           AbsentData: the hub cannot be reached, or has no such dataset.

@@ -1,4 +1,4 @@
-"""Super-NaturalInstructions as published: a folder of tasks in JSON, and lists of their names.
+"""Reads Super-NaturalInstructions: a folder of tasks in JSON, and lists of their names.
 
     folder = Path("natural-instructions")
     split_files(folder)              # {"train": Path(".../train_tasks.txt"), "test": ...}
@@ -8,9 +8,9 @@
     chosen.instances[0]              # (Task, Instance): 100 of each task, shuffled
     chosen.left_out                  # {"not in tasks/": ["task547_...", ...]}
 
-Tasks are in `tasks/<name>.json`, gzipped or not; lists in `splits/default/` or `splits/`. Which
-instances are taken follows Tk-Instruct: of a test task the first 100, which its authors balanced,
-of a training task a draw.
+Tasks are in `tasks/<name>.json`, gzipped or not; lists are in `splits/default/` or `splits/`.
+Instances are chosen as in Tk-Instruct: the first 100 of a test task, which its authors balanced,
+and a random sample of a training task.
 """
 
 import dataclasses
@@ -28,11 +28,11 @@ from tqdm import tqdm
 from t0.errors import UserError, reading
 from t0.files import checked_name
 
-# SeqIO's name of a split, and that of its list. A list for development is the user's own.
+# SeqIO's name of a split -> the name of its list. Only users add a list for development.
 _LISTS = {"train": "train_tasks.txt", "validation": "dev_tasks.txt", "test": "test_tasks.txt"}
 _FOLDERS = ("splits/default", "splits")
 _LANGUAGES = ("Input_language", "Output_language", "Instruction_language")
-# Instances of a test task that Tk-Instruct evaluates on.
+# The number of instances of a test task that Tk-Instruct evaluates on.
 TEST_INSTANCES = 100
 
 
@@ -59,9 +59,13 @@ class Task:
     """A task: its instruction and its instances.
 
     Attributes:
-      name: of its file, without the ending.
-      category: the first that it states.
-      languages: of inputs, outputs and instruction.
+      name: the name of its file, without the ending.
+      category: the first category in its file.
+      definition: the instruction.
+      positives: examples of a right output.
+      negatives: examples of a wrong output.
+      languages: the languages of inputs, outputs and instruction.
+      instances: all instances in the file.
     """
 
     name: str
@@ -78,8 +82,8 @@ class Chosen:
     """The instances of a split.
 
     Attributes:
-      instances: each with its task; in a random order to train on, else the tasks in turns.
-      left_out: reason -> names of tasks of the list that give none.
+      instances: each with its task; shuffled for training, else taking the tasks in turns.
+      left_out: reason -> names of the listed tasks that are left out.
     """
 
     instances: tuple[tuple[Task, Instance], ...]
@@ -87,10 +91,10 @@ class Chosen:
 
 
 def split_files(folder: Path) -> dict[str, Path]:
-    """Returns split -> the list of its tasks.
+    """Returns split -> the file that lists its tasks.
 
     Raises:
-      UserError: there is no list for training and none for testing.
+      UserError: there is neither a list for training nor one for testing.
     """
     found = {}
     for split, name in _LISTS.items():
@@ -110,7 +114,7 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     """Returns the whole content of a task's file.
 
     Raises:
-      UserError: it is absent or no JSON object.
+      UserError: the file is absent or not a JSON object.
     """
     path = _path(folder, name)
     if path is None:
@@ -133,7 +137,7 @@ def read_task(folder: Path, name: str) -> Task:
     """
     content, where = read_json(folder, name), _path(folder, name)
     definition = content.get("Definition")
-    # Older versions of the collection have a text, newer ones a list of one.
+    # Older versions of the collection have a string, newer ones a list of one string.
     if isinstance(definition, list):
         definition = definition[0] if definition else None
     if not isinstance(definition, str):
@@ -163,8 +167,8 @@ def read_task(folder: Path, name: str) -> Task:
     )
 
 
-# The splits of a run: a published folder has gigabytes, of which a choice is some tens of
-# megabytes that each epoch would read again.
+# Kept for the three splits of a run, since each epoch would read the published folder's gigabytes
+# again; the chosen instances are some tens of megabytes.
 @functools.lru_cache(maxsize=3)
 def choose(
     folder: Path, split: str, *, per_task: int | None, languages: tuple[str, ...], seed: int
@@ -172,14 +176,14 @@ def choose(
     """Reads the tasks of a split and chooses among their instances.
 
     Args:
-      folder: holds `tasks` and `splits`.
+      folder: the folder with `tasks` and `splits`.
       split: train, validation or test.
-      per_task: most instances of a task; None for all, or for the first 100 of a test task.
-      languages: a task in others is left out.
-      seed: of the draw and of the training split's order.
+      per_task: the most instances of a task; None for all (of a test task: the first 100).
+      languages: tasks in other languages are left out.
+      seed: the seed of the sample and of the training split's order.
 
     Raises:
-      UserError: a task that is read is malformed, or none is left.
+      UserError: a task is malformed, or no task is left.
     """
     lists = split_files(folder)
     if split not in lists:
@@ -197,12 +201,12 @@ def choose(
             left_out.setdefault(f"in {', '.join(others)}", []).append(name)
             continue
         taken = _taken(task, split, per_task, seed)
-        # Not kept alive with the thousands of instances that are not taken.
+        # Without its instances, so that the thousands that are not taken can be freed.
         bare = dataclasses.replace(task, instances=())
         chosen.append([(bare, instance) for instance in taken])
     if not chosen:
         raise UserError(_nothing_left(lists[split], names, left_out, languages))
-    # In turns, so that the first of a split are of many tasks.
+    # In turns, so that the first instances of a split belong to many tasks.
     turns = itertools.zip_longest(*chosen)
     instances = [one for turn in turns for one in turn if one is not None]
     if split == "train":

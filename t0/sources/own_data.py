@@ -1,12 +1,12 @@
-"""A user's own datasets and mixtures: folders with a `templates.yaml`, and `mixtures.yaml`.
+"""Finds the user's own datasets (folders with a `templates.yaml`) and mixtures (`mixtures.yaml`).
 
     /data/mine/reviews/templates.yaml          find_own_datasets([Path("/data/mine")])
     /data/mine/reviews/train.jsonl             # [OwnDataset(name='reviews', subset=None, ...)]
     /data/mine/mixtures.yaml                   find_own_mixtures([Path("/data/mine")])
 
 `templates.yaml` is in promptsource's format. It is in a data folder itself, in `<dataset>/` or
-in `<dataset>/<subset>/`. Its keys `dataset` and `subset` name the dataset, or else the folders do.
-Only folders are listed and these two kinds of file read.
+in `<dataset>/<subset>/`. The dataset's name comes from its keys `dataset` and `subset`, or from the
+folders where it lacks them. This module lists folders and reads only these two kinds of file.
 """
 
 import dataclasses
@@ -30,15 +30,15 @@ MIXTURES = "mixtures.yaml"
 
 @dataclasses.dataclass(frozen=True)
 class OwnDataset:
-    """A folder with templates of the user's own.
+    """A folder with the user's own templates.
 
     Attributes:
-      name: the dataset.
-      subset: its subset, if any.
+      name: the dataset's name.
+      subset: the subset's name, or None.
       folder: the folder of the templates.
       template_file: the templates.
-      splits: each split's file or folder; None for a split of one of T0's datasets that is not
-        on this machine, which `open_split` asks the hub for.
+      splits: the file or folder of each split; None for a split of one of T0's datasets that is not
+        on this machine, which `open_split` opens on the hub.
     """
 
     name: str
@@ -50,13 +50,13 @@ class OwnDataset:
 
 @dataclasses.dataclass(frozen=True)
 class OwnMixture:
-    """A mixture that the user named.
+    """A mixture of a `mixtures.yaml`.
 
     Attributes:
-      name: the mixture.
+      name: the mixture's name.
       tasks: regular expressions; tasks whose whole name matches one of them are members.
-      rate: each member's mixing rate: a number, or "examples" for its number of examples.
-      path: the file that says so.
+      rate: the mixing rate of each member: a number, or "examples" for its number of examples.
+      path: the file that defines the mixture.
     """
 
     name: str
@@ -87,7 +87,7 @@ def find_own_datasets(dirs: list[Path]) -> list[OwnDataset]:
 
 
 def own_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, SplitFile]:
-    """Returns the data beside the templates of this dataset, whatever its folder."""
+    """Returns the splits beside the templates of a dataset, whatever their folder is named."""
     splits: dict[str, SplitFile] = {}
     for folder, name, own_subset, _ in _template_folders(dirs):
         if (name, own_subset) == (dataset, subset):
@@ -134,7 +134,7 @@ def _template_folders(dirs: list[Path]) -> list[tuple[Path, str, str | None, Tem
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Lists folders that may be looked into: a disk's own lost+found, say, may not."""
+    """Returns the readable folders: a disk's lost+found, for example, is not readable."""
     inner = (p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     return sorted(p for p in inner if os.access(p, os.R_OK | os.X_OK))
 
@@ -160,7 +160,7 @@ def _named(
 
 @functools.lru_cache(maxsize=256)
 def _read_templates(path: Path, mtime_ns: int, size_bytes: int) -> TemplateFile:
-    """Reads the file again only when its time or size changed, which are in the cache's key."""
+    """Reads a template file, again only if its time or size changed (part of the cache's key)."""
     return read_template_file(path)
 
 

@@ -1,18 +1,20 @@
-"""Questions with their answers, out of the formats that question answering data comes in.
+"""Reads questions with their answers from the formats of question answering datasets.
 
     splits = question_splits(Path("qa/squad"))      # {"train": SplitFile(...), "validation": ...}
     for question in read_questions(splits["validation"]):
         question.question, question.context, question.answers    # ..., ("Denver Broncos",)
 
 A file holds rows (JSON Lines, csv, tsv, parquet, arrow), or one JSON document: a list of rows, an
-object of columns, the same under `data`, or SQuAD's articles with paragraphs. A row has
+object of columns, either of these under the key `data`, or SQuAD's articles with paragraphs. A row
+has
 
-    question    text
-    context     text, a list of texts, or nothing: then the question is to be answered from memory
-    answers     SQuAD's {"text": [...], "answer_start": [...]}, or `answer`: a text or a list
+    question    a string
+    context     a string, a list of strings, or nothing for a question without a context
+    answers     SQuAD's {"text": [...], "answer_start": [...]}, or `answer`: a string or a list
 
-and `id` if it is known. A column `question_processed`, say, is preferred to `question`, as in the
-collections of causal questions. No answer means that the context gives none (SQuAD 2.0).
+and perhaps `id`. A column with the suffix `_processed`, such as `question_processed` in collections
+of causal questions, is preferred to the column without it. A question without answers cannot be
+answered from its context (SQuAD 2.0).
 """
 
 import dataclasses
@@ -28,7 +30,7 @@ from t0.errors import UserError, reading
 from t0.sources.folders import FILE_PATTERN, SplitFile, folder_splits
 from t0.sources.readers import reader_for
 
-# Other files, of predictions and metrics say, may lie beside the splits.
+# Other files, such as predictions and metrics, may be in the same folder.
 _SPLITS = (
     (re.compile(r"train(?![A-Za-z]).*"), "train"),
     (re.compile(r"(validation|valid|val|dev)(?![A-Za-z]).*"), "validation"),
@@ -43,9 +45,11 @@ class Question:
     """A question.
 
     Attributes:
-      id: its own, or its row's number.
-      context: the text that holds the answer, empty for none.
-      answers: all that are accepted, the first is trained on; none where there is no answer.
+      id: the id in the file, or the row's number.
+      question: the question's text.
+      context: the text that holds the answer; empty if there is none.
+      answers: all accepted answers, of which the first is the training target; empty if the
+        question cannot be answered.
     """
 
     id: str
@@ -55,7 +59,7 @@ class Question:
 
 
 def question_splits(folder: Path) -> dict[str, SplitFile]:
-    """Returns split -> file, for files such as train.jsonl.gz and dev-v1.1.json. Opens none.
+    """Returns split -> file, for files such as train.jsonl.gz and dev-v1.1.json, unopened.
 
     Raises:
       UserError: two files are one split.
@@ -75,10 +79,10 @@ def question_splits(folder: Path) -> dict[str, SplitFile]:
 
 
 def read_questions(found: SplitFile) -> Iterator[Question]:
-    """Yields the questions of a file in its order.
+    """Yields the questions of a file, in order.
 
     Raises:
-      UserError: the file cannot be read, or lacks a column; the text names the row.
+      UserError: the file cannot be read, or a row lacks a column; the message names the row.
     """
     columns: tuple[str | None, ...] | None = None
     for number, row in enumerate(_rows(found)):
@@ -105,7 +109,7 @@ def _rows(found: SplitFile) -> Iterator[Mapping[str, Any]]:
 
 
 def _document(found: SplitFile) -> Any:  # noqa: ANN401 (whatever JSON holds)
-    """Returns the content of a file that is one JSON document, None where it has rows of lines."""
+    """Returns the content of a file that is one JSON document, or None for other files."""
     if found.kind != "jsonl" or ".json" not in found.path.suffixes:
         return None
     opener = gzip.open if found.path.suffix == ".gz" else open
@@ -114,7 +118,7 @@ def _document(found: SplitFile) -> Any:  # noqa: ANN401 (whatever JSON holds)
     try:
         return json.loads(text.decode("utf-8-sig"))
     except ValueError as error:
-        # Several lines of one object each are JSON Lines under another name.
+        # Several lines with an object each are JSON Lines in a file named .json.
         if "Extra data" in str(error):
             return None
         raise UserError(f"{found.path}: not JSON ({error}). Copy or write it again.") from error
@@ -171,7 +175,7 @@ def _rows_of_article(article: Mapping[str, Any], where: str) -> Iterator[dict[st
 
 
 def _columns(row: Mapping[str, Any], path: Path) -> tuple[str | None, ...]:
-    """Returns which columns of the file are read: question, context, answers."""
+    """Returns the names of the columns for question, context and answers."""
 
     def first(names: tuple[str, ...]) -> str | None:
         preferred = (*(name + _PROCESSED for name in names), *names)

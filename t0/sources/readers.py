@@ -1,17 +1,17 @@
-"""Rows out of files, one reader for each format, all with the same three questions.
+"""Reads rows from files: one reader for each format, all with the same three methods.
 
     reader = reader_for("jsonl", (Path("train.jsonl.gz"),))
-    reader.columns()            # ('text', 'label'): looks at the start of the file only
+    reader.columns()            # ('text', 'label'): reads only the start of the file
     reader.count()              # 5452
     list(reader.rows(10, 12))   # two dicts, in the file's order
 
-A reader holds paths and nothing else, so it can be pickled and sent to another process, and it
-reads anew each time: memory does not grow with the file. Ranges are 0 <= start, and stop None for
-the end.
+A reader holds only paths, so it can be pickled and sent to another process. It reads the file
+again at each call, so memory does not grow with the file. In ranges, `start` is at least 0, and
+`stop` is None for the end.
 
-JSON Lines: each line is one object; all have the columns of the first (a value that is absent is
-written null), and blank lines do not count. A column too many or too few is an error that names the
-line, because a typing slip would otherwise render as nothing.
+JSON Lines: each line is one object with the same columns as the first (absent values are null);
+blank lines do not count. An extra or missing column is an error that names the line, because a
+misspelled column would otherwise be rendered as nothing.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from t0.errors import UserError, reading
 from t0.sources.schema import Features
 
-# File name endings, and the format that each one means.
+# File name ending -> format.
 FORMATS = {
     ".jsonl": "jsonl",
     ".json": "jsonl",
@@ -39,16 +39,16 @@ TEXT_FORMATS = ("jsonl", "csv", "tsv")
 
 
 class Reader(Protocol):
-    """What every format offers."""
+    """The methods of every format's reader."""
 
     def columns(self) -> tuple[str, ...]:
-        """The columns as stored."""
+        """Returns the columns as stored."""
 
     def count(self) -> int:
-        """The number of rows."""
+        """Returns the number of rows."""
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """The rows from start up to stop."""
+        """Yields the rows from `start` up to `stop`."""
 
 
 def reader_for(kind: str, paths: tuple[Path, ...], known: Features | None = None) -> Reader:
@@ -57,9 +57,9 @@ def reader_for(kind: str, paths: tuple[Path, ...], known: Features | None = None
     Args:
       kind: a value of FORMATS, or `saved` for a folder written by `Dataset.save_to_disk`.
       paths: one file or folder, or the shards of one split in order.
-      known: T0's columns of the dataset, which give the cells of csv and tsv their types.
+      known: T0's columns of the dataset, which are the types of csv and tsv cells.
     """
-    # Late: pyarrow takes 0.2 s to import, and JSON Lines does without it.
+    # Imported late: pyarrow takes 0.2 s, and JSON Lines does not need it.
     if kind == "jsonl":
         return JsonLines(paths[0])
     if kind in ("csv", "tsv"):
@@ -75,25 +75,25 @@ def reader_for(kind: str, paths: tuple[Path, ...], known: Features | None = None
 
 @dataclasses.dataclass(frozen=True)
 class JsonLines:
-    """One object on each line; `.gz` is unpacked on the way."""
+    """A file with one JSON object on each line, plain or `.gz`."""
 
     path: Path
 
     def columns(self) -> tuple[str, ...]:
-        """The keys of the first line's object; none for an empty file."""
+        """Returns the keys of the first line's object; none for an empty file."""
         for number, line in self._lines():
             return tuple(self._parse(number, line))
         return ()
 
     def count(self) -> int:
-        """The lines that are not blank. They are not parsed."""
+        """Returns the number of lines that are not blank, without parsing them."""
         return sum(1 for _ in self._lines())
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """The objects, with the keys of the first one.
+        """Yields the objects, which all have the keys of the first.
 
         Raises:
-          UserError: a line is no JSON object, or has a column too many or too few.
+          UserError: a line is not a JSON object, or has an extra or missing column.
         """
         lines = self._lines()
         first_number, first_line = next(lines, (0, b""))
@@ -142,8 +142,12 @@ class JsonLines:
 def parsed_line(where: str, line: bytes) -> dict[str, Any]:
     """Returns the object on a line of JSON Lines.
 
+    Args:
+      where: the file and line, for messages.
+      line: the line.
+
     Raises:
-      UserError: there is none, beginning with `where`.
+      UserError: the line is not a JSON object.
     """
     try:
         row = json.loads(line.decode("utf-8"))

@@ -1,29 +1,30 @@
-"""What T0's datasets have: rows in each split, columns and their types, and withheld labels.
+"""Split sizes and columns of T0's datasets, conversion of copies to them, and withheld labels.
 
     split_sizes("super_glue", "cb")   # {'test': 250, 'train': 250, 'validation': 56}
     features("super_glue", "cb")["label"]["names"]
     # ['entailment', 'contradiction', 'neutral']
 
-    view = row_view("trec", None, ("text", "coarse_label", "fine_label"))   # a copy of 2022
+    # The columns of a copy of 2022:
+    view = row_view("trec", None, ("text", "coarse_label", "fine_label"))
     view.columns                      # ('label-coarse', 'label-fine', 'text')
     view.row({"text": "How ?", "coarse_label": 2, "fine_label": 26})
     # {'label-coarse': 0, 'label-fine': 0, 'text': 'How ?'}
 
     hidden_label("super_glue", {"premise": "...", "label": -1})   # True
 
-The facts in `facts/` are those of October 2021, when T0 was trained: raw rows, and columns in the
-notation of the `datasets` library. Files are read when they are first needed. A `RowView` brings
-the rows of a copy, which may have other column names, label orders and spellings of values, to
-these columns:
+`facts/` records the raw rows of each split and the columns, in the notation of the `datasets`
+library, as of October 2021, when T0 was trained. Its files are read when they are first needed. A
+copy of a dataset may have other column names, label orders and spellings of values; a `RowView`
+converts its rows to the recorded columns:
 
-* Class labels are integers (-1: withheld), and so are columns of integers, whether a copy spells
-  them 1, 1.0 or "1"; a number in a column of text is text again; NaN, as pandas writes what is
-  missing, is None in all of these.
-* A sequence of records is one dict of lists, as in rows of the `datasets` library; a nested value
-  that a text file had to spell out is JSON.
-* Everything else stays as the file has it.
+* Class labels (-1: withheld) and columns of integers become integers, whether the copy has 1, 1.0
+  or "1"; numbers in a column of text become text; NaN, which pandas writes for missing values,
+  becomes None in all of these columns.
+* A sequence of records becomes one dict of lists, as in rows of the `datasets` library. A nested
+  value in a text file is parsed as JSON.
+* Other values stay as the file has them.
 
-Rows of a dataset that is not T0's pass unchanged.
+Rows of other datasets than T0's are not changed.
 """
 
 import dataclasses
@@ -67,7 +68,7 @@ def features(dataset: str, subset: str | None = None) -> Features | None:
 
     The value of a column is the `datasets` library's notation: `{"dtype": "string", "_type":
     "Value"}`, `{"names": [...], "_type": "ClassLabel"}`, `{"feature": ..., "_type": "Sequence"}`,
-    or a plain dict or list for a nested one. Shared: read it, do not change it.
+    or a dict or list for a nested column. Callers share the result and must not change it.
     """
     entry = _facts("features").get(dataset, {}).get(subset or DEFAULT_SUBSET)
     return entry and entry["features"]
@@ -83,9 +84,9 @@ Converter = Callable[[Any], Any]
 
 
 def converter(feature: Any) -> Converter | None:  # noqa: ANN401
-    """Returns the function for a column of this feature, None where values stay as they are.
+    """Returns the function that converts a column's values, or None if they need no conversion.
 
-    The function raises ValueError, with a text for the user, on a value that does not fit.
+    The function raises ValueError, with a message for the user, for a value that does not fit.
     """
     kind = _kind(feature)
     if kind == "ClassLabel":
@@ -99,7 +100,7 @@ def converter(feature: Any) -> Converter | None:  # noqa: ANN401
 
 
 def _kind(feature: Any) -> str:  # noqa: ANN401
-    """Returns Value, ClassLabel, Sequence, dict or list; a column may itself be called `_type`."""
+    """Returns Value, ClassLabel, Sequence, dict or list; a nested column may be named `_type`."""
     if isinstance(feature, list):
         return "list"
     kind = feature.get("_type")
@@ -109,7 +110,7 @@ def _kind(feature: Any) -> str:  # noqa: ANN401
 
 
 def _nested(feature: Any) -> Converter | None:  # noqa: ANN401
-    """Returns the function for a value that may be nested: never None for one that is."""
+    """Returns the function that converts a value that may be nested; not None if it is nested."""
     kind = _kind(feature)
     if kind == "ClassLabel":
         return converter(feature)
@@ -128,7 +129,7 @@ def _nested(feature: Any) -> Converter | None:  # noqa: ANN401
 def _class_label(value: Any, *, names: tuple[str, ...]) -> int | None:  # noqa: ANN401
     if is_missing(value):
         return None
-    # A name first: where the names are "0" and "1" both readings agree. str(True) is boolq's name.
+    # Names come first: for the names "0" and "1" both readings agree. boolq has the name "True".
     if isinstance(value, str | bool) and str(value) in names:
         return names.index(str(value))
     number = whole_number(value)
@@ -206,14 +207,15 @@ _TREC_FINE = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Drift:
-    """One kind of copy that differs from the dataset that T0 used.
+    """How a later copy of a dataset differs from the dataset that T0 used.
 
     Attributes:
-      dataset: the dataset that T0 used, with `subset`.
-      found_as: dataset and subset under which copies of this kind are found.
-      columns: the copy's columns and what T0 calls them; those that T0 calls otherwise mark it.
-      label_names: for a column (T0's name) whose labels have another order, the copy's names.
-      why: where the difference comes from, and what it costs.
+      dataset: the dataset that T0 used.
+      subset: its subset.
+      found_as: dataset and subset under which the copy is found.
+      columns: the copy's column name -> T0's; a copy is recognised by the names that differ.
+      label_names: T0's name of a column whose labels have another order -> the copy's label names.
+      why: the origin and the effects of the difference.
     """
 
     dataset: str
@@ -254,13 +256,13 @@ DRIFTS = (
 
 @dataclasses.dataclass(frozen=True)
 class RowView:
-    """How rows as stored become rows as T0 knows them.
+    """Converts stored rows to rows with T0's columns.
 
     Attributes:
-      columns: the columns of the rows that come out, in order.
-      stored: for each of them, its name in the rows that go in.
-      converters: functions for those columns whose values need one.
-      needed: T0's columns of this dataset, empty for a dataset of the user's own.
+      columns: the columns of the converted rows, in order.
+      stored: the name of each of these columns in the stored rows.
+      converters: functions for the columns whose values need a conversion, applied in order.
+      needed: T0's columns of this dataset, empty for the user's own datasets.
     """
 
     columns: tuple[str, ...]
@@ -274,10 +276,10 @@ class RowView:
         return tuple(name for name in self.needed if name not in self.columns)
 
     def row(self, stored_row: dict[str, Any]) -> dict[str, Any]:
-        """Returns one row as T0 knows it.
+        """Returns a stored row with T0's columns.
 
         Raises:
-          ValueError: a value does not fit; the text names the column.
+          ValueError: a value does not fit; the message names the column.
         """
         if self.columns != self.stored:
             stored_row = {
@@ -293,7 +295,7 @@ class RowView:
 
 
 def row_view(dataset: str, subset: str | None, stored: tuple[str, ...]) -> RowView:
-    """Returns the way from rows with the columns `stored` to rows as T0 knows them."""
+    """Returns the view that converts rows with the columns `stored` to T0's columns."""
     known = features(dataset, subset) or {}
     drift = next(
         (d for d in _drifts(dataset, subset) if set(d.columns) - set(known) <= set(stored)), None
@@ -315,7 +317,7 @@ def row_view(dataset: str, subset: str | None, stored: tuple[str, ...]) -> RowVi
 
 
 def other_names(dataset: str, subset: str | None) -> list[tuple[str, str | None]]:
-    """Returns the datasets and subsets whose rows can replace this one's, best first."""
+    """Returns other datasets and subsets with the same rows, best first."""
     return [d.found_as for d in _drifts(dataset, subset) if d.found_as != (dataset, subset)]
 
 
@@ -324,7 +326,7 @@ def _drifts(dataset: str, subset: str | None) -> list[Drift]:
 
 
 def _name_of(value: Any, *, names: tuple[str, ...]) -> Any:  # noqa: ANN401
-    """Turns a label of the copy, a number or a name such as NUM:dist, into T0's name for it."""
+    """Returns T0's name of a copy's label, which is a number or a name such as NUM:dist."""
     if isinstance(value, int) and 0 <= value < len(names):
         value = names[value]
     elif isinstance(value, int) and value != -1:
@@ -340,7 +342,7 @@ def _withheld(value: object) -> bool:
 
 
 def _no_text(value: Any) -> bool:  # noqa: ANN401
-    """True for no answer at all, or only empty ones; a dict of lists counts by its `text`."""
+    """Returns whether all answers are absent or empty; of a dict of lists, `text` is read."""
     texts = value.get("text", []) if isinstance(value, dict) else value
     return not any(texts or [])
 
@@ -353,9 +355,9 @@ def _no_value(value: Any) -> bool:  # noqa: ANN401
     return (value or {}).get("value") in ("<unk>", "", None)
 
 
-# Datasets whose label is in another column than `label`: the column, and when it is withheld.
-# Only datasets where every row of a labelled split has an answer may use `_no_text`: in squad_v2
-# and duorc an empty answer is an answer.
+# Dataset -> its label's column, if that is not `label`, and the test for a withheld label. Only
+# datasets where every row of a labelled split has an answer may use `_no_text`: in squad_v2 and
+# duorc an empty answer is an answer.
 _OTHER_COLUMNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "winogrande": ("answer", _withheld),
     "common_gen": ("target", _withheld),
@@ -374,11 +376,11 @@ _OTHER_COLUMNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def hidden_label(dataset: str, row: dict[str, Any]) -> bool:
-    """Says whether the label of this row is withheld: -1, empty or None where a label belongs.
+    """Returns whether a row's label is withheld (-1, empty or None).
 
     Args:
-      dataset: the dataset's name, as in T0's tables. Of others, the column `label` is looked at.
-      row: a raw row, as `SplitRows.rows` gives it.
+      dataset: the dataset's name, as in T0's tables. Other datasets have it in the column `label`.
+      row: a raw row, as `SplitRows.rows` yields it.
     """
     column, is_withheld = _OTHER_COLUMNS.get(dataset, ("label", _withheld))
     if column in row:

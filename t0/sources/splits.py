@@ -1,11 +1,11 @@
-"""The one door to rows: a dataset, subset and split become rows, wherever they are.
+"""Opens the rows of a dataset's split, in data folders or on the Hugging Face hub.
 
     split = open_split("super_glue", "rte", "validation")
     split.num_rows, split.columns    # (277, ('premise', 'hypothesis', 'idx', 'label'))
     list(split.rows(0, 2))           # two dicts
 
-Looked for in this order: the data folders (`t0.sources.folders`), data beside own templates
-(`t0.sources.own_data`), both again under the other name of a dataset that has one
+The places are searched in this order: the data folders (`t0.sources.folders`), data beside the
+user's templates (`t0.sources.own_data`), both again under the dataset's other names
 (`t0.sources.schema`), and the Hugging Face hub (`t0.sources.hub`).
 """
 
@@ -31,7 +31,7 @@ from t0.sources.schema import DEFAULT_SUBSET, RowView, features, other_names, ro
 
 @dataclasses.dataclass(frozen=True)
 class SplitRows:
-    """The rows of one split, in their original order. Can be pickled while it has local data.
+    """The rows of one split, in their original order. Can be pickled if the data are local.
 
     Attributes:
       where: the file, folder or repository, for messages.
@@ -54,11 +54,11 @@ class SplitRows:
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any]]:
         """Yields the rows that `list(rows)[start:stop]` would have, as plain Python values.
 
-        Memory does not grow with the file. Rows before `start` are passed over as cheaply as the
-        format allows (not read in parquet and Arrow, not parsed in JSON Lines).
+        Memory does not grow with the file. Rows before `start` are skipped as cheaply as the format
+        allows (not read in parquet and Arrow, not parsed in JSON Lines).
 
         Raises:
-          UserError: the file is malformed, naming the line or row.
+          UserError: the file is malformed; the message names the line or row.
         """
         if start < 0 or (stop is not None and stop < 0):
             start, stop, _ = slice(start, stop).indices(self.num_rows)
@@ -72,16 +72,16 @@ class SplitRows:
 
 
 def open_split(dataset: str, subset: str | None, split: str) -> SplitRows:
-    """Finds the rows of a split.
+    """Opens the rows of a split.
 
     Args:
-      dataset: T0's name, a user's own, or a hub repository with its owner.
-      subset: None, or "default", for a dataset without subsets.
-      split: for example validation; anli has dev_r1 and so on.
+      dataset: one of T0's datasets, one of the user's own, or a hub repository with its owner.
+      subset: the subset; None or "default" for a dataset without subsets.
+      split: the split, such as validation; anli has dev_r1 and so on.
 
     Raises:
-      AbsentData: the rows are nowhere; the text says where was looked and what to do.
-      UserError: what was found cannot be read.
+      AbsentData: the rows were not found; the message lists the places and what to do.
+      UserError: the rows were found, but cannot be read.
     """
     subset = None if subset == DEFAULT_SUBSET else subset
     dirs = data_dirs()
@@ -107,7 +107,7 @@ def open_split(dataset: str, subset: str | None, split: str) -> SplitRows:
 
 
 def available_splits(dataset: str, subset: str | None = None) -> dict[str, str]:
-    """Returns the splits that are on this machine, each with where it is. Opens no data.
+    """Returns split -> its place, for the splits on this machine. Opens no data.
 
     Raises:
       UserError: two files of one folder are the same split.

@@ -1,17 +1,18 @@
-"""Documents for pretraining: folders of text files, read a range of bytes at a time.
+"""Reads documents for pretraining from folders of text files, a range of bytes at a time.
 
     D/text/train-00000.jsonl.gz     texts = FolderTexts(Path("D/text"))
     D/text/train/more.txt           texts.splits                     # ('train', 'validation')
     D/text/validation.jsonl         texts.shards("train")            # (Shard, ...): sizes only
                                     next(texts.documents(texts.shards("train")[0]))
 
-A document is a line: of `.txt` the line itself, of `.jsonl` or `.json` its field `text`; either may
-be packed with gzip. Documents with nothing but white space are passed over. A file is of the split
-that its name says (`train`, `train-00000`, `c4-train.00000-of-01024`, or a folder `train/`; `val`,
-`valid` and `dev` mean validation); where no name says train, the files that name no split are it.
+Each line is a document: in `.txt` files the line itself, in `.jsonl` and `.json` files its field
+`text`. Files may be compressed with gzip. Blank documents are skipped. A file's name, or its
+folder's, has its split (`train`, `train-00000`, `c4-train.00000-of-01024`, `train/`; `val`, `valid`
+and `dev` mean validation). If no name has `train`, the files without a split's name are the split
+train.
 
-A shard is some 8 MB: a stretch of a large file, or several small ones. A packed file is not split,
-as it can only be read from its start.
+A shard has about 8 MB: a range of a large file, or several small files. A compressed file is not
+divided, because it can only be read from its start.
 """
 
 import contextlib
@@ -25,8 +26,8 @@ from t0.errors import UserError, reading
 from t0.sources.readers import parsed_line
 
 SHARD_BYTES = 8 * 2**20
-# Text is about so many times as long as its packed form.
-_UNPACKED = 3
+# How many times longer text is than its compressed form, approximately.
+_EXPANSION = 3
 _ENDINGS = (".jsonl", ".json", ".txt")
 _SPLITS = {
     "train": "train",
@@ -41,7 +42,7 @@ FILE_PATTERN = "train.jsonl, train-00000.txt.gz, train/*.txt or validation.jsonl
 
 
 class Piece(NamedTuple):
-    """A stretch of a file: the lines that start at bytes `start` to `stop` (None: its end)."""
+    """A range of a file: the lines that start at bytes `start` to `stop` (None: the end)."""
 
     path: Path
     start: int
@@ -49,7 +50,7 @@ class Piece(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """What is read as one: pieces of files, in order."""
+    """A unit of reading: pieces of files, in order."""
 
     pieces: tuple[Piece, ...]
 
@@ -64,24 +65,24 @@ class Texts(Protocol):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that there are."""
+        """The names of the splits."""
 
     def shards(self, split: str) -> Sequence[object]:
-        """The shards of a split, in order; each can be turned into a string of its own."""
+        """Returns the shards of a split, in order; `str` of each is unique."""
 
     def documents(self, shard: object) -> Iterator[str]:
-        """The documents of a shard, in order, blank ones left out."""
+        """Yields the documents of a shard, in order, without blank ones."""
 
 
 class FolderTexts:
     """The text files of one folder.
 
     Args:
-      folder: see the module's header.
-      shard_bytes: how much is read as one.
+      folder: the folder, laid out as in the module's header.
+      shard_bytes: the size of a shard.
 
     Raises:
-      UserError: the folder has no text files, or they cannot be looked at.
+      UserError: the folder has no text files, or cannot be listed.
     """
 
     def __init__(self, folder: Path, *, shard_bytes: int = SHARD_BYTES) -> None:
@@ -96,11 +97,11 @@ class FolderTexts:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that there are."""
+        """The names of the splits."""
         return tuple(self._files)
 
     def shards(self, split: str) -> tuple[Shard, ...]:
-        """The shards of a split: each byte of its files is in one of them."""
+        """Returns the shards of a split; each byte of its files is in exactly one shard."""
         shards: list[Shard] = []
         together: list[Piece] = []
         size = 0
@@ -110,7 +111,7 @@ class FolderTexts:
                 length = path.stat().st_size
             for start in [0] if packed else range(0, length, self._shard_bytes):
                 stop = None if packed else min(start + self._shard_bytes, length)
-                taken = length * _UNPACKED if stop is None else stop - start
+                taken = length * _EXPANSION if stop is None else stop - start
                 if together and size + taken > self._shard_bytes:
                     shards.append(Shard(tuple(together)))
                     together, size = [], 0
@@ -122,18 +123,15 @@ class FolderTexts:
         """Yields the documents of a shard.
 
         Raises:
-          UserError: a line is no JSON object with a text, or not UTF-8, naming file and line.
+          UserError: a line is not a JSON object with a text, or not UTF-8; the message names the
+            file and line.
         """
         for piece in shard.pieces:
             yield from _documents(piece)
 
 
 def text_folders(folder: Path) -> dict[str, Path]:
-    """Returns name -> folder of the texts in `folder`: "" for itself, then its subfolders.
-
-    Raises:
-      UserError: there are none.
-    """
+    """Returns name -> folder of texts: "" for `folder` itself, then its subfolders."""
     inner = (p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith("."))
     found = {path.name: path for path in inner if not _split_of(path)}
     if split_files(folder) or not found:
@@ -142,7 +140,7 @@ def text_folders(folder: Path) -> dict[str, Path]:
 
 
 def split_files(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """Returns split -> its files, by name, train first."""
+    """Returns split -> its files, sorted by name; train is the first split."""
     found: dict[str, list[Path]] = {name: [] for name in dict.fromkeys(_SPLITS.values())}
     unnamed: list[Path] = []
     for path in sorted(folder.iterdir()):
@@ -179,7 +177,7 @@ def _documents(piece: Piece) -> Iterator[str]:
         try:
             text = text_of(str(piece.path), line)
         except UserError:
-            # Again, with the line's number, which is counted only now.
+            # Raises it again with the line's number, which is counted only in this case.
             number = 1 + sum(1 for at, _ in _lines(Piece(piece.path, 0, None)) if at < start)
             text_of(f"{piece.path}, line {number}", line)
             raise
@@ -210,14 +208,14 @@ def _field(where: str, line: bytes) -> str:
 
 
 def _lines(piece: Piece) -> Iterator[tuple[int, bytes]]:
-    """Yields the lines that start within a piece, each with the byte that it starts at."""
+    """Yields the lines that start within a piece, each with the position of its first byte."""
     path, start, stop = piece
     with contextlib.ExitStack() as stack:
         with reading(path):
             opener = gzip.open if path.suffix == ".gz" else open
             file: IO[bytes] = stack.enter_context(opener(path, "rb"))
             if start:
-                # The line that the piece before reads to its end.
+                # Skips the line that starts in the piece before this one.
                 file.seek(start - 1)
                 start += len(file.readline()) - 1
         while stop is None or start < stop:

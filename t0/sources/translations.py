@@ -1,11 +1,11 @@
-"""Sentences in several languages, side by side: what translation is trained and evaluated on.
+"""Reads parallel sentences in several languages, for training and evaluating translation.
 
     splits = folder_splits(Path("mt"))               # {"train": SplitFile(...), ...}
-    languages(splits["train"])                       # ("en", "de"): looks at the first row
+    languages(splits["train"])                       # ("en", "de"): reads the first row
     next(read_pairs(splits["train"], "en", "de"))    # ("Good morning.", "Guten Morgen.")
 
-A row is `{"translation": {"en": "...", "de": "..."}}`, as the Hugging Face hub has it, or has a
-column for each language, which may be csv and tsv. Columns are named by language codes.
+A row is `{"translation": {"en": "...", "de": "..."}}`, as on the Hugging Face hub, or has a column
+for each language, also in csv and tsv. Columns are named by language codes.
 """
 
 import re
@@ -17,15 +17,15 @@ from t0.sources.folders import SplitFile
 from t0.sources.readers import reader_for
 
 _NESTED = "translation"
-# ISO 639, with a region or a script behind it at most: en, pt-BR, zh_Hans.
+# ISO 639, optionally with a region or a script: en, pt-BR, zh_Hans.
 _CODE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,4})?")
 
 
 def languages(found: SplitFile) -> tuple[str, ...]:
-    """Returns the language codes of a file's first row, none of an empty file.
+    """Returns the language codes of a file's first row; none for an empty file.
 
     Raises:
-      UserError: the file cannot be read, or names fewer than two languages.
+      UserError: the file cannot be read, or its columns are fewer than two languages.
     """
     for row in reader_for(found.kind, (found.path,)).rows(0, 1):
         given = row.get(_NESTED, row)
@@ -41,10 +41,15 @@ def languages(found: SplitFile) -> tuple[str, ...]:
 
 
 def read_pairs(found: SplitFile, source: str, target: str) -> Iterator[tuple[str, str]]:
-    """Yields a file's sentences in two of its languages.
+    """Yields the pairs of sentences of a file.
+
+    Args:
+      found: the file.
+      source: the code of the first language.
+      target: the code of the second language.
 
     Raises:
-      UserError: a row lacks one; the text names it.
+      UserError: a row lacks one of the languages; the message names the row and the language.
     """
     for number, row in enumerate(reader_for(found.kind, (found.path,)).rows(0, None)):
         given = row.get(_NESTED, row)

@@ -1,4 +1,4 @@
-"""The parts of a SeqIO task: from a dataset's rows and a template to what a registry takes.
+"""Builds SeqIO tasks from a dataset's rows and a template, ready for SeqIO's registry.
 
     task = PromptedTask("super_glue", "rte", template, {"train": "train"}, {"train": 2490})
     task_definitions(task)      # name -> keyword arguments of seqio.TaskRegistry.add
@@ -6,12 +6,12 @@
 | file | what is in it |
 |---|---|
 | `prompted_tasks` | the tasks of a prompt: source, preprocessing, definitions |
-| `recipe_tasks`, `instruction_tasks` | those of documents, questions, translations, instructions |
-| `metrics` | the metrics of all of them |
-| `vocabulary` | the vocabulary that they share |
-| `lint` | what a prompt makes of sample rows |
+| `recipe_tasks`, `instruction_tasks` | tasks of documents, questions, translations, instructions |
+| `metrics` | the metrics of all tasks |
+| `vocabulary` | the vocabulary that all tasks share |
+| `lint` | checks of a prompt on sample rows |
 
-Nothing here registers; `seqio_tasks`, the catalogue, does.
+This room registers nothing; the catalogue, `seqio_tasks`, does.
 """
 
 from t0.tasks.prompted_tasks import (

@@ -17,15 +17,16 @@
     # Input: Afghanistan.
     # Output:
 
-Every letter of an input is as Tk-Instruct's collator has it, a space before "Positive" and a blank
-behind "Output:" included. An example is kept if definition, the examples kept so far, itself and
-the instance fit into the input's tokens with EOS; the first that does not fit ends its kind
-(`join_what_fits`). What is too long even then is cut at its end when it is trimmed.
+An input equals the output of Tk-Instruct's collator, including the spaces before "Positive" and
+after "Output:". An example is kept if the definition, the examples kept so far, the example and the
+instance, with EOS, are no longer than the limit for inputs. The first example that does not fit
+ends its kind, positive or negative (`join_what_fits`). Inputs that are still too long are cut at
+their end.
 
-A record is an instance: its input, one of its outputs as the target, and what judges a prediction:
-`references`, `task`, `category`, `id` and `input`. Gin may bind `sni.instances_per_task` (100),
-`sni.languages` (("English",)) and `sni.seed` (0). The splits are Tk-Instruct's: other tasks in
-`test` than in `train`; `validation` only if there is a dev_tasks.txt.
+A record is an instance: its input, one of its outputs as the target, and the fields that metrics
+and predictions need: `references`, `task`, `category`, `id` and `input`. Gin may bind
+`sni.instances_per_task` (100), `sni.languages` (("English",)) and `sni.seed` (0). The splits are
+Tk-Instruct's: `test` has other tasks than `train`; `validation` exists only with a dev_tasks.txt.
 """
 
 import dataclasses
@@ -61,14 +62,14 @@ MIXED = "sni_tk_instruct"
 
 @dataclasses.dataclass(frozen=True)
 class Switches:
-    """What of a task's instruction comes before an instance.
+    """Which parts of a task's instruction come before an instance.
 
     Attributes:
-      name: the task's name.
-      definition: the definition.
-      positives: number of positive examples, as far as the task has them and they fit.
-      negatives: number of negative ones.
-      explanations: whether an example's explanation follows it.
+      name: whether to include the task's name.
+      definition: whether to include the definition.
+      positives: the most positive examples; fewer if the task lacks them or they do not fit.
+      negatives: the most negative examples.
+      explanations: whether each example is followed by its explanation.
     """
 
     name: bool = False
@@ -79,13 +80,13 @@ class Switches:
 
 
 def switches_of(task: str) -> Switches:
-    """Returns the switches that a task's name spells.
+    """Returns the switches that a task's name encodes.
 
         >>> switches_of("sni_def_pos_2_neg_2_expl").negatives
         2
 
     Raises:
-      UserError: it spells none.
+      UserError: the name encodes no switches.
     """
     found = _NAME.fullmatch(task)
     if task == NO_INSTRUCTION:
@@ -104,8 +105,8 @@ def switches_of(task: str) -> Switches:
     )
 
 
-# The encodings of Tk-Instruct's experiments; the paper's models read the first. A task of several
-# draws one for each instance.
+# The encodings of Tk-Instruct's experiments; the paper's models use the first. A task with several
+# encodings draws one for each instance.
 VARIANTS: dict[str, tuple[Switches, ...]] = {
     **{
         name: (switches_of(name),)
@@ -139,10 +140,14 @@ VARIANTS: dict[str, tuple[Switches, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """An input in the pieces of which the examples may be left out.
+    """The pieces of an input, of which the examples may be left out.
 
     Attributes:
-      name: the task's name, which Tk-Instruct does not count when it looks what fits.
+      name: the task's name. Tk-Instruct does not count its tokens when it selects examples.
+      definition: the task's definition, or empty.
+      positives: positive examples.
+      negatives: negative examples.
+      instance: the instance's input.
     """
 
     name: str
@@ -158,7 +163,7 @@ class Parts:
 
 
 def drawn(variants: Sequence[Switches], instance: Instance, seed: int) -> Switches:
-    """Returns the switches for an instance: the only ones, or a draw by its id."""
+    """Returns the switches for an instance: the only ones, or ones drawn by the instance's id."""
     if len(variants) == 1:
         return variants[0]
     return random.Random(f"{instance.id} {seed}").choice(variants)
@@ -198,7 +203,7 @@ def _ended(text: str) -> str:
     return text if text[-1] in string.punctuation else text + "."
 
 
-# Tk-Instruct's and nanoT5's, for whoever reads without saying how long inputs may be.
+# Tk-Instruct's and nanoT5's limit, used if the sequence length of inputs is not set.
 LONGEST_INPUTS = 1024
 
 
@@ -207,13 +212,13 @@ def join_what_fits(
     sequence_length: Mapping[str, int] | None,
     output_features: Mapping[str, seqio.Feature],
 ) -> tf.data.Dataset:
-    """Makes `inputs` of the pieces, with the examples that fit into `sequence_length["inputs"]`."""
+    """Joins the pieces to `inputs`, with the examples that fit `sequence_length["inputs"]`."""
     feature = output_features["inputs"]
     most = (sequence_length or {}).get("inputs") or LONGEST_INPUTS
 
     def kept(before: tf.Tensor, examples: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
         text, going = tf.constant(""), tf.constant(True)
-        for example in tf.unstack(examples):  # places that a task leaves empty add nothing
+        for example in tf.unstack(examples):  # empty strings, for missing examples, add nothing
             longer = tf.strings.join([text, example])
             tokens = tf.size(feature.vocabulary.encode_tf(tf.strings.join([before, longer, after])))
             going = tf.logical_and(going, tokens + int(feature.add_eos) <= most)
@@ -233,7 +238,7 @@ def join_what_fits(
 
 @seqio.map_over_dataset(num_seeds=1)
 def draw_target(record: Mapping[str, Any], seed: tf.Tensor) -> dict[str, Any]:
-    """Makes one of `outputs` the `targets`, drawn by the dataset's seed and the record's place."""
+    """Sets `targets` to one of `outputs`, drawn by the dataset's seed and the record's index."""
     rest = dict(record)
     outputs = rest.pop("outputs")
     index = tf.random.stateless_uniform([], seed, minval=0, maxval=tf.size(outputs), dtype=tf.int32)
@@ -243,12 +248,13 @@ def draw_target(record: Mapping[str, Any], seed: tf.Tensor) -> dict[str, Any]:
 @gin.configurable("sni", module="t0")
 @dataclasses.dataclass(frozen=True)
 class InstructionSettings:
-    """What is taken of a folder.
+    """Which instances of a folder are used.
 
     Attributes:
-      instances_per_task: most of a task, as Tk-Instruct and nanoT5 take; None for all.
-      languages: tasks in others are left out.
-      seed: of what is drawn: instances, their order, encodings.
+      instances_per_task: the most instances of a task, by default Tk-Instruct's and nanoT5's
+        number; None for all.
+      languages: tasks in other languages are left out.
+      seed: the seed for drawing instances, their order and their encodings.
     """
 
     instances_per_task: int | None = 100
@@ -257,17 +263,17 @@ class InstructionSettings:
 
 
 class InstructionSource(RecordSource):
-    """The instances of a folder, each with its instruction in pieces.
+    """The instances of a folder as a SeqIO data source, each with its instruction in pieces.
 
     Args:
-      folder: holds `tasks` and `splits`.
-      variants: the encodings, of which each instance draws one.
+      folder: the folder with `tasks` and `splits`.
+      variants: the encodings, one of which is drawn for each instance.
     """
 
     def __init__(self, folder: Path, variants: Sequence[Switches]) -> None:
         self.folder = folder
         self._variants = tuple(variants)
-        # As many places as any of the encodings fills, so that TensorFlow knows the number.
+        # The most examples in any encoding, since TensorFlow needs a fixed number.
         self._places = {
             kind: max(getattr(switches, kind) for switches in variants)
             for kind in ("positives", "negatives")
@@ -300,8 +306,8 @@ class InstructionSource(RecordSource):
         """Returns a line of Tk-Instruct's `predicted_examples.jsonl`.
 
         Args:
-          example: a record of the task, as SeqIO gives it.
-          prediction: the text.
+          example: a record of the task, as SeqIO yields it.
+          prediction: the predicted text.
         """
         text = tf.compat.as_text
         name, known_as = text(example["task"]), text(example["id"])
@@ -331,7 +337,7 @@ class InstructionSource(RecordSource):
                 "positives": self._filled("positives", parts.positives),
                 "negatives": self._filled("negatives", parts.negatives),
                 "instance": parts.instance,
-                # Only what is trained on is drawn: an evaluation is the same each time.
+                # Targets are drawn only for training, so that every evaluation is the same.
                 "outputs": instance.outputs if split == "train" else instance.outputs[:1],
                 "references": instance.outputs,
             }
@@ -354,7 +360,7 @@ class InstructionSource(RecordSource):
 def postprocess(
     output: str, example: Mapping[str, Any] | None = None, is_target: bool = False
 ) -> str | Expected:
-    """Returns a prediction as stripped text, a target with its references and groups."""
+    """Returns a prediction as stripped text, and a target as `Expected`."""
     if not is_target:
         return output.strip()
     text = tf.compat.as_text
@@ -365,16 +371,21 @@ def postprocess(
     )
 
 
-# Some kilobytes of each task, out of a file of megabytes; predictions come by tasks in turns.
+# Cached, since predictions come in turns from all tasks, and each file has megabytes of which this
+# keeps some kilobytes.
 @functools.lru_cache(maxsize=2048)
 def _facts(folder: Path, task: str) -> dict[str, Any]:
     return {k: v for k, v in read_json(folder, task).items() if k != "Instances"}
 
 
 def instruction_task(folder: Path, variants: Sequence[Switches]) -> dict[str, Any]:
-    """Returns the arguments of `seqio.TaskRegistry.add` for a folder in some encoding.
+    """Returns the keyword arguments of `seqio.TaskRegistry.add` for a folder.
 
         seqio.TaskRegistry.add("mine", **instruction_task(folder, [switches_of("sni_def_pos_3")]))
+
+    Args:
+      folder: the folder with `tasks` and `splits`.
+      variants: the encodings, one of which is drawn for each instance.
 
     Raises:
       UserError: if the folder has no lists of tasks.
@@ -394,7 +405,7 @@ def instruction_task(folder: Path, variants: Sequence[Switches]) -> dict[str, An
 
 
 def instruction_tasks(folder: Path) -> dict[str, dict[str, Any]]:
-    """Returns name -> arguments of `seqio.TaskRegistry.add` for each of `VARIANTS`.
+    """Returns name -> keyword arguments of `seqio.TaskRegistry.add` for each of `VARIANTS`.
 
     Raises:
       UserError: if the folder has no lists of tasks.

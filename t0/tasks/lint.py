@@ -1,11 +1,11 @@
-"""Looks at what a prompt makes of sample rows, before hours are spent on it.
+"""Checks a prompt on sample rows, before hours of caching or training are spent on it.
 
     report = lint(task.source, "train", rows=200)
     report.counts     # {"no correct choice": 200}
     report.first      # {"no correct choice": 0}: the first such row
     faults_of(report, max_share=0.1)   # {"no correct choice": "200 of 200 rows, first row 0"}
 
-The sample is taken in a few stretches over the whole split, since datasets are often sorted.
+The sample is a few ranges of rows, spread over the whole split, since datasets are often sorted.
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ HIDDEN = "hidden label"
 LONG_INPUTS, LONG_TARGETS = f"inputs over {LONGEST_INPUTS}", f"targets over {LONGEST_TARGETS}"
 CHECKS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, HIDDEN)
 LENGTHS = (LONG_INPUTS, LONG_TARGETS)
-# What more than the allowed share of rows makes a fault. The others are only counted: cut texts and
-# withheld labels are mostly meant.
+# The checks that are faults if more than the allowed share of rows fails them. The others are only
+# counted: truncated texts and withheld labels are mostly intended.
 FAULTS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES)
 
 # Text -> number of its tokens, without EOS.
@@ -40,15 +40,15 @@ Count = Callable[[str], int]
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a template makes of the sampled rows of one split.
+    """The results of the checks on the sampled rows of one split.
 
     Attributes:
-      rows: sampled rows.
-      counts: check -> rows that it found; `LENGTHS` only if tokens were counted.
-      first: check -> the first such row of the split.
-      draws: whether the template draws at random: seeded here by task and row, by chance in
-        promptsource.
-      failure: why rendering stopped, empty if it did not.
+      rows: the number of sampled rows.
+      counts: check -> number of rows that fail it; `LENGTHS` only if tokens were counted.
+      first: check -> index of the first row that fails it.
+      draws: whether the template draws at random (seeded by task and row here, unseeded in
+        promptsource).
+      failure: why rendering stopped; empty if it did not.
     """
 
     rows: int
@@ -61,11 +61,17 @@ class Report:
 def lint(
     source: PromptedSource, split: str, *, rows: int, count_tokens: Count | None = None
 ) -> Report:
-    """Renders up to `rows` rows of a split and counts what is odd.
+    """Renders up to `rows` rows of a split, and counts those that fail the checks.
+
+    Args:
+      source: the task's data source.
+      split: the task's split.
+      rows: the most rows to sample.
+      count_tokens: counts the tokens of a text without EOS; None to skip the checks `LENGTHS`.
 
     Raises:
-      AbsentData: if the split's data is nowhere.
-      UserError: if it cannot be read.
+      AbsentData: if the split's data was not found.
+      UserError: if the data cannot be read.
     """
     opened = source.open(split)
     counts: dict[str, int] = {}
@@ -85,7 +91,7 @@ def lint(
 
 
 def sample(opened: SplitRows, rows: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yields (number, row) of up to `rows` rows, in `STRETCHES` stretches over the split."""
+    """Yields (index, row) of up to `rows` rows, in `STRETCHES` ranges spread over the split."""
     total = opened.num_rows
     if total <= rows:
         yield from enumerate(opened.rows())
@@ -98,7 +104,7 @@ def sample(opened: SplitRows, rows: int) -> Iterator[tuple[int, Mapping[str, Any
 
 
 def oddities(example: Example | None, hidden: bool, count_tokens: Count | None) -> Iterator[str]:
-    """Yields the checks that a rendered row does not pass."""
+    """Yields the checks that a rendered row fails."""
     if example is None:
         yield NOTHING
         return
@@ -130,11 +136,12 @@ def _odd_choices(choices: Sequence[str], target: str | None) -> Iterator[str]:
 def faults_of(
     report: Report, *, max_share: float, excused: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Returns check -> what is wrong; nothing of a template that is sound.
+    """Returns check -> what is wrong; empty if the template has no faults.
 
     Args:
-      max_share: rows that a check may find, as a share of the sample, 0 to 1.
-      excused: checks that are known to find rows, with the reason.
+      report: the results of `lint`.
+      max_share: the share of the sample, 0 to 1, that may fail a check.
+      excused: checks that are known to fail -> the reason.
     """
     if report.failure:
         return {"fails": report.failure}

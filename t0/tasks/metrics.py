@@ -1,4 +1,4 @@
-"""The metrics of all tasks: of prompts, of question answering, of instructions and of translation.
+"""The metrics of all tasks: prompts, question answering, instructions and translation.
 
     [metric.__name__ for metric in plain_metrics("squad_v2", None, template)]   # ['squad']
     squad_metrics([["Denver Broncos", "the Broncos"]], ["denver broncos!"])
@@ -7,20 +7,21 @@
     # {"exact_match": 100.0, "rougeL": 100.0, "exact_match_for_misc.": 100.0, ...}
     Bleu()(["Guten Morgen."], ["Guten Tag."])                        # {"bleu": ...}, as t5's metric
 
-Prompts: T5's tables for (super_)glue, else the template's own. A metric gets the postprocessed
-targets and predictions: class ids where a template's choices are fixed, else stripped text; always
-text where `reads_text(metrics)`. The original binds some metrics to what they cannot read, and
-crashes when it evaluates (fault 2 of the design notes). Mended here: SQuAD-style metrics get the
-list of answers that they need, a generation prompt over a classification dataset is judged as
-generated text, and no metric is listed twice (SeqIO's evaluator refuses the second `accuracy`).
+Prompts: T5's tables for (super_)glue, else the metrics that the template names. A metric gets the
+postprocessed targets and predictions: class ids if the template's choices are fixed, else stripped
+text; always text if `reads_text(metrics)`. The original gives some metrics values of a wrong type,
+and its evaluation crashes (fault 2 of the design notes). Here, SQuAD-style metrics get a list of
+answers, a generation prompt over a classification dataset has metrics of generated text, and no
+metric is listed twice (SeqIO's evaluator rejects a second `accuracy`).
 
-Question answering: exact match and F1 as SQuAD's official scripts compute them. A target is the
-list of accepted answers; the best one counts. Where some question has none, the rules are those of
-SQuAD 2.0 for all: the empty prediction is right there, and wrong elsewhere.
+Question answering: exact match and F1 as in SQuAD's official scripts. A target is the list of
+accepted answers, of which the best counts. If any question has no answer, SQuAD 2.0's rules are
+used for all questions: the empty prediction is right for questions without an answer and wrong for
+the others.
 
-Instructions: ROUGE-L and exact match by Tk-Instruct's rules, over all and for each group: the best
-of the references counts; ROUGE-L is the F measure of Google's `rouge-score` with its stemmer; a
-match is exact up to case, punctuation and spaces.
+Instructions: ROUGE-L and exact match by Tk-Instruct's rules, over all instances and for each group.
+The best reference counts. ROUGE-L is the F measure of Google's `rouge-score` with its stemmer;
+exact match ignores case, punctuation and spaces.
 
 Translation: BLEU by sacreBLEU, with its signature. Values are percentages.
 """
@@ -44,7 +45,7 @@ Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
 
 
 def _answers(metric: Metric) -> Metric:
-    # A target text is its one acceptable answer; the SQuAD metrics score against the best of many.
+    # SQuAD's metrics take a list of accepted answers: here one, the target.
     def over_answers(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
         return metric([[target] for target in targets], predictions)
 
@@ -53,7 +54,7 @@ def _answers(metric: Metric) -> Metric:
 
 
 def _numbers(metric: Metric) -> Metric:
-    # A correlation is over numbers; a text that is none counts as -1, as in T5's own STS-B task.
+    # A correlation needs numbers; a text that is not a number counts as -1, as in T5's STS-B task.
     def over_numbers(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
         return metric(
             [*map(t5_postprocessors.string_to_float, targets)],
@@ -67,9 +68,9 @@ def _numbers(metric: Metric) -> Metric:
 _PEARSON = _numbers(t5.pearson_corrcoef)
 _SPEARMAN = _numbers(t5.spearman_corrcoef)
 
-# promptsource's metric names (its own spelling) -> T5's functions. It has more names, for which T5
-# has no function (Mean Reciprocal Rank) or one that a prompt's text cannot feed (AUC, MultiRC and
-# Span Squad want probabilities, groups of answers, and spans); no template of T0 uses them.
+# promptsource's metric names, in its spelling -> T5's functions. The missing names are not used by
+# T0's templates: T5 has no function for Mean Reciprocal Rank, and its functions for AUC, MultiRC
+# and Span Squad need probabilities, groups of answers, and spans, which a prompt's text is not.
 _OF_TEXT: dict[str, Metric] = {
     "BLEU": t5.bleu,
     "ROUGE": t5.rouge,
@@ -87,14 +88,14 @@ METRICS: dict[str, Metric] = {
     "Other": t5.accuracy,
 }
 
-# Benchmarks with a table of metrics for each subset. They read class ids, so a template without
-# answer choices is judged by its own metrics instead.
+# Benchmarks with a table of metrics for each subset. These metrics need class ids, so a template
+# without answer choices has the metrics that it names.
 _TABLES = {
     "glue": glue_utils.GLUE_METRICS,
     "super_glue": glue_utils.SUPERGLUE_METRICS,
 }
 
-# Where T5's own table does not fit what the prompts produce.
+# Replacements of entries in T5's tables that do not fit the prompts' outputs.
 _FORCED: dict[tuple[str, str | None], list[Metric]] = {
     ("super_glue", "wsc.fixed"): [t5.accuracy],
     ("super_glue", "multirc"): [t5.accuracy],
@@ -131,7 +132,7 @@ def plain_metrics(dataset: str, subset: str | None, template: Template) -> list[
 
 
 def reads_text(metrics: Sequence[Metric]) -> bool:
-    """Returns whether one of the metrics reads words, so that class ids would not do."""
+    """Returns whether one of the metrics needs text, not class ids."""
     return any(metric in _OF_TEXT.values() for metric in metrics)
 
 
@@ -140,7 +141,7 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalised_answer(answer: str) -> str:
-    """Returns an answer as the official scripts compare it.
+    """Returns an answer in the form that SQuAD's official scripts compare.
 
     >>> normalised_answer("The  Broncos' quarterback!")
     'broncos quarterback'
@@ -150,7 +151,7 @@ def normalised_answer(answer: str) -> str:
 
 
 def answers_match(answer: str, prediction: str) -> float:
-    """Returns 1 if both are the same once normalised_answer, else 0."""
+    """Returns 1 if both texts are the same after `normalised_answer`, else 0."""
     return float(normalised_answer(answer) == normalised_answer(prediction))
 
 
@@ -179,8 +180,8 @@ def squad_scores(answers: Sequence[str], prediction: str, *, may_be_none: bool) 
     """Returns exact match and F1 of one prediction, 0 to 1.
 
     Args:
-      answers: all that are accepted.
-      prediction: the text.
+      answers: all accepted answers.
+      prediction: the predicted text.
       may_be_none: whether questions of this dataset may have no answer.
     """
     if may_be_none:
@@ -193,12 +194,15 @@ def squad_scores(answers: Sequence[str], prediction: str, *, may_be_none: bool) 
 
 
 def some_unanswerable(targets: Iterable[Sequence[str]]) -> bool:
-    """Returns whether a question has no answer, so that the rules of SQuAD 2.0 hold."""
+    """Returns whether any question has no answer, so that SQuAD 2.0's rules are used."""
     return any(not answers for answers in targets)
 
 
 def squad_metrics(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns `em` and `f1` in percent; where some question has no answer, of both kinds, too."""
+    """Returns `em` and `f1` in percent.
+
+    If any question has no answer, there are also `em_answerable`, `em_unanswerable` and so on.
+    """
     may_be_none = some_unanswerable(targets)
     groups: dict[str, list[dict[str, float]]] = {"": []}
     for answers, prediction in zip(targets, predictions, strict=True):
@@ -215,7 +219,7 @@ def squad_metrics(targets: Sequence[Sequence[str]], predictions: Sequence[str]) 
 
 
 class Expected(NamedTuple):
-    """What an instance accepts, and the groups that it counts for."""
+    """An instance's accepted outputs, and the groups that it belongs to."""
 
     references: tuple[str, ...]
     task: str
@@ -223,12 +227,12 @@ class Expected(NamedTuple):
 
 
 def normalised_output(text: str) -> str:
-    """Returns text as it is compared: in lower case, without punctuation and superfluous spaces."""
+    """Returns text in lower case, without punctuation and superfluous spaces, to be compared."""
     return " ".join(text.lower().translate(_WITHOUT_PUNCTUATION).split())
 
 
 def outputs_match(reference: str, prediction: str) -> float:
-    """Returns 1 if both are the same once normalised_output, else 0."""
+    """Returns 1 if both texts are the same after `normalised_output`, else 0."""
     return float(normalised_output(reference) == normalised_output(prediction))
 
 
@@ -249,7 +253,7 @@ INSTRUCTION_MEASURES: dict[str, Callable[[str, str], float]] = {
 
 
 def group_name(category: str) -> str:
-    """Returns a category as it is spelled in a metric's name.
+    """Returns a category's spelling in a metric's name.
 
     >>> group_name("Data to Text")
     'data_to_text'
@@ -260,7 +264,7 @@ def group_name(category: str) -> str:
 def instruction_metrics(
     targets: Sequence[Expected], predictions: Sequence[str]
 ) -> dict[str, float]:
-    """Returns each measure over all instances, by category and by task, in percent."""
+    """Returns each measure in percent, over all instances, by category and by task."""
     scores: dict[str, list[dict[str, float]]] = collections.defaultdict(list)
     for target, prediction in zip(targets, predictions, strict=True):
         judged = {
@@ -269,7 +273,7 @@ def instruction_metrics(
         }
         for group in ("", group_name(target.category), target.task):
             scores[group].append(judged)
-    # The whole first, then categories, then tasks.
+    # All instances first, then categories, then tasks.
     groups = sorted(scores, key=lambda group: (group != "", group in {t.task for t in targets}))
     return {
         name + (f"_for_{group}" if group else ""): _percent(one[name] for one in scores[group])
@@ -288,7 +292,7 @@ def bleu_tokenizer(tokenize: str = "intl") -> str:
     """Returns sacreBLEU's tokenizer (gin: `bleu.tokenize`): T5's, or 13a as in WMT's papers.
 
     Raises:
-      UserError: if sacreBLEU has none of that name.
+      UserError: if sacreBLEU has no tokenizer of this name.
     """
     if tokenize not in BLEU.TOKENIZERS:
         raise unknown_name("tokenizer", tokenize, BLEU.TOKENIZERS, "(gin: bleu.tokenize)")
@@ -296,10 +300,10 @@ def bleu_tokenizer(tokenize: str = "intl") -> str:
 
 
 class Bleu:
-    """BLEU in percent over a whole corpus, with sacreBLEU's defaults but for the tokenizer.
+    """BLEU in percent over a whole corpus, with sacreBLEU's defaults except for the tokenizer.
 
     Args:
-      tokenize: sacreBLEU's name of a tokenizer; None for what gin says.
+      tokenize: sacreBLEU's name of a tokenizer; None for gin's `bleu.tokenize`.
     """
 
     __name__ = "bleu"
@@ -312,11 +316,11 @@ class Bleu:
         return {"bleu": self._metric(targets, predictions)[1].score}
 
     def signature(self) -> str:
-        """Returns sacreBLEU's signature, without which a BLEU says little."""
+        """Returns sacreBLEU's signature, which a reader needs to compare BLEU values."""
         metric, _ = self._metric(["."], ["."])
         return str(metric.get_signature())
 
     def _metric(self, targets: Sequence[str], predictions: Sequence[str]) -> tuple[BLEU, BLEUScore]:
         metric = BLEU(tokenize=self._tokenize or bleu_tokenizer())
-        # It knows its signature after it has seen references.
+        # The metric has a signature only after it has processed references.
         return metric, metric.corpus_score(list(predictions), [list(targets)])

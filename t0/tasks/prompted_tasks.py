@@ -1,4 +1,4 @@
-"""The SeqIO tasks of a prompt, the plain one and the one of rank evaluation.
+"""Builds the SeqIO tasks of a prompt: the plain task and the task for rank evaluation.
 
     task = PromptedTask("super_glue", "rte", template, {"train": "train"}, {"train": 2490})
     task.name                                       # "super_glue_rte_GPT_3_style"
@@ -9,10 +9,10 @@ The source renders each row to a record of strings:
 
     {"inputs": "... Does this imply ...?", "targets": "Yes", "answer_choices": ["Yes", "No"]}
 
-(`answer_choices` only where the template has them). Rules of the original that are kept: inputs get
-no EOS and targets do; the caching point is after tokenisation; a choice is correct where it equals
-the stripped target, letter for letter. The source's `reports` count the rows that a template drops,
-and those without a label, so that a cache can say what it left out.
+(`answer_choices` only if the template has them). As in the original, targets get EOS and inputs do
+not; the caching point is after tokenisation; a choice is correct if it equals the stripped target
+exactly. The source's `reports` count the rows that the template drops, and the rows without a
+label, for the cache's record.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from t0.sources import SplitRows, hidden_label, open_split
 from t0.tasks.metrics import plain_metrics, reads_text
 from t0.tasks.vocabulary import default_vocabulary
 
-# A rank-evaluation task is its plain task's name with this behind it.
+# The suffix of a rank-evaluation task's name.
 SCORE_EVAL = "_score_eval"
 
 
@@ -48,13 +48,14 @@ class PromptedSource(seqio.DataSource):
 
     Args:
       dataset: the dataset's name, as on the Hugging Face hub.
-      subset: its configuration, or None.
+      subset: the dataset's configuration, or None.
       template: the prompt.
-      split_mapping: the task's split name -> the dataset's.
-      num_rows: the task's split name -> raw rows, or a function that counts them when asked.
-      seed_name: what, with the row's index, seeds a template's `choice` filter.
-      hide_labels: give a row whose label is withheld the target `<NO LABEL>`, so that no answer
-        choice is marked correct (for rank evaluation; most templates would pick the last choice).
+      split_mapping: the task's split name -> the dataset's split name.
+      num_rows: the task's split name -> number of raw rows, or a function that counts them.
+      seed_name: the seed of a template's random draws, together with the row's index.
+      hide_labels: whether a row with a withheld label gets the target `<NO LABEL>`, so that no
+        answer choice is marked correct (for rank evaluation; most templates would pick the last
+        choice).
     """
 
     def __init__(
@@ -80,20 +81,20 @@ class PromptedSource(seqio.DataSource):
 
     @cached_property
     def compiled(self) -> CompiledTemplate:
-        """The template, compiled on first use: registering all of T0 compiles none."""
+        """The compiled template. Jinja compiles it on first use, so that registering is fast."""
         return CompiledTemplate(self.template, seed_name=self.seed_name)
 
     @property
     def supports_arbitrary_sharding(self) -> bool:
-        """False: a split is one shard to SeqIO; `t0.caching` plans its own row ranges."""
+        """False: for SeqIO a split is one shard; `t0.caching` plans its own row ranges."""
         return False
 
     def list_shards(self, split: str) -> Sequence[str]:
-        """Returns the split's name: one shard, which keeps `idx` unique in rank evaluation."""
+        """Returns the split's name: with one shard, `idx` is unique in rank evaluation."""
         return [split]
 
     def num_input_examples(self, split: str) -> int:
-        """Returns the number of raw rows of `split`: recorded for T0's datasets, else counted."""
+        """Returns the number of raw rows of `split`, recorded for T0's datasets, else counted."""
         if callable(self._num_rows):
             return self._num_rows(split)
         return self._num_rows[split]
@@ -102,8 +103,8 @@ class PromptedSource(seqio.DataSource):
         """Opens the rows of the task's split.
 
         Raises:
-          UserError: if the split is unknown, its data absent, or the template refers to a column
-            that the data lacks.
+          UserError: if the split is unknown, its data is absent, or the data lacks a column that
+            the template uses.
         """
         if split not in self.split_mapping:
             raise UserError(
@@ -115,10 +116,10 @@ class PromptedSource(seqio.DataSource):
         return rows
 
     def check_columns(self, rows: SplitRows) -> None:
-        """Checks that the rows have the columns that the template refers to.
+        """Checks that the rows have the columns that the template uses.
 
         Raises:
-          UserError: if they lack one.
+          UserError: if they lack a column.
         """
         missing = self.compiled.missing_columns(rows.columns)
         if missing:
@@ -129,7 +130,7 @@ class PromptedSource(seqio.DataSource):
             )
 
     def records(self, split: str) -> Iterator[dict[str, Any]]:
-        """Yields the rendered records of `split` as strings, counting what is dropped."""
+        """Yields the rendered records of `split` as strings, and counts rows in `reports`."""
         rows = self.open(split)
         report = self.reports[split] = RowReport(hide_labels=self.hide_labels)
         with_choices = self.template.answer_choices is not None
@@ -154,8 +155,8 @@ class PromptedSource(seqio.DataSource):
     ) -> tf.data.Dataset:
         """Returns the records of `split` as a dataset of strings, in order.
 
-        `shuffle` and `seed` are for sources that shuffle files: there are none here. SeqIO
-        shuffles what it reads from a cache, and within a buffer what it reads live.
+        `shuffle` and `seed` are ignored: they are for sources that shuffle files. SeqIO shuffles
+        cached records, and live records within a buffer.
         """
         del shuffle, seed, unused
         if shard_info and shard_info.num_shards > 1:
@@ -169,7 +170,7 @@ class PromptedSource(seqio.DataSource):
         if self.template.answer_choices is not None:
             signature["answer_choices"] = tf.TensorSpec((None,), tf.string)
         with remembered():
-            self.open(split)  # so that absent data is an error now, not in a TensorFlow thread
+            self.open(split)  # raises errors about absent data here, not in a TensorFlow thread
 
         def generate() -> Iterator[dict[str, Any]]:
             with remembered():
@@ -180,14 +181,15 @@ class PromptedSource(seqio.DataSource):
 
 @dataclasses.dataclass(frozen=True)
 class PromptedTask:
-    """One template over one dataset: what a pair of tasks is built from.
+    """One template over one dataset, from which a plain and a rank-evaluation task are built.
 
     Attributes:
-      dataset: the dataset's name; subset: its configuration or None.
+      dataset: the dataset's name.
+      subset: the dataset's configuration, or None.
       template: the prompt.
-      split_mapping: the task's split name -> the dataset's.
-      num_rows: the task's split name -> raw rows, or a function that counts them.
-      suffix: what the task's name ends in (ANLI's rounds).
+      split_mapping: the task's split name -> the dataset's split name.
+      num_rows: the task's split name -> number of raw rows, or a function that counts them.
+      suffix: the end of the task's name (ANLI's rounds).
     """
 
     dataset: str
@@ -204,9 +206,9 @@ class PromptedTask:
 
 
 def expand_choices(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Turns {inputs, targets, answer_choices} into one record for each choice.
+    """Replaces each record {inputs, targets, answer_choices} by one record for each choice.
 
-    Each record has `idx` [2] (the row's number, the choice's), `inputs`, `targets` (the choice),
+    Each record has `idx` [2] (the row's index and the choice's), `inputs`, `targets` (the choice),
     `is_correct` and `weight` 1.0, as T5's `rank_classification` preprocessor defines them.
     """
     return t5_preprocessors.rank_classification(
@@ -224,9 +226,9 @@ def _strip(output_or_target: str, example: Any = None, is_target: bool = False) 
 
 
 class _ClassIdPostprocessor:
-    """Maps an output to its index among a template's fixed choices, -1 when it is none.
+    """Maps an output to its index in a template's fixed choices, -1 if it is not among them.
 
-    Where the choices depend on the row, an output stays text, stripped.
+    If the choices depend on the row, the output stays text and is stripped.
     """
 
     def __init__(self, template: Template) -> None:
@@ -244,9 +246,9 @@ class _ClassIdPostprocessor:
 
 
 class _RankMetric:
-    """T5's `rank_classification` metric, which learns the number of classes when it is used.
+    """T5's `rank_classification` metric, which counts the classes when it is first called.
 
-    Compiling the choices of hundreds of templates while they register would take seconds.
+    Compiling the choices of hundreds of templates while tasks are registered would take seconds.
     """
 
     def __init__(self, template: Template) -> None:
@@ -254,7 +256,7 @@ class _RankMetric:
         self.__name__ = "rank_classification"
 
     def rank_classes(self) -> int | None:
-        """Returns how many answer choices every row has, None where rows differ."""
+        """Returns the number of answer choices of every row, or None if rows may differ."""
         fixed = CompiledTemplate(self._template).fixed_choices
         return len(fixed) if fixed else None
 
@@ -273,7 +275,7 @@ def _output_features() -> dict[str, seqio.Feature]:
 def task_definitions(task: PromptedTask) -> dict[str, dict[str, Any]]:
     """Returns name -> keyword arguments of `seqio.TaskRegistry.add` for a template's tasks.
 
-    The plain task, and the `_score_eval` task if the template has answer choices.
+    These are the plain task, and the `_score_eval` task if the template has answer choices.
     """
     source = functools.partial(
         PromptedSource,

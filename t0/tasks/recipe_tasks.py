@@ -1,4 +1,4 @@
-r"""The SeqIO tasks of the recipes: documents, question answering and translation.
+r"""Builds the SeqIO tasks of the recipes: documents, question answering and translation.
 
     for name, arguments in pretraining_definitions("text", FolderTexts(Path("D/text"))).items():
         seqio.TaskRegistry.add(name, **arguments)    # text_span_corruption, text_prefix_lm, text_lm
@@ -13,14 +13,14 @@ r"""The SeqIO tasks of the recipes: documents, question answering and translatio
     # {"inputs": "translate English to German: Good morning.", "targets": "Guten Morgen."}
 
 Documents: the steps are those of t5's `c4_v220_span_corruption`, `c4_v220_prefix_lm` and
-`c4_v220_full_lm`. Documents are tokenised before the caching point, and what is random about an
-objective comes after it, anew in each epoch. Training feeds them by a path of its own
-(`t0.feeding.pretraining`), which gives the same tokens.
+`c4_v220_full_lm`. Documents are tokenised before the caching point. The random steps of an
+objective come after it, so that they differ in each epoch. Training uses another implementation
+(`t0.feeding.pretraining`), which makes the same tokens.
 
 Questions: question and context are separated by a line break, which T5's vocabulary reads as a
-space; gin's `qa.separator = ' \\n '` has what UnifiedQA's checkpoints were trained on, a backslash
-and an n. Without a context the question is alone (closed book). The first answer is trained on, the
-empty text where there is none.
+space. UnifiedQA's checkpoints were trained with a backslash and an n instead: set gin's
+`qa.separator = ' \\n '` for them. Without a context, the input is the question alone (closed book).
+The target is the first answer, or the empty text if there is none.
 """
 
 import functools
@@ -52,14 +52,14 @@ def _nothing(split: str) -> Sequence[str]:
 
 
 class RecordSource(seqio.DataSource):
-    """Records in an order of their own; a split is one shard.
+    """A SeqIO data source of records in a fixed order; a split is one shard.
 
     Args:
-      read: split -> its records, anew at each call.
-      count: split -> how many there are.
-      splits: their names.
-      signature: the fields of a record, `TEXT` or `TEXTS`.
-      notes: split -> what a user should know of it before a run.
+      read: returns the records of a split, from the first at each call.
+      count: returns the number of records of a split.
+      splits: the names of the splits.
+      signature: field of a record -> `TEXT` or `TEXTS`.
+      notes: returns what a user should know about a split before a run.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class RecordSource(seqio.DataSource):
 
     @property
     def supports_arbitrary_sharding(self) -> bool:
-        """False: the records of a split come from one generator."""
+        """False: one generator yields all records of a split."""
         return False
 
     def list_shards(self, split: str) -> Sequence[str]:
@@ -94,7 +94,7 @@ class RecordSource(seqio.DataSource):
         """Yields the records of a split.
 
         Raises:
-          UserError: if there is no such split, or its data is not sound.
+          UserError: if there is no such split, or its data is malformed.
         """
         if split not in self.splits:
             raise UserError(f"there is no split '{split}', there are: {', '.join(self.splits)}")
@@ -108,9 +108,10 @@ class RecordSource(seqio.DataSource):
         shard_info: seqio.ShardInfo | None = None,
         **unused: Any,
     ) -> tf.data.Dataset:
-        """Returns the records of a split as a dataset, in their order.
+        """Returns the records of a split as a dataset, in order.
 
-        `shuffle` and `seed` are for sources that shuffle files; SeqIO shuffles what it reads.
+        `shuffle` and `seed` are ignored: they are for sources that shuffle files. SeqIO shuffles
+        the records.
         """
         del shuffle, seed, unused
         if shard_info and shard_info.num_shards > 1:
@@ -124,13 +125,13 @@ class RecordSource(seqio.DataSource):
 
 
 def t5_features() -> dict[str, seqio.Feature]:
-    """Returns inputs and targets in T5's vocabulary, both with EOS, as T5's own tasks have them."""
+    """Returns the features inputs and targets in T5's vocabulary, with EOS, as in T5's tasks."""
     feature = seqio.Feature(default_vocabulary(), add_eos=True, dtype=tf.int32)
     return {"inputs": feature, "targets": feature}
 
 
 def tokenised() -> list[Any]:
-    """Returns the preprocessors of records that have inputs and targets; they may be cached."""
+    """Returns the preprocessors for records with inputs and targets, which may be cached."""
     return [
         seqio.preprocessors.tokenize,
         seqio.preprocessors.append_eos,
@@ -142,7 +143,7 @@ class TextSource(seqio.DataSource):
     """Documents as a SeqIO data source: records `{"text": str}`, in order.
 
     Args:
-      texts: where they are.
+      texts: the documents.
     """
 
     def __init__(self, texts: Texts) -> None:
@@ -151,7 +152,7 @@ class TextSource(seqio.DataSource):
 
     @property
     def supports_arbitrary_sharding(self) -> bool:
-        """False: `list_shards` has the shards."""
+        """False: the shards are those of `list_shards`."""
         return False
 
     def list_shards(self, split: str) -> Sequence[str]:
@@ -169,10 +170,11 @@ class TextSource(seqio.DataSource):
         """Returns the documents of a split, or of every n-th of its shards.
 
         Args:
-          split: which.
-          shuffle: whether the shards come in an order of their own.
-          seed: of that order.
-          shard_info: reads the shards `index`, `index + num_shards`, ...
+          split: the split.
+          shuffle: whether to shuffle the shards.
+          seed: the seed of the shuffling.
+          shard_info: which shards to read: `index`, `index + num_shards`, ...
+          unused: SeqIO's other arguments, which are ignored.
         """
         del unused
         with remembered():
@@ -199,7 +201,8 @@ class TextSource(seqio.DataSource):
         )
 
 
-# What follows a task's prefix -> T5's steps after the caching point, and whether inputs are made.
+# The objective, which ends a task's name -> T5's steps after the caching point, and whether the
+# task has inputs.
 OBJECTIVES: dict[str, tuple[tuple[Callable[..., Any], ...], bool]] = {
     "span_corruption": (
         (t5_preprocessors.span_corruption, seqio.preprocessors.append_eos_after_trim),
@@ -217,7 +220,7 @@ def pretraining_definitions(prefix: str, texts: Texts) -> dict[str, dict[str, An
     """Returns name -> keyword arguments of `seqio.TaskRegistry.add` for the tasks over `texts`.
 
     Args:
-      prefix: what the names begin with.
+      prefix: the start of the tasks' names.
       texts: the documents.
     """
     source = TextSource(texts)
@@ -270,7 +273,7 @@ def _question_records(splits: Mapping[str, SplitFile], split: str) -> Iterator[R
 def postprocess_answer(
     output: str, example: Mapping[str, Any] | None = None, is_target: bool = False
 ) -> str | list[str]:
-    """Returns a prediction as stripped text, a target as the list of accepted answers."""
+    """Returns a prediction as stripped text, and a target as the list of accepted answers."""
     if not is_target:
         return output.strip()
     return [tf.compat.as_text(answer) for answer in example["answers"]]
@@ -300,13 +303,13 @@ def question_task(splits: Mapping[str, SplitFile]) -> dict[str, Any]:
 
 
 def language_name(code: str) -> str:
-    """Returns a language's English name, as T5's prefixes have it.
+    """Returns a language's English name, for T5's prefixes.
 
     >>> language_name("pt-BR")
     'Portuguese'
 
     Raises:
-      UserError: if the code is none.
+      UserError: if the code is not a language code.
     """
     try:
         name = babel.Locale.parse(re.split("[-_]", code)[0]).english_name
@@ -351,7 +354,7 @@ def translation_task(splits: Mapping[str, SplitFile], source: str, target: str) 
     """Returns the arguments of `seqio.TaskRegistry.add` for one direction of a dataset.
 
     Raises:
-      UserError: if a language's code is none.
+      UserError: if a code is not a language code.
     """
     translation_prefix(source, target)
     return {

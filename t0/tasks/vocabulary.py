@@ -1,13 +1,13 @@
-"""The vocabulary that every prompted task shares, chosen late and read later still.
+"""The vocabulary that all tasks share. Its file is read when the first text is tokenised.
 
-A path is taken from, in this order: the `--vocab` flag, the gin binding
+The path comes from the first of these that is set: the `--vocab` flag, the gin binding
 `t0.vocabulary.path = '/path/to/spiece.model'`, the environment variable `T0_VOCAB`, T5's public
-model on Google Cloud Storage. Registering 971 tasks must not read it, so the object below looks
-the path up when the first text is tokenised.
+model on Google Cloud Storage. Registering 971 tasks must not read the file, so the path is looked
+up only when the first text is tokenised.
 
-T5's SentencePiece model comes in two editions: 32,000 pieces, to which 100 sentinels
-(`<extra_id_0>` ... `<extra_id_99>`) are added on loading, and `.100extra`, which holds them. Both
-give 32,100 ids in the same order; which one a file is shows in its pieces.
+T5's SentencePiece model has two editions: one with 32,000 pieces, to which 100 sentinels
+(`<extra_id_0>` ... `<extra_id_99>`) are added on loading, and `.100extra`, which has them. Both
+have 32,100 ids in the same order; the edition is recognised by the file's pieces.
 """
 
 import os
@@ -21,7 +21,7 @@ from t0.errors import UserError
 DEFAULT_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 EXTRA_IDS = 100
 
-# T5's public model, under the two names that it has: the sentinels that are to be added to each.
+# The two files of T5's public model -> the number of sentinels to add on loading.
 T5_EDITIONS = {
     DEFAULT_VOCABULARY: 0,
     "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model": EXTRA_IDS,
@@ -36,14 +36,17 @@ _times_set = 0
 
 
 def set_vocabulary(path: str | None) -> None:
-    """Makes `path` the vocabulary of this process and its children (the `--vocab` flag).
+    """Sets the vocabulary of this process and its children (the `--vocab` flag).
+
+    Args:
+      path: a SentencePiece model, local or `gs://`; None to use the next source of the path.
 
     Raises:
       UserError: if `path` is a local path and there is no such file.
     """
     global _times_set
     _chosen.clear()
-    # A model that is loaded is loaded anew, so that gin notes again where its path came from.
+    # A loaded model is loaded again, so that gin records the source of its path again.
     _times_set += 1
     if path:
         if "://" not in path and not os.path.isfile(path):  # noqa: PTH113
@@ -56,17 +59,17 @@ def set_vocabulary(path: str | None) -> None:
 
 @gin.configurable("vocabulary", module="t0")
 def vocabulary_path(path: str | None = None) -> str:
-    """Returns the path of the SentencePiece model in force; see the module's header."""
+    """Returns the path of the SentencePiece model, chosen as in the module's header."""
     if _chosen:
         return _chosen[0]
     return path or os.environ.get("T0_VOCAB") or DEFAULT_VOCABULARY
 
 
 class SharedVocabulary(seqio.SentencePieceVocabulary):
-    """The SentencePiece model at `vocabulary_path()`, with T5's 100 sentinels behind its pieces.
+    """The SentencePiece model at `vocabulary_path()`, with T5's 100 sentinels after its pieces.
 
-    Equal to any other `SharedVocabulary`, and to a `seqio.SentencePieceVocabulary` that gives the
-    same ids: mixtures compare the vocabularies of their tasks.
+    Equal to any other `SharedVocabulary`, and to a `seqio.SentencePieceVocabulary` with the same
+    ids, since mixtures compare the vocabularies of their tasks.
     """
 
     def __init__(self) -> None:
@@ -75,14 +78,14 @@ class SharedVocabulary(seqio.SentencePieceVocabulary):
 
     @property
     def sentencepiece_model_file(self) -> str:
-        """The path in force: of the model that is loaded, or that would be."""
+        """The path of the loaded model, or of the model that would be loaded now."""
         if self._is_loaded:
             return self._sentencepiece_model_file
         return vocabulary_path()
 
     @property
     def _is_loaded(self) -> bool:
-        # Looked at for each text that Python tokenises, so cheap: asking gin would take 7 us.
+        # Evaluated for each text that Python tokenises, so it must be fast: gin would take 7 us.
         return self._model is not None and self._chosen_by == _choice()
 
     def _model_context(self):  # noqa: ANN202 (a private type of SeqIO)
@@ -100,7 +103,7 @@ class SharedVocabulary(seqio.SentencePieceVocabulary):
             return False
         path = self.sentencepiece_model_file
         if path in T5_EDITIONS:
-            # One model in two files: known without reading either.
+            # Both files hold the same model, so neither has to be read.
             return any(
                 other == seqio.SentencePieceVocabulary(edition, added)
                 for edition, added in T5_EDITIONS.items()
@@ -112,21 +115,21 @@ class SharedVocabulary(seqio.SentencePieceVocabulary):
 
 
 def _choice() -> tuple[int, str | None]:
-    """Returns what changes when another vocabulary is chosen: a command's flag, or T0_VOCAB."""
+    """Returns a value that changes when `set_vocabulary` or T0_VOCAB chooses a vocabulary."""
     return _times_set, os.environ.get("T0_VOCAB")
 
 
 def _same_as_stock(path: str) -> seqio.SentencePieceVocabulary:
-    """Returns SeqIO's own vocabulary with the ids of ours over the model at `path`."""
+    """Returns SeqIO's own vocabulary for the model at `path`, with the same ids as ours."""
     added = 0 if _holds_sentinels(path) else EXTRA_IDS
     return seqio.SentencePieceVocabulary(path, added)
 
 
 def _holds_sentinels(path: str) -> bool:
-    """Returns whether the model is a `.100extra` edition, which its last piece shows.
+    """Returns whether the model is the edition `.100extra`, by its last piece.
 
     Raises:
-      UserError: if it is no SentencePiece model, or not one for T5.
+      UserError: if the file is not a SentencePiece model, or not one for T5.
     """
     model = sentencepiece_model_pb2.ModelProto()
     try:
@@ -134,7 +137,7 @@ def _holds_sentinels(path: str) -> bool:
     except DecodeError as error:
         raise UserError(f"{path} is not a SentencePiece model. {_REMEDY}") from error
     kinds = [piece.type for piece in model.pieces[:3]]
-    # Bytes of any kind may parse, as a message with unknown fields and not one piece.
+    # Arbitrary bytes may parse as a message with unknown fields and without pieces.
     if not kinds:
         raise UserError(f"{path} is not a SentencePiece model. {_REMEDY}")
     if kinds != _FIRST_KINDS or model.pieces[1].piece != model.trainer_spec.eos_piece:
@@ -143,7 +146,7 @@ def _holds_sentinels(path: str) -> bool:
             f"{path}: T5 needs padding, end of text and unknown as ids 0, 1, 2; this model has "
             f"{first}. Train it with --pad_id=0 --eos_id=1 --unk_id=2 --bos_id=-1."
         )
-    # Sentinels are user-defined pieces at the end, in descending order.
+    # Sentinels are the last pieces, in descending order.
     return "extra_id_0>" in model.pieces[-1].piece
 
 
