@@ -2,17 +2,18 @@
 
 Legend: B groups of choices, C choices, L input tokens, T target tokens.
 
-Each (B, C, L, T) is a lowering of its own, which takes about as long as scoring many batches. So
-the sizes of all groups of a run are counted, near ones share a shape, and shapes are merged, those
-first that cost the least padding, until there are few, and until the next merge would cost more
-than the lowering it saves.
+Each shape (B, C, L, T) needs a lowering, which takes as long as scoring many batches. So a run
+counts the sizes of all its groups and merges them to a few shapes. Each merge is the one that adds
+the least padding. Merging ends when there are no more than `most_shapes` shapes and the next merge
+would cost more than the lowering that it saves.
 
     sizes = {(2, 71, 3): 500, (2, 80, 3): 20, (4, 200, 30): 100}
     costs = model_costs({"encoder/block_000/layer_000/SelfAttention/q": (512, 384)})
     plan = plan_batches(sizes, costs, BatchLimits(tokens=4096, target_tokens=2048), most_shapes=16)
     plan.shape_of(2, 75, 3)      # the index of the cheapest shape that holds such a group
 
-Batches hold examples of several tasks: groups wait in a queue for each shape until they fill one.
+Batches hold examples of several tasks: groups wait in a queue for each shape until they fill a
+batch.
 
     queues = BatchQueues(plan)
     for group in choice_groups(0, 0, example):
@@ -30,20 +31,20 @@ import numpy as np
 
 from t0.scoring.reading import ChoiceGroup, ScoreKey, Size
 
-# Merging is quadratic in the number of sizes: they are rounded up until there are no more.
+# The most sizes that are merged: merging is quadratic in their number. More are first rounded up.
 MOST_SIZES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """What padding costs, in floating point operations.
+    """The costs of computations, in floating point operations.
 
     Attributes:
       input_token: one token through the encoder, and its keys and values for the decoder.
-      input_pair: one token attending to another in the encoder, all layers.
+      input_pair: one token attending to another in the encoder, over all layers.
       target_token: one token through the decoder and the softmax.
-      target_pair: one target token attending to an input token, all layers.
-      lowering: one more shape.
+      target_pair: one target token attending to an input token, over all layers.
+      lowering: the lowering of one more shape.
     """
 
     input_token: float
@@ -65,7 +66,7 @@ def model_costs(variables: Mapping[str, tuple[int, ...]]) -> Costs:
     """Returns the costs of an encoder-decoder.
 
     Args:
-      variables: names and shapes, as Mesh TensorFlow's checkpoints have them.
+      variables: name -> shape of the variables in a Mesh TensorFlow checkpoint.
     """
     encoder = decoder = memory = encoder_width = decoder_width = 0
     for name, shape in variables.items():
@@ -80,13 +81,13 @@ def model_costs(variables: Mapping[str, tuple[int, ...]]) -> Costs:
             decoder += size
             decoder_width += shape[-1] if kind == "EncDecAttention" and name.endswith("/q") else 0
         elif "decoder/logits/kernel" not in variables:
-            decoder += size  # the shared table is the softmax, too
+            decoder += size  # the softmax uses the shared embeddings
     return Costs(
         input_token=2.0 * (encoder + memory),
         input_pair=4.0 * encoder_width,
         target_token=2.0 * decoder,
         target_pair=4.0 * decoder_width,
-        # About 12 ms for each variable's share of the graph, in which two cores do 1.8 GFLOP.
+        # About 12 ms for each variable, in which two cores do 1.8 GFLOP.
         lowering=1.8e9 * len(variables),
     )
 
@@ -96,10 +97,11 @@ class BatchLimits:
     """Upper bounds of one batch.
 
     Attributes:
-      tokens: input tokens B*L plus target tokens B*C*T.
-      target_tokens: B*C*T, which times the vocabulary is the size of the logits.
-      replicas: into how many parts a mesh splits the batch; B is a multiple of it, if need be
-        above the bounds.
+      tokens: the most input tokens B*L plus target tokens B*C*T.
+      target_tokens: the most target tokens B*C*T. Times the vocabulary size this is the size of
+        the logits.
+      replicas: the number of parts into which a mesh splits the batch. B is a multiple of it, even
+        if B then exceeds the bounds.
     """
 
     tokens: int
@@ -109,7 +111,7 @@ class BatchLimits:
 
 @dataclasses.dataclass(frozen=True)
 class BatchShape:
-    """The shape of a batch: `groups` is B; the others are C, L and T."""
+    """The shape of a batch: `groups` is B, `choices` C, `inputs` L, `targets` T."""
 
     groups: int
     choices: int
@@ -122,8 +124,8 @@ class BatchPlan:
     """The shapes of a run, the cheapest first.
 
     Attributes:
-      shapes: what will be lowered.
-      padding: cost of the padded groups over that of the bare ones, 1.0 without any padding.
+      shapes: the shapes to lower.
+      padding: the cost of the padded groups divided by the cost without padding; at least 1.0.
     """
 
     shapes: tuple[BatchShape, ...]
@@ -133,7 +135,7 @@ class BatchPlan:
         """Returns the index of the cheapest shape that holds a group.
 
         Raises:
-          ValueError: if none does; the plan was made for other groups.
+          ValueError: if no shape holds it: the plan was made for other groups.
         """
         for index, shape in enumerate(self.shapes):
             if choices <= shape.choices and inputs <= shape.inputs and targets <= shape.targets:
@@ -147,10 +149,10 @@ def plan_batches(
     """Returns at most `most_shapes` shapes that hold every group.
 
     Args:
-      sizes: how many groups there are of each (C, L, T).
-      costs: of the model.
-      limits: of a batch.
-      most_shapes: at least 1.
+      sizes: (C, L, T) -> the number of groups of this size.
+      costs: the model's costs.
+      limits: the limits of a batch.
+      most_shapes: the most shapes, at least 1.
     """
     shapes, counts = _merge(*_rounded(sizes), costs, most_shapes)
     order = np.argsort(costs.of_group(shapes), kind="stable")
@@ -167,7 +169,10 @@ def plan_batches(
 
 
 def batch_size(size: Size, groups: int, limits: BatchLimits) -> int:
-    """Returns B for so many groups of a size: within the limits, and the last batch nearly full."""
+    """Returns B for a number of groups of one size.
+
+    B is within the limits, and chosen so that the last batch is nearly full.
+    """
     choices, inputs, targets = size
     most = min(
         limits.tokens // (inputs + choices * targets), limits.target_tokens // (choices * targets)
@@ -179,9 +184,12 @@ def batch_size(size: Size, groups: int, limits: BatchLimits) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class ScoringBatch:
-    """Padded arrays: inputs [B, L], targets [B, C, T]; 0 is padding.
+    """A padded batch; 0 is padding.
 
-    `keys[b][c]` is where the score of row b, column c belongs; padding has no key.
+    Attributes:
+      inputs: token ids [B, L].
+      targets: token ids [B, C, T].
+      keys: `keys[b][c]` is the choice that row b, column c belongs to; padding has no key.
     """
 
     inputs: np.ndarray
@@ -190,10 +198,10 @@ class ScoringBatch:
 
 
 class BatchQueues:
-    """Groups of choices that wait for their batch.
+    """Queues of groups of choices, one for each batch shape.
 
     Args:
-      plan: made for at least the sizes that come.
+      plan: the batch shapes, which must hold every group that is added.
     """
 
     def __init__(self, plan: BatchPlan) -> None:
@@ -209,10 +217,11 @@ class BatchQueues:
             yield self._take(index)
 
     def flush(self, tasks_before: int | None = None) -> Iterator[ScoringBatch]:
-        """Yields batches of what waits: of everything, or where a group is of an earlier task.
+        """Yields batches of the waiting groups, which may not be full.
 
         Args:
-          tasks_before: leave a shape waiting whose groups are all of this task or a later one.
+          tasks_before: yield only the queues that hold a group of a task before this one; None to
+            yield all queues.
         """
         for index, waiting in enumerate(self._waiting):
             if not waiting:
@@ -227,12 +236,12 @@ class BatchQueues:
 
 
 def _rounded(sizes: Mapping[Size, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns sizes [N, 3], rounded up as little as makes them few, and their counts [N]."""
+    """Returns at most MOST_SIZES sizes [N, 3], rounded up as little as possible, and counts [N]."""
     step = 1
     while True:
         counter: collections.Counter[Size] = collections.Counter()
         for (choices, inputs, targets), count in sizes.items():
-            # Targets are short: they are rounded less.
+            # Targets are short, so they are rounded less.
             t_step = max(1, step // 8)
             rounded = (choices, -(-inputs // step) * step, -(-targets // t_step) * t_step)
             counter[tuple(max(1, size) for size in rounded)] += count
@@ -245,12 +254,22 @@ def _rounded(sizes: Mapping[Size, int]) -> tuple[np.ndarray, np.ndarray]:
 def _merge(
     sizes: np.ndarray, counts: np.ndarray, costs: Costs, most: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Merges the pair of sizes that costs the least, over and over."""
+    """Merges, again and again, the pair of sizes whose merging adds the least padding.
+
+    Args:
+      sizes: int [N, 3].
+      counts: number of groups of each size, [N].
+      costs: the model's costs.
+      most: the most sizes to keep.
+
+    Returns:
+      the sizes and counts that are left.
+    """
     sizes, counts = sizes.copy(), counts.astype(np.float64)
     numbers = np.arange(len(sizes))
     extra = np.stack([_extra(i, sizes, counts, costs) for i in numbers])
     np.fill_diagonal(extra, np.inf)
-    # Each size's best partner, so that a step looks at N pairs and not at all N*N.
+    # Each size's best partner, so that a step compares N pairs, not N*N.
     best = extra.argmin(axis=1)
     alive = np.ones(len(sizes), bool)
     while alive.sum() > 1:
@@ -273,7 +292,7 @@ def _merge(
 
 
 def _extra(i: int, sizes: np.ndarray, counts: np.ndarray, costs: Costs) -> np.ndarray:
-    """Returns the cost of the padding that merging size `i` with each other one adds."""
+    """Returns the cost of the padding added by merging size `i` with each other size, [N]."""
     cost = costs.of_group(sizes)
     merged = costs.of_group(np.maximum(sizes, sizes[i]))
     return counts * (merged - cost) + counts[i] * (merged - cost[i])

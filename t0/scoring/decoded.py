@@ -1,4 +1,4 @@
-"""Mode `eval`: Mesh TensorFlow decodes, T5's metrics judge, and what they find is written down.
+"""Mode `eval`: Mesh TensorFlow decodes, T5's metrics are computed, and both are written to files.
 
 For each checkpoint, beside the lists of texts that Mesh TensorFlow writes:
 
@@ -8,8 +8,8 @@ For each checkpoint, beside the lists of texts that Mesh TensorFlow writes:
       "truncated_inputs": 0, "truncated_targets": 4, "predictions": "predictions/..."}}}
     <model_dir>/validation_eval/predictions/mt_en_de_1000.jsonl
 
-Mesh TensorFlow's own function runs unchanged over datasets whose postprocessing and metrics are
-recorded. The results appear when all tasks of a step have their metrics.
+Mesh TensorFlow's own function runs unchanged, on datasets whose postprocessing and metrics record
+their results. The results file is written when all tasks of a step have their metrics.
 
 A task's predictions are in the form that its recipe's own programs read:
 
@@ -37,17 +37,17 @@ from t0.tasks.instruction_tasks import InstructionSource
 from t0.tasks.metrics import Bleu, some_unanswerable, squad_metrics, squad_scores
 from t0.tasks.recipe_tasks import QuestionSource
 
-# Examples of a dataset that are written out to be read, evenly spread over it.
+# How many examples of a dataset are written out in full for a reader, evenly spread over it.
 READABLE = 100
 
 Record = Mapping[str, Any]
 
 
 def with_results(published: Callable[..., None]) -> Callable[..., None]:
-    """Returns a function that runs Mesh TensorFlow's `eval_model` and writes what it finds.
+    """Returns a function that runs Mesh TensorFlow's `eval_model` and writes its results.
 
     Args:
-      published: Mesh TensorFlow's `eval_model`, whose arguments the function takes.
+      published: Mesh TensorFlow's `eval_model`. The returned function has the same arguments.
     """
 
     def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
@@ -84,7 +84,7 @@ def with_results(published: Callable[..., None]) -> Callable[..., None]:
 
 
 def signature_of(metric: Callable[..., Any]) -> str | None:
-    """Returns what a metric's value means to others: sacreBLEU's signature; None for others."""
+    """Returns sacreBLEU's signature for a BLEU metric, None for other metrics."""
     if metric is t5_metrics.bleu:
         return Bleu("intl").signature()
     return metric.signature() if isinstance(metric, Bleu) else None
@@ -103,17 +103,17 @@ class _DecodingRecorder:
         self._seen: list[tuple[Mapping[str, Any], str]] = []
 
     def noting_checkpoint(self, decode: Callable[..., Iterator[str]]) -> Callable[..., Any]:
-        """Returns Mesh TensorFlow's `decode`, which notes the checkpoint whose predictions come."""
+        """Returns Mesh TensorFlow's `decode` with a record of the checkpoint that it decodes."""
 
-        def noting(*args: Any, **kwargs: Any) -> Iterator[str]:
+        def decode_and_note(*args: Any, **kwargs: Any) -> Iterator[str]:
             self._checkpoint = kwargs.get("checkpoint_path") or args[-1]
             self._entries = {}
             return decode(*args, **kwargs)
 
-        return noting
+        return decode_and_note
 
     def recorded(self, dataset: mesh_dataset.EvalDataset) -> mesh_dataset.EvalDataset:
-        """Returns the dataset with postprocessing and metrics that are recorded."""
+        """Returns the dataset with postprocessing and metrics that record their results."""
         if not dataset.metric_fns:
             return dataset
         self._tasks.append(dataset.name)
@@ -179,7 +179,7 @@ class _DecodingRecorder:
 
 
 def _cut(task: seqio.Task, feature: str, examples: Any, lengths: Lengths) -> int:
-    """Returns how many examples have more tokens of a feature than fit."""
+    """Returns how many examples have more tokens of a feature than its limit."""
     most = (lengths or {}).get(feature)
     given = task.output_features.get(feature)
     written = f"{feature}_pretokenized"
@@ -204,11 +204,11 @@ def write_predictions(
     """Writes `predictions/<task>_<step>.json` or `.jsonl` under `folder`; returns its path.
 
     Args:
-      folder: of the evaluation's results, local or `gs://`.
-      task: whose records they are.
-      step: of the checkpoint.
-      examples: the records, as `task.get_dataset` gives them, texts in bytes or not.
-      predictions: the decoded text for each.
+      folder: the folder of the evaluation's results, local or `gs://`.
+      task: the task of the records.
+      step: the checkpoint's step.
+      examples: the records that `task.get_dataset` yields; texts may be bytes.
+      predictions: the decoded text of each record.
 
     Raises:
       UserError: if the file cannot be written.

@@ -6,9 +6,9 @@
         split="validation", model_dir="/models/tiny", datasets=eval_datasets, steps="all",
     )   # /models/tiny/validation_eval/results_1000.json, scores/<task>_1000.jsonl
 
-Records are read once, onto local disk; batch shapes are planned over all tasks; then each
-checkpoint is loaded once and scores task after task. What is finished stays finished if the run is
-interrupted; taken up, it ends with the same bits as a run that was not.
+Records are read once and kept on local disk. Batch shapes are planned over all tasks. Then each
+checkpoint is loaded once and scores one task after another. An interrupted evaluation keeps its
+finished tasks; when it is resumed, its results equal an uninterrupted run's, bit for bit.
 """
 
 import collections
@@ -55,29 +55,31 @@ from t0.scoring.reading import (
 from t0.scoring.results import CheckpointResults, Scored
 from t0.scoring.scorer import Scorer
 
-# Logits are [B, C, T, V] floats; this many are kept at once (times 4 bytes).
+# The most logits [B, C, T, V] of a batch, 4 bytes each.
 MAX_LOGITS = 16 * 1024 * 1024
-# Tokens of a batch beyond which larger ones are no faster, on each device of a kind; smaller ones
-# leave less of the last batches empty.
+# The most tokens of a batch on each device. Larger batches are no faster, and leave more of the
+# last batches empty.
 MAX_TOKENS = {"cpu": 8192, "gpu": 32768}
-# What else than the checkpoint decides which records a task gives.
+# The parameters of `mesh_eval_dataset_fn` that select a task's records.
 _READING = ("num_eval_examples", "shuffle_eval_examples", "seed", "use_cached")
-# Tasks that may wait for their last groups to fill a batch: more fill batches better, and more is
-# lost by an interruption.
-_PATIENCE = 8
+# How many tasks may wait until later groups fill their last batches. More of them fill batches
+# better; fewer of them lose less in an interruption.
+_MOST_WAITING_TASKS = 8
 
 
 @gin.configurable("score_eval", module="t0")
 @dataclasses.dataclass(frozen=True)
 class RankEvaluationSettings:
-    """What gin can set of a rank evaluation (`score_eval.max_shapes = 32`).
+    """A rank evaluation's settings, which gin can bind (`score_eval.max_shapes = 32`).
 
     Attributes:
-      max_excluded_share: of a task's examples that may lack exactly one correct choice.
-      max_truncated_targets_share: of a task's choices that may be longer than the limit.
-      max_shapes: batch shapes of a run; each costs a lowering, few cost padding.
-      dtype: the type that is computed in, "float32" or "bfloat16"; logits and their softmax are
-        float32 in both.
+      max_excluded_share: the share of a task's examples that may not have exactly one correct
+        choice.
+      max_truncated_targets_share: the share of a task's choices that may exceed the length limit.
+      max_shapes: the most batch shapes of a run. More shapes cost more lowerings, fewer shapes more
+        padding.
+      dtype: the type of activations, "float32" or "bfloat16". Logits and their softmax are always
+        float32.
     """
 
     max_excluded_share: float = 0.5
@@ -86,7 +88,7 @@ class RankEvaluationSettings:
     dtype: str = "float32"
 
 
-def rank_evaluate(  # noqa: PLR0913 (what a run says, by name)
+def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
     model: MeshModel,
     *,
     vocabulary: Any,
@@ -103,20 +105,20 @@ def rank_evaluate(  # noqa: PLR0913 (what a run says, by name)
     """Scores tasks at each checkpoint and writes the results.
 
     Args:
-      model: which model, and its mesh.
-      vocabulary: one, or (inputs, targets).
-      lengths: {"inputs": tokens, "targets": tokens}, the limits; None for none.
-      batch_size: sequences of full length that a batch may hold.
-      split: which split is scored.
-      model_dir: holds the checkpoints.
-      datasets: Mesh TensorFlow's `EvalDataset` of each task, whose records are not cut.
-      summary_dir: where results go; default `<model_dir>/<split>_eval`.
+      model: the model's type and mesh.
+      vocabulary: one vocabulary, or (inputs, targets).
+      lengths: the limits {"inputs": tokens, "targets": tokens}; None for no limits.
+      batch_size: the most sequences of full length in a batch.
+      split: the split to score.
+      model_dir: the folder of the checkpoints.
+      datasets: Mesh TensorFlow's `EvalDataset` of each task, whose records are not truncated.
+      summary_dir: the folder for results; by default `<model_dir>/<split>_eval`.
       steps: a step, a list of steps, "all" or None (the latest).
       dir_suffix: appended to the results folder's name.
-      checkpoint: what is scored instead of checkpoints in `model_dir`.
+      checkpoint: a checkpoint to score instead of those in `model_dir`, or None.
 
     Raises:
-      UserError: if there is no checkpoint or task, or one cannot be scored.
+      UserError: if there is no checkpoint or no task, or a task cannot be scored.
     """
     folder = summary_dir or os.path.join(model_dir, f"{split}_eval")  # noqa: PTH118
     folder += f"_{dir_suffix}" if dir_suffix else ""
@@ -141,7 +143,8 @@ def rank_evaluate(  # noqa: PLR0913 (what a run says, by name)
             if result.unfinished:
                 _score_checkpoint(scorer, result, tasks, plan)
             print(f"results: {result.write()}")
-    # Not before all steps are done: an interruption in a later one takes up the earlier, too.
+    # Only after all steps, so that a run that is interrupted in a later step also resumes earlier
+    # ones.
     for result in results:
         result.remove_unfinished()
 
@@ -167,10 +170,10 @@ def _read(
     store: ExampleStore,
     settings: RankEvaluationSettings,
 ) -> list[ScoringTask]:
-    """Reads the tasks, the finished ones too: batches are planned from all of them.
+    """Reads all tasks, also the finished ones, because batches are planned from all of them.
 
-    Otherwise an evaluation that is taken up would score in other batches, and the last digits of
-    its log-likelihoods would be others.
+    Otherwise a resumed evaluation would use other batches, and its log-likelihoods would differ in
+    the last digits.
     """
     if not any(result.unfinished for result in results):
         return []
@@ -259,7 +262,14 @@ def _task_line(task: str, entry: Mapping[str, Any]) -> str:
 
 
 class _TaskScores:
-    """The scores of a task so far, four bytes a choice."""
+    """The scores of a task so far, four bytes for each choice.
+
+    Attributes:
+      task: the task.
+      first: the index in `values` of each example's first choice.
+      values: the log-likelihoods of the choices, NaN until they are scored.
+      left: the number of choices that are not scored.
+    """
 
     def __init__(self, task: ScoringTask) -> None:
         self.task = task
@@ -279,18 +289,20 @@ def score_tasks(
     """Yields each wanted task with the log-likelihoods of its choices, when the last is scored.
 
     Args:
-      scorer: with the weights of a checkpoint.
-      tasks: that were read. All of them fill the batches, so that a choice is scored in the same
-        batch, to the same bits, whatever is wanted; batches without a wanted choice are left out.
-      plan: made for their sizes.
+      scorer: a scorer with a checkpoint's weights.
+      tasks: all tasks of the run. All of them fill the batches, so that a choice is scored in the
+        same batch, to the same bits, whichever tasks are wanted. Batches without a wanted choice
+        are skipped.
+      plan: the batch shapes, planned from all tasks.
       wanted: names of the tasks to yield.
-      tick: called with the number of choices that were scored.
+      tick: called with the number of choices that each batch scored.
 
     Yields:
-      a task, and float32 nats of the choices of all its examples, one example after another.
+      a task, and the log-likelihoods (float32, nats) of the choices of all its examples, one
+      example after another.
 
     Raises:
-      UserError: if a score is not a number.
+      UserError: if a score is not a finite number.
     """
     queues, open_tasks = BatchQueues(plan), dict[int, _TaskScores]()
 
@@ -312,7 +324,7 @@ def score_tasks(
             for group in choice_groups(position, number, example):
                 for batch in queues.add(group):
                     score(batch)
-        for batch in queues.flush(position - _PATIENCE):
+        for batch in queues.flush(position - _MOST_WAITING_TASKS):
             score(batch)
         yield from finished()
     for batch in queues.flush():
@@ -321,7 +333,7 @@ def score_tasks(
 
 
 def _score_batch(scorer: Scorer, batch: ScoringBatch, open_tasks: dict[int, _TaskScores]) -> int:
-    """Scores a batch that has choices of an open task, and returns how many it has of them."""
+    """Scores a batch if it has choices of an open task, and returns the number of such choices."""
     places = [
         (row, column, key)
         for row, keys in enumerate(batch.keys)

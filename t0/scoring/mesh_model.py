@@ -1,10 +1,10 @@
-"""An encoder-decoder of Mesh TensorFlow as scoring and inference run it: built, placed, restored.
+"""Builds, places and restores a Mesh TensorFlow encoder-decoder for scoring and inference.
 
     spec = MeshModel("bitransformer", mesh_shape="", layout_rules="", mesh_devices=None)
     model, placement = build_model(spec, vocabularies=(vocabulary, vocabulary))
     chosen_checkpoints("/models/tiny", "all", None)     # {1000: "/models/tiny/model.ckpt-1000"}
 
-Layers, sizes and types are bound in gin, as for Mesh TensorFlow's own functions.
+Gin binds layers, sizes and types, as for Mesh TensorFlow's own functions.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ from t0.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class MeshModel:
-    """Which model is built, and for which mesh.
+    """A model's type and mesh.
 
     Attributes:
-      model_type: of Mesh TensorFlow, such as "bitransformer".
-      mesh_shape: what `mtf.convert_to_shape` takes.
-      layout_rules: what `mtf.convert_to_layout_rules` takes.
+      model_type: Mesh TensorFlow's name of the type, such as "bitransformer".
+      mesh_shape: the mesh, in any form that `mtf.convert_to_shape` accepts.
+      layout_rules: the layout, in any form that `mtf.convert_to_layout_rules` accepts.
       mesh_devices: a device name for each mesh position; None lets TensorFlow choose.
     """
 
@@ -45,7 +45,8 @@ class Placement:
     """Where a model is computed.
 
     Attributes:
-      mesh_shape: the mesh; layout_rules: which tensor dimension splits over which mesh dimension.
+      mesh_shape: the mesh.
+      layout_rules: which tensor dimension is split over which mesh dimension.
       devices: a device name for each mesh position ("" lets TensorFlow choose).
     """
 
@@ -55,11 +56,11 @@ class Placement:
 
 
 def build_model(spec: MeshModel, vocabularies: tuple[Any, Any]) -> tuple[Any, Placement]:
-    """Returns the configured model and where it is computed.
+    """Builds the configured model, and returns it with its placement.
 
     Args:
-      spec: which model, and its mesh.
-      vocabularies: of inputs and targets.
+      spec: the model's type and mesh.
+      vocabularies: the vocabularies of inputs and targets.
     """
     model = mesh_utils.build_model(
         model_type=spec.model_type,
@@ -74,7 +75,13 @@ def build_model(spec: MeshModel, vocabularies: tuple[Any, Any]) -> tuple[Any, Pl
 
 
 def chosen_checkpoints(model_dir: str, wanted: Any, checkpoint: str | None) -> dict[int, str]:
-    """Returns step -> path of what is read: `checkpoint`, else what `select_steps` selects."""
+    """Returns step -> path of the checkpoints to use.
+
+    Args:
+      model_dir: the folder of the checkpoints.
+      wanted: a step, a list of steps, "all" or None (the latest).
+      checkpoint: a checkpoint to use instead, or None.
+    """
     if checkpoint:
         return {checkpoint_files.global_step(checkpoint): checkpoint}
     steps = checkpoint_files.select_steps(model_dir, wanted)
@@ -82,20 +89,20 @@ def chosen_checkpoints(model_dir: str, wanted: Any, checkpoint: str | None) -> d
 
 
 def both_vocabularies(vocabulary: Any) -> tuple[Any, Any]:
-    """Returns those of inputs and targets; `vocabulary` is one, or both."""
+    """Returns the vocabularies of inputs and targets; `vocabulary` is one vocabulary or both."""
     return mesh_utils.inputs_vocabulary(vocabulary), mesh_utils.targets_vocabulary(vocabulary)
 
 
 def vocabulary_hash(vocabulary: Any) -> str | None:
-    """Returns the hash of the SentencePiece model, None where there is none."""
+    """Returns the hash of a vocabulary's SentencePiece model, None if it has no such model."""
     model = getattr(vocabulary, "sp_model", None)
     return hashlib.sha256(model).hexdigest() if model else None
 
 
 def session_of_shapes(graph: tf.Graph) -> tf.Session:
-    """Returns a session of a graph to which batch shapes are added one by one."""
-    # Only what a run asks for is prepared for it. Otherwise each new shape would cost as much
-    # as all shapes before it together.
+    """Returns a session for a graph to which batch shapes are added one by one."""
+    # TensorFlow places only the part of the graph that a run needs. Otherwise each new shape would
+    # cost as much as all earlier shapes together.
     options = tf.GraphOptions(place_pruned_graph=True)
     return tf.Session(
         graph=graph, config=tf.ConfigProto(allow_soft_placement=True, graph_options=options)
@@ -106,7 +113,7 @@ def restore_variables(session: tf.Session, checkpoint: str) -> int:
     """Loads every variable of a session's graph from `checkpoint`, and returns how many.
 
     Raises:
-      UserError: as `check_variables` does, or if the checkpoint's model has more than this one,
+      UserError: if `check_variables` raises one, the checkpoint has weights that this model lacks,
         or its values cannot be read.
     """
     with session.graph.as_default():
@@ -132,11 +139,13 @@ def restore_variables(session: tf.Session, checkpoint: str) -> int:
 
 
 def left_over(present: Iterable[str], wanted: Collection[str]) -> list[str]:
-    """Returns the weights of a checkpoint that a model would not use, of deeper layers say.
+    """Returns the weights of a checkpoint that a model does not use, such as those of more layers.
+
+    Not counted are an optimizer's variables, whose names begin with the whole name of another
+    variable, and the biases in T5's first checkpoints that no model of Mesh TensorFlow reads.
 
     Args:
-      present: names of the checkpoint's variables. Those that begin with another's whole name are
-        an optimizer's; T5's first checkpoints hold biases that no model of Mesh TensorFlow reads.
+      present: names of the checkpoint's variables.
       wanted: names of the model's variables.
     """
     names = set(present)

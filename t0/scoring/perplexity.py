@@ -1,9 +1,9 @@
-"""Mode `perplexity_eval`: a line for each task and checkpoint that says its perplexity.
+"""Mode `perplexity_eval`: prints the perplexity of each task and checkpoint.
 
     weather_which_word_validation_32, step 20: perplexity 3.31 (1.1970 nats a token), token accuracy
     54.2 %, sequence accuracy 12.5 %, 96 tokens
 
-Mesh TensorFlow measures, through an estimator, and logs the negative logarithm alone.
+Mesh TensorFlow measures it with an estimator, and logs only the negative logarithm.
 """
 
 import math
@@ -12,10 +12,10 @@ from typing import Any
 
 
 def with_printed_perplexity(get_estimator: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that builds the same estimator, whose `evaluate` prints what it finds.
+    """Returns a function that builds the same estimator, whose `evaluate` also prints its results.
 
     Args:
-      get_estimator: Mesh TensorFlow's.
+      get_estimator: Mesh TensorFlow's function.
     """
 
     def build(**keywords: Any) -> Any:
@@ -37,11 +37,11 @@ def line(name: str, found: Mapping[str, float]) -> str:
     """Returns the line about one evaluation.
 
     Args:
-      name: Mesh TensorFlow's: task, split, and the configured number of examples.
-      found: what the estimator measured.
+      name: Mesh TensorFlow's name of it: task, split, and the configured number of examples.
+      found: the estimator's results.
     """
     nats = -found["neg_log_perplexity"]
-    # Of a broken model; e to the power of more is no number.
+    # A broken model's nats can be so many that `exp` would overflow.
     perplexity = math.exp(min(nats, 700.0))
     return (
         f"{name}, step {found['global_step']:,}: perplexity {perplexity:.4g} "

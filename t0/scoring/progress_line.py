@@ -1,11 +1,11 @@
-"""The live line that a person sees while choices are scored or predictions are made.
+"""The progress line in the terminal while choices are scored or predictions are made.
 
     with ProgressLine(total=554, unit="choice", doing="scoring") as progress:
         progress.count(64)
         progress.print("rte: done")      # above the live line, on standard output
-    progress.seconds                     # since the line began
+    progress.seconds                     # since the line was created
 
-Where standard error is not a terminal there is no live line, so logs stay readable.
+If standard error is not a terminal, there is no live line, so that logs stay readable.
 """
 
 import time
@@ -14,15 +14,15 @@ from tqdm import tqdm
 
 
 class ProgressLine:
-    """Counts work on a live line, which goes when the `with` block ends.
+    """Counts work on a live line, which is removed when the `with` block ends.
 
     Args:
-      total: how much there is to do, None if unknown.
-      unit: what is counted, in the singular.
-      doing: what is done to it.
+      total: the number of units to do, None if unknown.
+      unit: the name of a unit, in the singular.
+      doing: the name of the work, such as "scoring".
 
     Attributes:
-      before: how much an earlier run had done.
+      before: the number of units that an earlier run did.
     """
 
     def __init__(self, total: int | None, *, unit: str, doing: str) -> None:
@@ -38,7 +38,7 @@ class ProgressLine:
 
     @property
     def seconds(self) -> float:
-        """How long it has taken; never 0."""
+        """The seconds since the line was created; never 0."""
         return max(time.monotonic() - self._started, 1e-9)
 
     def count(self, number: int, note: str = "") -> None:
@@ -48,11 +48,11 @@ class ProgressLine:
         self._bar.update(number)
 
     def count_before(self, number: int) -> None:
-        """Counts `number` more as done by an earlier run: the rate shown is of this one."""
+        """Counts `number` more as done by an earlier run, which does not change the shown rate."""
         self.before += number
         self._bar.update(number)
         self._bar.initial = self.before
 
     def print(self, line: str) -> None:
-        """Prints a line that stays."""
+        """Prints a line above the live line."""
         self._bar.write(line)

@@ -1,15 +1,16 @@
-"""Computes a task's metrics as T5's `rank_classification` does, in a few bytes for each example.
+"""Computes T5's `rank_classification` metrics in a few bytes of memory for each example.
 
-T5's metric takes a tuple and a number for every choice, some 330 bytes; a task of 400,000 examples
-with two choices took 270 MB. Here the gold choice and the prediction are kept of each example, and
-its two scores where the metric asks for the area under a curve. Any other metric gets T5's lists.
+T5's metric needs a tuple and a number for every choice, about 330 bytes; a task of 400,000 examples
+with two choices took 270 MB. This module keeps only the gold choice and the prediction of each
+example, and its two scores if the metric needs the area under a curve. Other metrics get T5's
+lists.
 
     metrics = RankMetrics(task.metric_fns)
-    for example, scores in metrics.accumulate(scored):    # passes on what it accumulates
+    for example, scores in metrics.accumulate(scored):    # yields every example again
         ...
     metrics.compute("task")     # {"accuracy": 54.2, "f1": 61.0, "auc-roc": 58.3, "auc-pr": 55.9}
 
-Assumptions: examples without exactly one correct choice are left out; every weight is 1.
+Examples without exactly one correct choice are left out, and every weight is 1.
 """
 
 import array
@@ -24,7 +25,7 @@ from t0.errors import UserError
 from t0.scoring.reading import MultipleChoiceExample
 
 Metric = Callable[..., Mapping[str, float]]
-# What T5's postprocessor makes of a record: ((example, choice), is correct, weight, tokens).
+# A record after T5's postprocessor: ((example, choice), is correct, weight, tokens).
 _Target = tuple[tuple[int, int], bool, float, int]
 
 
@@ -32,10 +33,10 @@ class RankMetrics:
     """Accumulates a task's examples one by one, then computes its metrics.
 
     Args:
-      metric_fns: of the task.
+      metric_fns: the task's metric functions.
 
     Attributes:
-      ties: how many examples share their best score.
+      ties: the number of examples whose best score is that of several choices.
     """
 
     def __init__(self, metric_fns: Iterable[Metric]) -> None:
@@ -52,18 +53,18 @@ class RankMetrics:
 
     @property
     def examples(self) -> int:
-        """How many examples count."""
+        """The number of examples that are counted."""
         return len(self._gold)
 
     @property
     def chance(self) -> float:
-        """The accuracy of guessing, percent: 100 / choices, averaged over the examples."""
+        """The accuracy of guessing in percent: 100 / choices, averaged over the examples."""
         return self._chance / self.examples
 
     def accumulate(
         self, scored: Iterable[tuple[MultipleChoiceExample, np.ndarray]]
     ) -> Iterator[tuple[MultipleChoiceExample, np.ndarray]]:
-        """Passes examples on, with the scores [C] of their choices, and accumulates them."""
+        """Accumulates examples with the scores [C] of their choices, and yields them again."""
         for example, row in scored:
             if not example.excluded:
                 self._add(example, row)
@@ -73,10 +74,10 @@ class RankMetrics:
         """Returns name -> value of all metrics, accuracy and F1 in percent.
 
         Args:
-          task: its name, for a message.
+          task: the task's name, for messages.
 
         Raises:
-          UserError: if an example has more or fewer choices than the task's metric knows.
+          UserError: if an example does not have the metric's number of choices.
         """
         found: dict[str, float] = {}
         for metric, known in self._metrics:
@@ -125,9 +126,9 @@ class RankMetrics:
 
 
 def classes_of(metric: Metric) -> tuple[int | None] | None:
-    """Returns (number of classes,) of T5's rank classification, None for any other metric.
+    """Returns (number of classes,) for T5's rank classification, and None for other metrics.
 
-    The number is None where it varies from example to example.
+    The number is None if it varies from example to example.
     """
     if metric is t5_metrics.rank_classification:
         return (None,)
@@ -147,7 +148,7 @@ def _of_two(
     likelihoods = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
     positive = (likelihoods / likelihoods.sum(-1, keepdims=True))[:, 1]
     found = {"f1": 100 * metrics.f1_score(gold, predicted, zero_division=0)}
-    # Where all examples have the same right choice there is no curve.
+    # If all examples have the same correct choice, there is no curve.
     if len(np.unique(gold)) == 2:
         found["auc-roc"] = 100 * metrics.roc_auc_score(gold, positive)
         found["auc-pr"] = 100 * metrics.average_precision_score(gold, positive)

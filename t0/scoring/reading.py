@@ -1,16 +1,16 @@
 """Reads the records of rank-evaluation tasks once, and keeps their examples on local disk.
 
-A task's records are one for each choice: `idx` [2] (the example's number, the choice's), `inputs`
+A task has one record for each choice: `idx` [2] (the example's number and the choice's), `inputs`
 and `targets` as token ids, `is_correct`, and the texts. Ten records of five examples with two
-choices each become five examples. Stock SeqIO shuffles what it caches, so records may come in any
-order; a temporary SQLite file sorts them, and the same file serves every checkpoint.
+choices each become five examples. Stock SeqIO shuffles its caches, so records may come in any
+order: a temporary SQLite file sorts them. The same file is used for every checkpoint.
 
     with ExampleStore() as store:
         task = read_task(dataset, {"inputs": 1024, "targets": 256}, store=store)
         for example in task.examples():      # idx ascending, choices in the template's order
             example.choices[example.gold].text
 
-In memory stay a few counts for each task: memory does not grow with the examples' texts.
+Memory holds only a few counts for each task, and does not grow with the examples' texts.
 """
 
 import collections
@@ -30,7 +30,7 @@ from t0.files import publishing
 
 EOS = 1
 
-# Why an example cannot be judged; results files hold these words.
+# Why an example is excluded; these strings are in results files.
 NO_CORRECT_CHOICE = "no correct choice"
 SEVERAL_CORRECT_CHOICES = "several correct choices"
 
@@ -42,9 +42,9 @@ _FEATURES = (
     "inputs_pretokenized",
     "targets_pretokenized",
 )
-# Records that leave TensorFlow at once; one at a time, Python's share is most of the reading.
+# Records that are read from TensorFlow at once; one at a time, Python's overhead would dominate.
 _AT_ONCE = 512
-# Excluded examples whose numbers are kept, for each reason.
+# The most excluded examples whose numbers are kept, for each reason.
 _LISTED = 20
 _CACHE_KIB = 32 * 1024
 _TABLE = """
@@ -56,15 +56,19 @@ CREATE TABLE task_{task} (
 Lengths = Mapping[str, int] | None
 # (choices, input tokens, target tokens of the longest choice)
 Size = tuple[int, int, int]
-# (task, example, choice): the first two count from 0 in the order they are read in.
+# (task, example, choice); task and example count from 0 in reading order.
 ScoreKey = tuple[int, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
 class AnswerChoice:
-    """One answer: its text, its token ids with EOS [T], whether it is the right one.
+    """One answer choice.
 
-    `inputs` [L] are the token ids that it is scored against.
+    Attributes:
+      text: the choice's text.
+      tokens: the choice's token ids with EOS, [T].
+      is_correct: whether it is the correct choice.
+      inputs: the input's token ids, given which the choice is scored, [L].
     """
 
     text: str
@@ -75,9 +79,12 @@ class AnswerChoice:
 
 @dataclasses.dataclass(frozen=True)
 class MultipleChoiceExample:
-    """One row of a dataset with its answer choices, in the template's order.
+    """One row of a dataset with its answer choices.
 
-    `text` is the prompted input as text, where the records carry it.
+    Attributes:
+      idx: the row's number.
+      choices: the answer choices, in the template's order.
+      text: the prompted input as text; empty if the records lack it.
     """
 
     idx: int
@@ -86,14 +93,14 @@ class MultipleChoiceExample:
 
     @property
     def gold(self) -> int:
-        """The index of the one right choice; -1 where this example is excluded."""
+        """The index of the correct choice; -1 if the example is excluded."""
         if self.excluded:
             return -1
         return next(i for i, choice in enumerate(self.choices) if choice.is_correct)
 
     @property
     def excluded(self) -> str | None:
-        """Why this example is left out of the accuracy, or None."""
+        """Why the example is left out of the accuracy, or None."""
         correct = sum(choice.is_correct for choice in self.choices)
         if correct == 1:
             return None
@@ -102,12 +109,12 @@ class MultipleChoiceExample:
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceGroup:
-    """An input with the choices that are scored against it: the input is encoded once for all.
+    """Choices with the same input, which is encoded once for all of them.
 
     Attributes:
-      inputs: token ids [L].
+      inputs: the input's token ids, [L].
       targets: the token ids of each choice.
-      keys: where the score of each choice belongs.
+      keys: (task, example, choice) of each choice.
     """
 
     inputs: np.ndarray
@@ -123,7 +130,7 @@ class ChoiceGroup:
 
 @dataclasses.dataclass
 class Truncation:
-    """How many inputs and targets were longer than the model's limits, and were cut."""
+    """The numbers of inputs and targets that were truncated to the model's limits."""
 
     inputs: int = 0
     targets: int = 0
@@ -131,7 +138,7 @@ class Truncation:
 
 @dataclasses.dataclass
 class ExcludedExamples:
-    """Examples left out for one reason: how many, and the `idx` of the first of them."""
+    """Examples that are left out for one reason: their number, and the `idx` of the first."""
 
     count: int = 0
     first: list[int] = dataclasses.field(default_factory=list)
@@ -139,18 +146,18 @@ class ExcludedExamples:
 
 @dataclasses.dataclass(frozen=True)
 class ScoringTask:
-    """A task that was read.
+    """A task whose records were read.
 
     Attributes:
-      name: of the task.
-      number: of the task in the store.
-      store: keeps its examples.
-      lengths: the limits that its examples are cut to, in tokens.
-      choices: how many choices each example has, in the order of their `idx`.
-      sizes: how many groups of choices there are of each size, within the limits.
-      truncated: what the limits cut.
+      name: the task's name.
+      number: the task's number in the store.
+      store: the store of its examples.
+      lengths: the limits in tokens that its examples are truncated to.
+      choices: the number of choices of each example, in the order of `idx`.
+      sizes: size -> number of groups of choices, after truncation.
+      truncated: the numbers of truncated inputs and targets.
       excluded: reason -> examples that are left out of the accuracy.
-      metric_fns: of the task.
+      metric_fns: the task's metric functions.
     """
 
     name: str
@@ -164,14 +171,14 @@ class ScoringTask:
     metric_fns: Sequence[Callable[..., Mapping[str, float]]]
 
     def examples(self) -> Iterator[MultipleChoiceExample]:
-        """Yields the examples, cut to the limits, by `idx`."""
+        """Yields the examples, truncated to the limits, in the order of `idx`."""
         return (truncate(one, self.lengths)[0] for one in self.store.examples(self.number))
 
 
 class ExampleStore:
     """The examples of tasks in a temporary file, which is removed when the `with` block ends.
 
-    What a killed process left is removed by the next one.
+    The next process removes the file of a process that was killed.
     """
 
     def __enter__(self) -> "ExampleStore":
@@ -180,7 +187,7 @@ class ExampleStore:
             prefix="t0_scoring_", suffix=f".{publishing.unfinished_tag()}"
         )
         self._file = sqlite3.connect(Path(self._folder.name) / "records.sqlite")
-        # Nothing here outlives the process: no journal, no waiting for the disk.
+        # The file is not needed after the process: so no journal and no waiting for the disk.
         for pragma in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KIB}"):
             self._file.execute(f"PRAGMA {pragma}")
         self._tasks = 0
@@ -191,10 +198,10 @@ class ExampleStore:
         self._folder.cleanup()
 
     def add(self, records: Iterable[Mapping[str, Any]]) -> int:
-        """Keeps a task's records and returns its number, by which `examples` finds it.
+        """Stores a task's records, and returns the task's number, the argument of `examples`.
 
         Args:
-          records: with numpy values `idx` [2], and what `choice_of` reads; in any order.
+          records: records in any order, with numpy values: `idx` [2] and the fields of `choice_of`.
 
         Raises:
           UserError: if the disk is full.
@@ -213,7 +220,10 @@ class ExampleStore:
         return task
 
     def examples(self, task: int) -> Iterator[MultipleChoiceExample]:
-        """Yields the whole examples of a task, by `idx`; several readers may run at once."""
+        """Yields a task's examples, not truncated, in the order of `idx`.
+
+        Several readers may run at once.
+        """
         rows = self._file.execute(f"SELECT * FROM task_{task} ORDER BY example, choice")
         idx, text, choices = -1, "", []
         for example, _, inputs, tokens, correct, choice_text, input_text in rows:
@@ -244,15 +254,15 @@ def read_task(
     """Reads one task's records.
 
     Args:
-      dataset: a Mesh TensorFlow `EvalDataset` whose `dataset_fn` gives unpadded records.
-      lengths: {"inputs": tokens, "targets": tokens} that the model takes, or None for no limits.
-      store: keeps the examples.
-      max_excluded_share: of the examples that may lack exactly one correct choice.
-      max_truncated_targets_share: of the choices that may be longer than the limit.
+      dataset: a Mesh TensorFlow `EvalDataset` whose `dataset_fn` returns unpadded records.
+      lengths: the model's limits {"inputs": tokens, "targets": tokens}, or None for no limits.
+      store: the store for the examples.
+      max_excluded_share: the share of examples that may not have exactly one correct choice.
+      max_truncated_targets_share: the share of choices that may exceed the limit.
 
     Raises:
       UserError: if the split is empty, its labels are hidden, the records are not rank-evaluation
-        records, or too many examples lack exactly one correct choice or lose part of it.
+        records, or too many examples are excluded or too many choices truncated.
     """
     with tf.Graph().as_default():
         try:
@@ -295,8 +305,8 @@ def choice_of(record: Mapping[str, Any]) -> AnswerChoice:
     """Returns a record's choice.
 
     Args:
-      record: with numpy values `inputs` [L], `targets` [T], `is_correct`, and
-        `targets_pretokenized` where there is a text.
+      record: numpy values `inputs` [L], `targets` [T], `is_correct` and perhaps
+        `targets_pretokenized`, the text.
     """
     return AnswerChoice(
         text=text_of(record.get("targets_pretokenized", "")),
@@ -309,15 +319,16 @@ def choice_of(record: Mapping[str, Any]) -> AnswerChoice:
 def truncate(
     example: MultipleChoiceExample, lengths: Lengths
 ) -> tuple[MultipleChoiceExample, Truncation]:
-    """Cuts inputs and targets to the limits, as training does, and counts the cuts.
+    """Truncates inputs and targets to the limits, as training does.
 
     Args:
-      example: with whole inputs and targets.
-      lengths: {"inputs": L, "targets": T} in tokens, or None for no limits. A cut target still
-        ends in EOS.
+      example: the whole example.
+      lengths: the limits {"inputs": L, "targets": T} in tokens, or None for no limits. A truncated
+        target still ends in EOS.
 
     Returns:
-      the example and what was cut, an input counted once for all of its choices.
+      the example and the numbers of truncated inputs and targets; an input counts once for all of
+      its choices.
     """
     cut = Truncation()
     if lengths is None:
@@ -336,7 +347,7 @@ def truncate(
 
 
 def choice_groups(task: int, number: int, example: MultipleChoiceExample) -> list[ChoiceGroup]:
-    """Groups an example's choices by their input; T0's templates give one group."""
+    """Groups an example's choices by their input. In T0's tasks, all choices have one input."""
     by_input: dict[bytes, list[int]] = {}
     for choice, content in enumerate(example.choices):
         by_input.setdefault(content.inputs.tobytes(), []).append(choice)
@@ -351,7 +362,7 @@ def choice_groups(task: int, number: int, example: MultipleChoiceExample) -> lis
 
 
 def text_of(value: Any) -> str:
-    """Returns a record's text, which TensorFlow gives as bytes."""
+    """Returns a record's text as a string; TensorFlow's texts are bytes."""
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Writes what a rank evaluation found: a line for each example, a summary for each step.
+"""Writes the results of a rank evaluation: a line for each example, a summary for each step.
 
 `scores/<task>_<step>.jsonl`, one line for each example in dataset order:
 
@@ -7,12 +7,12 @@
      "gold": 1, "prediction": 0}
 
 Log-likelihoods are nats, summed over the choice's tokens and its EOS; `gold` is -1 for an example
-that is left out of the accuracy. `results_<step>.json`
-holds the run's facts and each task's metrics. Both appear under their names only when complete.
+that is left out of the accuracy. `results_<step>.json` holds the run's facts and each task's
+metrics. Files get these names only when they are complete.
 
-While an evaluation is under way, `unfinished_<step>/<task>.json` holds the entries of the finished
-tasks, with what they were made from: an evaluation that was interrupted takes up those that were
-made from the same. They go when the results of all steps are there.
+During an evaluation, `unfinished_<step>/<task>.json` holds the entry of each finished task, and the
+facts that its scores depend on. An evaluation that resumes an interrupted one reuses the entries
+whose facts are the same. They are removed when the results of all steps are written.
 
     results = CheckpointResults("/models/tiny/validation_eval", run, ["task_a", "task_b"])
     results.unfinished                   # {"task_b"}: an interrupted evaluation had finished task_a
@@ -38,7 +38,7 @@ from t0.training import checkpointing
 
 SCHEMA = 1
 
-# What a task's scores depend on; a run that differs in one of these scores it again.
+# The facts of a run that a task's scores depend on: if one differs, the task is scored again.
 _MADE_FROM = (
     "checkpoint_fingerprint",
     "split",
@@ -55,12 +55,12 @@ Scored = tuple[MultipleChoiceExample, np.ndarray]
 
 
 class CheckpointResults:
-    """The results of one checkpoint: tasks are added as they are finished, then all is written.
+    """The results of one checkpoint. Finished tasks are added, then the results file is written.
 
     Args:
-      folder: where results go.
-      run: facts of the run, as `results_<step>.json` holds them.
-      tasks: the names of all, in the order of the results file.
+      folder: the folder for results.
+      run: the run's facts, as in `results_<step>.json`.
+      tasks: the names of all tasks, in the order of the results file.
     """
 
     def __init__(self, folder: str, run: Mapping[str, Any], tasks: Sequence[str]) -> None:
@@ -86,7 +86,7 @@ class CheckpointResults:
         """Writes the scores of a task and returns its entry in the results.
 
         Args:
-          task: whose examples were scored.
+          task: the task.
           scored: its examples in dataset order, with the log-likelihoods [C] of their choices.
         """
         metrics = RankMetrics(task.metric_fns)
@@ -97,7 +97,7 @@ class CheckpointResults:
         return entry
 
     def write(self) -> str:
-        """Writes TensorBoard's events and the results file, and returns the latter's path.
+        """Writes TensorBoard's events and the results file, and returns the results file's path.
 
         Raises:
           ValueError: if a task is unfinished.
@@ -114,7 +114,7 @@ class CheckpointResults:
         return write_results(self._folder, self.run["step"], self.run, self._entries)
 
     def remove_unfinished(self) -> None:
-        """Removes what an interrupted evaluation would take up."""
+        """Removes the entries from which an interrupted evaluation would resume."""
         remove_entries(self._folder, self.run["step"])
 
 
@@ -162,7 +162,15 @@ def write_results(
 def keep_entry(
     folder: str, step: int, task: str, *, entry: Mapping[str, Any], made_from: Mapping[str, Any]
 ) -> None:
-    """Keeps the entry of a finished task for an evaluation that goes on after an interruption."""
+    """Writes the entry of a finished task, so that an interrupted evaluation can resume from it.
+
+    Args:
+      folder: the folder for results.
+      step: the checkpoint's step.
+      task: the task's name.
+      entry: the task's entry in the results file.
+      made_from: the facts that the task's scores depend on.
+    """
     size = _bytes(_scores_path(folder, task, step))
     content = {"made_from": dict(made_from), "scores_bytes": size, "entry": dict(entry)}
     write_whole(_unfinished_path(folder, step, task), [json.dumps(content) + "\n"])
@@ -171,9 +179,10 @@ def keep_entry(
 def kept_entry(
     folder: str, step: int, task: str, *, made_from: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Returns the entry of a task that an interrupted evaluation finished, if it can be taken up.
+    """Returns the entry of a task that an interrupted evaluation finished, or None.
 
-    It can if it was made from the same and its scores are there, as many bytes as were written.
+    None also if the facts `made_from` differ, or the scores file does not have the size that was
+    written.
     """
     content = read_json(_unfinished_path(folder, step, task))
     same = content.get("made_from") == json.loads(json.dumps(dict(made_from)))
@@ -182,28 +191,32 @@ def kept_entry(
 
 
 def remove_entries(folder: str, step: int) -> None:
-    """Removes what `keep_entry` kept: the evaluation is finished."""
+    """Removes the entries that `keep_entry` wrote, once the evaluation is finished."""
     paths.remove(_join(folder, f"unfinished_{step}"))
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """Returns the object in a file of JSON; an empty one where there is none that is whole."""
+    """Returns the object in a JSON file; an empty one if the file is absent or malformed."""
     if not paths.exists(path):
         return {}
     try:
         content = json.loads(paths.read_text(path))
-    except ValueError:  # a machine that lost its power may have lost what was written
+    except ValueError:  # a power failure can leave a damaged file
         return {}
     return content if isinstance(content, dict) else {}
 
 
 def write_json(path: str, content: Any) -> None:
-    """Writes a file that is one JSON document, as `write_whole` does."""
+    """Writes a JSON file with `write_whole`."""
     write_whole(path, [json.dumps(content, indent=1, ensure_ascii=False) + "\n"])
 
 
 def write_whole(path: str, lines: Iterable[str]) -> None:
-    """Writes a file that appears whole or not at all, and its folder; local or `gs://`.
+    """Writes a file, local or `gs://`, and creates its folder. The file is never incomplete.
+
+    Args:
+      path: the file.
+      lines: its text in pieces.
 
     Raises:
       UserError: if the file cannot be written.

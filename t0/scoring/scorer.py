@@ -1,15 +1,16 @@
-"""Log-likelihoods of answer choices under a Mesh TensorFlow encoder-decoder, encoding once.
+"""Log-likelihoods of answer choices under a Mesh TensorFlow model, which encodes an input once.
 
 Legend: B examples of a batch, C choices of an example, L input tokens, T target tokens,
 V vocabulary.
 
-The encoder runs on inputs [B, L]; the decoder's batch has a `choices` dimension that the memory
-lacks, so all choices of an example attend to its one encoding: targets are [B, C, T]. Mesh
-TensorFlow's shapes are static: each (B, C, L, T) is its own lowering, made on first use, over one
-set of variables that is restored once. `t0.scoring.batch_planning` keeps them few.
+The encoder runs on inputs [B, L]. The decoder's targets are [B, C, T]: they have a `choices`
+dimension that the encoder's output lacks, so all choices of an example attend to one encoding. Mesh
+TensorFlow's shapes are static: each (B, C, L, T) has its own lowering, which is made on first use.
+All lowerings share one set of variables, which is restored once. `t0.scoring.batch_planning` keeps
+the number of shapes small.
 
-Whatever type the model computes in, logits and their softmax are float32. Off TPU, and where the
-vocabulary is not split, words are looked up by a gather.
+Logits and their softmax are float32, whatever the type of activations. Unless the mesh splits the
+vocabulary, embeddings are looked up by a gather.
 
     scorer = Scorer(model, variable_dtype, Placement(mesh_shape, layout_rules, devices=[""]))
     scorer.restore("/models/tiny/model.ckpt-1000")
@@ -37,12 +38,12 @@ class _Lowered:
 
 
 class Scorer:
-    """Scores choices with one set of weights, over as many batch shapes as come.
+    """Scores choices with one set of weights and any number of batch shapes.
 
     Args:
       model: a Mesh TensorFlow `Bitransformer`.
-      variable_dtype: master, slice and activation types.
-      placement: mesh, layout and devices.
+      variable_dtype: the types of masters, slices and activations.
+      placement: the mesh, its layout and its devices.
     """
 
     def __init__(self, model: Any, variable_dtype: mtf.VariableDType, placement: Placement) -> None:
@@ -61,7 +62,7 @@ class Scorer:
 
     @property
     def replicas(self) -> int:
-        """Into how many parts the mesh splits a batch: B must be a multiple of it."""
+        """The number of parts into which the mesh splits a batch: B must be a multiple of it."""
         return replicas(self._placement.mesh_shape, self._placement.layout_rules)
 
     @property
@@ -71,14 +72,14 @@ class Scorer:
         return "gpu" if named else "cpu"
 
     def restore(self, checkpoint: str) -> int:
-        """Loads every variable of the model from `checkpoint`, for all shapes to come.
+        """Loads every variable of the model from `checkpoint`, for all batch shapes.
 
         Returns:
           the number of variables restored.
 
         Raises:
-          UserError: if the checkpoint cannot be read, lacks a variable of the model, holds it in
-            another shape or type, or is of a model with more.
+          UserError: if the checkpoint cannot be read, lacks a variable of the model, has it in
+            another shape or type, or has weights that the model lacks.
         """
         self._lower((self.replicas, 1, 1, 1))
         restored = restore_variables(self._session, checkpoint)
@@ -90,10 +91,10 @@ class Scorer:
 
         Args:
           inputs: int [B, L], 0 is padding; B is a multiple of `replicas`.
-          targets: int [B, C, T] with EOS, 0 is padding; a choice of zeros scores 0.
+          targets: int [B, C, T] with EOS, 0 is padding; the score of a choice of zeros is 0.
 
         Returns:
-          float32 [B, C].
+          the log-likelihoods, float32 [B, C].
         """
         shape = (*targets.shape[:2], inputs.shape[1], targets.shape[2])
         lowered = self._lower(shape)
@@ -144,15 +145,15 @@ class Scorer:
             place.mesh_shape, place.layout_rules, list(place.devices)
         )
         lowering = mtf.Lowering(graph, {mesh: mesh_impl}, autostack=False)
-        # The first lowering creates the slices that the masters are copied to, the others reuse
-        # them; where slices are the masters this does nothing.
+        # The first lowering creates the slices that the masters are copied to; the others reuse
+        # them. If slices are the masters, this does nothing.
         if not self._lowered:
             self._slice_copies = lowering.copy_masters_to_slices()
         return _Lowered(inputs, targets, lowering.export_to_tf_tensor(scores))
 
 
 def _in_float32(logits: mtf.Tensor) -> mtf.Tensor:
-    """Returns logits computed, not only stored, in float32, from the last hidden state."""
+    """Returns logits that are computed (not only stored) in float32, from the last hidden state."""
     product = logits.operation
     if logits.dtype == tf.float32 or not isinstance(product, mtf.EinsumOperation):
         return mtf.cast(logits, tf.float32)
