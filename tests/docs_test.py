@@ -9,11 +9,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-TEXTS = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+FOLDERS = ("docs", "benchmarks", "examples")
+TEXTS = [
+    *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.md"))),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+]
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
-# A folder of the repository and what follows; `gin/runs/budget_*.gin` and braces are patterns.
+# A folder of the repository and what follows, but examples/s, a unit; `gin/runs/budget_*.gin` and
+# braces are patterns.
 TOP = r"t0|tests|gin|docs|examples|benchmarks|bin|seqio_tasks|\.ci|\.github"
-IN_REPOSITORY = re.compile(rf"(?<![\w./$\[\]>'-])((?:{TOP})/[\w./*{{,}}-]*)")
+IN_REPOSITORY = re.compile(rf"(?<![\w./$\[\]>'-])((?:{TOP})/(?!s\b)[\w./*{{,}}-]*)")
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)")
 FILE = re.compile(r"[\w./]+\.py")
 NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)?")
@@ -47,13 +52,13 @@ def test_patterns_are_spread():
     ]
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("text", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_paths_exist(text):
     content = text.read_text(encoding="utf-8")
-    from_root = set(named_paths(content))
+    from_root, links = set(named_paths(content)), set(LINK.findall(content))
     absent = {path for path in from_root if not list(ROOT.glob(path))}
-    absent |= {link for link in LINK.findall(content) if not (text.parent / link).exists()}
-    assert from_root, "this text names no path: is the pattern right?"
+    absent |= {link for link in links if not (text.parent / link).exists()}
+    assert from_root | links, "this text names no path: is the pattern right?"
     assert not absent
 
 
