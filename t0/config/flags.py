@@ -90,7 +90,7 @@ GIN_MODES = (
     "export_infer",
     "export_score",
 )
-_RUN_FILES = {"train": " (training)", "infer": " (inference: --gin_file=runs/infer.gin)"}
+_IN_WORDS = {"train": "training", "infer": "inference (--gin_file=runs/infer.gin)"}
 _EXPORTS = ("export", "export_infer", "export_score")
 # What Mesh TensorFlow computes activations in, where none of our own programs does.
 _MESH_TYPE = "get_variable_dtype.activation_dtype"
@@ -209,7 +209,7 @@ def check_mode(given: flags.FlagValues, mode: str) -> list[str]:
     """
     for name, modes in OF_MODES.items():
         if given[name].present and mode not in modes:
-            read_by = " and ".join(f"{one}{_RUN_FILES.get(one, '')}" for one in modes)
+            read_by = " and ".join(_IN_WORDS.get(one, f"mode '{one}'") for one in modes)
             raise UserError(f"--{name} belongs to {read_by}; the mode is '{mode}'")
     return [
         f"--{name} is read with --use_model_api only: it has no effect here"

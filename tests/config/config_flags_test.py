@@ -92,14 +92,22 @@ def test_plan_takes_the_same_words(monkeypatch):
         (
             ["--seed=3"],
             "score_eval",
-            "--seed belongs to train .*infer.*; the mode is 'score_eval'",
+            "--seed belongs to training and inference .*; the mode is 'score_eval'",
         ),
-        (["--max_hours=1"], "infer", "--max_hours belongs to train .*; the mode is 'infer'"),
-        (["--epochs=2"], "eval", "--epochs belongs to train"),
-        (["--finetune_steps=2"], "export", "--finetune_steps belongs to train"),
-        (["--allow_config_change"], "eval", "--allow_config_change belongs to train"),
-        (["--num_shards=2"], "train", r"--num_shards belongs to infer .*gin_file=runs/infer.gin"),
-        (["--activation_dtype=auto"], "export_infer", "--activation_dtype belongs to .*score_eval"),
+        (["--max_hours=1"], "infer", "--max_hours belongs to training; the mode is 'infer'"),
+        (["--epochs=2"], "eval", "--epochs belongs to training"),
+        (["--finetune_steps=2"], "export", "--finetune_steps belongs to training"),
+        (["--allow_config_change"], "eval", "--allow_config_change belongs to training"),
+        (
+            ["--num_shards=2"],
+            "train",
+            r"--num_shards belongs to inference .*runs/infer.gin",
+        ),
+        (
+            ["--activation_dtype=auto"],
+            "export_infer",
+            "--activation_dtype .*score_eval",
+        ),
     ],
 )
 def test_a_flag_of_ours_that_the_mode_does_not_read_is_an_error(words, mode, message):
