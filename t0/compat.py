@@ -5,10 +5,11 @@ The other packages are imported through the doors of this module, which apply th
     from t0.compat import mesh_utils, mtf
     from t0.compat import tf1 as tf
 
-A door (`DOORS`) is a name for a module of another package. It is imported when its name is first
-asked for, so that importing `t0.compat` imports nothing. Every lasting change to another package is
-a row of `PATCHES` with its reason; every change for the length of one call goes through `replaced`.
-Nothing else in this project changes another package. A row is applied once.
+A door (a row of `DOORS`) is an attribute of this module that names a module of another package. The
+module is imported when the attribute is first read, so importing `t0.compat` imports nothing. Every
+lasting change to another package is a row of `PATCHES` with its reason, and is applied once. Every
+change for the length of one call goes through `replaced`. Nothing else in this project changes
+another package.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ _applied: list[str] = []
 
 
 def _quiet_start() -> None:
-    # Both are read when TensorFlow's library loads; a user's own setting wins.
+    # TensorFlow reads both variables when its library loads; a user's own setting wins.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     # tensorflow_hub and mesh read pkg_resources; the lock pins a setuptools that still has it.
@@ -38,7 +39,7 @@ def _quiet_start() -> None:
 
 
 def _gs_without_metadata_server() -> None:
-    # Off Google's machines TensorFlow asks a metadata server for credentials first, and waits.
+    # Off Google's machines TensorFlow first requests credentials from a metadata server, and waits.
     if not os.environ.get("TPU_NAME"):
         os.environ.setdefault("NO_GCE_CHECK", "true")
     # Ten connection attempts of 120 s are a hang, not an error message.
@@ -74,14 +75,14 @@ def _torch_free_t5_models() -> None:
 
 
 def _modules_of_old_configs() -> None:
-    # Operative configs of public checkpoints import these; what they held is deprecated or moved.
+    # Operative configs of public checkpoints import these modules, whose names are now deprecated.
     for name in ("t5.data.sentencepiece_vocabulary", "seqio.sentencepiece_vocabulary"):
         sys.modules.setdefault(name, types.ModuleType(name, "Gone; kept importable for gin files."))
 
 
 def _gin_files_in_no_package() -> None:
-    # gin looks for models/x.gin in a Python package `models`, too. A mere folder of that name on
-    # Python's path is one without a file, and gin ends with: expected str ... not NoneType.
+    # gin also looks for models/x.gin in a Python package `models`. A folder of that name on
+    # Python's path is a package without a file, for which gin raises: expected str, not NoneType.
     from gin import resource_reader
 
     published = resource_reader._parse_config_path
@@ -90,7 +91,7 @@ def _gin_files_in_no_package() -> None:
         try:
             return published(config_path)
         except TypeError as error:
-            raise ValueError(f"{config_path} stands in no package") from error
+            raise ValueError(f"{config_path} is in no package") from error
 
     resource_reader._parse_config_path = parse_config_path
 
@@ -104,7 +105,7 @@ def _chosen_vocabulary_for_t5() -> None:
 
 
 class _WithoutGraphText:
-    """Stands for a vocabulary; detokenizes in the graph only if `in_graph`."""
+    """A vocabulary that detokenizes in the graph only if `in_graph` is set."""
 
     def __init__(self, vocabulary: Any) -> None:
         self._vocabulary = vocabulary
@@ -117,8 +118,8 @@ class _WithoutGraphText:
 
 
 def _no_swallowed_interrupt() -> None:
-    # Python ignores what is raised within a callback of its garbage collector, a Ctrl-C that comes
-    # just then among it. JAX has such a callback, to free what its programs leave; none runs here.
+    # Python ignores exceptions within a callback of its garbage collector, a Ctrl-C among them. JAX
+    # registers such a callback to free the memory of its programs; no JAX program runs here.
     with contextlib.suppress(ImportError, AttributeError, ValueError):
         from jax._src import lib  # SeqIO imports it in any case
 
@@ -126,9 +127,9 @@ def _no_swallowed_interrupt() -> None:
 
 
 def _scores_come_with_ids() -> None:
-    # Off TPU the model detokenizes in the graph, and mesh's scoring takes the text for ids: 'bytes'
-    # object has no attribute 'tolist' (or 'any'), after minutes of scoring. An exported model keeps
-    # its text.
+    # Off TPU the model detokenizes in the graph, and Mesh TensorFlow's scoring takes the text for
+    # ids: 'bytes' object has no attribute 'tolist' (or 'any'), after minutes of scoring. An
+    # exported model still returns text.
     from mesh_tensorflow.transformer import utils
 
     published = utils.get_estimator
@@ -139,8 +140,8 @@ def _scores_come_with_ids() -> None:
         kwargs["score_in_predict_mode"] = score_in_predict_mode
         if not score_in_predict_mode:
             return published(*args, vocabulary=vocabulary, **kwargs)
-        several = vocabulary if isinstance(vocabulary, tuple) else (vocabulary,)
-        ids = tuple(_WithoutGraphText(one) for one in several)
+        vocabularies = vocabulary if isinstance(vocabulary, tuple) else (vocabulary,)
+        ids = tuple(_WithoutGraphText(one) for one in vocabularies)
         estimator = published(*args, vocabulary=ids if len(ids) > 1 else ids[0], **kwargs)
         export = estimator.export_saved_model
 
@@ -156,8 +157,8 @@ def _scores_come_with_ids() -> None:
 
 
 def _lines_are_text() -> None:
-    # Files of inputs, targets and decodes hold the likes of b'Paris' where text comes as bytes; and
-    # t5's function, which mesh's stands in for, makes no folder.
+    # Mesh TensorFlow writes bytes into files of inputs, targets and decodes as b'Paris'; T5's own
+    # function does not make the folder.
     from mesh_tensorflow.transformer import utils as mesh_utils
     from t5.models import utils as t5_utils
 
@@ -181,11 +182,11 @@ class Patch(NamedTuple):
     """A lasting change to other packages.
 
     Attributes:
-      needed_by: the package that does not work without it.
-      name: what is patched.
-      why: what goes wrong otherwise.
-      apply: makes the change.
-      changes: the attributes of their modules that are others afterwards.
+      needed_by: the package that does not work without the change.
+      name: the name of what is patched.
+      why: what goes wrong without the change.
+      apply: the function that makes the change.
+      changes: the module attributes that have another value afterwards.
     """
 
     needed_by: str
@@ -232,7 +233,7 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "seqio",
         "modules of old gin files",
-        "a gin file's import of a module that is gone ends the parse",
+        "a gin file that imports a removed module cannot be parsed",
         _modules_of_old_configs,
     ),
     Patch(
@@ -268,12 +269,12 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "mesh_tensorflow",
         "tf.Print",
-        "Mesh prints a line for each step, whether wanted or not",
+        "Mesh prints a line for each step",
         _no_loss_on_standard_error,
         ("tensorflow.compat.v1.Print",),
     ),
 )
-# Package -> the packages that it imports, whose patches it needs as well.
+# Package -> the packages whose patches it needs: its own and those of what it imports.
 _NEEDS = {
     "gin": ("gin",),
     "tensorflow": ("tensorflow",),
@@ -314,43 +315,43 @@ DOORS: dict[str, str] = {
     "transformer": "mesh_tensorflow.transformer.transformer",
     "transformer_layers": "mesh_tensorflow.transformer.transformer_layers",
 }
-# A function of another package, as "door.name" -> why one of ours takes its place for some calls.
-# `replaced` puts it there and takes it away again.
+# "door.name" of another package's function -> why a function of ours replaces it for some calls,
+# through `replaced`.
 REPLACEABLE: dict[str, str] = {
     "mesh_attention.attention": "einsums and chains of small operations are slow on CPUs and GPUs",
     "mesh_ops.gelu": "a chain of small operations is slow on CPUs and GPUs",
     "transformer.sublayer_rms_norm": "a chain of small operations is slow on CPUs and GPUs",
-    "mesh_utils.get_estimator": "off TPU our loop takes the settings of a run, not an estimator",
+    "mesh_utils.get_estimator": "off TPU our loop takes the run's settings, not an estimator",
     "mesh_utils.train_model": "the Model API trains with our loop",
-    "mesh_utils.eval_model": "off TPU rank evaluation is ours; results are kept in a file",
-    "mesh_utils.infer_model": "off TPU inference is ours",
-    "mesh_utils.decode": "an evaluation by decoding says whose outputs it has, and how many",
-    "mesh_utils.get_checkpoint_iterator": "weights may lie in Hugging Face's or T5X's format",
+    "mesh_utils.eval_model": "off TPU our rank evaluation runs, and results are kept in a file",
+    "mesh_utils.infer_model": "off TPU our inference runs",
+    "mesh_utils.decode": "an evaluation by decoding records which checkpoint wrote its outputs",
+    "mesh_utils.get_checkpoint_iterator": "weights may be in Hugging Face's or T5X's format",
     "mesh_utils.get_step_from_checkpoint_path": "such weights have no step in their path",
-    "t5_mesh.seqio": "T5's dataset function says which mixture it reads and how, for our feeding",
-    "t5_mesh.transformer_dataset": "it packs one example in turn, ours packs a window",
+    "t5_mesh.seqio": "our feeding needs the mixture and options that T5's dataset function reads",
+    "t5_mesh.transformer_dataset": "it packs one example in turn, ours packs a window of examples",
 }
-# Tasks and caching take these, and do without Mesh TensorFlow.
+# Tasks and caching import these modules of T5, which do not need Mesh TensorFlow.
 _WITHOUT_MESH = ("t5.data.", "t5.evaluation.")
 
 
 def __getattr__(name: str) -> types.ModuleType:
-    """Opens the door `name`: applies the patches that its package needs, then imports it."""
+    """Returns the module behind the door `name`, patched and imported."""
     if name not in DOORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     path = DOORS[name]
     apply("seqio" if path.startswith(_WITHOUT_MESH) else path.partition(".")[0])
-    # Some are attributes that load lazily, not files: tensorflow.compat.v1.estimator.
+    # Some are lazily loaded attributes, not files: tensorflow.compat.v1.estimator.
     module = pkgutil.resolve_name(path)
     globals()[name] = module
     return module
 
 
 def apply(package: str = "mesh_tensorflow") -> None:
-    """Applies, once, the rows of `PATCHES` that `package` and what it imports need.
+    """Applies, once, the rows of `PATCHES` that `package` and its imports need.
 
     Args:
-      package: "gin", "tensorflow", "seqio" or "mesh_tensorflow", the last for all rows.
+      package: "gin", "tensorflow", "seqio" or "mesh_tensorflow"; the last applies all rows.
     """
     for patch in PATCHES:
         if patch.needed_by in _NEEDS[package] and patch.name not in _applied:
@@ -361,19 +362,20 @@ def apply(package: str = "mesh_tensorflow") -> None:
 def bound_arguments(function: Callable[..., Any], *args: Any, **given: Any) -> dict[str, Any]:
     """Returns the arguments that a configurable of another package would be called with.
 
-    Gin adds what is bound to `function`, and notes it in the operative config, as if `function` had
-    been called; but `function` is not called. For the length of the call a function with the same
-    selector and signature is registered in its place.
+    Gin adds the parameters that are bound to `function`, and records them in the operative config,
+    as if `function` had been called; but `function` is not called. For the length of the call a
+    function with the same selector and signature is registered in its place.
 
     Args:
-      function: registered with gin, such as Mesh TensorFlow's `run`.
-      *args: what the caller gives by position; **given: by name.
+      function: a function that is registered with gin, such as Mesh TensorFlow's `run`.
+      *args: the arguments that the caller gives by position.
+      **given: the arguments that the caller gives by name.
 
     Returns:
       parameter -> value, the defaults of `function` included.
 
     Raises:
-      RuntimeError: gin's, if a required parameter has no value.
+      RuntimeError: from gin, if a required parameter has no value.
     """
     from gin import config
 
@@ -387,7 +389,7 @@ def bound_arguments(function: Callable[..., Any], *args: Any, **given: Any) -> d
 
     arguments.__signature__ = signature
     with config.unlock_config(), config.interactive_mode():
-        stands_in = config.external_configurable(
+        substitute = config.external_configurable(
             arguments,
             name=stock.name,
             module=stock.module,
@@ -395,7 +397,7 @@ def bound_arguments(function: Callable[..., Any], *args: Any, **given: Any) -> d
             denylist=stock.denylist,
         )
         try:
-            return stands_in(*args, **given)
+            return substitute(*args, **given)
         finally:
             config._REGISTRY[stock.selector] = stock
             del config._INVERSE_REGISTRY[arguments]
@@ -403,16 +405,16 @@ def bound_arguments(function: Callable[..., Any], *args: Any, **given: Any) -> d
 
 @contextlib.contextmanager
 def replaced(name: str, function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """Puts a function in the place of another package's, while the context lasts.
+    """Replaces a function of another package while the context lasts.
 
         with compat.replaced("mesh_utils.decode", counted) as published:
             ...  # Mesh TensorFlow calls counted, which may call published
 
-    Contexts nest. What was there before comes back, also after an error.
+    Contexts nest. The previous function is restored, also after an error.
 
     Args:
-      name: of the function, a row of `REPLACEABLE`: a door and the name in its module.
-      function: takes what that one takes.
+      name: a row of `REPLACEABLE`: a door and the function's name in its module.
+      function: the replacement, which takes the same arguments.
 
     Yields:
       the function that was there before.

@@ -1,10 +1,10 @@
-"""The one exception for a user's mistake, and how commands end: by a message, not a traceback.
+"""The one exception for a user's mistake, and how commands end: with a message, not a traceback.
 
     with reported("seqio_cache_tasks"):
         raise UserError("no such folder: /data; name one by --data_dir")   # exit status 2
 
-A message says what was got, what was wanted and what to do about it. Anything else that is raised
-is a fault of this program and keeps its traceback.
+A message names what the user gave, what was wanted and what to do about it. Any other exception is
+a fault of this program and keeps its traceback.
 """
 
 import contextlib
@@ -21,20 +21,21 @@ USER_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 TERMINATED = 143  # 128 + SIGTERM
-# What a terminal obeys, but tab and line feed; lone surrogates, not in UTF-8; two that XML lacks.
+# Control characters except tab and line feed; lone surrogates, which UTF-8 cannot hold; and the two
+# code points that XML forbids.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 class UserError(Exception):
-    """Something the user can mend: a wrong path, an unknown name, a malformed file."""
+    """A mistake that the user can mend: a wrong path, an unknown name, a malformed file."""
 
 
 class AbsentData(UserError):
-    """The data of a dataset or split is nowhere to be found; a flag may let a run skip it."""
+    """The data of a dataset or split was not found; a flag may let a run skip it."""
 
 
 def printable(text: str) -> str:
-    r"""Returns a text that is safe to print: control characters and lone surrogates as escapes.
+    r"""Returns a text that is safe to print, with control characters and lone surrogates escaped.
 
     >>> printable("red: \x1b[31m, half of a pair: \ud800")
     'red: \\x1b[31m, half of a pair: \\ud800'
@@ -52,7 +53,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> UserError:
-    """Builds the error for a name that is not among the known ones, with the nearest of them."""
+    """Returns the error for a name that is not among the known ones, with the nearest of them."""
     close = nearest(name, known)
     parts = [f"unknown {kind} '{name}'."]
     if close:
@@ -62,30 +63,30 @@ def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> 
     return UserError(" ".join(parts))
 
 
-# Mistakes met inside a Python generator that TensorFlow runs; see `remembered`.
-_met_in_generators: list[UserError] = []
+# User errors raised inside a Python generator that TensorFlow runs; see `remembered`.
+_raised_in_generators: list[UserError] = []
 
 
 @contextlib.contextmanager
 def remembered() -> Iterator[None]:
-    """Keeps a UserError that is about to pass through TensorFlow, which would re-wrap it.
+    """Keeps a UserError that is about to pass through TensorFlow, which would wrap it.
 
-    An exception in a `tf.data.Dataset.from_generator` generator comes out as a runtime error with
-    a page of text. `original` finds the UserError again.
+    TensorFlow turns an exception in a `tf.data.Dataset.from_generator` generator into a runtime
+    error with a page of text. `original` returns the kept UserError.
     """
     try:
         yield
     except UserError as error:
-        _met_in_generators.append(error)
+        _raised_in_generators.append(error)
         raise
 
 
 def original(error: BaseException) -> BaseException:
-    """Returns the UserError that `error`, raised by TensorFlow, stands for, or `error` itself."""
+    """Returns the UserError that caused TensorFlow's `error`, or `error` itself."""
     if isinstance(error, UserError):
         return error
     text = str(error)
-    for known in _met_in_generators:
+    for known in _raised_in_generators:
         if str(known).splitlines()[0] in text:
             return known
     return error
@@ -111,23 +112,23 @@ def reading(path: Path, *faults: type[Exception]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reported(name: str) -> Iterator[None]:
-    """Turns the ends that need no traceback into a message on stderr and an exit status.
+    """Turns the exceptions that need no traceback into a message on stderr and an exit status.
 
     Args:
-      name: the command as the user typed it, such as `t0 doctor`; it comes before the message.
+      name: the command as the user typed it, such as `t0 doctor`; the message begins with it.
 
     Raises:
-      SystemExit: 2 for a `UserError`, 130 for Ctrl-C, 141 when the reader of stdout has gone.
+      SystemExit: 2 for a `UserError`, 130 for Ctrl-C, 141 when the reader of stdout has closed it.
     """
     try:
         yield
-        # Otherwise a reader that has gone is noticed after this block, at the interpreter's exit.
+        # Otherwise a closed stdout is noticed after this block, when the interpreter exits.
         sys.stdout.flush()
     except KeyboardInterrupt:
         print(f"\n{name}: interrupted", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:
-        # What is still buffered would fail again, with a message, when Python closes stdout.
+        # The rest of the buffer would fail again, with a message, when Python closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(BROKEN_PIPE) from None
     except Exception as error:
@@ -140,7 +141,7 @@ def reported(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Makes SIGTERM leave the block as Ctrl-C does, so that what is half-written is removed."""
+    """Makes SIGTERM leave the block as Ctrl-C does, so that half-written files are removed."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         yield
@@ -149,5 +150,5 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def _without_gin_calls(message: str) -> str:
-    # gin appends the chain of configurables to whatever passes through it.
+    # gin appends the chain of configurables to the message of any exception that passes through it.
     return message.partition("\n  In call to configurable ")[0]

@@ -1,9 +1,9 @@
-"""Configuration: what gin files and flags say, and the run specification made from them.
+"""Configuration: gin files, flags, and the run specification made from them.
 
-    flags          the command's flags: table, parsing, which mode reads which
-    parse          reads gin files strictly; where each binding was written; what must be set
-    bindings       what is bound: `bound("run.mode")`
-    explain        what a gin error means, and the names that are nearest
+    flags          the command's flags: their table, their parsing, the modes that read each
+    parse          reads gin files strictly; where each binding was written; required macros
+    bindings       the value bound to a parameter: `bound("run.mode")`
+    explain        turns gin's errors into sentences, with the nearest names
     listing        the configuration as text, for `--dry_run`
     specification  a run as plain data
 

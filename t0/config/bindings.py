@@ -1,11 +1,11 @@
-"""What gin has bound, by one function, with or without evaluating macros and calls.
+"""The value that gin has bound to a parameter or macro, evaluated or not.
 
     bound("run.mode", "train")                      # "score_eval"
     bound("%MIXTURE_NAME")                          # a macro
     bound("run.batch_size", evaluate=False)         # ("sequences_per_batch", 128), not %BATCH_SIZE
 
-Without evaluation nothing is called and the operative config notes nothing: macros are replaced by
-what they stand for, and a value such as `@tpu_mesh_shape()` stays a reference.
+Without evaluation nothing is called and the operative config records nothing: macros are replaced
+by their values, and a value such as `@tpu_mesh_shape()` stays a reference.
 """
 
 import copy
@@ -21,9 +21,10 @@ def bound(name: str, default: Any = None, *, evaluate: bool = True) -> Any:
     """Returns the value bound to a parameter such as "run.mode", or to a macro such as "%NAME".
 
     Args:
-      name: of the parameter or macro.
-      default: what is returned where nothing is bound.
-      evaluate: whether references are called, and macros noted as used; else see `resolved`.
+      name: the name of the parameter or macro.
+      default: the result where nothing is bound.
+      evaluate: whether references are called, and macros recorded as used; if not, the result is
+        that of `resolved`.
 
     Raises:
       UserError: if the value is a macro that nothing sets.
@@ -44,9 +45,9 @@ def bound(name: str, default: Any = None, *, evaluate: bool = True) -> Any:
 
 
 def resolved(value: Any) -> Any:
-    """Returns a value with what its macros stand for.
+    """Returns a value whose macros are replaced by their values.
 
-    A macro that is required and unset stands for `gin.REQUIRED`; one that nothing defines stays.
+    A macro that is required and unset becomes `gin.REQUIRED`; an undefined macro stays a reference.
     """
     if isinstance(value, gin_config.ConfigurableReference):
         name, selector = value.config_key
@@ -68,7 +69,7 @@ def macro_defined(name: str) -> bool:
 
 
 def macros_within(value: Any) -> Iterator[str]:
-    """Yields the macros that a value refers to, and those that these refer to."""
+    """Yields the macros that a value refers to, directly or through other macros."""
     for reference in gin_config.iterate_references([value]):
         name, selector = reference.config_key
         if selector == "gin.macro":

@@ -1,13 +1,13 @@
-"""Says what a gin error means: which name is unknown, and which known one is closest.
+"""Turns gin's errors into sentences that name what is unknown and the closest known name.
 
     with explained(folders, params):
         gin.parse_config_files_and_bindings(files, params)   # gin's errors become UserErrors
     schedules()                              # ["constant_learning_rate", "cosine_with_warmup", ...]
     check_not_text("optimizer", "adam")      # UserError: wanted the optimizer itself ...
 
-The names are those that gin's registry holds at the time: import what registers them before. A
-registered class of Mesh TensorFlow's `Optimizer` is an optimizer, a registered function of `step`
-and `total_train_steps` a schedule.
+The known names are those in gin's registry at the time, so the modules that register them must have
+been imported. An optimizer is a registered subclass of Mesh TensorFlow's `Optimizer`; a schedule is
+a registered function of `step` and `total_train_steps`.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from t0.errors import UserError, nearest
 _UNKNOWN_FILE = re.compile(r"Unable to open file: (.+?)\. Searched")
 _UNKNOWN_NAME = re.compile(r"No configurable matching (?:reference )?'?@?([^'()]+)")
 _UNKNOWN_PARAMETER = re.compile(r"Configurable '([^']+)' doesn't have a parameter named '([^']+)'")
-# gin appends where the statement stands; a statement from --gin_param has no file.
+# gin appends the place of the statement; a statement from --gin_param has no file.
 _PLACE = re.compile(r'In (?:file "(?P<file>[^"]+)"|bindings string),? line (?P<line>\d+)')
 _REQUIRED = re.compile(r"Required bindings for `([^`]+)` not provided in config: \['([^']+)'")
 _BOUND = re.compile(r"(\w+)\s*=[^=]*@")
@@ -38,7 +38,7 @@ def explained(folders: Sequence[str] = (), params: Sequence[str] = ()) -> Iterat
     """Turns the errors that gin raises while it parses or evaluates into UserErrors.
 
     Args:
-      folders: where gin files are looked for.
+      folders: the folders in which gin files are looked for.
       params: the --gin_param bindings.
     """
     try:
@@ -54,11 +54,11 @@ def explained(folders: Sequence[str] = (), params: Sequence[str] = ()) -> Iterat
 
 
 def explain(error: Exception, folders: Sequence[str], params: Sequence[str] = ()) -> str:
-    """Returns one sentence or two for an error that gin raised while parsing.
+    """Returns a sentence or two for an error that gin raised while parsing.
 
     Args:
-      error: from `gin.parse_config_files_and_bindings`.
-      folders: where gin files are looked for.
+      error: the error that `gin.parse_config_files_and_bindings` raised.
+      folders: the folders in which gin files are looked for.
       params: the --gin_param bindings, each of one line.
     """
     text = " ".join(str(error).split())
@@ -90,7 +90,7 @@ def _unreadable(text: str, params: Sequence[str]) -> str:
         return f"the gin configuration cannot be read: {text}"
     line = lines[int(place[1]) - 1]
     name, _, value = (part.strip() for part in line.partition("="))
-    # The shell takes one pair of quotes away.
+    # The shell removes one pair of quotes.
     bare = value and value[0] not in "'\"([{@%"
     quoted = f" Text needs quotes of its own: --gin.{name}=\"'{value}'\"" if bare else ""
     reason = text[: place.start()].strip(" .")
@@ -117,7 +117,7 @@ def _place(text: str, params: Sequence[str]) -> str:
         return ""
     if place["file"]:
         return f" (line {place['line']} of {place['file']})"
-    # gin joins the bindings, a line each.
+    # gin joins the bindings, one to a line.
     lines = "\n".join(params).splitlines()
     number = int(place["line"])
     return f" (--gin_param='{lines[number - 1]}')" if number <= len(lines) else " (--gin_param)"
@@ -129,7 +129,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def _known_names() -> list[str]:
-    # Users write a name with as many of its modules as makes it unique: offer each of its tails.
+    # Users write as much of a name's module path as makes it unique, so every such ending is known.
     parts = (name.split(".") for name, _ in gin_config._REGISTRY.items())
     return list({".".join(p[-n:]): None for p in parts for n in range(1, min(3, len(p)) + 1)})
 
@@ -159,7 +159,7 @@ def schedules() -> list[str]:
     )
 
 
-# Parameter of `run` -> what it takes, and the names there are.
+# Parameter of `run` -> the kind of its value, and the function that lists the names of that kind.
 KINDS = {"optimizer": ("optimizer", optimizers), "learning_rate_schedule": ("schedule", schedules)}
 
 
@@ -173,7 +173,7 @@ def listed(parameter: str) -> str:
     """Returns a sentence that lists what `run.optimizer` or `run.learning_rate_schedule` can be.
 
     Args:
-      parameter: the part behind the dot; for any other the sentence is empty.
+      parameter: the name after the dot; for any other parameter the sentence is empty.
     """
     if parameter not in KINDS:
         return ""
@@ -182,14 +182,14 @@ def listed(parameter: str) -> str:
 
 
 def check_not_text(parameter: str, value: Any) -> None:
-    """Checks that what `run` is bound to is an optimizer or a schedule, not its name as text.
+    """Checks that a parameter of `run` is an optimizer or a schedule, not its name as text.
 
     Args:
       parameter: "optimizer" or "learning_rate_schedule".
-      value: what gin has bound to it.
+      value: the value that gin has bound to the parameter.
 
     Raises:
-      UserError: with the nearest name and the list.
+      UserError: with the nearest name and the list of names.
     """
     if not isinstance(value, str):
         return

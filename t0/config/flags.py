@@ -1,11 +1,11 @@
-"""The flags of `t5_mesh_transformer`: T5's and Mesh TensorFlow's, with their meaning, and ours.
+"""The flags of `t5_mesh_transformer`: all of T5's and Mesh TensorFlow's, and ours.
 
     given = parse(["t5_mesh_transformer", "--model_dir=/models/tiny", "--seed=3"])
     given.model_dir                                          # "/models/tiny"
     gin_parameters(given, "train")                           # {"t0.train_loop.seed": (3, "--seed")}
     check_mode(given, "export")                              # UserError: --seed belongs to ...
 
-T5X's spelling of a gin binding, --gin.NAME=VALUE, is a --gin_param. Nothing heavy is imported.
+--gin.NAME=VALUE, as T5X writes a gin binding, is read as a --gin_param. Nothing heavy is imported.
 """
 
 import re
@@ -75,9 +75,9 @@ _TABLE = (
     ("integer", "keep_top_k", -1, "Model API: sample among the k likeliest."),
 )  # fmt: skip
 
-# Mesh TensorFlow defines and reads these itself, once it is imported.
-OF_MESH = ("logical_cores_per_chip", "fold_xy")
-# What `run.mode` can be; "infer" and "train" are ours off TPU, "score_eval" is, too.
+# Flags that Mesh TensorFlow defines and reads itself, once it is imported.
+MESH_FLAGS = ("logical_cores_per_chip", "fold_xy")
+# The values of `run.mode`; off TPU, "train", "score_eval" and "infer" run our own code.
 GIN_MODES = (
     "train",
     "eval",
@@ -92,11 +92,11 @@ GIN_MODES = (
 )
 _IN_WORDS = {"train": "training", "infer": "inference (--gin_file=runs/infer.gin)"}
 _EXPORTS = ("export", "export_infer", "export_score")
-# What Mesh TensorFlow computes activations in, where none of our own programs does.
+# The type of activations in the modes that Mesh TensorFlow's own code carries out.
 _MESH_TYPE = "get_variable_dtype.activation_dtype"
-# Flag of ours that not every mode reads -> mode -> the gin parameter that it sets; None where the
-# command reads the flag itself. A mode that is missing does not read the flag.
-OF_MODES: dict[str, dict[str, str | None]] = {
+# Flag of ours that not every mode reads -> mode that reads it -> the gin parameter that it sets,
+# None where the command reads the flag itself.
+MODE_FLAGS: dict[str, dict[str, str | None]] = {
     "activation_dtype": {
         **dict.fromkeys((mode for mode in GIN_MODES if mode not in _EXPORTS), _MESH_TYPE),
         "train": "t0.train_loop.activation_dtype",
@@ -112,14 +112,14 @@ OF_MODES: dict[str, dict[str, str | None]] = {
     "shard_id": {"infer": "t0.infer.shard_id"},
 }
 # Flags that the Model API alone reads.
-OF_MODEL_API = tuple(row[1] for row in _TABLE if row[3].startswith("Model API"))
-OF_MODEL_API += ("checkpoint_mode",)
-# Macros of run files, and the flags that say the same.
+MODEL_API_FLAGS = tuple(row[1] for row in _TABLE if row[3].startswith("Model API"))
+MODEL_API_FLAGS += ("checkpoint_mode",)
+# Macro of a run file -> the flags that take its place.
 _MACROS = {"MODEL_DIR": ("model_dir",), "TRAIN_STEPS": ("finetune_steps", "epochs")}
 _MACROS |= dict.fromkeys(("INIT_CHECKPOINT", "infer_checkpoint_step"), ("checkpoint",))
 
-# Names whose values never go into the record of a command line; tokens_per_batch is none of them,
-# nor is token_dropout_rate.
+# Names whose values are masked in the record of a command line. tokens_per_batch and
+# token_dropout_rate must not match.
 _SECRET = r"(?:(?:password|secret|api[_-]?key|credential)\w*|token)"
 _SECRET_VALUE = re.compile(rf"({_SECRET}\s*=\s*)\S.*", re.I | re.S)
 _SECRET_FLAG = re.compile(rf"--?[\w./-]*{_SECRET}$", re.I)
@@ -137,13 +137,13 @@ def command_flags() -> flags.FlagValues:
 
 
 def gin_words_as_params(words: Sequence[str]) -> Iterator[str]:
-    """Yields the words of a command line, each --gin.NAME=VALUE or --gin.NAME VALUE a --gin_param.
+    """Yields a command line's words, with --gin.NAME=VALUE and --gin.NAME VALUE as --gin_param.
 
     >>> list(gin_words_as_params(["--gin.TRAIN_STEPS=5", "--gin.run.mode", "'eval'", "--tpu=t"]))
     ['--gin_param=TRAIN_STEPS=5', "--gin_param=run.mode='eval'", '--tpu=t']
 
     Raises:
-      UserError: for one without a name or a value.
+      UserError: for a --gin. word without a name or a value.
     """
     rest = iter(words)
     for word in rest:
@@ -160,12 +160,12 @@ def gin_words_as_params(words: Sequence[str]) -> Iterator[str]:
 
 
 def gin_folders(given: flags.FlagValues) -> list[str]:
-    """Returns the folders that the flags name for gin files, in the order to look in."""
+    """Returns the folders of gin files that the flags name, in search order."""
     return [*given.gin_location_prefix, *given.gin_search_paths]
 
 
-def macros_said(given: flags.FlagValues) -> set[str]:
-    """Returns the macros of run files that need no value, because a flag has it."""
+def macros_set_by_flags(given: flags.FlagValues) -> set[str]:
+    """Returns the macros of run files that need no value, because a flag takes their place."""
     return {m for m, names in _MACROS.items() if any(given[name].present for name in names)}
 
 
@@ -180,7 +180,7 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
     words = list(gin_words_as_params(argv))
     for name in flags.FLAGS:
         flag = flags.FLAGS[name]
-        if name not in given and name == flag.name:  # a short name comes with its long one
+        if name not in given and name == flag.name:  # a flag registers its short name, too
             given[name] = flag
     try:
         words = given(words)[1:]
@@ -199,42 +199,42 @@ def check_mode(given: flags.FlagValues, mode: str) -> list[str]:
 
     Args:
       given: the command's flags.
-      mode: of gin's `run`.
+      mode: the value of `run.mode`.
 
     Returns:
-      a line for each flag of T5's that is given and that the mode does not read.
+      a line for each given flag of T5's that the mode does not read.
 
     Raises:
       UserError: for a flag of ours that the mode does not read, with the modes that do.
     """
-    for name, modes in OF_MODES.items():
+    for name, modes in MODE_FLAGS.items():
         if given[name].present and mode not in modes:
             read_by = " and ".join(_IN_WORDS.get(one, f"mode '{one}'") for one in modes)
             raise UserError(f"--{name} belongs to {read_by}; the mode is '{mode}'")
     return [
         f"--{name} is read with --use_model_api only: it has no effect here"
-        for name in OF_MODEL_API
+        for name in MODEL_API_FLAGS
         if given[name].present
     ]
 
 
 def gin_parameters(given: flags.FlagValues, mode: str) -> dict[str, tuple[Any, str]]:
-    """Returns the gin parameters that the given flags set in a mode: name -> value and the flag."""
+    """Returns the gin parameters that the flags set in a mode: name -> (value, the flag)."""
     return {
         modes[mode]: (given[name].value, f"--{name}")
-        for name, modes in OF_MODES.items()
+        for name, modes in MODE_FLAGS.items()
         if given[name].present and modes.get(mode)
     }
 
 
-def hand_to_mesh(given: flags.FlagValues) -> None:
+def set_mesh_flags(given: flags.FlagValues) -> None:
     """Sets the flags that the imported Mesh TensorFlow reads from absl's global set."""
-    for name in OF_MESH:
+    for name in MESH_FLAGS:
         flags.FLAGS[name].value = given[name].value
 
 
 def masked(argv: Sequence[str]) -> str:
-    """Returns a command line as text, with the values of passwords, keys and the like left out.
+    """Returns a command line as text, with passwords, keys and the like masked.
 
     >>> masked(["run", "--hf_token=abc", "--gin_param=tokens_per_batch = 4"])
     "run '--hf_token=***' '--gin_param=tokens_per_batch = 4'"
@@ -246,5 +246,5 @@ def masked(argv: Sequence[str]) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Returns one binding, flag or address without the password or key in it."""
+    """Returns a binding, flag or address whose password or key is masked."""
     return _LOGIN.sub(r"\1***@", _SECRET_VALUE.sub(r"\1***", text))

@@ -1,11 +1,11 @@
-"""The configuration of a run as text: each value, and where it was written.
+"""The configuration of a run as text: each value, and the place where it was written.
 
     print(text(parsed, {"train_loop.seed": (3, "--seed")}))
     # BATCH_SIZE = 8  # the command line
     # run.batch_size = ('sequences_per_batch', 8)  # runs/eval.gin:57; BATCH_SIZE: the command line
 
-The text is a gin file again. In place of macros stands what they resolve to; `@name()` stays, as
-nothing is called. What the run's own functions take by default stands there, too.
+The text is a valid gin file. Macros are replaced by their values; `@name()` stays, because nothing
+is called. The defaults of the run's own functions are listed, too.
 """
 
 import inspect
@@ -16,25 +16,25 @@ from t0.compat import gin, gin_config
 from t0.config.bindings import bound, macros_within, resolved
 from t0.config.parse import Config, Key, Origins, origins
 
-# A run's parameter -> the value that the command gives it, and why.
+# A parameter of the run -> the value that the command gives it, and the reason.
 Given = Mapping[str, tuple[Any, str]]
-# (scope, function) -> parameter -> its value, and where that was written.
+# (scope, function) -> parameter -> its value, and the place where it was written.
 _Rows = dict[tuple[str, str], dict[str, tuple[Any, Any]]]
 
-# The functions that a run begins with, by its mode; what they are bound to leads to the others.
+# Mode -> the functions that a run begins with; their bindings refer to the run's other functions.
 _RUN = "mesh_tensorflow.transformer.utils.run"
 _ROOTS = {"train": (_RUN, "t0.train_loop"), "infer": (_RUN, "t0.infer")}
-# Whoever calls these functions gives them, whatever gin says.
+# Parameters that the callers of these functions always pass, so that gin's bindings do not matter.
 _CALLERS = frozenset(("model_dir", "tpu", "tpu_job_name", "tpu_zone", "gcp_project", "vocabulary"))
 _CALLERS |= {"step", "total_train_steps", "learning_rate", "sequence_length", "dataset_split"}
 
 
 def text(parsed: Config, given: Given) -> str:
-    """Returns gin's configuration, as yet without the bindings in `given`, as a gin file.
+    """Returns gin's configuration, with the bindings in `given` added, as a gin file.
 
     Args:
-      parsed: what `parse.parse` returned.
-      given: parameters that the command binds afterwards.
+      parsed: the result of `parse.parse`.
+      given: parameters that the command binds after parsing; gin does not have them yet.
     """
     found = origins(parsed)
     overriding = {_key(name): (value, why) for name, (value, why) in given.items()}
@@ -61,7 +61,10 @@ def _key(name: str) -> Key:
 def _functions(
     found: Origins, overriding: dict[Key, tuple[Any, str]]
 ) -> Iterator[tuple[tuple[str, str], dict[str, tuple[Any, Any]]]]:
-    """Yields (scope, function) with parameter -> (value, place): the run's first, with defaults."""
+    """Yields each (scope, function) and its rows: parameter -> (value, place).
+
+    The run's own functions come first, with their defaults.
+    """
     rows: _Rows = {
         (scope, selector): {
             parameter: (value, found.places.get((scope, selector, parameter), ""))
@@ -72,8 +75,8 @@ def _functions(
     }
     for (scope, selector, parameter), row in overriding.items():
         rows.setdefault((scope, selector), {})[parameter] = row
-    of_the_run = _reached(rows)
-    for key in of_the_run:
+    functions_of_run = _reached(rows)
+    for key in functions_of_run:
         yield (
             key,
             rows.get(key, {})
@@ -83,7 +86,7 @@ def _functions(
                 if not any(name in rows.get((scope, key[1]), {}) for scope in ("", key[0]))
             },
         )
-    for key in sorted(rows.keys() - set(of_the_run)):
+    for key in sorted(rows.keys() - set(functions_of_run)):
         yield key, dict(sorted(rows[key].items()))
 
 
@@ -91,7 +94,7 @@ def _reached(rows: _Rows) -> list[tuple[str, str]]:
     """Returns the run's functions and those that their bindings refer to, in that order."""
     roots = _ROOTS.get(bound("run.mode", "train", evaluate=False), (_RUN,))
     reached = [("", name) for name in roots]
-    for key in reached:  # grows as it goes
+    for key in reached:  # the loop appends to the list
         values = [resolved(value) for value, _ in rows.get(key, {}).values()]
         for reference in gin_config.iterate_references(values):
             if reference.config_key not in reached:
@@ -110,17 +113,17 @@ def _defaults(selector: str) -> dict[str, Any]:
 
 
 def _line(name: str, value: Any, place: Any, found: Origins) -> str:
-    meant = resolved(value)
-    through = (f"{inner}: {found.of_macro(inner)}" for inner in macros_within(value))
-    source = "; ".join([str(place), *through])
-    if meant is gin.REQUIRED:
+    final = resolved(value)
+    macros = (f"{macro}: {found.of_macro(macro)}" for macro in macros_within(value))
+    source = "; ".join([str(place), *macros])
+    if final is gin.REQUIRED:
         return f"{name} = %gin.REQUIRED  # {source}"
-    if _is_gin(meant):
-        return f"{name} = {meant!r}  # {source}"
-    # What gin could not read again is told, not bound.
-    return f"# {name}: {getattr(meant, '__qualname__', meant)}  # {source}"
+    if _is_readable_by_gin(final):
+        return f"{name} = {final!r}  # {source}"
+    # A value that gin could not read back is a comment, not a binding.
+    return f"# {name}: {getattr(final, '__qualname__', final)}  # {source}"
 
 
-def _is_gin(value: Any) -> bool:
+def _is_readable_by_gin(value: Any) -> bool:
     references = list(gin_config.iterate_references([value]))
     return bool(references) or gin_config._is_literally_representable(value)

@@ -1,7 +1,7 @@
-"""Reads gin files and `--gin_param`s strictly: what is not understood is an error or is reported.
+"""Reads gin files and `--gin_param`s strictly: unknown names are errors or are reported.
 
 Files are looked for in the working directory, then in the folders that the user names, then in
-this project's `gin/`, T5's and Mesh TensorFlow's; the first hit wins. Mesh TensorFlow's
+this project's `gin/`, T5's and Mesh TensorFlow's; the first match wins. Mesh TensorFlow's
 `defaults.gin` is always parsed first, the user's files next in their order (but see `in_order`),
 the parameters last.
 
@@ -10,13 +10,13 @@ the parameters last.
     check_required(parsed)      # UserError: needs TRAIN_STEPS (runs/pretrain.gin:25) ...
     origins(parsed).of_macro("MIXTURE_NAME")        # the command line
 
-`DEPRECATED` lists the names that older releases had and this one lacks; the bindings of public
-operative configs to them are left out and reported. A gin file marks what its user must set by
-`NAME = %gin.REQUIRED`.
+`DEPRECATED` lists the names that older releases had and this one lacks. Public operative configs
+bind them; these bindings are left out and reported. A gin file marks a macro that its user must set
+by `NAME = %gin.REQUIRED`.
 
-gin keeps values alone, not where they were written. So `origins` reads the files a second time,
-with gin's own parser, for the places of their statements; the last one that binds a parameter is in
-force.
+gin keeps values, but not the places where they were written. So `origins` reads the files a second
+time, with gin's own parser, for the places of their statements. The last statement that binds a
+parameter is the one that counts.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ from t0.errors import UserError
 
 DEFAULTS = str(pathlib.Path(mesh_utils.__file__).parent / "gin" / "defaults.gin")
 
-# Name in an old config -> why its bindings can be left out.
+# Name in an old config -> the reason why its bindings can be left out.
 DEPRECATED: dict[str, str] = {
     **dict.fromkeys(t5_mesh.DEPRECATED_GIN_REFERENCES, "t5 lists it as gone"),
     "sentencepiece_vocabulary.SentencePieceVocabulary": "the vocabulary comes from the tasks",
@@ -51,26 +51,27 @@ DEPRECATED: dict[str, str] = {
     "t5.data.get_default_vocabulary": "the vocabulary comes from the tasks; see --vocab",
 }
 
-# Macros that T5's code, or ours, asks gin for by name.
+# Macros that T5's code, or ours, reads from gin by name.
 READ_BY_CODE = {"MIXTURE_NAME", "MODEL_DIR"}
 
-# Scope, function in full and parameter of a binding; a macro's are NAME, "gin.macro", "value".
+# (scope, full name of the function, parameter) of a binding; (NAME, "gin.macro", "value") of a
+# macro.
 Key = tuple[str, str, str]
 COMMAND_LINE = "the command line"
 
-# What a run does; each of these files is read after the one that says what the model is.
+# Files that configure a run's mode; each is read after the file that configures the model.
 RUN_FILES = ("pretrain.gin", "finetune.gin", "eval.gin", "infer.gin")
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """What was parsed.
+    """A parsed configuration; gin holds the bindings.
 
     Attributes:
-      deprecated: names met in the files whose bindings were left out.
+      deprecated: names in the files whose bindings were left out.
       unread_macros: macros that were given and that no binding reads.
       files: the names of the gin files in the order read, Mesh TensorFlow's defaults first.
-      params: the bindings after them.
+      params: the --gin_param bindings, which were read after the files.
     """
 
     deprecated: tuple[str, ...]
@@ -101,19 +102,19 @@ def parse(
 ) -> Config:
     """Parses `defaults.gin`, the files and the parameters into gin's global configuration.
 
-    The configuration is left open for `gin.bind_parameter`; finalise it when it is complete.
+    The configuration is not finalised, so that `gin.bind_parameter` can add to it.
 
     Args:
-      gin_files: paths or names to search for.
+      gin_files: paths, or names to search for.
       gin_params: bindings such as "run.train_steps = 100".
       location_prefixes: folders to search before this project's.
       also_deprecated: further names whose bindings are left out.
-      skip_all_unknown: leave out every binding to an unknown name (T5's flag for it).
+      skip_all_unknown: whether every binding to an unknown name is left out.
 
     Raises:
       UserError: for a missing file, a syntax error, an unknown name (with the nearest known).
     """
-    # gin only ever appends to its list: a second configuration would find the first one's folders.
+    # gin only appends to its list: a second configuration would search the first one's folders.
     gin_config._LOCATION_PREFIXES[:] = ["", *search_path(location_prefixes)]
     files = in_order(gin_files)
     skip: Any = True if skip_all_unknown else _Deprecated({*DEPRECATED, *also_deprecated})
@@ -124,16 +125,16 @@ def parse(
             files, list(gin_params), skip_unknown=skip, finalize_config=False
         )
     given = set(macro_names()) - before
-    met = () if skip_all_unknown else tuple(sorted(skip.met))
-    unread = {name for name in given - macros_read() - READ_BY_CODE if not _is_wiring(name)}
-    return Config(met, tuple(sorted(unread)), (DEFAULTS, *files), tuple(gin_params))
+    deprecated = () if skip_all_unknown else tuple(sorted(skip.found))
+    unread = {name for name in given - macros_read() - READ_BY_CODE if not _is_alias(name)}
+    return Config(deprecated, tuple(sorted(unread)), (DEFAULTS, *files), tuple(gin_params))
 
 
 def in_order(gin_files: Sequence[str]) -> list[str]:
-    """Returns the files in the order to read them: the model's before that of the run.
+    """Returns the files in the order to read them: the model's file before the run's file.
 
-    Who pretrains or fine-tunes may name `models/t5.1.1.small.gin` after `runs/finetune.gin`, and
-    the dropout is the run's all the same, not the model's. Files of other kinds keep their places.
+    So the dropout rate of `runs/finetune.gin` is in force even where a command line names
+    `models/t5.1.1.small.gin` after it. Files of other kinds keep their places.
 
     >>> in_order(["runs/finetune.gin", "models/t5.1.1.small.gin", "mine.gin"])
     ['models/t5.1.1.small.gin', 'runs/finetune.gin', 'mine.gin']
@@ -154,15 +155,18 @@ def _is_model(name: str) -> bool:
 
 
 class _Deprecated(set):
-    """The deprecated names, noting which were asked for. Empty to gin: imports stay strict."""
+    """The deprecated names; `found` collects those that gin looked up.
+
+    It is false as a boolean, so that gin still raises for an import that fails.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__(names)
-        self.met: set[str] = set()
+        self.found: set[str] = set()
 
     def __contains__(self, name: object) -> bool:
         if super().__contains__(name):
-            self.met.add(str(name))
+            self.found.add(str(name))
             return True
         return False
 
@@ -170,8 +174,8 @@ class _Deprecated(set):
         return False
 
 
-def _is_wiring(name: str) -> bool:
-    """Whether a macro has no value of its own: it is marked as required, or is another's alias.
+def _is_alias(name: str) -> bool:
+    """Returns whether a macro is marked as required or refers to another macro.
 
     The operative config of a fine-tuning has INITIAL_CHECKPOINT_PATH = %INIT_CHECKPOINT, which an
     evaluation does not read.
@@ -181,7 +185,7 @@ def _is_wiring(name: str) -> bool:
 
 @contextlib.contextmanager
 def quiet_search() -> Iterator[None]:
-    """Silences gin's complaint about each folder that it tried and that lacks the file."""
+    """Silences gin's warning about each searched folder that does not have the file."""
     logger = logging.getLogger()
     quiet = _NotAboutSearching()
     logger.addFilter(quiet)
@@ -197,7 +201,7 @@ class _NotAboutSearching(logging.Filter):
 
 
 def print_findings(config: Config) -> None:
-    """Prints what was left out or is read by nothing to standard error, a line each."""
+    """Prints deprecated names and unread macros to standard error, one to a line."""
     for name in config.deprecated:
         reason = DEPRECATED.get(name, "as you said")
         print(f"gin: left out the deprecated name '{name}' ({reason})", file=sys.stderr)
@@ -207,7 +211,7 @@ def print_findings(config: Config) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A line of a gin file, by the name that one asks for the file; no line for what is none."""
+    """A line of a gin file, or line 0 of a source that is not a file."""
 
     file: str
     line: int
@@ -218,23 +222,23 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Origins:
-    """Where a configuration comes from.
+    """The places where a configuration's bindings were written.
 
     Attributes:
-      places: of each binding, the statement in force.
-      files: name and path of each file, in the order read, included ones before what follows them.
+      places: binding -> the place of the statement in force.
+      files: (name, path) of each file, in the order read.
     """
 
     places: dict[Key, Place]
     files: tuple[tuple[str, str], ...]
 
     def of_macro(self, name: str) -> Place:
-        """Returns where a macro was set; what this program sets comes from the command line."""
+        """Returns where a macro was set: the command line for what this program sets itself."""
         return self.places.get((name, "gin.macro", "value"), Place(COMMAND_LINE, 0))
 
 
 def origins(parsed: Config) -> Origins:
-    """Returns the places of all bindings of what `parse` has parsed."""
+    """Returns the places of all bindings in a parsed configuration."""
     places: dict[Key, Place] = {}
     files: dict[str, str] = {}
     with quiet_search():
@@ -254,7 +258,7 @@ def _note(places: dict[Key, Place], place: Place, statement: Any) -> None:
     if not parameter:
         places["/".join(filter(None, (scope, selector))), "gin.macro", "value"] = place
         return
-    # A binding to a name that is gone was left out.
+    # A binding to a deprecated name was left out.
     with contextlib.suppress(ValueError):
         key = gin_config.ParsedBindingKey.parse((scope, selector, parameter))
         places[key.scope_selector_arg] = place
@@ -272,7 +276,7 @@ def _statements_of_file(name: str, files: dict[str, str]) -> Iterator[tuple[Plac
 
 
 def _short(name: str) -> str:
-    """Returns a file's name as one would ask for it: without the folder that gin finds it in."""
+    """Returns a file's name without the folder in which gin finds it."""
     folders = [folder for folder in gin_config._LOCATION_PREFIXES if folder]
     inside = [name[len(f) :].lstrip("/") for f in folders if name.startswith(f.rstrip("/") + "/")]
     return min(inside, key=len, default=name)
@@ -283,7 +287,7 @@ def _parser(text: Any) -> gin_parser.ConfigParser:
 
 
 def _found(name: str) -> tuple[str, Any]:
-    """Returns the path that gin takes for a file's name, and what opens it."""
+    """Returns the path at which gin finds a file, and the function that opens it."""
     folders = [""] if os.path.isabs(name) else gin_config._LOCATION_PREFIXES  # noqa: PTH117
     paths = (os.path.join(folder, name) for folder in folders)  # noqa: PTH118
     return next(
@@ -295,21 +299,21 @@ def _found(name: str) -> tuple[str, Any]:
 
 
 def check_required(parsed: Config, *, but: Collection[str] = (), undefined: bool = True) -> None:
-    """Checks that every macro that is read, or that this program asks for, has a value.
+    """Checks that every macro that a binding or this program reads has a value.
 
-    What is marked as required and not needed is then None.
+    Macros that are marked as required and that nothing needs become None.
 
     Args:
-      parsed: what `parse` returned.
-      but: macros that may stay unset, as a flag says the same or nothing will ask for them.
-      undefined: whether a macro that no file mentions, but reads, is missing as well.
+      parsed: the result of `parse`.
+      but: macros that may stay unset, because a flag takes their place or nothing reads them.
+      undefined: whether macros that are read, but defined in no file, are missing as well.
 
     Raises:
-      UserError: naming all that lack a value, each with the file and line that wants it.
+      UserError: naming all that lack a value, each with the file and line that reads it.
     """
     read = macros_read()
     marked = {name for name in macro_names() if bound(f"%{name}", evaluate=False) is gin.REQUIRED}
-    # Of a chain of macros only the end has to be set.
+    # In a chain of macros only the last one has to be set.
     ends = {name for name in marked if not marked & {*_referred(name)}}
     missing = ends & (read | READ_BY_CODE)
     if undefined:
@@ -326,14 +330,14 @@ def _referred(name: str) -> list[str]:
 
 def _needs(missing: list[str], parsed: Config) -> str:
     places = origins(parsed).places
-    each = [f"{name} ({_wanted_at(name, places)})" for name in missing]
+    each = [f"{name} ({_read_at(name, places)})" for name in missing]
     listed = " and ".join(filter(None, [", ".join(each[:-1]), each[-1]]))
     them = "it" if len(missing) == 1 else "them"
     how = " ".join(f"--gin.{name}=..." for name in missing)
     return f"the gin configuration needs {listed}, and nothing sets {them}: {how}"
 
 
-def _wanted_at(name: str, places: dict[Key, Place]) -> str:
+def _read_at(name: str, places: dict[Key, Place]) -> str:
     marked = places.get((name, "gin.macro", "value"))
     if marked:
         return str(marked)

@@ -1,8 +1,8 @@
-"""The run specification: everything that an engine needs to know of a run, as plain data.
+"""The run specification: everything that an engine needs to carry out a run, as plain data.
 
-Gin and SeqIO's registries are read once; what they say about a run becomes a `RunSpec`, which holds
-numbers, text, lists and mappings only. It can be written as JSON and read back, by another process
-or by an engine that knows neither gin nor TensorFlow:
+Gin and SeqIO's registries are read once, into a `RunSpec`, which holds numbers, text, lists and
+mappings only. It can be written as JSON and read back, by another process or by an engine that
+imports neither gin nor TensorFlow:
 
     text = to_json(spec)
     from_json(text, RunSpec) == spec
@@ -41,12 +41,13 @@ class ObjectiveSpec:
 
     Attributes:
       selector: T5's preprocessor: "t5.data.preprocessors.span_corruption", "...prefix_lm" or
-        "...full_lm"; parameters: its numbers, defaults included.
-      segment_tokens: length of the pieces that documents are cut into.
-      eos: feature -> the id that it ends in, or None.
-      document_eos: the id that each document ends in before documents are joined, or None.
-      first_sentinel: the id of a piece's first masked span, None where none is masked; the spans
-        after it count down.
+        "...full_lm".
+      parameters: the preprocessor's numbers, defaults included.
+      segment_tokens: the length of the segments that documents are cut into.
+      eos: feature -> the id that ends it, or None.
+      document_eos: the id that ends each document before documents are joined, or None.
+      first_sentinel: the id of a segment's first masked span, or None where no span is masked; the
+        ids of the following spans count down from it.
     """
 
     selector: str
@@ -62,13 +63,14 @@ class TaskSpec:
     """A task of the mixture.
 
     Attributes:
-      name: SeqIO's.
-      rate: how often it is drawn, relative to the mixture's other tasks.
+      name: the task's name in SeqIO's registry.
+      rate: the mixing rate, relative to the mixture's other tasks.
       features: name -> feature, in the order of `DataSpec.lengths`.
-      examples: how many the split has, None where nothing has counted them.
+      examples: the number of examples in the split, None where nothing has counted them.
       cache_files: the TFRecord files of the split, in order; empty where the examples are made
         while they are read, which needs SeqIO.
-      objective: of a pretraining task, whose cache holds documents, as "targets"; else None.
+      objective: the objective of a pretraining task, whose cache holds documents as "targets";
+        None for other tasks.
     """
 
     name: str
@@ -81,18 +83,18 @@ class TaskSpec:
 
 @dataclasses.dataclass(frozen=True)
 class DataSpec:
-    """What a run reads, and how batches are made of it.
+    """The data that a run reads, and how batches are made of it.
 
     Attributes:
-      mixture: SeqIO's name of the mixture or task.
-      split: which split is read.
-      tasks: those of the mixture that have the split.
+      mixture: the name of the mixture or task in SeqIO's registry.
+      split: the split that is read.
+      tasks: the tasks of the mixture that have the split.
       lengths: feature -> tokens of a row, inputs first.
       ends_in_eos: features whose full rows end in EOS.
       pack: whether several examples share a row.
       shuffle: whether examples are shuffled.
-      seed: of everything that is random about the data.
-      window_rows: rows' worth of examples that are packed together.
+      seed: the seed of everything that is random about the data.
+      window_rows: the number of rows whose examples are packed together.
       use_cached: whether the tasks' caches are read.
     """
 
@@ -110,11 +112,11 @@ class DataSpec:
 
 @dataclasses.dataclass(frozen=True)
 class ConfiguredSpec:
-    """A function or class that gin names, and the parameters that gin gives it.
+    """A function or class that gin configures, with its parameters.
 
     Attributes:
       selector: gin's full name, such as "mesh_tensorflow.optimize.AdafactorOptimizer".
-      parameters: name -> value; a function or class among them is a `ConfiguredSpec`'s mapping.
+      parameters: name -> value; a function or class as a value is a mapping of the same two fields.
     """
 
     selector: str
@@ -126,9 +128,9 @@ class VocabularySpec:
     """A SentencePiece vocabulary.
 
     Attributes:
-      file: of its model.
-      size: ids, sentinels included, before a model pads it.
-      extra_ids: sentinels.
+      file: the path of the SentencePiece model.
+      size: the number of ids, sentinels included, before a model pads it.
+      extra_ids: the number of sentinels.
     """
 
     file: str
@@ -142,8 +144,9 @@ class ModelSpec:
 
     Attributes:
       model_type: Mesh TensorFlow's name: "bitransformer", "lm", ...
-      encoder: parameters that gin gives the encoder (empty for a language model); decoder: the
-        decoder's. Layers are `ConfiguredSpec`s' mappings, in order.
+      encoder: the encoder's parameters, empty for a language model. Its layers are mappings with
+        the fields of `ConfiguredSpec`, in order.
+      decoder: the decoder's parameters, in the same form.
       activations: the type of activations.
       weights: the type of weights in checkpoints.
     """
@@ -160,21 +163,24 @@ class RunSpec:
     """A run.
 
     Attributes:
-      mode: "train", "score_eval", ...
-      model_dir: where checkpoints, metrics and results go.
+      mode: the value of `run.mode`: "train", "score_eval", ...
+      model_dir: the folder for checkpoints, metrics and results.
       model: the model.
-      inputs_vocabulary: of the inputs; targets_vocabulary: of the targets.
+      inputs_vocabulary: the vocabulary of the inputs.
+      targets_vocabulary: the vocabulary of the targets.
       lengths: feature -> tokens of a row; None where the data decides.
-      batch_sequences: of the global batch.
+      batch_sequences: sequences of the global batch.
       microbatches: parts of a replica's batch that are computed one after the other.
       train_steps: the step to stop at, counted from the start of pretraining.
-      seed: of initial weights and dropout.
-      optimizer: None where the run does not train; schedule: of its learning rate, or a number.
-      init_checkpoint: to start from, or None.
-      save_checkpoints_steps: steps between checkpoints; keep_checkpoint_max: how many stay.
+      seed: the seed of initial weights and dropout.
+      optimizer: the optimizer; None where the run does not train.
+      schedule: the learning rate's schedule, or a constant learning rate.
+      init_checkpoint: the checkpoint to start from, or None.
+      save_checkpoints_steps: steps between checkpoints.
+      keep_checkpoint_max: the number of checkpoints that are kept.
       training: the other parameters of the training loop, as gin names them.
-      data: what the run reads; None where it reads no mixture.
-      schema: of this record.
+      data: the data that the run reads; None where it reads no mixture.
+      schema: the version of this record.
     """
 
     mode: str
@@ -203,14 +209,14 @@ def to_json(spec: Any) -> str:
 
 
 def from_json(text: str, kind: type[Spec]) -> Spec:
-    """Reads what `to_json` wrote.
+    """Returns the specification that `to_json` wrote.
 
     Args:
-      text: JSON.
+      text: the JSON text.
       kind: the dataclass that it describes.
 
     Raises:
-      UserError: if it is no JSON, or lacks a field, has an unknown one or one of another type.
+      UserError: if the text is not JSON, or a field is missing, unknown or of another type.
     """
     try:
         value = json.loads(text)
@@ -220,7 +226,7 @@ def from_json(text: str, kind: type[Spec]) -> Spec:
 
 
 def _read(value: Any, kind: Any, place: str) -> Any:
-    """Returns JSON's `value` as the type `kind`; `place` names it in errors."""
+    """Returns a value from JSON as the type `kind`; `place` names it in errors."""
     if kind is Any:
         return value
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -247,7 +253,7 @@ def _read_union(value: Any, kinds: tuple[Any, ...], place: str) -> Any:
     if value is None and types.NoneType in kinds:
         return None
     rest = [kind for kind in kinds if kind is not types.NoneType]
-    # An object is a dataclass or a mapping; whatever else is a plain value.
+    # A JSON object is a dataclass or a mapping; anything else is a plain value.
     composed = [kind for kind in rest if dataclasses.is_dataclass(kind)]
     plain = [kind for kind in rest if kind not in composed]
     fitting = composed if isinstance(value, dict) and composed else plain or composed

@@ -1,12 +1,13 @@
-"""Names of splits, files, datasets and tasks that come from data, which nobody has to trust.
+"""Checks of the names of splits, files, datasets and tasks, which come from untrusted data.
 
     checked_name("validation", "split", "/data/reviews/state.json")     # "validation"
     checked_name("../../x/train", "split", "/data/reviews/state.json")  # UserError
     path_inside("gs://bucket/cache", "my_task", "info.train.json")
     # "gs://bucket/cache/my_task/info.train.json"
 
-A name is checked where it enters (`checked_name`), and once more where a file is written
-(`path_inside`), which takes what other packages' tasks may be called, but never leaves its folder.
+A name is checked where it is read (`checked_name`), and again where a file is written
+(`path_inside`). The second check allows all names that other packages give their tasks, but no path
+that leaves its folder.
 """
 
 import posixpath
@@ -22,12 +23,13 @@ def checked_name(name: object, kind: str, where: object) -> str:
     """Returns a name that may become part of a path.
 
     Args:
-      name: what the data says.
-      kind: what it names, for the message: split, file, dataset, subset.
-      where: the file or folder that says so.
+      name: the name in the data.
+      kind: the kind of thing that it names, for the message: split, file, dataset, subset.
+      where: the file or folder that contains the name.
 
     Raises:
-      UserError: if it is no text, or has other characters than letters, digits, `.`, `_` and `-`.
+      UserError: if the name is not text, or has other characters than letters, digits, `.`, `_` and
+        `-`.
     """
     if isinstance(name, str) and _NAME.fullmatch(name) and name not in (".", ".."):
         return name
@@ -41,7 +43,7 @@ def path_inside(folder: str, *names: str) -> str:
     """Returns the path of `names`, one below the other, in `folder`.
 
     Raises:
-      UserError: if one of them would lead out of the folder, or is none.
+      UserError: if a name is empty or would lead out of the folder.
     """
     for name in names:
         if name in ("", ".", "..") or any(part in name for part in "/\\\0"):

@@ -1,4 +1,4 @@
-"""Files and folders of this machine or of an object store: bytes, listings, small changes.
+"""Files and folders on this machine or in an object store: reading, listing, moving, removing.
 
     read_text("gs://bucket/cache/toy/info.train.json")    # '{"features": ...'
     with opened("/data/train.tfrecord-00000-of-00001") as file:
@@ -6,8 +6,8 @@
     list_names("/data/cache")                             # ["toy_lines", "toy_many"]
 
 A path with `://` in it (`gs://`) goes through TensorFlow's file system, which is imported when the
-first such path is used; all others through Python's. Either raises `OSError`: what TensorFlow
-raises about a remote path becomes one, `FileNotFoundError` and `PermissionError` among them.
+first such path is used; other paths go through Python's. Both raise `OSError` and its subclasses,
+such as `FileNotFoundError`: TensorFlow's errors about a remote path are converted.
 """
 
 import contextlib
@@ -23,13 +23,13 @@ Path = str | os.PathLike[str]
 
 
 def is_remote(path: Path) -> bool:
-    """Whether `path` is on a file system of TensorFlow's rather than the machine's."""
+    """Returns whether `path` is on one of TensorFlow's file systems, not this machine's."""
     return "://" in os.fspath(path)
 
 
 @contextlib.contextmanager
 def _remote(path: Path) -> Iterator[Any]:
-    """Gives TensorFlow's file system for the block; what it raises becomes an `OSError`."""
+    """Yields TensorFlow's file system for the block; its errors become `OSError`s."""
     from t0.compat import tf
 
     kinds = {
@@ -45,7 +45,7 @@ def _remote(path: Path) -> Iterator[Any]:
     except tf.errors.OpError as error:
         number = next((n for kind, n in kinds.items() if isinstance(error, kind)), errno.EIO)
         why = (error.message.splitlines() or [type(error).__name__])[0]
-        # OSError chooses its subclass by the number.
+        # OSError chooses its subclass by the error number.
         raise OSError(number, why, os.fspath(path)) from error
 
 
@@ -65,7 +65,7 @@ def opened(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Returns what a file holds.
+    """Returns the bytes of a file.
 
     Raises:
       OSError: if it cannot be read.
@@ -85,7 +85,7 @@ def read_text(path: Path) -> str:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a file or folder; not where its folder may not be read."""
+    """Returns whether a file or folder exists; False where its folder may not be read."""
     if not is_remote(path):
         return os.path.exists(path)  # noqa: PTH110
     try:
@@ -96,7 +96,7 @@ def exists(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder."""
+    """Returns whether a path is a folder."""
     if not is_remote(path):
         return os.path.isdir(path)  # noqa: PTH112
     with _remote(path) as gfile:
@@ -107,7 +107,7 @@ def size_bytes(path: Path) -> int:
     """Returns the size of a file.
 
     Raises:
-      OSError: if there is none.
+      OSError: if there is no such file.
     """
     if not is_remote(path):
         return os.stat(path).st_size  # noqa: PTH116
@@ -143,7 +143,7 @@ def walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder, and those above it, where they are not there.
+    """Makes a folder, and the folders above it, where they do not exist.
 
     Raises:
       OSError: if that fails.
@@ -156,7 +156,7 @@ def make_folder(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a file, or a folder with all in it, that may be there or not.
+    """Removes a file, or a folder with everything in it, if it exists.
 
     Raises:
       OSError: if that fails.
@@ -172,7 +172,7 @@ def remove(path: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Renames a file, which takes the place of one that is there; on one disk in a single step.
+    """Renames a file and replaces an existing one; on one disk that is a single step.
 
     Raises:
       OSError: if that fails.
@@ -185,7 +185,7 @@ def rename(source: Path, target: Path) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copies a file, which takes the place of one that is there.
+    """Copies a file and replaces an existing one.
 
     Raises:
       OSError: if that fails.
@@ -199,7 +199,7 @@ def copy(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def local_copy(path: str) -> Iterator[str]:
-    """Gives a path of this machine for a file; of a remote file a copy, for the block.
+    """Yields a local path of a file; for a remote file, of a copy that exists during the block.
 
     Raises:
       OSError: if it cannot be copied.

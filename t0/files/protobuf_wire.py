@@ -4,20 +4,20 @@ r"""The wire format of protocol buffers, written and read by hand: varints, tags
     field(2, 300)                                # b"\x10\xac\x02"
     dict(fields(field(1, b"x") + field(2, 300))) # {1: b"x", 2: 300}
 
-Without a class for each message, nothing has to be copied into one: what is nested stays bytes
-until it is read. Numbers are those of 0 or more.
+There is no class for each message, so nothing is copied into one: a nested message stays bytes
+until it is read. Numbers are 0 or more.
 """
 
 import struct
 from collections.abc import Iterator
 
-# How a field's content is written: the low three bits of its tag.
+# The wire type, which is in the low three bits of a field's tag: how its content is written.
 VARINT, FIXED64, SIZED, FIXED32 = 0, 1, 2, 5
 _LONGEST_SHIFT = 63
 
 
 def varint(value: int) -> bytes:
-    """Returns a number of 0 or more in the variable-length form, seven bits in each byte."""
+    """Returns a number of 0 or more as a varint: seven bits in each byte."""
     if value < 128:
         return bytes((value,))
     if value < 16384:
@@ -31,7 +31,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns the number that starts at `at`, and where the next field starts.
+    """Returns the number at position `at`, and the position after it.
 
     Raises:
       ValueError: if the data ends within the number, or it has more than ten bytes.
@@ -52,27 +52,27 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def sized(tag: bytes, content: bytes) -> bytes:
-    """Returns a field whose tag is written already, with its content's size before it."""
+    """Returns a field: its encoded tag, the size of its content, and the content."""
     return tag + varint(len(content)) + content
 
 
 def field(number: int, value: int | bytes) -> bytes:
-    """Returns a field of a number, or of bytes: a text, or a message that is nested."""
+    """Returns a field that holds a number, or bytes: a text or a nested message."""
     if isinstance(value, bytes):
         return sized(varint(number << 3 | SIZED), value)
     return varint(number << 3 | VARINT) + varint(value)
 
 
 def fixed32_field(number: int, value: int) -> bytes:
-    """Returns a field of a number in four bytes."""
+    """Returns a field that holds a number in four bytes."""
     return varint(number << 3 | FIXED32) + struct.pack("<I", value)
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yields a message's fields in order: each one's number and its value, int or bytes.
+    """Yields the number and the value, int or bytes, of each field of a message, in order.
 
     Raises:
-      ValueError: if this is no whole message.
+      ValueError: if the bytes are not a whole message.
     """
     at = 0
     while at < len(message):

@@ -9,10 +9,10 @@ r"""Files and folders that appear whole or not at all.
     write_whole(f"{staging}/COMPLETED", "...")
     publish_folder(staging, "/out/toy", last="COMPLETED", replace=False)
 
-What is being written has a temporary name beside its own, with this process's tag in it
-(`unfinished_tag`), and is renamed when it is whole; for object stores a file is written on this
-machine first and copied. So a killed process leaves nothing that looks finished, two processes
-never share a file, and the next one finds what a dead one left (`leftovers`).
+A file or folder is written under a temporary name beside its own, which contains this process's tag
+(`unfinished_tag`), and is renamed when it is whole. A file for an object store is written on this
+machine and then copied. So a killed process leaves nothing that looks finished, two processes never
+share a file, and the next process finds what a dead one left (`leftovers`).
 
 Assumes that a process id with its start time names one process of a host.
 """
@@ -45,7 +45,7 @@ class OutputError(UserError):
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Turns what Python or TensorFlow raise about writing `path` into an `OutputError`."""
+    """Turns exceptions of Python or TensorFlow about writing `path` into an `OutputError`."""
     try:
         yield
     except OSError as error:
@@ -59,10 +59,10 @@ def writing(path: str) -> Iterator[None]:
 
 
 class UnfinishedFile:
-    """A file of this machine under a temporary name, until `publish` gives it its own.
+    """A file on this machine under a temporary name, until `publish` gives it its final name.
 
     Attributes:
-      path: the temporary path, beside the final one if that is of this machine.
+      path: the temporary path; beside the final path, if that is on this machine.
     """
 
     def __init__(self, final: str) -> None:
@@ -73,10 +73,10 @@ class UnfinishedFile:
         self.path = posixpath.join(folder, name)
 
     def publish(self, *, durable: bool = False) -> None:
-        """Gives the file its name.
+        """Gives the file its final name.
 
         Args:
-          durable: wait first until its bytes are on the disk.
+          durable: whether to wait first until the file's bytes are on the disk.
 
         Raises:
           OSError: if that fails.
@@ -89,13 +89,13 @@ class UnfinishedFile:
             paths.rename(self.path, self._final)
 
     def discard(self) -> None:
-        """Removes the temporary file, if it is there."""
+        """Removes the temporary file, if it exists."""
         with contextlib.suppress(OSError):
             os.remove(self.path)  # noqa: PTH107
 
 
 def to_disk(path: str) -> None:
-    """Waits until the bytes of a file or folder of this machine are on the disk."""
+    """Waits until the bytes of a local file or folder are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -105,14 +105,14 @@ def to_disk(path: str) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: str, *, durable: bool = False) -> Iterator[str]:
-    """Gives a temporary path of this machine, which gets its name if the block ends well.
+    """Yields a temporary local path, which becomes the file `path` if the block does not raise.
 
     Args:
-      path: the name, local or remote.
-      durable: have the bytes on the disk before the file gets its name.
+      path: the final path, local or remote.
+      durable: whether the bytes must be on the disk before the file gets its name.
 
     Raises:
-      OutputError: if it cannot be written, also for what the block raises about writing.
+      OutputError: if the file cannot be written, also where the block itself cannot write it.
     """
     unfinished = UnfinishedFile(path)
     try:
@@ -127,9 +127,9 @@ def write_whole(path: str, content: str | bytes | Iterable[str], *, durable: boo
     """Writes a file whole or not at all.
 
     Args:
-      path: local or remote.
-      content: text in UTF-8, in one piece or in several, or bytes.
-      durable: have the bytes on the disk before the file gets its name.
+      path: the file's path, local or remote.
+      content: bytes, text, or pieces of text; text is written in UTF-8.
+      durable: whether the bytes must be on the disk before the file gets its name.
 
     Raises:
       OutputError: if it cannot be written.
@@ -141,20 +141,23 @@ def write_whole(path: str, content: str | bytes | Iterable[str], *, durable: boo
 
 
 def publish_folder(staging: str, final: str, *, last: str, replace: bool) -> bool:
-    """Makes the files in `staging` the finished folder `final`.
+    """Makes the folder `staging` the finished folder `final`.
 
-    A folder of this machine is renamed in one step. On object stores, where that is not one step,
-    the files are moved, `last` after all others.
+    A local folder is renamed in one step. In an object store, where renaming is not one step, the
+    files are moved one by one, `last` after all others.
 
     Args:
-      last: name of the file whose presence says that the folder is finished.
-      replace: take the place of a finished folder.
+      staging: the folder with the files.
+      final: the folder's final path.
+      last: the name of the file whose presence marks the folder as finished.
+      replace: whether a finished folder is replaced.
 
     Returns:
-      False if another process finished the folder first; `staging` is gone then, too.
+      whether this call finished the folder; False if another process finished it first. `staging`
+      is removed in both cases.
 
     Raises:
-      OutputError: if that fails; `final` is then as it was, or (object stores) unfinished.
+      OutputError: if that fails; `final` is then unchanged, or unfinished (object stores).
     """
     with writing(final):
         if not paths.is_remote(final):
@@ -178,7 +181,7 @@ def _rename_folder(staging: str, final: str, last: str, replace: bool) -> bool:
                 os.rename(staging, final)  # noqa: PTH104
                 return True
             except OSError:
-                # A folder is there, and not empty: finished, or left by a process that was killed.
+                # `final` is a folder that is not empty: finished, or left by a killed process.
                 if not os.path.isdir(final):  # noqa: PTH112
                     raise
             if _is_finished(final, last) and not replace:
@@ -194,7 +197,7 @@ def _rename_folder(staging: str, final: str, last: str, replace: bool) -> bool:
 def _move_files(staging: str, final: str, last: str) -> None:
     names = paths.list_names(staging)
     paths.make_folder(final)
-    # The last one goes first and comes last, so that no state in between looks whole.
+    # The marker is removed from `final` first and moved last: no state in between looks whole.
     paths.remove(posixpath.join(final, last))
     for name in paths.list_names(final):
         if name not in names:
@@ -219,7 +222,7 @@ def check_writable(folder: str) -> None:
 
 
 def unfinished_tag() -> str:
-    """Returns what marks the unfinished files and folders of this process."""
+    """Returns the part of a name that marks unfinished files and folders of this process."""
     return _tag_of(os.getpid())
 
 
@@ -229,17 +232,17 @@ def _tag_of(pid: int) -> str:
 
 
 def _started(pid: int) -> int:
-    """Returns when a process began, in the clock ticks of the machine since its own start.
+    """Returns the start time of a process, in clock ticks since the machine started.
 
-    Seconds, where there is no Linux to ask. Linux's seconds are made of the ticks and the clock: a
-    process that is looked at after the clock was set is not the same by them, and a live run would
-    lose its files to another.
+    On other systems than Linux it is in seconds of the clock. On Linux those seconds are computed
+    from the ticks and the clock: after the clock is set, a live process would have another start
+    time, and another process would remove its files.
     """
     try:
         status = pathlib.Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return int(psutil.Process(pid).create_time())
-    # After the name, which may hold anything: the third field and so on, the start is the 22nd.
+    # The start is the 22nd field. The second, the name, may contain anything; split after it.
     return int(status.rpartition(")")[2].split()[19])
 
 
@@ -248,9 +251,11 @@ def _host() -> str:
 
 
 def leftovers(folders: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Returns what is unfinished in `folders`, of dead processes of this host, and of other hosts.
+    """Returns the unfinished files and folders in `folders`.
 
-    Those of other hosts may be alive or not.
+    Returns:
+      paths that dead processes of this host left, and paths of other hosts' processes, which may
+      be alive.
     """
     dead, foreign = [], []
     for folder in sorted(set(folders)):
@@ -264,10 +269,10 @@ def leftovers(folders: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def remove_leftovers(folders: Iterable[str]) -> list[str]:
-    """Removes what dead processes of this host left unfinished in `folders`.
+    """Removes unfinished files and folders that dead processes of this host left in `folders`.
 
     Returns:
-      what is of other hosts, and stays.
+      the unfinished paths of other hosts' processes, which are not removed.
     """
     dead, foreign = leftovers(folders)
     for path in dead:

@@ -3,9 +3,9 @@
     entry = bytes_entry("targets_pretokenized", [b"Yes"])
     record = example(ints_entry("targets", [2163, 1]) + entry)
 
-An example is the concatenation of its features' entries, in the order of their names; so an entry
-that many records share (the inputs of a row's choices) is made once. The order of entries means
-nothing to a reader; a fixed one makes the bytes depend on the values alone.
+An example is the concatenation of its features' entries, in the order of their names. So an entry
+that many records share (the inputs of a row's choices) is made once. Readers ignore the order of
+entries; with a fixed order the bytes depend on the values only.
 """
 
 import struct
@@ -28,7 +28,7 @@ def bytes_entry(name: str, values: Sequence[bytes]) -> bytes:
 
 
 def packed_entry(name: str, packed: bytes) -> bytes:
-    """Returns the entry of an integer feature whose values are varints already."""
+    """Returns the entry of an integer feature whose values are already encoded as varints."""
     return _entry(name, _INT64_LIST, sized(FIELD_1, packed) if packed else b"")
 
 
@@ -43,5 +43,5 @@ def float_entry(name: str, value: float) -> bytes:
 
 
 def example(entries: bytes) -> bytes:
-    """Returns the `tf.train.Example` of these entries, which are in the order of their names."""
+    """Returns the bytes of a `tf.train.Example` from entries in the order of their names."""
     return FIELD_1 + varint(len(entries)) + entries

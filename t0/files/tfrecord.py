@@ -1,11 +1,11 @@
-"""TFRecord files, and the masked CRC-32C that they and TensorFlow's checkpoints are checked by.
+"""TFRecord files, and the masked CRC-32C checksum of TFRecord files and TensorFlow's checkpoints.
 
     file.write(framed(b"a record"))
     for record in unframed(file):
         ...                                # ValueError: "record 7 is damaged"
 
-A file is a row of frames: length (8 bytes), its checksum (4), the record, its checksum (4); all
-little-endian. A checksum is masked, so that one over data that holds checksums stays a good one.
+A file is a sequence of frames: length (8 bytes), its checksum (4), the record, its checksum (4);
+all little-endian. Checksums are masked, because the CRC of data that contains CRCs is weak.
 """
 
 import struct
@@ -21,16 +21,16 @@ _CRC = google_crc32c.value
 
 
 def masked(crc: int) -> int:
-    """Returns a CRC-32C as the formats store it."""
+    """Returns the masked form of a CRC-32C, which the file formats store."""
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def masked_crc(data: bytes) -> int:
-    """Returns the checksum of some bytes as the formats store it."""
+    """Returns the masked CRC-32C of some bytes."""
     return masked(_CRC(data))
 
 
-# Records are of few lengths, and a header depends on the length alone.
+# Few lengths occur, and a header depends on the length only.
 _headers: dict[int, bytes] = {}
 
 
@@ -46,7 +46,7 @@ def framed(record: bytes) -> bytes:
     """Returns a record with the frame of a TFRecord file."""
     size = len(record)
     crc = _CRC(record)
-    # `masked` written out: this is called for each record of a cache.
+    # `masked` is written out here for speed: this runs for each record of a cache.
     return (
         (_headers.get(size) or _header(size))
         + record
@@ -63,8 +63,8 @@ def unframed(file: BinaryIO) -> Iterator[bytes]:
     """Yields the records of a TFRecord file.
 
     Raises:
-      ValueError: where a checksum does not fit, or the file ends within a record; the text says
-        which record it is.
+      ValueError: if a checksum does not match, or the file ends within a record; the text contains
+        the record's number.
     """
     index = 0
     while start := file.read(_HEADER.size):

@@ -1,4 +1,4 @@
-"""Meshes: how a run is split over devices, what its program computes, what it needs on a TPU slice.
+"""Meshes: how a run is split over devices, and the memory and time it needs on a TPU slice.
 
 For a run on this machine:
 
@@ -12,7 +12,7 @@ For `t0 plan`, without a TPU:
     topology           slices by name: chips, cores, hosts, memory, links; a device assignment
     pod_run            PodRun: a run on a slice, as gin configures it, and its checks
     lowering           the program of one core: lower builds it, read_program reads it
-    memory             peak_memory: what a program holds at its fullest moment
+    memory             peak_memory: the memory of a program at its fullest moment
     costs              StepCosts of a lowered program: bytes, FLOPs, collectives, seconds
     formulas           the same StepCosts by closed formulas, for --fast and --sweep
     plan               plan_configured_run: the plan as one JSON object

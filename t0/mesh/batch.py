@@ -41,9 +41,9 @@ def check_batch(
     """Returns the sequences of the global batch, if the lengths and the mesh divide it.
 
     Args:
-      batch_size: as `run.batch_size` takes it: sequences, or a pair such as
+      batch_size: the value of `run.batch_size`: a number of sequences, or a pair such as
         ("tokens_per_batch", 65536).
-      sequence_length: tokens of each feature; None where a run finds them itself.
+      sequence_length: tokens of each feature; None where the run takes them from its data.
       mesh_shape: what `mtf.convert_to_shape` takes.
       layout_rules: what `mtf.convert_to_layout_rules` takes.
 
@@ -93,9 +93,9 @@ def _undivided(batch_size: Any, value: int, *, tokens: int, split: int) -> str:
 
 
 def explain_undivided(error: BaseException, mesh_shape: Any) -> UserError | None:
-    """Returns a `UserError` for Mesh TensorFlow's error about a tensor that no mesh splits so.
+    """Returns a `UserError` for Mesh TensorFlow's error that a mesh does not divide a tensor.
 
-    None for any other error.
+    For any other error it returns None.
     """
     found = _UNDIVIDED.search(str(error))
     if not found:

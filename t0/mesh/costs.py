@@ -31,16 +31,17 @@ DEFAULT_UTILISATION = 0.4
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """All collective operations of one kind over the same mesh axes, of one step.
+    """All collective operations of one kind over the same mesh axes in one step.
 
     Attributes:
       kind: "all-reduce", "all-to-all" or "permute".
       axes: names of the mesh axes whose cores take part together.
       group_size: cores that take part together.
-      dtype: what travels; SimdMeshImpl sends bfloat16 as float32 in groups above 8 (its default).
-      count: how many, in one step.
-      payload_bytes: of one core's operands, in one step.
-      wire_bytes: that one core sends over links, in one step.
+      dtype: the type that is sent; by default SimdMeshImpl sends bfloat16 as float32 in groups
+        above 8.
+      count: the number of operations in one step.
+      payload_bytes: bytes of one core's operands in one step.
+      wire_bytes: bytes that one core sends over links in one step.
     """
 
     kind: str
@@ -53,8 +54,8 @@ class Collective:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pole:
-    """A part that takes much, added up over all layers: its name, and how much it takes."""
+class LayerCost:
+    """A costly part of the model, by its layer's name: an amount, summed over all blocks."""
 
     name: str
     amount: int
@@ -66,15 +67,19 @@ class StepCosts:
 
     Attributes:
       method: "lowering" or "formulas".
-      parameters: of the whole model.
-      weights_bytes, optimizer_bytes: variables of the core.
-      temporary_bytes: the rest at the fullest moment, by kind: "weight copies", "gradients",
-        "activations".
-      recomputed_bytes: the sum of that where XLA computes element-wise values again.
-      flops: of matrix products.
-      collectives: by kind, axes and type.
-      memory_poles, flops_poles, communication_poles: the largest parts, largest first.
-      operations: of the lowered graph: all, and the core's program; empty for formulas.
+      parameters: the number of the whole model's parameters.
+      weights_bytes: bytes of the core's weights.
+      optimizer_bytes: bytes of the core's optimizer slots.
+      temporary_bytes: the other memory at the fullest moment, by kind: "weight copies",
+        "gradients", "activations".
+      recomputed_bytes: the sum of `temporary_bytes` where XLA recomputes element-wise values.
+      flops: FLOPs of matrix products.
+      collectives: the collectives, one for each kind, axes and type.
+      largest_memory: the layers that hold the most activation bytes, largest first.
+      largest_flops: the layers with the most FLOPs, largest first.
+      largest_communication: the layers that send the most bytes, largest first.
+      operations: the number of operations in the lowered graph, and in the core's program; empty
+        for formulas.
     """
 
     method: str
@@ -85,9 +90,9 @@ class StepCosts:
     recomputed_bytes: int
     flops: int
     collectives: tuple[Collective, ...]
-    memory_poles: tuple[Pole, ...] = ()
-    flops_poles: tuple[Pole, ...] = ()
-    communication_poles: tuple[Pole, ...] = ()
+    largest_memory: tuple[LayerCost, ...] = ()
+    largest_flops: tuple[LayerCost, ...] = ()
+    largest_communication: tuple[LayerCost, ...] = ()
     operations: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
@@ -110,10 +115,10 @@ def einsum_flops(equation: str, shapes: Sequence[Sequence[int]]) -> int:
 
 
 def ring_wire_bytes(kind: str, payload_bytes: int, group_size: int) -> int:
-    """Returns the bytes one core sends in a ring of n cores.
+    """Returns the bytes that one core sends in a ring of n cores.
 
-    All-reduce: 2 (n - 1) / n of its operand (reduce-scatter, then all-gather); all-to-all:
-    (n - 1) / n; permute: all of it.
+    All-reduce sends 2 (n - 1) / n of its operand (reduce-scatter, then all-gather), all-to-all
+    sends (n - 1) / n of it, permute sends all of it.
 
     >>> ring_wire_bytes("all-reduce", 800, 8)
     1400
@@ -132,9 +137,10 @@ def flops_and_collectives(
     """Returns the FLOPs of a program's matrix products, and its collectives, for one step.
 
     Args:
-      program: of one core.
-      microbatches: how often the loop runs.
-      axes_of_group: from physical core numbers of a group to the mesh axes it lies along.
+      program: the program of one core.
+      microbatches: the number of iterations of the microbatch loop.
+      axes_of_group: maps the physical core numbers of a group to the mesh axes along which the
+        group's cores differ.
     """
     flops = 0
     found: dict[tuple[str, tuple[str, ...], int, str], list[int]] = {}
@@ -186,7 +192,7 @@ def logical_to_physical(run: PodRun) -> list[int]:
 
 
 def costs_by_lowering(run: PodRun, *, every_slice: bool = False) -> StepCosts:
-    """Lowers the configuration for its slice and reads the core's program."""
+    """Returns the costs of a run, from the core's program that lowering gives."""
     lowered = lower(run, every_slice=every_slice)
     program = read_program(lowered.graph, lowered.fetches)
     mesh_impl = lowered.mesh_impl
@@ -215,9 +221,9 @@ def costs_by_lowering(run: PodRun, *, every_slice: bool = False) -> StepCosts:
         recomputed_bytes=min(peak.bytes, peak_memory(program, recompute=True).bytes),
         flops=flops,
         collectives=collectives,
-        memory_poles=_memory_poles(peak),
-        flops_poles=_poles(program, run.microbatches, ("Einsum",)),
-        communication_poles=_poles(program, run.microbatches, COLLECTIVES),
+        largest_memory=_largest_memory(peak),
+        largest_flops=_largest_costs(program, run.microbatches, ("Einsum",)),
+        largest_communication=_largest_costs(program, run.microbatches, COLLECTIVES),
         operations={
             "graph": len(lowered.graph.get_operations()),
             "program": len(program.steps),
@@ -230,15 +236,17 @@ def _common_name(name: str) -> str:
     return _BLOCK.sub("block_*", _LOOP.sub("", name))
 
 
-def _memory_poles(peak: Peak) -> tuple[Pole, ...]:
+def _largest_memory(peak: Peak) -> tuple[LayerCost, ...]:
     amounts: Counter[str] = Counter()
     for buffer in peak.live:
         if buffer.kind == "activations":
             amounts[_common_name(buffer.name)] += buffer.bytes
-    return tuple(Pole(*item) for item in amounts.most_common(8))
+    return tuple(LayerCost(*item) for item in amounts.most_common(8))
 
 
-def _poles(program: Program, microbatches: int, kinds: Sequence[str]) -> tuple[Pole, ...]:
+def _largest_costs(
+    program: Program, microbatches: int, kinds: Sequence[str]
+) -> tuple[LayerCost, ...]:
     amounts: Counter[str] = Counter()
     for step in program.steps:
         if step.kind not in kinds:
@@ -253,7 +261,7 @@ def _poles(program: Program, microbatches: int, kinds: Sequence[str]) -> tuple[P
         name = "gradients and optimizer, after the microbatches" if update else step.name
         name = _common_name(name)
         amounts[name] += amount * (microbatches if step.in_loop else 1)
-    return tuple(Pole(*item) for item in amounts.most_common(8))
+    return tuple(LayerCost(*item) for item in amounts.most_common(8))
 
 
 def compute_seconds(flops: int, peak_flops: float, utilisation: float) -> float:
@@ -267,9 +275,9 @@ def communication_seconds(
     """Returns wire bytes / (link speed both ways / cores that share the busiest link).
 
     Args:
-      collective: of one step.
-      link_bytes_per_second: one link, one direction; a ring uses both directions.
-      sharing: of `link_sharing` for the collective's axes.
+      collective: the collective operations of one step.
+      link_bytes_per_second: speed of one link in one direction; a ring uses both directions.
+      sharing: the result of `link_sharing` for the collective's axes.
     """
     if not sharing:
         return 0.0
@@ -279,12 +287,12 @@ def communication_seconds(
 def link_sharing(rings: Sequence[Sequence[int]], shape: Sequence[int]) -> float:
     """Returns how many rings cross the busiest inter-chip link, counting one direction.
 
-    Neighbours in a ring send to each other along Z, then Y, then X, without wrap-around; cores
-    of one chip send without a link. 0 where no ring leaves its chip.
+    Neighbours in a ring send to each other along Z, then Y, then X, without wrap-around. Cores of
+    one chip send without a link, so the result is 0 where no ring leaves its chip.
 
     Args:
-      rings: physical core numbers of each group, in ring order; all groups work at once.
-      shape: of the slice in the order in which cores are numbered: Z, Y, X, cores of a chip.
+      rings: physical core numbers of each group, in ring order; all groups send at once.
+      shape: the slice's shape in the order in which cores are numbered: Z, Y, X, cores of a chip.
     """
     load: dict[tuple[tuple[int, ...], int, int], int] = {}
     for ring in rings:

@@ -17,11 +17,12 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from t0.compat import gin, gin_config
+from t0.compat import gin_config
+from t0.config.bindings import bound
 from t0.errors import UserError
 
-# The types that a run without a TPU binds; training and inference choose that of activations
-# by `activation_dtype`.
+# The types that a run without a TPU binds; training and inference choose the type of activations by
+# `activation_dtype`.
 LOCAL_TYPES = {
     "get_variable_dtype.slice_dtype": "float32",
     "get_variable_dtype.activation_dtype": "float32",
@@ -63,9 +64,9 @@ def activation_dtype(name: str, processor: str | None = None) -> Any:
     """Returns the type of activations on this machine.
 
     Args:
-      name: "float32", "bfloat16", or "auto": bfloat16 on a GPU or a processor that multiplies
-        matrices of it (AVX512-BF16 or AMX), elsewhere float32, which is faster there.
-      processor: the processor's flags; by default Linux's /proc/cpuinfo has them.
+      name: "float32", "bfloat16", or "auto". "auto" is bfloat16 on a GPU or a processor with
+        bfloat16 matrix products (AVX512-BF16 or AMX), elsewhere float32, which is faster there.
+      processor: the processor's flags; by default those in Linux's /proc/cpuinfo.
 
     Raises:
       UserError: for another name; float16 overflows in T5.
@@ -96,12 +97,12 @@ def _processor_flags() -> str:
 def local_arguments() -> tuple[dict[str, Any], str]:
     """Returns the mesh arguments of `run`, and a sentence about them.
 
-    There are no arguments where the configuration spells out a mesh of its own.
+    There are no arguments where the configuration has a mesh shape of its own.
     """
-    topology = _query("tpu_mesh_shape.tpu_topology")
+    topology = bound("tpu_mesh_shape.tpu_topology", evaluate=False)
     ignored = f" (the TPU topology '{topology}' is ignored)" if topology else ""
-    if _spelled_out("run.mesh_shape"):
-        shape = _query("run.mesh_shape")
+    shape = bound("run.mesh_shape", evaluate=False)
+    if shape is not None and not _is_tpu_mesh_shape(shape):
         place = f"the configuration's mesh {shape!r}" if shape else "one device"
         return {}, f"no --tpu: running on {place}{ignored}"
     mesh = local_mesh(visible_gpus())
@@ -110,14 +111,6 @@ def local_arguments() -> tuple[dict[str, Any], str]:
     return arguments, f"no --tpu: running on {place}{ignored}"
 
 
-def _query(name: str) -> Any:
-    try:
-        return gin.query_parameter(name)
-    except ValueError:
-        return None
-
-
-def _spelled_out(name: str) -> bool:
-    value = _query(name)
-    is_call = isinstance(value, gin_config.ConfigurableReference)
-    return value is not None and not (is_call and value.selector.endswith("tpu_mesh_shape"))
+def _is_tpu_mesh_shape(value: Any) -> bool:
+    is_reference = isinstance(value, gin_config.ConfigurableReference)
+    return is_reference and value.selector.endswith("tpu_mesh_shape")

@@ -1,8 +1,11 @@
 """A T5's parameters, memory, FLOPs and collectives by formula, for `t0 plan --fast` and --sweep.
 
-Legend, sizes on one core: b sequences of a microbatch, T tokens of a sequence (S those attended
-to), D model, H heads, K size of a head, F feed-forward, V vocabulary; m the parts that the mesh
-splits heads, feed-forward and vocabulary into; a bytes of an activation (2 in bfloat16).
+Letters, for sizes on one core:
+
+    b sequences of a microbatch     T tokens of a sequence      S tokens attended to
+    D model                         H heads                     K size of a head
+    F feed-forward                  V vocabulary                a bytes of an activation
+    m parts that the mesh splits heads, feed-forward and vocabulary into
 
     from t0.mesh.lowering import build_model
     from t0.mesh.pod_run import read_pod_run
@@ -23,9 +26,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.mesh.costs import Collective, StepCosts, ring_wire_bytes
-from t0.mesh.pod_run import PodRun, query
+from t0.mesh.pod_run import PodRun
 
 FACTOR_FROM = 128  # AdafactorOptimizer.min_dim_size_to_factor
 _LAYERS = ("SelfAttention", "EncDecAttention", "DenseReluDense")
@@ -33,12 +37,12 @@ _LAYERS = ("SelfAttention", "EncDecAttention", "DenseReluDense")
 
 @dataclasses.dataclass(frozen=True)
 class ModelSizes:
-    """Whole sizes of an encoder-decoder, before any splitting.
+    """The sizes of an encoder-decoder, before the mesh splits them.
 
     Attributes:
       projections_in: feed-forward projections from D to F: 2 where gated (T5.1.1), else 1.
-      buckets: of relative positions.
-      embeddings: tables of V x D for lookups: 1 shared by encoder and decoder, or 2.
+      buckets: relative position buckets.
+      embeddings: lookup tables of V x D: 1 shared by encoder and decoder, or 2.
       own_logits: whether the output layer has weights of its own.
     """
 
@@ -74,11 +78,11 @@ class VariableSizes:
 
     @property
     def elements(self) -> int:
-        """Elements of one of them, whole."""
+        """Elements of one of the variables, on all cores together."""
         return math.prod(size for _, size in self.dims)
 
     def on_core(self, split: Mapping[str, int]) -> int:
-        """Elements of one of them on one core."""
+        """Elements of one of the variables on one core."""
         return math.prod(size // split.get(name, 1) for name, size in self.dims)
 
 
@@ -86,14 +90,14 @@ def model_sizes(model: Any) -> ModelSizes:
     """Returns the sizes of a Mesh TensorFlow `Bitransformer`.
 
     Raises:
-      UserError: if it is not made of T5's layers.
+      UserError: if the model is not made of T5's layers.
     """
     stacks = [getattr(model, part, None) for part in ("encoder", "decoder")]
     layers = [layer for stack in stacks if stack for layer in stack.layer_stack._layers]
     other = sorted({type(layer).__name__ for layer in layers} - set(_LAYERS))
     if None in stacks or other or len({_key(layer) for layer in layers}) > 3:
         raise UserError(
-            "--fast and --sweep know T5's encoder-decoder with equal layers, this model has "
+            "--fast and --sweep plan T5's encoder-decoder with equal layers only; this model has "
             f"{', '.join(other) or 'another form'}; leave them out for a plan by real lowering"
         )
     encoder, decoder = stacks
@@ -182,9 +186,10 @@ class Share:
     """One core's share of one microbatch.
 
     Attributes:
-      sequences: b.
-      inputs, targets: tokens of a sequence in the encoder and the decoder.
-      split: dimension name -> parts.
+      sequences: sequences of the microbatch (b).
+      inputs: tokens of a sequence in the encoder.
+      targets: tokens of a sequence in the decoder.
+      split: dimension name -> parts that the mesh splits it into.
     """
 
     sequences: int
@@ -292,7 +297,7 @@ def activation_bytes(sizes: ModelSizes, share: Share, *, bytes_each: int, train:
 def recomputed_activation_bytes(
     sizes: ModelSizes, share: Share, *, bytes_each: int, train: bool
 ) -> int:
-    """Returns the same where element-wise values are computed again for each reader.
+    """Returns the same estimate where element-wise values are computed again for each reader.
 
     What remains are the results of matrix products and all-reduces: for each attention its logits,
     b T S H/m in float32, its position bias T S H/m, queries, keys, values and attended values;
@@ -393,5 +398,5 @@ def _collective(run: PodRun, axis: str, count: int, elements: int) -> Collective
 
 
 def bfloat16_limit() -> int:
-    """Returns the largest group that SimdMeshImpl sums in bfloat16, from gin or its default."""
-    return query("SimdMeshImpl.allreduce_in_bfloat16_max_group_size", 8)
+    """Returns the size of the largest group whose sums SimdMeshImpl sends in bfloat16."""
+    return bound("SimdMeshImpl.allreduce_in_bfloat16_max_group_size", 8)

@@ -67,7 +67,7 @@ def fused(model: Any, mesh_shape: Any, layout_rules: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _our_norms_in(model: Any) -> Iterator[None]:
-    """Replaces the RMS norms among the sublayers of a model, which has its functions in lists."""
+    """Replaces the RMS norms in a model's lists of sublayer functions while the context lasts."""
     published = {(layers, name): getattr(layers, name) for layers, name in _sublayers(model)}
     try:
         for (layers, name), functions in published.items():
@@ -92,17 +92,17 @@ def _is_rms_norm(function: Any) -> bool:
 
 
 def xla_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function of tensors that XLA compiles where they are large: a decorator.
+    """Decorates a function of tensors, so that XLA compiles it where the tensors are large.
 
-    XLA makes one pass of elementwise operations, but needs a third of a second for each shape to
-    compile them. So small tensors, tensors on a GPU and loops are left to TensorFlow.
+    XLA computes element-wise operations in one pass, but compiles for a third of a second for each
+    shape. So TensorFlow computes small tensors, tensors on a GPU and tensors in loops.
     """
     fast = tf2.function(function, jit_compile=True, autograph=False)
 
     @functools.wraps(function)
     def chosen(*tensors: Any) -> Any:
         sizes = [x.shape.num_elements() or 0 for x in tensors if isinstance(x, tf.Tensor)]
-        # Within TensorFlow 1's loops (microbatches) a compiled call loses its frame.
+        # Within TensorFlow 1's loops (microbatches) a compiled call fails: it has no loop frame.
         looping = tf.get_default_graph()._get_control_flow_context() is not None
         if looping or max(sizes) < WORTH_COMPILING or "gpu" in tensors[0].device.lower():
             return function(*tensors)
@@ -114,7 +114,7 @@ def xla_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _start_xla() -> None:
-    """Compiles something small without standard error, on which XLA prints its first use, once."""
+    """Compiles a small function with standard error closed: XLA prints a line at its first use."""
     with tf.Graph().as_default():
         fed = tf.placeholder(tf.float32, [1])
         doubled = tf2.function(lambda x: x + x, jit_compile=True)(fed)
@@ -146,8 +146,8 @@ def attention(  # noqa: PLR0913 (Mesh TensorFlow's signature)
 ) -> mtf.Tensor:
     """Dot-product attention in batched matrix products, as `transformer.attention.attention`.
 
-    Mesh TensorFlow's einsums keep [batch, length, heads, channels] and so copy each operand into
-    another order, and its softmax and gradient are chains of small operations.
+    Mesh TensorFlow's einsums use the order [batch, length, heads, channels] and so copy each
+    operand into another order; its softmax and gradient are chains of small operations.
 
     A dropout that is the same for all queries (T5's) is applied to the values: the sums are the
     same, and there are fewer values than weights.
@@ -182,7 +182,7 @@ def attention(  # noqa: PLR0913 (Mesh TensorFlow's signature)
     return mtf.reshape(outputs, whole_shape)
 
 
-# Legend of the shapes below: B batch and heads, ... queries, M memory, D channels.
+# Letters of the shapes below: B batch and heads, ... queries, M memory, D channels.
 def _attended(
     q: mtf.Tensor,
     k: mtf.Tensor,
@@ -190,7 +190,10 @@ def _attended(
     bias: mtf.Tensor | None,
     dims: tuple[mtf.Dimension, mtf.Dimension, mtf.Dimension],
 ) -> mtf.Tensor:
-    """Returns the attended values in the order of `q`; dims: memory length, key, value."""
+    """Returns the attended values in the order of `q`.
+
+    `dims` are the dimensions of memory length, key and value.
+    """
     memory_dim, key_dim, value_dim = dims
     # In the order of batched matrix products: what the memory has too, rows, the last dimension.
     shared = [dim for dim in q.shape.dims if dim in k.shape.dims and dim != key_dim]
@@ -255,7 +258,7 @@ def _attention_gradient(
 def _attend_slope(
     q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor, dy: tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
-    """Returns the gradients by q, k, v and the logits."""
+    """Returns the gradients of the loss by q, k, v and the logits."""
     of_weights = tf.matmul(_as_matrices(dy, v), v, transpose_b=True)
     of_weights = tf.reshape(of_weights, weights.shape)
     of_logits, narrow = _softmax_slope(weights, of_weights, outputs, dy)

@@ -14,19 +14,20 @@ It does nothing on a TPU, where the layout splits the vocabulary, or where the u
 class. The variable, its name, type and initial values are Mesh TensorFlow's, so checkpoints do not
 change. The operative config does not change either, because gin leaves classes out of it.
 
-Assumes ids within the vocabulary: a one-hot of any other is all zeros, a gather of it an error.
+Assumes ids within the vocabulary: the one-hot of any other id is all zeros, its gather an error.
 """
 
 from typing import Any
 
 from t0.compat import gin, mtf, transformer
 from t0.compat import tf1 as tf
+from t0.config.bindings import bound
 
 _PARAMETER = "get_vocab_embedding_cls.cls"
 
 
 class GatherVocabEmbedding(transformer.VocabEmbedding):
-    """Mesh TensorFlow's vocabulary embedding, with `ids_to_embedding` a gather.
+    """Mesh TensorFlow's vocabulary embedding, whose `ids_to_embedding` is a gather.
 
     The table stays in the type of its slices; only the rows that are looked up are cast to the
     type of activations, and the table's gradient is summed in the slices' type.
@@ -48,7 +49,7 @@ class GatherVocabEmbedding(transformer.VocabEmbedding):
         super().__init__(mesh, vocab_dim, output_dim, stored, name, ensemble_dim)
 
     def ids_to_embedding(self, ids: mtf.Tensor, context: Any) -> mtf.Tensor:
-        """Returns the rows of `ids`, in their dimensions and the model's."""
+        """Returns the rows of `ids`: the dimensions of `ids`, then the model dimension."""
         del context
         rows = look_up(self._embedding_weights, ids, self._vocab_dim)
         rows = mtf.cast(rows, self._activation_dtype)
@@ -77,9 +78,9 @@ def bind_gather_embedding(mesh_shape: Any, layout_rules: Any, *, tpu: bool = Fal
     Returns:
       whether models lowered from now on gather.
     """
-    bound = _bound()
-    if bound is not None:
-        return bound is GatherVocabEmbedding
+    embedding = bound(_PARAMETER, evaluate=False)
+    if embedding is not None:
+        return embedding is GatherVocabEmbedding
     if tpu or splits_vocabulary(mesh_shape, layout_rules):
         return False
     with gin.unlock_config():
@@ -93,17 +94,18 @@ def splits_vocabulary(mesh_shape: Any, layout_rules: Any) -> bool:
     return mtf.tensor_dim_to_mesh_dim_size(layout_rules, mesh_shape, vocab) > 1
 
 
-def _bound() -> Any:
-    try:
-        return gin.query_parameter(_PARAMETER)
-    except ValueError:
-        return None
-
-
 def look_up(table: mtf.Tensor, ids: mtf.Tensor, vocab_dim: mtf.Dimension) -> mtf.Tensor:
-    """Returns `table`'s rows: [vocab, ...] and ids [*I] give [*I, ...]. The same as `mtf.gather`.
+    """Returns rows of a table, as `mtf.gather` does.
 
-    A table that shares a dimension with the ids (an ensemble's) goes Mesh TensorFlow's way.
+    Where the table and the ids share a dimension (an ensemble's), this calls `mtf.gather`.
+
+    Args:
+      table: [vocab, ...].
+      ids: int [*I].
+      vocab_dim: the first dimension of the table.
+
+    Returns:
+      the rows, [*I, ...].
     """
     rest = [dim for dim in table.shape.dims if dim != vocab_dim]
     if table.shape.dims[0] != vocab_dim or set(rest) & set(ids.shape.dims):
@@ -148,13 +150,13 @@ class _SumRows(mtf.Operation):
         _check_whole(mesh_impl, vocab_dim)
 
         def add_up(dy_slice: tf.Tensor, ids_slice: tf.Tensor) -> tf.Tensor:
-            # In float32: thousands of small terms may meet in one row.
+            # In float32: thousands of small terms may be added to one row.
             wide = tf.cast(dy_slice, tf.float32)
             table = tf.math.unsorted_segment_sum(wide, ids_slice, vocab_dim.size)
             return tf.cast(table, dy_slice.dtype)
 
         summed = mesh_impl.slicewise(add_up, lowering.tensors[dy], lowering.tensors[ids])
-        # Devices that hold other tokens hold other parts of the sum.
+        # Each device holds the part of the sum that its own tokens give.
         axes = [mesh_impl.tensor_dimension_to_mesh_axis(dim) for dim in ids.shape.dims]
         axes = sorted(axis for axis in axes if axis is not None)
         if axes:
@@ -165,12 +167,13 @@ class _SumRows(mtf.Operation):
 def target_log_probabilities(
     logits: mtf.Tensor, targets: mtf.Tensor, vocab_dim: mtf.Dimension
 ) -> mtf.Tensor:
-    """Returns log p(target) in nats: the target's logit minus the log of the sum over all, float32.
+    """Returns log p(target) in nats, float32 [...]: the target's logit minus the log-sum-exp.
 
     Args:
-      logits: [..., vocab]; of any floating type, computed with in float32.
-      targets: int [...], the dimensions of the logits but the vocabulary, in their order.
-      vocab_dim: the vocabulary. Where the mesh splits it, Mesh TensorFlow's one-hot is used.
+      logits: [..., vocab], of any floating type; the function computes in float32.
+      targets: int [...], with the dimensions of the logits except the vocabulary, in their order.
+      vocab_dim: the vocabulary's dimension. Logits with dimensions in another order go through
+        Mesh TensorFlow's one-hot matrices.
     """
     logits = mtf.cast(logits, tf.float32)
     if logits.shape.dims != [*targets.shape.dims, vocab_dim]:

@@ -1,6 +1,6 @@
-"""The program that each TPU core would run: built on a machine that has no TPU, then read.
+"""The program that each TPU core would run, built on a machine that has no TPU.
 
-Mesh TensorFlow's own model function builds it, with `SimdMeshImpl` over a made-up device
+Mesh TensorFlow's own model function builds it, with `SimdMeshImpl` over a simulated device
 assignment: the same code, from the same gin configuration, as a run on the pod. The result is a
 TensorFlow graph that is read and never run.
 
@@ -10,12 +10,13 @@ TensorFlow graph that is read and never run.
     program = read_program(lowered.graph, lowered.fetches)
     [step.kind for step in program.steps]
 
-On the pod every variable has a slice on every core, 17,400 variables for t5.1.1.xxl on v3-512, all
-alike. By default only the first core's slices are made and the other cores share stand-ins. That
-halves time and memory, and the core's program is the same (`every_slice=True` makes all slices).
+On the pod every variable has a slice on every core: 17,400 equal ones for t5.1.1.xxl on v3-512. By
+default only the first core's slices are made, and a placeholder object replaces the other cores'.
+That halves time and memory, and the core's program is the same (`every_slice=True` makes all).
 
-A program holds only what its fetches need: initialisers and the copies between master and slices
-run on hosts. Microbatches are one `while` loop, lowered once; `Step.in_loop` marks what it repeats.
+A program contains only the operations that its fetches need: initialisers and the copies between
+master and slices run on hosts. Microbatches are one `while` loop, lowered once; `Step.in_loop`
+marks the steps that it repeats.
 """
 
 import contextlib
@@ -46,9 +47,10 @@ class Lowered:
     """A lowered configuration.
 
     Attributes:
-      graph: TensorFlow's graph: the core's program, and what fills and saves variables.
+      graph: TensorFlow's graph: the core's program, and the operations that initialise and save
+        variables.
       fetches: operations and tensors that a step computes.
-      lowering: Mesh TensorFlow's record; `lowering.graph` is its own graph.
+      lowering: Mesh TensorFlow's `Lowering`; `lowering.graph` is its own graph.
       mesh_impl: the SIMD mesh, with `shape`, `l2p` and slice shapes.
     """
 
@@ -62,8 +64,8 @@ def lower(run: PodRun, *, every_slice: bool = False) -> Lowered:
     """Builds the program that one core runs for `run`.
 
     Args:
-      run: what the gin configuration says; `run.mode` is "train" or "score_eval".
-      every_slice: make each variable's slice on every core.
+      run: the run that gin configures; `run.mode` is "train" or "score_eval".
+      every_slice: whether each variable's slice is made on every core.
     """
     graph = tf.Graph()
     with (
@@ -109,7 +111,7 @@ def placeholders(run: PodRun) -> dict[str, tf.Tensor]:
 
 
 def build_model(run: PodRun) -> Any:
-    """Returns the configured model: its layers and sizes, no variables yet."""
+    """Returns the configured model: its layers and sizes, without variables."""
     return mesh_utils.build_model(
         model_type=run.model_type,
         input_vocab_size=run.vocabulary_size,
@@ -137,13 +139,13 @@ def _model_fn(run: PodRun) -> Callable[..., Any]:
         optimizer=run.optimizer,
         variable_filter=run.variable_filter,
         score_in_predict_mode=run.mode == "score_eval",
-        # A configuration may name a file for this, on a bucket even: planning writes nothing.
+        # A configuration may name a file for this, even in a bucket, but planning writes nothing.
         model_info_file=None,
     )
 
 
 def _context(slice_: Topology) -> Any:
-    """Returns what the model function reads of TPUEstimator's context."""
+    """Returns the attributes of TPUEstimator's context that a model function reads."""
     return types.SimpleNamespace(
         num_hosts=slice_.hosts,
         num_replicas=slice_.cores,
@@ -166,7 +168,7 @@ def loops_in_the_graph() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Turns collection off: hundreds of thousands of objects are made, and none is garbage."""
+    """Turns garbage collection off: lowering makes hundreds of thousands of objects, all in use."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -195,7 +197,7 @@ def _only_first_slices(run: PodRun) -> Iterator[None]:
 class _OtherCoresSlice:
     """Replaces the slices of a variable on all cores but the first.
 
-    Only the copies between master and slices use it; they are no part of a core's program.
+    Only the copies between master and slices use it, which are not in a core's program.
     """
 
     def __init__(self, first: tf.Variable, master_dtype: tf.DType) -> None:
@@ -219,8 +221,8 @@ class Value:
     """A tensor on one core.
 
     Attributes:
-      shape: on this core, that is, already split.
-      dtype: such as "bfloat16".
+      shape: the shape on this core, that is, after splitting.
+      dtype: the type's name, such as "bfloat16".
       bytes: elements times element size.
     """
 
@@ -234,12 +236,13 @@ class Step:
     """One operation of the program.
 
     Attributes:
-      name: TensorFlow's, which contains the layer's.
+      name: the operation's name in TensorFlow, which contains the layer's name.
       kind: TensorFlow's operation type.
-      inputs, outputs: positions in `Program.values`.
-      in_loop: whether the microbatch loop repeats it.
-      detail: an einsum's equation, a collective's groups (rows of physical core numbers), whether
-        an Enter is constant; None for all others.
+      inputs: positions of the inputs in `Program.values`.
+      outputs: positions of the outputs in `Program.values`.
+      in_loop: whether the microbatch loop repeats the operation.
+      detail: an einsum's equation, a collective's groups (rows of physical core numbers), or
+        whether an Enter is constant; None for all other kinds.
     """
 
     name: str
@@ -252,7 +255,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Steps in an order that respects their dependencies, and the values they pass."""
+    """Steps in an order that respects their dependencies, and the values that they pass on."""
 
     steps: tuple[Step, ...]
     values: tuple[Value, ...]

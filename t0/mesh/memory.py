@@ -1,19 +1,19 @@
-"""How much memory a core's program needs beside its variables: an estimate by liveness.
+"""The memory that a core's program needs beside its variables: an estimate by liveness.
 
-The method follows what XLA does to a program, step by step in the program's own order:
+The method follows XLA's compilation, step by step in the program's own order:
 
-- Element-wise operations, casts, broadcasts and the like are fused into what reads them. Such a
-  value is kept in memory only where a matrix product, a collective or another operation that
-  cannot be fused reads it; otherwise it is computed again from the values it comes from.
+- Element-wise operations, casts, broadcasts and the like are fused into the operations that read
+  them. Such a value is kept in memory only where a matrix product, a collective or another
+  operation that cannot be fused reads it; otherwise it is recomputed from its sources.
 - A value lives from the step that makes it to the last step that reads it, through fused
-  operations too: this is what keeps the forward pass's values for the backward pass.
+  operations too. That is why the forward pass's values live until the backward pass.
 - Sums over microbatches and assignments to variables happen in place, as soon as they can.
 - What the microbatch loop reads from outside lives throughout the loop.
 
-The estimate is the largest sum of live values. It has no rematerialisation (XLA recomputes values
-when memory runs out, at a cost in time), no padding of small dimensions to the TPU's tiles of
-8 x 128, and no fragmentation. tests/mesh/mesh_memory_test.py and benchmarks/planning.py
-compare it with memory measured on the CPU: within a quarter, mostly within a tenth.
+The estimate is the largest sum of live values. It leaves out rematerialisation (XLA recomputes
+values when memory runs out, at a cost in time), the padding of small dimensions to the TPU's tiles
+of 8 x 128, and fragmentation. tests/mesh/mesh_memory_test.py and benchmarks/planning.py compare it
+with memory measured on the CPU: it is within a quarter, mostly within a tenth.
 
     peak = peak_memory(program)
     peak.bytes, peak.by_kind["activations"], peak.live[0]
@@ -24,14 +24,14 @@ from collections.abc import Mapping, Sequence
 
 from t0.mesh.lowering import Program, Step, Value
 
-# Same bytes as the input, no copy.
+# Their result is the input's memory, without a copy.
 _VIEWS = {
     *("Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient"),
     *("Merge", "Switch", "Exit"),
 }
-# XLA computes these once and keeps the result rather than computing it for each reader.
+# XLA computes these once and keeps the result, instead of recomputing it for each reader.
 _EXPENSIVE = {"Erf", "Exp", "Expm1", "Log", "Log1p", "Pow", "Sigmoid", "Softplus", "Tanh"}
-# Computed where they are read.
+# XLA computes these where they are read.
 _FUSED = _EXPENSIVE | {
     *("Abs", "Add", "AddV2", "BiasAdd", "BroadcastTo", "Cast", "Ceil", "Equal", "Fill", "Floor"),
     *("FloorDiv", "FloorMod", "Greater", "GreaterEqual", "IsFinite", "Less", "LessEqual"),
@@ -40,7 +40,7 @@ _FUSED = _EXPENSIVE | {
     *("ReluGrad", "Round", "Rsqrt", "Select", "SelectV2", "Sign", "Slice", "Sqrt", "Square"),
     *("SquaredDifference", "StridedSlice", "Sub", "Tile", "Transpose", "Unpack", "ZerosLike"),
 }
-# Read their input where it is computed, but keep their own result.
+# XLA fuses these with their input, but keeps their result.
 _REDUCTIONS = {"All", "Any", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Prod", "Sum"}
 _PRODUCTS = {"Einsum", "MatMul", "BatchMatMul", "BatchMatMulV2"}
 _ASSIGNMENTS = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
@@ -65,11 +65,11 @@ class Peak:
     """The fullest moment of a program.
 
     Attributes:
-      bytes: of all live values at that moment, variables not counted.
-      by_kind: the same in parts: "weight copies" (weights in the type of the activations),
-        "gradients" (sums over microbatches, or whatever the optimizer reads), "activations".
-      live: the values of that moment, largest first.
-      step: the name of the operation at which it occurs.
+      bytes: the bytes of all live values at that moment, without variables.
+      by_kind: the same bytes by kind: "weight copies" (weights in the type of the activations),
+        "gradients" (sums over microbatches, or the values that the optimizer reads), "activations".
+      live: the live values at that moment, largest first.
+      step: the name of the operation at that moment.
     """
 
     bytes: int
@@ -84,13 +84,15 @@ def peak_memory(
     """Estimates the most memory that a core's program holds beside its variables and inputs.
 
     Args:
-      program: in an order that respects dependencies.
-      fused: as XLA compiles it; False keeps every value, as TensorFlow's own executor does.
-      recompute: as XLA compiles it when memory is short: what element-wise operations give is
-        computed again for each reader, only results of matrix products, collectives and
-        reductions are kept.
-      transposes: as XLA compiles it for the CPU, which copies the operands of batched products
-        into the order they want, once for all readers; a TPU lays values out in that order.
+      program: the steps, in an order that respects dependencies.
+      fused: whether operations are fused, as XLA does; False keeps every value, as TensorFlow's own
+        executor does.
+      recompute: whether results of element-wise operations are recomputed for each reader, as XLA
+        does when memory is short; only results of matrix products, collectives and reductions are
+        kept.
+      transposes: whether the operands of batched products are copied into the order that the
+        product needs, once for all readers, as XLA does on a CPU; on a TPU XLA stores values in
+        that order at once.
     """
     order = _with_early_sinks(program)
     buffers = _Liveness(
@@ -117,9 +119,9 @@ def peak_memory(
 def _with_early_sinks(program: Program) -> list[Step]:
     """Returns the steps with each variable's update moved to where its gradient is made.
 
-    Mesh TensorFlow adds up all gradients after the last of them, and updates all variables at the
-    end; compiled programs do so when each is ready. What moves is every step whose results end in
-    updates only, up to the matrix product that makes the gradient.
+    Mesh TensorFlow sums all gradients after the last of them, and updates all variables at the end;
+    compiled programs do so when each gradient is ready. The steps that move are those whose results
+    are read by updates only, up to the matrix product that makes the gradient.
     """
     feeds_only_sinks = _feeding_only_sinks(program)
     made: dict[int, float] = {}
@@ -158,10 +160,11 @@ def _readers(steps: Sequence[Step]) -> dict[int, list[int]]:
 
 
 class _Liveness:
-    """Walks the steps once and notes each value's buffer; see the module's header for the rules.
+    """Walks the steps once and records each value's buffer, by the rules in the module's header.
 
-    Views are resolved to the value they look at. A value is then resident (a variable, an input,
-    a constant), stored in a buffer of its own, or computed where it is read, from `sources`.
+    A view is resolved to the value that it shares memory with. A value is then resident (a
+    variable, an input, a constant), stored in a buffer of its own, or computed where it is read,
+    from `sources`.
     """
 
     def __init__(
@@ -200,7 +203,7 @@ class _Liveness:
         self._update = next(assigns, len(order))
 
     def buffers(self) -> list[Buffer]:
-        """Returns every buffer that the program fills, with its life."""
+        """Returns every buffer that the program fills, with the steps between which it lives."""
         for position, step in enumerate(self._order):
             self._visit(position, step)
         if not self._fused:
@@ -283,7 +286,7 @@ class _Liveness:
         return result
 
     def _capture(self, value: int, position: int) -> None:
-        """A microbatch loop reads `value`, whole, from outside in every iteration."""
+        """Records that a microbatch loop reads `value` from outside in every iteration."""
         self._keep(value, position)
         if value in self._born:
             self._dies[value] = max(self._dies[value], self._loop_end)
@@ -340,7 +343,7 @@ class _Liveness:
             self._maker[value] = position
 
     def _forward_dying_inputs(self) -> None:
-        """TensorFlow's element-wise kernels write into an input that nobody else needs."""
+        """Reuses the buffer of an input that no later step reads, as TensorFlow's kernels do."""
         for key, position in self._maker.items():
             step = self._order[position]
             if step.kind not in _FUSED:
@@ -355,8 +358,8 @@ class _Liveness:
 def wanted_orders(equation: str) -> list[tuple[int, ...] | None]:
     """Returns, for each operand of an einsum, the order its dimensions must be copied into.
 
-    XLA's products for the CPU want their batch dimensions first; None where they are, or where
-    there are none.
+    XLA's products on the CPU need their batch dimensions first. An operand's order is None where
+    they are first already, or where there are none.
 
     >>> wanted_orders("blhd,bmhd->bhlm")
     [(0, 2, 1, 3), (0, 2, 1, 3)]

@@ -1,4 +1,4 @@
-"""The plan of a run on a TPU slice: what each core holds, whether it fits, how long it takes.
+"""The plan of a run on a TPU slice: each core's memory, whether it fits, and the time of a step.
 
     plan = plan_configured_run(PlanOptions(fast=True))      # after gin has been parsed
     plan["verdict"]["word"]                                 # "fits"
@@ -6,8 +6,8 @@
 
 A plan is one JSON object. Bytes and FLOPs follow from the configuration; activations are an
 estimate (`t0.mesh.memory`), and times follow from stated assumptions: no overlap of computation
-and communication, a utilisation of the peak, links at full speed. What cannot work is an error
-before anything is lowered.
+and communication, a utilisation of the peak, links at full speed. A run that cannot work is an
+error before anything is lowered.
 """
 
 import dataclasses
@@ -48,12 +48,12 @@ _STEP = re.compile(r"ckpt-(\d+)$")
 
 @dataclasses.dataclass(frozen=True)
 class PlanOptions:
-    """How to plan.
+    """The options of a plan.
 
     Attributes:
-      fast: by formulas instead of lowering.
-      every_slice: lower all cores' variables.
-      utilisation: share of the peak that products reach.
+      fast: whether to plan by formulas instead of lowering.
+      every_slice: whether to lower every core's variables.
+      utilisation: share of the peak FLOP/s that matrix products reach.
       start_step: the step to continue from; by default that of run.init_checkpoint, else 0.
     """
 
@@ -65,12 +65,12 @@ class PlanOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Assumptions:
-    """What a plan assumes.
+    """The assumptions of a plan.
 
     Attributes:
-      utilisation: share of the peak that matrix products reach.
+      utilisation: share of the peak FLOP/s that matrix products reach.
       start_step: the step that training continues from.
-      vocabulary: where the size of the vocabulary is from, in words.
+      vocabulary: the source of the vocabulary's size, in words.
     """
 
     utilisation: float = DEFAULT_UTILISATION
@@ -79,10 +79,10 @@ class Assumptions:
 
 
 def plan_configured_run(options: PlanOptions) -> dict[str, Any]:
-    """Plans what gin is configured to do.
+    """Returns the plan of the run that gin configures.
 
     Raises:
-      UserError: for whatever cannot work, before lowering.
+      UserError: for a run that cannot work, before lowering.
     """
     if not 0 < options.utilisation <= 1:
         raise UserError(f"--utilisation {options.utilisation}: wanted a share, above 0 and up to 1")
@@ -117,10 +117,10 @@ def make_plan(
     """Returns the plan as one JSON-ready object.
 
     Args:
-      run: on a TPU slice.
-      costs: of one core and one step.
-      assumptions: what the plan assumes.
-      dimensions: of the model, such as {"heads": 64}, to show how the mesh splits them.
+      run: the run on a TPU slice.
+      costs: the costs of one core in one step.
+      assumptions: the plan's assumptions.
+      dimensions: sizes of the model's dimensions that the plan lists, such as {"heads": 64}.
     """
     memory = _memory(run, costs)
     sharing = axis_sharing(run)
@@ -145,9 +145,9 @@ def make_plan(
         "time": time,
         "run": _remaining_steps(run, assumptions, time["step_seconds"]),
         "longest_poles": {
-            "activation_bytes": [dataclasses.asdict(p) for p in costs.memory_poles],
-            "flops": [dataclasses.asdict(p) for p in costs.flops_poles],
-            "communicated_bytes": [dataclasses.asdict(p) for p in costs.communication_poles],
+            "activation_bytes": [dataclasses.asdict(p) for p in costs.largest_memory],
+            "flops": [dataclasses.asdict(p) for p in costs.largest_flops],
+            "communicated_bytes": [dataclasses.asdict(p) for p in costs.largest_communication],
         },
         "operations": dict(costs.operations),
     }
@@ -213,7 +213,7 @@ def _memory(run: PodRun, costs: StepCosts) -> dict[str, int]:
 
 
 def verdict(memory: dict[str, int], slice_name: str) -> dict[str, str]:
-    """Returns a word and a reason: does the program fit into a core's memory?"""
+    """Returns whether the program fits into a core's memory, as a word and a reason."""
     total, least, usable = (memory[key] for key in ("total", "total_recomputed", "usable"))
     numbers = f"{gib(total)} of {gib(usable)} usable on a core of {slice_name}"
     if total <= usable:
@@ -242,7 +242,7 @@ def gib(size: float) -> str:
 
 
 def axis_sharing(run: PodRun) -> dict[str, float]:
-    """Returns, for each mesh axis, how many rings cross the busiest link when all work at once."""
+    """Returns, for each mesh axis, the number of rings that share the busiest link."""
     physical = np.array(logical_to_physical(run)).reshape(run.mesh_shape.to_integer_list or [1])
     return {
         dim.name: link_sharing(

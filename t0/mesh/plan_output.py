@@ -1,4 +1,4 @@
-"""A plan as text, a screenful to read before pod-hours are spent, and as a picture.
+"""A plan as text that fits on a screen, and as a picture.
 
     from t0.mesh.plan import PlanOptions, plan_configured_run
 
@@ -6,7 +6,8 @@
     print(plan_text(plan))
     draw_plan(plan, "plan.png")
 
-The picture shows a core's memory, stacked, beside what it has, and the parts of a step's time.
+The picture shows the memory that a core needs, by kind, with its usable memory, and the parts of a
+step's time.
 """
 
 import os
@@ -37,7 +38,7 @@ _COLOURS = {
 
 def plan_text(plan: dict[str, Any]) -> str:
     """Returns the plan in words and numbers."""
-    parts = (_placement, _memory, _collectives, _times, _poles)
+    parts = (_placement, _memory, _collectives, _times, _largest_costs)
     return "\n".join(line for part in parts for line in part(plan))
 
 
@@ -129,19 +130,19 @@ def _times(plan: dict[str, Any]) -> Iterator[str]:
             yield "  counted from step 0; a run that continues a checkpoint: --start_step=N"
 
 
-def _poles(plan: dict[str, Any]) -> Iterator[str]:
+def _largest_costs(plan: dict[str, Any]) -> Iterator[str]:
     titles = {
         "activation_bytes": ("most activation memory", "bytes"),
         "communicated_bytes": ("most bytes communicated in a step", "bytes"),
         "flops": ("most FLOPs in a step", "FLOPs"),
     }
     for key, (title, unit) in titles.items():
-        poles = plan["longest_poles"][key][:4]
-        if poles:
+        layers = plan["longest_poles"][key][:4]
+        if layers:
             yield ""
             yield f"{title}, by layer (all blocks together)"
-        for pole in poles:
-            yield f"  {pole['amount']:>20,} {unit}  {pole['name']}"
+        for layer in layers:
+            yield f"  {layer['amount']:>20,} {unit}  {layer['name']}"
 
 
 def draw_plan(plan: dict[str, Any], path: str) -> None:

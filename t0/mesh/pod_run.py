@@ -1,15 +1,14 @@
-"""A run on a TPU slice, as gin configures it: what a plan knows of the run.
+"""A run on a TPU slice, as gin configures it: the settings that a plan is made from.
 
     run = read_pod_run(vocabulary_size=32100)      # after gin has been parsed
     run.mesh_shape, run.batch_sequences, run.microbatches
     run.split("heads")                             # 8 parts, where model_parallelism is 8
 
 The values are those that `mesh_tensorflow.transformer.utils.run` would get, with its own defaults,
-and its own functions do the batch arithmetic. No dataset is opened, and no vocabulary but a local
-one. What cannot work is an error before anything is built.
+and its own functions do the batch arithmetic. No dataset is opened, and a vocabulary only where it
+is a local file. A run that cannot work is an error before anything is built.
 """
 
-import copy
 import dataclasses
 import functools
 import inspect
@@ -19,13 +18,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from t0.compat import gin, learning_rate_schedules, mesh_utils, mtf
+from t0.config.bindings import bound
 from t0.errors import UserError, unknown_name
 from t0.mesh import batch
 from t0.mesh.topology import Topology, topology
 
 MODES = ("train", "score_eval")
 DEFAULT_VOCABULARY_SIZE = 32100  # T5's 32,000 pieces and 100 sentinels
-# T5's public vocabularies say in their names how many pieces and sentinels they have.
+# The names of T5's public vocabularies contain their numbers of pieces and sentinels.
 _PUBLIC_VOCABULARY = re.compile(r"/\w+\.(\d+)\.(\d+)extra/")
 _RUN_DEFAULTS = {
     name: parameter.default
@@ -40,12 +40,12 @@ class PodRun:
     Attributes:
       mode: "train" or "score_eval".
       slice_: the TPU slice.
-      mesh_shape: logical mesh, such as batch:64,model:8.
+      mesh_shape: the logical mesh, such as batch:64,model:8.
       layout_rules: which tensor dimension is split over which mesh dimension.
       sequence_length: tokens of each feature.
       batch_sequences: sequences of the global batch.
-      microbatches: parts that a replica's batch is computed in, one after the other.
-      vocabulary_size: ids of the text's vocabulary, before the model pads it.
+      microbatches: parts of a replica's batch, which are computed one after the other.
+      vocabulary_size: ids of the SentencePiece vocabulary, before the model pads it.
       train_steps: the step to stop at, pretraining included.
       packed: whether examples carry segment ids and positions.
     """
@@ -93,9 +93,9 @@ class PodRun:
 
 
 def configured_vocabulary_size() -> tuple[int, str]:
-    """Returns the vocabulary's size and where it is from, without any download.
+    """Returns the vocabulary's size and the source of that number, without any download.
 
-    A local SentencePiece model is read; the size of a public one follows from its name.
+    A local SentencePiece model is read; the size of a public model follows from its name.
     """
     from t0.tasks import default_vocabulary
     from t0.tasks.vocabulary import vocabulary_path
@@ -109,43 +109,35 @@ def configured_vocabulary_size() -> tuple[int, str]:
     return DEFAULT_VOCABULARY_SIZE, f"assumed, {path} is not read; see --vocab"
 
 
-def query(name: str, default: Any = None) -> Any:
-    """Returns the value bound to a gin parameter, calls and macros evaluated."""
-    try:
-        # A deep copy is how gin evaluates references.
-        return copy.deepcopy(gin.query_parameter(name))
-    except ValueError:
-        return default
-
-
-def _bound(name: str) -> Any:
-    return query(f"run.{name}", _RUN_DEFAULTS[name])
+def _run_parameter(name: str) -> Any:
+    """Returns what gin binds to a parameter of Mesh TensorFlow's `run`, else its default."""
+    return bound(f"run.{name}", _RUN_DEFAULTS[name])
 
 
 def read_pod_run(*, vocabulary_size: int) -> PodRun:
-    """Reads gin's global configuration.
+    """Reads the run from gin's global configuration.
 
     Args:
       vocabulary_size: ids of the vocabulary, sentinels included.
 
     Raises:
-      UserError: for a mode that cannot be planned, an unknown slice, a mesh that is not the
-        slice's, or batch numbers that do not go together.
+      UserError: for a mode that cannot be planned, an unknown slice, a mesh of another size than
+        the slice, or a batch that lengths or mesh do not divide.
     """
-    mode = _bound("mode")
+    mode = _run_parameter("mode")
     if mode not in MODES:
         raise unknown_name("run.mode to plan", str(mode), MODES, f"Known: {', '.join(MODES)}")
     slice_ = _slice()
     shape = _mesh_shape(slice_)
-    layout = mtf.convert_to_layout_rules(_bound("layout_rules"))
-    lengths = _lengths(_bound("sequence_length"))
+    layout = mtf.convert_to_layout_rules(_run_parameter("layout_rules"))
+    lengths = _lengths(_run_parameter("sequence_length"))
     sequences = batch.check_batch(
-        _bound("batch_size"), sequence_length=lengths, mesh_shape=shape, layout_rules=layout
+        _run_parameter("batch_size"), sequence_length=lengths, mesh_shape=shape, layout_rules=layout
     )
-    steps = _bound("train_steps")
+    steps = _run_parameter("train_steps")
     return PodRun(
         mode=mode,
-        model_type=_bound("model_type"),
+        model_type=_run_parameter("model_type"),
         slice_=slice_,
         mesh_shape=shape,
         layout_rules=layout,
@@ -154,18 +146,18 @@ def read_pod_run(*, vocabulary_size: int) -> PodRun:
         microbatches=_microbatches(mode, sequences, lengths, shape, layout),
         vocabulary_size=vocabulary_size,
         train_steps=steps if isinstance(steps, int) else steps(sequences, lengths),
-        init_checkpoint=_bound("init_checkpoint"),
-        packed=mode == "train" and bool(query("mesh_train_dataset_fn.pack", True)),
-        autostack=_bound("autostack"),
-        optimizer=_bound("optimizer"),
-        learning_rate_schedule=_schedule(_bound("learning_rate_schedule")),
-        variable_filter=_bound("variable_filter"),
+        init_checkpoint=_run_parameter("init_checkpoint"),
+        packed=mode == "train" and bool(bound("mesh_train_dataset_fn.pack", True)),
+        autostack=_run_parameter("autostack"),
+        optimizer=_run_parameter("optimizer"),
+        learning_rate_schedule=_schedule(_run_parameter("learning_rate_schedule")),
+        variable_filter=_run_parameter("variable_filter"),
         variable_dtype=mesh_utils.get_variable_dtype(),
     )
 
 
 def _slice() -> Topology:
-    name = query("tpu_mesh_shape.tpu_topology")
+    name = bound("tpu_mesh_shape.tpu_topology")
     if not name:
         raise UserError(
             "no TPU slice is configured, and a plan is for one. Say which: --gin_file="
@@ -175,14 +167,14 @@ def _slice() -> Topology:
 
 
 def _mesh_shape(slice_: Topology) -> mtf.Shape:
-    parallelism = query("tpu_mesh_shape.model_parallelism", 1)
+    parallelism = bound("tpu_mesh_shape.model_parallelism", 1)
     if isinstance(parallelism, int) and (parallelism < 1 or slice_.cores % parallelism):
         raise UserError(
             f"tpu_mesh_shape.model_parallelism = {parallelism} does not divide the "
             f"{slice_.cores} cores of {slice_.name}. These do: {_listed(divisors(slice_.cores))}"
         )
     try:
-        value = _bound("mesh_shape")
+        value = _run_parameter("mesh_shape")
     except ValueError as error:
         raise UserError(
             f"tpu_mesh_shape.model_parallelism = {parallelism!r} does not multiply to the "
@@ -220,7 +212,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 def model_dimensions(model: Any) -> dict[str, int]:
-    """Returns the sizes of those dimensions of a model that layouts split.
+    """Returns the sizes of those dimensions of a model that a layout can split.
 
     Where layers differ in a dimension, the size is that of the first layer.
     """
@@ -238,14 +230,14 @@ def model_dimensions(model: Any) -> dict[str, int]:
 
 
 def check_model(run: PodRun, sizes: Mapping[str, int]) -> None:
-    """Checks that the mesh divides what the layout splits.
+    """Checks that the mesh divides every dimension of the model that the layout splits.
 
     Args:
-      run: its mesh and layout.
-      sizes: of the model's dimensions, such as {"heads": 6, "d_ff": 1024, "vocab": 32128}.
+      run: the run whose mesh and layout are checked.
+      sizes: the model's dimensions, such as {"heads": 6, "d_ff": 1024, "vocab": 32128}.
 
     Raises:
-      UserError: naming every dimension that does not divide, and the parallelism that would do.
+      UserError: naming every dimension that does not divide, and the parallelism that would.
     """
     wrong = [name for name, size in sizes.items() if size % run.split(name)]
     if not wrong:
@@ -283,7 +275,7 @@ def _microbatches(
 ) -> int:
     if mode != "train":
         return 1
-    outer = query("tpu_estimator_model_fn.outer_batch_size", 1) or 1
+    outer = bound("tpu_estimator_model_fn.outer_batch_size", 1) or 1
     dim = mtf.Dimension("batch", sequences // outer)
     return mesh_utils.serialize_num_microbatches(dim, lengths, shape, layout)
 

@@ -3,9 +3,9 @@
     rows = sweep(parse_axes(["tpu=v3-128,v3-256", "model_parallelism=4,8"]), PlanOptions())
     print(sweep_text(rows))
 
-Each combination is bound in gin in turn and planned by `t0.mesh.formulas`; one that cannot work is
-a row that says why. The rows are ranked: what fits, by hours; then what fits with recomputation;
-then the rest.
+Each combination is bound in gin in turn and planned by `t0.mesh.formulas`; a combination that
+cannot work is a row with the reason. The rows are ranked: runs that fit, by hours; then runs that
+fit with recomputation; then the others.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ _IMPOSSIBLE = 3
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One combination: its values, and its plan or why there is none."""
+    """One combination: its values, and its plan or the reason why there is none."""
 
     values: Mapping[str, Any]
     plan: Mapping[str, Any] | None
@@ -50,7 +50,7 @@ def parse_axes(words: Sequence[str]) -> dict[str, list[Any]]:
     """Returns the values of each axis from words such as "tpu=v3-128,v3-256".
 
     Raises:
-      UserError: for an unknown axis or a value that is no number where one is wanted.
+      UserError: for an unknown axis, or a value that is not a number where the axis needs one.
     """
     axes: dict[str, list[Any]] = {}
     for word in words:
@@ -77,8 +77,8 @@ def sweep(axes: Mapping[str, Sequence[Any]], options: PlanOptions) -> list[Row]:
     """Plans every combination by formula, best first.
 
     Args:
-      axes: values of each axis.
-      options: of every plan.
+      axes: the values of each axis.
+      options: the options of every plan.
     """
     options = dataclasses.replace(options, fast=True)
     rows = []
@@ -95,11 +95,11 @@ def sweep(axes: Mapping[str, Sequence[Any]], options: PlanOptions) -> list[Row]:
 
 
 def sweep_text(rows: Sequence[Row]) -> str:
-    """Returns the ranked table, then which row is best and why."""
+    """Returns the ranked table, and a line that names the best row and the reason."""
     names = list(rows[0].values)
     header = [*names, "verdict", "memory", "recomputed", "step s", "bound by", "hours", "core-h"]
     table = [header, *(_cells(row, names) for row in rows)]
-    # A problem's sentence, alone in its row, sets no width.
+    # A row with a problem has one long cell, which must not set the column's width.
     widths = [
         max(len(cells[i]) for cells in table if len(cells) > len(names) + 1 or i < len(names))
         for i in range(len(header))

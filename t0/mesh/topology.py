@@ -32,7 +32,7 @@ _GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """What one core of a TPU generation has.
+    """The memory, peak and link speed of one core of a TPU generation.
 
     Attributes:
       hbm_bytes: high-bandwidth memory of a core (half of its chip's).
@@ -40,7 +40,7 @@ class Generation:
         ("15.48G hbm" of 16 on v3).
       peak_flops: bfloat16 matrix FLOP/s of a core (half of its chip's).
       hbm_bytes_per_second: memory bandwidth of a core (half of its chip's).
-      link_bytes_per_second: one inter-chip link, one direction.
+      link_bytes_per_second: speed of one inter-chip link in one direction.
     """
 
     hbm_bytes: int
@@ -89,9 +89,9 @@ class Topology:
     """A slice of a TPU pod.
 
     Attributes:
-      name: such as "v3-512".
-      chips: along X, Y and Z.
-      generation: what each of its cores has.
+      name: the slice's name, such as "v3-512".
+      chips: the number of chips along X, Y and Z.
+      generation: the memory and speed of each of its cores.
     """
 
     name: str
@@ -100,28 +100,28 @@ class Topology:
 
     @property
     def cores(self) -> int:
-        """Cores, each running one program."""
+        """The number of cores; each runs one program."""
         return math.prod(self.chips) * CORES_PER_CHIP
 
     @property
     def hosts(self) -> int:
-        """Machines; each has four chips, a 2 x 2 square."""
+        """The number of hosts; each has four chips, in a 2 x 2 square."""
         return max(1, self.cores // CORES_PER_HOST)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Physical shape as TensorFlow writes it: X, Y, Z, cores of a chip."""
+        """The physical shape in TensorFlow's order: X, Y, Z, cores of a chip."""
         return (*self.chips, CORES_PER_CHIP)
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        """The same in the order in which cores are numbered: Z, Y, X, cores of a chip."""
+        """The physical shape in the order in which cores are numbered: Z, Y, X, cores of a chip."""
         x, y, z = self.chips
         return (z, y, x, CORES_PER_CHIP)
 
     @property
     def usable_bytes(self) -> int:
-        """Memory of a core that a program can have."""
+        """The memory of a core that a program can use."""
         return self.generation.hbm_bytes - self.generation.reserved_bytes
 
 
@@ -129,7 +129,7 @@ def topology(name: str) -> Topology:
     """Returns the slice of that name; a shape such as "16x16" means a v3 slice of those chips.
 
     Raises:
-      UserError: for an unknown name, with the known ones.
+      UserError: for an unknown name, with the list of known names.
     """
     if name in SLICES:
         return Topology(name, SLICES[name], GENERATIONS[name.partition("-")[0]])
@@ -149,7 +149,7 @@ def slice_with_cores(generation: str, cores: int) -> str | None:
 
 @functools.lru_cache(maxsize=8)
 def device_assignment(slice_: Topology) -> Any:
-    """Returns TensorFlow's `DeviceAssignment` over made-up devices of a slice.
+    """Returns TensorFlow's `DeviceAssignment` over the simulated devices of a slice.
 
     TensorFlow's own function assigns them, as it does for a TPUEstimator: replica i is the i-th
     core in the order Z, Y, X, core. Each host has a 2 x 2 square of chips.

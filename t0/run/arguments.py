@@ -1,11 +1,11 @@
-"""The arguments of a run: what Mesh TensorFlow's `run` would be called with, made ready to use.
+"""The arguments of a run: those that Mesh TensorFlow's `run` would be called with, ready to use.
 
     arguments = read({"model_dir": "/models/tiny", "mesh_shape": "", "mesh_devices": [""]})
     arguments["batch_size"]                     # sequences of the global batch
-    estimator_keywords(arguments)               # what `mesh_utils.get_estimator` would get
+    estimator_keywords(arguments)               # the arguments of `mesh_utils.get_estimator`
 
-`run` is Mesh TensorFlow's entry, and gin files bind its parameters; so they are read through gin as
-if `run` were called, and the operative config is the one that it would leave.
+`run` is Mesh TensorFlow's entry point, and gin files bind its parameters. So they are read through
+gin as if `run` were called, and the operative config is the same as after a call of `run`.
 """
 
 import functools
@@ -15,7 +15,7 @@ from typing import Any
 from t0 import compat
 from t0.compat import learning_rate_schedules, mesh_utils, mtf
 
-# Arguments of `run` that go to `get_estimator` under the same names.
+# Arguments that `run` passes to `get_estimator` under the same names.
 _OF_ESTIMATOR = (
     "model_type",
     "vocabulary",
@@ -39,10 +39,10 @@ _OF_ESTIMATOR = (
 
 
 def read(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of the configured run, as `run` itself makes them ready.
+    """Returns the arguments of the configured run, prepared as `run` itself prepares them.
 
     Args:
-      given: what the command passes to `run` by name; gin has the rest.
+      given: the arguments that the command passes to `run` by name; gin has the others.
 
     Returns:
       parameter of `run` -> value. Lengths are a mapping or None, the batch is a number of
@@ -74,14 +74,14 @@ def read(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def schedule(bound: Any, total_steps: int) -> Any:
-    """Returns a learning rate schedule as `run` does.
+    """Returns a learning rate schedule as `run` prepares it.
 
     Args:
       bound: a number, None, a function of `step` and `total_train_steps`, or a list of factors.
-      total_steps: of the run, for the schedule.
+      total_steps: the run's steps.
 
     Returns:
-      a function of `step` where `bound` is one or a list, else `bound`.
+      a function of `step` where `bound` is a function or a list, else `bound`.
     """
     if isinstance(bound, list):
         bound = functools.partial(learning_rate_schedules.product_learning_rate, factors=bound)
@@ -89,6 +89,6 @@ def schedule(bound: Any, total_steps: int) -> Any:
 
 
 def estimator_keywords(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what `run` would call `get_estimator` with, without a TPU."""
+    """Returns the arguments with which `run` would call `get_estimator` without a TPU."""
     keywords = {name: arguments[name] for name in _OF_ESTIMATOR}
     return {**keywords, "score_in_predict_mode": "score" in arguments["mode"]}

@@ -2,8 +2,8 @@
 
     run(config.flags.parse(argv), argv)
 
-The order: configure the process and gin; for `--dry_run`, list the configuration and end; check
-what can be checked; then `modes`, or `model_api`, carries the run out.
+The order: configure the process and gin; for `--dry_run`, list the configuration and end; do the
+preflight checks; then `modes`, or `model_api`, carries the run out.
 """
 
 import dataclasses
@@ -16,19 +16,19 @@ from t0.config import flags as command_flags
 from t0.errors import UserError
 from t0.run import configure
 
-# Flags that a command which caches the same tasks needs, too.
-_OF_TASKS = ("module_import", "data_dir", "vocab")
+# Flags with which the same tasks have to be cached.
+_TASK_FLAGS = ("module_import", "data_dir", "vocab")
 
 
 def run(flags: Any, argv: Sequence[str]) -> None:
-    """Configures, checks what can be checked, and runs.
+    """Configures the process, does the preflight checks and carries out the run.
 
     Args:
-      flags: parsed, see `t0.config.flags`.
-      argv: the command line, for the record.
+      flags: the parsed flags, see `t0.config.flags`.
+      argv: the command line, which is recorded in the model directory.
 
     Raises:
-      UserError: for whatever the user can mend, before heavy work where possible.
+      UserError: for a mistake that the user can mend, before heavy work where possible.
     """
     if flags.mode and not flags.use_model_api:
         raise UserError("--mode belongs to --use_model_api; with gin say run.mode = '...'")
@@ -43,15 +43,15 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     more = model_api.operative_config(flags) if flags.use_model_api else ()
     parsed = configure.parse_gin(flags, more)
     if not flags.use_model_api:
-        parse.check_required(parsed, but=command_flags.macros_said(flags))
-    said = run_files.model_dir(flags.model_dir if flags["model_dir"].present else None)
-    flags["model_dir"].value = said or flags.model_dir
+        parse.check_required(parsed, but=command_flags.macros_set_by_flags(flags))
+    model_dir = run_files.model_dir(flags.model_dir if flags["model_dir"].present else None)
+    flags["model_dir"].value = model_dir or flags.model_dir
     if flags.dry_run:
         _list_configuration(flags, parsed)
         return
     if not flags.save_spec:
         _save_command(run_files.output_dir() or flags.model_dir, argv)
-    # After gin, as a configuration may set cache folders of its own.
+    # After gin, because a configuration may set cache folders of its own.
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
     if flags.use_model_api:
         model_api.run(flags)
@@ -68,7 +68,7 @@ def _run_with_gin(flags: Any) -> None:
 
     mode = preflight.run_mode()
     notes = command_flags.check_mode(flags, mode)
-    settings = {name: flags[name].value for name in _OF_TASKS if flags[name].present}
+    settings = {name: flags[name].value for name in _TASK_FLAGS if flags[name].present}
     settings = {k: [v] if isinstance(v, str) else v for k, v in settings.items()}
     _print_notes([*notes, *preflight.check_mixtures(settings)])
     vocabulary = t5_mesh.get_vocabulary()
@@ -77,8 +77,8 @@ def _run_with_gin(flags: Any) -> None:
     arguments, checkpoint = weights.find(flags)
     arguments["vocabulary"] = vocabulary
     arguments |= modes.engine_arguments(tpu=flags.tpu)
-    # Bound, so that gin evaluates nothing that they replace, and passed as arguments, so that the
-    # operative config, which a run saves, says nothing of this machine.
+    # Bound, so that gin does not evaluate the values that they replace; and passed as arguments, so
+    # that the operative config that a run saves does not describe this machine.
     for name, value in arguments.items():
         gin.bind_parameter(f"run.{name}", value)
     _bind_flags(flags, mode)
@@ -108,7 +108,7 @@ def _run_with_gin(flags: Any) -> None:
 
 
 def _bind_flags(flags: Any, mode: str) -> None:
-    """Binds the gin parameters that the flags set."""
+    """Binds the gin parameters that the flags set in a mode."""
     from t0 import inference
     from t0.compat import gin
     from t0.mesh import devices
@@ -166,7 +166,7 @@ def _list_configuration(flags: Any, parsed: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _NotYetKnown:
-    """Stands for a value that the run will find out; the text says how."""
+    """A value that the run will compute; its text says how."""
 
     text: str
 

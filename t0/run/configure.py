@@ -2,10 +2,10 @@
 
     prepare(flags)                  # what `config.flags.parse` returned
     parsed = parse_gin(flags)       # gin holds the configuration now
-    reset()                         # and as little as before
+    reset()                         # gin and the process are as they were before
 
-Gin knows a name when the module that registers it is imported, so `register` imports the rooms that
-have such names, before anything is parsed.
+A name is in gin's registry once the module that registers it has been imported, so `register`
+imports the modules with such names before anything is parsed.
 """
 
 import importlib
@@ -23,7 +23,7 @@ from t0.config import flags as command_flags
 from t0.errors import unknown_name
 from t0.sources import DATA_DIR_VARIABLE, set_data_dirs
 
-# Modules with names for gin.
+# Modules that register names with gin.
 _WITH_GIN_NAMES = (
     "t0.feeding.opening",
     "t0.inference",
@@ -34,15 +34,15 @@ _WITH_GIN_NAMES = (
     "t0.training.schedules",
     "t0.run.run_files",
 )
-# Module that gin files and operative configs of before import -> what has its names for gin now.
+# Former module that older gin files and operative configs import -> module with its gin names now.
 MOVED = {"t0.training.run_files": "t0.run.run_files"}
 _KNOWN_MODULES = ("t0.seqio_tasks", "t0.recipes", "t5.data.mixtures")
-# What Mesh TensorFlow's own modes find goes into event files, and into these notes.
+# Mesh TensorFlow's own modes write their results to event files, and to these log messages.
 _RESULTS = ("Saving dict for global step", "%s at step %d: %.3f")
 
 
 def register() -> None:
-    """Registers this project's names with gin, and modules under the names that they had before."""
+    """Registers this project's names with gin, and moved modules under their former names."""
     for name in _WITH_GIN_NAMES:
         importlib.import_module(name)
     for before, now in MOVED.items():
@@ -50,14 +50,14 @@ def register() -> None:
 
 
 def prepare(flags: Any, modules: Sequence[str] | None = None) -> None:
-    """Sets what the flags say of this process: data folders, vocabulary, modules, Mesh's flags.
+    """Sets data folders, vocabulary, modules and Mesh TensorFlow's flags of this process.
 
     Args:
-      flags: parsed, see `t0.config.flags`.
-      modules: to import in place of those that `--module_import` names.
+      flags: the parsed flags, see `t0.config.flags`.
+      modules: the modules to import instead of those that `--module_import` names.
 
     Raises:
-      UserError: for a folder, file or module that is not there.
+      UserError: for a folder, file or module that does not exist.
     """
     if flags.data_dir:
         set_data_dirs(flags.data_dir)
@@ -67,23 +67,25 @@ def prepare(flags: Any, modules: Sequence[str] | None = None) -> None:
 
     set_vocabulary(flags.vocab)
     import_modules(flags.module_import if modules is None else modules)
-    command_flags.hand_to_mesh(flags)
+    command_flags.set_mesh_flags(flags)
     if flags.t5_tfds_data_dir:
         seqio.set_tfds_data_dir_override(flags.t5_tfds_data_dir)
 
 
 def parse_gin(flags: Any, more_files: Sequence[str] = ()) -> Any:
-    """Registers what gin can name, and parses the files and bindings of the flags.
+    """Registers this project's gin names, and parses the files and bindings of the flags.
+
+    Bindings that are left out are printed.
 
     Args:
-      flags: parsed, see `t0.config.flags`.
+      flags: the parsed flags, see `t0.config.flags`.
       more_files: gin files that are read after those of the flags.
 
     Returns:
-      a `config.parse.Config`; gin holds the bindings, open for more.
+      a `config.parse.Config`; gin holds the bindings, and more can be added.
 
     Raises:
-      UserError: for gin that cannot be understood; what is left out is printed.
+      UserError: for a gin file or binding that cannot be understood.
     """
     from t0.config import parse
 
@@ -103,7 +105,8 @@ def import_modules(modules: Sequence[str]) -> None:
     """Imports the modules that `--module_import` names.
 
     Raises:
-      UserError: if there is none of that name; a module that it imports in turn is its own matter.
+      UserError: if there is no module of that name.
+      ModuleNotFoundError: if a named module imports a module that is not there.
     """
     for module in modules:
         try:
@@ -116,11 +119,11 @@ def import_modules(modules: Sequence[str]) -> None:
 
 
 def quieten(*, verbose: bool) -> None:
-    """Leaves out TensorFlow's, Mesh's and T5's notes, unless `verbose` (--verbosity=0)."""
+    """Hides TensorFlow's, Mesh's and T5's log messages, unless `verbose` (--verbosity=0)."""
     from t0.compat import tf1 as tf
 
     logger = python_logging.getLogger("tensorflow")
-    logger.propagate = False  # where the root logger has a handler, each note would come twice
+    logger.propagate = False  # where the root logger has a handler, it would print each note again
     if not verbose:
         logger.addFilter(_is_worth_showing)
     tf.logging.set_verbosity(tf.logging.INFO)
@@ -129,7 +132,7 @@ def quieten(*, verbose: bool) -> None:
 
 
 def _is_worth_showing(record: python_logging.LogRecord) -> bool:
-    """Whether a note is an error or a result, among hundreds of lines on a good run."""
+    """Returns whether a log message is an error or a result; a good run logs hundreds of others."""
     message = str(record.msg)
     if message.startswith(_RESULTS):
         return True
@@ -137,11 +140,10 @@ def _is_worth_showing(record: python_logging.LogRecord) -> bool:
 
 
 def reset() -> None:
-    """Takes back what `configure` and a run leave in the process, so that another run can follow.
+    """Undoes what `configure` and a run change in the process, so that another run can follow.
 
-    Registered tasks stay: importing their module again would not register them. The environment
-    variables that the caller set before are not known here: `T0_DATA_DIR` and `T0_VOCAB` are
-    removed.
+    Registered tasks stay, because importing their module again would not register them.
+    `T0_DATA_DIR` and `T0_VOCAB` are removed, also where the caller had set them.
     """
     from t0.compat import gin, gin_config, seqio
     from t0.tasks import set_vocabulary
@@ -153,7 +155,7 @@ def reset() -> None:
     set_vocabulary(None)
     for name in (DATA_DIR_VARIABLE, "T0_VOCAB"):
         os.environ.pop(name, None)
-    for name in command_flags.OF_MESH:
+    for name in command_flags.MESH_FLAGS:
         if name in absl_flags.FLAGS:
             absl_flags.FLAGS[name].unparse()
     python_logging.getLogger("tensorflow").removeFilter(_is_worth_showing)

@@ -28,11 +28,11 @@ _TRAINING = ("train", "finetune")
 
 
 def operative_config(flags: Any) -> list[str]:
-    """Returns the operative config that says what the model is; none when one is trained afresh.
+    """Returns the model's operative config as a list of one path; an empty list for a new model.
 
     Raises:
-      UserError: if there is none beside the checkpoints, or it imports a module that neither is
-        known nor named by --module_import, and the user has not named the file either.
+      UserError: if there is no such file beside the checkpoints; or if it imports an unknown module
+        that --module_import does not name, and --gin_file does not name the file.
     """
     if flags.mode in (None, "train"):
         return []
@@ -53,8 +53,8 @@ def run(flags: Any) -> None:
     """Carries out `flags.mode` with a `t5.models.MtfModel`.
 
     Raises:
-      UserError: without a mode, with checkpoint flags that contradict each other, or where a
-        mixture, a checkpoint or its vocabulary is not what it should be.
+      UserError: without a mode, for checkpoint flags that contradict each other, and for a mixture,
+        checkpoint or vocabulary that is missing or does not fit.
     """
     if not flags.mode:
         raise UserError("--use_model_api needs --mode")
@@ -85,7 +85,7 @@ def run(flags: Any) -> None:
 
 
 def _check_local_training(flags: Any) -> dict[str, Any]:
-    """Checks flags and batch, binds what the flags set, and returns this machine's mesh."""
+    """Checks flags and batch, binds the flags' gin parameters, and returns this machine's mesh."""
     if flags.finetune_steps is not None or flags.epochs is not None:
         raise UserError(
             "--finetune_steps and --epochs belong to gin's run; the Model API counts "
@@ -114,7 +114,7 @@ def _train_here(  # noqa: PLR0913 (the signature that MtfModel calls)
     *,
     dataset_split: str,
 ) -> None:
-    """Trains by our own loop; the settings hold the other arguments, too."""
+    """Trains by our own loop; its settings already hold the arguments that are ignored here."""
     del vocabulary, sequence_length, batch_size, ensemble_inputs
     loop.train(spec, train_dataset_fn=dataset_fn, train_steps=steps, dataset_split=dataset_split)
 
@@ -141,7 +141,7 @@ def _model(flags: Any, total_steps: int, **more: Any) -> Any:
         model_dir=flags.model_dir,
         batch_size=flags.batch_size,
         sequence_length=_lengths(flags),
-        # T5's model leaves its default schedule without the steps that it needs.
+        # T5's model does not pass the total steps to its default schedule, which needs them.
         learning_rate_schedule=run_arguments.schedule(
             bound("run.learning_rate_schedule"), total_steps
         ),

@@ -3,8 +3,8 @@
     carry_out(Request(mode="train", engine="local", ...))
 
 Engine "local" computes on this machine; "tpu" is Mesh TensorFlow's `run` with TensorFlow's
-estimator. Where no program of ours covers a mode, the local engine is Mesh TensorFlow's `run`, too,
-with what has to be replaced in it replaced for that call.
+estimator. For a mode that our own code does not cover, the local engine is Mesh TensorFlow's `run`
+as well, and the functions in it that do not work here are replaced for that call.
 """
 
 import contextlib
@@ -35,8 +35,8 @@ class Request:
     Attributes:
       mode: one of `MODES`.
       engine: "local" or "tpu".
-      arguments: what the command passes to Mesh TensorFlow's `run`; gin has the rest.
-      checkpoint: what the mode reads instead of the checkpoints in the model directory, or None.
+      arguments: the arguments that the command passes to Mesh TensorFlow's `run`; gin has the rest.
+      checkpoint: the checkpoint that the mode reads, or None for those in the model directory.
     """
 
     mode: str
@@ -46,10 +46,10 @@ class Request:
 
 
 def engine_arguments(*, tpu: str | None) -> dict[str, Any]:
-    """Returns arguments for `run` that depend on what computes, and prints a note about it.
+    """Returns the arguments of `run` that depend on the engine, and prints a note about it.
 
-    Without a TPU they are this machine's mesh, unless the configuration spells out its own; the
-    types of variables are bound.
+    Without a TPU they are this machine's mesh, unless the configuration has a mesh shape of its
+    own; and the types of variables are bound.
     """
     ours = bound("run.train_model_fn") in (None, loop.train_model)
     arguments = {"train_model_fn": loop.train_model} if ours else {}
@@ -79,7 +79,11 @@ def carry_out(request: Request) -> None:
 
 
 def reading_only(checkpoint: str) -> dict[str, Callable[..., Any]]:
-    """Returns what makes Mesh TensorFlow's modes read `checkpoint`, whatever step they ask for."""
+    """Returns replacements by which Mesh TensorFlow's modes read `checkpoint` for every step.
+
+    Returns:
+      name in `compat.REPLACEABLE` -> function.
+    """
     return {
         "mesh_utils.get_checkpoint_iterator": lambda *args, **kwargs: [checkpoint],
         "mesh_utils.get_step_from_checkpoint_path": checkpoint_files.global_step,
@@ -110,7 +114,7 @@ def _train(request: Request) -> None:
 
 
 def _rank(request: Request) -> None:
-    """Scores every answer choice; a language model's scores are Mesh TensorFlow's."""
+    """Scores every answer choice by our rank evaluation; a language model by Mesh TensorFlow's."""
     if bound("run.model_type", ENCODER_DECODER) != ENCODER_DECODER:
         _mesh_run(request)
         return
@@ -135,23 +139,23 @@ def _rank(request: Request) -> None:
 
 
 def _decode(request: Request) -> None:
-    """Evaluates by Mesh TensorFlow's decoding; what its metrics find is written down."""
+    """Evaluates by Mesh TensorFlow's decoding, and writes the metrics to a results file."""
     eval_model = decoded.with_results(mesh_utils.eval_model)
     with compat.replaced("mesh_utils.eval_model", eval_model):
         _mesh_run(request)
 
 
 def _perplexity(request: Request) -> None:
-    """Evaluates by Mesh TensorFlow's estimator, which then prints what it finds."""
+    """Evaluates perplexity by Mesh TensorFlow's estimator, which prints the results."""
     get_estimator = perplexity.with_printed_perplexity(mesh_utils.get_estimator)
     with compat.replaced("mesh_utils.get_estimator", get_estimator):
         _mesh_run(request)
 
 
 def _infer(request: Request) -> None:
-    """Predicts; what our inference does not cover is Mesh TensorFlow's."""
+    """Predicts by our inference, or by Mesh TensorFlow's where ours does not cover the run."""
     if not jobs.takes_over(bound("run.model_type", ENCODER_DECODER)):
-        with compat.replaced("mesh_utils.infer_model", _of_latest(mesh_utils.infer_model)):
+        with compat.replaced("mesh_utils.infer_model", _with_latest_step(mesh_utils.infer_model)):
             _mesh_run(request)
         return
     arguments = run_arguments.read(request.arguments)
@@ -166,7 +170,7 @@ def _infer(request: Request) -> None:
     )
 
 
-def _of_latest(infer_model: Callable[..., None]) -> Callable[..., None]:
+def _with_latest_step(infer_model: Callable[..., None]) -> Callable[..., None]:
     """Returns Mesh's `infer_model`, reading the latest checkpoint where it would wait for more."""
 
     def infer(*args: Any) -> None:
@@ -177,7 +181,7 @@ def _of_latest(infer_model: Callable[..., None]) -> Callable[..., None]:
 
 
 MESH = {"local": _mesh_run, "tpu": _mesh_run}
-# Mode -> engine -> what carries it out.
+# Mode -> engine -> the function that carries it out.
 MODES: dict[str, dict[str, Callable[[Request], None]]] = {
     "train": {"local": _train, "tpu": _mesh_run},
     "eval": {"local": _decode, "tpu": _mesh_run},

@@ -1,11 +1,11 @@
-"""Preflight checks: before anything is built, that mode, data, batch and checkpoints fit together.
+"""Preflight checks: mode, data, batch and checkpoints fit together, before anything is built.
 
     run_mode()                                                        # "train"
     check_mixtures({"vocab": ["/v/spiece.model"]})                    # UserError, or notes
     check_run("/models/tiny", vocabulary=vocabulary, mesh_shape="")   # UserError, or notes
 
-The values are those that gin has bound. Mesh TensorFlow would answer the same mistakes with a
-traceback, minutes later or not at all.
+The checked values are those that gin has bound. Mesh TensorFlow would end with a traceback for the
+same mistakes, minutes later, or would not notice them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,11 @@ from t0.feeding import opening
 from t0.mesh.batch import check_batch
 from t0.training.loop import train_model
 
-# run.mode -> the function whose mixture it reads.
+# run.mode -> the dataset function whose mixture the mode reads.
 _EVALUATES = ("eval", "score_eval", "perplexity_eval", "score_from_dataset")
 DATASET_FUNCTIONS = {"train": "mesh_train_dataset_fn"}
 DATASET_FUNCTIONS |= dict.fromkeys(_EVALUATES, "mesh_eval_dataset_fn")
-# Modes of Mesh TensorFlow in which eval_checkpoint_step = None means: wait for checkpoints.
+# Modes in which Mesh TensorFlow waits for new checkpoints where eval_checkpoint_step is None.
 _WAITING = ("eval", "perplexity_eval", "score_from_dataset", "score_from_strings")
 
 
@@ -33,7 +33,7 @@ def run_mode() -> str:
     """Returns the configured mode.
 
     Raises:
-      UserError: for an unknown one, with the nearest.
+      UserError: for an unknown mode, with the nearest.
     """
     mode = bound("run.mode", "train")
     if mode not in GIN_MODES:
@@ -42,13 +42,13 @@ def run_mode() -> str:
 
 
 def check_mixtures(settings: Mapping[str, Sequence[str]]) -> list[str]:
-    """Checks that the mixtures that the configured mode reads are there, cached where they must be.
+    """Checks that the mixtures of the configured mode exist, and are cached where they must be.
 
     Args:
-      settings: flag -> values of this command that a caching command must have, too.
+      settings: flag -> values; the caching command must be given the same flags.
 
     Returns:
-      notes about the data that are worth a line each.
+      notes about the data, to be printed one to a line.
 
     Raises:
       UserError: if a mixture, its cache or its split is missing.
@@ -66,7 +66,7 @@ def check_mixtures(settings: Mapping[str, Sequence[str]]) -> list[str]:
             opening.require_cached(name, function=function, settings=settings)
         split = bound("run.dataset_split", "train")
         opening.require_split(name, split)
-        # Only training loses what is cut of a target.
+        # Only training loses the tokens that are cut off a target.
         lengths = bound("run.sequence_length") if mode == "train" else None
         notes += opening.notes(name, split, lengths)
     return notes
@@ -78,13 +78,14 @@ def check_run(
     """Checks the configured run.
 
     Args:
-      model_dir: where its checkpoints are or will be.
-      vocabulary: one, or (inputs, targets).
-      mesh_shape: of the run.
-      checkpoint: what another mode than training reads instead of those in `model_dir`.
+      model_dir: the folder of its checkpoints.
+      vocabulary: one vocabulary, or (inputs, targets).
+      mesh_shape: the run's mesh.
+      checkpoint: the checkpoint that a mode other than training reads; None for those in
+        `model_dir`.
 
     Returns:
-      notes that are worth a line each.
+      notes, to be printed one to a line.
 
     Raises:
       UserError: if the run cannot work.
@@ -128,7 +129,7 @@ def _check_training(model_dir: str, vocabulary: Any) -> list[str]:
     if split != "train":
         raise UserError(f"training reads the split 'train', run.dataset_split is '{split}'")
     latest = checkpoint_files.latest(model_dir)
-    if latest:  # Training goes on from it and leaves init_checkpoint alone.
+    if latest:  # Training resumes from it and does not read init_checkpoint.
         check_vocabulary(latest, vocabulary)
         return []
     checkpoint = bound("run.init_checkpoint") or bound("tpu_estimator_model_fn.init_checkpoint")
@@ -171,7 +172,11 @@ def _check_checkpoints(model_dir: str, vocabulary: Any) -> list[str]:
 
 
 def check_vocabulary(checkpoint: str, vocabulary: Any) -> None:
-    """Checks that `vocabulary`, one or (inputs, targets), is of the size that `checkpoint` has.
+    """Checks that a vocabulary has as many ids as a checkpoint's embedding.
+
+    Args:
+      checkpoint: a checkpoint prefix.
+      vocabulary: one vocabulary, or (inputs, targets).
 
     Raises:
       UserError: with both sizes.

@@ -1,11 +1,12 @@
-"""What the macros of `gin/runs/` mean that gin cannot say itself: folders and checkpoints.
+"""Functions for the run files in `gin/runs/`: folders and checkpoints from their macros.
 
-    model_dir(None)                                         # what MODEL_DIR says, else None
+    model_dir(None)                                         # the macro MODEL_DIR, else None
     folder_of_checkpoint("/models/t5/model.ckpt-100")       # "/models/t5"
     step_of_checkpoint("/models/t5/model.ckpt-100")         # 100
 
-`runs/eval.gin` and `runs/infer.gin` name one checkpoint, `CHECKPOINT_PATH`, where Mesh TensorFlow
-wants a folder and a step: the last two functions, bound by these files, take it apart.
+`runs/eval.gin` and `runs/infer.gin` name a checkpoint by one macro, `CHECKPOINT_PATH`. Mesh
+TensorFlow needs its folder and its step: these files bind the last two functions, which return
+them.
 """
 
 import os
@@ -27,60 +28,62 @@ def model_dir(flag: str | None) -> str | None:
       flag: the value of --model_dir, None where it is not given.
 
     Raises:
-      UserError: if they name two, or the macro is no text.
+      UserError: if they name two folders, or the macro is not text.
     """
-    # What gin evaluates stands in the operative config, which is to say nothing of this folder.
-    said = bound("%MODEL_DIR", evaluate=False)
-    if isinstance(said, gin_config.ConfigurableReference):
-        said = bound("%MODEL_DIR")
-    if said is None or said is gin.REQUIRED:
+    # An evaluated macro is written to the operative config, which must not name this folder.
+    macro = bound("%MODEL_DIR", evaluate=False)
+    if isinstance(macro, gin_config.ConfigurableReference):
+        macro = bound("%MODEL_DIR")
+    if macro is None or macro is gin.REQUIRED:
         if flag is not None:  # for the files that read the macro
             gin.bind_parameter("%MODEL_DIR", flag)
         return flag
-    if not isinstance(said, str) or not said:
-        raise UserError(f"MODEL_DIR is {said!r}; wanted the path of a folder, as text in quotes")
-    if flag is not None and os.path.normpath(flag) != os.path.normpath(said):
+    if not isinstance(macro, str) or not macro:
+        raise UserError(f"MODEL_DIR is {macro!r}; wanted the path of a folder, as text in quotes")
+    if flag is not None and os.path.normpath(flag) != os.path.normpath(macro):
         raise UserError(
-            f"--model_dir={flag} and the gin macro MODEL_DIR = {said!r} name two folders: give one"
+            f"--model_dir={flag} and the gin macro MODEL_DIR = {macro!r} name two folders: give one"
         )
-    return said
+    return macro
 
 
 def output_dir() -> str | None:
-    """Returns the folder that an evaluation or inference was told to write to, else None."""
+    """Returns the folder that an evaluation or inference is configured to write to, else None."""
     named = (bound(f"%{name}", evaluate=False) for name in _OUTPUTS)
     return next((name for name in named if isinstance(name, str)), None)
 
 
 @gin.configurable(module="t0")
 def folder_of_checkpoint(checkpoint: str) -> str:
-    """Returns the folder that a checkpoint lies in.
+    """Returns the folder that a checkpoint is in.
 
     Args:
-      checkpoint: its path up to the step, as in /models/t5/model.ckpt-100, or the folder itself,
-        which stands for its latest checkpoint.
+      checkpoint: the checkpoint's path up to the step, such as /models/t5/model.ckpt-100, or the
+        folder itself, which means its latest checkpoint.
 
     Raises:
-      UserError: if it is no text.
+      UserError: if `checkpoint` is not text.
     """
     if not isinstance(checkpoint, str) or not checkpoint:
         raise UserError(
             f"CHECKPOINT_PATH is {checkpoint!r}; wanted a path in quotes, such as "
             "'/models/t5/model.ckpt-1000000'"
         )
-    return (os.path.dirname(checkpoint) or ".") if _whole(checkpoint) else checkpoint  # noqa: PTH120
+    if not _match_checkpoint_name(checkpoint):
+        return checkpoint
+    return os.path.dirname(checkpoint) or "."  # noqa: PTH120
 
 
 @gin.configurable(module="t0")
 def step_of_checkpoint(checkpoint: str) -> int:
-    """Returns the step of a checkpoint, or that of the latest one in a folder.
+    """Returns the step of a checkpoint, or the step of the latest checkpoint in a folder.
 
     Raises:
-      UserError: if it is not there; the closest one, which Mesh TensorFlow takes, is another model.
+      UserError: if the checkpoint does not exist; Mesh TensorFlow would read the closest step.
     """
     folder = folder_of_checkpoint(checkpoint)
-    whole, present = _whole(checkpoint), checkpoint_files.steps(folder)
-    wanted = int(whole["step"]) if whole else max(present, default=-1)
+    named, present = _match_checkpoint_name(checkpoint), checkpoint_files.steps(folder)
+    wanted = int(named["step"]) if named else max(present, default=-1)
     if wanted not in present:
         there = ", ".join(map(str, present[-5:])) or "none"
         raise UserError(
@@ -98,5 +101,5 @@ def type_of_checkpoint(checkpoint: str) -> str:
     return checkpoint_files.weights_dtype(path) or "float32"
 
 
-def _whole(checkpoint: str) -> re.Match[str] | None:
+def _match_checkpoint_name(checkpoint: str) -> re.Match[str] | None:
     return _NAME.fullmatch(os.path.basename(checkpoint))  # noqa: PTH119

@@ -3,9 +3,9 @@
     spec = run_spec("train", {"model_dir": "/models/tiny", ...})      # arguments of Mesh's `run`
     specification.to_json(spec)
 
-What gin leaves open has its default here, so that a reader needs neither gin nor Mesh TensorFlow.
-The model is built, without a TensorFlow graph, to see its layers: the parameters of a layer are the
-arguments of its constructor, as the layer keeps them.
+Parameters that gin does not bind have their defaults here, so that a reader needs neither gin nor
+Mesh TensorFlow. The model is built, without a TensorFlow graph, to read its layers: the parameters
+of a layer are the arguments of its constructor, as the layer's attributes hold them.
 """
 
 import functools
@@ -21,7 +21,7 @@ from t0.feeding import opening
 from t0.run import arguments as run_arguments
 from t0.run.preflight import DATASET_FUNCTIONS
 
-# Arguments of a layer's or model's constructor that say where it is built, not what it is.
+# Arguments of a layer's or model's constructor that depend on the mesh, not on the model.
 _OF_THE_BUILDER = ("self", "name", "layout", "mesh_shape", "layer_stack", "ensemble")
 
 
@@ -29,11 +29,12 @@ def run_spec(mode: str, given: Mapping[str, Any]) -> RunSpec:
     """Returns the specification of the run that gin configures.
 
     Args:
-      mode: of the run.
-      given: what the command passes to Mesh TensorFlow's `run` by name, the vocabulary included.
+      mode: the run's mode.
+      given: the arguments that the command passes to Mesh TensorFlow's `run` by name, the
+        vocabulary included.
 
     Raises:
-      UserError: if the run reads data in another way than by T5's dataset functions.
+      UserError: if the run reads its data by another function than T5's dataset functions.
     """
     arguments = run_arguments.read(given)
     trains = mode == "train"
@@ -82,7 +83,7 @@ def _vocabulary_spec(vocabulary: Any) -> VocabularySpec:
 
 
 def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
-    """Returns what the mode reads; None where it reads no mixture."""
+    """Returns the data that the mode reads; None where it reads no mixture."""
     function = DATASET_FUNCTIONS.get(mode)
     if function is None:
         return None
@@ -131,17 +132,21 @@ def _model_spec(arguments: Mapping[str, Any], inputs_size: int, targets_size: in
 
 
 def _stack(stack: Any) -> dict[str, Any]:
-    """Returns a transformer's parameters, and those of its layers in order as "layers"."""
-    described = _as_kept(stack)
+    """Returns a transformer's parameters; "layers" holds the layers' parameters in order."""
+    described = _constructor_arguments(stack)
     described["layers"] = [
-        {"selector": _selector(type(layer)), "name": layer.name, "parameters": _as_kept(layer)}
+        {
+            "selector": _selector(type(layer)),
+            "name": layer.name,
+            "parameters": _constructor_arguments(layer),
+        }
         for layer in stack.layer_stack.layers
     ]
     return described
 
 
-def _as_kept(built: Any) -> dict[str, Any]:
-    """Returns the arguments of an object's constructor, as the object keeps them."""
+def _constructor_arguments(built: Any) -> dict[str, Any]:
+    """Returns the arguments of an object's constructor, read from the object's attributes."""
     names = inspect.signature(inspect.unwrap(type(built).__init__)).parameters
     attributes = vars(built)
     kept = {}
@@ -153,7 +158,7 @@ def _as_kept(built: Any) -> dict[str, Any]:
 
 
 def _configured(parameter: str) -> ConfiguredSpec | float | None:
-    """Returns what a parameter of `run` is bound to, a function or class with its parameters."""
+    """Returns the value bound to a parameter of `run`; a function or class with its parameters."""
     value = bound(parameter, evaluate=False)
     if isinstance(value, gin_config.ConfigurableReference):
         scope, selector = value.config_key
@@ -165,7 +170,7 @@ def _configured(parameter: str) -> ConfiguredSpec | float | None:
 
 
 def _parameters(selector: str, scope: str = "") -> dict[str, Any]:
-    """Returns a configurable's parameters: gin's bindings, also of the scope, over the defaults."""
+    """Returns a configurable's parameters: its defaults, overridden by gin's bindings."""
     scopes = scope.split("/") if scope else []
     configurable = gin_config._REGISTRY[selector]
     found = {
@@ -179,7 +184,7 @@ def _parameters(selector: str, scope: str = "") -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value as JSON can hold it; a function or class by its selector or name."""
+    """Returns a value that JSON can hold; for a function or class, its selector or name."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""How many steps a run takes, from what people mean: steps beyond a checkpoint, or passes.
+"""The step at which a run ends, from steps beyond a checkpoint or passes over the examples.
 
     planned("/models/t0", finetune_steps=12_200, epochs=None).last       # 1_112_200
 
@@ -28,7 +28,7 @@ def planned(model_dir: str, *, finetune_steps: int | None, epochs: float | None)
     """Returns the absolute step at which the configured run ends.
 
     Args:
-      model_dir: of the run; a run that goes on counts from where it first began.
+      model_dir: the run's model directory; a resumed run counts from the step that it began at.
       finetune_steps: steps beyond the initial checkpoint, or None.
       epochs: passes over the mixture's examples, or None.
 
@@ -64,7 +64,7 @@ def first_step(model_dir: str) -> int:
 
 
 def _examples() -> tuple[int, float]:
-    """Returns the examples of the configured mixture, and how many a step takes."""
+    """Returns the number of examples in the configured mixture, and how many a step reads."""
     lengths = bound("run.sequence_length")
     rows = check_batch(
         bound("run.batch_size", ("tokens_per_replica", 2048)),

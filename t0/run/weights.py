@@ -1,11 +1,11 @@
-"""Which weights `t5_mesh_transformer` begins with and leaves, in whichever format they are.
+"""The weights that `t5_mesh_transformer` begins with and exports, in any checkpoint format.
 
     arguments, checkpoint = find(flags)         # --checkpoint, run.init_checkpoint
     export(flags, vocabulary)                   # --export_hf
 
-`--checkpoint` names them: training starts from them, every other mode reads them instead of a
-checkpoint in the model directory. `run.init_checkpoint` may be of any format, too. What is not Mesh
-TensorFlow's is converted into `converted/` in the model directory, once.
+`--checkpoint` names the weights: training starts from them, every other mode reads them instead of
+a checkpoint in the model directory. `run.init_checkpoint` may have any format, too. A checkpoint in
+another format than Mesh TensorFlow's is converted into `converted/` in the model directory, once.
 """
 
 import os
@@ -27,14 +27,14 @@ _STEPS = ("eval_checkpoint_step", "export_checkpoint_step")
 def find(flags: Any) -> tuple[dict[str, Any], str | None]:
     """Returns arguments for Mesh TensorFlow's `run`, and the checkpoint that its mode reads.
 
-    The second is None where that is one of the model directory's own.
+    The checkpoint is None where the mode reads a checkpoint in the model directory.
 
     Raises:
-      UserError: if there is no checkpoint, or it cannot be converted.
+      UserError: if the checkpoint does not exist, or cannot be converted.
     """
     if run_mode() == "train":
-        return _initial(flags), None
-    given = flags.checkpoint or _of_run_file()
+        return _initial_checkpoint(flags), None
+    given = flags.checkpoint or _foreign_checkpoint_of_run_file()
     if not given:
         return {}, None
     checkpoint = _as_mesh(given, run_files.output_dir() or flags.model_dir, slots=False)
@@ -42,10 +42,10 @@ def find(flags: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def check_export(flags: Any, vocabulary: Any, *, trains: bool) -> None:
-    """Checks that `--export_hf` can be done at the end of the run.
+    """Checks that the run's model can be exported at the end of the run.
 
     Raises:
-      UserError: if not.
+      UserError: if it cannot.
     """
     if not trains:
         raise UserError(
@@ -56,37 +56,38 @@ def check_export(flags: Any, vocabulary: Any, *, trains: bool) -> None:
 
 
 def export(flags: Any, vocabulary: Any) -> None:
-    """Does what `--export_hf` asks for.
+    """Writes the trained model into the folder that `--export_hf` names.
 
     Raises:
-      UserError: if it cannot be done.
+      UserError: if that fails.
     """
     with ended_by_sigterm():
         export_hf.export(flags.export_hf, model_dir=flags.model_dir, vocabulary=vocabulary)
 
 
-def _initial(flags: Any) -> dict[str, Any]:
+def _initial_checkpoint(flags: Any) -> dict[str, Any]:
+    """Returns the argument of `run` that starts training from the named weights."""
     given = flags.checkpoint or next(filter(None, map(bound, _INITIAL)), None)
     if not given or checkpoint_files.latest(flags.model_dir):
-        return {}  # training goes on from its own latest checkpoint
+        return {}  # training resumes from its own latest checkpoint
     found = _as_mesh(given, flags.model_dir, slots=True)
-    # Only what the configuration does not say: gin keeps a record of what it has bound itself.
+    # An argument only where the configuration has another value: gin records its own bindings.
     return {} if found in map(bound, _INITIAL) else {"init_checkpoint": found}
 
 
-def _of_run_file() -> str | None:
-    """Returns what CHECKPOINT_PATH of `gin/runs/` names, where it is not Mesh TensorFlow's."""
+def _foreign_checkpoint_of_run_file() -> str | None:
+    """Returns the run file's CHECKPOINT_PATH if its format is not Mesh TensorFlow's, else None."""
     named = bound("%CHECKPOINT_PATH", evaluate=False)
     if not isinstance(named, str) or "://" in named:
         return None
     try:
         return named if recognise(named)[0] != "mtf" else None
-    except UserError:  # the run file's own check says what is missing
+    except UserError:  # the run file's own check reports what is missing
         return None
 
 
 def _read_only(checkpoint: str) -> dict[str, Any]:
-    """Returns the arguments of `run` with which every mode reads `checkpoint` alone."""
+    """Returns the arguments of `run` with which every mode reads `checkpoint` only."""
     dtype = checkpoint_files.weights_dtype(checkpoint)
     if dtype:
         gin.bind_parameter("get_variable_dtype.master_dtype", dtype)

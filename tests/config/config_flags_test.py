@@ -51,8 +51,8 @@ def test_folders_for_gin_files():
 
 def test_flags_stand_for_macros():
     given = flags.parse([COMMAND, "--model_dir=/m", "--epochs=2"])
-    assert {"MODEL_DIR", "TRAIN_STEPS"} <= flags.macros_said(given)
-    assert not flags.macros_said(flags.parse([COMMAND]))
+    assert {"MODEL_DIR", "TRAIN_STEPS"} <= flags.macros_set_by_flags(given)
+    assert not flags.macros_set_by_flags(flags.parse([COMMAND]))
 
 
 @pytest.mark.parametrize(
@@ -126,13 +126,15 @@ def test_a_stock_flag_that_is_not_read_gets_a_line():
 @pytest.mark.parametrize("mode", flags.GIN_MODES)
 def test_flags_that_are_read_set_gin_parameters(mode):
     given = flags.parse([COMMAND, "--seed=3", "--activation_dtype=bfloat16", "--shard_id=0"])
-    read = [name for name in flags.OF_MODES if mode in flags.OF_MODES[name] and given[name].present]
+    read = [
+        name for name in flags.MODE_FLAGS if mode in flags.MODE_FLAGS[name] and given[name].present
+    ]
     found = flags.gin_parameters(given, mode)
     assert sorted(flag for _, flag in found.values()) == sorted(f"--{name}" for name in read)
 
 
 def test_the_table_of_modes_names_flags_and_modes_that_there_are():
     known = flags.command_flags()
-    for name, modes in flags.OF_MODES.items():
+    for name, modes in flags.MODE_FLAGS.items():
         assert name in known
         assert set(modes) <= set(flags.GIN_MODES)

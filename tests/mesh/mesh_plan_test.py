@@ -6,9 +6,9 @@ from pathlib import Path
 import planning
 import pytest
 
+from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.mesh.plan import FITS, RECOMPUTES, PlanOptions, plan_configured_run
-from t0.mesh.pod_run import query
 from t0.mesh.topology import SLICES
 
 GIN = Path(__file__).resolve().parents[2] / "gin"
@@ -78,5 +78,5 @@ def test_models_are_t511_of_their_size(family, size):
     found = []
     for model in (f"models/{family}.{size}.gin", f"models/t5.1.1.{size}.gin"):
         planning.configure(files=(model,))
-        found.append([query(macro) for macro in macros])
+        found.append([bound(macro) for macro in macros])
     assert found[0] == found[1]

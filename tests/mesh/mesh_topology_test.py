@@ -5,7 +5,7 @@ from pathlib import Path
 import planning
 import pytest
 
-from t0.mesh.pod_run import query
+from t0.config.bindings import bound
 from t0.mesh.topology import GENERATIONS, SLICES, device_assignment, topology
 
 GIN = Path(__file__).resolve().parents[2] / "gin"
@@ -41,14 +41,14 @@ def test_mesh_file_says_what_the_slice_is(name):
     for part in (f"{slice_.cores} cores", hosts, hbm):
         assert part in header, part
     planning.configure(files=("models/t5.1.1.tiny.gin", str(GIN / "mesh" / f"{name}.gin")))
-    assert query("tpu_mesh_shape.tpu_topology") == name
-    assert query("run.mesh_shape").size == slice_.cores
+    assert bound("tpu_mesh_shape.tpu_topology") == name
+    assert bound("run.mesh_shape").size == slice_.cores
 
 
 @pytest.mark.parametrize("name", ["cpu", "gpu-1", "gpu-2", "gpu-4", "gpu-8"])
 def test_meshes_of_one_machine(name):
     planning.configure(files=("models/t5.1.1.tiny.gin", str(GIN / "mesh" / f"{name}.gin")))
-    devices = query("run.mesh_devices")
+    devices = bound("run.mesh_devices")
     assert len(devices) == (int(name[4:]) if name.startswith("gpu") else 1)
-    assert query("run.mesh_shape") == (f"batch:{len(devices)}" if len(devices) > 1 else "")
-    assert query("get_variable_dtype.activation_dtype") == "float32"
+    assert bound("run.mesh_shape") == (f"batch:{len(devices)}" if len(devices) > 1 else "")
+    assert bound("get_variable_dtype.activation_dtype") == "float32"
