@@ -1,4 +1,4 @@
-"""Checkpoints: what a model directory holds, whether it fits, and their way between formats.
+"""Checkpoints: reading a model directory, checking that it fits a model, converting formats.
 
     from t0.checkpoints import as_mesh_checkpoint, convert, open_source
 
@@ -7,14 +7,14 @@
     source = open_source("/models/t0_3b")
     source.model.d_model, source.facts.step, source.load("shared/embedding").dtype
 
-| file | what it has |
+| file | contents |
 |---|---|
 | `names` | the one table of names: a tensor in Mesh TensorFlow, Hugging Face and T5X |
 | `shape` | a model's shape, read from its tensors' shapes, and every shape that follows from it |
-| `formats` | what a format is to the others: `Source`, `Target`, `Plan`, `Facts` |
+| `formats` | the interface of a format: `Source`, `Target`, `Plan`, `Facts` |
 | `mtf` | Mesh TensorFlow's model directories |
 | `bundle` | TensorFlow's checkpoint files |
-| `operative_config` | the gin file beside a checkpoint: read, written, its imports checked |
+| `operative_config` | reads and writes the gin file beside a checkpoint, and checks its imports |
 | `hugging_face` | Hugging Face's folders and their config.json |
 | `weight_files` | safetensors, and PyTorch's pickles where reading them is safe |
 | `tokenizer` | the SentencePiece model beside a checkpoint |
@@ -23,7 +23,7 @@
 | `compare` | `compare` and `compare_forward`: two checkpoints' tensors, and their logits |
 | `checkpoint_files` | a model directory's steps, variables and vocabulary, through TensorFlow |
 
-Converting imports no TensorFlow; only `checkpoint_files`, and logits by Mesh TensorFlow, do.
+Conversion does not import TensorFlow; only `checkpoint_files` and logits by Mesh TensorFlow do.
 """
 
 from t0.checkpoints.conversion import (

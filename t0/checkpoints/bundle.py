@@ -8,18 +8,18 @@
     writer.add("shared/embedding", array)
     writer.finish()                          # writes the index: before it nothing looks whole
 
-The data files hold the tensors' bytes; the index says which tensor is where. `PREFIX.index` is a
-sorted table (LevelDB's format): blocks of key-value entries with shared key prefixes, each block
-followed by its compression and checksum, an index block and a footer. The key "" holds a
-`BundleHeaderProto`, every other key is a tensor's name with a `BundleEntryProto`.
+The data files hold the tensors' bytes; the index holds each tensor's place in them. `PREFIX.index`
+is a sorted table (LevelDB's format): blocks of key-value entries with shared key prefixes, each
+block followed by its compression and checksum; then an index block and a footer. The key "" holds a
+`BundleHeaderProto`, every other key is a tensor's name and holds a `BundleEntryProto`.
 
-TensorFlow itself reads and writes whole tensors through several copies and 500 MB of library; to
-stream a checkpoint larger than memory, and without TensorFlow, this reads what its C++ classes
-BundleReader and table::Table read. Blocks are written uncompressed, as TensorFlow does; those of
-checkpoints that were written within Google are compressed with Snappy.
+TensorFlow itself copies whole tensors several times, and is a library of 500 MB. This module
+streams checkpoints larger than memory, and reads the files that TensorFlow's C++ classes
+BundleReader and table::Table read. Blocks are written uncompressed, as TensorFlow does; checkpoints
+that were written within Google have blocks compressed with Snappy.
 
-Memory: the tensor in hand. The files are little-endian, as TensorFlow writes them everywhere but
-on big-endian machines.
+One tensor is in memory at a time. The files are little-endian, as TensorFlow writes them except on
+big-endian machines.
 """
 
 import dataclasses
@@ -66,18 +66,19 @@ _MOST_DATA_FILES = 100_000
 
 
 class DamagedIndexError(Exception):
-    """The bytes are no whole index of a TensorFlow checkpoint."""
+    """The bytes are not a whole index of a TensorFlow checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Where one tensor is stored.
+    """The place of one tensor in the data files.
 
     Attributes:
       dtype: TensorFlow's DataType number.
-      shape: of the tensor.
-      shard: number of the data file.
-      offset_bytes, size_bytes: within that file.
+      shape: the tensor's shape.
+      shard: the number of the data file.
+      offset_bytes: the tensor's first byte in that file.
+      size_bytes: the number of the tensor's bytes.
       crc: masked CRC-32C of the bytes.
       sliced: whether the tensor is split over several entries (partitioned variables).
     """
@@ -92,13 +93,13 @@ class Entry:
 
 
 class BundleReader:
-    """One checkpoint, opened.
+    """An open checkpoint.
 
     Args:
-      prefix: the path without `.index`.
+      prefix: the checkpoint's path without `.index`.
 
     Attributes:
-      entries: of all tensors, by name.
+      entries: tensor name -> its entry.
 
     Raises:
       UserError: if a file is missing, cut off or damaged.
@@ -136,7 +137,7 @@ class BundleReader:
         """Returns a tensor.
 
         Raises:
-          UserError: if its bytes are not those that were written.
+          UserError: if its bytes do not match their checksum.
         """
         entry = self.entries[name]
         if math.prod(entry.shape) * self.dtype(name).itemsize != entry.size_bytes:
@@ -193,11 +194,11 @@ class BundleReader:
 
 
 class BundleWriter:
-    """A checkpoint being written; whole once `finish` has returned.
+    """Writes a checkpoint, which is whole once `finish` has returned.
 
     Args:
-      prefix: the path without `.index`, in a folder that exists.
-      shard_bytes: a data file gets no further tensor once it is this large.
+      prefix: the checkpoint's path without `.index`, in a folder that exists.
+      shard_bytes: no tensor is added to a data file of this size or more.
     """
 
     def __init__(self, prefix: Path, *, shard_bytes: int = _SHARD_BYTES) -> None:
@@ -239,7 +240,7 @@ class BundleWriter:
         index.write_bytes(write_index(self._entries, shards=shards))
 
     def close(self) -> None:
-        """Closes the file in hand, if any; what was written stays without an index."""
+        """Closes the current data file, if any; the written files remain, without an index."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -264,7 +265,7 @@ def prefixes(folder: Path) -> dict[int, str]:
 
 
 def _extended(crc: int, piece: np.ndarray) -> int:
-    # The library takes read-only buffers only.
+    # The library accepts read-only buffers only.
     frozen = piece.view()
     frozen.flags.writeable = False
     return google_crc32c.extend(crc, frozen)
@@ -280,7 +281,7 @@ def _read_into(file: BinaryIO, flat: np.ndarray, path: Path) -> None:
     """Fills a flat uint8 array from a file's position.
 
     Raises:
-      UserError: if the file ends before.
+      UserError: if the file ends before the array is full.
     """
     for piece in _pieces(flat):
         view, done = memoryview(piece), 0
@@ -295,7 +296,7 @@ def read_index(data: bytes) -> tuple[int, dict[str, Entry]]:
     """Returns the number of data files and the entries by name.
 
     Raises:
-      DamagedIndexError: if the bytes are cut off, altered, or something else.
+      DamagedIndexError: if the bytes are cut off, altered, or not an index.
     """
     try:
         return _read_index(data)
@@ -389,7 +390,7 @@ def _write_table(rows: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def _separator(last: bytes, following: bytes | None) -> bytes:
-    """Returns a short key not before `last`, and before `following`, as LevelDB chooses it."""
+    """Returns LevelDB's choice of a short key that is >= `last` and < `following`."""
     if following is None:
         for position, byte in enumerate(last):
             if byte != 0xFF:
@@ -442,7 +443,7 @@ def _entry_proto(entry: Entry) -> bytes:
 
 
 def _nonzero(number: int, value: int) -> bytes:
-    # Zero is the default and left out, as protocol buffers do.
+    # Protocol buffers leave out fields that have the default value, zero.
     return field(number, value) if value else b""
 
 
@@ -452,7 +453,7 @@ def _parse_entry(proto: bytes) -> Entry:
     dims = [_parse(dim).get(1, [0])[-1] for dim in shape.get(2, [])]
     number = {key: found.get(key, [0])[-1] for key in (1, 3, 4, 5, 6)}
     if not all(isinstance(value, int) for value in (*dims, *number.values())):
-        raise DamagedIndexError("a number of a tensor is none")
+        raise DamagedIndexError("a field of a tensor is not a number")
     return Entry(
         number[1],
         tuple(dims),

@@ -1,4 +1,4 @@
-"""What a model directory holds, read from checkpoint files without building a model.
+"""The steps, variables and vocabulary of a model directory, read without building a model.
 
 steps("/models/tiny")                                     # [0, 1000]
 check_variables("/models/tiny/model.ckpt-1000", wanted)   # UserError where they do not fit
@@ -27,11 +27,11 @@ def steps(model_dir: str) -> list[int]:
 
 
 def latest(model_dir: str) -> str | None:
-    """Returns the checkpoint that training goes on from: the one that TensorFlow would take.
+    """Returns the checkpoint that TensorFlow would resume training from, None for a new model.
 
     Raises:
-      UserError: if there are checkpoints and the file `checkpoint`, which TensorFlow asks for the
-        latest, is missing or names none of them: training would start afresh.
+      UserError: if there are checkpoints, but the file `checkpoint`, in which TensorFlow looks up
+        the latest, is missing or names none of them: training would start afresh.
     """
     found = tf.train.latest_checkpoint(model_dir)
     present = steps(model_dir)
@@ -53,12 +53,12 @@ def select_steps(model_dir: str, wanted: int | list[int] | str | None) -> list[i
     """Returns the steps to evaluate.
 
     Args:
-      model_dir: with `model.ckpt-*` files.
-      wanted: a step or several (each the closest that is there, as T5 takes them), "all", or
-        None or -1 for the latest.
+      model_dir: a folder with `model.ckpt-*` files.
+      wanted: a step or several steps, "all", or None or -1 for the latest. For a step without a
+        checkpoint, the closest step is taken, as T5 does.
 
     Raises:
-      UserError: if the folder holds no checkpoint.
+      UserError: if the folder does not contain a checkpoint.
     """
     present = steps(model_dir)
     if not present:
@@ -67,17 +67,19 @@ def select_steps(model_dir: str, wanted: int | list[int] | str | None) -> list[i
         return present
     if wanted is None or wanted == -1:
         return present[-1:]
-    asked = [wanted] if isinstance(wanted, int) else wanted
-    if not isinstance(asked, list | tuple) or not all(isinstance(step, int) for step in asked):
+    requested = [wanted] if isinstance(wanted, int) else wanted
+    if not isinstance(requested, list | tuple) or not all(
+        isinstance(step, int) for step in requested
+    ):
         raise UserError(
             f"eval_checkpoint_step is {wanted!r}; wanted a step, a list of steps, or 'all'"
         )
-    chosen = [min(present, key=lambda step: (abs(step - ask), step)) for ask in asked]
+    chosen = [min(present, key=lambda step: (abs(step - goal), step)) for goal in requested]
     return sorted(set(chosen))
 
 
 def read(checkpoint: str) -> dict[str, tuple[tuple[int, ...], tf.DType]]:
-    """Returns name -> (shape, type) of the variables of `checkpoint`.
+    """Returns name -> (shape, type) of a checkpoint's variables.
 
     Raises:
       UserError: if there is no such checkpoint, or its index cannot be read.
@@ -96,21 +98,21 @@ def read(checkpoint: str) -> dict[str, tuple[tuple[int, ...], tf.DType]]:
 
 
 def described(variables: Iterable[tf.Variable]) -> dict[str, tuple[tuple[int, ...], tf.DType]]:
-    """Returns a graph's variables as `read` gives a checkpoint's."""
+    """Returns name -> (shape, type) of a graph's variables, as `read` does for a checkpoint."""
     return {v.op.name: (tuple(v.shape.as_list()), v.dtype.base_dtype) for v in variables}
 
 
 def global_step(checkpoint: str) -> int:
-    """Returns the step that `checkpoint` was saved at, 0 if it does not say."""
+    """Returns the step at which a checkpoint was saved, 0 if the checkpoint has no step."""
     reader = tf.train.load_checkpoint(checkpoint)
     return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
 
 
 def weights_dtype(checkpoint: str) -> str | None:
-    """Returns the type of a checkpoint's weights, None where they are of several.
+    """Returns the type of a checkpoint's weights, None where they have several types.
 
     Raises:
-      UserError: as `read`.
+      UserError: if there is no such checkpoint, or its index cannot be read.
     """
     types = {
         dtype.name
@@ -145,13 +147,13 @@ def vocabulary_size(checkpoint: str) -> int | None:
 
 
 def check_vocabulary(checkpoint: str, *, vocabulary: int, divisor: int, source: str) -> None:
-    """Checks that the text's vocabulary is the one the checkpoint was trained with.
+    """Checks that a vocabulary is as large as the one that the checkpoint was trained with.
 
     Args:
       checkpoint: a checkpoint prefix.
-      vocabulary: ids that the SentencePiece model gives, sentinels included.
-      divisor: the model pads the vocabulary to a multiple of this (128 in T5).
-      source: where the vocabulary comes from, for the message.
+      vocabulary: the number of the SentencePiece model's ids, sentinels included.
+      divisor: the model pads the vocabulary to a multiple of this number (128 in T5).
+      source: the vocabulary's path, for the message.
 
     Raises:
       UserError: with both sizes.

@@ -1,4 +1,4 @@
-"""Compares two checkpoints of any formats: tensor by tensor, and by what they compute.
+"""Compares two checkpoints in any formats: tensor by tensor, and by the logits of the models.
 
     comparison = compare("/models/t0_3b", "/models/t0_3b_mtf")
     comparison.same, comparison.rows
@@ -6,9 +6,10 @@
     logits = hf_logits("/models/t0_3b", inputs, targets)                     # [B, T, V]
     logits = mesh_logits(source.model, "gelu", prefix, inputs, targets)      # no gin file is needed
 
-Legend: B examples, L input tokens, T target tokens, V vocabulary rows. 0 is padding, in inputs and
-targets; the decoder reads the targets shifted right. Everything is computed in float32. Memory of
-the tensors' comparison: two tensors. TensorFlow is imported where logits are computed by it.
+Letters of the shapes: B examples, L input tokens, T target tokens, V vocabulary rows. 0 is padding,
+in inputs and targets; the decoder reads the targets shifted right. Everything is computed in
+float32. Comparing tensors needs the memory of two tensors. TensorFlow is imported only where it
+computes logits.
 """
 
 import contextlib
@@ -34,11 +35,11 @@ class Difference:
     """One tensor in two checkpoints.
 
     Attributes:
-      name: canonical.
+      name: the tensor's canonical name.
       verdict: "same", "values", "dtype" (equal values of another type), "shape", "only in A" or
         "only in B".
-      largest: the largest absolute difference of two elements; NaN where one alone is no number.
-      detail: dtypes or shapes, where they differ.
+      largest: the largest absolute difference of two elements; NaN where only one of them is NaN.
+      detail: the dtypes or shapes, where they differ.
     """
 
     name: str
@@ -52,9 +53,9 @@ class Comparison:
     """All tensors of two checkpoints.
 
     Attributes:
-      rows: parameters and slots of either.
+      rows: a row for each parameter and slot of either checkpoint.
       kinds: the two formats.
-      slots_ignored: whether only one of them has an optimizer's state.
+      slots_ignored: whether slots are left out, because only one checkpoint has them.
     """
 
     rows: list[Difference]
@@ -63,18 +64,18 @@ class Comparison:
 
     @property
     def same(self) -> bool:
-        """Whether every tensor is the same, bit by bit."""
+        """Whether every tensor is the same, bit for bit."""
         return all(row.verdict == "same" for row in self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
 class Forward:
-    """What two checkpoints compute for the same tokens.
+    """The outputs of two checkpoints for the same tokens.
 
     Attributes:
-      computed_by: which program computed each.
-      largest: the largest difference of two logits, padding rows and positions left out.
-      nats: log-likelihood of the targets under each, summed over their tokens.
+      computed_by: the program that computed each checkpoint's logits.
+      largest: the largest difference of two logits, without padding rows and positions.
+      nats: log-likelihood of the targets under each checkpoint, summed over their tokens.
     """
 
     computed_by: tuple[str, str]
@@ -86,12 +87,12 @@ def compare(a: str | Path, b: str | Path, *, progress: bool = True) -> Compariso
     """Compares two checkpoints tensor by tensor.
 
     Args:
-      a: one, see `open_source`.
-      b: the other.
-      progress: whether to show it on stderr.
+      a: the path of one checkpoint, see `open_source`.
+      b: the path of the other.
+      progress: whether to show progress on stderr.
 
     Raises:
-      UserError: if one cannot be read.
+      UserError: if a checkpoint cannot be read.
     """
     with contextlib.ExitStack() as stack:
         one, other = (stack.enter_context(contextlib.closing(open_source(path))) for path in (a, b))
@@ -112,18 +113,18 @@ def compare_forward(
 ) -> Forward:
     """Computes both checkpoints' logits and compares them.
 
-    A Hugging Face folder is computed by `transformers` where that is installed, everything else by
-    Mesh TensorFlow, a T5X checkpoint after conversion.
+    `transformers` computes the logits of a Hugging Face folder, if it is installed; Mesh TensorFlow
+    computes all others, after conversion where that is necessary.
 
     Args:
-      a: one checkpoint.
-      b: the other.
+      a: the path of one checkpoint.
+      b: the path of the other.
       inputs: int [B, L], 0 is padding.
       targets: int [B, T], 0 is padding.
-      workdir: for converted checkpoints.
+      workdir: the folder for converted checkpoints.
 
     Raises:
-      UserError: if an id has no embedding.
+      UserError: if a token id has no embedding.
     """
     results = [_logits(path, inputs, targets, workdir) for path in (a, b)]
     rows = min(logits.shape[-1] for logits, _ in results)
@@ -146,7 +147,15 @@ def hf_available() -> bool:
 
 
 def hf_logits(folder: str | Path, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Returns what `transformers` computes; arguments and result as for `mesh_logits`.
+    """Returns the logits that `transformers` computes on this machine's CPU.
+
+    Args:
+      folder: a Hugging Face folder.
+      inputs: int [B, L].
+      targets: int [B, T].
+
+    Returns:
+      float32 [B, T, V].
 
     Raises:
       UserError: if `transformers` and PyTorch are not installed.
@@ -171,12 +180,12 @@ def hf_logits(folder: str | Path, inputs: np.ndarray, targets: np.ndarray) -> np
 def mesh_logits(
     model: ModelShape, activation: str, prefix: str, inputs: np.ndarray, targets: np.ndarray
 ) -> np.ndarray:
-    """Returns what Mesh TensorFlow computes, on this machine's CPU.
+    """Returns the logits that Mesh TensorFlow computes on this machine's CPU.
 
     Args:
       model: the model's shape.
-      activation: of its feed-forward layer.
-      prefix: of the checkpoint in Mesh TensorFlow's format.
+      activation: the activation of its feed-forward layer.
+      prefix: the prefix of the checkpoint, in Mesh TensorFlow's format.
       inputs: int [B, L].
       targets: int [B, T].
 
@@ -276,7 +285,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 def _largest_difference(a: np.ndarray, b: np.ndarray) -> float:
     largest = 0.0
-    # In pieces: float64 copies of a whole tensor would be four times a bfloat16 one.
+    # In pieces: a float64 copy of a whole bfloat16 tensor would be four times as large.
     flat_a, flat_b = a.reshape(-1), b.reshape(-1)
     for start in range(0, flat_a.size, 1 << 20):
         piece = slice(start, start + (1 << 20))
@@ -305,9 +314,9 @@ def _nats(logits: np.ndarray, ids: np.ndarray) -> float:
 
 
 def _restore_all(prefix: str) -> list[Any]:
-    """Returns operations that assign every variable its tensor, in float32 whatever it is saved in.
+    """Returns operations that assign each variable its tensor, cast to float32.
 
-    The checkpoint's names are Mesh TensorFlow's, with its legacy names of norms or without.
+    The checkpoint's names are Mesh TensorFlow's; its legacy names of norms are found, too.
     """
     reader = compat.tf1.train.load_checkpoint(prefix)
     saved = {names.from_mtf(n) or n: n for n in reader.get_variable_to_shape_map()}

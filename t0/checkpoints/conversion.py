@@ -6,15 +6,14 @@
     as_mesh_checkpoint("/models/t0_3b", "/models/run/converted")
     # "/models/run/converted/t0_3b-5f3c.../model.ckpt-0"
 
-A format is a row of `FORMATS`: how to recognise, read and write it. Values are never changed unless
-a dtype is asked for. The destination appears when it is complete: until then it is a hidden folder
-beside it, which is removed when anything goes wrong. Memory: the largest tensor, and at most 256 MB
-read ahead.
+A format is a row of `FORMATS`, with its title and its functions. Values change only where `dtype`
+is given. The destination appears when it is complete: until then the files are in a hidden folder
+beside it, which is removed after a failure. The largest tensor and at most 256 MB that are read
+ahead are in memory.
 
-`as_mesh_checkpoint` gives training and scoring the checkpoint that they read: what is Mesh
-TensorFlow's already is used where it is; what a conversion leaves open is settled in the one way
-that changes no value: several dtypes become float32, the vocabulary is padded to what Mesh
-TensorFlow wants, an unknown step counts as 0.
+`as_mesh_checkpoint` returns the checkpoint that training and scoring read. A checkpoint of Mesh
+TensorFlow is used where it is; any other is converted, with options that change no value: several
+dtypes become float32, the vocabulary is padded as Mesh TensorFlow needs it, an unknown step is 0.
 """
 
 import collections
@@ -49,8 +48,8 @@ from t0.errors import UserError, unknown_name
 from t0.files import paths, publishing
 
 _AHEAD_BYTES = 256 << 20
-_SPARE_BYTES = 64 << 20  # indexes, configs, and what else fills a disk meanwhile
-# What a conversion reads; other files of a folder come and go, a model directory's above all.
+_SPARE_BYTES = 64 << 20  # for indexes, configs, and other processes' files
+# The files that a conversion reads; others in a folder, above all a model directory, may change.
 _READ = {
     "hf": ("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json"),
     "t5x": ("**/*",),
@@ -62,9 +61,9 @@ class Format:
     """One checkpoint format.
 
     Attributes:
-      title: for people.
-      target: begins a checkpoint in an empty folder.
-      adapted: makes of a plan one that the format can hold, or refuses it.
+      title: the format's name in messages.
+      target: the class that writes a checkpoint into an empty folder.
+      adapted: returns a plan that the format can hold, or raises a UserError.
     """
 
     title: str
@@ -74,19 +73,21 @@ class Format:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a user may ask for.
+    """The options of a conversion.
 
     Attributes:
-      step: which checkpoint of the source, and the step to note where the source has none.
-      dtype: "float32" or "bfloat16" for the parameters; None keeps each as it is.
-      tokenizer: the SentencePiece model to put beside the tensors.
-      usual_tokenizer: another, for a source without one, if it has the model's number of ids.
-      vocabulary_rows: embeddings that the target gets; new ones are copies of the padding token's.
-      activation: of the feed-forward layer, where the source does not say.
-      drop_slots: leave the optimizer's state out.
-      scan_layers: T5X only: stack the layers.
-      gzip_level: T5X only: 0 stores, 1 is T5X's own.
-      shard_bytes: Hugging Face only: the largest file.
+      step: the step of the source's checkpoint; the step to write where the source has none.
+      dtype: "float32" or "bfloat16" for the parameters; None keeps each tensor's dtype.
+      tokenizer: the SentencePiece model to copy beside the tensors.
+      usual_tokenizer: the SentencePiece model for a source without one, used if it has the model's
+        number of ids.
+      vocabulary_rows: the target's number of embeddings; new ones are copies of the padding
+        token's.
+      activation: the feed-forward layer's activation, where the source does not name it.
+      drop_slots: whether the optimizer's state is left out.
+      scan_layers: T5X only: whether layers are stacked.
+      gzip_level: T5X only: 0 stores without compression, 1 is T5X's own level.
+      shard_bytes: Hugging Face only: the size of the largest file.
     """
 
     step: int | None = None
@@ -106,10 +107,12 @@ class Row:
     """One tensor of the summary.
 
     Attributes:
-      name: canonical.
+      name: the tensor's canonical name.
       source: its name in the source.
-      shape, dtype: as written.
-      checksum: of its bytes in canonical orientation, the same in every format; or "".
+      shape: its shape in the target.
+      dtype: its dtype in the target.
+      checksum: the checksum of its bytes in canonical orientation, which is the same in every
+        format; "" without checksums.
     """
 
     name: str
@@ -121,15 +124,16 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a conversion did.
+    """The result of a conversion.
 
     Attributes:
-      kinds: of source and target.
+      kinds: the formats of source and target.
       path: the destination.
-      rows: of the tensors written, each exactly once.
-      left_out: (name in the source, reason).
-      notes: sentences that the user must read, such as an assumption made.
-      nbytes, seconds: of the tensors, and of moving them.
+      rows: a row for each tensor that was written.
+      left_out: (name in the source, reason) of each tensor that was not.
+      notes: sentences that the user must read, such as an assumption.
+      nbytes: bytes of the tensors.
+      seconds: time that moving them took.
     """
 
     kinds: tuple[str, str]
@@ -154,11 +158,11 @@ def open_source(path: str | Path, *, step: int | None = None, keep_slots: bool =
     Args:
       path: a Mesh TensorFlow model directory or checkpoint prefix, a Hugging Face folder or one of
         its weight files, a T5X folder with `checkpoint_STEP` folders or one of these.
-      step: which of a folder's checkpoints; the last by default.
-      keep_slots: whether the optimizer's state is wanted.
+      step: the step of the checkpoint in a folder; the last by default.
+      keep_slots: whether the optimizer's state is read.
 
     Raises:
-      UserError: if there is no checkpoint, or it is damaged, incomplete or of another model.
+      UserError: if there is no checkpoint, or it is damaged, incomplete or not of a T5.
     """
     kind, place = recognise(path, step=step)
     if kind == "mtf":
@@ -169,7 +173,7 @@ def open_source(path: str | Path, *, step: int | None = None, keep_slots: bool =
 
 
 def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
-    """Returns the format of the checkpoint that a path names and where it is.
+    """Returns the format of the checkpoint that a path names, and the checkpoint's own path.
 
     Raises:
       UserError: if there is no checkpoint.
@@ -208,16 +212,16 @@ def convert(
     """Converts a checkpoint.
 
     Args:
-      source: see `open_source`.
+      source: the path of the source, see `open_source`.
       destination: a folder that does not exist yet, or is empty.
-      to: "mtf", "hf" or "t5x".
-      options: what the user asks for.
-      checksums: whether the rows get checksums.
+      to: the target's format: "mtf", "hf" or "t5x".
+      options: the user's options.
+      checksums: whether the rows have checksums.
       progress: whether to show bytes, rate and time left on stderr.
 
     Raises:
-      UserError: for whatever is wrong with the source, the options, the destination or the disk;
-        nothing is left behind then.
+      UserError: for a fault of the source, the options, the destination or the disk; no files are
+        left in that case.
     """
     options = options or Options()
     if to not in FORMATS:
@@ -259,18 +263,18 @@ def as_mesh_checkpoint(
 ) -> str:
     """Returns the prefix of a Mesh TensorFlow checkpoint with the weights that `path` names.
 
-    One of Mesh TensorFlow's own is used where it is, on gs:// too; any other is converted into
-    `workdir`, once: a second call with the same unchanged source finds it there.
+    A checkpoint of Mesh TensorFlow is used where it is, also on gs://. Any other is converted into
+    `workdir` once: a second call with the same unchanged source finds it there.
 
     Args:
       path: a checkpoint in any format.
-      workdir: where converted checkpoints are kept.
-      dtype: of the parameters, None for the source's.
-      slots: whether the optimizer's state is wanted, where it can be read.
-      progress: whether to show it.
+      workdir: the folder for converted checkpoints.
+      dtype: the dtype of the parameters, None for the source's.
+      slots: whether the optimizer's state is converted, where it can be read.
+      progress: whether to show progress on stderr.
 
     Raises:
-      UserError: as `convert` does.
+      UserError: for a fault of the source or of `workdir`, as `convert` does.
     """
     if "://" in str(path):
         return str(path)
@@ -291,7 +295,7 @@ def as_mesh_checkpoint(
 
 
 def make_plan(source: Source, to: str, options: Options) -> tuple[Plan, list[str]]:
-    """Returns what the target will hold, and what the user must be told about it.
+    """Returns the plan of the target, and notes that the user must read.
 
     Raises:
       UserError: if source and options do not go together.
@@ -357,7 +361,7 @@ def _facts(source: Source, to: str, options: Options, notes: list[str]) -> Facts
 
 
 def _pieces(facts: Facts, options: Options, rows: int, notes: list[str]) -> Path | None:
-    """Returns the SentencePiece model that goes with the tensors."""
+    """Returns the SentencePiece model to copy beside the tensors, None for none."""
     pieces = options.tokenizer or facts.tokenizer
     if pieces:
         tokenizer.check(pieces, rows)
@@ -373,7 +377,7 @@ def _pieces(facts: Facts, options: Options, rows: int, notes: list[str]) -> Path
 
 
 def _printable(name: str) -> str:
-    # It goes into a comment of a gin file, which a line break would end.
+    # The name is written into a comment of a gin file, which a line break would end.
     return name if name.isprintable() else ascii(name)
 
 
@@ -395,9 +399,9 @@ def _asked_dtype(source: Source, options: Options) -> np.dtype | None:
     return None
 
 
-def _dtype(name: str, entry: Entry, asked: np.dtype | None) -> np.dtype:
-    # Mesh TensorFlow keeps slots in float32 whatever the parameters are.
-    return entry.dtype if asked is None or names.split_slot(name)[1] else asked
+def _dtype(name: str, entry: Entry, wanted: np.dtype | None) -> np.dtype:
+    # Mesh TensorFlow keeps slots in float32, whatever the parameters' dtype is.
+    return entry.dtype if wanted is None or names.split_slot(name)[1] else wanted
 
 
 def _shape(name: str, entry: Entry, model: object) -> tuple[int, ...]:
@@ -436,7 +440,7 @@ def _move(
 
 
 def _read_ahead(source: Source, entries: Mapping[str, Entry]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the tensors in order, the next ones loaded meanwhile while they are small enough."""
+    """Yields the tensors in order; small ones are loaded ahead by other threads."""
     waiting: collections.deque[tuple[str, Future]] = collections.deque()
     todo = collections.deque(entries)
     held = 0
@@ -462,10 +466,10 @@ def check_destination(destination: Path, nbytes: int) -> None:
 
     Args:
       destination: a folder that does not exist yet, or is empty.
-      nbytes: of the tensors that will go there.
+      nbytes: bytes of the tensors to write.
 
     Raises:
-      UserError: if something is there already, or the disk has no room.
+      UserError: if the folder is not empty, or the disk has too little room.
     """
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise UserError(f"{destination} exists and is not empty; name a new folder")
@@ -482,7 +486,7 @@ def check_destination(destination: Path, nbytes: int) -> None:
 
 @contextlib.contextmanager
 def _staged(destination: Path) -> Iterator[Path]:
-    """Gives a hidden folder that becomes the destination when the block ends well."""
+    """Yields a hidden folder, which becomes the destination if the block does not raise."""
     parent = destination.parent
     folder = parent / f".{destination.name}.{uuid.uuid4().hex}.{publishing.unfinished_tag()}"
     try:
@@ -500,7 +504,7 @@ def _staged(destination: Path) -> Iterator[Path]:
 
 
 def _remove_unfinished(parent: Path) -> None:
-    """Removes what conversions into folders of `parent` left when they were killed."""
+    """Removes the hidden folders that killed conversions left in `parent`."""
     with contextlib.suppress(OSError):  # no such folder, or another user's
         dead, _ = publishing.leftovers([str(parent)])
         for path in dead:
@@ -517,7 +521,7 @@ def _options(place: str, dtype: str | None, *, slots: bool) -> Options:
             step=source.facts.step or 0,
             dtype=dtype or _one_dtype(source),
             vocabulary_rows=padded if padded != rows else None,
-            # Mesh TensorFlow builds what gin says, whatever file is beside the checkpoint.
+            # The run's gin files define the model, not the file beside the checkpoint.
             activation=source.facts.activation or ("gelu" if source.model.gated else "relu"),
             drop_slots=not kept or padded != rows,
         )
@@ -534,10 +538,10 @@ def _opened(place: str, *, slots: bool) -> Source:
 
 
 def _one_dtype(source: Source) -> str | None:
-    """Returns the dtype to ask for: float32 where there are several, or one that is none of ours.
+    """Returns "float32" for weights of several dtypes, or of an unsupported one; else None.
 
     Raises:
-      UserError: if float32 would not hold them exactly.
+      UserError: if float32 cannot hold the weights exactly.
     """
     found = {entry.dtype for entry in source.parameters.values()}
     if len(found) == 1 and found <= set(DTYPES.values()):
@@ -555,7 +559,7 @@ def _convert_once(place: str, folder: Path, options: Options, *, progress: bool)
     try:
         report = convert(place, folder, to="mtf", options=options, progress=progress)
     except UserError:
-        if folder.is_dir():  # another process has converted it meanwhile
+        if folder.is_dir():  # another process has converted it in the meantime
             return
         raise
     for note in report.notes:
@@ -563,7 +567,7 @@ def _convert_once(place: str, folder: Path, options: Options, *, progress: bool)
 
 
 def _fingerprint(kind: str, place: Path, wanted: str) -> str:
-    """Returns a short name for a source as it is now: its path, and its files' ages."""
+    """Returns a short name for a source, made from its path and its files' modification times."""
     found = sorted({path for pattern in _READ[kind] for path in place.glob(pattern)})
     ages = [f"{p}:{p.stat().st_size}:{p.stat().st_mtime_ns}" for p in found if p.is_file()]
     text = "\n".join([str(place.absolute()), wanted, *ages])

@@ -1,6 +1,6 @@
-"""What a checkpoint format is to the others: tensors by canonical name, and facts of a model.
+"""The interface of a checkpoint format: tensors by canonical name, and facts about a model.
 
-A `Source` is a checkpoint in any format, a `Target` one being written:
+A `Source` reads a checkpoint in any format, a `Target` writes one:
 
     source = open_source("/models/tiny")              # `conversion`
     target = MtfTarget(folder, plan)                  # a class of `mtf`, `hugging_face` or `t5x`
@@ -8,7 +8,7 @@ A `Source` is a checkpoint in any format, a `Target` one being written:
         target.write(name, source.load(name))
     target.finish()
 
-Arrays are in Mesh TensorFlow's orientation; each format turns and cuts them at its edge.
+Arrays are in Mesh TensorFlow's orientation; each format transposes and splits them itself.
 """
 
 import abc
@@ -29,7 +29,7 @@ from t0.errors import UserError
 FLOAT32 = np.dtype(np.float32)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16}
-# What a format may hold and no other format can: float16 is made float32 only when asked to.
+# Dtypes that only some formats can hold; float16 becomes float32 only where the user says so.
 _READABLE = {FLOAT32, BFLOAT16, np.dtype(np.float16), np.dtype(np.float64)}
 ACTIVATIONS = ("relu", "gelu", "silu")
 _LARGEST_JSON_BYTES = 100_000_000
@@ -38,10 +38,11 @@ _LARGEST_STEP = 2**31 - 1  # T5X keeps it as int32
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A tensor to come.
+    """A tensor that can be loaded or will be written.
 
     Attributes:
-      shape, dtype: in canonical orientation.
+      shape: its shape in canonical orientation.
+      dtype: its dtype.
       native: its name in the file, for tables and messages.
     """
 
@@ -57,15 +58,15 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What a checkpoint says beside its tensors; None where it says nothing.
+    """Facts that a checkpoint contains beside its tensors; None for a fact that it does not have.
 
     Attributes:
-      step: of training.
-      activation: of the feed-forward layer, one of `ACTIVATIONS`.
-      dropout_rate: for fine-tuning.
-      model_type: Hugging Face's, where the source is theirs.
-      legacy_norms: whether Mesh TensorFlow's legacy stack named the norms.
-      tokenizer: the SentencePiece model beside the tensors.
+      step: the training step.
+      activation: the feed-forward layer's activation, one of `ACTIVATIONS`.
+      dropout_rate: the dropout rate for fine-tuning.
+      model_type: the model type in a Hugging Face config.
+      legacy_norms: whether the norms have the names of Mesh TensorFlow's legacy layer stack.
+      tokenizer: the path of the SentencePiece model beside the tensors.
     """
 
     step: int | None = None
@@ -82,10 +83,10 @@ def checksum(array: np.ndarray) -> str:
 
 
 def checked_step(value: Any, where: str) -> int:
-    """Returns a step that a file says, if it is one.
+    """Returns a step that was read from a file.
 
     Raises:
-      UserError: if it is no whole number from 0 to 2**31 - 1.
+      UserError: if it is not a whole number from 0 to 2**31 - 1.
     """
     if type(value) is not int or not 0 <= value <= _LARGEST_STEP:
         raise UserError(f"{where} says step {shown(value)}; wanted 0 to {_LARGEST_STEP:,}")
@@ -93,10 +94,10 @@ def checked_step(value: Any, where: str) -> int:
 
 
 def checked_rate(value: Any, where: str) -> float | None:
-    """Returns a dropout rate that a file says, if it is one; None for none.
+    """Returns a dropout rate that was read from a file, None if the file has none.
 
     Raises:
-      UserError: if it is no number from 0 to 1, 1 left out.
+      UserError: if it is not a number in [0, 1).
     """
     if value is None:
         return None
@@ -110,12 +111,12 @@ class Source(abc.ABC):
 
     Attributes:
       kind: "mtf", "hf" or "t5x".
-      path: what was opened, for messages.
-      entries: parameters, then slots, by canonical name, in the order that reads fastest.
-      facts: what the checkpoint says beside its tensors.
-      unused: (name in the file, reason) of what is left out, such as tied copies.
+      path: the path that was opened, for messages.
+      entries: canonical name -> entry, parameters before slots, in the order that reads fastest.
+      facts: the checkpoint's facts beside its tensors.
+      unused: (name in the file, reason) of each tensor that is left out, such as tied copies.
       model: the model's shape.
-      readers: threads that may load tensors at the same time.
+      readers: the number of threads that may load tensors at the same time.
     """
 
     kind: str
@@ -134,21 +135,21 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Closes what is open."""
+        """Closes the files."""
 
     @property
     def parameters(self) -> dict[str, Entry]:
-        """The entries that are no slots."""
+        """The entries that are not slots."""
         return {n: e for n, e in self.entries.items() if names.split_slot(n)[1] is None}
 
     def check(self, unknown: list[str]) -> None:
-        """Reads the model's shape and refuses whatever is not understood.
+        """Reads the model's shape and checks that every tensor is known and fits.
 
         Args:
           unknown: names in the file that no row of the table matches.
 
         Raises:
-          UserError: naming them, or what does not fit.
+          UserError: naming the unknown tensors, or those that do not fit.
         """
         if unknown:
             raise UserError(
@@ -171,13 +172,13 @@ class Source(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a target will hold.
+    """The plan of a target.
 
     Attributes:
       model: the model's shape.
-      entries: of the tensors, by canonical name.
-      facts: with a step and an activation, both known.
-      options: settings of one format; unknown ones were refused before.
+      entries: canonical name -> entry of each tensor to write.
+      facts: the facts to write; step and activation are never None.
+      options: settings of the target's format.
     """
 
     model: ModelShape
@@ -187,7 +188,7 @@ class Plan:
 
 
 class Target(abc.ABC):
-    """A checkpoint being written into an empty folder; nothing looks whole before `finish`."""
+    """Writes a checkpoint into an empty folder; it does not look whole before `finish`."""
 
     @abc.abstractmethod
     def write(self, name: str, array: np.ndarray) -> None:
@@ -195,18 +196,18 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def finish(self) -> None:
-        """Writes what makes the checkpoint whole."""
+        """Writes the last files, which make the checkpoint whole."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Closes what is open, finished or not."""
+        """Closes the files, whether the checkpoint is finished or not."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Returns a JSON object.
 
     Raises:
-      UserError: if the file holds something else.
+      UserError: if the file does not hold a JSON object.
     """
     try:
         with path.open("rb") as file:
@@ -222,5 +223,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Writes a JSON object, readable."""
+    """Writes a JSON object, indented."""
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")

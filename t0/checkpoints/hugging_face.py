@@ -4,10 +4,11 @@
     target = HfTarget(folder, plan)
     config = read_config(folder)
 
-The weights' files are in `weight_files`; here their keys become canonical names, and `config.json`
-the facts of a model. Its `tie_word_embeddings` does two things in `transformers`: it ties, and it
-scales the decoder's outputs by d_model ** -0.5, as T5 1.0 needs and T5 1.1 must not have. Newer
-releases keep the second under `scale_decoder_outputs`.
+`weight_files` reads and writes the weights; this module translates their keys into canonical names,
+and `config.json` into the facts of a model. In `transformers`, `tie_word_embeddings` has two
+effects: it ties the output matrix to the embedding, and it scales the decoder's outputs by
+d_model ** -0.5, which T5 1.0 needs and T5 1.1 must not have. Newer releases have
+`scale_decoder_outputs` for the second effect.
 """
 
 import re
@@ -50,8 +51,8 @@ _ACTIVATIONS = {
 _PROJECTIONS = {pair: name for name, pair in _ACTIVATIONS.items()}
 _BUCKET_DISTANCE_TOKENS = 128  # fixed in Mesh TensorFlow
 _SHARD_BYTES = 5 * 10**9
-# Copies of the embedding that state dicts of a tied model carry; one of T5's first releases also
-# had a bias that no layer uses.
+# Copies of the embedding in the state dicts of a tied model; one of T5's first releases also had a
+# bias that no layer uses.
 _EMBEDDING_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _NEVER_USED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 _EMBEDDING, _HEAD = "shared/embedding", "decoder/logits/kernel"
@@ -66,7 +67,7 @@ class HfSource(Source):
     """A Hugging Face folder.
 
     Args:
-      folder: with `config.json` and the weights.
+      folder: the folder with `config.json` and the weights.
     """
 
     kind = "hf"
@@ -111,7 +112,7 @@ class HfSource(Source):
         """Nothing stays open."""
 
     def _copies(self, scaled: bool) -> dict[str, str]:
-        """Returns which keys repeat another tensor; each is compared before it is left out."""
+        """Returns the keys of repeated tensors, with the reason; each was compared."""
         present = [key for key in _EMBEDDING_COPIES if key in self._weights.tensors]
         if "shared.weight" not in self._weights.tensors:
             raise UserError(f"{self.path} lacks shared.weight, the embedding:{listed(present)}")
@@ -132,7 +133,7 @@ class HfSource(Source):
         a, b = self._weights.tensors[key], self._weights.tensors["shared.weight"]
         if a.shape != b.shape or a.dtype != b.dtype:
             return False
-        # One after the other: an embedding may be the largest tensor, and two of it too much.
+        # One after the other: two copies of the largest tensor may be too much for memory.
         return self._digest(key) == self._digest("shared.weight")
 
     def _digest(self, key: str) -> str:
@@ -158,11 +159,11 @@ class HfSource(Source):
 
 
 class HfTarget(Target):
-    """A Hugging Face folder being written.
+    """Writes a Hugging Face folder.
 
     Args:
-      folder: empty.
-      plan: what it will hold; `options["shard_bytes"]` limits a file.
+      folder: an empty folder.
+      plan: the plan of the checkpoint; `options["shard_bytes"]` is the size of the largest file.
     """
 
     def __init__(self, folder: Path, plan: Plan) -> None:
@@ -223,11 +224,11 @@ def adapted(plan: Plan) -> Plan:
 
 
 def _step(metadata: dict[str, str], where: str) -> int | None:
-    """Returns the step that a header of ours says; another's word "step" need not be a number."""
-    said = metadata.get("step", "")
-    if not re.fullmatch(r"[0-9]{1,4000}", said):
+    """Returns the step in a header's metadata; other writers may use "step" for something else."""
+    step = metadata.get("step", "")
+    if not re.fullmatch(r"[0-9]{1,4000}", step):
         return None
-    return checked_step(int(said), where)
+    return checked_step(int(step), where)
 
 
 def _unscaled(config: dict) -> bool:
@@ -251,7 +252,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Returns a folder's config.
 
     Raises:
-      UserError: if there is none, or its architecture is none of T5's.
+      UserError: if there is no config, or its architecture is not a T5's.
     """
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} has no {CONFIG}: the model's architecture is unknown")
@@ -276,7 +277,7 @@ def _activation(folder: Path, config: dict[str, Any], model: ModelShape) -> str:
     """Returns the feed-forward layer's activation function.
 
     Raises:
-      UserError: if it is unknown, or does not go with the tensors.
+      UserError: if it is unknown, or does not fit the tensors.
     """
     name = config.get("feed_forward_proj", "relu" if config["model_type"] == "t5" else "gated-gelu")
     known = _ACTIVATIONS.get(name) if isinstance(name, str) else None
@@ -324,7 +325,7 @@ def _same_number(value: Any, seen: int) -> bool:
 
 
 def _model_type(plan: Plan) -> str:
-    """Returns the model type that `transformers` needs to compute the same."""
+    """Returns the model type with which `transformers` computes the same outputs."""
     if not plan.model.shared_bias:
         return "umt5"
     if plan.facts.model_type in ("t5", "mt5"):
@@ -368,10 +369,10 @@ def _write_config(folder: Path, plan: Plan) -> None:
 
 
 def _check_known(model: ModelShape, function: str) -> None:
-    """Checks that Hugging Face has this feed-forward layer.
+    """Checks that Hugging Face's T5 has such a feed-forward layer.
 
     Raises:
-      UserError: if not.
+      UserError: if it does not.
     """
     if (model.gated, function) not in _PROJECTIONS:
         raise UserError(f"Hugging Face's T5 has no feed-forward layer with {function} and no gate")

@@ -1,10 +1,10 @@
-"""Mesh TensorFlow's checkpoints: the adapter whose names and orientation are canonical.
+"""Mesh TensorFlow's checkpoints: the format whose names and orientation are canonical.
 
     source = MtfSource(find_prefix(Path("/models/tiny"), step=1000))
     target = MtfTarget(folder, plan)             # model.ckpt-STEP.*, operative_config.gin
 
-Mesh TensorFlow stacks equal variables in the graph only; its files hold every variable by itself
-whether the mesh was stacked or not.
+Mesh TensorFlow stacks equal variables in the graph only; in its files every variable has an entry
+of its own.
 """
 
 import re
@@ -27,7 +27,7 @@ def find_prefix(path: Path, step: int | None) -> str | None:
 
     Args:
       path: a model directory, a prefix, or one of its files.
-      step: which of a directory's checkpoints; the last by default.
+      step: the step of the checkpoint in a directory; the last by default.
 
     Raises:
       UserError: if the directory has no checkpoint of that step.
@@ -52,8 +52,8 @@ class MtfSource(Source):
     """A Mesh TensorFlow checkpoint.
 
     Args:
-      prefix: its path without `.index`.
-      keep_slots: whether to look at the optimizer's variables at all.
+      prefix: the checkpoint's path without `.index`.
+      keep_slots: whether the optimizer's variables are read.
     """
 
     kind = "mtf"
@@ -62,7 +62,7 @@ class MtfSource(Source):
         super().__init__(prefix)
         self._reader = BundleReader(prefix)
         unknown = []
-        # In file order: reading goes forward.
+        # In file order, so that the files are read from start to end.
         stored = sorted(self._reader.entries.items(), key=lambda item: _place(item[1]))
         for native, entry in stored:
             name = names.from_mtf(native)
@@ -104,11 +104,11 @@ class MtfSource(Source):
 
 
 class MtfTarget(Target):
-    """A Mesh TensorFlow model directory being written.
+    """Writes a Mesh TensorFlow model directory.
 
     Args:
-      folder: empty.
-      plan: what it will hold.
+      folder: an empty folder.
+      plan: the plan of the checkpoint.
     """
 
     def __init__(self, folder: Path, plan: Plan) -> None:
@@ -143,7 +143,7 @@ class MtfTarget(Target):
         (self._folder / "checkpoint").write_text(state, encoding="utf-8")
 
     def close(self) -> None:
-        """Closes the data file in hand."""
+        """Closes the current data file."""
         self._writer.close()
 
 
@@ -151,7 +151,7 @@ def adapted(plan: Plan) -> Plan:
     """Returns the plan as Mesh TensorFlow can hold it.
 
     Raises:
-      UserError: if the vocabulary's rows are no multiple of 128, which Mesh TensorFlow pads to.
+      UserError: if the number of embeddings is not a multiple of 128, as Mesh TensorFlow needs.
     """
     rows = plan.model.vocabulary
     if rows % 128:

@@ -7,8 +7,8 @@
     >>> t5x_name("encoder/block_003/layer_000/SelfAttention/q")
     'encoder/layers_3/attention/query/kernel'
 
-Mesh TensorFlow's name and orientation are the canonical ones; the adapters of the other formats
-translate at their edge. A tensor that matches no row is an error, never skipped.
+Mesh TensorFlow's name and orientation are the canonical ones; the other formats' modules translate
+theirs. A tensor that matches no row is an error; it is never skipped.
 
 Letters of the shapes: V vocabulary rows, D model, I inner (heads times key size), F feed-forward,
 H heads, B relative position buckets.
@@ -25,7 +25,7 @@ class Row:
     """One kind of tensor; `{b}` is the block's number.
 
     Attributes:
-      mtf: Mesh TensorFlow's name, canonical here.
+      mtf: Mesh TensorFlow's name, which is the canonical one.
       hf: the key in a Hugging Face state dict.
       t5x: the path below `target/`.
       dims: the letters of the canonical shape.
@@ -144,17 +144,17 @@ BY_MTF = {row.mtf: row for row in ROWS}
 
 # Adafactor's slots: a canonical name is `<parameter>_slot_<kind>`, as Mesh TensorFlow writes it.
 # vr and vc are factors of the second moment: vr lacks the largest dimension (the first of equals),
-# vc the second; v is the second moment unfactored; m the momentum.
+# vc the second largest; v is the second moment without factoring; m is the momentum.
 SLOTS = ("vr", "vc", "v", "m")
 _SLOT = re.compile(r"(.+)_slot_(vr|vc|v|m)")
 
-# Where Mesh TensorFlow's older layer stack ("legacy mode") put its norms; the public T5 1.0
-# checkpoints have these names.
+# The names of norms in Mesh TensorFlow's older layer stack ("legacy mode"); the public T5 1.0
+# checkpoints have them.
 _LEGACY_NORMS = (("/final_layer_norm/", "/rms_norm/"), ("/layer_norm/", "/rms_norm/"))
 
 
 def split_slot(name: str) -> tuple[str, str | None]:
-    """Returns the parameter's canonical name and the slot's kind, None for a parameter itself.
+    """Returns the parameter's canonical name and the slot's kind, which is None for a parameter.
 
     >>> split_slot("shared/embedding_slot_vr")
     ('shared/embedding', 'vr')
@@ -216,8 +216,8 @@ def to_mtf(name: str, *, legacy_norms: bool) -> str:
     """Returns the Mesh TensorFlow variable of a canonical name.
 
     Args:
-      name: of a parameter or a slot.
-      legacy_norms: name the norms as Mesh TensorFlow's legacy layer stack does.
+      name: the canonical name of a parameter or a slot.
+      legacy_norms: whether the norms get the names of Mesh TensorFlow's legacy layer stack.
     """
     if not legacy_norms or "/rms_norm/" not in name:
         return name

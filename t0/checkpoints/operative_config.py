@@ -1,13 +1,14 @@
-"""Reads what a Mesh TensorFlow model's operative config says, and writes one for a new model.
+"""Reads the operative config of a Mesh TensorFlow model, and writes one for a converted model.
 
     read_operative(Path("/models/tiny/operative_config.gin"))["d_model"]        # 512
     facts = facts_of(folder, model)              # activation and dropout rate, checked
     check_imports("/models/tiny/operative_config.gin", folders=[""], also=["my_tasks"])
 
-Such a file comes with a download, and gin runs the modules that it imports. `read_operative` reads
-plain bindings alone (`scope/name = literal` and `%macro`), with no gin and no imports; before gin
-itself parses one that the user has not named, `check_imports` lets known modules through only. What
-is written here are literals, and it is parsed back and compared before it is kept.
+Such a file may come with a downloaded model, and gin runs the modules that it imports.
+`read_operative` reads plain bindings only (`scope/name = literal` and `%macro`), without gin and
+without imports. Before gin itself parses such a file that the user has not named, `check_imports`
+checks that it imports known modules only. `write_operative` writes literals, parses the text and
+compares it before it keeps the file.
 """
 
 import ast
@@ -26,12 +27,12 @@ from t0.errors import UserError
 FILE = "operative_config.gin"
 _BINDING = re.compile(r"^([\w./]+)\s*=\s*(.+)$")
 _LONGEST_BYTES = 1 << 20
-# The packages whose modules operative configs of public checkpoints, and ours, import.
+# The packages whose modules public operative configs and ours import.
 KNOWN_PACKAGES = ("mesh_tensorflow", "t5", "seqio", "t0", "seqio_tasks", "gin")
 _UNREADABLE = (SyntaxError, ValueError, TypeError, tokenize.TokenError, RecursionError, MemoryError)
 # Mesh TensorFlow's names of the functions that Hugging Face and T5X have as well.
 _FROM_MESH = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
-# Both, or Mesh TensorFlow refuses them; then it names the norms as the first T5s did.
+# Mesh TensorFlow accepts these two only together; it then names the norms as the first T5s did.
 TO_MESH = {ours: mesh for mesh, ours in _FROM_MESH.items()}
 
 
@@ -49,9 +50,9 @@ _LEGACY_STACK = {"LayerStack.dropout_rate": Macro("dropout_rate"), "LayerStack.n
 
 
 def read_operative(path: Path) -> dict[str, Any]:
-    """Returns the bindings whose values are literals, macros resolved, the last one winning.
+    """Returns the bindings whose values are literals, with macros resolved; the last one wins.
 
-    A binding is kept under its last two parts, without scope and module: "SelfAttention.num_heads".
+    The keys are names without scope and module: "SelfAttention.num_heads".
     """
     with path.open("rb") as file:
         data = file.read(_LONGEST_BYTES + 1)
@@ -75,10 +76,10 @@ def read_operative(path: Path) -> dict[str, Any]:
 
 
 def facts_of(folder: Path, model: ModelShape) -> dict[str, Any]:
-    """Returns the activation and the dropout rate that a model directory's config names, if any.
+    """Returns the activation and the dropout rate in a model directory's config, if it has them.
 
     Raises:
-      UserError: if the config describes another model than the tensors do.
+      UserError: if the config describes another model than the tensors.
     """
     path = folder / FILE
     if not path.is_file():
@@ -108,7 +109,7 @@ def write_operative(
     """Writes the gin file that makes Mesh TensorFlow build this model.
 
     Raises:
-      UserError: if a value is not what its name wants, or is not read back as it is meant.
+      UserError: if a value has the wrong type, or gin would not read the text back as intended.
     """
     mesh = TO_MESH[activation]
     include = "models/t5.1.0.base.gin" if model.tied else "models/t5.1.1.base.gin"
@@ -144,18 +145,18 @@ def write_operative(
 
 
 def check_imports(path: str, *, folders: Sequence[str], also: Iterable[str] = ()) -> None:
-    """Checks that a gin file which the user has not named imports known modules alone.
+    """Checks that a gin file that the user has not named imports known modules only.
 
-    Files that it includes are looked for as gin does, and checked, too. Nothing is imported.
+    Included files are searched as gin does, and checked, too. Nothing is imported.
 
     Args:
-      path: of the file; gs:// where gin reads it.
-      folders: where gin looks for files, "" for the working directory.
+      path: the file's path; gs:// where gin can read it.
+      folders: the folders in which gin looks for files, "" for the working directory.
       also: modules that the user has named.
 
     Raises:
-      UserError: for any other module, and for dynamic registration, with which a gin file calls
-        whatever a known module holds.
+      UserError: for any other module, and for dynamic registration, by which a gin file can call
+        any function of a known module.
     """
     from t0.compat import gin_parser
 
@@ -175,7 +176,7 @@ def check_imports(path: str, *, folders: Sequence[str], also: Iterable[str] = ()
             if not any(module == package or module.startswith(f"{package}.") for package in known):
                 raise UserError(
                     f"{name}, line {statement.location.line_num}, imports {module}: gin would run "
-                    f"it, and the file is taken because it lies beside a checkpoint. If you trust "
+                    f"it, and the file is read because it is beside a checkpoint. If you trust "
                     f"that module: --module_import={module}. Else remove the line"
                 )
 
@@ -184,11 +185,11 @@ def statements(text: str, name: str) -> list[Any]:
     """Returns a gin file's statements as gin's parser reads them; nothing is imported or bound.
 
     Args:
-      text: of the file.
-      name: of the file, for messages.
+      text: the file's text.
+      name: the file's name, for messages.
 
     Raises:
-      UserError: if it is no gin file.
+      UserError: if the text is not valid gin.
     """
     from t0.compat import gin_parser
 
@@ -199,7 +200,7 @@ def statements(text: str, name: str) -> list[Any]:
 
 
 class _Unresolved:
-    """Leaves references and macros as they are written; gin calls it by these two names."""
+    """A delegate of gin's parser, which leaves references and macros as they are written."""
 
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Any:
         return "@", scoped_configurable_name, evaluate
@@ -209,7 +210,7 @@ class _Unresolved:
 
 
 def _read_as_gin(name: str, folders: Sequence[str]) -> str:
-    """Returns the text of the file that gin takes for a name: the first in the folders."""
+    """Returns the text of the file that gin would read for a name: the first in the folders."""
     from t0.compat import gin_config
 
     for folder in folders if not name.startswith("/") else ("",):
@@ -223,7 +224,7 @@ def _read_as_gin(name: str, folders: Sequence[str]) -> str:
 
 
 def _check_written(text: str, include: str, bindings: dict[str, Any]) -> None:
-    """Checks that gin reads what was meant: the include, and each binding as it is, no more."""
+    """Checks that gin reads the include and the bindings back, each unchanged, and nothing else."""
     from t0.compat import gin_parser
 
     found = statements(text, "the gin file to write")
@@ -267,10 +268,12 @@ def _check(path: Path, bound: dict[str, Any], model: ModelShape) -> None:
         "Unitransformer.shared_embedding_and_softmax_weights": model.tied,
     }
     for key, seen in claims.items():
-        said = bound.get(key)
-        if said is not None and (said != seen or isinstance(said, bool) != isinstance(seen, bool)):
+        value = bound.get(key)
+        if value is not None and (
+            value != seen or isinstance(value, bool) != isinstance(seen, bool)
+        ):
             raise UserError(
-                f"{path} says {key} = {shown(bound[key])}, the checkpoint beside it has {seen}: "
+                f"{path} says {key} = {shown(value)}, the checkpoint beside it has {seen}: "
                 "it describes another model. Move it away, or put the right one there"
             )
 

@@ -1,11 +1,12 @@
-"""The shape of a model, read from the names and shapes of its tensors, and what follows from it.
+"""The shape of a model, read from its tensors, and every tensor's shape, which follows from it.
 
     model = read_shape({name: array.shape for name, array in parameters.items()})
     model.d_kv, model.gated, model.tied
     expected_shapes(model)          # every parameter, in Mesh TensorFlow's order
 
-Everything but the activation function follows from the tensors: the heads are the rows of the
-relative attention bias, the layers are counted, a tied model has no logits kernel.
+Everything except the activation function follows from the tensors: the number of heads is the
+number of rows of the relative attention bias, the layers are counted, and a tied model has no
+logits kernel.
 """
 
 import dataclasses
@@ -15,22 +16,27 @@ from t0.checkpoints import names
 from t0.errors import UserError
 
 Shape = tuple[int, ...]
-SHOWN = 8  # names of an error's list; the rest is counted
+SHOWN = 8  # names that an error lists; the others are counted
 _LONGEST_SHOWN = 80  # characters of a value from a file
 _LARGEST_SIZE = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelShape:
-    """What the tensors say about a model.
+    """The shape of a model.
 
     Attributes:
       vocabulary: rows of the embedding, padding included.
-      d_model, d_ff, heads, buckets: sizes; `inner` is heads times the size of a key.
-      encoder_layers, decoder_layers: blocks of each stack.
+      d_model: size of the model dimension.
+      d_ff: size of the feed-forward dimension.
+      heads: number of attention heads.
+      inner: number of heads times the size of a key.
+      buckets: number of relative position buckets.
+      encoder_layers: blocks of the encoder.
+      decoder_layers: blocks of the decoder.
       gated: whether the feed-forward layer has two input matrices (T5 1.1).
-      tied: whether the embedding is the output matrix as well (T5 1.0).
-      shared_bias: whether the first block's relative attention bias serves its whole stack.
+      tied: whether the embedding is also the output matrix (T5 1.0).
+      shared_bias: whether all blocks of a stack use the first block's relative attention bias.
     """
 
     vocabulary: int
@@ -64,25 +70,25 @@ class ModelShape:
 
 
 def listed(items: list[str]) -> str:
-    """Returns the items, one to a line, cut after `SHOWN`."""
+    """Returns the items, one to a line; after `SHOWN` lines the others are counted."""
     more = [f"... and {len(items) - SHOWN:,} more"] if len(items) > SHOWN else []
     return "\n  ".join(["", *items[:SHOWN], *more])
 
 
 def shown(value: object) -> str:
-    """Returns a value from a file for a message: on one line, of bounded length."""
+    """Returns a value from a file as text for a message: one line of bounded length."""
     try:
         text = ascii(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits, lists without end
+    except (ValueError, RecursionError):  # a number of thousands of digits, deeply nested lists
         text = f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def read_shape(shapes: Mapping[str, Shape], *, where: str = "the checkpoint") -> ModelShape:
-    """Reads the model's shape and checks that its parameters are all there and fit each other.
+    """Returns the model's shape; checks that its parameters are complete and fit each other.
 
     Args:
-      shapes: of the parameters (no slots), by canonical name.
+      shapes: canonical name -> shape of each parameter, without slots.
       where: the checkpoint, for messages.
 
     Raises:
@@ -141,12 +147,12 @@ def expected_shapes(model: ModelShape) -> dict[str, Shape]:
 
 
 def same_size(shape: Shape) -> bool:
-    """Returns whether a matrix is square, so that "the largest dimension" is a convention."""
+    """Returns whether a matrix is square, so that its "largest dimension" is a convention."""
     return len(shape) == 2 and shape[0] == shape[1]
 
 
 def slot_shape(shape: Shape, slot: str) -> Shape:
-    """Returns the shape of a slot of a parameter, as Mesh TensorFlow's Adafactor has it."""
+    """Returns the shape of a parameter's slot in Mesh TensorFlow's Adafactor."""
     if slot not in ("vr", "vc"):
         return shape
     largest, second = factored_axes(shape)
@@ -155,7 +161,7 @@ def slot_shape(shape: Shape, slot: str) -> Shape:
 
 
 def check_slots(shapes: Mapping[str, Shape], slots: Mapping[str, Shape], where: str) -> None:
-    """Checks that every slot belongs to a parameter and has the shape that goes with it.
+    """Checks that every slot belongs to a parameter and has the right shape.
 
     Raises:
       UserError: naming the slots that do not.
@@ -177,7 +183,7 @@ def check_slots(shapes: Mapping[str, Shape], slots: Mapping[str, Shape], where: 
 def combined(name: str, shape: Shape) -> Shape:
     """Returns an attention matrix's shape with heads and keys as one dimension.
 
-    Mesh TensorFlow with `combine_dims = False`, and older T5X, keep [D, H, K] and [H, K, D].
+    Mesh TensorFlow with `combine_dims = False`, and older T5X, have [D, H, K] and [H, K, D].
     """
     row, slot = names.row_of(name), names.split_slot(name)[1]
     if len(shape) != 3 or slot not in (None, "v", "m"):

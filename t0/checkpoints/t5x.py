@@ -3,14 +3,14 @@
     source = T5xSource(Path("/models/t5x/checkpoint_1000"))
     target = T5xTarget(folder, plan)          # folder/checkpoint_STEP/
 
-How the index and the arrays are stored is in `t5x_files`. Layers are kept one by one
+`t5x_files` reads and writes the index and the arrays. Layers are stored one by one
 (`encoder/layers_3/...`) or, in T5X's "scalable" models, stacked on axis 1 of one array
 (`encoder/encoder/...`), where every layer has a relative bias of its own.
 
-Adafactor factors a square matrix the other way round than in Mesh TensorFlow: T5X's row factor
-averages over the last dimension, Mesh TensorFlow's over the first. The slots change places then.
-Of stacked layers T5X's row factor is the one that keeps d_model, whatever the sizes
-(`standard_logical_factor_rules` of its Adafactor); Mesh TensorFlow's names go by size.
+T5X's Adafactor factors a square matrix in the opposite order to Mesh TensorFlow's: T5X's row factor
+averages over the last dimension, Mesh TensorFlow's over the first. So the two slots are swapped.
+For stacked layers, T5X's row factor is the one that keeps d_model, whatever the sizes are
+(`standard_logical_factor_rules` of its Adafactor); Mesh TensorFlow chooses by size.
 """
 
 import re
@@ -48,7 +48,7 @@ def find_folder(path: Path, step: int | None) -> Path | None:
 
     Args:
       path: a folder with `checkpoint_STEP` folders, one of these, or the index in it.
-      step: which of several; the last by default.
+      step: the step of the checkpoint; the last by default.
 
     Raises:
       UserError: if there is no checkpoint of that step.
@@ -89,8 +89,8 @@ class T5xSource(Source):
     """A T5X checkpoint.
 
     Args:
-      folder: with the index.
-      keep_slots: whether to look at the optimizer's state at all.
+      folder: the folder with the index.
+      keep_slots: whether the optimizer's state is read.
     """
 
     kind = "t5x"
@@ -98,7 +98,7 @@ class T5xSource(Source):
     def __init__(self, folder: Path, *, keep_slots: bool = True) -> None:
         super().__init__(str(folder))
         self._folder = folder
-        # Of a layer of a stacked array: also the axis of the layers, and which layer.
+        # For a layer of a stacked array also the axis of the layers, and the layer's number.
         self._places: dict[str, tuple[InlineArray | Zarr, tuple[int, int] | None]] = {}
         self._stacks: dict[str, int] = {}  # stacked parameter -> layers in it
         self._recent: tuple[Any, np.ndarray] | None = None
@@ -127,7 +127,7 @@ class T5xSource(Source):
             unknown += self._add_slot(path, leaf)
         self._fold_bias()
         self.check(unknown)
-        # Decompression is what takes the time. A stacked array is read once, for all its layers.
+        # Decompression takes most of the time. A stacked array is read once, for all its layers.
         if all(layer is None for _, layer in self._places.values()):
             self.readers = 4
         tokenizer = folder.parent / "spiece.model"
@@ -143,7 +143,7 @@ class T5xSource(Source):
         return array.reshape(self.entries[name].shape)
 
     def close(self) -> None:
-        """Lets go of the array in hand."""
+        """Frees the stacked array that was read last."""
         self._recent = None
 
     def _whole(self, leaf: InlineArray | Zarr, *, keep: bool) -> np.ndarray:
@@ -161,7 +161,7 @@ class T5xSource(Source):
         return array
 
     def _add(self, path: str, leaf: InlineArray | Zarr) -> list[str]:
-        """Enters a parameter; returns its path if it is unknown."""
+        """Adds a parameter's entry; returns its path if it is unknown."""
         scanned = _SCANNED.fullmatch(path)
         if not scanned:
             name = names.from_t5x(_unshared(path))
@@ -202,7 +202,7 @@ class T5xSource(Source):
     def _add_stacked_slot(
         self, parameter: str, slot: str, path: str, leaf: InlineArray | Zarr
     ) -> list[str]:
-        """Enters a slot for each layer; returns its path if it has another number of layers."""
+        """Adds an entry for each layer's slot; returns its path if the number of layers differs."""
         side, rest = _SCANNED.fullmatch(parameter).groups()
         for layer in range(self._stacks[parameter]):
             name = names.from_t5x(f"{side}/layers_{layer}/{rest}")
@@ -213,7 +213,7 @@ class T5xSource(Source):
         return []
 
     def _fold_bias(self) -> None:
-        """Takes biases that are the same in all layers for one that the layers share."""
+        """Replaces biases that are the same in all layers by one that the layers share."""
         biases = [
             n for n in self.entries if names.split_slot(n)[0].endswith("/relative_attention_bias")
         ]
@@ -235,17 +235,17 @@ class T5xSource(Source):
 
 
 def _is_index(path: Path) -> bool:
-    # TensorFlow keeps a text file of the same name in a model directory.
+    # A model directory of TensorFlow has a text file of the same name.
     with path.open("rb") as file:
         return not file.read(32).startswith((b"model_checkpoint_path", b"all_model_checkpoint"))
 
 
 class T5xTarget(Target):
-    """A T5X checkpoint being written.
+    """Writes a T5X checkpoint.
 
     Args:
-      folder: empty; gets a folder `checkpoint_STEP`.
-      plan: what it will hold; `options` may have `scan_layers` and `gzip_level`.
+      folder: an empty folder, in which the folder `checkpoint_STEP` is made.
+      plan: the plan of the checkpoint; `options` may have `scan_layers` and `gzip_level`.
     """
 
     def __init__(self, folder: Path, plan: Plan) -> None:
@@ -275,7 +275,7 @@ class T5xTarget(Target):
 
     def finish(self) -> None:
         """Writes the index, last."""
-        # An array, as T5X's loader asks it for its dtype; T5X itself has written plain numbers too.
+        # An array, because T5X's loader reads its dtype; T5X itself has also written plain numbers.
         step = pack_array(np.asarray(self._plan.facts.step, np.int32))
         tree: dict[str, Any] = {"state": {"step": step}, "target": {}}
         slots = any(names.split_slot(name)[1] for name in self._plan.entries)
@@ -316,7 +316,7 @@ class T5xTarget(Target):
         return self._writers[path]
 
     def _add_placeholders(self, tree: dict[str, Any]) -> None:
-        """Fills the slots that T5X's Adafactor has for every parameter, used or not."""
+        """Adds the unused slots: T5X's Adafactor has all kinds of slots for every parameter."""
         for path in [p for p in self._writers if p.startswith("target/")]:
             parameter = path.removeprefix("target/")
             for kind in _SLOTS:
@@ -329,7 +329,7 @@ def adapted(plan: Plan) -> Plan:
     """Returns the plan as T5X can hold it.
 
     Raises:
-      UserError: if stacked layers and optimizer slots are both asked for.
+      UserError: if the options combine stacked layers with optimizer slots.
     """
     slots = any(names.split_slot(name)[1] for name in plan.entries)
     if plan.options.get("scan_layers") and slots:
@@ -369,20 +369,20 @@ def _sorted(tree: Any) -> Any:
 
 
 def _unshared(path: str) -> str:
-    """Returns the path of the first layer's bias for the one that a stack shares."""
+    """Returns the path of the first layer's bias for the bias that a stack shares."""
     match = re.fullmatch(rf"(encoder|decoder)/{_BIAS}", path)
     return f"{match[1]}/layers_0/{_BIAS}" if match else path
 
 
 def _swapped(slot: str, shape: tuple[int, ...]) -> str:
-    """Returns our kind of T5X's slot, or T5X's of ours, of a layer that is not stacked."""
+    """Translates the kind of a slot between T5X and Mesh TensorFlow; for layers not stacked."""
     if same_size(shape) and slot in ("vr", "vc"):
         return "vc" if slot == "vr" else "vr"
     return slot
 
 
 def _stacked_slot(slot: str, name: str, shape: tuple[int, ...]) -> tuple[str, int]:
-    """Returns our kind of a slot of stacked layers, and its axis of the layers."""
+    """Returns Mesh TensorFlow's kind of a slot of stacked layers, and the axis of its layers."""
     dims = names.row_of(name).dims
     if slot not in ("vr", "vc") or len(shape) != 2 or "D" not in dims:
         return slot, 1

@@ -1,4 +1,4 @@
-"""How T5X stores a checkpoint: a msgpack index, and arrays within it or in zarr folders.
+"""The files of a T5X checkpoint: a msgpack index, and arrays within it or in zarr folders.
 
     tree = read_index(path)          # nested dicts; leaves are InlineArray, Zarr or plain values
     array = tree["target"]["encoder"]["encoder_norm"]["scale"].load()
@@ -8,13 +8,13 @@
         shape=(512, 32128), dtype=dtype, gzip_level=0, one_layer_chunks=False,
     )
 
-The index is read without loading the arrays within it. Flax writes such files: a map of
-maps; an array is an extension (code 1) that holds msgpack of (shape, dtype name, bytes); one above
-1 GiB is cut into chunks. A parameter kept in a folder of its own is there as TensorStore's JSON.
-Nothing is unpickled, as msgpack holds no code.
+The index is read without loading the arrays within it. Flax writes such files as a map of maps. An
+array is an extension (code 1) that holds (shape, dtype name, bytes) in msgpack; an array above
+1 GiB is split into chunks. For a parameter in a folder of its own the index holds TensorStore's
+JSON specification. msgpack holds no code, and nothing is unpickled.
 
-TensorStore's gzip at level 0 stores without compressing: weights shrink by 8% at level 1, at a
-twentieth of the speed. Every reader takes either.
+gzip at level 0 stores without compression: level 1 makes weights smaller by 8%, at a twentieth of
+the speed. Every reader accepts both.
 """
 
 import collections
@@ -44,9 +44,10 @@ class InlineArray:
     """An array within the index file.
 
     Attributes:
-      shape, dtype: of the array.
+      shape: the array's shape.
+      dtype: the array's dtype.
       spans: (first byte, length) of its pieces in the file, in order.
-      path: of the index file.
+      path: the path of the index file.
     """
 
     shape: tuple[int, ...]
@@ -72,8 +73,9 @@ class Zarr:
     """An array in a folder beside the index.
 
     Attributes:
-      shape, dtype: of the array.
-      folder: its name, below the checkpoint's folder.
+      shape: the array's shape.
+      dtype: the array's dtype.
+      folder: the folder's name, below the checkpoint's folder.
       packed_bfloat16: whether bfloat16 is stored as uint16, as T5X did before its version 3.
     """
 
@@ -84,10 +86,10 @@ class Zarr:
 
 
 class BrokenIndexError(Exception):
-    """The bytes are no index of a T5X checkpoint."""
+    """The bytes are not the index of a T5X checkpoint."""
 
 
-# What bytes of any kind raise where msgpack is walked.
+# The exceptions that damaged bytes cause where msgpack is read.
 _UNREADABLE = (
     *(BrokenIndexError, msgpack.UnpackException, struct.error, ArithmeticError, MemoryError),
     *(LookupError, ValueError, TypeError, AttributeError),
@@ -95,10 +97,10 @@ _UNREADABLE = (
 
 
 def read_index(path: Path) -> dict[str, Any]:
-    """Returns what the index says, arrays as `InlineArray` and `Zarr`.
+    """Returns the index as nested dicts, with arrays as `InlineArray` and `Zarr`.
 
     Raises:
-      UserError: if the file is cut off or something else.
+      UserError: if the file is cut off or is not an index.
     """
     try:
         with path.open("rb") as file:
@@ -117,7 +119,7 @@ def read_index(path: Path) -> dict[str, Any]:
 
 
 def leaves(tree: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yields (path joined by "/", leaf) of a tree; an empty map is no leaf."""
+    """Yields (path joined by "/", leaf) of a tree; empty maps are skipped."""
     if isinstance(tree, dict):
         for key, value in tree.items():
             yield from leaves(value, (*prefix, str(key)))
@@ -126,19 +128,19 @@ def leaves(tree: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]
 
 
 def pack_array(array: np.ndarray) -> msgpack.ExtType:
-    """Returns an array as Flax puts it within an index."""
+    """Returns an array in the form in which Flax stores it within an index."""
     fields = (array.shape, array.dtype.name, array.tobytes())
     return msgpack.ExtType(_ARRAY, msgpack.packb(fields, use_bin_type=True))
 
 
 class _Walker:
-    """Walks a msgpack buffer, stepping over the bytes of arrays."""
+    """Reads a msgpack buffer without reading the bytes of arrays."""
 
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self._data, self._path = data, path
 
     def value(self, at: int, depth: int) -> tuple[Any, int]:
-        """Returns the value that starts at a byte, and the byte after it."""
+        """Returns the value that starts at byte `at`, and the position after it."""
         if depth > _DEEPEST:
             raise BrokenIndexError("it is nested too deep")
         tag = self._data[at]
@@ -231,8 +233,8 @@ class _Walker:
         return self._data[at : at + size]
 
 
-# msgpack's tags: length of an extension (negative: bytes of the length field that follows), of
-# numbers, and of the length fields of byte strings and texts.
+# msgpack's tags -> the length of an extension (negative: the size of the length field that
+# follows), of numbers, and of the length fields of byte strings and texts.
 _EXTENSIONS = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16, 0xC7: -1, 0xC8: -2, 0xC9: -4}
 _FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
 _BINARIES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
@@ -256,7 +258,7 @@ def _with_zarrs(tree: Any) -> Any:
 def _zarr(spec: dict[str, Any]) -> Zarr:
     if spec["driver"] != "zarr":
         raise UserError(f"an array is kept by TensorStore's driver {spec['driver']!r}; wanted zarr")
-    # TensorStore moved the path from the spec into its key-value store in 0.1.14.
+    # In 0.1.14 TensorStore moved the path from the spec into the spec's key-value store.
     folder = str(spec["kvstore"].get("path", spec.get("path", ""))).strip("/")
     if not folder or Path(folder).is_absolute() or ".." in Path(folder).parts:
         raise UserError(f"an array is kept in {folder!r}, outside the checkpoint's folder")
@@ -274,18 +276,18 @@ def read_zarr(folder: Path, expected: Zarr) -> np.ndarray:
     """Returns the array in a folder.
 
     Args:
-      folder: with `.zarray` and the chunks.
-      expected: what the index says about it.
+      folder: the folder with `.zarray` and the chunks.
+      expected: the array's description in the index.
 
     Raises:
-      UserError: if a chunk is missing or cut off, or the array is another than the index says.
+      UserError: if a chunk is missing or cut off, or the array differs from its description.
     """
     if not (folder / ".zarray").is_file():
         raise UserError(f"{folder} is missing, or has no .zarray: the checkpoint is not whole")
     spec = {
         "driver": "zarr",
         "kvstore": {"driver": "file", "path": f"{folder}/"},
-        # A chunk that is not there would otherwise be read as zeros.
+        # A missing chunk would otherwise be read as zeros.
         "fill_missing_data_reads": False,
     }
     try:
@@ -305,16 +307,16 @@ def read_zarr(folder: Path, expected: Zarr) -> np.ndarray:
 
 
 class ZarrWriter:
-    """An array being written into a folder of its own.
+    """Writes an array into a folder of its own.
 
     Args:
-      parent: where the folder is made.
-      name: of the folder, relative to the index.
-      shape: of the array.
-      dtype: of the array.
-      gzip_level: 0 to 9; 1 is T5X's.
-      one_layer_chunks: whether layers, stacked on axis 1, have chunks of their own, to be written
-        one by one.
+      parent: the folder in which the array's folder is made.
+      name: the folder's name, relative to the index.
+      shape: the array's shape.
+      dtype: the array's dtype.
+      gzip_level: 0 to 9; T5X's own is 1.
+      one_layer_chunks: whether each layer, stacked on axis 1, has its own chunks, so that layers
+        can be written one by one.
     """
 
     def __init__(
@@ -341,7 +343,7 @@ class ZarrWriter:
         }
         self._folder = parent / name
         place = {"driver": "file", "path": f"{self._folder}/"}
-        # Every chunk by itself would wait for the disk; `finish` waits once, for all.
+        # TensorStore would wait for the disk at every chunk; `finish` waits once, for all.
         here = {**self._spec, "kvstore": place, "context": {"file_io_sync": False}}
         self._store = _tensorstore().open(here, create=True, open=True).result()
 
@@ -360,22 +362,22 @@ class ZarrWriter:
                 os.fsync(file.fileno())
 
     def spec(self) -> dict[str, Any]:
-        """Returns what the index keeps in the array's place."""
+        """Returns the specification that the index holds in place of the array."""
         return self._spec
 
 
 def chunk_shape(
     shape: tuple[int, ...], elements: int, *, single: tuple[int, ...] = ()
 ) -> tuple[int, ...]:
-    """Returns a chunk that divides a shape evenly, as T5X chooses it.
+    """Returns T5X's choice of a chunk shape that divides an array's shape evenly.
 
-    The largest dimension (the first of equals) is cut to its next smaller divisor until the chunk
-    has few enough elements.
+    The largest dimension (the first of equals) is reduced to its next smaller divisor until the
+    chunk has few enough elements.
 
     Args:
-      shape: of the array.
-      elements: of a chunk, at most.
-      single: dimensions of which a chunk has one.
+      shape: the array's shape.
+      elements: the largest number of elements in a chunk.
+      single: dimensions in which a chunk has size 1.
 
     >>> chunk_shape((32128, 4096), 16 * 2**20)
     (4016, 4096)
@@ -388,9 +390,9 @@ def chunk_shape(
 
 
 def _slabs(store: Any) -> list[tuple[slice, ...]]:
-    """Returns slices that make up an array, of whole chunks, cut along the axis with most of them.
+    """Returns slices of whole chunks that make up an array, along the axis with the most chunks.
 
-    TensorStore holds what it encodes and decodes beside the array; a slab at a time bounds that.
+    TensorStore holds encoded and decoded chunks in memory; reading a slab at a time limits that.
     """
     shape, chunk = store.shape, store.chunk_layout.write_chunk.shape
     counts = [-(-size // part) for size, part in zip(shape, chunk, strict=True)]
@@ -413,7 +415,7 @@ def _read(store: Any) -> np.ndarray:
 
 
 def _results(futures: Iterator[Any]) -> Iterator[Any]:
-    """Yields the futures' results in order, with the next two begun meanwhile."""
+    """Yields the futures' results in order; the next two are started before each is awaited."""
     begun: collections.deque = collections.deque()
     for future in futures:
         begun.append(future)

@@ -1,11 +1,11 @@
-"""The SentencePiece model beside a checkpoint, and what Hugging Face wants to know of it.
+"""The SentencePiece model beside a checkpoint, and the tokenizer files for Hugging Face.
 
     check(Path("spiece.model"), rows=32128)
     write_hf(folder, Path("spiece.model"))
 
 T5's ids are the model's pieces and 100 sentinels (`<extra_id_0>` is the last id). Some model files
-hold the sentinels as pieces (T5's own `.100extra`); `transformers` adds them again to whatever it
-finds, so the file that it gets is the one without.
+contain the sentinels as pieces (T5's own `.100extra`). `transformers` adds the sentinels to any
+model file, so `write_hf` writes the file without them.
 """
 
 import re
@@ -22,17 +22,17 @@ _SENTINEL = re.compile(r"\u2581?<extra_id_([0-9]{1,6})>")
 
 
 def ids(path: Path) -> int:
-    """Returns how many ids T5 makes of a SentencePiece model: its pieces and the sentinels.
+    """Returns the number of T5's ids for a SentencePiece model: its pieces and the sentinels.
 
     Raises:
-      UserError: if the file is no such model.
+      UserError: if the file is not a SentencePiece model.
     """
     model = _read(path)
     return len(model.pieces) + (0 if _sentinels_inside(model) else _EXTRA_IDS)
 
 
 def fits(path: Path, rows: int) -> bool:
-    """Returns whether a model with so many embeddings, padded or not, may have this vocabulary."""
+    """Returns whether a model with `rows` embeddings, padded or not, may have this vocabulary."""
     count = ids(path)
     return rows in (count, -(-count // _PADDED_TO) * _PADDED_TO)
 
@@ -41,7 +41,7 @@ def check(path: Path, rows: int) -> None:
     """Checks that every id of a SentencePiece model, sentinels included, has an embedding.
 
     Raises:
-      UserError: with both numbers, or if the file is no such model.
+      UserError: with both numbers, or if the file is not a SentencePiece model.
     """
     count = ids(path)
     if count > rows:
@@ -52,7 +52,7 @@ def check(path: Path, rows: int) -> None:
 
 
 def write_hf(folder: Path, path: Path) -> None:
-    """Writes a model's tokenizer files for `transformers`."""
+    """Writes the tokenizer files that `transformers` reads."""
     model = _read(path)
     inside = _sentinels_inside(model)
     if inside:
@@ -88,14 +88,14 @@ def _read(path: Path) -> Any:
         model.ParseFromString(path.read_bytes())
     except (OSError, DecodeError) as error:
         raise UserError(f"{path} is no SentencePiece model: {error}") from error
-    # Bytes of any kind may parse, as a message with unknown fields and not one piece.
+    # Arbitrary bytes may parse as a message with unknown fields and without pieces.
     if not model.pieces:
         raise UserError(f"{path} is no SentencePiece model: it has no pieces")
     return model
 
 
 def _sentinels_inside(model: Any) -> int:
-    """Returns how many sentinels the model ends with: pieces that count down to 0."""
+    """Returns the number of sentinels at the model's end: pieces that count down to 0."""
     count = 0
     for piece in reversed(model.pieces):
         match = _SENTINEL.fullmatch(piece.piece)

@@ -4,18 +4,18 @@
     array = weights.load("shared.weight", transposed=False)
     writer = ShardWriter(path, {"shared.weight": ((32128, 512), dtype)}, {"format": "pt"})
 
-Safetensors files are read through the library of that name, which checks that the tensors tile the
-file; a matrix is read in blocks of rows where its transpose is wanted, so that no second copy of it
-exists. Writing goes tensor by tensor: the library writes whole files from memory. A file is the
-length of its header (8 bytes), the header (JSON: dtype, shape and byte range of each tensor), then
-the bytes.
+The library `safetensors` reads its files, and checks that the tensors fill the file without gaps.
+A matrix whose transpose is wanted is read in blocks of rows, so that no second copy of it is in
+memory. The library can write whole files from memory only, so this module writes them, tensor by
+tensor. A file is the length of its header (8 bytes), the header (JSON: dtype, shape and byte range
+of each tensor), and the tensors' bytes.
 
-A `pytorch_model.bin` is a pickle, which can run anything when it is opened. It is read only through
-PyTorch's own weights-only loader, from 2.6: before, that loader could be made to run code from a
-crafted file, so older PyTorch, or none at all, means refusal. The file is mapped, not read: memory
-is the tensor in hand.
+A `pytorch_model.bin` is a pickle, which can run any code when it is opened. It is read only through
+the weights-only loader of PyTorch 2.6 or later. In older versions a crafted file could make that
+loader run code; with them, or without PyTorch, such a file is an error. The file is memory-mapped,
+and one tensor is in memory at a time.
 
-Nothing here imports TensorFlow, and PyTorch only for pickles.
+Nothing here imports TensorFlow; PyTorch is imported only for pickles.
 """
 
 import dataclasses
@@ -49,8 +49,9 @@ _DTYPES = {
     "BOOL": np.dtype(np.bool_),
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-# A matrix is transposed block by block; within one, a cache line of rows at a time: rows a power of
-# two apart fight for the same cache lines, which makes it five times slower.
+# A matrix is transposed block by block, and within a block, as many rows at a time as a cache line
+# holds: rows whose distance is a power of two share cache lines, and more of them at a time would
+# be five times slower.
 _BLOCK_ROWS = 1024
 _LINE_ROWS = 16
 SAFE_SINCE = (2, 6)
@@ -66,8 +67,9 @@ class StoredTensor:
     """A tensor in a file.
 
     Attributes:
-      path: of the file.
-      shape, dtype: as stored.
+      path: the file's path.
+      shape: the tensor's shape in the file.
+      dtype: the tensor's dtype in the file.
     """
 
     path: Path
@@ -80,9 +82,10 @@ class Weights:
     """The weights of a folder.
 
     Attributes:
-      tensors: by key, in the order in which they are stored.
+      tensors: key -> tensor, in the order of the files.
       metadata: texts from the files' headers.
-      load: takes a key and `transposed`, by name; returns the tensor, or the transpose of a matrix.
+      load: a function of a key and the keyword `transposed`, which returns the tensor or, for a
+        matrix, its transpose.
     """
 
     tensors: dict[str, StoredTensor]
@@ -94,7 +97,8 @@ def open_weights(folder: Path) -> Weights:
     """Opens a folder's weights; no tensor is read.
 
     Raises:
-      UserError: if there are none, or a file is missing, cut off, damaged or not safe to open.
+      UserError: if there are no weights, or a file is missing, cut off, damaged or not safe to
+        open.
     """
     if (folder / INDEX).is_file() or (folder / SINGLE).is_file():
         return _open_safetensors(folder)
@@ -107,12 +111,12 @@ def open_weights(folder: Path) -> Weights:
 
 
 class ShardWriter:
-    """One file, its header written at once and its tensors in any order.
+    """Writes one file: first its header, then its tensors in any order.
 
     Args:
-      path: of the file.
-      tensors: (shape, dtype) by name, as they will be in the file.
-      metadata: strings for the header.
+      path: the file's path.
+      tensors: name -> (shape, dtype) of each tensor in the file.
+      metadata: texts for the header.
     """
 
     def __init__(
@@ -123,7 +127,7 @@ class ShardWriter:
     ) -> None:
         header: dict = {"__metadata__": dict(metadata)}
         offset, self._offsets = 0, {}
-        # The widest types first, as the library does it: every tensor is then aligned.
+        # The widest types first, as in the library, so that every tensor is aligned.
         for name in sorted(tensors, key=lambda n: (-tensors[n][1].itemsize, n)):
             shape, dtype = tensors[name]
             end = offset + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -141,7 +145,7 @@ class ShardWriter:
         self._file.write(struct.pack("<Q", len(text)) + text)
 
     def write(self, name: str, array: np.ndarray, *, transposed: bool) -> None:
-        """Writes a tensor, or the transpose of a matrix, in its place."""
+        """Writes a tensor, or the transpose of a matrix, at its place in the file."""
         self._file.seek(self._start + self._offsets[name])
         if transposed:
             _write_transposed(self._file, array)
@@ -177,7 +181,7 @@ def _open_safetensors(folder: Path) -> Weights:
 
 
 def _shards_by_key(index: Path) -> dict[str, str]:
-    """Returns which file has a key, {} where there is no index and a single file has all."""
+    """Returns key -> file name, {} where there is no index and a single file has all tensors."""
     if not index.is_file():
         return {}
     where = read_json(index).get("weight_map")
@@ -211,7 +215,7 @@ def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
 
 
 def _read_tensor(stored: StoredTensor, key: str, *, transposed: bool) -> np.ndarray:
-    # Opened for each tensor, for the library maps the file: what was read counts as memory used.
+    # Opened again for each tensor: the library maps the file, and pages read count as memory used.
     try:
         with safetensors.safe_open(stored.path, framework="numpy") as file:
             if not transposed:

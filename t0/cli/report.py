@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
     """Writes the report, prints the table and the paths, and returns the exit status.
 
     Raises:
-        UserError: a file is missing or malformed, or the output cannot be written.
+      UserError: a file is missing or malformed, or the output cannot be written.
     """
     from rich.console import Console
 

@@ -1,21 +1,21 @@
-"""Reports on evaluations and training runs, from result files alone: a page, plots, tables.
+"""Reports on evaluations and training runs, made from result files only: a page, plots, tables.
 
     from t0.reports import console_tables, write_report
 
     paths = write_report([Path("eval/results_1000.json")], Path("report"))
     paths.html                                              # report/report.html
 
-What is read: `results_<step>.json` of mode `score_eval` with `scores/` beside it,
+The input files are `results_<step>.json` of mode `score_eval` with `scores/` beside it,
 `decoded_<step>.json` of mode `eval` with `predictions/`, and `metrics.jsonl` of training runs.
 
     read_runs(paths)                 result files -> runs, one for each evaluated checkpoint
     read_curves(paths)               metrics.jsonl -> training curves
     summarise(runs)                  runs -> data frames, comparisons, notes
-    write_report(paths, output)      all of it -> report.html, .md, .csv, .json and pictures
+    write_report(paths, output)      result files -> report.html, .md, .csv, .json and pictures
     console_tables(paths)            result files -> rich tables for the terminal
 
-Of the other rooms this one imports `errors` and `files`, and no TensorFlow; matplotlib, Jinja and
-scipy are imported when a report is made.
+This package imports only `errors` and `files` of t0, and no TensorFlow; matplotlib, Jinja and scipy
+are imported when a report is made.
 """
 
 from t0.reports.evaluations import EvaluatedRun, read_runs

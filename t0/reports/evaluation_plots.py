@@ -2,15 +2,15 @@
 
     summary = summarise(read_runs([Path("eval")]))
     panels = box_panels(summary)        # one for each dataset
-    panels = step_panels(summary)       # one for each dataset; none unless a series has two steps
-    panels = metric_panels(summary)     # one for each task and metric of mode `eval`, likewise
+    panels = step_panels(summary)       # one for each dataset of which a series has two steps
+    panels = metric_panels(summary)     # one for each such task and metric of mode `eval`
 
 A box shows quartiles and median, its whiskers the range over prompts, each point one prompt, the
-diamond the mean. Runs are side by side under their letters. Chance is the dotted line, published
-values are the dashed ones.
+diamond the mean. Runs are side by side under their letters. The dotted line is chance, the dashed
+lines are published values.
 
-Assumptions: accuracies in percent; of T5's metrics those in `UNITS` are between 0 and 100, of
-others nothing is known.
+Assumptions: accuracies are in percent; T5's metrics in `UNITS` are between 0 and 100; the range of
+other metrics is unknown.
 """
 
 import math
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_BOXES = 8
-# That are drawn: more would be a wall of pictures.
+# The largest number of pictures of a kind; the tables hold the other values.
 MOST_METRIC_PANELS = 24
-# Metrics whose values are from 0 to 100, and how their axes are labelled.
+# Metric with values from 0 to 100 -> the unit on its axis.
 UNITS = {
     **dict.fromkeys(("accuracy", "sequence_accuracy", "exact_match", "em", "f1"), "%"),
     **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), "F measure, %"),
     "bleu": "0 to 100",
 }
 _OFFSETS = (0.0, 0.1, -0.1, 0.2, -0.2)  # in units of the distance between two boxes
-# Percentage points that a drawn point covers, and half of the diamond, about.
+# About the percentage points that a drawn point covers, and half of the diamond.
 _POINT_HEIGHT, _DIAMOND_HEIGHT = 1.0, 1.5
 _REFERENCE_STYLE = {
     "T0-11B": ((0, (6, 2)), "#7a4b94"),
@@ -48,7 +48,7 @@ _REFERENCE_STYLE = {
 
 
 def axis_label(metric: str) -> str:
-    """Returns a metric with its unit, where that is known.
+    """Returns a metric's name with its unit, if the unit is known.
 
     >>> axis_label("em"), axis_label("edit_distance")
     ('em (%)', 'edit_distance')
@@ -75,7 +75,7 @@ def series_legend(runs: Sequence[EvaluatedRun]) -> dict[str, tuple[str, str]]:
 
 
 def boxed_runs(runs: Sequence[EvaluatedRun]) -> tuple[int, ...]:
-    """Returns which ranked runs get a box: all, or each series' last where they are too many."""
+    """Returns the positions of the ranked runs to draw: all, or each series' last if too many."""
     ranked = [i for i, run in enumerate(runs) if run.tasks]
     if len(ranked) <= MOST_BOXES:
         return tuple(ranked)
@@ -177,8 +177,8 @@ def swarm(ascending: Sequence[float], *, mean: float = math.inf) -> list[float]:
     """Returns sideways offsets that keep points of close values apart, the first in the middle.
 
     Args:
-        ascending: values in percent.
-        mean: where the diamond is drawn, in the middle, which would hide a point.
+      ascending: values in percent.
+      mean: the value at which the diamond is drawn in the middle; points close to it are moved.
 
     >>> swarm([50.0, 50.1, 60.0])
     [0.0, 0.1, 0.0]
@@ -189,7 +189,7 @@ def swarm(ascending: Sequence[float], *, mean: float = math.inf) -> list[float]:
         hidden = (0.0,) if abs(value - mean) < _DIAMOND_HEIGHT else ()
         places = [o for o in _OFFSETS if o not in hidden]
         free = [o for o in places if value - last.get(o, -math.inf) >= _POINT_HEIGHT]
-        # Where all places are taken, the one whose last point is farthest below overlaps least.
+        # If no offset is free, the one whose last point is farthest below overlaps least.
         offset = free[0] if free else min(places, key=last.__getitem__)
         last[offset] = value
         offsets.append(offset)
@@ -238,7 +238,7 @@ def draw_references(axes: "Axes", lines: dict[str, float]) -> None:
 
 
 def step_panels(summary: Summary) -> list[Panel]:
-    """Returns a panel for each dataset that a series has at two steps or more; else none."""
+    """Returns a panel for each dataset that a series has at two steps or more."""
     rows = _with_series(summary.datasets, summary.runs)
     return [
         _step_panel(found)

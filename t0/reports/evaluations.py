@@ -1,8 +1,8 @@
 """Reads the result files of evaluations into runs, strictly.
 
 A run is one evaluated checkpoint. Its file of rank evaluation holds one record for each task, that
-is for each prompt of a dataset; the per-example scores are beside it under `scores/` and may be
-absent. Beside that, or alone, there may be a file of mode `eval`, of decoded text and its metrics:
+is, for each prompt of a dataset; the per-example scores are beside it in `scores/` and may be
+absent. A run may also have, or only have, a file of mode `eval`, with the metrics of decoded text:
 
     eval/results_1000.json
     eval/scores/super_glue_rte_must_be_true_score_eval_1000.jsonl
@@ -19,12 +19,12 @@ A record of mode `eval`:
      "truncated_inputs": 0, "truncated_targets": 4, "predictions": "predictions/mt_1000.jsonl"}
 
 A metric named "rougeL_for_data_to_text" is "rougeL" of the group "data_to_text", if there is a
-"rougeL" of the whole. A metric may be undefined (a correlation of constant predictions): NaN and
-null are None. Predictions are read where their file is; a few of them, spread evenly, are kept.
+"rougeL" of the whole task. A metric may be undefined (a correlation of constant predictions): NaN
+and null become None. Of the predictions, a few, spread evenly over the file, are kept.
 
-Assumptions: accuracies and chance levels are percentages (0 to 100); results of one folder are
-checkpoints of one training run, so they form a series over steps. Optional fields may be absent;
-a field or file that is there and malformed is a UserError that names it.
+Assumptions: accuracies and chance levels are percentages (0 to 100). The results in one folder are
+of checkpoints of one training run, so they form a series over steps. Optional fields may be absent;
+a malformed field or file is a UserError that names it.
 """
 
 import re
@@ -57,13 +57,13 @@ _ANLI_ROUND = re.compile(r"(?:^|[_/])r([123])(?:_score_eval)?$")
 
 @dataclass(frozen=True)
 class RankedTask:
-    """One prompt of one dataset in one run. Accuracy and chance in percent.
+    """One prompt of one dataset in one run. Accuracy and chance are in percent.
 
     Attributes:
-        chance: accuracy of guessing: 100 / number of choices, averaged over examples when the
-            scores are there, else as the results file states it, else None.
-        excluded: number of examples left out, by reason.
-        scores: the per-example scores, None where their file is absent.
+      chance: the accuracy of guessing: 100 / number of choices, averaged over the examples if there
+        are per-example scores; otherwise the results file's value, or None.
+      excluded: reason -> number of examples that were left out.
+      scores: the per-example scores, None where their file is absent.
     """
 
     name: str
@@ -82,7 +82,11 @@ class RankedTask:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model wrote for an example: `heading` names the example where its file does."""
+    """The text that a model wrote for an example.
+
+    Attributes:
+      heading: the example's name, if the file of predictions has one.
+    """
 
     heading: str
     inputs: str
@@ -95,11 +99,11 @@ class DecodedTask:
     """One task of one run in mode `eval`.
 
     Attributes:
-        metrics: of the whole task: metric -> value, None where it is undefined.
-        groups: group -> metric -> value.
-        signatures: metric -> how it was computed, sacreBLEU's signature.
-        predictions_file: where all predictions are, None where that is not known.
-        predictions: a few of them, spread evenly.
+      metrics: metric -> value of the whole task, None where it is undefined.
+      groups: group -> metric -> value.
+      signatures: metric -> sacreBLEU's signature, which names the way it was computed.
+      predictions_file: the file of all predictions, None if it is unknown.
+      predictions: a few predictions, spread evenly over the file.
     """
 
     name: str
@@ -118,15 +122,15 @@ class EvaluatedRun:
     """One evaluated checkpoint.
 
     Attributes:
-        name: of the model: its directory's last part, or more of it where several models' end
-            alike, or as the results state it.
-        label: name and step, unique among the runs read together.
-        series: identifies the training run whose checkpoints belong on one line.
-        facts: the results file's `run` object without its notes.
-        skipped: names of tasks that state no accuracy.
-        ranked: whether it was evaluated by rank; else `path` is of mode `eval`.
-        decoded: its tasks in mode `eval`.
-        decoded_path: the file of mode `eval` beside that of rank evaluation.
+      name: the model's name: the end of its directory's path that no other model has, or the name
+        in the results.
+      label: name and step, unique among the runs that are read together.
+      series: identifies the training run whose checkpoints belong on one line.
+      facts: the results file's `run` object without its notes.
+      skipped: names of tasks without an accuracy.
+      ranked: whether there is a rank evaluation; if not, `path` is the file of mode `eval`.
+      decoded: the run's tasks in mode `eval`.
+      decoded_path: the file of mode `eval` beside the file of rank evaluation.
     """
 
     name: str
@@ -144,15 +148,15 @@ class EvaluatedRun:
 
     @property
     def files(self) -> str:
-        """The names of its result files."""
+        """The names of the run's result files."""
         return ", ".join(printable(path.name) for path in (self.path, self.decoded_path) if path)
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[EvaluatedRun, ...]:
-    """Reads every result file among and below `paths`, with what is beside each.
+    """Returns the runs of every result file among and below `paths`.
 
     Raises:
-        UserError: a file is missing or malformed, or no task states a metric.
+      UserError: if a file is missing or malformed, or no task has a metric.
     """
     runs: list[EvaluatedRun] = []
     for path in find_results(paths):
@@ -166,7 +170,7 @@ def read_runs(paths: Iterable[Path]) -> tuple[EvaluatedRun, ...]:
 
 
 def _join(runs: list[EvaluatedRun], new: EvaluatedRun) -> None:
-    """Adds a run, to its other half where one checkpoint was evaluated in both modes."""
+    """Adds a run; the two runs of a checkpoint that was evaluated in both modes become one."""
     for i, run in enumerate(runs):
         same = all(getattr(run, key) == getattr(new, key) for key in ("series", "step", "name"))
         same = same and run.facts.get("split") == new.facts.get("split")
@@ -220,7 +224,7 @@ def _name(path: Path, facts: Mapping[str, Any]) -> str:
 
 
 def _with_distinct_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
-    """Names models whose directories end alike by more of their paths: `sni/model`, `qa/model`."""
+    """Gives models whose directories have the same name longer names: `sni/model`, `qa/model`."""
     folders = [PurePosixPath(str(run.facts.get("model_dir", ""))) for run in runs]
     by_folder = [run.name == folder.name for run, folder in zip(runs, folders, strict=True)]
     names = distinct_names([folder for folder, so in zip(folders, by_folder, strict=True) if so])
@@ -231,7 +235,7 @@ def _with_distinct_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
 
 
 def _with_unique_labels(runs: Sequence[EvaluatedRun]) -> tuple[EvaluatedRun, ...]:
-    """Adds the step, then the split, the folder, and a number, as far as labels would be equal."""
+    """Adds the step; where labels are equal also the split, then the folder, then a number."""
     labels = [r.name if r.step is None else f"{r.name}, step {r.step:,}" for r in runs]
     for more in (
         [f", {run.facts.get('split')}" for run in runs],
@@ -317,7 +321,7 @@ def _ranked_task(
 def _check_agreement(
     scores: ExampleScores, accuracy: float | None, examples: int, excluded: int, where: str
 ) -> None:
-    """Scores and results of two evaluations, mixed up in one folder, must not pass."""
+    """Checks that scores and results are of the same evaluation."""
     if len(scores) not in (examples, examples - excluded):
         raise UserError(
             f"{where}: {examples} examples, but its scores file {scores.path} holds {len(scores)}. "
@@ -331,7 +335,7 @@ def _check_agreement(
 
 
 def _dataset_key(dataset: str, task: str) -> str:
-    """Returns the dataset's name; the rounds of ANLI, told apart by task name, are three.
+    """Returns the dataset's name; the three rounds of ANLI, known by the task's name, have three.
 
     >>> _dataset_key("anli", "anli_GPT_3_style_r2_score_eval"), _dataset_key("sciq/default", "x")
     ('anli/r2', 'sciq')

@@ -9,12 +9,13 @@ One line for each example, in dataset order:
     scores = read_scores(Path("eval/scores/super_glue_rte_GPT_3_style_score_eval_1000.jsonl"))
     scores.accuracy, scores.worst[0].margin_nats    # 54.15, 0.8
 
-That example is wrong by a margin of 0.8 nats. Only flags are kept for each example, and whole
-examples for the worst errors alone, so memory does not grow with the length of the texts.
+That example is wrong by a margin of 0.8 nats. For each example a few numbers are kept, and the
+texts only for the worst errors, so memory does not grow with the length of the texts.
 
-Assumptions: `idx` names the row of the dataset, the same in every prompt and run; a line without
-gold choice (null or -1) is an excluded example and is left out. A non-finite score, an index out
-of range or a prediction that is not the likeliest choice is a UserError naming file and line.
+Assumptions: `idx` is the row of the dataset, the same in every prompt and run. A line without a
+gold choice (null or -1) is an excluded example and is left out. A score that is not finite, an
+index out of range or a prediction that is not the likeliest choice is a UserError that names file
+and line.
 """
 
 import heapq
@@ -29,7 +30,7 @@ from t0.errors import UserError
 from t0.reports.result_files import finite, is_integer, json_object
 
 WORST_KEPT = 20
-# Writers may round log-likelihoods: a prediction this close to the best one counts as the best.
+# Log-likelihoods may be rounded: a prediction this close to the best choice counts as the best.
 _ROUNDING_NATS = 1e-4
 
 
@@ -54,21 +55,21 @@ class ScoredExample:
 
     @property
     def margin_nats(self) -> float:
-        """By how much the prediction is likelier than the gold choice (0 when right)."""
+        """The prediction's log-likelihood minus the gold choice's (0 for a right prediction)."""
         return self.choices[self.prediction].log_likelihood - self.choices[self.gold].log_likelihood
 
 
 @dataclass(frozen=True)
 class ExampleScores:
-    """What the statistics need of one task's E examples, in file order.
+    """The numbers of one task's E examples that statistics need, in file order.
 
     Attributes:
-        idx: int64 [E], row of the dataset.
-        gold: int32 [E], index of the correct choice.
-        correct: bool [E], whether the prediction is the gold choice.
-        choices: int32 [E], number of answer choices.
-        tied: bool [E], whether two or more choices share the highest log-likelihood exactly.
-        worst: the wrong examples of the largest margin, worst first.
+      idx: int64 [E], row of the dataset.
+      gold: int32 [E], index of the correct choice.
+      correct: bool [E], whether the prediction is the gold choice.
+      choices: int32 [E], number of answer choices.
+      tied: bool [E], whether two or more choices share the highest log-likelihood exactly.
+      worst: the wrong examples of the largest margin, worst first.
     """
 
     path: Path
@@ -89,7 +90,7 @@ class ExampleScores:
 
     @property
     def chance(self) -> float:
-        """Accuracy of guessing, percent: 100 / choices averaged over the examples."""
+        """Accuracy of guessing, percent: 100 / number of choices, averaged over the examples."""
         return float((100.0 / self.choices).mean())
 
 
@@ -97,11 +98,11 @@ def read_scores(path: Path, *, keep: int = WORST_KEPT) -> ExampleScores:
     """Reads one task's scores.
 
     Args:
-        path: a `.jsonl` file as described in the module's header.
-        keep: number of worst errors kept whole.
+      path: a `.jsonl` file as described in the module's header.
+      keep: the number of worst errors whose texts are kept.
 
     Raises:
-        UserError: the file cannot be read, or a line is malformed (file and line named).
+      UserError: if the file cannot be read, or a line is malformed; it names file and line.
     """
     rows: list[tuple[int, int, bool, int, bool]] = []
     worst: list[tuple[float, int, ScoredExample]] = []

@@ -1,16 +1,16 @@
-"""The HTML page: one file that holds its style, script, plots and examples, and works offline.
+"""The HTML page: one file with its style, script, plots and examples, which works offline.
 
     summary = summarise(read_runs([Path("eval")]), title="My evaluation")
     svgs = tuple(panel_svg(p, f"accuracy-{i}") for i, p in enumerate(box_panels(summary)))
     figure = PageFigure("accuracy", "Accuracy over prompts", "A box ...", svgs, legend=())
     html = render_page(summary, [figure])
 
-Every text that comes from data or files is untrusted. It reaches the page in two ways only: through
-Jinja's autoescape, and as JSON whose `<`, `>`, `&` and `'` are written as numeric escapes, which
-the script puts into text nodes. A content-security policy allows this page's one script and no
-address.
+Every text that comes from data or files is untrusted. It is written to the page in two ways only:
+through Jinja's autoescape, and as JSON whose `<`, `>`, `&` and `'` are numeric escapes, which the
+script puts into text nodes. A content-security policy allows only this page's one script, and no
+network address.
 
-Assumptions: the templates beside this module are trusted; `figures` holds SVG made by this room.
+Assumptions: the templates beside this module are trusted; `figures` holds SVG from this package.
 """
 
 import base64
@@ -56,7 +56,7 @@ def render_page(summary: Summary, figures: Sequence[PageFigure]) -> str:
 
 
 def breakable(name: str, signs: str = "/_|") -> Any:
-    """Returns a name, escaped, with leave to break the line after each of the `signs`."""
+    """Returns a name as escaped HTML that may be broken after each of the `signs`."""
     from markupsafe import Markup, escape
 
     parts = re.split(f"(?<=[{re.escape(signs)}])", name)
@@ -64,7 +64,7 @@ def breakable(name: str, signs: str = "/_|") -> Any:
 
 
 def worst_errors(runs: Sequence[EvaluatedRun], shown: int) -> list[dict[str, Any]]:
-    """Returns the worst errors of every task for the page's browser, `shown` of each at most."""
+    """Returns the worst errors of every task, at most `shown` of each, for the page's script."""
     return [
         {
             "run": position,

@@ -8,15 +8,15 @@
     svg = panel_svg(panel, "loss-0")
     png = panels_png([panel], legend=[("#0072b2", "my model")], heading="Training curves")
 
-Each plot of a report is made of panels; a panel alone goes into the page as SVG, all panels of a
-plot together into one PNG. One function draws a panel in both places.
+Each plot of a report is made of panels. The page holds each panel as an SVG; one PNG holds all
+panels of a plot. One function draws a panel in both places.
 
-SVG for a page needs what matplotlib's lacks: a tooltip for each point, a text alternative, ids that
-do not clash between figures, and no namespace addresses. `inline_svg` adds and removes these. An
-artist drawn with `gid=tooltip_id(n)` gets the n-th tooltip.
+SVG in a page needs a tooltip for each point, a text alternative, ids that differ between figures,
+and no namespace addresses; `inline_svg` changes matplotlib's SVG accordingly. An artist drawn with
+`gid=tooltip_id(n)` gets the n-th tooltip.
 
-Assumptions: matplotlib is imported only when something is drawn. The same figure
-gives the same bytes: no dates, and ids hashed with a fixed salt. Texts are printable: SVG has no
+Assumptions: matplotlib is imported only when something is drawn. The same figure gives the same
+bytes: there are no dates, and ids are hashed with a fixed salt. Texts are printable: SVG allows no
 control characters.
 """
 
@@ -74,7 +74,7 @@ _STYLE = {
     "svg.hashsalt": "t0 report",
     "figure.facecolor": "white",
 }
-# References to ids in SVG.
+# A reference to an id in SVG.
 _REFERENCE = re.compile(r"url\(#|^#")
 _PANEL_WIDTH_INCHES, _PANEL_HEIGHT_INCHES = 3.3, 2.8
 _COLUMNS = 3
@@ -87,7 +87,7 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-        draw: draws onto axes and returns the tooltips of the artists it marked.
+      draw: draws onto axes, and returns the tooltips of the artists that it gave a `tooltip_id`.
     """
 
     title: str
@@ -96,7 +96,7 @@ class Panel:
 
 
 def run_colour(position: int) -> str:
-    """Returns the colour of the run at a position in the report; eight differ."""
+    """Returns the colour of the run at a position in the report; there are eight colours."""
     return RUN_COLOURS[position % len(RUN_COLOURS)]
 
 
@@ -111,7 +111,7 @@ def run_letter(position: int) -> str:
 
 
 def tooltip_id(number: int) -> str:
-    """Returns the `gid` of the artist that shall carry tooltip `number`."""
+    """Returns the `gid` for the artist with tooltip `number`."""
     return f"tip-{number}"
 
 
@@ -125,7 +125,7 @@ def new_figure(width_inches: float, height_inches: float) -> "Figure":
 
 
 def styled() -> object:
-    """Returns the context in which axes must be made and figures saved to look alike."""
+    """Returns the context with the report's style, in which axes are made and figures saved."""
     from matplotlib import rc_context
 
     return rc_context(_STYLE)
@@ -191,7 +191,7 @@ def panels_png(
     """Returns all panels in one picture, with a heading and a legend of colours above them."""
     from matplotlib.lines import Line2D
 
-    # Four in two rows of two: three would leave one alone.
+    # Four panels are in two rows of two: three in a row would leave one alone.
     columns = 2 if len(panels) == 4 else min(_COLUMNS + (len(panels) > 9), len(panels))
     rows = -(-len(panels) // columns)
     top = 0.55 + 0.22 * len(legend)
@@ -235,10 +235,10 @@ def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence
     """Returns the figure as an `<svg>` element for an HTML page.
 
     Args:
-        figure: what to draw.
-        name: prefix of all ids, unique in the page (letters, digits, hyphens).
-        description: text alternative for those who do not see it.
-        tooltips: the n-th is shown for the artist whose gid is `tooltip_id(n)`.
+      figure: the figure.
+      name: the prefix of all ids, unique in the page (letters, digits, hyphens).
+      description: the text alternative.
+      tooltips: the n-th is the tooltip of the artist whose gid is `tooltip_id(n)`.
     """
     buffer = io.BytesIO()
     with styled():
@@ -261,7 +261,7 @@ def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence
 
 
 def _make_plain(element: ElementTree.Element, name: str) -> None:
-    """Drops namespaces, which HTML has no need of, and makes ids unique to this figure."""
+    """Removes namespaces, which HTML does not need, and makes ids unique to this figure."""
     element.tag = element.tag.rpartition("}")[2]
     for key in list(element.attrib):
         value = element.attrib.pop(key)

@@ -3,7 +3,7 @@
     >>> published()["super_glue/rte"].values["T0-11B"]
     81.0
 
-Each row of the table names its source and whether it was checked against it.
+Each row of the table has its source, and whether it was checked against that source.
 """
 
 import csv
@@ -18,7 +18,7 @@ MODELS = ("T0-3B", "T0-11B")
 
 @dataclass(frozen=True)
 class PublishedAccuracies:
-    """What is published for one dataset: mean accuracy over prompts by model, in percent."""
+    """The published values for one dataset: model -> mean accuracy over prompts, in percent."""
 
     title: str
     values: Mapping[str, float]

@@ -3,8 +3,8 @@
     paths = write_report([Path("eval")], Path("report"), metrics_paths=[Path("model")])
     paths.html  # report/report.html
 
-Everything is computed before the first byte is written; the files go into a temporary folder inside
-the output folder and are then renamed into place one by one, the page last.
+Everything is computed before the first byte is written. The files are written to a temporary folder
+in the output folder and then renamed one by one, the page last.
 
 Assumptions: the same input gives the same bytes (no dates, seeded statistics).
 """
@@ -39,10 +39,11 @@ _NOT_ALWAYS = (_BOXES, _STEPS, _METRICS, _CURVES, _METRICS_CSV)
 
 @dataclass(frozen=True)
 class ReportPaths:
-    """Where the parts of a report are.
+    """The paths of a report's files.
 
     Attributes:
-        csv: of rank evaluation; metrics_csv: of mode `eval`, None where there is nothing of it.
+      csv: the table of rank evaluation.
+      metrics_csv: the table of mode `eval`, None without one.
     """
 
     html: Path
@@ -71,15 +72,15 @@ def write_report(
     """Writes the report of one or more evaluations.
 
     Args:
-        results_paths: `results_<step>.json` and `decoded_<step>.json` files or folders of them,
-            the baseline first; none for a report on training runs alone.
-        output_dir: made where absent; files of an earlier report in it are replaced.
-        title: heading of the page; None for one that says what is on it.
-        notes: what a reader must know, shown above everything together with the runs' own notes.
-        metrics_paths: `metrics.jsonl` files, or model directories, for training curves.
+      results_paths: `results_<step>.json` and `decoded_<step>.json` files or folders of them,
+        the baseline first; none for a report on training runs alone.
+      output_dir: made where absent; files of an earlier report in it are replaced.
+      title: the page's heading; None for a heading that names its content.
+      notes: sentences that are shown above everything else, before the runs' own notes.
+      metrics_paths: `metrics.jsonl` files, or model directories, for training curves.
 
     Raises:
-        UserError: an input is missing or malformed, or the output cannot be written.
+      UserError: if an input is missing or malformed, or the output cannot be written.
     """
     if not results_paths and not metrics_paths:
         raise UserError("nothing to report on. Name results_<step>.json files, or --metrics.")

@@ -1,7 +1,7 @@
-"""Finds and loads what evaluations wrote, and checks the fields of what it reads.
+"""Finds and loads the result files of evaluations, and checks their fields.
 
     eval/results_1000.json      rank evaluation, mode `score_eval`
-    eval/decoded_1000.json      decoded text that the tasks' metrics judged, mode `eval`
+    eval/decoded_1000.json      the tasks' metrics of decoded text, mode `eval`
 
     paths = find_results([Path("eval")])
     content = load_results(paths[0])
@@ -11,11 +11,11 @@
     3
     >>> field({}, "step", int, "results_3.json", default=None)
 
-Texts are untrusted: control characters and lone surrogates, which JSON can hold, become visible
-escapes as they are read, so that they reach no terminal, plot or page.
+Texts are untrusted: control characters and lone surrogates, which JSON can hold, are read as
+visible escapes, so that they do not get into a terminal, plot or page.
 
-Assumptions: a file's kind is what its `run` says, so the file may have been renamed. A field that
-is null counts as absent. Booleans, NaN and infinities are not numbers.
+Assumptions: the mode in a file's `run` object determines its kind, so a file may be renamed. A
+field that is null counts as absent. Booleans, NaN and infinities are not numbers.
 """
 
 import json
@@ -29,10 +29,10 @@ from t0.errors import UserError, printable
 
 SCHEMA = 1
 PATTERNS = ("results_*.json", "decoded_*.json")
-# Objects and lists within each other: ours have five levels.
+# The most levels of nested objects and lists; our files have five.
 DEEPEST = 50
 _STEP = re.compile(r"(?:results|decoded)_(\d+)$")
-# Ways in which JSON text writes a character that is not printable; some that are, too.
+# Escapes and characters in JSON text that may be unprintable; some of them are printable.
 _MAY_BE_UNPRINTABLE = re.compile(
     r"\\[bfr]|\\u(?:00[0189]|007f|d[89a-f]|fff)|[\x7f-\x9f\ud800-\udfff\ufffe\uffff]", re.IGNORECASE
 )
@@ -45,7 +45,7 @@ def find_results(paths: Iterable[Path]) -> list[Path]:
     A folder gives the files of both kinds below it, ordered by folder, then by step.
 
     Raises:
-        UserError: nothing given, a path is missing, or a folder holds no results.
+      UserError: if no path is given, a path does not exist, or a folder has no results.
     """
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
@@ -77,10 +77,10 @@ def file_step(path: Path) -> int | None:
 
 
 def load_results(path: Path) -> dict[str, Any]:
-    """Returns the object in a result file, of a schema that is known here.
+    """Returns the object in a result file of a known schema.
 
     Raises:
-        UserError: the file cannot be read, or holds something else.
+      UserError: if the file cannot be read, or does not hold such an object.
     """
     try:
         content = parsed_json(path.read_text(encoding="utf-8"))
@@ -103,10 +103,10 @@ def is_decoded(content: Mapping[str, Any]) -> bool:
 
 
 def parsed_json(text: str) -> Any:
-    """Returns what a text holds as JSON, all its texts printable.
+    """Returns the value of a JSON text; all texts in it are made printable.
 
     Raises:
-        ValueError: it is not valid JSON, or is nested more than `DEEPEST` levels deep.
+      ValueError: if it is not valid JSON, or is nested more than `DEEPEST` levels deep.
     """
     try:
         value = json.loads(text)
@@ -118,7 +118,11 @@ def parsed_json(text: str) -> Any:
 
 
 def json_object(text: str, where: object) -> dict[str, Any]:
-    """Returns the object that a text holds as JSON, else UserError."""
+    """Returns the object of a JSON text.
+
+    Raises:
+      UserError: if the text is not valid JSON, or not an object.
+    """
     try:
         record = parsed_json(text)
     except ValueError as error:
@@ -140,7 +144,7 @@ def _check_depth(value: object) -> None:
 
 def _printable(value: Any) -> Any:
     if isinstance(value, str):
-        # Ends of lines as some systems write them stay; a carriage return alone does not.
+        # A carriage return before a line feed stays; one alone is escaped.
         return "\r\n".join(map(printable, value.split("\r\n")))
     if isinstance(value, dict):
         return {_printable(key): _printable(part) for key, part in value.items()}
@@ -150,10 +154,10 @@ def _printable(value: Any) -> Any:
 def field(
     record: Mapping[str, Any], key: str, kind: type, where: object, *, default: Any = _MISSING
 ) -> Any:
-    """Returns `record[key]`, which must be of the kind given; the default where it is absent.
+    """Returns `record[key]`, which must be of the given kind; the default where it is absent.
 
     Raises:
-        UserError: absent without a default, of another kind, or an integer beyond 64 bits.
+      UserError: if it is absent without a default, of another kind, or an integer beyond 64 bits.
     """
     value = record.get(key)
     if value is None:
@@ -182,7 +186,7 @@ def finite(value: object) -> float | None:
 
 
 def numbers(record: Mapping[str, Any], where: str) -> dict[str, float]:
-    """Returns the record, all of whose values must be finite numbers, else UserError."""
+    """Returns the record, whose values must be finite numbers; any other is a UserError."""
     found = {key: finite(value) for key, value in record.items()}
     for key, value in found.items():
         if value is None:
@@ -201,7 +205,7 @@ def percentage(record: Mapping[str, Any], key: str, where: str) -> float | None:
 
 
 def counts(record: Mapping[str, Any], where: str) -> dict[str, int]:
-    """Returns the record, all of whose values must be whole numbers from 0, else UserError."""
+    """Returns the record, whose values must be whole numbers from 0; any other is a UserError."""
     for key, value in record.items():
         if not is_integer(value) or value < 0:
             raise UserError(f"{where}: '{key}' must be a count, got {value!r:.80}.")
@@ -209,7 +213,7 @@ def counts(record: Mapping[str, Any], where: str) -> dict[str, int]:
 
 
 def distinct_names(folders: Collection[PurePath]) -> dict[PurePath, str]:
-    """Returns for each folder the shortest end of its path that no other folder has.
+    """Returns, for each folder, the shortest end of its path that no other folder has.
 
     >>> list(distinct_names([PurePosixPath("sni/model"), PurePosixPath("/out/qa/model")]).values())
     ['sni/model', 'qa/model']
@@ -227,6 +231,6 @@ def _distinct_name(folder: PurePath, folders: Collection[PurePath]) -> str:
 
 
 def ends_alike(one: PurePath, other: PurePath) -> bool:
-    """Returns whether one path is the end of the other: the same folder, as far as can be seen."""
+    """Returns whether one path is the end of the other, so that both may be the same folder."""
     count = min(len(one.parts), len(other.parts))
     return one.parts[len(one.parts) - count :] == other.parts[len(other.parts) - count :]

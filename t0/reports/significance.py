@@ -1,6 +1,7 @@
 """Spread over prompts, bootstrap intervals, and the paired comparison of two runs.
 
-Letters: P prompts, E examples, R resamples. Every accuracy and difference is in percent.
+Letters of the shapes: P prompts, E examples, R resamples. Accuracies and differences are in
+percent.
 
     >>> s = spread([50.0, 60.0, 90.0])
     >>> s.mean, s.median, s.first_quartile, s.third_quartile
@@ -8,11 +9,11 @@ Letters: P prompts, E examples, R resamples. Every accuracy and difference is in
     >>> mcnemar(np.array([True, True, False]), np.array([False, False, False])).p_value
     0.5
 
-Bootstrap: examples are drawn with replacement, R times; all prompts of a dataset share the draw,
-because they share its examples, so the interval of the mean over prompts keeps their correlation.
-Prompts themselves are not resampled: an interval speaks of other examples, not of other prompts.
-Intervals are percentile intervals. The random stream depends on the seed and a name alone, so a
-number does not move when other datasets are added to a report.
+Bootstrap: examples are drawn with replacement, R times. All prompts of a dataset share the draw,
+because they share its examples, so the interval of the mean over prompts includes their
+correlation. Prompts are not resampled: an interval is for other examples, not for other prompts.
+Intervals are percentile intervals. The random stream depends on the seed and a name only, so an
+interval does not change when other datasets are added to a report.
 
 Assumptions: the same `idx` in two prompts or runs is the same row of the dataset.
 """
@@ -28,7 +29,7 @@ from t0.reports.example_scores import ExampleScores
 RESAMPLES = 1000
 CONFIDENCE = 0.95
 SEED = 0
-# Up to this many disagreements McNemar's test is computed exactly, above it by chi-square.
+# Up to this number of disagreements McNemar's test is exact, above it uses chi-square.
 EXACT_LIMIT = 1000
 _CHUNK_CELLS = 4_000_000  # resampled indices held at once, to bound memory
 
@@ -58,9 +59,10 @@ class McNemar:
     """McNemar's test on examples that exactly one of two runs gets right.
 
     Attributes:
-        first_only: examples that only the first run gets right; `second_only` likewise.
-        p_value: two-sided; 1 when there is no disagreement.
-        method: "exact" (binomial) or "chi-square" (with continuity correction).
+      first_only: the number of examples that only the first run gets right.
+      second_only: the number of examples that only the second run gets right.
+      p_value: two-sided; 1 without disagreements.
+      method: "exact" (binomial) or "chi-square" (with continuity correction).
     """
 
     first_only: int
@@ -71,7 +73,7 @@ class McNemar:
 
 @dataclass(frozen=True)
 class Difference:
-    """Accuracy of the second run minus the first's on the E examples that both scored."""
+    """The second run's accuracy minus the first run's, on the examples that both scored."""
 
     examples: int
     difference: float
@@ -88,13 +90,13 @@ def spread(accuracies: Sequence[float]) -> Spread:
 def bootstrap(
     scores: Sequence[ExampleScores], name: str, *, resamples: int = RESAMPLES, seed: int = SEED
 ) -> tuple[list[Interval], Interval]:
-    """Returns the interval of each prompt's accuracy and that of their mean.
+    """Returns the interval of each prompt's accuracy, and the interval of their mean.
 
     Args:
-        scores: P prompts of one dataset; they may cover different examples.
-        name: of the dataset; it selects the random stream.
-        resamples: R, the number of draws.
-        seed: of the random stream.
+      scores: the scores of P prompts of one dataset; their examples may differ.
+      name: the dataset's name, which selects the random stream.
+      resamples: R, the number of draws.
+      seed: the seed of the random stream.
     """
     rows = np.unique(np.concatenate([s.idx for s in scores]))
     present = np.zeros((len(scores), len(rows)), np.float32)
@@ -125,13 +127,13 @@ def difference(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> tuple[list[Difference], Difference]:
-    """Returns the difference of each prompt and that of their means, with intervals.
+    """Returns the difference of each prompt, and the difference of their means, with intervals.
 
     Args:
-        pairs: for each of P prompts what `pair` returned, each with at least one example.
-        name: of the dataset; it selects the random stream.
-        resamples: R, the number of draws.
-        seed: of the random stream.
+      pairs: the result of `pair` for each of P prompts, each with at least one example.
+      name: the dataset's name, which selects the random stream.
+      resamples: R, the number of draws.
+      seed: the seed of the random stream.
     """
     rows = np.unique(np.concatenate([pair_rows for pair_rows, _, _ in pairs]))
     present = np.zeros((len(pairs), len(rows)), np.float32)
@@ -151,7 +153,12 @@ def difference(
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
-    """Tests whether two runs, right or wrong (bool [E]) on the same examples, are equally good."""
+    """Returns McNemar's test of two runs on the same examples.
+
+    Args:
+      first: bool [E], whether the first run is right.
+      second: bool [E], whether the second run is right.
+    """
     from scipy import stats
 
     first_only = int((first & ~second).sum())
@@ -167,9 +174,9 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
 def _resampled_means(
     values: np.ndarray, present: np.ndarray, name: str, *, resamples: int, seed: int
 ) -> np.ndarray:
-    """Returns percent [R, P]: the mean of values [P, E] over each draw of the E examples.
+    """Returns the mean of values [P, E] over each draw of the E examples, in percent [R, P].
 
-    NaN where a draw contains no example of a prompt.
+    It is NaN where a draw contains no example of a prompt.
     """
     examples = values.shape[1]
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])

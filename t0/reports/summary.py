@@ -1,13 +1,13 @@
-"""Arranges runs into the tables that every form of the report shows.
+"""Makes the tables that every form of the report shows, from the evaluated runs.
 
     summary = summarise(read_runs([Path("eval")]))
     summary.datasets[["title", "label", "mean", "interval_low", "interval_high"]]
     summary.prompts.query("dataset == 'super_glue/rte'").accuracy.max()
 
-Tables are data frames of Python objects: whole numbers stay whole, and what is unknown is None.
-`run` is a run's position in `summary.runs`, `label` its name. Datasets come in the order held-out,
-training, others, each by name; tasks of mode `eval` in the order of their files; runs in the order
-given. The first run with scores to rank is the baseline that every other one is compared with.
+Tables are data frames of Python objects, so that integers stay integers and an unknown value is
+None. `run` is a run's position in `summary.runs`, `label` its name. Datasets are sorted by group
+(held-out, training, others) and name, tasks of mode `eval` as in their files, runs as given. The
+first run with rank evaluation is the baseline, with which every other run is compared.
 
 Assumptions: a task with the same name is the same prompt of the same dataset in every run; all
 accuracies and differences are in percent.
@@ -35,7 +35,7 @@ from t0.reports.significance import (
 )
 
 SIGNIFICANT = 0.05
-# What a row of the table `metrics` is of: a task, one of its categories, or a task within it.
+# The kinds of rows in the table `metrics`: a task, one of its categories, or a task within it.
 WHOLE, CATEGORY, PART = "whole", "category", "part"
 SPREAD_COLUMNS = ("mean", "median", "first_quartile", "third_quartile", "low", "high")
 
@@ -62,9 +62,9 @@ _TEST = ("first_only", "second_only", "p_value", "method")
 _COMPARED_PROMPT_COLUMNS = (*_DIFFERENCE, "prompt", "task", *_TEST)
 
 _GROUP_ORDER = {"held-out": 0, "training": 1}
-# A group of Super-NaturalInstructions that is one of its tasks; the others are categories.
+# The name of a group that is a task of Super-NaturalInstructions; other groups are categories.
 _INSTRUCTION_TASK = re.compile(r"task\d+_")
-# By whether there is rank evaluation, and whether there is mode `eval`.
+# (whether there is rank evaluation, whether there is mode `eval`) -> the report's title.
 _TITLES = {
     (True, False): "T0 rank evaluation",
     (True, True): "T0 evaluation",
@@ -75,12 +75,12 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs, by their positions, on the examples that both scored.
+    """The comparison of two runs, given by their positions, on the examples that both scored.
 
     Attributes:
-        datasets: a row for each dataset: the difference of mean accuracies, and the number of
-            prompts where the second run is `better` or `worse` with p below `SIGNIFICANT`.
-        prompts: a row for each prompt, with McNemar's test.
+      datasets: a row for each dataset: the difference of mean accuracies, and the number of
+        prompts where the second run is `better` or `worse` with p below `SIGNIFICANT`.
+      prompts: a row for each prompt, with McNemar's test.
     """
 
     first: int
@@ -91,7 +91,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class DecodedExample:
-    """One example, and what some runs wrote for it: (run, text)."""
+    """One example, and the texts that some runs wrote for it, as (run, text)."""
 
     heading: str
     inputs: str
@@ -104,10 +104,10 @@ class DecodedResults:
     """One task of mode `eval` in all runs that have it.
 
     Attributes:
-        metrics: of the whole task, in the order of the files.
-        signatures: (metric, how it was computed), each once.
-        examples: a few, with what the last checkpoint of each series wrote.
-        files: where all predictions of these checkpoints are.
+      metrics: the metrics of the whole task, in the order of the files.
+      signatures: (metric, signature), each once.
+      examples: a few examples, with the texts that the last checkpoint of each series wrote.
+      files: the files of all predictions of these checkpoints.
     """
 
     task: str
@@ -119,15 +119,15 @@ class DecodedResults:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a report says, in whatever form it is written.
+    """The content of a report, in whatever form it is written.
 
     Attributes:
-        notes: the caller's, those of the runs, and what a reader must know of the data.
-        datasets: a row for each dataset and run: accuracy over prompts, counts summed over them;
-            the interval is of the mean, and there only if every prompt has its scores.
-        prompts: a row for each prompt and run.
-        metrics: a row for each value of mode `eval`: of a task (`kind` is WHOLE), of one of its
-            categories, or of a task within it. An undefined value is None.
+      notes: the caller's notes, the runs' notes, and warnings about the data.
+      datasets: a row for each dataset and run: accuracy over prompts, counts summed over prompts,
+        and the interval of the mean, if every prompt has per-example scores.
+      prompts: a row for each prompt and run.
+      metrics: a row for each value of mode `eval`: of a task (`kind` is WHOLE), of one of its
+        categories, or of a task within it. An undefined value is None.
     """
 
     title: str
@@ -143,19 +143,19 @@ class Summary:
 def summarise(
     runs: Sequence[EvaluatedRun], *, title: str | None = None, notes: Sequence[str] = ()
 ) -> Summary:
-    """Returns the tables of some runs; without any they are empty.
+    """Returns the tables of some runs; without runs they are empty.
 
     Args:
-        runs: the baseline first.
-        title: of the report; None for one that says what is in it.
-        notes: what a reader must know first.
+      runs: the runs, the baseline first.
+      title: the report's title; None for a title that names its content.
+      notes: sentences that are shown first.
     """
     datasets, prompts = rank_tables(runs)
     metrics = metrics_table(runs)
-    said = dict.fromkeys([*map(printable, notes), *(note for run in runs for note in run.notes)])
+    given = dict.fromkeys([*map(printable, notes), *(note for run in runs for note in run.notes)])
     return Summary(
         title=printable(title) if title else _TITLES[not datasets.empty, bool(_by_task(runs))],
-        notes=(*said, *_warnings(runs), *_signature_warnings(metrics)),
+        notes=(*given, *_warnings(runs), *_signature_warnings(metrics)),
         runs=tuple(runs),
         datasets=datasets,
         prompts=prompts,
@@ -210,7 +210,7 @@ def _title(dataset: str) -> str:
 def _intervals(
     tasks: Sequence[RankedTask], dataset: str
 ) -> tuple[dict[str, Interval], Interval | None]:
-    """Returns the interval of each task with scores, and that of the mean if all have some."""
+    """Returns the interval of each task with scores, and of the mean if all tasks have scores."""
     scored = [task for task in tasks if task.scores is not None and len(task.scores)]
     if not scored:
         return {}, None
@@ -379,9 +379,9 @@ def group_values(
     """Returns (group, run, values) of a task's groups of a kind, by name, then run.
 
     Args:
-        metrics: the table of a summary.
-        task: whose groups are wanted; values are in the order of its metrics.
-        kind: CATEGORY or PART.
+      metrics: the table `metrics` of a summary.
+      task: the task of the groups; the values are in the order of its metrics.
+      kind: CATEGORY or PART.
     """
     rows = metrics[(metrics.task == task) & (metrics.kind == kind)]
     found = rows.groupby(["group", "run"], sort=False).value
@@ -389,7 +389,7 @@ def group_values(
 
 
 def _by_task(runs: Sequence[EvaluatedRun]) -> dict[str, dict[int, DecodedTask]]:
-    """Returns task -> position of a run -> what the run has of it."""
+    """Returns task -> position of a run -> the run's results of that task."""
     by_task: dict[str, dict[int, DecodedTask]] = {}
     for position, run in enumerate(runs):
         for task in run.decoded:
@@ -431,7 +431,7 @@ def _last_of_series(runs: Sequence[EvaluatedRun]) -> set[int]:
 
 
 def _decoded_examples(tasks: Mapping[int, DecodedTask]) -> tuple[DecodedExample, ...]:
-    # Two examples may read the same: they are told apart by which of them comes first.
+    # Two examples may have the same text: their order distinguishes them.
     found: dict[tuple[str, str, tuple[str, ...], int], list[tuple[int, str]]] = {}
     for run, task in tasks.items():
         seen: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
@@ -442,7 +442,7 @@ def _decoded_examples(tasks: Mapping[int, DecodedTask]) -> tuple[DecodedExample,
     return tuple(DecodedExample(*key[:3], tuple(answers)) for key, answers in found.items())
 
 
-# What a reader must know of the data.
+# Warnings about the data.
 
 
 def _warnings(runs: Sequence[EvaluatedRun]) -> list[str]:

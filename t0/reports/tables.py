@@ -4,14 +4,14 @@
     markdown(summary)      # a document with the tables of the page, for a README or an issue
     prompts_csv(summary)   # a row for each prompt and run, every number at full precision
     metrics_csv(summary)   # a row for each value of mode `eval`
-    data_json(summary)     # everything that the page shows but the examples, {"schema": 1, ...}
+    data_json(summary)     # everything that the page shows except the examples, {"schema": 1, ...}
 
     from rich.console import Console
     Console().print(*console_tables([Path("eval/results_1000.json")]))
 
-Texts are untrusted: in Markdown they are escaped, HTML in them included, and in CSV a text that a
-spreadsheet would take for a formula begins with an apostrophe. Markdown tables are written here,
-because those of rich and pandas pad their cells and wrap or align them in other ways.
+Texts are untrusted: Markdown and HTML in them are escaped, and in CSV a text that a spreadsheet
+would take for a formula begins with an apostrophe. This module writes Markdown tables itself,
+because rich and pandas pad cells, and wrap or align them in other ways.
 """
 
 import html
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 SCHEMA = 1
-TEXT_LIMIT = 1_500  # characters of an input or a choice that are shown
+TEXT_LIMIT = 1_500  # characters shown of an input or a choice
 
 
 # Numbers and texts, in every form of the report.
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """Returns a number with the digits given, a dash for None.
+    """Returns a number with the given digits after the point, a dash for None.
 
     >>> number(54.151), number(None)
     ('54.2', '–')
@@ -62,12 +62,12 @@ def number(value: float | None, digits: int = 1) -> str:
 
 
 def count(value: int | None) -> str:
-    """Returns a count with its thousands apart, a dash for None."""
+    """Returns a count with thousands separators, a dash for None."""
     return "–" if value is None else f"{value:,}"
 
 
 def signed(value: float, digits: int = 1) -> str:
-    """Returns a number with its sign, a typographic minus among them, no sign for zero.
+    """Returns a number with its sign, which is a typographic minus or plus; zero has no sign.
 
     >>> signed(-2.04), signed(0.01)
     ('−2.0', '0.0')
@@ -110,7 +110,7 @@ def fact(value: Any) -> str:
 
 
 def shortened(text: str, limit: int = TEXT_LIMIT) -> str:
-    """Returns a text, or its beginning and how much is left out."""
+    """Returns a text, or its beginning and the number of characters left out."""
     if len(text) <= limit:
         return text
     return f"{text[:limit]} … [{len(text) - limit:,} more characters]"
@@ -122,7 +122,7 @@ _SIGNS = re.compile(r"([\\`*_\[\]|#~])")
 
 
 def plain(text: object) -> str:
-    r"""Returns text that Markdown shows as it is: no markup, no HTML, one line.
+    r"""Returns text that Markdown shows literally: without markup, without HTML, on one line.
 
     >>> print(plain("<b> | *"))
     &lt;b&gt; \| \*
@@ -144,8 +144,8 @@ def markdown(summary: Summary, plots: Sequence[tuple[str, str]] = ()) -> str:
     """Returns the report as Markdown.
 
     Args:
-        summary: what to say.
-        plots: (heading, path relative to the Markdown file) of each picture to show.
+      summary: the report's content.
+      plots: (heading, path relative to the Markdown file) of each picture.
     """
     parts = [f"# {plain(summary.title)}", ""]
     parts += [f"> {plain(note)}  " for note in summary.notes] + [""]
@@ -317,7 +317,7 @@ METRIC_COLUMNS = {
     "signature": "signature",
     "results_file": "results_file",
 }
-# A cell that begins with one of these is a formula, or may become one.
+# A cell that begins with one of these is a formula to some spreadsheet.
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\n")
 
 
@@ -344,12 +344,12 @@ def _csv(table: pd.DataFrame, columns: Mapping[str, str]) -> str:
 
 
 def _csv_cell(value: object) -> object:
-    """Returns a number as it is, and texts so that a spreadsheet shows and does not run them."""
+    """Returns a number unchanged, and a text so that a spreadsheet does not run it."""
     if isinstance(value, dict):
         value = "; ".join(f"{key}: {part}" for key, part in value.items())
     if not isinstance(value, str):
         return value
-    # Python's writer does not quote carriage returns, which spreadsheets take for ends of rows.
+    # Python's writer does not quote carriage returns, at which spreadsheets end a row.
     text = value.replace("\r\n", "\n")
     return f"'{text}" if text.startswith(_FORMULA_SIGNS) else text
 
@@ -497,17 +497,17 @@ _NARROW_COLUMNS = 72
 
 
 def console_tables(results_paths: Iterable[Path], *, width: int | None = None) -> "list[Table]":
-    """Returns tables of accuracy (percent) over prompts, and of what mode `eval` measured.
+    """Returns tables of accuracy (percent) over prompts, and of the metrics of mode `eval`.
 
-    Chance comes from the per-example scores where they are there; no intervals are computed.
+    Chance is computed from the per-example scores, if there are any; there are no intervals.
 
     Args:
-        results_paths: result files or folders of them.
-        width: columns of the terminal, by default those of this process's; from 50 on every number
-            is whole, below 72 headings are broken and names folded.
+      results_paths: result files or folders of them.
+      width: the terminal's columns; by default those of this process's terminal. From 50 columns
+        no number is broken; below 72 headings are broken and names folded.
 
     Raises:
-        UserError: a file is missing or malformed.
+      UserError: if a file is missing or malformed.
     """
     runs = read_runs(results_paths)
     narrow = (width or shutil.get_terminal_size().columns) < _NARROW_COLUMNS

@@ -9,8 +9,8 @@
     curves[0].value("loss", 200)                   # 2.9
     panels = curve_panels(curves, ["#0072b2"])     # one for each quantity, see t0.reports.plots
 
-Assumptions: a training that was resumed repeats steps, so the last line of a step counts; the last
-line may be cut short while the training still writes, and is then left out. The loss is in nats.
+Assumptions: a resumed training repeats steps, so the last line of a step counts. The last line may
+be incomplete while the training is running, and is then left out. The loss is in nats.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,17 +29,17 @@ from t0.reports.result_files import distinct_names, ends_alike, finite, is_integ
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# (keys in metrics.jsonl, title, axis label); a panel for each whose first key some run has. What
-# comes after the first key is of the same kind on held-out examples.
+# (keys in metrics.jsonl, title, axis label); there is a panel for each whose first key some run
+# has. The keys after the first are the same quantity on held-out examples.
 CURVE_PANELS = (
-    # By position, padding included, as Mesh TensorFlow trains; where packing is loose it hides
-    # what the next one shows.
+    # The mean over positions, padding included, as Mesh TensorFlow trains. Where rows have much
+    # padding it is far below the next quantity, the mean over target tokens.
     (("loss", "validation_loss"), "Training loss", "loss (nats)"),
     (("loss_per_token", "validation_loss_per_token"), "NLL", "nats for each target token"),
     (("learning_rate",), "Learning rate", "learning rate"),
     (("tokens_per_second",), "Speed", "tokens per second"),
 )
-# Means over tasks, such as "eval/accuracy": a panel for each, up to so many.
+# Prefix of means over tasks, such as "eval/accuracy", and the largest number of their panels.
 _OF_TASKS = "eval/"
 _MOST_TASK_PANELS = 6
 _SMOOTH_ABOVE_POINTS = 150
@@ -51,9 +51,9 @@ class TrainingCurves:
     """One training run: for each quantity its (step, value) points in order of steps.
 
     Attributes:
-        not_finite: number of values that were NaN or infinite and are left out.
-        best: the metric by which the best checkpoint was kept, and its step; None without one.
-        stopped_early: the step at which the run gave up waiting for a better one, or None.
+      not_finite: number of values that were NaN or infinite, which are left out.
+      best: the metric by which the best checkpoint was kept, and its step; None without one.
+      stopped_early: the step at which the run was stopped early, or None.
     """
 
     label: str
@@ -69,7 +69,7 @@ class TrainingCurves:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the report must know of this run."""
+        """The report's notes about this run."""
         notes = []
         if self.not_finite:
             notes.append(f"{self.not_finite} values were not finite and are not drawn.")
@@ -87,7 +87,7 @@ def read_curves(paths: Sequence[Path]) -> tuple[TrainingCurves, ...]:
     """Reads each metrics file, or the `metrics.jsonl` of each model directory.
 
     Raises:
-        UserError: a file is missing, empty, or malformed (file and line named).
+      UserError: if a file is missing, empty or malformed; it names file and line.
     """
     files = [path / "metrics.jsonl" if path.is_dir() else path for path in map(Path, paths)]
     for file in files:
@@ -111,7 +111,7 @@ def _read(path: Path, *, label: str) -> TrainingCurves:
         best_step = record.pop("best_step", None)
         if is_integer(best_step) and isinstance(record.get("best_by"), str):
             best = record["best_by"], best_step
-            # A run that went on with more patience has later notes without it.
+            # A run that was resumed with more patience has later lines without it.
             stopped_early = step if record.get("stopped_early") else None
         for key, value in record.items():
             if key == "step" or isinstance(value, bool) or not isinstance(value, int | float):
@@ -170,7 +170,7 @@ def curve_legend(
 
 
 def _colour_by_folder(run: TrainingCurves, known: Mapping[str, str]) -> str | None:
-    """Returns the colour of the model whose name is the end of the path to the run's folder."""
+    """Returns the colour of the model whose name is the end of the path of the run's folder."""
     folder = run.path.resolve().parent
     return next((known[n] for n in known if "/" in n and ends_alike(folder, PurePath(n))), None)
 
@@ -233,7 +233,7 @@ def _draw_curve(axes: "Axes", run: TrainingCurves, key: str, colour: str) -> Non
 def _mark_best(
     axes: "Axes", run: TrainingCurves, keys: Sequence[str], colour: str, *, gid: str
 ) -> list[str]:
-    """Draws a star on the best evaluation, if one of the panel's keys judged it."""
+    """Draws a star on the best evaluation, if the best was chosen by one of the panel's keys."""
     value = run.value(*run.best) if run.best and run.best[0] in keys else None
     if value is None:
         return []
