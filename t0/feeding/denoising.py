@@ -1,4 +1,4 @@
-"""T5's pretraining objectives as arithmetic on flat arrays: many sequences at once, no TensorFlow.
+"""T5's pretraining objectives in numpy: operations on flat arrays of many sequences at once.
 
     tokens = split(concatenated(chunks(documents, rng)), 568)
     mask = span_mask(tokens.lengths, rng)
@@ -8,16 +8,16 @@
     tokens   We hold these truths to be self evident that       mask   0 0 1 1 0 0 1 1 0
     inputs   We hold <X> to be <Y> that      targets   <X> these truths <Y> self evident <Z>
 
-Each function gives what t5 0.9.4's preprocessor of the named kind gives for the same mask; masks
-have the same distribution (and lengths that are equal always), from other random numbers. Legend:
-sequences are `Ragged`, and a mask is bool [tokens of all sequences].
+Each function returns what the t5 0.9.4 preprocessor in its docstring returns for the same mask.
+Masks have the same distribution as t5's, from other random numbers, and exactly the same lengths.
+Sequences are `Ragged`; a mask is bool [tokens of all sequences].
 """
 
 import numpy as np
 
-from t0.feeding.token_files import Ragged, stretches
+from t0.feeding.token_files import Ragged, slices
 
-# t5's: of a longer document one stretch is taken; so many documents are joined.
+# t5's numbers: one chunk is taken from a longer document; this many documents are joined.
 LONGEST_DOCUMENT_TOKENS = 65_536
 JOINED_DOCUMENTS = 128
 
@@ -29,28 +29,34 @@ def chunks(
     order: np.ndarray | None = None,
     longest: int = LONGEST_DOCUMENT_TOKENS,
 ) -> Ragged:
-    """Puts documents in order, drops empty ones, and takes a random stretch of the longest.
+    """Orders documents, drops empty ones, and takes a random chunk of those that are too long.
 
-    A stretch begins at a multiple of `longest` (t5's `select_random_chunk`).
+    A chunk begins at a multiple of `longest` (t5's `select_random_chunk`).
+
+    Args:
+      documents: the documents' tokens.
+      rng: draws the chunks.
+      order: the documents' numbers in the order to return them; None keeps their order.
+      longest: the most tokens of a chunk.
     """
     order = np.arange(len(documents.ends) - 1) if order is None else order
     order = order[documents.lengths[order] > 0]
     sizes = documents.lengths[order]
     pieces = -(-sizes // longest)
     within = longest * rng.integers(0, np.maximum(pieces, 1))
-    return stretches(
+    return slices(
         documents.values, documents.ends[order] + within, np.minimum(sizes - within, longest)
     )
 
 
 def concatenated(documents: Ragged, count: int = JOINED_DOCUMENTS) -> Ragged:
-    """Joins every `count` documents, and drops padding ids (t5's `reduce_concat_tokens`)."""
+    """Joins each `count` documents to one, without padding ids (t5's `reduce_concat_tokens`)."""
     ends = np.append(documents.ends[:-1:count], documents.ends[-1])
     return only(Ragged(documents.values, ends), documents.values != 0)
 
 
 def split(sequences: Ragged, length: int) -> Ragged:
-    """Cuts sequences to pieces of `length`, each one's last shorter (t5's `split_tokens`)."""
+    """Divides sequences into pieces of `length`; a last piece may be shorter (`split_tokens`)."""
     pieces = -(-sequences.lengths // length)
     number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     starts = np.repeat(sequences.ends[:-1], pieces) + number * length
@@ -58,9 +64,9 @@ def split(sequences: Ragged, length: int) -> Ragged:
 
 
 def spans(length: np.ndarray, density: float, mean_span: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns how many noise tokens and noise spans a sequence of `length` gets.
+    """Returns the numbers of noise tokens and noise spans for sequences of `length`.
 
-    The arithmetic of t5's `random_spans_noise_mask`: float32, halves rounded to even.
+    The arithmetic is that of t5's `random_spans_noise_mask`: float32, halves are rounded to even.
     """
     length = np.maximum(length, 2)
     noise = np.rint(np.float32(length) * np.float32(density)).astype(np.int64)
@@ -78,13 +84,20 @@ def span_mask(
 ) -> np.ndarray:
     """Masks random spans; all masks of a length are equally likely.
 
-    Spans alternate, beginning with what stays (t5's `random_spans_noise_mask`).
+    Unmasked and masked spans alternate, beginning with an unmasked one (t5's
+    `random_spans_noise_mask`).
+
+    Args:
+      lengths: the sequences' lengths, int64 [sequences].
+      rng: draws the masks.
+      density: the share of masked tokens.
+      mean_span: the mean length of a masked span.
     """
     starts = np.cumsum(lengths) - lengths
     mask = np.zeros(lengths.sum(), bool)
     if not density:
         return mask
-    # Nearly all have one length: rows of a matrix.
+    # Nearly all sequences have the same length, so those of a length are computed as a matrix.
     for length in np.unique(lengths).tolist():
         rows = np.flatnonzero(lengths == length)
         noise, number = (int(n) for n in spans(np.array(length), density, mean_span))
@@ -120,9 +133,9 @@ def prefix_mask(
 
 
 def with_sentinels(sequences: Ragged, mask: np.ndarray, top: int) -> Ragged:
-    """Puts one sentinel for each masked span: `top` for a sequence's first, then downwards.
+    """Replaces each masked span by a sentinel: `top` for a sequence's first, then descending ids.
 
-    (t5's `noise_span_to_unique_sentinel`; with the mask inverted, the targets.)
+    This is t5's `noise_span_to_unique_sentinel`. The inverted mask makes the targets.
     """
     before = np.zeros_like(mask)
     before[1:] = mask[:-1]
@@ -137,22 +150,22 @@ def with_sentinels(sequences: Ragged, mask: np.ndarray, top: int) -> Ragged:
 
 
 def only(sequences: Ragged, mask: np.ndarray) -> Ragged:
-    """Keeps the masked tokens (t5's `drop_nonnoise_tokens`)."""
+    """Returns only the masked tokens (t5's `drop_nonnoise_tokens`)."""
     if mask.all():
         return sequences
     return Ragged(sequences.values[mask], np.append(0, np.cumsum(mask))[sequences.ends])
 
 
 def ended(sequences: Ragged, eos: int | None, limit: int | None) -> Ragged:
-    """Cuts sequences to `limit` and ends them in `eos`, where one is given, within it.
+    """Truncates sequences to `limit` tokens, with `eos` as the last one if it is not None.
 
-    (SeqIO's `append_eos_after_trim`, and its cut of the features.)
+    This is SeqIO's `append_eos_after_trim` with its truncation of features.
     """
     more = eos is not None
     taken = sequences.lengths
     if limit is not None:
         taken = np.minimum(taken, limit - more)
-    cut = stretches(sequences.values, sequences.ends[:-1], taken)
+    cut = slices(sequences.values, sequences.ends[:-1], taken)
     if not more:
         return cut
     ends = cut.ends + np.arange(len(cut.ends))

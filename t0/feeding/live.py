@@ -1,10 +1,10 @@
-"""Data that has no cache to read: SeqIO makes the examples, or text or a `tf.data.Dataset` is read.
+"""Reads data without a cache: examples that SeqIO makes, text, or a user's `tf.data.Dataset`.
 
     source = live_source(task, spec, data)   # SeqIO's task, its TaskSpec and the run's DataSpec
     for block in source.blocks(epoch=0, first=0, seed=7): ...
 
-The text of a pretraining task comes from a `TextSource`, or from any SeqIO source whose records
-have T5's `text` and which can be read by shards, such as C4 in TensorFlow Datasets.
+The text of a pretraining task comes from a `TextSource`, or from any SeqIO source with shards whose
+records have the field `text`, such as C4 in TensorFlow Datasets.
 
     data = DatasetBatches(make)              # make: builds the dataset of a user's own function
     batch, position = next(data.batches(16))
@@ -31,9 +31,9 @@ def live_source(task: seqio.Task, spec: TaskSpec, data: DataSpec) -> Source:
     """Returns the source of a task of `data` whose examples are made while they are read.
 
     Args:
-      task: SeqIO's.
-      spec: the same as plain data, without cache files.
-      data: what it is read for.
+      task: SeqIO's task.
+      spec: the task's specification, without cache files.
+      data: the specification of the run's data.
     """
     if spec.objective is None:
         return LiveSource(task, data.split, tuple(data.lengths), data.use_cached, data.lengths)
@@ -45,13 +45,14 @@ def live_source(task: seqio.Task, spec: TaskSpec, data: DataSpec) -> Source:
 
 @dataclasses.dataclass(frozen=True)
 class LiveSource:
-    """A task whose examples SeqIO makes as they are read; an epoch is read from its start.
+    """A task whose examples SeqIO makes as they are read; an epoch is always read from its start.
 
     Attributes:
-      task: SeqIO's; split: which.
-      features: which to read.
-      use_cached: whether SeqIO reads a cache and applies the steps after it.
-      lengths: tokens of each feature, for steps that ask; None cuts nothing.
+      task: SeqIO's task.
+      split: the split to read.
+      features: the features to read.
+      use_cached: whether SeqIO reads the task's cache and applies the steps after it.
+      lengths: feature -> most tokens, for SeqIO's steps; None for no truncation.
     """
 
     task: seqio.Task
@@ -67,11 +68,11 @@ class LiveSource:
 
     @property
     def examples(self) -> int | None:
-        """Examples of the split before preprocessing, if the source knows."""
+        """The number of the split's examples before preprocessing; None if it is not known."""
         return self.task.source.num_input_examples(self.split)
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[Block]:
-        """Yields blocks from number `first` on; the order within a block is shuffled by `seed`."""
+        """Yields the blocks from number `first` on, each shuffled by `seed` (None: unshuffled)."""
         # Neither graph nor session is entered: a generator may be closed in another context.
         graph = tf.Graph()
         with graph.as_default():
@@ -107,7 +108,7 @@ class LiveSource:
 
 
 def run_through(session: tf.Session, following: Any) -> Iterator[Any]:
-    """Yields what an iterator's `get_next` gives, until its end; faults are a UserError."""
+    """Yields the values of an iterator's `get_next` until its end; errors become UserErrors."""
     while True:
         try:
             element = session.run(following)
@@ -122,7 +123,7 @@ def run_through(session: tf.Session, following: Any) -> Iterator[Any]:
 
 
 def tokenises_text(task: seqio.Task) -> bool:
-    """Whether a task does no more before its caching point than to tokenise the column `text`."""
+    """Returns whether a task's steps before caching only tokenise the column `text`."""
     steps = task.preprocessors[: task._cache_step_idx]
     if len(steps) != 2 or steps[1] is not seqio.preprocessors.tokenize:
         return False
@@ -137,7 +138,7 @@ def tokenises_text(task: seqio.Task) -> bool:
 def _texts(
     source: seqio.DataSource, split: str
 ) -> tuple[Sequence[Any], Callable[[Any], Iterable[str | bytes]]]:
-    """Returns the shards of a split, and what reads one."""
+    """Returns the shards of a split, and a function that yields the texts of a shard."""
     if isinstance(source, TextSource):
         return source.texts.shards(split), source.texts.documents
     count = len(source.list_shards(split))
@@ -156,12 +157,12 @@ def _texts(
 
 
 class DatasetBatches:
-    """The batches of a dataset function that is not T5's, used like a `TrainingData`.
+    """The batches of a user's own dataset function, with the methods of `TrainingData`.
 
-    Going on from a position reads again what was read before.
+    To start from a position, the dataset is read from its start again.
 
     Args:
-      make: builds the dataset, in the default graph of its caller.
+      make: builds the dataset, in the caller's default graph.
     """
 
     packed = False
@@ -175,13 +176,13 @@ class DatasetBatches:
         self.features = tuple(name for name, kind in spec.items() if kind.is_integer)
 
     def shares(self) -> list[Any]:
-        """Nothing is known of its tasks."""
+        """Returns an empty list: the tasks are not known."""
         return []
 
     def batches(
         self, rows: int, position: Mapping[str, int] | None = None
     ) -> Iterator[tuple[dict[str, np.ndarray], dict[str, int]]]:
-        """Yields batches; a position is how many came before."""
+        """Yields batches and positions; a position holds the number of batches so far."""
         done = position["batches"] if position else 0
         # Neither graph nor session is entered: a generator may be closed in another context.
         graph = tf.Graph()

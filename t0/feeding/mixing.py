@@ -1,9 +1,9 @@
-"""Draws examples of a mixture's tasks by their rates, for ever, from a position that can be kept.
+"""Draws examples from a mixture's tasks by their rates, endlessly, with a state that can be saved.
 
 mixture = MixedStream(sources, rates, seed=7)
-examples = mixture.take(256)
-state = mixture.state()             # small: four numbers for each task that was drawn from
-mixture.restore(state)              # goes on as if it had never stopped
+examples = mixture.take()           # the next 256 examples
+state = mixture.state()             # four numbers for each task that was drawn from
+mixture.restore(state)              # continues from this state
 """
 
 import dataclasses
@@ -16,17 +16,17 @@ import numpy as np
 from t0.errors import UserError
 from t0.feeding.reading import Block, Source
 
-# Tasks are drawn this many at a time from a generator of their own.
+# The number of tasks that are drawn at once, each time with a new random generator.
 DRAWS = 256
 _MIXING = zlib.crc32(b"mixing")
 
 
 class TaskStream:
-    """The examples of one task, epoch after epoch, each in another order.
+    """The examples of one task, epoch after epoch, each epoch in another order.
 
     Args:
-      source: where they come from.
-      seed: of the orders; None keeps the dataset's.
+      source: the source of the examples.
+      seed: the seed of the orders; None for the dataset's order.
     """
 
     def __init__(self, source: Source, seed: int | None) -> None:
@@ -38,15 +38,15 @@ class TaskStream:
 
     @property
     def served(self) -> int:
-        """Examples given so far."""
+        """The number of examples that were returned so far."""
         return self._served
 
     def state(self) -> list[int]:
-        """Returns [epoch, block, offset, examples given]."""
+        """Returns [epoch, block, offset, number of examples returned so far]."""
         return [self._epoch, self._number, self._offset, self._served]
 
     def restore(self, state: Sequence[int]) -> None:
-        """Goes to a state."""
+        """Continues from a state."""
         self._epoch, self._number, self._offset, self._served = state
         self._blocks = self._block = None
 
@@ -54,7 +54,7 @@ class TaskStream:
         """Returns the next example.
 
         Raises:
-          UserError: if the task has none.
+          UserError: if the task has no examples.
         """
         while self._block is None or self._offset >= len(self._block):
             self._next_block()
@@ -95,8 +95,10 @@ class Share:
     """One task of a mixture.
 
     Attributes:
-      name: of the task; rate: its share of the examples drawn.
-      examples: of its split, None if unknown; served: examples drawn so far.
+      name: the task's name.
+      rate: its share of the examples that are drawn.
+      examples: the number of examples of its split, None if unknown.
+      served: the number of its examples that were drawn so far.
     """
 
     name: str
@@ -106,7 +108,7 @@ class Share:
 
     @property
     def passes(self) -> float | None:
-        """How often its examples have been gone through."""
+        """How often each of the task's examples was drawn, on average; None if not known."""
         return self.served / self.examples if self.examples else None
 
 
@@ -114,10 +116,10 @@ class MixedStream:
     """Examples of several tasks, drawn by rates.
 
     Args:
-      sources: of the tasks.
-      rates: in the same order, of any sum.
-      seed: of the draws and of the orders within tasks.
-      shuffle: False keeps the order within tasks.
+      sources: the tasks' sources.
+      rates: the tasks' rates, in the same order; their sum is arbitrary.
+      seed: the seed of the draws and of the order within each task.
+      shuffle: whether to shuffle within each task.
     """
 
     def __init__(
@@ -139,15 +141,15 @@ class MixedStream:
         return [self._streams[number].following() for number in chosen.tolist()]
 
     def state(self) -> dict[str, Any]:
-        """Returns where the stream stands, as JSON can hold it."""
+        """Returns the stream's state, which can be written as JSON."""
         tasks = {s.source.name: s.state() for s in self._streams if s.served}
         return {"drawn": self._drawn, "tasks": tasks}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes to a state that `state` gave.
+        """Continues from a state that `state` returned.
 
         Raises:
-          UserError: if it is of another mixture.
+          UserError: if the state is of another mixture.
         """
         known = {stream.source.name for stream in self._streams}
         unknown = sorted(set(state["tasks"]) - known)
@@ -160,7 +162,7 @@ class MixedStream:
             stream.restore(state["tasks"].get(stream.source.name, [0, 0, 0, 0]))
 
     def shares(self) -> list[Share]:
-        """Returns what was drawn of each task."""
+        """Returns the share of each task."""
         return [
             Share(stream.source.name, float(share), stream.source.examples, stream.served)
             for stream, share in zip(self._streams, self._shares, strict=True)

@@ -1,11 +1,11 @@
-"""Recognises T5's pretraining objectives: which one a SeqIO task has, as plain data.
+"""Recognises the T5 pretraining objective of a SeqIO task, and returns it as plain data.
 
     objective_of(task, {"inputs": 512, "targets": 114})
     # ObjectiveSpec("t5.data.preprocessors.span_corruption", segment_tokens=568, ...)
 
-A task is recognised by the steps after its caching point: one of the preprocessors in
-`_OBJECTIVES`, with SeqIO's `append_eos_after_trim` or without. Any other task, and one whose
-preprocessors gin binds to something else than their defaults, has none, and is fed by its own
+An objective is recognised by the task's steps after its caching point: one of the preprocessors in
+`_OBJECTIVES`, optionally followed by SeqIO's `append_eos_after_trim`. Other tasks, and tasks whose
+preprocessors gin changes from their defaults, have no objective here and use their own
 preprocessors. `t0.feeding.pretraining` makes the examples.
 """
 
@@ -21,8 +21,8 @@ from t0.config.specification import ObjectiveSpec
 from t0.errors import UserError
 from t0.feeding import denoising
 
-# What gin may change about T5's preprocessors where their callers pass nothing, and the defaults.
-_KNOBS: dict[str, Any] = {
+# Parameters of T5's preprocessors that gin can bind -> their defaults.
+_GIN_DEFAULTS: dict[str, Any] = {
     "select_random_chunk.additional_feature_keys": None,
     "select_random_chunk.passthrough_feature_keys": None,
     "select_random_chunk.uniform_random_start": False,
@@ -38,11 +38,11 @@ _KNOBS: dict[str, Any] = {
 
 
 def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec | None:
-    """Returns a task's objective, None if it is not one of those that are known here.
+    """Returns a task's objective, or None if it is not recognised.
 
     Args:
-      task: SeqIO's.
-      lengths: tokens of each feature, EOS included.
+      task: SeqIO's task.
+      lengths: feature -> its most tokens, with EOS.
 
     Raises:
       UserError: if the lengths or the vocabulary do not fit the objective.
@@ -51,20 +51,20 @@ def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec 
         return None
     steps = list(task.preprocessors[task._cache_step_idx + 1 :])
     ends_in_eos = steps[1:] == [seqio.preprocessors.append_eos_after_trim]
-    if not steps or (steps[1:] and not ends_in_eos) or _bound_otherwise():
+    if not steps or (steps[1:] and not ends_in_eos) or _gin_changes_defaults():
         return None
     function, given = steps[0], {}
     if isinstance(function, functools.partial) and not function.args:
         function, given = function.func, function.keywords
     make, defaults, wanted = _OBJECTIVES.get(function, (None, {}, ()))
     features = task.output_features
-    # Features, or arguments, of a task that is made otherwise.
+    # Other features or arguments mean a task that is built differently.
     if make is None or set(given) - set(defaults) or set(features) != set(wanted):
         return None
     missing = [name for name in wanted if name not in lengths]
     if missing:
         raise UserError(
-            f"task {task.name}: run.sequence_length says nothing of {missing[0]}; it has: "
+            f"task {task.name}: run.sequence_length has no length for {missing[0]}; it has: "
             f"{', '.join(lengths) or 'nothing'}"
         )
     parameters = {name: float(value) for name, value in {**defaults, **given}.items()}
@@ -81,10 +81,10 @@ def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec 
     )
 
 
-def _bound_otherwise() -> bool:
-    for knob, default in _KNOBS.items():
+def _gin_changes_defaults() -> bool:
+    for parameter, default in _GIN_DEFAULTS.items():
         try:
-            if gin.query_parameter(f"t5.data.preprocessors.{knob}") != default:
+            if gin.query_parameter(f"t5.data.preprocessors.{parameter}") != default:
                 return True
         except ValueError:  # not bound
             continue
@@ -114,9 +114,9 @@ def _span_corruption(
     _, number = denoising.spans(np.array(segment), noise_density, mean_noise_span_length)
     if number > (there := _sentinels(vocabulary)):
         raise UserError(
-            f"task {task.name}: {int(number)} spans of {segment} tokens want a sentinel each, and "
+            f"task {task.name}: {int(number)} spans of {segment} tokens need a sentinel each, and "
             f"the vocabulary {_name_of(vocabulary)} has {there} (pieces <extra_id_N> at its end). "
-            "Shorten run.sequence_length, lengthen the spans, or take a vocabulary with more."
+            "Shorten run.sequence_length, lengthen the spans, or use a vocabulary with more."
         )
     top = int(t5_preprocessors.sentinel_id(vocabulary))
     return {"segment_tokens": int(segment), "first_sentinel": top}
@@ -135,8 +135,8 @@ def _full_lm(task: seqio.Task, lengths: Mapping[str, int]) -> dict[str, Any]:
     return {"segment_tokens": lengths["targets"], "document_eos": eos}
 
 
-# T5's preprocessor -> what finds the rest of its specification, the arguments that it may be given
-# and their defaults, its features.
+# T5's preprocessor -> the function that returns the other fields of its specification, the
+# arguments that it may have with their defaults, and its features.
 _OBJECTIVES: dict[Any, tuple[Callable[..., dict[str, Any]], dict[str, float], tuple[str, ...]]] = {
     t5_preprocessors.span_corruption: (
         _span_corruption,
@@ -149,7 +149,7 @@ _OBJECTIVES: dict[Any, tuple[Callable[..., dict[str, Any]], dict[str, float], tu
 
 
 def _sentinels(vocabulary: seqio.Vocabulary) -> int:
-    """Returns how many sentinels stand at the vocabulary's end."""
+    """Returns the number of sentinels at the end of a vocabulary."""
     if vocabulary.extra_ids:
         return vocabulary.extra_ids
     pieces = getattr(vocabulary, "tokenizer", None)

@@ -1,13 +1,13 @@
-"""Opens training data: what SeqIO's registries and gin say, as a specification of plain data.
+"""Opens training data: makes a specification of plain data from SeqIO's registries and gin.
 
     spec = data_spec("t0_train", {"inputs": 1024, "targets": 256}, use_cached=True, seed=7)
     data = open_data(spec)                           # a TrainingData
     data = open_dataset_function(mesh_train_dataset_fn, 7, sequence_length=lengths)
     held_out = open_split(data, "validation")        # None if no task has it
 
-Also the checks before a run: that its mixture exists, is cached where it must be and has the split,
-and what a user should know of it. Nothing after this module needs SeqIO or TensorFlow, but for
-tasks without a cache (`t0.feeding.live`).
+It also has the checks before a run: whether the mixture exists, has the split, and is cached if it
+must be; and notes for the user about its tasks. To read the data, only tasks without a cache need
+SeqIO and TensorFlow (`t0.feeding.live`).
 """
 
 import itertools
@@ -30,9 +30,9 @@ from t0.files import paths
 from t0.sources import data_dirs
 from t0.tasks.recipe_tasks import RecordSource
 
-# The records of a task whose targets are measured before a run: a second's work.
+# The most records of a task whose targets are measured before a run; takes about a second.
 MEASURED = 10_000
-# The subfolders of a data folder that become tasks, named after them.
+# The subfolders of a data folder that become tasks, whose names begin with the subfolder's.
 RECIPES = ("text", "sni", "qa", "mt")
 
 
@@ -40,7 +40,7 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
     """Returns the mixture or task called `name`.
 
     Raises:
-      UserError: naming the closest mixtures and tasks.
+      UserError: if there is none; the message has the closest names.
     """
     names = [*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()]
     if name not in names:
@@ -58,7 +58,7 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
 
 @gin.configurable("packing", module="t0")
 def window(rows: int = 512) -> int:
-    """Returns the rows' worth of examples that are packed together (gin: `packing.rows`)."""
+    """Returns how many rows of examples are packed together (gin: `packing.rows`)."""
     return rows
 
 
@@ -73,20 +73,20 @@ def data_spec(
     pack: bool = True,
     default_seed: int = 0,
 ) -> DataSpec:
-    """Returns what a mixture is, as plain data; takes what T5's `mesh_train_dataset_fn` takes.
+    """Returns a mixture's specification; the arguments are T5's `mesh_train_dataset_fn`'s.
 
     Args:
-      mixture_or_task_name: registered with SeqIO.
-      sequence_length: tokens of a row for each feature.
-      dataset_split: which split.
-      shuffle: whether examples are shuffled.
-      seed: of everything random about the data; `default_seed` where None.
-      use_cached: whether the tasks' caches are read.
+      mixture_or_task_name: a mixture or task that is registered with SeqIO.
+      sequence_length: feature -> tokens of a row.
+      dataset_split: the split.
+      shuffle: whether to shuffle examples.
+      seed: the seed of everything random about the data; None for `default_seed`.
+      use_cached: whether to read the tasks' caches.
       pack: whether several examples share a row.
-      default_seed: the run's.
+      default_seed: the run's seed.
 
     Raises:
-      UserError: for an unknown mixture, or a cache that cannot be read.
+      UserError: if the mixture is unknown, or a cache cannot be read.
     """
     mixture = known_mixture(mixture_or_task_name)
     tasks = [t for t in seqio.get_subtasks(mixture) if dataset_split in t.splits]
@@ -125,18 +125,17 @@ def task_spec(
     use_cached: bool,
     rate: float = 1.0,
 ) -> TaskSpec:
-    """Returns what a task of a mixture is, as plain data.
+    """Returns the specification of a mixture's task.
 
     Args:
-      task: SeqIO's.
-      split: which is read.
-      lengths: feature -> tokens.
-      use_cached: whether the task's cache is read.
-      rate: how often it is drawn.
+      task: SeqIO's task.
+      split: the split.
+      lengths: feature -> tokens of a row.
+      use_cached: whether to read the task's cache.
+      rate: the task's mixing rate.
 
     Raises:
-      UserError: if the lengths or the vocabulary do not fit its objective, or the cache is not
-        there.
+      UserError: if the lengths or the vocabulary do not fit its objective, or there is no cache.
     """
     objective = objective_of(task, lengths)
     if not use_cached and objective is not None and not tokenises_text(task):
@@ -159,15 +158,15 @@ def task_spec(
 
 
 def _all_is_cached(task: seqio.Task) -> bool:
-    """Whether a cache holds the examples: steps after it would have to run on every one."""
+    """Returns whether the cache has the final examples: there are no steps after it."""
     return task.supports_caching and not task.preprocessors[task._cache_step_idx + 1 :]
 
 
 def cache_files(task: seqio.Task, split: str) -> tuple[tuple[str, ...], int]:
-    """Returns the TFRecord files of a split of a task's cache, in order, and its examples.
+    """Returns the TFRecord files of a split of a task's cache, and its number of examples.
 
     Raises:
-      UserError: if the task is not cached, or the cache does not say what it holds.
+      UserError: if the task is not cached, or its info or stats file is malformed.
     """
     folder = task.cache_dir
     if not folder:
@@ -189,7 +188,7 @@ def _number_in(path: str, name: str) -> int:
 
 
 def open_data(data: DataSpec) -> TrainingData:
-    """Opens what a specification says; tasks without a cache are read through SeqIO."""
+    """Opens the data of a specification; tasks without a cache are read through SeqIO."""
 
     def live(task: TaskSpec, data: DataSpec) -> Source:
         return live_source(seqio.TaskRegistry.get(task.name), task, data)
@@ -198,11 +197,11 @@ def open_data(data: DataSpec) -> TrainingData:
 
 
 def open_split(data: TrainingData | DatasetBatches, split: str) -> TrainingData | None:
-    """Returns the same mixture's data of another split, unshuffled; None if no task has it.
+    """Returns another split of the same mixture, unshuffled, or None if no task has it.
 
     Args:
-      data: of a run; of a dataset function of the user's there are no other splits.
-      split: which.
+      data: a run's data. The data of a user's own dataset function has no other splits.
+      split: the split.
     """
     spec: DataSpec | None = data.spec
     if spec is None:
@@ -225,7 +224,7 @@ def open_split(data: TrainingData | DatasetBatches, split: str) -> TrainingData 
 
 @gin.configurable("train_dataset_fn", module="t0")
 def train_dataset_fn(mixture_or_task_name: str, sequence_length: Any, **arguments: Any) -> Any:
-    """T5's `mesh_train_dataset_fn` under a name of ours; both give the same batches."""
+    """T5's `mesh_train_dataset_fn` under another gin name; the batches are the same."""
     from t0.compat import t5_mesh
 
     return t5_mesh.mesh_train_dataset_fn(
@@ -233,8 +232,8 @@ def train_dataset_fn(mixture_or_task_name: str, sequence_length: Any, **argument
     )
 
 
-class _NotedMixture:
-    """Stands in for a mixture and its dataset in T5's dataset function: notes how it is read."""
+class _RecordingMixture:
+    """Replaces a mixture and its dataset in T5's dataset function, and records the arguments."""
 
     output_features: Mapping[str, Any] = types.MappingProxyType({})
 
@@ -242,12 +241,12 @@ class _NotedMixture:
         self.name = name
         self.reading: dict[str, Any] = {}
 
-    def get_dataset(self, sequence_length: Any, **reading: Any) -> "_NotedMixture":
+    def get_dataset(self, sequence_length: Any, **reading: Any) -> "_RecordingMixture":
         del sequence_length
         self.reading = reading
         return self
 
-    def map(self, function: Callable[..., Any], **unused: Any) -> "_NotedMixture":
+    def map(self, function: Callable[..., Any], **unused: Any) -> "_RecordingMixture":
         del function, unused
         return self
 
@@ -255,13 +254,15 @@ class _NotedMixture:
 def open_dataset_function(
     train_dataset_fn: Callable[..., Any], default_seed: int, **arguments: Any
 ) -> TrainingData | DatasetBatches:
-    """Opens the data of a run's dataset function: our feeding for T5's, its dataset for others.
+    """Opens the data of a run's dataset function.
+
+    The data of T5's function, and of functions that return its result, are read by this room. A
+    function may also return a `TrainingData`, which is returned unchanged, or a `tf.data.Dataset`.
 
     Args:
-      train_dataset_fn: as gin binds it; one that returns what T5's does is fed by us, too, and
-        one that returns a `TrainingData` of its own gives that.
-      default_seed: of the data, where gin binds none.
-      **arguments: what Mesh TensorFlow calls it with.
+      train_dataset_fn: the function that gin binds.
+      default_seed: the data's seed if gin binds none.
+      **arguments: the arguments that Mesh TensorFlow calls the function with.
     """
 
     def make() -> Any:
@@ -275,13 +276,15 @@ def open_dataset_function(
 
 
 def _called(train_dataset_fn: Callable[..., Any], default_seed: int, **arguments: Any) -> Any:
-    """Returns what a dataset function returns; what T5's function returns is a `DataSpec`.
+    """Calls a dataset function and returns its result, which is a `DataSpec` for T5's function.
 
-    T5's `mesh_train_dataset_fn` runs as it is published, so that gin binds its arguments and notes
-    them, but over a mixture that only notes how it is read.
+    T5's `mesh_train_dataset_fn` itself is called, so that gin binds its arguments and lists them in
+    the operative config, but the mixture that it reads only records the arguments.
     """
 
-    def noted(mixture: _NotedMixture, sequence_length: Any, *, pack: bool, **unused: Any) -> Any:
+    def recorded(
+        mixture: _RecordingMixture, sequence_length: Any, *, pack: bool, **unused: Any
+    ) -> Any:
         del unused
         read = mixture.reading
         return data_spec(
@@ -296,9 +299,9 @@ def _called(train_dataset_fn: Callable[..., Any], default_seed: int, **arguments
         )
 
     with (
-        compat.replaced("t5_mesh.seqio", _with(seqio, get_mixture_or_task=_NotedMixture)),
+        compat.replaced("t5_mesh.seqio", _with(seqio, get_mixture_or_task=_RecordingMixture)),
         compat.replaced(
-            "t5_mesh.transformer_dataset", _with(compat.mesh_dataset, pack_or_pad=noted)
+            "t5_mesh.transformer_dataset", _with(compat.mesh_dataset, pack_or_pad=recorded)
         ),
     ):
         return train_dataset_fn(**arguments)
@@ -312,13 +315,13 @@ def require_cached(name: str, *, function: str, settings: Mapping[str, Sequence[
     """Checks that every task of the mixture `name` is in one of the cache folders.
 
     Args:
-      name: of a mixture or task.
+      name: a mixture's or task's name.
       function: the gin name of the dataset function that reads it, such as
         "mesh_train_dataset_fn".
-      settings: flag -> values of this command that the caching command must have too.
+      settings: flag -> values of this command that the caching command needs, too.
 
     Raises:
-      UserError: with the command that makes what is missing.
+      UserError: if a task is not cached; the message has the command that caches it.
     """
     tasks = seqio.get_subtasks(known_mixture(name))
     missing = [task.name for task in tasks if not task.cache_dir]
@@ -342,10 +345,15 @@ def _caching_command(name: str, into: str, settings: Mapping[str, Sequence[str]]
 
 
 def require_split(name: str, split: str, *, setting: str = "run.dataset_split") -> None:
-    """Checks that a task of the mixture `name` has the split; `setting` is gin's name of it.
+    """Checks that a task of the mixture `name` has the split.
+
+    Args:
+      name: a mixture's or task's name.
+      split: the split.
+      setting: gin's name of the setting that has the split, for the message.
 
     Raises:
-      UserError: with the splits that there are.
+      UserError: if no task has it; the message has the existing splits.
     """
     tasks = seqio.get_subtasks(known_mixture(name))
     there = sorted({present for task in tasks for present in task.splits})
@@ -356,18 +364,18 @@ def require_split(name: str, split: str, *, setting: str = "run.dataset_split") 
 
 
 def notes(name: str, split: str, lengths: Mapping[str, int] | None) -> Iterator[str]:
-    """Yields what a user should know of the recipes' tasks in the mixture `name`.
+    """Yields notes for the user about the recipes' tasks in the mixture `name`.
 
-    What a source left out, and how many targets are longer than they may be, in tokens with EOS:
-    training sees their beginnings only.
+    They have what a source left out, and how many targets exceed the limit, in tokens with EOS:
+    training sees only their beginnings.
 
     Args:
-      name: of a mixture or task.
-      split: which is read.
-      lengths: feature -> most tokens; None if nothing is cut.
+      name: a mixture's or task's name.
+      split: the split.
+      lengths: feature -> most tokens; None if nothing is truncated.
 
     Raises:
-      UserError: if the data is not sound.
+      UserError: if the data is malformed.
     """
     for task in seqio.get_subtasks(known_mixture(name)):
         if isinstance(task.source, RecordSource) and split in task.splits:
@@ -381,7 +389,7 @@ def _long_targets(task: seqio.Task, split: str, most: int) -> Iterator[str]:
     feature = task.output_features["targets"]
     looked_at = long = 0
     for record in itertools.islice(task.source.records(split), MEASURED):
-        # Of several outputs one is drawn; which, nobody knows yet.
+        # Training draws one of several outputs, so all are measured.
         texts = record["outputs"] if "outputs" in record else [record["targets"]]
         room = most - int(feature.add_eos)
         looked_at += 1

@@ -1,7 +1,7 @@
 """Packs examples into rows of fixed length: best fit over a window of examples.
 
-The window is sorted by length; each example goes into the fullest row that still takes all its
-features. Segments number the examples of a row from 1, positions count within an example:
+The window is sorted by length. Each example goes into the fullest row that has room for all its
+features. Segments number the examples of a row from 1; positions count from 0 within an example:
 
     inputs               7 8 9 5 5 0      inputs_segmentation  1 1 1 2 2 0
     targets              3 1 4 1 0 0      inputs_position      0 1 2 0 1 0
@@ -9,8 +9,8 @@ features. Segments number the examples of a row from 1, positions count within a
     rows = pack(examples, {"inputs": 1024, "targets": 256})
     fill(rows, "inputs")        # 0.99
 
-Attention is masked by segment in the encoder, the decoder and between them, so an example's loss
-is the same packed and alone.
+Attention is masked by segment in the encoder, in the decoder and between them, so that packing does
+not change an example's loss.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ import numpy as np
 Example = Mapping[str, np.ndarray]
 Rows = dict[str, np.ndarray]
 
-# Rows of equal room that are tried for an example before the next fuller room.
+# How many rows with equal room are tried for an example before rows with more room.
 _TRIES = 4
 
 
@@ -29,14 +29,14 @@ def assign(lengths: np.ndarray, limits: Sequence[int]) -> list[list[int]]:
 
     Args:
       lengths: int [examples, features], none above its limit.
-      limits: tokens of a row for each feature; the first is what rows are filled by.
+      limits: tokens of a row for each feature. "Fullest" is measured by the first feature.
 
     Returns:
-      the numbers of the examples of each row.
+      the indices of the examples in each row.
     """
     rows: list[list[int]] = []
     room: list[list[int]] = []
-    by_room: list[list[int]] = [[] for _ in range(limits[0] + 1)]  # rows with so much room left
+    by_room: list[list[int]] = [[] for _ in range(limits[0] + 1)]  # rows with this much room left
     there = 0  # bit n: by_room[n] is not empty
     order = np.lexsort(tuple(-lengths[:, k] for k in reversed(range(lengths.shape[1]))))
     for number in order.tolist():
@@ -62,7 +62,7 @@ def assign(lengths: np.ndarray, limits: Sequence[int]) -> list[list[int]]:
 def _best(
     needed: Sequence[int], there: int, by_room: Sequence[list[int]], room: Sequence[Sequence[int]]
 ) -> tuple[int | None, int]:
-    """Returns the fullest row that takes an example, and its place among those of its room."""
+    """Returns the fullest row with room for an example, and its index in `by_room`'s list."""
     others = needed[1:]
     candidates = there >> needed[0] << needed[0]
     while candidates:
@@ -83,13 +83,13 @@ def pack(
     ends_in_eos: Sequence[str] = (),
     order: np.random.Generator | None = None,
 ) -> Rows:
-    """Packs examples, cut to `lengths`, into as few rows as best fit finds.
+    """Packs examples, truncated to `lengths`, into rows by best fit.
 
     Args:
-      examples: feature -> ids.
-      lengths: tokens of a row for each feature, the one to fill by first.
-      ends_in_eos: features in which a row that is full ends in EOS (1), as Mesh TensorFlow's do.
-      order: shuffles the rows.
+      examples: the examples: feature -> ids.
+      lengths: feature -> tokens of a row; "fullest" is measured by the first feature.
+      ends_in_eos: features whose full rows end in EOS (1), as in Mesh TensorFlow.
+      order: shuffles the rows; None to keep their order.
 
     Returns:
       feature, feature_segmentation and feature_position -> int32 [rows, length].
@@ -119,7 +119,7 @@ def _laid_out(
     flat = [number for row in rows for number in row]
     counts = np.array([len(row) for row in rows])
     taken = sizes[flat]
-    first = np.cumsum(counts) - counts  # of each row, among the flat examples
+    first = np.cumsum(counts) - counts  # index in `flat` of each row's first example
     starts = np.cumsum(taken) - taken
     row_of = np.repeat(np.arange(len(rows)), counts)
     within = starts - starts[first][row_of]  # where in its row an example starts
@@ -141,7 +141,7 @@ def _keys(name: str) -> tuple[str, str, str]:
 def pad(
     examples: Sequence[Example], lengths: Mapping[str, int], *, ends_in_eos: Sequence[str] = ()
 ) -> Rows:
-    """Gives each example a row of its own, cut or padded with zeros."""
+    """Returns rows with one example each, truncated or padded with zeros."""
     padded = {}
     for name, length in lengths.items():
         padded[name] = np.zeros((len(examples), length), np.int32)
@@ -154,5 +154,5 @@ def pad(
 
 
 def fill(rows: Rows, name: str) -> float:
-    """Returns the share of a feature's places that hold a token."""
+    """Returns the share of a feature's positions that hold a token."""
     return float(np.count_nonzero(rows[name]) / max(1, rows[name].size))

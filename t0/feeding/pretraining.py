@@ -1,17 +1,17 @@
-"""Makes the examples of pretraining tasks: documents are corrupted while training, in numpy.
+"""Makes the examples of pretraining tasks from documents, during training, in numpy.
 
     source = PretrainingSource("c4", documents, objective, {"inputs": 512, "targets": 114})
     for block in source.blocks(epoch=0, first=0, seed=7):
         block[0]        # {"inputs": int32 [512], "targets": int32 [114]}
 
-A block of examples is made from a block of documents (some 8 MB of text, or what a cache's files
-hold), which are shuffled, joined, cut and corrupted as the task's objective says. What is random
-depends on (seed, task, epoch, block) alone, so a stream can go on from (epoch, block, offset)
-without making the blocks before. Shards come in another order in each epoch; one block is made
-ahead, in a thread.
+A block of examples is made from a block of documents (about 8 MB of text, or some files of a
+cache), which are shuffled, joined, divided and corrupted by the task's objective. Random numbers
+depend only on (seed, task, epoch, block), so a stream can resume from (epoch, block, offset)
+without making the earlier blocks. Each epoch has another order of shards. A thread makes one block
+ahead.
 
-Documents come tokenised from a task's cache (`CachedDocuments`), or as text that is tokenised while
-it is read (`Documents`); `t0.feeding.live` finds that text.
+Documents come from a task's cache, already tokenised (`CachedDocuments`), or as text that is
+tokenised while it is read (`Documents`), which `t0.feeding.live` opens.
 """
 
 import concurrent.futures
@@ -26,11 +26,11 @@ from t0.feeding import denoising
 from t0.feeding.denoising import Ragged
 from t0.feeding.reading import Block, CachedSource, key_of, shuffled
 
-# Characters of a block of documents: more shuffle better, and take longer to begin with.
+# Characters of a block of documents: larger blocks shuffle better, but training starts later.
 BLOCK_CHARACTERS = 8_000_000
-# Blocks of a shard that are numbered before the next shard's.
+# A shard's blocks are numbered from a multiple of this.
 _BLOCKS_OF_SHARD = 2**20
-_DOCUMENTS, _NOISE = 0, 1  # of the random numbers of a block
+_DOCUMENTS, _NOISE = 0, 1  # keys of a block's two random generators
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Documents:
     """The documents of a split, tokenised while they are read.
 
     Attributes:
-      name: of the task.
-      shards: of the split, in order.
-      read: gives the texts of a shard.
-      encode: a text -> its ids.
-      block_characters: of a block.
+      name: the task's name.
+      shards: the split's shards, in order.
+      read: yields the texts of a shard.
+      encode: returns the ids of a text.
+      block_characters: the number of characters of a block.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Documents:
     block_characters: int = BLOCK_CHARACTERS
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[tuple[int, Ragged]]:
-        """Yields blocks from number `first` on, each with its number; numbers may leave gaps."""
+        """Yields (number, block) from number `first` on; numbers are not consecutive."""
         order = np.arange(len(self.shards))
         if seed is not None:
             order = np.random.default_rng([seed, key_of(self.name), epoch]).permutation(order)
@@ -75,7 +75,7 @@ class Documents:
             yield batch
 
     def _tokens(self, texts: list[str | bytes]) -> Ragged:
-        # One by one, as fast as in batches: SentencePiece holds Python's lock while it works.
+        # One by one, which is as fast as batches: SentencePiece keeps Python's global lock.
         parts = [
             np.array(self.encode(t if isinstance(t, str) else t.decode("utf-8")), np.int32)
             for t in texts
@@ -89,13 +89,13 @@ class CachedDocuments:
     """The tokenised documents of a task's cache.
 
     Attributes:
-      source: reads the cache's "targets".
+      source: the reader of the cache's feature "targets".
     """
 
     source: CachedSource
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[tuple[int, Ragged]]:
-        """Yields blocks from number `first` on, each with its number."""
+        """Yields (number, block) from number `first` on."""
         blocks = self.source.blocks(epoch=epoch, first=first, seed=seed)
         for number, block in enumerate(blocks, start=first):
             yield number, block.features["targets"]
@@ -106,9 +106,9 @@ class PretrainingSource:
     """The examples of a pretraining task, a `reading.Source`.
 
     Attributes:
-      name: of the task.
-      documents: where they come from.
-      objective: what is made of them.
+      name: the task's name.
+      documents: the documents.
+      objective: the objective.
       lengths: feature -> its most tokens.
     """
 
@@ -116,10 +116,10 @@ class PretrainingSource:
     documents: Documents | CachedDocuments
     objective: ObjectiveSpec
     lengths: Mapping[str, int]
-    examples: None = None  # known when all was read
+    examples: None = None  # the number is not known before all documents are read
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[Block]:
-        """Yields blocks of examples from number `first` on; without a seed, unshuffled."""
+        """Yields blocks of examples from number `first` on, unshuffled if `seed` is None."""
         made = (
             self._block(documents, epoch, number, seed)
             for number, documents in self.documents.blocks(epoch=epoch, first=first, seed=seed)
@@ -146,17 +146,17 @@ def examples(
     *,
     order: np.ndarray | None = None,
 ) -> dict[str, Ragged]:
-    """Makes examples of documents.
+    """Makes examples from documents.
 
     Args:
-      objective: what is made.
-      lengths: feature -> its most tokens, EOS included.
-      documents: tokens.
-      rng: of all that is random.
-      order: in which documents are taken.
+      objective: the objective.
+      lengths: feature -> its most tokens, with EOS.
+      documents: the documents' tokens.
+      rng: the generator of all random numbers.
+      order: the order in which documents are used; None for their own.
 
     Returns:
-      feature -> its sequences.
+      feature -> the examples' sequences.
     """
     corrupt, joined = _OBJECTIVES[objective.selector]
     taken = denoising.chunks(documents, rng, order=order)
@@ -202,7 +202,8 @@ def _full_lm(
     return {"targets": pieces}
 
 
-# T5's preprocessor -> what makes features of pieces, and whether documents are joined before.
+# T5's preprocessor -> the function that makes features from pieces, and whether documents are
+# joined first.
 _OBJECTIVES: dict[str, tuple[Callable[..., dict[str, Ragged]], bool]] = {
     "t5.data.preprocessors.span_corruption": (_span_corruption, True),
     "t5.data.preprocessors.prefix_lm": (_prefix_lm, False),
@@ -211,7 +212,7 @@ _OBJECTIVES: dict[str, tuple[Callable[..., dict[str, Ragged]], bool]] = {
 
 
 def one_ahead(elements: Iterator[Any]) -> Iterator[Any]:
-    """Yields the elements, while a thread makes the next one. None is no element."""
+    """Yields the elements, while a thread makes the next one. No element may be None."""
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         coming = thread.submit(next, elements, None)
         while (element := coming.result()) is not None:

@@ -1,8 +1,8 @@
-"""Reads the examples of a task in blocks, from its cache.
+"""Reads a task's examples in blocks from its cache.
 
-A block is some thousands of examples that are read together and shuffled as a whole: the files of a
-cache come in an order of their own in each epoch, the examples of a block in another. Where a
-stream has come to is therefore three numbers: (epoch, block, offset).
+A block is some thousands of examples that are read and shuffled together. Each epoch shuffles the
+order of the cache's files and the examples of each block. The position in a stream is therefore
+three numbers: (epoch, block, offset).
 
     source = CachedSource("toy", files, examples=60, features=("inputs", "targets"))
     for block in source.blocks(epoch=0, first=0, seed=7):
@@ -20,7 +20,8 @@ import numpy as np
 from t0.errors import UserError
 from t0.feeding.token_files import Ragged, read_ids
 
-# Examples of a block: more shuffle better, and every task of a mixture keeps one in memory.
+# Examples of a block: larger blocks shuffle better, but every task of a mixture keeps a block in
+# memory.
 BLOCK_EXAMPLES = 4096
 
 
@@ -30,8 +31,8 @@ class Block:
 
     Attributes:
       features: feature -> the ids of each example.
-      order: the number of the example at each place.
-      number: of the block, where blocks are not numbered one after the other.
+      order: the indices of the examples, in the block's order.
+      number: the block's number if the numbers are not consecutive, else None.
     """
 
     features: Mapping[str, Ragged]
@@ -50,7 +51,7 @@ class Block:
 
 
 class Source(Protocol):
-    """Where the examples of a task come from."""
+    """A source of a task's examples."""
 
     @property
     def name(self) -> str:
@@ -58,10 +59,10 @@ class Source(Protocol):
 
     @property
     def examples(self) -> int | None:
-        """Examples of the split; None if that is not known."""
+        """The number of the split's examples; None if it is not known."""
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[Block]:
-        """Yields the blocks of an epoch from number `first` on, unshuffled without a seed."""
+        """Yields the blocks of an epoch from number `first` on, unshuffled if `seed` is None."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,24 +70,24 @@ class CachedSource:
     """A split in SeqIO's cache layout.
 
     Attributes:
-      name: of the task.
+      name: the task's name.
       files: the split's TFRecord files, in order.
-      examples: of the split.
-      features: which to read.
+      examples: the number of the split's examples.
+      features: the features to read.
     """
 
     name: str
     files: tuple[str, ...]
     examples: int
     features: tuple[str, ...]
-    # A task of one block is read once: later epochs only order it anew.
+    # A task with a single block is read once; later epochs only reorder it.
     _whole: list[dict[str, Ragged]] = dataclasses.field(default_factory=list, compare=False)
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[Block]:
-        """Yields the blocks of an epoch from number `first` on; in dataset order without a seed.
+        """Yields the blocks of an epoch from number `first` on, unshuffled if `seed` is None.
 
         Raises:
-          UserError: naming task and file, if a file cannot be read.
+          UserError: if a file cannot be read; the message has the task and the file.
         """
         files = list(self.files)
         per_file = max(1.0, self.examples / len(files))
@@ -128,13 +129,13 @@ class CachedSource:
 
 
 def shuffled(name: str, epoch: int, number: int, seed: int | None, count: int) -> np.ndarray:
-    """Returns the order of the `count` examples of a block; as they are without a seed."""
+    """Returns the order of the `count` examples of a block; 0, 1, ... if `seed` is None."""
     if seed is None:
         return np.arange(count)
     return np.random.default_rng([seed, key_of(name), epoch, number]).permutation(count)
 
 
 def key_of(name: str) -> int:
-    """Returns a task's part of a random generator's key."""
-    # Python's hash differs between processes.
+    """Returns the number for a task's name in the seed of a random generator."""
+    # Not Python's hash, which differs between processes.
     return zlib.crc32(name.encode())

@@ -4,10 +4,10 @@
     read["inputs"]                 # Ragged(values=int32 [tokens], ends=int64 [records + 1])
     read["inputs"].lengths         # int64 [records]
 
-A record is a `tf.train.Example`. All writers lay its entries out alike, so the entries of some
-thousand records are found together, entry by entry, and their ids decoded together: in numpy, at
-several times the speed of `tf.io.parse_example`. A record that is laid out otherwise, as protocol
-buffers allow, is first written anew in the usual way.
+A record is a `tf.train.Example`. All usual writers use the same layout, so the entries of thousands
+of records are found and decoded together with numpy, several times faster than by
+`tf.io.parse_example`. Protocol buffers allow other layouts: a record with another layout is first
+rewritten in the usual one.
 """
 
 import itertools
@@ -21,12 +21,12 @@ from t0.errors import UserError
 from t0.files import paths, tf_examples, tfrecord
 from t0.files.protobuf_wire import fields, varint
 
-# Records that are decoded together: with their texts some MB.
+# Records that are decoded together: some MB, with their texts.
 _RECORDS_AT_ONCE = 4096
-# Files that are read in turns, a record of each; the order in which examples are drawn from a
-# cache, and so the data positions in checkpoints, depend on it.
+# Files that are read in turns, one record of each. The order of a cache's examples depends on it,
+# and therefore the data positions in checkpoints do.
 _FILES_IN_TURNS = 8
-# Of a record's entries more than these are found one by one.
+# A record with more entries is treated as one with another layout.
 _MOST_ENTRIES = 256
 _FIELD_1, _FIELD_2, _FIELD_3 = 0x0A, 0x12, 0x1A
 _INT64_LIST = _FIELD_3
@@ -35,11 +35,11 @@ _TOO_LARGE = 2**40
 
 
 class Ragged(NamedTuple):
-    """Sequences of tokens, one behind the other.
+    """Sequences of tokens of different lengths.
 
     Attributes:
-      values: int32 [tokens of all sequences].
-      ends: int64 [sequences + 1], the first 0: where each begins and ends.
+      values: the tokens of all sequences, one sequence after another, int32.
+      ends: the end of each sequence in `values`, after a leading 0, int64 [sequences + 1].
     """
 
     values: np.ndarray
@@ -47,29 +47,30 @@ class Ragged(NamedTuple):
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [sequences]."""
+        """The sequences' lengths, int64 [sequences]."""
         return np.diff(self.ends)
 
 
-def stretches(values: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> Ragged:
-    """Returns stretches of `values`, each `sizes` long from `starts` on, one behind the other."""
+def slices(values: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> Ragged:
+    """Returns slices of `values` as sequences: `sizes[i]` tokens from `starts[i]` on."""
     ends = np.append(0, np.cumsum(sizes))
     places = np.repeat(starts - ends[:-1], sizes) + np.arange(ends[-1])
     return Ragged(values[places], ends)
 
 
 def read_ids(files: Sequence[str], names: Sequence[str]) -> dict[str, Ragged]:
-    """Reads features of integers of all records of some files.
+    """Reads integer features of all records of some files.
 
     Args:
-      files: TFRecord files; of several, records come in turns, as `tf.data` interleaves eight.
-      names: of the features. A record that lacks one has no ids of it.
+      files: TFRecord files. The records of several files come in turns, as `tf.data` interleaves
+        eight files.
+      names: the features' names. A record that lacks a feature has no ids of it.
 
     Returns:
       feature -> the ids of each record.
 
     Raises:
-      UserError: naming the file, if it cannot be read, is damaged or holds something else.
+      UserError: if a file cannot be read, is damaged or holds other data; the message has its name.
     """
     parts: dict[str, list[Ragged]] = {name: [] for name in names}
     counts = []
@@ -106,16 +107,16 @@ def _joined(parts: Sequence[Ragged], order: np.ndarray | None) -> Ragged:
     ends = np.append(0, np.cumsum(np.concatenate([np.zeros(0, int), *(p.lengths for p in parts)])))
     if order is None:
         return Ragged(values, ends)
-    return stretches(values, ends[order], np.diff(ends)[order])
+    return slices(values, ends[order], np.diff(ends)[order])
 
 
 def in_turns(counts: Sequence[int], files: int) -> np.ndarray:
-    """Returns the order in which `tf.data.Dataset.interleave` gives the records of files.
+    """Returns the order in which `tf.data.Dataset.interleave` yields the records of files.
 
     Args:
-      counts: records of each file; they are numbered through.
-      files: how many are open at once (`cycle_length`). A file's successor begins in the round
-        after the one in which its end was met.
+      counts: the number of records of each file. Records are numbered over all files.
+      files: the number of files that are open at once (`cycle_length`). The file that replaces a
+        finished one begins in the next round.
 
     >>> in_turns([3, 1, 2], 2).tolist()
     [0, 3, 1, 2, 4, 5]
@@ -139,10 +140,10 @@ def in_turns(counts: Sequence[int], files: int) -> np.ndarray:
 
 
 def ids_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, Ragged]:
-    """Decodes features of integers of `tf.train.Example` messages.
+    """Decodes integer features of `tf.train.Example` messages.
 
     Raises:
-      ValueError: if a record is none, or one of the features holds no integers.
+      ValueError: if a record is not such a message, or one of the features holds no integers.
     """
     buffer, spans, unusual = _found(records, names)
     if unusual.size:
@@ -166,10 +167,10 @@ def _found(records: Sequence[bytes], names: Sequence[str]) -> tuple[bytes, Spans
     """Finds features in records.
 
     Returns:
-      the records joined, the features' spans in them, and the numbers of records that are not laid
-      out as usual, whose spans mean nothing.
+      the joined records; the features' spans in them; and the numbers of the records that do not
+      have the usual layout, whose spans are invalid.
     """
-    buffer = b"".join([*records, b"\0"])  # a place to look at, if all records are empty
+    buffer = b"".join([*records, b"\0"])  # so that it is not empty if all records are
     data = np.frombuffer(buffer, np.uint8)
     ends = np.cumsum([len(record) for record in records], dtype=np.int64)
     starts = np.append(0, ends[:-1])
@@ -192,10 +193,17 @@ def _found(records: Sequence[bytes], names: Sequence[str]) -> tuple[bytes, Spans
 def _entries(
     data: np.ndarray, at: np.ndarray, stops: np.ndarray, rows: np.ndarray, spans: Spans
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reads one entry of each of some records, which begin at `at`, and notes its span.
+    """Reads one entry of each of some records, and writes its feature's span into `spans`.
+
+    Args:
+      data: the bytes of all records.
+      at: where the entries begin.
+      stops: where the records end.
+      rows: the records' numbers.
+      spans: the features' spans, which are changed.
 
     Returns:
-      which entries are laid out as usual, and where each ends.
+      whether each entry has the usual layout, and where it ends.
     """
     size, inside = _varints(data, at + 1)
     end = inside + size
@@ -218,7 +226,7 @@ def _entries(
 def _packed(
     data: np.ndarray, at: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns where features' packed integers begin and end, and which are laid out as usual."""
+    """Returns where features' packed integers begin and end, and which have the usual layout."""
     list_size, inside = _varints(data, at + 1)
     packed_size, packed = _varints(data, inside + 1)
     empty = (at == end) | ((list_size == 0) & (inside == end))
@@ -230,12 +238,12 @@ def _packed(
 
 
 def _bytes(data: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Returns bytes of `data`; past its end, which a record of another layout leads to, any."""
+    """Returns bytes of `data`; any byte for places after its end, from records of other layouts."""
     return data.take(places, mode="clip")
 
 
 def _varints(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the sizes that begin at `at`, and where what follows them begins."""
+    """Returns the values of the varints at `at`, and the positions after them."""
     value = np.zeros(at.shape, np.int64)
     after = at.copy()
     rows = np.arange(at.size)
@@ -251,7 +259,7 @@ def _varints(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _unpacked(packed: np.ndarray, packed_ends: np.ndarray) -> Ragged:
-    """Decodes sequences of varints, which begin and end at `packed_ends`."""
+    """Decodes sequences of varints, whose ends in `packed` are `packed_ends`, after a leading 0."""
     stops = np.flatnonzero(packed < 128)
     starts = np.append(0, stops[:-1] + 1)[: stops.size]
     sizes = stops - starts + 1
@@ -267,7 +275,7 @@ def _unpacked(packed: np.ndarray, packed_ends: np.ndarray) -> Ragged:
 
 
 def _in_usual_layout(record: bytes, names: Sequence[str]) -> bytes:
-    """Returns a `tf.train.Example` with the integers of `names`, laid out as all writers do."""
+    """Returns a `tf.train.Example` with the integers of `names` in the usual layout."""
     packed = dict.fromkeys(names, b"")
     try:
         for _, features in _nested(record, 1):
@@ -296,7 +304,7 @@ def _packed_integers(name: str, feature: bytes) -> bytes:
 
 
 def _nested(message: bytes, *numbers: int) -> Iterator[tuple[int, bytes]]:
-    """Yields the messages in some of the fields of a message."""
+    """Yields (field number, content) of the given length-delimited fields of a message."""
     for number, content in fields(message):
         if number in numbers:
             if not isinstance(content, bytes):

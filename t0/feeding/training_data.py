@@ -1,14 +1,15 @@
-"""The batches of a training run: a mixture, packed, with a position that a checkpoint can hold.
+"""The packed batches of a training run, each with a position that a checkpoint can hold.
 
-    data = open_training_data(spec)                 # spec: a DataSpec whose tasks are all cached
+    data = open_training_data(spec)              # spec: a DataSpec whose tasks are all cached
     for batch, position in data.batches(16):
-        ...                                    # position: of the batch after this one
+        ...                                      # position: the position of the next batch
     for batch, _ in data.batches(16, position):
-        ...                                    # the same batches that would have come
+        ...                                      # the batches from that position on
 
-Examples are drawn in windows; a window is packed and its rows shuffled. The position says how far
-the streams had come when the window began, and how many of its rows are used: a few numbers for
-each task, whatever the window holds. Legend: a batch maps a feature to int32 [sequences, length].
+Examples are drawn in windows; a window is packed and its rows are shuffled. A position holds the
+state of the streams at the start of the window, and the number of rows that were used: a few
+numbers for each task, however large the window. A batch maps each feature to int32 [sequences,
+length].
 """
 
 import dataclasses
@@ -28,9 +29,9 @@ from t0.feeding.reading import CachedSource, Source
 
 Batch = dict[str, np.ndarray]
 Position = dict[str, Any]
-_AHEAD = 4  # elements
+_AHEAD = 4  # the number of elements that are read ahead
 _END = object()
-_ROWS = 0x726F7773  # a key for the order of rows, apart from those of tasks and mixing
+_ROWS = 0x726F7773  # the key for the order of rows, different from those of tasks and mixing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +39,9 @@ class Filling:
     """How well a window was packed.
 
     Attributes:
-      rows: of the window; examples: in them.
-      filled: feature -> share of its places that hold a token.
+      rows: the number of the window's rows.
+      examples: the number of examples in these rows.
+      filled: feature -> share of its positions that hold a token.
     """
 
     rows: int
@@ -52,12 +54,12 @@ class TrainingData:
 
     Args:
       mixture: an endless stream of examples.
-      lengths: tokens of a row for each feature, inputs first.
-      seed: of the order of rows.
+      lengths: feature -> tokens of a row, inputs first.
+      seed: the seed of the order of rows.
       pack: whether several examples share a row.
       ends_in_eos: features whose full rows end in EOS.
-      window_rows: rows' worth of examples that are packed together.
-      spec: what the mixture was opened from; None for made-up data.
+      window_rows: how many rows of examples are packed together.
+      spec: the specification of the data; None for data without one, such as a test's.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class TrainingData:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The names in a batch."""
+        """The names of a batch's arrays."""
         return tuple(self._packed([{name: np.ones(1, np.int32) for name in self._lengths}], 0))
 
     @property
@@ -92,17 +94,22 @@ class TrainingData:
 
     @property
     def filling(self) -> Filling | None:
-        """How well the last window was packed."""
+        """How well the last window was packed, None before the first."""
         return self._filling
 
     def shares(self) -> list[Share]:
-        """What has been drawn of each task so far, the window in hand included."""
+        """Returns what was drawn from each task so far, with the current window."""
         return self._mixture.shares()
 
     def batches(
         self, rows: int, position: Position | None = None
     ) -> Iterator[tuple[Batch, Position]]:
-        """Yields batches of `rows` sequences, each with the position that follows it."""
+        """Yields batches of `rows` sequences, each with the position of the next batch.
+
+        Args:
+          rows: the number of sequences of a batch.
+          position: the position to start from; None for the start of the data.
+        """
         window, used = 0, 0
         if position is not None:
             self._mixture.restore(position["mixture"])
@@ -156,11 +163,11 @@ class TrainingData:
 def open_training_data(
     data: DataSpec, live: Callable[[TaskSpec, DataSpec], Source] | None = None
 ) -> TrainingData:
-    """Opens what a specification says.
+    """Opens the data of a specification.
 
     Args:
-      data: the mixture and how it is packed.
-      live: opens a task that has no cache files, which needs SeqIO; None if none may be opened.
+      data: the specification: the mixture and its packing.
+      live: opens a task without cache files, which needs SeqIO; None to raise an error for one.
 
     Raises:
       UserError: if a task needs SeqIO, or the rates sum to zero.
@@ -186,7 +193,9 @@ def open_source(
     """Returns the source of a task's examples.
 
     Args:
-      task: of `data`; data, live: as in `open_training_data`.
+      task: a task of `data`.
+      data: the specification.
+      live: opens a task without cache files, as in `open_training_data`.
 
     Raises:
       UserError: if the task needs SeqIO, and `live` is None.
@@ -206,13 +215,13 @@ def open_source(
 
 
 class ReadAhead:
-    """Takes elements from an iterator in a thread of its own, a few ahead.
+    """Reads a few elements of an iterator ahead, in a thread.
 
         with ReadAhead(data.batches(16, position)) as batches:
             batch, position = next(batches)
 
     Args:
-      elements: must not be used elsewhere.
+      elements: the iterator, which nothing else may use.
     """
 
     def __init__(self, elements: Iterator[Any]) -> None:

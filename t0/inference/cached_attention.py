@@ -1,24 +1,25 @@
-"""Attention of one decoding step, over keys and values that are kept from step to step.
+"""Attention of a decoding step, with keys and values that are cached from step to step.
 
 Legend: B examples, K beams, H heads, D key or value size of a head, L input tokens, T target
 tokens, C targets of a chunk, N chunks.
 
-Mesh TensorFlow's layers decode with states, too, but rewrite all of them at each step, and have the
-positions outside of the heads, which a matrix product must transpose. `cache_attention` puts
-layers of the same variables in their place, which
+Mesh TensorFlow's layers also decode with cached states, but they rewrite all states at each step,
+and their dimension order needs a transpose in each matrix product. `cache_attention` replaces them
+by layers with the same variables, which
 
 - write a step's keys and values in place, into chunks of C positions: [N, B, H, K*C, D];
-- read only the chunks that hold something, so that a high limit of T costs nothing;
-- keep the encoder's keys and values as [B, H, L, D], computed once, shared by the beams;
-- compute in float32 whatever the type of activations.
+- read only the chunks that hold tokens, so that a high limit T costs nothing;
+- compute the encoder's keys and values [B, H, L, D] once, and share them among the beams;
+- compute in float32, whatever the type of activations.
 
-The beams of an example share one memory. None is moved when beams change places: `ancestors`
-[B, K, T] names the column that holds each token of a beam's history; the others are masked.
+The beams of an example share one cache. Nothing in it is moved when beams are reordered:
+`ancestors` [B, K, T] has the column that holds each token of a beam's history; other columns are
+masked.
 
     model = mesh_utils.build_model(...)
     cache_attention(model.decoder)
 
-A layer of another kind keeps Mesh TensorFlow's way.
+Layers of other kinds are not replaced.
 """
 
 import copy
@@ -28,18 +29,18 @@ from t0.compat import mtf, transformer, transformer_layers
 from t0.compat import tf1 as tf
 
 CHUNK = 32
-# Added to what must not be seen; exp of it is 0.
+# Added to the logits of masked positions; its exponential is 0.
 _HIDDEN = -1e9
 
 
 def cache_attention(decoder: Any) -> int:
-    """Replaces the attention layers of a decoder, where their options are those of T5.
+    """Replaces the attention layers of a decoder whose options are those of T5.
 
     Args:
-      decoder: Mesh TensorFlow's `Unitransformer`; changed.
+      decoder: Mesh TensorFlow's `Unitransformer`, which is changed.
 
     Returns:
-      how many layers were replaced.
+      the number of layers that were replaced.
     """
     if decoder.ensemble_dim or type(decoder.layer_stack) is not transformer.LayerStack:
         return 0
@@ -47,14 +48,14 @@ def cache_attention(decoder: Any) -> int:
     replaced = 0
     for index, layer in enumerate(layers):
         kind = _KINDS.get(type(layer))
-        if kind and _plain(layer):
+        if kind and _has_t5_options(layer):
             layers[index] = copy.copy(layer)
             layers[index].__class__ = kind
             replaced += 1
     return replaced
 
 
-def _plain(layer: transformer_layers.SelfAttention) -> bool:
+def _has_t5_options(layer: transformer_layers.SelfAttention) -> bool:
     relative = (
         ("bias", "bias_shared", None)
         if type(layer) is transformer_layers.SelfAttention
@@ -74,7 +75,7 @@ def _plain(layer: transformer_layers.SelfAttention) -> bool:
 
 
 class _CachedSelfAttention(transformer_layers.SelfAttention):
-    """The decoder's attention to its own past."""
+    """The decoder's attention to its earlier positions."""
 
     def call(self, context: Any, x: mtf.Tensor, losses: Any = None) -> mtf.Tensor:
         """Prepares the states ("first_part", returning `x`) or attends at one step."""
@@ -112,8 +113,8 @@ class _CachedSelfAttention(transformer_layers.SelfAttention):
         context.record_new_states([_fresh_zeros(context.mesh, shape) for _ in ("keys", "values")])
 
     def _biases(self, context: Any, x: mtf.Tensor, heads: list[mtf.Dimension]) -> mtf.Tensor:
-        """Returns what is added at each step, [T, N, H, C]: relative positions, no look ahead."""
-        # Layers that share the table of relative positions share this.
+        """Returns each step's biases [T, N, H, C]: relative positions and the causal mask."""
+        # Layers that share the table of relative positions share the biases.
         key = ("biases of every step", self.relative_attention_type)
         if self.relative_attention_type == "bias" or key not in context.cache:
             memory_dim = self.memory_length(context)
@@ -178,7 +179,7 @@ def _chunks(length_dim: mtf.Dimension) -> mtf.Dimension:
 
 
 def _fresh_zeros(mesh: mtf.Mesh, shape: mtf.Shape) -> mtf.Tensor:
-    """Returns zeros in a buffer of their own, which may be written in place."""
+    """Returns zeros in a new buffer, which may be written in place."""
     return mtf.slicewise(
         lambda like: tf.raw_ops.Empty(shape=like.shape, dtype=like.dtype, init=True),
         [mtf.zeros(mesh, shape, tf.float32)],
@@ -188,7 +189,7 @@ def _fresh_zeros(mesh: mtf.Mesh, shape: mtf.Shape) -> mtf.Tensor:
 
 
 def _in_chunks(bias: tf.Tensor) -> tf.Tensor:
-    """[T, H, T] -> [T, N, H, C]; what is beyond the last T is hidden."""
+    """Returns biases [T, H, T] as [T, N, H, C]; positions after the last T are masked."""
     steps, heads, length = bias.shape.as_list()
     bias = tf.pad(bias, [(0, 0), (0, 0), (0, -length % CHUNK)], constant_values=_HIDDEN)
     return tf.transpose(tf.reshape(bias, [steps, heads, -1, CHUNK]), [0, 2, 1, 3])
@@ -206,8 +207,18 @@ def _attend_to_past(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Writes `k` and `v` [B, (K,) H, D] at `step`, and attends from `q` to all steps so far.
 
+    Args:
+      q: queries, [B, (K,) H, D].
+      k: keys of this step.
+      v: values of this step.
+      keys: cached keys, [N, B, H, K*C, D]; written in place.
+      values: cached values, of the same shape; written in place.
+      step: the step's number, scalar.
+      biases: added to the logits of each step, [T, N, H, C].
+      ancestors: the column of each token of each beam, [B, K, T]; None without beams.
+
     Returns:
-      the mixed values, in the shape and type of `q`, and the keys and values, [N, B, H, K*C, D].
+      the weighted sum of values, in the shape and type of `q`, and the cached keys and values.
     """
     _, batch, heads, rows, size = keys.shape.as_list()
     beams = rows // CHUNK
@@ -215,8 +226,8 @@ def _attend_to_past(
     first = tf.range(batch * heads * beams) * CHUNK + chunk * (batch * heads * rows) + offset
 
     def written(kept: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
-        # In place. What reads the buffer at a step comes before the next step's tokens, and they
-        # before its keys and values: no reader meets a later step's writing.
+        # In place. The next step's keys and values depend on this step's tokens, which depend on
+        # this step's reads: so all reads of a step precede the next step's writes.
         flat = tf.reshape(kept, [-1, size])
         new = tf.reshape(_by_head(new), [-1, size])
         return tf.reshape(tf.raw_ops.InplaceUpdate(x=flat, i=first, v=new), kept.shape)
@@ -225,17 +236,17 @@ def _attend_to_past(
     bias = tf.gather(biases, step)[: chunk + 1]  # [n, H, C]
     bias = tf.tile(bias[:, tf.newaxis, :, tf.newaxis], [1, 1, 1, 1, beams])
     if ancestors is not None:
-        bias += _of_other_beams(ancestors, chunk)
+        bias += _mask_of_other_beams(ancestors, chunk)
     logits = tf.matmul(_by_head(q)[tf.newaxis], keys[: chunk + 1], transpose_b=True) + bias
-    # A softmax over chunks and positions, divided by its sum at the end.
+    # A softmax over chunks and positions; the division by the sum of weights comes last.
     weights = tf.exp(logits - tf.reduce_max(logits, [0, 4], keepdims=True))
     mixed = tf.reduce_sum(tf.matmul(weights, values[: chunk + 1]), 0)
     mixed /= tf.reduce_sum(weights, [0, 4])[..., tf.newaxis]
     return _by_position(mixed, q), keys, values
 
 
-def _of_other_beams(ancestors: tf.Tensor, chunk: tf.Tensor) -> tf.Tensor:
-    """Returns what hides the rows of other beams: [B, K, T] -> [n, B, 1, K, K*C]."""
+def _mask_of_other_beams(ancestors: tf.Tensor, chunk: tf.Tensor) -> tf.Tensor:
+    """Returns the mask [n, B, 1, K, K*C] of other beams' rows, from ancestors [B, K, T]."""
     batch, beams, length = ancestors.shape.as_list()
     padded = tf.pad(ancestors, [(0, 0), (0, 0), (0, -length % CHUNK)])
     padded = tf.transpose(tf.reshape(padded, [batch, beams, -1, CHUNK]), [2, 0, 1, 3])[: chunk + 1]
@@ -247,23 +258,33 @@ def _of_other_beams(ancestors: tf.Tensor, chunk: tf.Tensor) -> tf.Tensor:
 def _attend_to_inputs(
     q: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, bias: tf.Tensor
 ) -> tf.Tensor:
-    """Attends from q [B, (K,) H, D] to [B, H, L, D], bias [B, L]; gives the shape and type of q."""
+    """Attends from `q` to the encoder's keys and values.
+
+    Args:
+      q: queries, [B, (K,) H, D].
+      keys: keys, [B, H, L, D].
+      values: values, [B, H, L, D].
+      bias: added to the logits, [B, L].
+
+    Returns:
+      the weighted sum of values, in the shape and type of `q`.
+    """
     logits = tf.matmul(_by_head(q), keys, transpose_b=True) + bias[:, tf.newaxis, tf.newaxis]
     return _by_position(tf.matmul(tf.nn.softmax(logits), values), q)
 
 
 def _by_head(x: tf.Tensor) -> tf.Tensor:
-    """[B, (K,) H, D] -> float32 [B, H, K, D]."""
+    """Returns [B, (K,) H, D] as float32 [B, H, K, D]."""
     x = tf.cast(x, tf.float32)
     return x[:, :, tf.newaxis] if len(x.shape) == 3 else _swapped(x)
 
 
 def _by_position(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """[B, H, K, D] -> the shape and type of `like`, [B, (K,) H, D]."""
+    """Returns [B, H, K, D] in the shape and type of `like`, [B, (K,) H, D]."""
     x = x if len(like.shape) == 3 else _swapped(x)
     return tf.cast(tf.reshape(x, like.shape), like.dtype)
 
 
 def _swapped(x: tf.Tensor) -> tf.Tensor:
-    """Swaps the second and third of four dimensions; for a small tensor faster than a transpose."""
+    """Swaps the second and third of four dimensions, faster than a transpose if they are small."""
     return tf.stack(tf.unstack(x, axis=1), axis=2)

@@ -1,4 +1,4 @@
-"""Predicts tokens with one set of weights, over as many batch shapes as come.
+"""Predicts tokens with one set of weights and any number of batch shapes.
 
 Legend: B examples, K beams, L input tokens, T target tokens, V vocabulary.
 
@@ -6,14 +6,15 @@ Legend: B examples, K beams, L input tokens, T target tokens, V vocabulary.
     generator.restore("/models/tiny/model.ckpt-1000")
     ids, scores = generator.predict(inputs, limits, draws)  # [B, L], [B], [B, T] -> [B, T], [B]
 
-Mesh TensorFlow's shapes are static: each (B, L, T) is its own lowering, made on first use, over one
-set of variables that is restored once. `t0.inference.inputs` keeps them few.
+Mesh TensorFlow's shapes are static: each (B, L, T) has its own lowering, which is made on first
+use. All lowerings share one set of variables, which is restored once. `t0.inference.inputs` keeps
+the number of shapes small.
 
-A lowering is the encoder once, then one loop over the decoder's steps. The layers are Mesh
-TensorFlow's, its variables and its protocol for decoding step by step: a pass in "first_part" mode
-makes states, passes in "incremental" mode take and give them. The loop itself is ours: it keeps
-scores, ends when every example has ended, and lets each have a limit of its own.
-`t0.inference.cached_attention` takes the place of the attention layers.
+A lowering runs the encoder once, then a loop over the decoder's steps. Layers, variables and the
+protocol for decoding step by step are Mesh TensorFlow's: a pass in mode "first_part" makes the
+states, and each pass in mode "incremental" takes the states and returns new ones. The loop is ours:
+it computes scores, ends when every example has ended, and has a length limit for each example.
+`t0.inference.cached_attention` replaces the attention layers.
 
 Logits are float32 products of the last hidden state, whatever the type of activations.
 """
@@ -44,13 +45,13 @@ class _Lowered:
 
 
 class _MatmulDevices(mtf.placement_mesh_impl.PlacementMeshImpl):
-    """The devices of a mesh, with plain matrix products where an einsum is one.
+    """The devices of a mesh, with a matrix product instead of an einsum where they are the same.
 
     TensorFlow's Einsum has no oneDNN kernel for the few rows of a decoding step.
     """
 
     def einsum(self, equation: str, *slices: tf.Tensor) -> tf.Tensor:
-        """See Mesh TensorFlow."""
+        """Computes an einsum of each device's slices, as in Mesh TensorFlow."""
         given, _, found = equation.partition("->")
         left, _, right = given.partition(",")
         if len(right) != 2 or left[-1:] != right[:1] or found != left[:-1] + right[1]:
@@ -65,8 +66,8 @@ class Generator:
 
     Args:
       model: a Mesh TensorFlow `Bitransformer`; its decoder's attention layers are replaced.
-      types: master, slice and activation types. Scores are of float32 logits in any.
-      placement: mesh, layout and devices.
+      types: the types of masters, slices and activations. Scores always use float32 logits.
+      placement: the mesh, its layout and its devices.
       method: how tokens are chosen.
     """
 
@@ -86,23 +87,23 @@ class Generator:
 
     @property
     def replicas(self) -> int:
-        """Into how many parts the mesh splits a batch: B must be a multiple of it."""
+        """The number of parts into which the mesh splits a batch: B must be a multiple of it."""
         return replicas(self._placement.mesh_shape, self._placement.layout_rules)
 
     def restore(self, checkpoint: str) -> int:
-        """Loads every variable of the model from `checkpoint`, for all shapes to come.
+        """Loads every variable of the model from `checkpoint`, for all batch shapes.
 
         Returns:
           the number of variables restored.
 
         Raises:
-          UserError: if the checkpoint cannot be read, or lacks a variable of the model or holds
-            it in another shape or type.
+          UserError: if the checkpoint cannot be read, lacks a variable of the model, or has it in
+            another shape or type.
         """
         if self._slice_copies is None:
             *_, lowering = self._build(self.replicas, 1, 1, make_variables)
             with self._graph.as_default():
-                # Later lowerings reuse the slices; where slices are the masters this does nothing.
+                # Later lowerings reuse the slices. If slices are the masters, this does nothing.
                 self._slice_copies = lowering.copy_masters_to_slices()
         restored = restore_variables(self._session, checkpoint)
         self._session.run(self._slice_copies)
@@ -115,13 +116,13 @@ class Generator:
 
         Args:
           inputs: int [B, L], 0 is padding; B is a multiple of `replicas`.
-          limits: int [B], the most tokens to predict; 0 for a row that only fills the batch.
-          draws: float [B, T], uniform from 0 to below 1; read only where tokens are drawn. T is
-            the most tokens of any row.
+          limits: int [B], the most tokens to predict for each row; 0 for a padding row.
+          draws: float [B, T], uniform from 0 to below 1, used only for sampling. T is the most
+            tokens of any row.
 
         Returns:
-          int32 [B, T], each row's tokens up to EOS or its limit, then zeros; float32 [B], the sums
-          of the tokens' log-probabilities in nats.
+          the tokens, int32 [B, T]: each row's tokens up to EOS or its limit, then zeros; and the
+          scores, float32 [B]: the sums of the tokens' log-probabilities in nats.
         """
         lowered = self._lower((*inputs.shape, draws.shape[1]))
         feeds = {lowered.inputs: inputs, lowered.limits: limits, lowered.draws: draws}
@@ -142,7 +143,7 @@ class Generator:
     def _build(
         self, batch: int, input_length: int, length: int, build: Callable[..., Any]
     ) -> tuple[dict[str, tf.Tensor], Any, mtf.Lowering]:
-        """Returns placeholders, what `build` gives for feeds of a shape, and its lowering."""
+        """Returns the placeholders of a batch shape, the result of `build`, and the lowering."""
         batch_dim = mtf.Dimension("batch", batch)
         dims = {
             "inputs": [batch_dim, mtf.Dimension("length", input_length)],
@@ -172,12 +173,12 @@ class Generator:
 
 @dataclasses.dataclass(frozen=True)
 class BatchFeeds:
-    """What a batch is made of, in a mesh.
+    """The tensors of a batch in a mesh.
 
     Attributes:
       inputs: int32 [B, L], 0 is padding.
-      limits: int32 [B], the most tokens to predict, with EOS; 0 for a row that pads the batch.
-      draws: float32 [B, T], uniform from 0 to below 1; what sampling draws by.
+      limits: int32 [B], the most tokens to predict, with EOS; 0 for a padding row.
+      draws: float32 [B, T], uniform random numbers from 0 to below 1 for sampling.
     """
 
     inputs: mtf.Tensor
@@ -192,12 +193,12 @@ def decode(
 
     Args:
       model: Mesh TensorFlow's `Bitransformer`.
-      types: master, slice and activation types.
-      feeds: of the batch.
+      types: the types of masters, slices and activations.
+      feeds: the batch.
       method: how tokens are chosen.
 
     Returns:
-      int32 [B, T] predicted tokens with EOS, then zeros; float32 [B] scores in nats.
+      the predicted tokens with EOS, then zeros, int32 [B, T]; and the scores in nats, float32 [B].
     """
     return _DecodingLoop(model, types, feeds, method).run()
 
@@ -205,7 +206,7 @@ def decode(
 def make_variables(
     model: Any, types: mtf.VariableDType, feeds: BatchFeeds, method: DecodingMethod
 ) -> None:
-    """Adds as little to the feeds' mesh graph as makes every variable of the model."""
+    """Adds the smallest computation with every variable of the model to the feeds' mesh graph."""
     _DecodingLoop(model, types, feeds, method).first_part()
 
 
@@ -271,7 +272,7 @@ class _DecodingLoop:
         return mtf.range(self._feeds.inputs.mesh, self._length_dim, tf.int32)
 
     def first_part(self) -> tuple[list[mtf.Tensor], list[Any], mtf.Tensor | None]:
-        """Returns the first states, what stays the same in all steps, and the softmax's table."""
+        """Returns the first states, the states that no step changes, and the softmax's table."""
         batch_dims = [self._batch_dim, *([self._beam_dim] if self._beam_dim else [])]
         ids = mtf.zeros(
             self._feeds.inputs.mesh, mtf.Shape([*batch_dims, self._length_dim]), tf.int32
@@ -316,13 +317,13 @@ class _DecodingLoop:
         self, step: mtf.Tensor, logits: mtf.Tensor, found: dict[str, mtf.Tensor]
     ) -> tuple[mtf.Tensor, ...]:
         vocab_dim = logits.shape.dims[-1]
-        # Whole on every device, where the mesh splits the vocabulary.
+        # The renamed dimension is not split, so every device has the whole vocabulary.
         logits = mtf.rename_dimension(logits, vocab_dim.name, "whole_vocab")
         feeds = (self._feeds.limits, self._feeds.draws)
         return self._slicewise(self._search.step, [step, logits, *feeds, *found.values()])
 
     def _following(self, state: mtf.Tensor, ancestors: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
-        """Returns a state of which each beam has its own, rearranged as the beams were."""
+        """Returns a state in the new order of the beams, if it has a beam dimension."""
         if self._beam_dim not in state.shape.dims:
             return state
         own = [self._batch_dim, self._beam_dim]
@@ -354,7 +355,10 @@ class _DecodingLoop:
 def _encode(
     model: Any, types: mtf.VariableDType, inputs: mtf.Tensor, shared: dict[str, Any]
 ) -> tuple[mtf.Tensor, mtf.Tensor, mtf.Tensor]:
-    """Returns the encoder's output, 1 where there is an input, and the inputs, by memory length."""
+    """Returns the encoder's output, the mask of input tokens (0 or 1), and the inputs.
+
+    The length dimension of all three is renamed to memory length.
+    """
     sequence_id = mtf.minimum(inputs, 1)
     output, _ = model.encoder.call_simple(
         inputs=inputs,
@@ -371,7 +375,7 @@ def _encode(
 
 
 def _table(logits: mtf.Tensor) -> mtf.Tensor | None:
-    """Returns the softmax's weights [D, V] in float32, where logits are a product of one table."""
+    """Returns the softmax's weights [D, V] in float32; None if logits are not a plain product."""
     product = logits.operation
     if not isinstance(product, mtf.EinsumOperation) or len(product.inputs) != 2:
         return None

@@ -1,21 +1,21 @@
-"""What predictions are made for: a task's examples or a file's lines, in batches of like length.
+"""Reads inference's inputs, a task's examples or a file's lines, in batches of similar length.
 
 Legend: B examples, L input tokens, T target tokens.
 
     source = of_file("questions.txt", vocabulary, add_eos=False)
-    source.total                     # 3: the file is looked through once, and checked
+    source.total                     # 3: `of_file` reads and checks the whole file once
     next(source.read(0, 1))          # InferenceExample(0, "Who wrote it?", None, [363, 42, ...])
 
-Either is read anew by each `read`, from the start and in the same order, one example at a time.
+Each call of `read` yields the examples one at a time, from the start and in the same order.
 
     for number, window in windows(source.read(0, 1), 1024):
         for batch in batches(window, LengthLimits(512, 64), batch_size=32, method=method, seed=0):
             ids, scores = generator.predict(batch.inputs, batch.limits, batch.draws)
 
-The stream of examples is cut into windows; within a window the examples are sorted by length and
-cut into batches of B, padded to one of few lengths, so that little is padded and few shapes are
-lowered. Which examples share a batch depends on nothing but their order, so a run that starts again
-makes the same ones.
+The stream of examples is divided into windows. A window's examples are sorted by length and divided
+into batches of B, which are padded to one of a few lengths: so there is little padding, and few
+shapes are lowered. The batches depend only on the order of the examples, so a resumed run makes the
+same batches.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from t0.sources.readers import parsed_line
 
 _T = TypeVar("_T")
 
-# Batches of a window: the more, the more alike are the lengths in each.
+# Batches of a window. With more of them, the lengths in a batch are more similar.
 WINDOW = 32
 _SHORTEST = 16
 
@@ -52,10 +52,10 @@ class InferenceExample:
     """One input.
 
     Attributes:
-      number: from 0, in the order of the task or file.
-      inputs: its text.
-      targets: the text that is known to be right, or None.
-      tokens: of the input, whole.
+      number: the example's number from 0, in the order of the task or file.
+      inputs: the input's text.
+      targets: the target's text, or None if it is unknown.
+      tokens: all of the input's tokens.
     """
 
     number: int
@@ -69,10 +69,10 @@ class InputSource:
     """A source of examples.
 
     Attributes:
-      name: of the task, or of the file without its ending.
-      total: how many there are, None if that is not known before they are read.
-      facts: what they are, for the record.
-      read: (shard, of so many shards) -> the examples of this shard.
+      name: the name of the task, or of the file without its ending.
+      total: the number of examples, None if it is not known before they are read.
+      facts: a description of the examples, for the summary file.
+      read: (shard, number of shards) -> the examples of this shard.
     """
 
     name: str
@@ -104,7 +104,7 @@ def of_task(task: seqio.Task, split: str, *, use_cached: bool) -> InputSource:
         return dataset.map(lambda record: {name: record[name] for name in kept})
 
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:
-        # Numbered before they are dealt out: an example's draws do not depend on its shard.
+        # Numbered before sharding, so that an example's draws do not depend on its shard.
         for number, record in _numpy(lambda: records().enumerate().shard(shards, shard)):
             yield _of_record(int(number), record, task.output_features)
 
@@ -113,7 +113,7 @@ def of_task(task: seqio.Task, split: str, *, use_cached: bool) -> InputSource:
 
 
 def _numpy(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
-    """Yields a dataset's elements from a graph and session that are nobody's default meanwhile."""
+    """Yields a dataset's elements from a graph and session that are not made the default ones."""
     try:
         with tf.Graph().as_default() as graph:
             iterator = tf.data.make_initializable_iterator(make())
@@ -145,16 +145,16 @@ def _text(record: dict[str, Any], name: str, features: dict[str, Any]) -> str | 
 
 
 def of_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) -> InputSource:
-    """Returns the inputs of a file; see `InferenceSettings.input_file` for what it may be.
+    """Returns the inputs of a file; `InferenceSettings.input_file` describes its formats.
 
     Args:
-      path: of the file, local or `gs://`.
-      vocabulary: of the inputs.
+      path: the file, local or `gs://`.
+      vocabulary: the vocabulary of the inputs.
       add_eos: whether EOS ends each input.
-      repeats: how often each input is in the result, one after the other.
+      repeats: how many times each input is repeated, one after the other.
 
     Raises:
-      UserError: if there is no such file, it is empty, or a line is not what it must be.
+      UserError: if there is no such file, it is empty, or a line is malformed.
     """
     if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
         raise UserError(f"input file not found: {path} (infer.input_file)")
@@ -186,7 +186,7 @@ def of_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) -> I
 
 
 def _lines(path: str) -> Iterator[tuple[int, bytes]]:
-    """Yields the lines, numbered from 1, without their ends; blank ones at the end are none."""
+    """Yields the lines, numbered from 1, without line ends and without blank lines at the end."""
     blank = 0
     with contextlib.ExitStack() as stack:
         with reading(path, tf.errors.OpError):
@@ -241,10 +241,10 @@ class LengthLimits:
     """The most tokens of an input and of a prediction.
 
     Attributes:
-      inputs: what is longer is cut; an EOS at its end stays.
-      targets: EOS among them.
-      targets_per_input: (multiplier, constant): a prediction is no longer than the input's tokens
-        times the first plus the second, either; None for no such limit.
+      inputs: the most tokens of an input. Longer inputs are truncated; an EOS at the end is kept.
+      targets: the most tokens of a prediction, with EOS.
+      targets_per_input: (multiplier, constant): the most tokens of a prediction are also at most
+        the input's tokens times the multiplier plus the constant; None for no such limit.
     """
 
     inputs: int
@@ -252,7 +252,7 @@ class LengthLimits:
     targets_per_input: tuple[float, float] | None = None
 
     def cut(self, tokens: Sequence[int]) -> Sequence[int]:
-        """Returns an input's tokens within the limit."""
+        """Returns an input's tokens, truncated to the limit."""
         if len(tokens) <= self.inputs:
             return tokens
         return [*tokens[: self.inputs - 1], EOS if tokens[-1] == EOS else tokens[self.inputs - 1]]
@@ -267,13 +267,13 @@ class LengthLimits:
 
 @dataclasses.dataclass(frozen=True)
 class InputBatch:
-    """Padded arrays, and which examples of the window are in their rows.
+    """A padded batch of a window.
 
     Attributes:
       inputs: int32 [B, L], 0 is padding.
-      limits: int32 [B], the most tokens to predict; 0 in rows that hold no example.
-      draws: float32 [B, T], what sampling draws by, zeros where nothing is drawn.
-      places: the examples' places in the window; the first rows of the arrays are theirs.
+      limits: int32 [B], the most tokens to predict; 0 for a padding row.
+      draws: float32 [B, T], random numbers for sampling; zeros without sampling.
+      places: the places in the window of the examples in the first rows; other rows are padding.
     """
 
     inputs: np.ndarray
@@ -285,7 +285,7 @@ class InputBatch:
 def windows(
     examples: Iterable[InferenceExample], size: int
 ) -> Iterator[tuple[int, tuple[InferenceExample, ...]]]:
-    """Yields consecutive examples, `size` at once, numbered from 0."""
+    """Yields (number from 0, window) for windows of `size` consecutive examples."""
     return enumerate(_in_groups(examples, size))
 
 
@@ -297,14 +297,14 @@ def batches(
     method: DecodingMethod,
     seed: int,
 ) -> Iterator[InputBatch]:
-    """Yields the batches of a window, those of short inputs first.
+    """Yields the batches of a window, short inputs first.
 
     Args:
-      window: of any number of examples.
-      limits: in tokens.
+      window: the examples.
+      limits: the length limits.
       batch_size: B of every batch.
       method: how tokens are chosen.
-      seed: of the draws.
+      seed: the seed of the draws.
     """
     cut = [limits.cut(example.tokens) for example in window]
     order = sorted(range(len(window)), key=lambda place: (len(cut[place]), place))
@@ -329,13 +329,13 @@ def padded_length(tokens: int, limit: int) -> int:
     """
     length = _SHORTEST
     while length < tokens:
-        # A power of two, then one and a half of it.
+        # Powers of two, and one and a half times each.
         length = length * 3 // 2 if length & (length - 1) == 0 else length // 3 * 4
     return min(length, limit)
 
 
 def draws_of(seed: int, number: int, count: int) -> np.ndarray:
-    """Returns uniform numbers, float32 [count] from 0 to below 1, of an example's own stream."""
+    """Returns uniform random numbers of an example, float32 [count], from 0 to below 1."""
     stream = np.random.Generator(np.random.Philox(key=[seed, number]))
     return stream.random(count, dtype=np.float32)
 

@@ -1,14 +1,14 @@
-"""What a configuration sets to be predicted: `t0.infer`'s settings, or those of T5's `infer.gin`.
+"""Reads from gin what to predict: `t0.infer`'s settings, or those of T5's `infer.gin`.
 
     settings = InferenceSettings(mixture_or_task_name="qa", output_dir="/out", beam_size=4)
     settings.method                     # DecodingMethod(beam_size=4, alpha=0.6, ...)
     run = RunArguments((vocabulary, vocabulary), {"inputs": 512, "targets": 64}, batch_size=32)
     jobs(settings, run)                 # one for each task
-    jobs_of_t5(run)                     # the one of decode_from_file
+    jobs_of_t5(run)                     # the job of T5's decode_from_file
 
-gin's name of the settings is `t0.infer`; `gin/runs/infer.gin` binds it. T5's mode reads a text
-file, ends each input with EOS, takes its search from `Bitransformer.decode` and writes one
-prediction a line to `<output_filename>-<step>`.
+gin's name of the settings is `t0.infer`; `gin/runs/infer.gin` binds them. T5's mode reads a text
+file, ends each input with EOS, is configured by `Bitransformer.decode`, and writes one prediction
+on each line of `<output_filename>-<step>`.
 """
 
 import dataclasses
@@ -32,26 +32,29 @@ from t0.mesh import devices
 @gin.configurable("infer", module="t0")
 @dataclasses.dataclass(frozen=True)
 class InferenceSettings:
-    """How predictions are made, and of what.
+    """Inference's settings: the inputs, the search and the outputs.
 
     Attributes:
-      mixture_or_task_name: whose examples are predicted; with `input_file`, the task whose
-        vocabulary makes tokens of a line.
-      split: of the task.
-      use_cached: whether the task's cache is read.
-      input_file: text, an input a line, or JSON Lines (by its ending .jsonl or .json) with `inputs`
-        and, if known, `targets`; either may be packed, .gz.
-      output_dir: where predictions go, as `<name>_<step>.jsonl`.
-      batch_size: inputs decoded at once; None for the run's.
-      beam_size: beams kept; 1 decodes greedily, or samples.
+      mixture_or_task_name: the task or mixture of the examples; with `input_file`, the task whose
+        vocabulary encodes the lines.
+      split: the task's split.
+      use_cached: whether to read the task's cache.
+      input_file: a file with an input on each line, or JSON Lines (if its name ends in .jsonl or
+        .json) with `inputs` and, if known, `targets`; either may be compressed (.gz).
+      output_dir: the folder for the predictions, `<name>_<step>.jsonl`.
+      batch_size: the number of inputs that are decoded at once; None for the run's batch size.
+      beam_size: the number of beams; 1 for greedy decoding or sampling.
       alpha: the exponent of the beams' length penalty.
-      temperature: above 0 draws tokens, 1 as the model has it.
-      top_k: draw among so many of the likeliest; -1 for all.
-      seed: of the draws. Each example has its own, whatever batch or shard it is in.
-      shard_id: this process takes the examples whose number leaves it when divided by `num_shards`.
-      num_shards: how many processes share the examples.
-      add_eos: whether EOS ends the inputs of a file; None: as the task says, without one not.
-      activation_dtype: "float32", "bfloat16", or "auto": bfloat16 where the machine computes it.
+      temperature: the temperature of sampling, 1 for the model's distribution; 0 to decode
+        greedily.
+      top_k: sample from this many of the likeliest tokens; -1 for all.
+      seed: the seed of sampling. An example's random numbers do not depend on its batch or shard.
+      shard_id: this process predicts the examples whose number modulo `num_shards` is `shard_id`.
+      num_shards: the number of processes that share the examples.
+      add_eos: whether EOS ends the inputs of a file; None for the task's setting, or no EOS without
+        a task.
+      activation_dtype: "float32", "bfloat16", or "auto": bfloat16 if the machine has instructions
+        for it.
     """
 
     mixture_or_task_name: str | None = None
@@ -87,7 +90,7 @@ class InferenceSettings:
 
     @property
     def configured(self) -> bool:
-        """Whether gin says what is predicted: not T5's own inference."""
+        """Whether gin configures `t0.infer`, and not only T5's own inference."""
         return any((self.mixture_or_task_name, self.input_file, self.output_dir))
 
     @property
@@ -96,7 +99,7 @@ class InferenceSettings:
         return DecodingMethod(self.beam_size, self.alpha, self.temperature, max(0, self.top_k))
 
     def facts(self) -> dict[str, Any]:
-        """Returns those settings on which predictions depend, as they are recorded."""
+        """Returns the settings on which predictions depend, for the summary file."""
         names = ["shard_id", "num_shards", "batch_size", "beam_size", "activation_dtype"]
         if self.beam_size > 1:
             names.append("alpha")
@@ -116,7 +119,7 @@ def _at_least_0(value: Any) -> bool:
 _FROM_0 = ("a whole number from 0 on", lambda value: _whole(value, 0))
 _FROM_1 = ("a whole number from 1 on", lambda value: _whole(value, 1))
 _NUMBER = ("a number from 0 on", _at_least_0)
-# InferenceSettings -> what they may be, in words and as a test.
+# Setting -> its allowed values, as a description and as a test.
 _WANTED = {
     "batch_size": (_FROM_1[0], lambda value: value is None or _whole(value, 1)),
     "beam_size": _FROM_1,
@@ -131,12 +134,12 @@ _WANTED = {
 
 @dataclasses.dataclass(frozen=True)
 class RunArguments:
-    """What inference takes from the arguments of a run.
+    """The arguments of a run that inference uses.
 
     Attributes:
-      vocabularies: of inputs and targets.
-      sequence_length: {"inputs": tokens, "targets": tokens}.
-      batch_size: sequences.
+      vocabularies: the vocabularies of inputs and targets.
+      sequence_length: the limits {"inputs": tokens, "targets": tokens}.
+      batch_size: the number of sequences in a batch.
     """
 
     vocabularies: tuple[Any, Any]
@@ -146,14 +149,14 @@ class RunArguments:
 
 @dataclasses.dataclass(frozen=True)
 class PredictionJob:
-    """One source of examples, and all that is to be done with it.
+    """One source of examples, with the settings and the file of its predictions.
 
     Attributes:
-      examples: what is predicted.
-      limits: in tokens.
-      settings: of the search, the batches and shards.
-      path: of the predictions, with {step} in place of the checkpoint's.
-      as_json: whether they are JSON Lines; else a text a line.
+      examples: the examples.
+      limits: the length limits in tokens.
+      settings: the settings of the search, the batches and the shards.
+      path: the file of the predictions, with {step} for the checkpoint's step.
+      as_json: whether the file is JSON Lines; else it has a text on each line.
     """
 
     examples: InputSource
@@ -163,11 +166,11 @@ class PredictionJob:
     as_json: bool = True
 
     def facts(self) -> dict[str, Any]:
-        """Returns what decides the predictions, the checkpoint left out."""
+        """Returns the facts on which the predictions depend, except for the checkpoint."""
         return {**self.examples.facts, **dataclasses.asdict(self.limits), **self.settings.facts()}
 
     def line(self, example: InferenceExample, prediction: str, score: float) -> str:
-        """Returns what is written of an example."""
+        """Returns the line that is written for an example."""
         if not self.as_json:
             return prediction.replace("\n", " ")
         line = {"idx": example.number, "inputs": example.inputs, "prediction": prediction}
@@ -180,7 +183,7 @@ def jobs(settings: InferenceSettings, run: RunArguments) -> list[PredictionJob]:
     """Returns a job for the input file, or one for each task of the mixture.
 
     Raises:
-      UserError: if settings are missing or name what is not there.
+      UserError: if settings are missing, or name a task, split or file that does not exist.
     """
     if not settings.output_dir:
         raise UserError("infer.output_dir is not set: it names the folder of the predictions")
@@ -226,14 +229,14 @@ def _sources(settings: InferenceSettings, run: RunArguments) -> list[InputSource
 
 
 def takes_over(model_type: str) -> bool:
-    """Returns whether the configured inference is ours, and not left to Mesh TensorFlow.
+    """Returns whether our inference runs the configured one, and not Mesh TensorFlow's.
 
     Raises:
-      UserError: if it asks for ours with a model or function that is not.
+      UserError: if `t0.infer` is configured with a model or function that ours does not support.
     """
-    asked = InferenceSettings().configured
-    known = model_type == "bitransformer" and bound("run.predict_fn") is None
-    if asked and not known:
+    configured = InferenceSettings().configured
+    supported = model_type == "bitransformer" and bound("run.predict_fn") is None
+    if configured and not supported:
         raise UserError(
             f"t0.infer predicts with encoder-decoders and no run.predict_fn; run.model_type is "
             f"'{model_type}'. T5's --gin_file=infer.gin decodes a file with others"
@@ -242,14 +245,14 @@ def takes_over(model_type: str) -> bool:
         bound("infer_model.decode_fn") in (None, mesh_utils.decode_from_file)
         and bound("decode_from_file.eos_id", EOS) == EOS
     )
-    return known and (asked or of_t5)
+    return supported and (configured or of_t5)
 
 
 def jobs_of_t5(run: RunArguments) -> list[PredictionJob]:
     """Returns the job of T5's `infer.gin`.
 
     Raises:
-      UserError: if it names no files, or its input file is not there.
+      UserError: if the files are not set, or the input file does not exist.
     """
     files = [bound(f"decode_from_file.{name}") for name in ("input_filename", "output_filename")]
     if not all(files):
@@ -293,7 +296,7 @@ _T5 = {
 
 
 def predicted_tokens(ids: np.ndarray, limit: int) -> list[int]:
-    """Returns a row's predicted tokens: up to EOS, which is one of them, or up to the limit."""
+    """Returns a row's predicted tokens, up to and including EOS, or up to the limit."""
     ends = np.flatnonzero(ids == EOS)
     return ids[: ends[0] + 1 if len(ends) else limit].tolist()
 

@@ -1,12 +1,13 @@
-"""`infer`: a checkpoint's predictions for a task or a file, on this machine.
+"""Mode `infer`: predicts for a task or a file with a checkpoint, on this machine.
 
     predict(
         MeshModel("bitransformer", mesh_shape="", layout_rules=""),
         vocabulary=vocabulary, lengths={"inputs": 1024, "targets": 256}, batch_size=32,
         model_dir="/models/tiny",
-    )   # what t0.infer configures, into <infer.output_dir>/<task>_1000.jsonl
+    )   # as t0.infer is configured, into <infer.output_dir>/<task>_1000.jsonl
 
-Batches of a finished window are kept, so that a run that was killed goes on after its last batch.
+Finished batches and windows are written to files, so that a killed run resumes after its last
+batch.
 """
 
 import collections
@@ -39,7 +40,7 @@ from t0.scoring.mesh_model import (
 )
 from t0.scoring.progress_line import ProgressLine
 
-# Counts of a summary that get a line, if there are any.
+# The summary's counts that are printed if they are not 0.
 _COUNTS = {
     "truncated_inputs": "inputs cut at the limit",
     "empty_inputs": "inputs without a token",
@@ -60,16 +61,16 @@ def predict(
     """Writes the predictions that gin configures: `t0.infer`'s, or those of T5's `infer.gin`.
 
     Args:
-      model: which model, and its mesh.
-      vocabulary: one, or (inputs, targets).
-      lengths: {"inputs": tokens, "targets": tokens}, the limits.
-      batch_size: sequences of a batch, where `infer.batch_size` does not say.
-      model_dir: holds the checkpoints.
+      model: the model's type and mesh.
+      vocabulary: one vocabulary, or (inputs, targets).
+      lengths: the limits {"inputs": tokens, "targets": tokens}.
+      batch_size: the sequences of a batch, unless `infer.batch_size` is set.
+      model_dir: the folder of the checkpoints.
       steps: a step, a list of steps, "all" or None (the latest).
-      checkpoint: what is read instead of checkpoints in `model_dir`.
+      checkpoint: a checkpoint to use instead of those in `model_dir`, or None.
 
     Raises:
-      UserError: if nothing is configured, or what is read or written is not what it must be.
+      UserError: if nothing is configured, or an input or output file cannot be used.
     """
     settings = InferenceSettings()
     vocabularies = both_vocabularies(vocabulary)
@@ -110,7 +111,7 @@ def _generator(spec: MeshModel, vocabularies: tuple[Any, Any], job: PredictionJo
 def _predict(
     job: PredictionJob, output: PredictionFile, generator: Generator, vocabulary: Any
 ) -> None:
-    """Predicts what an earlier run has not, and writes the file."""
+    """Predicts the batches that an earlier run did not finish, and writes the file."""
     settings = job.settings
     size = _batch_size(job, generator.replicas)
     tokens = count = 0
@@ -182,7 +183,7 @@ def _predictions(
 
 
 def _batch_size(job: PredictionJob, replicas: int) -> int:
-    """Returns B: what is configured, less where there are fewer examples than that."""
+    """Returns B: the configured size, or less if there are fewer examples."""
     size = job.settings.batch_size
     if size % replicas:
         raise UserError(
@@ -194,7 +195,7 @@ def _batch_size(job: PredictionJob, replicas: int) -> int:
 
 
 def _share(job: PredictionJob) -> int | None:
-    """Returns how many examples this shard has, None if that is not known."""
+    """Returns the number of examples of this shard, None if it is not known."""
     total, settings = job.examples.total, job.settings
-    # A count of none is of a source that has not looked.
+    # A source that has not counted its examples may have 0 as their number.
     return len(range(settings.shard_id, total, settings.num_shards)) if total else None

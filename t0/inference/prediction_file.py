@@ -1,14 +1,14 @@
-"""The file of predictions, which appears when it is whole; what a killed run finished is kept.
+"""The file of predictions, which is created when it is complete; a killed run can resume.
 
     file = PredictionFile("/out/qa_1000.jsonl", facts)
     file.finished                            # None, or the summary of the run that wrote it
-    file.window(0)                           # None, or the kept predictions of a whole window
-    file.keep_batch(0, 3, predictions)       # while a window is under way
-    file.keep_window(0, predictions)         # its batches are removed
+    file.window(0)                           # None, or the predictions of a finished window
+    file.keep_batch(0, 3, predictions)       # writes a finished batch of a window
+    file.keep_window(0, predictions)         # writes a finished window, removes its batches
     file.finish(windows=1)                   # writes the file and a summary beside it
 
-What is kept lies in `<file>.partial/`: a file for each finished window, and for each finished batch
-of the one under way. All are written under another name first, so none is ever half there.
+`<file>.partial/` holds a file for each finished window, and for each finished batch of the current
+window. All files are written under another name and renamed, so that none is ever incomplete.
 """
 
 import dataclasses
@@ -29,15 +29,15 @@ class FinishedPredictions:
     """Finished predictions.
 
     Attributes:
-      lines: of the file, by the example's place in its window.
-      counts: how many tokens were predicted, inputs cut, and the like.
+      lines: place of an example in its window -> its line in the file.
+      counts: the numbers of predicted tokens, truncated inputs and so on.
     """
 
     lines: dict[int, str]
     counts: dict[str, int]
 
     def add(self, other: "FinishedPredictions") -> None:
-        """Takes in what another batch gave."""
+        """Adds the predictions of another batch of the same window."""
         self.lines |= other.lines
         self.counts = added(self.counts, other.counts)
 
@@ -51,13 +51,14 @@ class PredictionFile:
     """One file of predictions.
 
     Args:
-      path: of the file, local or `gs://`.
-      facts: on what the predictions depend: a run goes on only with what has the same.
+      path: the file, local or `gs://`.
+      facts: the facts that the predictions depend on. A run resumes only from predictions with the
+        same facts.
       described: whether a summary is written beside the finished file. If not, an earlier file is
         replaced.
 
     Raises:
-      UserError: if the path is taken by predictions of other settings, finished or not.
+      UserError: if there are predictions with other facts at this path, finished or not.
     """
 
     def __init__(self, path: str, facts: Mapping[str, Any], *, described: bool = True) -> None:
@@ -77,7 +78,7 @@ class PredictionFile:
         summary = read_json(self._summary)
         if "settings" not in summary:
             raise UserError(
-                f"{self.path} is there, and no {self._summary} that tells what it was made from. "
+                f"{self.path} exists without {self._summary}, which records what it was made from. "
                 "Move it away, or name another folder (infer.output_dir)"
             )
         self._check_same(summary["settings"], "was made")
@@ -104,26 +105,26 @@ class PredictionFile:
             )
 
     def window(self, window: int) -> FinishedPredictions | None:
-        """Returns the results of a window that was finished before."""
+        """Returns the predictions of a window that an earlier run finished, or None."""
         return self._read(f"window-{window:06d}")
 
     def batch(self, window: int, batch: int) -> FinishedPredictions | None:
-        """Returns the results of a batch that was finished before."""
+        """Returns the predictions of a batch that an earlier run finished, or None."""
         return self._read(_batch_name(window, batch))
 
     def keep_batch(self, window: int, batch: int, results: FinishedPredictions) -> None:
-        """Keeps the results of a batch."""
+        """Writes the predictions of a finished batch."""
         self._write(_batch_name(window, batch), results)
 
     def keep_window(self, window: int, results: FinishedPredictions) -> None:
-        """Keeps the results of a whole window, and removes those of its batches."""
+        """Writes the predictions of a finished window, and removes those of its batches."""
         self._write(f"window-{window:06d}", results)
         for batch in paths.list_names(self._folder):
             if batch.startswith(f"window-{window:06d}-batch-"):
                 paths.remove(os.path.join(self._folder, batch))  # noqa: PTH118 (gs:// paths)
 
     def finish(self, windows: int) -> dict[str, Any]:
-        """Writes the file from what was kept of all windows, and returns the summary."""
+        """Writes the file from the finished windows, and returns the summary."""
         counts: dict[str, int] = {}
 
         def lines() -> Iterator[str]:
@@ -133,7 +134,7 @@ class PredictionFile:
                 counts = added(counts, results.counts)
                 yield from (results.lines[place] + "\n" for place in sorted(results.lines))
 
-        # The file last: that it is there says that all is.
+        # The file is last: where it exists, everything is complete.
         temporary = os.path.join(self._folder, "predictions")  # noqa: PTH118 (gs:// paths)
         write_whole(temporary, lines())
         summary = {"schema": SCHEMA, "settings": self._facts, **counts}

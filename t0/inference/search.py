@@ -1,4 +1,4 @@
-"""Which token comes next: greedy search, sampling, or beam search.
+"""Chooses the next tokens by greedy search, sampling or beam search.
 
 Legend: B examples, K beams, T target tokens, V vocabulary.
 
@@ -6,12 +6,12 @@ Legend: B examples, K beams, T target tokens, V vocabulary.
     state = beams.start(limits, 64)                                  # limits [B], T
     state = beams.step(step, logits, limits, draws, *state)          # logits [B, K, V]
 
-A `Search` has a state, a list of tensors whose first dimension is B, and a step that takes float32
-logits and gives the next state. Everything is of TensorFlow and of one device's slice of B; what
-an example's tokens come to depends on no other example.
+A `Search` has a state, which is a tuple of tensors whose first dimension is B, and a step, which
+takes float32 logits and returns the next state. It computes one device's slice of B with TensorFlow
+operations. An example's tokens do not depend on other examples.
 
-A score is the sum of the natural logarithms of the probabilities of the predicted tokens, EOS
-among them, under the model as it is: temperature and top k decide what is drawn, not its score.
+A score is the sum of the natural logarithms of the predicted tokens' probabilities, with EOS, under
+the unchanged model: temperature and top k affect the draws, not the scores.
 """
 
 import dataclasses
@@ -29,12 +29,12 @@ class DecodingMethod:
     """How tokens are chosen.
 
     Attributes:
-      beam_size: 1 for no beams.
-      alpha: a finished beam is judged by score / ((5 + its tokens with EOS) / 6) ** alpha, the
-        length penalty of GNMT (arXiv:1609.08144, equation 14, without coverage) and of Mesh
+      beam_size: the number of beams; 1 for greedy search or sampling.
+      alpha: finished beams are compared by score / ((5 + their tokens with EOS) / 6) ** alpha, with
+        the length penalty of GNMT (arXiv:1609.08144, equation 14, without coverage) and Mesh
         TensorFlow.
-      temperature: 0 for the likeliest token; else what logits are divided by for a draw.
-      top_k: how many of the likeliest tokens a draw is among; 0 for all.
+      temperature: 0 for the likeliest token; else tokens are drawn, and logits divided by it.
+      top_k: draws are from this many of the likeliest tokens; 0 for all.
     """
 
     beam_size: int = 1
@@ -53,12 +53,12 @@ class Field:
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """A way to choose.
+    """The functions of a search.
 
     Attributes:
-      fields: names of the state's tensors -> what they are. Every state has `running` [B], 1 while
-        an example goes on, `tokens` [B, (K)], what the decoder reads next, `ids` [B, T] and
-        `score` [B], what has been found.
+      fields: name -> shape and type of the state's tensors. Every state has `running` [B], 1 until
+        an example has ended; `tokens` [B, (K)], the decoder's next inputs; `ids` [B, T] and `score`
+        [B], the result so far.
       start: (limits [B], T) -> the first state, in the order of the fields.
       step: (step, logits [B, (K,) V], limits [B], draws [B, T], *state) -> the next state.
     """
@@ -79,8 +79,8 @@ _BEAMS = {
     "tokens": Field(("beam",), tf.int32),
     "ids": Field(("length",), tf.int32),
     "score": Field((), tf.float32),
-    # The best finished beam's score over its penalty; of the beams that go on: their tokens so far,
-    # their scores, and the column that holds each token's keys and values.
+    # `judged` is the best finished beam's score over its length penalty. Of the unfinished beams
+    # there are the tokens so far, the scores, and the column of each token's keys and values.
     "judged": Field((), tf.float32),
     "alive_ids": Field(("beam", "length"), tf.int32),
     "alive_scores": Field(("beam",), tf.float32),
@@ -111,7 +111,7 @@ def _step_one(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
             nats = tf.gather(logits, chosen, batch_dims=1) - tf.reduce_logsumexp(logits, -1)
         else:
             chosen = tf.argmax(logits, -1, output_type=tf.int32)
-            # Of the likeliest token the probability never vanishes, so the faster softmax will do.
+            # The likeliest token's probability is never 0, so the faster softmax is exact enough.
             nats = tf.log(tf.gather(tf.nn.softmax(logits), chosen, batch_dims=1))
         chosen *= running
         score += nats * tf.to_float(running)
@@ -123,13 +123,13 @@ def _step_one(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
 
 
 def _drawn(logits: tf.Tensor, draws: tf.Tensor, method: DecodingMethod) -> tf.Tensor:
-    """Returns tokens [B] drawn by the uniform numbers `draws` [B], from 0 to below 1."""
+    """Returns tokens [B] drawn with the uniform random numbers `draws` [B], from 0 to below 1."""
     likeliest = None
     if method.top_k:
         logits, likeliest = tf.math.top_k(logits, min(method.top_k, logits.shape.as_list()[-1]))
     below = tf.cumsum(tf.nn.softmax(logits / method.temperature), -1)
-    # The first token up to which the probabilities sum to more than the draw; of the whole sum,
-    # which rounding may leave below 1.
+    # The first token where the cumulative probability exceeds the draw. The draw is scaled by the
+    # sum of all probabilities, which may round to less than 1.
     place = tf.reduce_sum(tf.cast(below <= draws[:, tf.newaxis] * below[:, -1:], tf.int32), -1)
     place = tf.minimum(place, logits.shape.as_list()[-1] - 1)
     return place if likeliest is None else tf.gather(likeliest, place, batch_dims=1)
@@ -154,10 +154,11 @@ def _start_beams(method: DecodingMethod) -> Callable[[tf.Tensor, int], tuple[tf.
 
 
 def _step_beams(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """One step: of twice K continuations K go on, and those of the first K may finish.
+    """Returns the step of beam search.
 
-    A continuation finishes with EOS, or at its example's limit. Only the best finished one is kept:
-    an example is done when no beam can come to be judged better, however long it grows.
+    Of the 2K best continuations, the best K without EOS become the next beams, and the first K may
+    finish, with EOS or at the example's limit. Only the best finished one is kept. An example ends
+    when no unfinished beam can become better than it.
     """
     beams = method.beam_size
 
@@ -189,7 +190,7 @@ def _step_beams(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
         tokens, parents, alive_ids = (
             tf.gather(x, kept, batch_dims=1) for x in (tokens, parents, candidates)
         )
-        # What a beam has read is where its parents wrote it; it writes in its own column.
+        # A beam's earlier keys and values are in its parents' columns; it writes to its own column.
         ancestors = tf.gather(ancestors, parents, batch_dims=1)
         ancestors = _with_column(ancestors, now + 1, tf.range(beams)[tf.newaxis])
         reachable = alive_scores[:, 0] / penalty(limits)
@@ -205,7 +206,7 @@ def _continuations(
     """Returns scores, beams and tokens [B, count] of the best continuations, the best first."""
     batch, beams, vocabulary = logits.shape.as_list()
     base = alive_scores - tf.reduce_logsumexp(logits, -1)
-    # Each beam's best first: of V columns a sort of all beams at once would see many more.
+    # The best of each beam first, since sorting all beams' V columns at once would be slower.
     few, tokens = tf.math.top_k(logits, min(count, vocabulary))
     scores = tf.reshape(few + base[..., tf.newaxis], [batch, -1])
     scores, places = tf.math.top_k(scores, count)
@@ -214,6 +215,6 @@ def _continuations(
 
 
 def _with_column(table: tf.Tensor, column: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Returns `table` [..., T] with `values` [...] in one column, if there is that column."""
+    """Returns `table` [..., T] with `values` [...] in one column, unless the column is beyond T."""
     here = tf.equal(tf.range(table.shape.as_list()[-1]), column)
     return tf.where_v2(here, values[..., tf.newaxis], table)

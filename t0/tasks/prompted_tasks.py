@@ -161,7 +161,7 @@ class PromptedSource(seqio.DataSource):
         del shuffle, seed, unused
         if shard_info and shard_info.num_shards > 1:
             raise UserError(
-                f"a split of {self.dataset} is one shard, {shard_info.num_shards} were asked for"
+                f"a split of {self.dataset} is one shard, {shard_info.num_shards} were requested"
             )
         signature = {
             "inputs": tf.TensorSpec((), tf.string),

@@ -115,7 +115,7 @@ class RecordSource(seqio.DataSource):
         """
         del shuffle, seed, unused
         if shard_info and shard_info.num_shards > 1:
-            raise UserError(f"a split is one shard here, {shard_info.num_shards} were asked for")
+            raise UserError(f"a split is one shard here, {shard_info.num_shards} were requested")
 
         def generate() -> Iterator[Record]:
             with remembered():
@@ -183,7 +183,7 @@ class TextSource(seqio.DataSource):
             if len(shards) < shard_info.num_shards:
                 raise UserError(
                     f"the split {split} has {len(shards)} shards, {shard_info.num_shards} were "
-                    "asked for"
+                    "requested"
                 )
             shards = shards[shard_info.index :: shard_info.num_shards]
         if shuffle:

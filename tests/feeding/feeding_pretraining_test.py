@@ -280,9 +280,9 @@ def test_other_steps_stay_with_seqio(tasks):
 def test_lengths_and_vocabularies_that_do_not_fit(tasks):
     with pytest.raises(UserError, match="inputs of 512 tokens need targets of 114 .* has 100"):
         opened(lengths={"inputs": 512, "targets": 100})
-    with pytest.raises(UserError, match="114 spans of 2274 tokens want a sentinel each.* has 100 "):
+    with pytest.raises(UserError, match="114 spans of 2274 tokens need a sentinel each.* has 100 "):
         opened(lengths={"inputs": 2048, "targets": 512})
-    with pytest.raises(UserError, match="says nothing of inputs; it has: targets"):
+    with pytest.raises(UserError, match="has no length for inputs; it has: targets"):
         opened(lengths={"targets": 512})
     feature = seqio.Feature(seqio.ByteVocabulary(extra_ids=0), add_eos=True)
     bare = tasks.get("text_span_corruption").replace(

@@ -267,7 +267,7 @@ def test_shards_together_are_the_split(texts):
     ]
     assert all(parts)
     assert sorted(sum(parts, [])) == sorted(whole)
-    with pytest.raises(UserError, match=f"{count} shards, 99 were asked for"):
+    with pytest.raises(UserError, match=f"{count} shards, 99 were requested"):
         source.get_dataset("train", shard_info=seqio.ShardInfo(0, 99))
 
 
