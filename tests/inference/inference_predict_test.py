@@ -139,7 +139,7 @@ def test_other_settings_are_refused_with_what_differs(model_dir, inputs, tmp_pat
 
 def test_a_file_of_another_making_is_not_overwritten(model_dir, inputs, tmp_path, backwards):
     (tmp_path / "questions_7.jsonl").write_text("mine\n")
-    with pytest.raises(UserError, match="no .*questions_7.run.json that tells"):
+    with pytest.raises(UserError, match="without .*questions_7.run.json, which records"):
         infer(model_dir, input_file=inputs, output_dir=tmp_path)
     assert (tmp_path / "questions_7.jsonl").read_text() == "mine\n"
 
