@@ -31,6 +31,7 @@ _TIMES = (
     (rf"\b{_NUMBER} (?:ms|s|min|h|seconds?|minutes?|hours?)\b(?! of)", "DURATION"),
     (r"\b\d+:\d\d(:\d\d)?\b", "CLOCK"),
     (r"\b1[67]\d{8}(\.\d+)?\b", "EPOCH"),
+    (r"\b[\d.]+ GB(?= free)|(?<=memory )[\d.]+ GB", "SIZE"),
     (r"object at 0x[0-9a-f]+", "object at ADDRESS"),
     (r"\btmp[a-z0-9_]{8}\b", "TEMPORARY"),
 )
