@@ -56,7 +56,13 @@ def train(spec: TrainingSpec, data: Data, options: LoopOptions) -> None:
     check_devices(spec.mesh_devices)
     _check_features(spec.model_type, data.features)
     bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
-    graph = build(spec, features=data.features, seed=options.seed, activations=options.activations)
+    graph = build(
+        spec,
+        features=data.features,
+        seed=options.seed,
+        activations=options.activations,
+        validates=bool(options.validate_every_steps),
+    )
     with (
         checkpointing.full_disk_explained(spec.model_dir),
         tf.Session(graph=graph.graph, config=session_config(spec.mesh_devices)) as session,

@@ -83,8 +83,10 @@ def training_spec(
 class Steps:
     """A lowered step and its session."""
 
-    def __init__(self, given, features=FEATURES, seed=0, activations=tf.float32):
-        self.graph = graph.build(given, features=features, seed=seed, activations=activations)
+    def __init__(self, given, seed=0, activations=tf.float32, validates=False):
+        self.graph = graph.build(
+            given, features=FEATURES, seed=seed, activations=activations, validates=validates
+        )
         devices = tf.ConfigProto(device_count={"CPU": given.mesh_shape.size})
         devices.allow_soft_placement = True
         self.session = tf.Session(graph=self.graph.graph, config=devices)

@@ -26,7 +26,7 @@ def trained():
     gin.clear_config()
     given = tiny.training_spec(dropout=0.0, rate=0.03)
     bind_gather_embedding(given.mesh_shape, given.layout_rules)
-    steps = tiny.Steps(given)
+    steps = tiny.Steps(given, validates=True)
     for batch in tiny.first_batches(10):
         steps.step(batch)
     return steps, ModelInTraining(given, steps.graph, steps.session)

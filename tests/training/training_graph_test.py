@@ -63,7 +63,9 @@ def test_losses_weights_and_names_are_those_of_mesh_tensorflow(model):
         np.testing.assert_allclose(ours[name], value, rtol=2e-4, atol=1e-6, err_msg=name)
 
 
-@pytest.fixture(params=["control flow 1", "control flow 2"])
+@pytest.fixture(
+    params=["control flow 1", pytest.param("control flow 2", marks=pytest.mark.slow)],
+)
 def control_flow(request, monkeypatch):
     """What a command has, which turns TensorFlow 2's behaviour off, and what a test has."""
     monkeypatch.setattr(fused, "WORTH_COMPILING", 0)
@@ -101,7 +103,14 @@ def test_a_step_reads_each_variable_once(mesh):
     assert sorted(variables) == sorted(set(variables))
 
 
-@pytest.mark.parametrize("mesh", ["batch:2", "model:2", "batch:2,model:2"])
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        pytest.param("batch:2", marks=pytest.mark.slow),
+        pytest.param("model:2", marks=pytest.mark.slow),
+        "batch:2,model:2",  # has both of the others
+    ],
+)
 def test_several_devices_take_the_same_steps_as_one(mesh):
     batches = tiny.first_batches(3)
     one = tiny.Steps(tiny.training_spec(dropout=0.0))
@@ -159,7 +168,7 @@ def test_packed_and_alone_an_example_has_the_same_loss():
         n: np.concatenate([x, np.zeros((8 - len(x), x.shape[1]), np.int32)])
         for n, x in packed.items()
     }
-    steps = tiny.Steps(tiny.training_spec(dropout=0.0))
+    steps = tiny.Steps(tiny.training_spec(dropout=0.0), validates=True)
     names = ("loss", *training_graph.losses.PARTS)
 
     def validated(batch):
