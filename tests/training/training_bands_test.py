@@ -20,6 +20,9 @@ import training_bands as bands  # noqa: E402
 from t0 import testing  # noqa: E402
 from t0.config import parse  # noqa: E402
 from t0.config.bindings import bound  # noqa: E402
+from t0.run import configure  # noqa: E402
+
+configure.register()
 
 NANOT5 = {"4h": (13_333, 1_666), "8h": (26_666, 3_332), "16h": (53_332, 6_666)}
 NANOT5["24h"] = (79_998, 10_000)
