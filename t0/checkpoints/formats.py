@@ -153,8 +153,8 @@ class Source(abc.ABC):
         """
         if unknown:
             raise UserError(
-                f"{self.path}: {len(unknown):,} tensors are unknown; it is no T5, or a variant of "
-                f"it that is not supported:{listed(sorted(unknown))}"
+                f"{self.path}: {len(unknown):,} tensors are unknown; it is not a T5, or a variant "
+                f"of it that is not supported:{listed(sorted(unknown))}"
             )
         odd = [
             f"{e.native or n} {e.dtype}"
@@ -216,9 +216,9 @@ def read_json(path: Path) -> dict[str, Any]:
             raise ValueError(f"it has more than {_LARGEST_JSON_BYTES:,} bytes")
         value = json.loads(data)
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no JSON file: {error}") from error
+        raise UserError(f"{path} is not a JSON file: {error}") from error
     if not isinstance(value, dict):
-        raise UserError(f"{path} holds no JSON object")
+        raise UserError(f"{path} does not hold a JSON object")
     return value
 
 

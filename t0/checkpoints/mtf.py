@@ -69,7 +69,7 @@ class MtfSource(Source):
             if native == STEP:
                 continue
             if not keep_slots and _is_slot(native):
-                self.unused.append((native, "optimizer slots were not asked for"))
+                self.unused.append((native, "optimizer slots are not read"))
             elif name is None:
                 unknown.append(native)
             else:

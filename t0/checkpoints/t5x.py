@@ -122,7 +122,7 @@ class T5xSource(Source):
             elif keep_slots:
                 slots.append((path, leaf))
             else:
-                self.unused.append((path, "optimizer slots were not asked for"))
+                self.unused.append((path, "optimizer slots are not read"))
         for path, leaf in slots:
             unknown += self._add_slot(path, leaf)
         self._fold_bias()

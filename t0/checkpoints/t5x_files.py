@@ -109,7 +109,7 @@ def read_index(path: Path) -> dict[str, Any]:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 tree, end = _Walker(data, path).value(0, 0)
                 if end != len(data) or not isinstance(tree, dict):
-                    raise BrokenIndexError("it is no single map")
+                    raise BrokenIndexError("it is not a single map")
     except _UNREADABLE as error:
         raise UserError(f"{path} is truncated or no T5X checkpoint: {error}") from error
     try:
@@ -189,7 +189,7 @@ class _Walker:
         if start + length > len(self._data):
             raise BrokenIndexError("it ends within an array")
         if code not in (_ARRAY, _SCALAR):
-            raise BrokenIndexError(f"it holds an extension of code {code}, which is no array")
+            raise BrokenIndexError(f"it holds an extension of code {code}, which is not an array")
         array = self._array(start, start + length)
         return (array if code == _ARRAY else array.load().reshape(())[()]), start + length
 
@@ -224,7 +224,7 @@ class _Walker:
             return 1 + _FIXED[tag]
         width = {**_BINARIES, **_STRINGS}[tag] if tag in _BINARIES or tag in _STRINGS else 0
         if not width:
-            raise BrokenIndexError(f"byte {at:,} is no msgpack")
+            raise BrokenIndexError(f"byte {at:,} is not msgpack")
         return 1 + width + int.from_bytes(self._slice(at + 1, width), "big")
 
     def _slice(self, at: int, size: int) -> bytes:
@@ -268,7 +268,7 @@ def _zarr(spec: dict[str, Any]) -> Zarr:
     dtype = np.dtype(ml_dtypes.bfloat16) if packed else _dtype(name)
     shape = tuple(spec["metadata"]["shape"])
     if not all(type(size) is int and 0 <= size < 2**31 for size in shape):
-        raise ValueError(f"the sizes of {folder} are no whole numbers")
+        raise ValueError(f"the sizes of {folder} are not whole numbers")
     return Zarr(shape, dtype, folder, packed)
 
 

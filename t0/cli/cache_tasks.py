@@ -1,4 +1,4 @@
-"""The command `seqio_cache_tasks`: writes tasks as tokenised records, in SeqIO's cache layout.
+"""The command `seqio_cache_tasks`: writes tasks as tokenised records in SeqIO's cache layout.
 
     seqio_cache_tasks --tasks=t0_train --output_cache_dir=/data/cache --module_import=t0.seqio_tasks
 
@@ -82,18 +82,18 @@ def main(argv: Sequence[str]) -> None:
 
     if not flags.FLAGS["verbosity"].present:
         workers.quiet()
-    parts = [_taken(kind, given) for kind in (Request, Options, Setup)]
+    parts = [_from_flags(kind, given) for kind in (Request, Options, Setup)]
     cache(*parts, num_workers=given.num_workers, pipeline_options=given.pipeline_options or ())
 
 
-def _taken(kind: type, given: flags.FlagValues) -> Any:
-    # The fields are named as the flags; a flag that was left out leaves the field's default.
+def _from_flags(kind: type, given: flags.FlagValues) -> Any:
+    # The fields have the flags' names; a field whose flag was not given has its default.
     values = {name: given[name].value for name in kind.__dataclass_fields__}
     return kind(**{name: value for name, value in values.items() if value is not None})
 
 
 def console_entry_point() -> None:
-    """What the installed command runs."""
+    """Runs the installed command."""
     with reported(COMMAND):
         main(sys.argv)
 

@@ -1,4 +1,4 @@
-"""`t0 convert`: checkpoints between Mesh TensorFlow, Hugging Face and T5X, and their comparison.
+"""`t0 convert`: converts checkpoints of Mesh TensorFlow, Hugging Face and T5X, and compares them.
 
 t0 convert /models/t0_3b /models/t0_3b_mtf --to mtf
 t0 convert --check /models/t0_3b /models/t0_3b_mtf --text "Is it? ||| yes" --vocab spiece.model
@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
     """Converts or compares; returns 0, or 1 where two compared checkpoints differ.
 
     Raises:
-      UserError: see `t0.checkpoints`.
+      UserError: for flags that do not go together, and as `t0.checkpoints` does.
     """
     if args.text and not args.check:
         raise UserError("--text goes with --check")
@@ -93,7 +93,7 @@ def _convert(args: argparse.Namespace) -> int:
 
 
 def _file(path: str | None, said_by: str) -> Path | None:
-    # The variable may name a remote model, which other commands read.
+    # T0_VOCAB may name a remote model, which other commands can read.
     if not path or (said_by == "T0_VOCAB" and "://" in path):
         return None
     if not Path(path).is_file():

@@ -1,4 +1,4 @@
-"""What `t0 convert` prints: the summary of a conversion, the differences of two checkpoints."""
+"""The output of `t0 convert`: a conversion's summary, the differences of two checkpoints."""
 
 import argparse
 import os
@@ -13,11 +13,11 @@ _SHOWN = 20
 
 
 def print_report(report: Report, *, table: bool) -> None:
-    """Prints what a conversion did; the notes go to stderr.
+    """Prints the summary of a conversion; the notes go to stderr.
 
     Args:
-      report: of the conversion.
-      table: whether every tensor gets a line.
+      report: the conversion's report.
+      table: whether a line is printed for every tensor.
     """
     if table:
         for row in report.rows:
@@ -37,10 +37,10 @@ def print_report(report: Report, *, table: bool) -> None:
 
 
 def check(args: argparse.Namespace) -> int:
-    """Compares two checkpoints and prints what differs; returns 1 if anything does.
+    """Compares two checkpoints and prints their differences; returns 1 if there are any, else 0.
 
     Raises:
-      UserError: if one cannot be read, or the text has no vocabulary.
+      UserError: if a checkpoint cannot be read, or there is a text but no vocabulary.
     """
     from t0.checkpoints.compare import compare
 
@@ -91,5 +91,5 @@ def _ids(text: str, vocabulary: str | None) -> tuple:
     except (OSError, RuntimeError) as error:
         raise UserError(f"--vocab {vocabulary} is no SentencePiece model: {error}") from error
     ids = [pieces.encode(part.strip()) for part in (inputs, targets)]
-    # As T0 does: the target gets an end of sequence (1), the input none.
+    # As in T0, the target ends in EOS (1) and the input does not.
     return np.asarray([ids[0]], np.int32), np.asarray([[*ids[1], 1]], np.int32)

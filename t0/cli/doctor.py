@@ -1,10 +1,10 @@
-"""`t0 doctor`: what is installed, seen and wrong here, in a screenful, before anything heavy loads.
+"""`t0 doctor`: lists packages, devices, data and commands on this machine, and what is wrong.
 
     t0 doctor           # exit status 0 when nothing is wrong, 1 otherwise
     t0 doctor --json    # the same as one JSON object
 
-`examine` gathers the facts and the problems in one plain dict, `render` makes lines of it. Neither
-imports TensorFlow: the doctor has to answer where TensorFlow does not.
+`examine` returns the facts and the problems as one plain dict, `render` turns it into lines.
+Neither imports TensorFlow: the command has to work where TensorFlow cannot be imported.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def examine() -> dict[str, Any]:
-    """Gathers every fact and every problem; the keys are those of `t0 doctor --json`."""
+    """Returns every fact and every problem, with the keys of `t0 doctor --json`."""
     wrong: list[Problem] = []
     return {
         "t0": {"version": t0.__version__, "path": str(Path(t0.__file__).parent)},
@@ -113,11 +113,11 @@ def _count_pieces(path: str) -> int | None:
             content = file.read()
     except OSError as error:
         raise UserError(f"the vocabulary {path} cannot be read ({error.strerror})") from error
-    if not content:  # SentencePiece loads it, without complaint, as a model without pieces
+    if not content:  # SentencePiece would load it, without an error, as a model without pieces
         raise UserError(f"the vocabulary {path} is empty, thus not a SentencePiece model")
     try:
         import sentencepiece
-    except ImportError:  # complained of among the packages
+    except ImportError:  # reported among the packages
         return None
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=content).get_piece_size()
@@ -127,7 +127,7 @@ def _count_pieces(path: str) -> int | None:
 
 def _data(wrong: list[Problem]) -> list[dict[str, Any]]:
     try:
-        # Late: it needs yaml, and the doctor has to answer where packages are missing.
+        # Imported here: it needs yaml, and this command has to work where packages are missing.
         sources = importlib.import_module("t0.sources")
         folders = sources.data_dirs()
         rows = [{"path": str(path), "datasets": _dataset_names(path)} for path in folders]
@@ -136,7 +136,7 @@ def _data(wrong: list[Problem]) -> list[dict[str, Any]]:
         wrong.append(_problem(f"data folders cannot be looked at: {error}", _remedy()))
         return []
     except UserError as error:
-        wrong.append(_problem(str(error), "mend that, or name other folders: T0_DATA_DIR=a:b"))
+        wrong.append(_problem(str(error), "correct that, or name other folders: T0_DATA_DIR=a:b"))
         return []
     for row in rows:
         mine = [dataset for dataset in own if dataset.folder.is_relative_to(row["path"])]
@@ -209,7 +209,7 @@ def _problem(what: str, do: str) -> Problem:
 
 
 def render(report: dict[str, Any]) -> list[str]:
-    """Returns the lines of the report: facts first, what is wrong and what to do about it last."""
+    """Returns the lines of the report: first the facts, then each problem and its remedy."""
     lines = [*_render_versions(report), *_render_surroundings(report)]
     if not report["wrong"]:
         return [*lines, "nothing is wrong"]
@@ -235,7 +235,9 @@ def _render_versions(report: dict[str, Any]) -> Iterator[str]:
 def _render_surroundings(report: dict[str, Any]) -> Iterator[str]:
     yield _line("vocabulary", _vocabulary_words(report["vocabulary"]))
     if not report["data"]:
-        yield _line("data", "no folder (T0_DATA_DIR is not set); the Hugging Face hub is asked")
+        yield _line(
+            "data", "no folder (T0_DATA_DIR is not set); datasets come from the Hugging Face hub"
+        )
     for row in report["data"]:
         for label, words in zip(("data", "", ""), _data_words(row), strict=False):
             yield _line(label, words)

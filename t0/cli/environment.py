@@ -1,4 +1,4 @@
-"""What this machine is, found without importing TensorFlow: processors, memory, GPUs, commands.
+"""Facts about this machine, without TensorFlow: processors, memory, GPUs, commands, network.
 
     >>> sorted(cpu())
     ['cores', 'flags', 'memory_bytes']
@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# The console commands and the module each must run; SeqIO and T5 install two of the same names.
+# Console command -> the module that it must run; SeqIO and T5 install two of the same names.
 COMMANDS = {
     "seqio_cache_tasks": "t0.cli.cache_tasks",
     "t5_mesh_transformer": "t0.cli.mesh_transformer",
     "t0": "t0.cli.main",
 }
-# What makes bfloat16 fast on a CPU, and what makes float32 so; the kernel's spelling.
+# Processor flags, as Linux spells them, with which bfloat16 or float32 is fast.
 CPU_FLAGS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 GPU_FILES = "/proc/driver/nvidia/gpus"
@@ -45,7 +45,7 @@ def cpu() -> dict[str, Any]:
 
 
 def gpus() -> list[str]:
-    """Returns one line for each NVIDIA GPU: from nvidia-smi, else from the driver's own files."""
+    """Returns one line for each NVIDIA GPU, from nvidia-smi or from the driver's own files."""
     query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
@@ -57,14 +57,14 @@ def gpus() -> list[str]:
 
 
 def command(name: str, path: str | None = None) -> dict[str, Any]:
-    """Returns which script a console command is and which module it runs.
+    """Returns the script of a console command, and the module that the script runs.
 
     Args:
-      name: the command.
-      path: folders to search, as in PATH; PATH itself by default, then the interpreter's folder.
+      name: the command's name.
+      path: folders to search, as in PATH; by default PATH, then the interpreter's folder.
 
     Returns:
-      `name`, `script` (None where there is none), `module` (None where the script does not say),
+      `name`, `script` (None if there is none), `module` (None if the script imports none), and
       `on_path`.
     """
     script = shutil.which(name, path=path)
@@ -77,7 +77,7 @@ def command(name: str, path: str | None = None) -> dict[str, Any]:
 
 
 def network(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Returns the `offline` variables that are set and whether a `proxy` is; asks no network."""
+    """Returns the `offline` variables that are set, and whether a `proxy` is set."""
     lower = {key.lower() for key, value in environment.items() if value}
     return {
         "offline": [name for name in OFFLINE_VARIABLES if _is_on(environment.get(name))],
@@ -86,7 +86,7 @@ def network(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 
 def free_disk_bytes(folder: str) -> int:
-    """Returns the bytes free for this user where `folder` is."""
+    """Returns the bytes that are free for this user on the disk of `folder`."""
     return shutil.disk_usage(folder).free
 
 
@@ -96,7 +96,7 @@ def _is_on(value: str | None) -> bool:
 
 def _memory_bytes() -> int | None:
     total = re.search(r"MemTotal:\s+(\d+) kB", _read("/proc/meminfo"))
-    # A container's limit, where there is one, is what counts.
+    # In a container, the container's limit counts.
     limit = _read("/sys/fs/cgroup/memory.max").strip()
     sizes = [int(total.group(1)) * 1024] if total else []
     sizes += [int(limit)] if limit.isdigit() else []

@@ -1,4 +1,4 @@
-"""`t0 lint [REGEX]`: what prompts make of sample rows; exit status 1 if one is not sound.
+"""`t0 lint [REGEX]`: checks prompts on sample rows; exit status 1 if a template has a fault.
 
 t0 lint 'super_glue_rte_.*'                     # tasks by regular expression, all by default
 t0 lint --data_dir=my_data 'my_reviews_.*'      # your own templates, before training on them
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Prints what was found; the exit status is 1 if a template is not sound."""
+    """Prints the findings; returns 1 if a template has a fault, else 0."""
     if args.data_dir:
         set_data_dirs(args.data_dir)
     from t0.tasks import set_vocabulary
@@ -51,7 +51,7 @@ def main(args: argparse.Namespace) -> int:
         importlib.import_module(module)
     selected = _selected(args.regex)
     found, absent = [], []
-    for name, source in _watched(selected):
+    for name, source in _with_progress(selected):
         for split in source.splits:
             if args.splits and split not in args.splits.split(","):
                 continue
@@ -77,12 +77,12 @@ def main(args: argparse.Namespace) -> int:
     return 1 if faulty else 0
 
 
-def _watched(selected: list[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
+def _with_progress(selected: list[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
     return track(selected, "linting", console=Console(stderr=True), transient=True)
 
 
 def _selected(regex: str | None) -> list[tuple[str, Any]]:
-    """Returns name and source of the plain tasks: a template needs one look."""
+    """Returns name and source of the plain tasks: each template is checked once."""
     from t0.compat import seqio
     from t0.tasks import SCORE_EVAL, PromptedSource
 
@@ -112,12 +112,12 @@ def _linted(name: str, source: Any, split: str, args: argparse.Namespace) -> dic
     try:
         report = lint.lint(source, split, rows=args.rows, count_tokens=_counter())
         faults = lint.faults_of(report, max_share=args.max_share, excused=known)
-        told = {"rows": report.rows, "counts": dict(report.counts), "draws": report.draws}
+        facts = {"rows": report.rows, "counts": dict(report.counts), "draws": report.draws}
     except AbsentData:
         raise
-    except UserError as error:  # a column that the data lacks, a template that does not compile
-        faults, told = {"fails": str(error)}, {"rows": 0, "counts": {}, "draws": False}
-    return {"task": name, "split": split, **told, "faults": faults, "known": known}
+    except UserError as error:  # a missing column, a template that does not compile
+        faults, facts = {"fails": str(error)}, {"rows": 0, "counts": {}, "draws": False}
+    return {"task": name, "split": split, **facts, "faults": faults, "known": known}
 
 
 def _known(source: Any, split: str) -> Iterator[tuple[str, str]]:
@@ -131,7 +131,7 @@ def _known(source: Any, split: str) -> Iterator[tuple[str, str]]:
 
 
 def _counter() -> Any:
-    """Returns what counts tokens, None without a vocabulary of the user's: T5's is far away."""
+    """Returns a function that counts tokens, None without --vocab: T5's own would be downloaded."""
     from t0.tasks import default_vocabulary, vocabulary_path
     from t0.tasks.vocabulary import DEFAULT_VOCABULARY
 

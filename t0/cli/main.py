@@ -4,8 +4,8 @@
     t0 tasks 'super_glue_rte.*'
 
 A verb is a row of `VERBS`. Its module has `add_arguments(parser)` and `main(args) -> int` (the exit
-status), may have `reworded(words)` for what argparse cannot say, and is imported only when its verb
-is chosen.
+status), and may have `reworded(words)`, which rewrites words that argparse cannot parse. The module
+is imported only when its verb is chosen.
 """
 
 import argparse
@@ -32,10 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs `t0` and returns its exit status.
 
     Args:
-      argv: the words after `t0`; those of the process by default.
+      argv: the words after `t0`; by default those of the process.
 
     Raises:
-      SystemExit: for `--help`, `--version` and everything that `reported` reports.
+      SystemExit: for `--help`, `--version` and the exceptions that `reported` turns into messages.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     with reported(" ".join(["t0", *(word for word in words[:1] if word in VERBS)])):
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="t0",
         usage="t0 <verb> [...]",
         description="T0 on Mesh TensorFlow.",
-        epilog=f"verbs:\n{rows}\n\n`t0 <verb> --help` tells the flags of each.",
+        epilog=f"verbs:\n{rows}\n\n`t0 <verb> --help` lists the flags of each.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"t0 {t0.__version__}")

@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def console_entry_point() -> None:
-    """What the installed command runs."""
+    """Runs the installed command."""
     with reported(COMMAND):
         main(sys.argv)
 

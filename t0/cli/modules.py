@@ -2,7 +2,7 @@
 
     cd my_project && t5_mesh_transformer --module_import=my_tasks ...     # my_project/my_tasks.py
 
-Python looks there for scripts and `python -m`, not for installed commands.
+Python itself searches that folder for scripts and `python -m`, but not for installed commands.
 """
 
 import os
@@ -10,9 +10,9 @@ import sys
 
 
 def from_working_directory() -> None:
-    """Makes modules in the working directory importable, after all that are installed.
+    """Makes modules in the working directory importable, after all installed ones.
 
-    Last, because a folder there may be called like a package: gin, say, or datasets.
+    They come last because a folder there may have the name of a package, such as gin or datasets.
     """
     here = os.getcwd()  # noqa: PTH109 (as Python's own entries are written)
     if not {here, ""} & set(sys.path):

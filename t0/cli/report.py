@@ -1,7 +1,7 @@
 """`t0 report`: tables, plots and one offline page from evaluations and training runs.
 
 t0 report model/eval/results_1000.json --output report --metrics model/metrics.jsonl
-t0 report --metrics first/ second/ --output curves        # training runs alone
+t0 report --metrics first/ second/ --output curves        # training runs only
 """
 
 import argparse
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RESULTS.json",
         help="results_<step>.json of a rank evaluation, decoded_<step>.json of mode eval, or a "
         "folder: all of both below it; the first run is the baseline of the comparison; none for "
-        "training runs alone",
+        "training runs only",
     )
     parser.add_argument(
         "--output", type=Path, metavar="DIR", required=True, help="folder to write the report into"
@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
     """Writes the report, prints the table and the paths, and returns the exit status.
 
     Raises:
-      UserError: a file is missing or malformed, or the output cannot be written.
+      UserError: if a file is missing or malformed, or the output cannot be written.
     """
     from rich.console import Console
 

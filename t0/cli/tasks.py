@@ -1,4 +1,4 @@
-"""`t0 tasks [REGEX]`: which tasks and mixtures there are, their sizes, and whether they are cached.
+"""`t0 tasks [REGEX]`: lists tasks and mixtures, their sizes, and whether they are cached.
 
 t0 tasks                         # the mixtures
 t0 tasks t0++_train              # a mixture's tasks with their rates
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Lists what is asked for; unknown names are a UserError with the nearest."""
+    """Lists the selected tasks or mixtures; an unknown name is a UserError with the nearest."""
     if args.data_dir:
         set_data_dirs(args.data_dir)
     for module in args.module_import or ["t0.seqio_tasks"]:
@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
         table.add_column(column, overflow="fold", justify="right" if column == "rate" else "left")
     for row in rows:
         table.add_row(*(_shown(row[column]) for column in _COLUMNS[kind]))
-    # A pipe gets whole lines, for grep.
+    # Lines are not wrapped in a pipe, so that grep finds whole rows.
     Console(width=None if sys.stdout.isatty() else 240).print(table)
     print(f"{len(rows):,} {kind if len(rows) == 1 else kind + 's'}", file=sys.stderr)
     return 0
@@ -102,7 +102,7 @@ def _task(task: Any, rate: float | None) -> dict[str, Any]:
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
-        # Text is not counted before it is read.
+        # A source of text is not counted before it is read.
         sizes = {split: "?" if size is None else f"{size:,}" for split, size in value.items()}
         return ", ".join(f"{split} {size}" for split, size in sizes.items())
     if isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""`t0 verify CACHE_DIR`: re-checks a cache's files, and names the damaged ones.
+"""`t0 verify CACHE_DIR`: checks a cache's files again, and names the damaged ones.
 
 t0 verify /data/cache                       # all tasks below the directory
 t0 verify /data/cache/super_glue_rte_should_assume --json
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Prints what is wrong; the exit status is 1 if anything is."""
+    """Prints the damaged caches; returns 1 if there are any, else 0."""
     caches = [cache for directory in args.cache_dir for cache in find_caches(directory)]
     faults: dict[str, list[str]] = {}
     for number, cache in enumerate(caches, start=1):

@@ -1,11 +1,11 @@
-"""The versions that work together, and what an installed one that does not fit breaks.
+"""The versions of packages that work together, and what fails with other versions.
 
     for package in WANTED:
         row = check(package)
         print(row.name, row.found, row.wanted, row.fits)
 
-The ranges are wider than the pins of `requirements.lock`, which lie inside them: a version in range
-is known or expected to work, one outside is known to fail. Nothing here imports what it looks at.
+The ranges contain the pins of `requirements.lock`: a version in a range is known or expected to
+work, a version outside is known to fail. No package is imported to find its version.
 """
 
 import importlib.metadata
@@ -20,7 +20,7 @@ class Wanted:
     Attributes:
       name: the distribution's name.
       range: a PEP 440 specifier.
-      partner: the package it must go with, or "" where the range is this project's own.
+      partner: the package that sets the range, or "" where this project sets it.
       reason: what happens outside the range.
       also_as: other distributions that install the same modules.
     """
@@ -34,13 +34,13 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Found:
-    """What is installed of one wanted package.
+    """The installed version of one wanted package.
 
     Attributes:
-      name: the distribution found, or the wanted one where none is.
+      name: the installed distribution, or the wanted one where none is installed.
       found: its version, None where it is not installed.
       wanted: the range.
-      fits: whether the version lies in the range.
+      fits: whether the version is in the range.
     """
 
     name: str
@@ -79,11 +79,11 @@ def installed_version(name: str) -> str | None:
 
 
 def check(wanted: Wanted, look: Look = installed_version) -> Found:
-    """Compares what is installed with one row of the table.
+    """Compares the installed version with one row of the table.
 
     Args:
       wanted: the row.
-      look: gives a distribution's version or None.
+      look: returns a distribution's version, or None.
     """
     for name in (wanted.name, *wanted.also_as):
         version = look(name)
@@ -93,7 +93,7 @@ def check(wanted: Wanted, look: Look = installed_version) -> Found:
 
 
 def complaint(wanted: Wanted, row: Found, look: Look = installed_version) -> str:
-    """Returns one line naming the pair that does not go together and the wanted range.
+    """Returns one line that names the pair that does not go together and the wanted range.
 
     >>> row = Wanted("protobuf", ">=4.25.2,<5", "tensorflow", "it refuses 5")
     >>> versions = {"protobuf": "5.29.0", "tensorflow": "2.15.1"}.get
@@ -108,7 +108,7 @@ def complaint(wanted: Wanted, row: Found, look: Look = installed_version) -> str
 
 
 def _in_range(version: str, wanted_range: str) -> bool:
-    # Late: where packaging itself is missing, the caller has to be able to say so.
+    # Imported here, so that the caller can report that packaging itself is missing.
     from packaging.specifiers import SpecifierSet
 
     return SpecifierSet(wanted_range).contains(version, prereleases=True)

@@ -111,7 +111,7 @@ MODE_FLAGS: dict[str, dict[str, str | None]] = {
     "seed": {"train": "t0.train_loop.seed", "infer": "t0.infer.seed"},
     "shard_id": {"infer": "t0.infer.shard_id"},
 }
-# Flags that the Model API alone reads.
+# Flags that only the Model API reads.
 MODEL_API_FLAGS = tuple(row[1] for row in _TABLE if row[3].startswith("Model API"))
 MODEL_API_FLAGS += ("checkpoint_mode",)
 # Macro of a run file -> the flags that take its place.

@@ -2,7 +2,7 @@
 
 Mesh TensorFlow's defaults, and every public operative config, take the mesh shape from a TPU
 topology (`run.mesh_shape = @tpu_mesh_shape()`). Without a TPU there is no such topology, so the run
-gets this machine's GPUs, or one device. A mesh shape that a user wrote out is left alone.
+gets this machine's GPUs, or one device. A mesh shape that the configuration spells out is kept.
 
     arguments, note = local_arguments()
     arguments      # {"mesh_shape": "", "mesh_devices": [""]}

@@ -204,8 +204,8 @@ def flops(sizes: ModelSizes, share: Share, *, train: bool) -> int:
     Forward, with n = bT: 2 n D HK/m for each of four attention projections, 4 n S HK/m for
     attending, 2 n D F/m for each feed-forward projection, 2 n D V/m for an embedding lookup
     (a product with one-hot tokens) and for the logits, 2 T S buckets H/m for position biases.
-    Backward: twice as much, once where one operand is no function of a variable's gradient
-    (lookups, position biases).
+    Backward: twice as much; the same where only one operand needs a gradient (lookups, position
+    biases).
     """
     heads = sizes.heads // share.split.get("heads", 1)
     d_ff = sizes.d_ff // share.split.get("d_ff", 1)

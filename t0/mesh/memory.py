@@ -188,7 +188,7 @@ class _Liveness:
         self._transposed: dict[tuple[int, tuple[int, ...]], int] = {}
         self._resident: set[int] = set()
         self._weights: set[int] = set()
-        # Values that depend on constants alone, and the one that is kept of each shape.
+        # Values that depend on constants only, and for each shape the one that is kept.
         self._constants: set[int] = set()
         self._shared: dict[Value, int] = {}
         self._sources: dict[int, tuple[int, ...]] = {}

@@ -73,7 +73,7 @@ def write_report(
 
     Args:
       results_paths: `results_<step>.json` and `decoded_<step>.json` files or folders of them,
-        the baseline first; none for a report on training runs alone.
+        the baseline first; none for a report on training runs only.
       output_dir: made where absent; files of an earlier report in it are replaced.
       title: the page's heading; None for a heading that names its content.
       notes: sentences that are shown above everything else, before the runs' own notes.

@@ -47,7 +47,7 @@ def read(given: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
       parameter of `run` -> value. Lengths are a mapping or None, the batch is a number of
       sequences, `train_steps` a number, mesh and layout are Mesh TensorFlow's objects, and a
-      schedule is a number or a function of `step` alone.
+      schedule is a number or a function of `step` only.
     """
     found = compat.bound_arguments(mesh_utils.run, **given)
     lengths = found["sequence_length"]

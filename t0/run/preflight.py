@@ -158,10 +158,10 @@ def _check_checkpoints(model_dir: str, vocabulary: Any) -> list[str]:
         ]
     else:
         latest = checkpoint_files.select_steps(model_dir, wanted)[-1:]
-        asked = wanted if isinstance(wanted, list | tuple) else [wanted]
+        requested = wanted if isinstance(wanted, list | tuple) else [wanted]
         notes = [
             f"no checkpoint of step {step:,}: the closest, {closest:,}, is taken"
-            for step in asked
+            for step in requested
             if isinstance(step, int) and step > 0
             for closest in checkpoint_files.select_steps(model_dir, step)
             if closest != step
