@@ -1,8 +1,9 @@
 """The catalogue: importing this package registers T0's tasks and mixtures with SeqIO.
 
-971 tasks and 8 mixtures of the original from local tables and promptsource 0.1.0's templates, then
-the tasks and mixtures of the folders that `T0_DATA_DIR` names. No network call is made and no
-dataset is opened. `t0.seqio_tasks` is the same under the name that the published commands use.
+These are the original's 971 tasks and 8 mixtures, from local tables and promptsource 0.1.0's
+templates, and the tasks and mixtures of the user's data folders (`--data_dir` or `T0_DATA_DIR`).
+Importing makes no network call and opens no dataset. The published commands import this package as
+`t0.seqio_tasks`.
 """
 
 import itertools
@@ -20,7 +21,7 @@ def _tasks() -> dict[str, dict[str, Any]]:
     """Returns name -> definition of every prompted task.
 
     Raises:
-      UserError: if two prompts give one name, or something else registered it before.
+      UserError: if two prompts have the same task name, or it is already registered.
     """
     known = set(seqio.TaskRegistry.names())
     tasks: dict[str, dict[str, Any]] = {}
@@ -37,10 +38,13 @@ def _tasks() -> dict[str, dict[str, Any]]:
 
 
 def _mixtures(tasks: list[str]) -> dict[str, list[tuple[str, Any]]]:
-    """Returns name -> (task, rate) of the original's mixtures and the user's own.
+    """Returns name -> (task, rate) of each member, for the original's and the user's mixtures.
+
+    Args:
+      tasks: the names of all tasks.
 
     Raises:
-      UserError: if the name of a user's mixture is taken.
+      UserError: if the name of a user's mixture is already used.
     """
     mixtures = {name: mixture_tasks(name, catalogue_entries()) for name in RULES}
     taken = {*mixtures, *tasks, *seqio.MixtureRegistry.names()}
@@ -54,8 +58,8 @@ def _mixtures(tasks: list[str]) -> dict[str, list[tuple[str, Any]]]:
 
 
 def _register() -> None:
-    # All is made before anything is registered: a mistake leaves the registries as they were, so
-    # that a notebook can import again once it is mended.
+    # Everything is built before anything is registered: an error leaves the registries unchanged,
+    # so that a notebook can import this package again after the error is fixed.
     tasks = _tasks()
     mixtures = _mixtures([*seqio.TaskRegistry.names(), *tasks])
     for name, arguments in tasks.items():

@@ -1,16 +1,16 @@
-"""The prompted tasks of T0 and of the user's own folders, before registration.
+"""Lists the prompted tasks of T0 and of the user's own folders, before registration.
 
     >>> [row.train_group for row in datasets() if row.name == "sciq"]
     ['BASE']
     >>> len(catalogue_entries())
     592
 
-The record of the T0 experiment is two tables beside this file. `datasets.csv`: one row for each
-dataset: in which training group it is (BASE is T0; GPT_EVAL adds T0+, SGLUE adds T0++), in which
-evaluation group, and the train size that its mixing rate uses. `exclusions.csv`: which tasks a
-mixture leaves out, how the name matches, why.
+Two tables beside this file describe the T0 experiment. `datasets.csv` has a row for each dataset:
+its training group (BASE is for T0, GPT_EVAL is added for T0+, SGLUE for T0++), its evaluation
+group, and the train size for its mixing rate. `exclusions.csv` has the tasks that a mixture leaves
+out, how their names are matched, and why.
 
-Nothing is opened here but tables and `templates.yaml` files: no dataset, no network.
+This module reads only these tables and `templates.yaml` files: no dataset and no network.
 """
 
 import csv
@@ -28,7 +28,7 @@ _HERE = pathlib.Path(__file__).parent
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """A row of `datasets.csv`. Absent groups are empty strings, an absent train size is 0."""
+    """A row of `datasets.csv`. Missing groups are empty strings, a missing train size is 0."""
 
     name: str
     subset: str | None
@@ -39,7 +39,14 @@ class Dataset:
 
 @dataclasses.dataclass(frozen=True)
 class Exclusion:
-    """A row of `exclusions.csv`: `name` is a task's whole name or, with `substring`, part of it."""
+    """A row of `exclusions.csv`.
+
+    Attributes:
+      name: a task's name, or a part of it if `match` is "substring".
+      match: how `name` is compared with a task's name.
+      mixtures: the mixtures that leave out the tasks.
+      reason: why they are left out.
+    """
 
     name: str
     match: str
@@ -88,19 +95,19 @@ def is_excluded(mixture: str, task: str) -> bool:
     return any(row.covers(task) for row in exclusions(mixture))
 
 
-# ANLI keeps its three rounds in splits of its own naming; T0 makes a task of each round.
+# ANLI's splits are named after its three rounds; T0 makes a task for each round.
 ANLI_ROUNDS = ("r1", "r2", "r3")
 ANLI_SPLITS = {"train": "train", "validation": "dev", "test": "test"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A task with what the mixtures ask about it.
+    """A task with the facts that mixtures need.
 
     Attributes:
-      task: the definition.
-      dataset: its row of the catalogue, None for a user's own data.
-      templates: how many templates its dataset has.
+      task: the task.
+      dataset: its dataset's row of `datasets.csv`, None for the user's own data.
+      templates: the number of its dataset's templates.
     """
 
     task: PromptedTask
@@ -109,13 +116,13 @@ class Entry:
 
     @property
     def original_task(self) -> bool:
-        """Whether the prompt asks for the task the dataset was made for."""
+        """Whether the prompt is for the task that the dataset was made for."""
         return self.task.template.original_task
 
 
 def _templates(dataset: Dataset) -> tuple[Template, ...]:
     path = template_file_path(dataset.name, dataset.subset)
-    # jigsaw_toxicity_pred is in the table without any template in promptsource.
+    # promptsource has no templates for jigsaw_toxicity_pred, which is in the table.
     return read_template_file(path, published=True).templates if path.exists() else ()
 
 
@@ -151,7 +158,7 @@ def catalogue_entries() -> tuple[Entry, ...]:
 
 
 def own_entries() -> list[Entry]:
-    """Returns the tasks of the folders that `--data_dir` or `T0_DATA_DIR` names."""
+    """Returns the tasks of the user's data folders (`--data_dir` or `T0_DATA_DIR`)."""
     return [entry for own in find_own_datasets(data_dirs()) for entry in _own_entries(own)]
 
 

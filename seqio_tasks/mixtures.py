@@ -1,7 +1,8 @@
-"""The eight mixtures of the original, as a table, and the mixtures of the user's own folders.
+"""Selects the members of the original's eight mixtures, and of the user's own, with their rates.
 
-Mixing rates: a training task counts its dataset's train size, or 500,000 shared among the
-dataset's templates where it is larger; a rank-evaluation task counts its examples, at most 500,000.
+The mixing rate of a training task is its dataset's train size; if that is over 500,000, it is
+500,000 divided by the number of the dataset's templates. The rate of a rank-evaluation task is its
+number of examples, at most 500,000.
 """
 
 import dataclasses
@@ -19,14 +20,14 @@ MAX_EXAMPLES_PER_DATASET = 500_000
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Which tasks a mixture of the original takes.
+    """Which tasks are in a mixture of the original.
 
     Attributes:
-      groups: the training groups, or the evaluation groups, that its datasets belong to.
-      score_eval: take the rank-evaluation tasks and rate them by examples.
-      evaluation: `groups` names evaluation groups.
-      original_only: only prompts for the dataset's original task.
-      one_for_each_dataset: only the first such prompt of each dataset.
+      groups: the groups of the datasets.
+      score_eval: whether it has the rank-evaluation tasks, with their examples as rates.
+      evaluation: whether `groups` are evaluation groups; else they are training groups.
+      original_only: whether it has only prompts for the dataset's original task.
+      one_for_each_dataset: whether it has only the first of these prompts of each dataset.
     """
 
     groups: frozenset[str]
@@ -59,7 +60,7 @@ def _group(entry: Entry, rule: Rule) -> str:
 
 
 def members(mixture: str, entries: Sequence[Entry]) -> list[Entry]:
-    """Returns the entries of `mixture`, in the order given, exclusions left out."""
+    """Returns the entries that are in `mixture`, in the order of `entries`."""
     rule = RULES[mixture]
     chosen = [entry for entry in entries if _group(entry, rule) in rule.groups]
     if rule.original_only:
@@ -79,7 +80,7 @@ def training_rate(entry: Entry) -> int:
     """Returns the mixing rate of a training task, in examples.
 
     Raises:
-      UserError: for a user's own data without a train split.
+      UserError: if it is a task of the user's own data, which have no train split.
     """
     if entry.dataset is not None:
         size = entry.dataset.train_size
@@ -96,10 +97,10 @@ def training_rate(entry: Entry) -> int:
 
 
 def examples_rate(task: seqio.Task) -> float:
-    """Returns a task's training examples, at most 500,000: the rate of rank-evaluation tasks.
+    """Returns a rank-evaluation task's mixing rate: its training examples, at most 500,000.
 
-    Counted after prompting where the task is cached, before it elsewhere. A dataset without a
-    train split (story_cloze) is rated by its first split; the original fails on it.
+    They are counted after prompting if the task is cached, else before it. A dataset without a
+    train split (story_cloze) has its first split's examples; the original fails on it.
     """
     split = "train" if "train" in task.splits else task.splits[0]
     if task.cache_dir:
@@ -124,9 +125,8 @@ def own_mixture_tasks(
     """Returns (task name, rate) for each task that a user's mixture selects.
 
     Args:
-      mixture: from `mixtures.yaml`: regular expressions that match whole task names, and a rate,
-        a number or "examples".
-      names: the registered tasks.
+      mixture: the mixture of a `mixtures.yaml`.
+      names: the names of the registered tasks.
 
     Raises:
       UserError: if an expression is malformed or matches no task.

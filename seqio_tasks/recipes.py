@@ -1,4 +1,4 @@
-"""The recipes: importing this module registers tasks for what the data folders hold.
+"""The recipes: importing this module registers tasks for the contents of the data folders.
 
     registered()    # {"text": ("text_span_corruption", "text_prefix_lm", "text_lm"), "hub": ...}
 
@@ -10,10 +10,10 @@
     D/mt/{train,validation,wmt21}.jsonl.gz      ->  mt_en_de, mt_de_en
     D/mt/medical/{train,validation}.tsv         ->  mt_medical_en_de, mt_medical_de_en
 
-For each folder D of `--data_dir` or `T0_DATA_DIR` and each kind of recipe, the subfolder D/KIND is
-given to the kind's function, if it exists. The function looks at names and sizes of files and
-returns the tasks that there are; little data is read and no network call made. Which languages a
-dataset of translations has, the first row of one of its files says.
+Each kind of recipe has a function, which gets the subfolder D/KIND of each folder D of `--data_dir`
+or `T0_DATA_DIR`, if it exists. The function returns the tasks for the files in it, from their names
+and sizes. It reads little data and makes no network call. The languages of a dataset of
+translations come from the first row of one of its files.
 
 T5's own tasks through TensorFlow Datasets, `c4_v220_span_corruption`, `wmt_t2t_ende_v003` and
 others, are in `t5.data.mixtures`.
@@ -55,9 +55,9 @@ class Definitions:
 
 
 def _dataset_folders(folder: Path) -> dict[str, Path]:
-    """Returns name -> folder of where a recipe's datasets may be: "" for itself, its subfolders.
+    """Returns name -> folder that may hold a dataset: "" for `folder` itself, then its subfolders.
 
-    Those with prompts are left out: they are a dataset that happens to be called like a recipe.
+    Folders with prompt templates are left out: such a dataset only happens to have a recipe's name.
     """
     inner = (
         path
@@ -68,7 +68,7 @@ def _dataset_folders(folder: Path) -> dict[str, Path]:
     return {name: path for name, path in every.items() if not (path / TEMPLATES).exists()}
 
 
-# Prefix of the tasks -> repository and configuration on the hub.
+# Start of the tasks' names -> repository and configuration on the hub.
 HUB = {"c4_hub": ("allenai/c4", "en")}
 
 
@@ -80,7 +80,7 @@ def text_recipe(folder: Path) -> Definitions:
     """
     tasks = {}
     for name, path in text_folders(folder).items():
-        # A dataset with templates, which happens to be called text.
+        # A folder with templates is a dataset that only happens to be named text.
         if not (path / TEMPLATES).exists():
             prefix = task_name("text", name or None, None)
             tasks |= pretraining_definitions(prefix, FolderTexts(path))
@@ -88,7 +88,7 @@ def text_recipe(folder: Path) -> Definitions:
 
 
 def hub_recipe() -> Definitions:
-    """Returns the tasks that stream from the hub. The network is needed when they are read."""
+    """Returns the tasks that stream from the hub. Only reading them needs the network."""
     tasks = {}
     for prefix, (repo, config) in HUB.items():
         texts = HubTexts(repo, config, splits=("train", "validation"))
@@ -97,19 +97,19 @@ def hub_recipe() -> Definitions:
 
 
 def instruction_recipe(folder: Path) -> Definitions:
-    """Returns the tasks of a folder as natural-instructions publishes it.
+    """Returns the tasks of a folder with the published files of natural-instructions.
 
     Raises:
-      UserError: if it has no lists of tasks.
+      UserError: if the folder has no lists of tasks.
     """
     return Definitions(instruction_tasks(folder))
 
 
 def question_recipe(folder: Path) -> Definitions:
-    """Returns the tasks of a folder and of its subfolders, whichever hold splits.
+    """Returns the question answering tasks of a folder and its subfolders.
 
     Raises:
-      UserError: if none does.
+      UserError: if none of them holds splits.
     """
     splits = {name: question_splits(path) for name, path in _dataset_folders(folder).items()}
     tasks = {
@@ -126,16 +126,16 @@ def question_recipe(folder: Path) -> Definitions:
 
 
 def translation_recipe(folder: Path) -> Definitions:
-    """Returns the tasks of a folder and of its subfolders, whichever hold splits.
+    """Returns the translation tasks of a folder and its subfolders.
 
     Raises:
-      UserError: if none does, or one names no two languages.
+      UserError: if none of them holds splits, or a file has fewer than two languages.
     """
     tasks = {}
     for name, path in _dataset_folders(folder).items():
         splits = folder_splits(path)
         codes = next(filter(None, map(languages, splits.values())), ())
-        # A folder that is called en-de says nothing that the direction does not.
+        # The name of a folder such as en-de is left out, since the direction has the languages.
         own = None if set(re.split("[-_]", name)) <= {*codes, ""} else name
         for source, target in itertools.permutations(codes, 2):
             task = task_name("mt", own, f"{source}_{target}")
@@ -148,14 +148,14 @@ def translation_recipe(folder: Path) -> Definitions:
     return Definitions(tasks)
 
 
-# The name of a subfolder of a data folder, and what makes its tasks.
+# Name of a data folder's subfolder -> the function that returns its tasks.
 KINDS: dict[str, Callable[[Path], Definitions]] = {
     "text": text_recipe,
     "sni": instruction_recipe,
     "qa": question_recipe,
     "mt": translation_recipe,
 }
-# What needs no folder.
+# Recipes that need no folder.
 ALWAYS: dict[str, Callable[[], Definitions]] = {
     "hub": hub_recipe,
 }
@@ -164,12 +164,12 @@ _registered: dict[str, tuple[str, ...]] = {}
 
 
 def registered() -> Mapping[str, tuple[str, ...]]:
-    """Returns kind -> names of the tasks and mixtures that it registered."""
+    """Returns kind -> names of its registered tasks and mixtures."""
     return dict(_registered)
 
 
 def _found() -> Iterator[tuple[str, str, Definitions]]:
-    """Yields kind, where it was found, and what that holds."""
+    """Yields (kind, folder, its tasks and mixtures) for each recipe."""
     for kind, define in KINDS.items():
         for folder in (data_dir / kind for data_dir in data_dirs()):
             if folder.is_dir():
@@ -179,14 +179,14 @@ def _found() -> Iterator[tuple[str, str, Definitions]]:
 
 
 def _register() -> None:
-    """Registers all that is found.
+    """Registers the tasks and mixtures of all recipes.
 
     Raises:
-      UserError: if two folders give one name, or something else registered it before.
+      UserError: if two folders make a task of the same name, or it is already registered.
     """
     taken = dict.fromkeys([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()], "SeqIO")
     found = []
-    # All is made before anything is registered: a mistake leaves the registries as they were.
+    # Everything is built before anything is registered: an error leaves the registries unchanged.
     for kind, where, made in _found():
         for name in (*made.tasks, *made.mixtures):
             if name in taken:

@@ -1,7 +1,7 @@
-"""The door to the catalogue: `--module_import=t0.seqio_tasks`, as the published commands say.
+"""Registers T0's tasks: the published commands have `--module_import=t0.seqio_tasks`.
 
-The catalogue is the top-level package `seqio_tasks`; importing this module imports it, which
-registers the tasks, and re-exports its names.
+This module imports the top-level package `seqio_tasks`, the catalogue, which registers the tasks,
+and re-exports its names.
 """
 
 from seqio_tasks import Entry, catalogue_entries, mixture_tasks, own_entries
