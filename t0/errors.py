@@ -94,11 +94,11 @@ def original(error: BaseException) -> BaseException:
 
 @contextlib.contextmanager
 def reading(path: Path, *faults: type[Exception]) -> Iterator[None]:
-    """Turns a fault of the file into a UserError that names it.
+    """Raises errors in reading a file as UserErrors that name the file.
 
     Args:
       path: the file.
-      faults: what the format's library raises, beside what the operating system does.
+      faults: the errors of the format's library; those of the operating system are included.
     """
     try:
         yield

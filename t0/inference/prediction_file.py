@@ -101,7 +101,7 @@ class PredictionFile:
             also = "" if happened == "was made" else f" and {self._folder}"
             raise UserError(
                 f"{self.path} {happened} with other settings: {'; '.join(differing)}. Name another "
-                f"folder (infer.output_dir), or remove {self.path}{also} and begin anew"
+                f"folder (infer.output_dir), or remove {self.path}{also} and start again"
             )
 
     def window(self, window: int) -> FinishedPredictions | None:

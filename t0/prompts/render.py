@@ -13,7 +13,7 @@ promptsource as follows:
 * Random draws are repeatable. The filters `choice` and `random` draw from one random stream for
   each row, seeded by `seed_name` and the row's index. The answer choices draw first, then the body
   from left to right, only in the branches that are taken; `choices` and `apply` of one row agree.
-  Promptsource draws once, while it compiles, if the sequence is a constant, else anew in each call.
+  Promptsource draws once, while it compiles, if the sequence is a constant, else in each call.
   Jinja's `lipsum` is removed, because it can only draw from Python's shared random stream.
 * Errors are UserErrors that name the template and the row.
 * In the user's own templates a label `1.0` or `"1"` is the integer 1 where it picks a choice. A

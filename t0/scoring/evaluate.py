@@ -180,8 +180,8 @@ def _read(
     records = bound("mesh_eval_dataset_fn.num_eval_examples")
     if records:
         print(
-            f"num_eval_examples = {records:,} takes so many choices of each task, not examples: "
-            "the last example may lack some of its own",
+            f"num_eval_examples = {records:,} selects as many choices of each task, not examples: "
+            "the last example may lack some of its choices",
             file=sys.stderr,
         )
     return [
@@ -208,9 +208,9 @@ def _batch_limits(
     batch_size: int, lengths: Lengths, vocabulary_size: int, scorer: Scorer
 ) -> BatchLimits:
     most = MAX_TOKENS[scorer.device_kind] * scorer.replicas
-    asked = batch_size * sum(lengths.values()) if lengths else most
+    configured = batch_size * sum(lengths.values()) if lengths else most
     return BatchLimits(
-        tokens=min(most, asked),
+        tokens=min(most, configured),
         target_tokens=MAX_LOGITS * scorer.replicas // vocabulary_size,
         replicas=scorer.replicas,
     )

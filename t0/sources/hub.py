@@ -197,7 +197,7 @@ def streamed(where: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, A
         except _faults() as error:
             text = str(error).strip().splitlines() or [type(error).__name__]
             raise UserError(
-                f"{where}: the stream broke off: {text[0]}. Start again: a run goes on from its "
+                f"{where}: the stream broke off: {text[0]}. Start again: a run resumes from its "
                 "last checkpoint."
             ) from error
         if row is None:
