@@ -85,7 +85,7 @@ def test_no_callback_of_the_garbage_collector_swallows_an_interrupt():
             capture_output=True,
             text=True,
         ).stdout
-        for words in ("compat.apply('seqio')", "compat._no_swallowed_interrupt = None")
+        for words in ("compat.apply('seqio')", "pass")
     ]
     assert found[0] == "[]\n"
     # As published it is there: without it the patch can go.

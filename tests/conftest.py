@@ -20,6 +20,8 @@ import offline  # noqa: E402
 
 from t0 import testing  # noqa: E402
 
+# Folders whose tests share a trained model or a server of commands.
+_TOGETHER = ("end_to_end", "examples")
 _CALLERS_SETTINGS = ("T0_DATA_DIR", "T0_VOCAB", "TPU_NAME", "HF_TOKEN")
 
 
@@ -37,6 +39,15 @@ def pytest_configure(config):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ.update(_offline_variables())
     offline.block()
+
+
+def pytest_collection_modifyitems(config, items):
+    """With several processes (pytest-xdist), keeps together what shares what takes long to make."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            folder = item.path.parent
+            group = folder if folder.name in _TOGETHER else item.path
+            item.add_marker(pytest.mark.xdist_group(str(group.relative_to(ROOT))))
 
 
 def pytest_unconfigure(config):

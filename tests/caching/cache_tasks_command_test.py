@@ -55,25 +55,32 @@ def test_mistakes_in_the_command_line(arguments, message):
         cache_tasks.parse(["seqio_cache_tasks", *arguments])
 
 
-def test_flags_become_the_request():
+def test_flags_become_the_request(monkeypatch):
+    from t0 import caching
     from t0.caching import Options, Request, Setup
 
-    given = cache_tasks.parse(
+    given = []
+    monkeypatch.setattr(caching, "cache", lambda *parts, **more: given.extend([parts, more]))
+    monkeypatch.setattr(caching.workers, "quiet", lambda: None)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    cache_tasks.main(
         [
             *("x", "--tasks=a,b", "--excluded_tasks=c", "--output_cache_dir=/o"),
             *("--module_import=m", "--module_import=n", "--min_shards=0", "--enable_char_counts"),
-            *("--data_dir=/d", "--splits=train", "--alsologtostderr"),
+            *("--data_dir=/d", "--splits=train", "--num_workers=3"),
         ]
     )
-    assert cache_tasks._taken(Request, given) == Request(
+    (request, options, setup), more = given
+    assert more == {"num_workers": 3, "pipeline_options": ()}
+    assert request == Request(
         "/o",
         tasks=["a", "b"],
         excluded_tasks=["c"],
         splits=["train"],
         tasks_additional_cache_dirs=[],
     )
-    assert cache_tasks._taken(Options, given) == Options(min_shards=0, enable_char_counts=True)
-    assert cache_tasks._taken(Setup, given) == Setup(module_import=["m", "n"], data_dir=["/d"])
+    assert options == Options(min_shards=0, enable_char_counts=True)
+    assert setup == Setup(module_import=["m", "n"], data_dir=["/d"])
 
 
 @pytest.mark.parametrize(
