@@ -29,6 +29,7 @@ _WITH_GIN_NAMES = (
     "t0.inference",
     "t0.scoring.evaluate",
     "t0.tasks.vocabulary",
+    "t0.training.estimator",
     "t0.training.loop",
     "t0.training.optimizers",
     "t0.training.schedules",

@@ -18,8 +18,8 @@ from t0.errors import UserError
 from t0.feeding import opening
 from t0.mesh import batch, devices
 from t0.run import arguments as run_arguments
-from t0.run import preflight, weights
-from t0.training import loop
+from t0.run import modes, preflight, weights
+from t0.training import estimator
 from t0.training.options import TrainingSpec
 
 _ONE_CHECKPOINT = ("finetune", "export_predict", "export_score")
@@ -78,7 +78,7 @@ def run(flags: Any) -> None:
         ):
             _MODES[flags.mode](_model(flags, total_steps, **mesh), flags, steps)
     else:
-        with compat.replaced("mesh_utils.train_model", loop.train_model):
+        with compat.replaced("mesh_utils.train_model", estimator.train_model):
             _MODES[flags.mode](_model(flags, total_steps), flags, steps)
     if flags.export_hf:
         weights.export(flags, vocabulary)
@@ -116,7 +116,7 @@ def _train_here(  # noqa: PLR0913 (the signature that MtfModel calls)
 ) -> None:
     """Trains by our own loop; its settings already hold the arguments that are ignored here."""
     del vocabulary, sequence_length, batch_size, ensemble_inputs
-    loop.train(spec, train_dataset_fn=dataset_fn, train_steps=steps, dataset_split=dataset_split)
+    modes.train_here(spec, dataset_fn, train_steps=steps, dataset_split=dataset_split)
 
 
 def _lengths(flags: Any) -> dict[str, int]:

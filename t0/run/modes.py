@@ -17,13 +17,15 @@ from t0 import compat
 from t0.checkpoints import checkpoint_files
 from t0.compat import gin, mesh_utils
 from t0.config.bindings import bound
+from t0.feeding.opening import open_dataset_function
 from t0.inference import jobs, predict
 from t0.mesh import devices
 from t0.run import arguments as run_arguments
 from t0.scoring import decoded, evaluate, perplexity
 from t0.scoring.mesh_model import MeshModel
-from t0.training import loop
-from t0.training.options import TrainingSpec
+from t0.training import estimator, loop
+from t0.training.checkpointing import is_finished
+from t0.training.options import LoopOptions, TrainingSpec
 
 ENCODER_DECODER = "bitransformer"
 
@@ -51,8 +53,8 @@ def engine_arguments(*, tpu: str | None) -> dict[str, Any]:
     Without a TPU they are this machine's mesh, unless the configuration has a mesh shape of its
     own; and the types of variables are bound.
     """
-    ours = bound("run.train_model_fn") in (None, loop.train_model)
-    arguments = {"train_model_fn": loop.train_model} if ours else {}
+    ours = bound("run.train_model_fn") in (None, estimator.train_model)
+    arguments = {"train_model_fn": estimator.train_model} if ours else {}
     if tpu:
         return arguments
     for name, value in devices.LOCAL_TYPES.items():
@@ -101,16 +103,44 @@ def _train(request: Request) -> None:
         _mesh_run(request)
         return
     arguments = run_arguments.read(request.arguments)
-    loop.check_input_options(
+    estimator.check_input_options(
         skip_seen_data=arguments["skip_seen_data"],
         checkpoint_input_pipeline=arguments["checkpoint_input_pipeline"],
     )
-    loop.train(
+    train_here(
         TrainingSpec.from_estimator_arguments(**run_arguments.estimator_keywords(arguments)),
-        train_dataset_fn=arguments["train_dataset_fn"],
+        arguments["train_dataset_fn"],
         train_steps=arguments["train_steps"],
         dataset_split=arguments["dataset_split"],
     )
+
+
+def train_here(
+    spec: TrainingSpec,
+    train_dataset_fn: Callable[..., Any],
+    *,
+    train_steps: int,
+    dataset_split: str = "train",
+) -> None:
+    """Opens the data and trains on this machine, unless the model directory is at its last step.
+
+    Args:
+      spec: the model, batch and optimizer.
+      train_dataset_fn: T5's dataset function, or one of the user's own, as gin binds it.
+      train_steps: the step to stop at, counted from the start of pretraining.
+      dataset_split: which split is read.
+    """
+    if is_finished(spec.model_dir, train_steps):
+        return
+    options = LoopOptions(train_steps)
+    data = open_dataset_function(
+        train_dataset_fn,
+        options.seed,
+        sequence_length=spec.sequence_length,
+        vocabulary=spec.vocabulary,
+        dataset_split=dataset_split,
+    )
+    loop.train(spec, data, options)
 
 
 def _rank(request: Request) -> None:

@@ -19,7 +19,7 @@ from t0.config.flags import GIN_MODES
 from t0.errors import UserError, unknown_name
 from t0.feeding import opening
 from t0.mesh.batch import check_batch
-from t0.training.loop import train_model
+from t0.training.estimator import train_model
 
 # run.mode -> the dataset function whose mixture the mode reads.
 _EVALUATES = ("eval", "score_eval", "perplexity_eval", "score_from_dataset")

@@ -3,11 +3,11 @@
     from t0.training import loop
     from t0.training.options import LoopOptions, TrainingSpec
 
-    loop.train(spec, train_dataset_fn=mesh_train_dataset_fn, train_steps=12_200)
+    loop.train(spec, data, LoopOptions(train_steps=12_200))
 
-loop            where a run enters: ours (`train`), TensorFlow's estimator (`train_model`)
+loop            our loop: a session, its steps, what is due after each
+estimator       training on a TPU, by TensorFlow's estimator
 options         what is trained (`TrainingSpec`), and what the loop does besides (`LoopOptions`)
-session         our loop: a session, its steps, what is due after each
 graph           the step as a TensorFlow graph: model, gradients, optimizer
 losses          the loss in float32, and what is counted beside it
 randomness      dropout and initial values by seed and step

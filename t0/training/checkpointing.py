@@ -72,6 +72,20 @@ class Keep:
     smaller_is_better: bool | None = None
 
 
+def steps_done(model_dir: str) -> int:
+    """Returns the step of the model directory's latest checkpoint, 0 without one."""
+    latest = checkpoint_files.latest(model_dir)
+    return checkpoint_files.global_step(latest) if latest else 0
+
+
+def is_finished(model_dir: str, train_steps: int) -> bool:
+    """Returns whether the model directory is at its last step already, and prints a line if so."""
+    done = steps_done(model_dir)
+    if done >= train_steps:
+        print(f"nothing to train: {model_dir} is at step {done:,} of {train_steps:,}")
+    return done >= train_steps
+
+
 def record(checkpoint: str) -> dict[str, Any] | None:
     """Returns where a run of ours stood at `checkpoint`; None for a checkpoint of another loop."""
     path = checkpoint + ".resume.npz"

@@ -1,163 +1,344 @@
-"""Training: by our own loop on this machine (`train`), by TensorFlow's estimator on a TPU.
+"""Our own training loop: one session over the lowered step, exact to resume, its numbers shown.
 
-The model, its gradients and its checkpoints are Mesh TensorFlow's. `train_model` is what its `run`
-calls on a TPU (`run.train_model_fn`): it adds checks before the first step, a line of progress now
-and then, `metrics.jsonl` in the model directory, and a stop at a loss that is no number.
+    train(spec, data, LoopOptions(train_steps=12_200, seed=0))
+
+Order of a start: the graph is built; weights come from the latest checkpoint, or an initial one, or
+are random; the model directory's configuration is compared; the first checkpoint is written where
+there was none. Then steps, until `train_steps`, the end of the hours or of the patience for a
+better evaluation, SIGTERM (the run saves and exits with `PREEMPTED`) or a loss that is no number.
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+import io
+import math
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from t0.checkpoints import checkpoint_files
 from t0.compat import tf1 as tf
 from t0.errors import UserError, original
-from t0.feeding.opening import open_dataset_function
-from t0.training import session
+from t0.feeding.live import DatasetBatches
+from t0.feeding.training_data import ReadAhead, TrainingData
+from t0.mesh.devices import visible_gpus
+from t0.mesh.gather_embedding import bind_gather_embedding
+from t0.training import checkpointing, evaluation, recorder
+from t0.training.checkpointing import Checkpoints, Keep
+from t0.training.evaluation import Evaluation
+from t0.training.graph import METRICS, TrainingGraph, build
 from t0.training.options import LoopOptions, TrainingSpec
-from t0.training.recorder import RecorderHook
+from t0.training.recorder import Recorder
+from t0.training.stopping import PREEMPTED, BestEvaluation, BestRule, TimeLimit, told_to_stop
+from t0.training.warm_start import restored_line, slots_line, warm_start
+
+Data = TrainingData | DatasetBatches
+_DEVICE = re.compile(r"(cpu|gpu):(\d+)$", re.IGNORECASE)
 
 
-def train(
-    spec: TrainingSpec,
-    *,
-    train_dataset_fn: Callable[..., tf.data.Dataset],
-    train_steps: int,
-    dataset_split: str = "train",
-) -> None:
-    """Trains on this machine to `train_steps`, counted from the start of pretraining.
+def train(spec: TrainingSpec, data: Data, options: LoopOptions) -> None:
+    """Trains to `options.train_steps`.
 
     Args:
       spec: the model, batch and optimizer.
-      train_dataset_fn: gives packed or padded examples, without end.
-      train_steps: the step to stop at.
-      dataset_split: handed to `train_dataset_fn`.
+      data: of `t0.feeding.opening.open_dataset_function`.
+      options: what the loop does besides.
 
     Raises:
-      UserError: if the mixture gives no example, or the loss is not a number.
+      UserError: if the data ends, the loss or the gradient is not finite, or a checkpoint cannot
+        be read or written.
+      SystemExit: `PREEMPTED`, after SIGTERM.
     """
-    if not _is_to_train(spec.model_dir, train_steps):
-        return
-    options = LoopOptions(train_steps)
-    data = open_dataset_function(
-        train_dataset_fn,
-        options.seed,
-        sequence_length=spec.sequence_length,
-        vocabulary=spec.vocabulary,
-        dataset_split=dataset_split,
+    time_limit = TimeLimit(options.max_hours)
+    check_devices(spec.mesh_devices)
+    _check_features(spec.model_type, data.features)
+    bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
+    graph = build(
+        spec,
+        features=data.features,
+        seed=options.seed,
+        activations=options.activations,
+        validates=bool(options.validate_every_steps),
     )
-    session.train(spec, data, options)
+    with (
+        checkpointing.full_disk_explained(spec.model_dir),
+        tf.Session(graph=graph.graph, config=session_config(spec.mesh_devices)) as session,
+    ):
+        run = _Run(spec, data, options, graph, session)
+        run.start(time_limit)
+        run.go()
 
 
-def _is_to_train(model_dir: str, train_steps: int) -> bool:
-    done = _steps_done(model_dir)
-    if done >= train_steps:
-        print(f"nothing to train: {model_dir} is at step {done:,} of {train_steps:,}")
-    return done < train_steps
-
-
-def check_input_options(*, skip_seen_data: bool, checkpoint_input_pipeline: bool) -> None:
-    """Checks that at most one way to go on in the data is set, which our own loop does anyway.
-
-    Raises:
-      UserError: if both are.
-    """
-    if skip_seen_data and checkpoint_input_pipeline:
-        raise UserError("set only one of run.skip_seen_data and run.checkpoint_input_pipeline")
-
-
-def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
-    estimator: Any,
-    vocabulary: Any,
-    sequence_length: Mapping[str, int],
-    batch_size: int,
-    train_dataset_fn: Callable[..., tf.data.Dataset],
-    train_steps: int,
-    ensemble_inputs: int | None,
-    dataset_split: str = "train",
-    skip_seen_data: bool = False,
-    seen_data_init_step: int = 0,
-    checkpoint_input_pipeline: bool = False,
-) -> None:
-    """Trains by TensorFlow's estimator; takes what Mesh TensorFlow's `run` calls it with.
-
-    Args:
-      estimator: Mesh TensorFlow's TPUEstimator.
-      vocabulary, dataset_split: handed to `train_dataset_fn`.
-      sequence_length: tokens of each feature, packed.
-      batch_size: sequences of the global batch.
-      train_dataset_fn: gives packed or padded examples, without end.
-      train_steps: the step to stop at, counted from the start of pretraining.
-      ensemble_inputs: models of an ensemble that get inputs of their own, or None.
-      skip_seen_data, seen_data_init_step: on a restart, skip the batches since that step.
-      checkpoint_input_pipeline: keep TensorFlow's iterator in the checkpoint.
-
-    Raises:
-      UserError: if the mixture gives no example, or the loss is not a number.
-    """
-    check_input_options(
-        skip_seen_data=skip_seen_data, checkpoint_input_pipeline=checkpoint_input_pipeline
-    )
-    if not _is_to_train(estimator.model_dir, train_steps):
-        return
-    options = LoopOptions(train_steps)
-    _check_estimator_can(options)
-    done = _steps_done(estimator.model_dir)
-    skipped = max(0, done - seen_data_init_step) if skip_seen_data else 0
-    reading = {"sequence_length": sequence_length, "vocabulary": vocabulary}
-    reading["dataset_split"] = dataset_split
-
-    def input_fn(params: Any) -> tf.data.Dataset:
-        del params
-        dataset = train_dataset_fn(**reading).repeat()
-        dataset = dataset.batch(batch_size * (ensemble_inputs or 1), drop_remainder=True)
-        return dataset.skip(skipped).prefetch(tf.data.AUTOTUNE)
-
-    hook = RecorderHook(
-        estimator.model_dir,
-        total_steps=train_steps,
-        sequences=batch_size,
-        sequence_length=sequence_length,
-        interval=options.log_every_steps,
-    )
-    _train_with_estimator(estimator, input_fn, hook, keep_iterator=checkpoint_input_pipeline)
-
-
-# What a `LoopOptions` can ask of our own loop alone.
-_NOT_BY_ESTIMATOR = (
-    "validate_every_steps",
-    "evaluate_every_steps",
-    "stop_after_evaluations",
-    "max_hours",
-)
-
-
-def _check_estimator_can(options: LoopOptions) -> None:
-    asked = [name for name in _NOT_BY_ESTIMATOR if getattr(options, name) is not None]
-    if asked:
+def _check_features(model_type: str, names: Sequence[str]) -> None:
+    if model_type == "bitransformer" and "inputs" not in names:
         raise UserError(
-            f"train_loop.{asked[0]} is of the loop that trains without a TPU; on one, evaluate "
-            "checkpoints by run.mode = 'eval' or 'score_eval'"
+            "the training data has targets and no inputs, which an encoder-decoder reads. Take a "
+            "task that makes inputs, such as one of prefix LM, or train a decoder alone "
+            "(run.model_type = 'lm', as in models/lm_v1.gin)"
         )
 
 
-def _steps_done(model_dir: str) -> int:
-    latest = checkpoint_files.latest(model_dir)
-    return checkpoint_files.global_step(latest) if latest else 0
+class _Run:
+    """One start of a run."""
 
+    def __init__(
+        self,
+        spec: TrainingSpec,
+        data: Data,
+        options: LoopOptions,
+        graph: TrainingGraph,
+        session: tf.Session,
+    ) -> None:
+        self._spec, self._data, self._options = spec, data, options
+        self._graph, self._session = graph, session
+        self._keep = Keep(spec.keep_checkpoint_max)
+        self._best = BestEvaluation(_best_rule(self._keep, options))
+        self._checkpoints = Checkpoints(spec.model_dir, graph, session, self._keep)
+        self._evaluation = Evaluation(spec, data, options, graph=graph, session=session)
+        self._rows = spec.batch_size * (spec.ensemble_inputs or 1)
+        self._positions = self._rows * spec.sequence_length["targets"]
+        self._tokens = self._rows * sum(spec.sequence_length.values())
+        self._position: Mapping[str, Any] | None = None
+        self._step = self._began = 0
+        self._saved: int | None = None
+        self._evaluated = True
+        self._step_seconds = self._evaluating_seconds = self._saving_seconds = 0.0
 
-def _train_with_estimator(
-    estimator: Any, input_fn: Callable[..., Any], hook: RecorderHook, *, keep_iterator: bool
-) -> None:
-    hooks = [hook]
-    if keep_iterator:
-        hooks.append(tf.data.experimental.CheckpointInputPipelineHook(estimator))
-    try:
-        estimator.train(input_fn=input_fn, max_steps=hook.total_steps, hooks=hooks)
-    except tf.errors.OpError as error:
-        raise original(error) from error
-    if hook.last_step < hook.total_steps:
+    def start(self, time_limit: TimeLimit) -> None:
+        """Fills the variables, says from where, and compares the configuration.
+
+        Args:
+          time_limit: of this start; what earlier starts have spent is added to it.
+        """
+        model_dir, options = self._spec.model_dir, self._options
+        self._time_limit = time_limit
+        latest = checkpoint_files.latest(model_dir)
+        # First, as a checkpoint of another shape says more than its configuration.
+        for line in self._fill(latest):
+            print(line, flush=True)
+        for change in checkpointing.check_same_configuration(
+            model_dir, allowed=options.allow_config_change
+        ):
+            print(f"changed:{change}", flush=True)
+        self._step = int(self._session.run(self._graph.step))
+        if not latest:
+            self._began = self._step
+        checkpointing.save_configuration(model_dir)
+
+    def _fill(self, latest: str | None) -> Iterator[str]:
+        graph, options = self._graph, self._options
+        trained, slots = len(graph.trained), len(graph.slots)
+        if latest:
+            resume = self._checkpoints.restore(latest)
+            step = int(self._session.run(graph.step))
+            self._saved = step
+            yield restored_line(trained, trained, latest, step)
+            yield slots_line(slots, slots)
+            self._began = resume["began"] if resume else step
+            self._go_on_from(resume or {})
+            if resume is None:
+                yield "it says nothing of the data, which is read from its beginning"
+            elif resume["seed"] != options.seed:
+                raise UserError(
+                    f"{latest} was trained with seed {resume['seed']}, this run has "
+                    f"{options.seed}: the data would not go on where it stood. "
+                    f"--seed={resume['seed']}"
+                )
+            else:
+                self._position = resume["position"]
+            return
+        with graph.graph.as_default():
+            self._session.run(tf.global_variables_initializer())
+        if self._spec.init_checkpoint:
+            yield from warm_start(
+                self._checkpoints,
+                graph,
+                self._spec.init_checkpoint,
+                only=self._spec.init_variable_filter,
+                unfilled=options.unfilled_variables,
+            )
+        else:
+            yield f"no checkpoint: starting from random weights, seed {options.seed}"
+        self._session.run(graph.to_slices)
+
+    def _go_on_from(self, record: Mapping[str, Any]) -> None:
+        self._best = BestEvaluation(_best_rule(self._keep, self._options), record.get("judge"))
+        self._time_limit.before_seconds = record.get("seconds", 0.0)
+        self._evaluated = record.get("evaluated", True)
+
+    def go(self) -> None:
+        """Takes the steps."""
+        options, spec = self._options, self._spec
+        first, total = self._step, options.train_steps
+        ended = self._ended()
+        if ended:
+            print(f"nothing to train: {ended}")
+            return
+        interval = options.log_every_steps or recorder.default_interval(total - first)
+        recording = Recorder(spec.model_dir, total=total, tokens=self._tokens, start=first)
+        batches = ReadAhead(self._data.batches(self._rows, self._position))
+        with contextlib.closing(recording), batches, told_to_stop() as told:
+            if self._saved is None:
+                self._save(recording)
+            batch = self._next(batches)
+            recorder.show_start(spec, self._data, self._graph, recorder.Span(first, total))
+            for line in self._evaluation.describe():
+                print(line, flush=True)
+            if not self._evaluated:
+                self._evaluate(recording, last=False)
+            while self._step < total:
+                values = self._one_step(batch[0])
+                self._position = batch[1]
+                self._check_finite(values, batch[0])
+                due = self._step % interval == 0
+                if due or self._step in (first + 1, total):
+                    recording.progress(self._step, self._fields(values))
+                recording.first_pace(self._step)
+                ended = self._after_step(recording, told())
+                if ended:
+                    print(f"{ended}; saved at step {self._step:,} of {total:,}")
+                    return
+                if self._step < total:
+                    batch = self._next(batches)
+
+    def _after_step(self, recording: Recorder, told: bool) -> str:
+        """Evaluates and saves as is due; returns why the run ends here, if it does."""
+        last = self._step == self._options.train_steps
+        # Who is told to stop may have little time: the evaluation is the next start's.
+        self._evaluated = last or not told
+        better = self._evaluated and self._evaluate(recording, last or bool(self._ended()))
+        every = self._spec.save_checkpoints_steps
+        ended = "" if last else self._ended()
+        if told or last or better or ended or (every and self._step % every == 0):
+            self._save(recording)
+        if told:
+            print(f"told to stop: saved at step {self._step:,}; start again to go on")
+            raise SystemExit(PREEMPTED)
+        return ended
+
+    def _ended(self) -> str:
+        """Why the run ends before its last step, if it does."""
+        if self._best.exhausted:
+            return f"early stop: {self._best.verdict} (train_loop.stop_after_evaluations)"
+        # One more step, evaluation and checkpoint must still fit, even if half as long again.
+        once_more = self._step_seconds + self._evaluating_seconds + self._saving_seconds
+        if self._time_limit.over(1.5 * once_more):
+            return f"the budget of {self._options.max_hours:g} hours is used (--max_hours)"
+        return ""
+
+    def _next(self, batches: ReadAhead) -> tuple[Mapping[str, np.ndarray], Mapping[str, Any]]:
+        try:
+            return next(batches)
+        except StopIteration:
+            raise UserError(
+                f"the training data ended at step {self._step:,} of {self._options.train_steps:,}: "
+                "the mixture gives too few examples to fill a batch. Is its cache empty?"
+            ) from None
+
+    def _one_step(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
+        fed = {self._graph.features[name]: batch[name] for name in self._graph.features}
+        began = time.monotonic()
+        try:
+            values, _ = self._session.run([self._graph.metrics, self._graph.train], fed)
+        except tf.errors.OpError as error:
+            raise original(error) from error
+        self._step += 1
+        self._step_seconds = time.monotonic() - began
+        return dict(zip(METRICS, values.tolist(), strict=True))
+
+    def _fields(self, values: Mapping[str, float]) -> dict[str, float]:
+        fields = recorder.step_fields(values, self._positions)
+        shares = [s for s in self._data.shares() if s.examples]
+        if shares and self._position:
+            fields["passes"] = self._position["examples"] / sum(s.examples for s in shares)
+        return fields
+
+    def _check_finite(self, values: Mapping[str, float], batch: Mapping[str, np.ndarray]) -> None:
+        if all(math.isfinite(values[name]) for name in ("loss", "gradient_square")):
+            return
+        path = os.path.join(self._spec.model_dir, f"bad_batch_{self._step}.npz")  # noqa: PTH118
+        content = io.BytesIO()
+        np.savez(content, **batch)
+        with tf.io.gfile.GFile(path, "wb") as file:
+            file.write(content.getvalue())
+        square = values["gradient_square"]
+        norm = math.sqrt(square) if square >= 0 else math.nan
         raise UserError(
-            f"the training data ended at step {hook.last_step:,} of "
-            f"{hook.total_steps:,}: the mixture gives too few examples to fill a batch. "
-            "Is its cache empty?"
+            f"the loss is {values['loss']:g} and the gradient's norm {norm:g} at step "
+            f"{self._step:,}: training has diverged. The last checkpoint, step {self._saved:,}, is "
+            f"kept, and the batch of this step is in {path}; lower the learning rate or check the "
+            "data"
+        )
+
+    def _evaluate(self, recording: Recorder, last: bool) -> bool:
+        """Measures what is due; returns whether it is the best so far."""
+        began = time.monotonic()
+        fields = self._evaluation.measure(self._step, last=last)
+        if not fields:
+            return False
+        better = self._best.see(self._step, fields)
+        recording.record(self._step, fields)
+        recording.note(self._step, self._best.note)
+        print(evaluation.line(self._step, fields) + ("  best so far" if better else ""), flush=True)
+        self._evaluating_seconds = time.monotonic() - began
+        recording.pause(self._evaluating_seconds)
+        if self._evaluation.all_kinds_in(fields) and not self._best.knows_metric:
+            self._save(recording)  # the steps are good, though what is asked for by name is not
+            raise self._best.unknown_metric()
+        return better
+
+    def _save(self, recording: Recorder) -> None:
+        began = time.monotonic()
+        record = {
+            "began": self._began,
+            "seed": self._options.seed,
+            "position": self._position,
+            "seconds": self._time_limit.seconds,
+            "judge": self._best.state,
+            "evaluated": self._evaluated,
+        }
+        best = self._best.best
+        self._checkpoints.save(self._step, record, best.step if best else None)
+        self._saved = self._step
+        self._saving_seconds = time.monotonic() - began
+        recording.pause(self._saving_seconds)
+
+
+def _best_rule(keep: Keep, options: LoopOptions) -> BestRule:
+    metric = keep.best_by
+    if options.stop_after_evaluations is not None and metric is None:
+        metric = "validation_loss"
+    if metric and not (options.validate_every_steps or options.evaluate_every_steps):
+        raise UserError(
+            f"the best checkpoint is asked for by {metric}, and nothing is evaluated: set "
+            "train_loop.validate_every_steps or train_loop.evaluate_every_steps"
+        )
+    return BestRule(metric, keep.smaller_is_better, options.stop_after_evaluations)
+
+
+def session_config(devices: Sequence[str]) -> tf.ConfigProto:
+    """Returns a configuration in which every CPU device of the mesh exists."""
+    found = [_DEVICE.search(name) for name in devices]
+    cpus = [int(match[2]) + 1 for match in found if match and match[1].lower() == "cpu"]
+    return tf.ConfigProto(allow_soft_placement=True, device_count={"CPU": max(cpus, default=1)})
+
+
+def check_devices(names: Sequence[str]) -> None:
+    """Checks that the GPUs of a mesh are there.
+
+    Raises:
+      UserError: if TensorFlow does not see one.
+    """
+    wanted = {match[0].lower() for match in map(_DEVICE.search, names) if match}
+    missing = sorted(name for name in wanted if name.startswith("gpu")) if wanted else []
+    there = visible_gpus() if missing else []
+    missing = [name for name in missing if name not in there]
+    if missing:
+        raise UserError(
+            f"run.mesh_devices asks for {', '.join(missing)}, and TensorFlow sees "
+            f"{', '.join(there) or 'no GPU'}. See `t0 doctor`; to run on the CPU, bind "
+            "run.mesh_devices = None and run.mesh_shape = ''"
         )

@@ -14,10 +14,10 @@ import tiny_training as tiny
 from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
 from t0.testing import Killed
-from t0.training import checkpointing, evaluation, session
+from t0.training import checkpointing, evaluation, loop
+from t0.training.loop import train
 from t0.training.options import LoopOptions
 from t0.training.recorder import Recorder
-from t0.training.session import train
 
 BFLOAT16 = ["get_variable_dtype.master_dtype = 'bfloat16'"]
 
@@ -124,7 +124,7 @@ def test_sigterm_saves_and_exits_with_a_status_of_its_own(tmp_path, monkeypatch)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as stopped:
         run(tmp_path, 12)
-    assert stopped.value.code == session.PREEMPTED == 75
+    assert stopped.value.code == loop.PREEMPTED == 75
     assert checkpoint_files.steps(str(tmp_path)) == [0, 3]
     assert signal.getsignal(signal.SIGTERM) == before
 
@@ -266,7 +266,7 @@ def test_budget_of_hours_ends_a_run_in_time_and_counts_all_starts(
 ):
     # A clock of steps: each takes a minute, and nothing else takes time.
     minutes = [0.0]
-    one_step = session._Run._one_step
+    one_step = loop._Run._one_step
 
     def step(self, batch):
         values = one_step(self, batch)
@@ -274,8 +274,8 @@ def test_budget_of_hours_ends_a_run_in_time_and_counts_all_starts(
         self._step_seconds = 60.0
         return values
 
-    monkeypatch.setattr(session._Run, "_one_step", step)
-    monkeypatch.setattr(session.time, "monotonic", lambda: 60 * minutes[0])
+    monkeypatch.setattr(loop._Run, "_one_step", step)
+    monkeypatch.setattr(loop.time, "monotonic", lambda: 60 * minutes[0])
     options = {"validate_every_steps": 1000, "validation_batches": 1}
     run(tmp_path, 100, options={"max_hours": 0.1, **options})  # 6 minutes
     out = capsys.readouterr().out
@@ -337,13 +337,13 @@ def test_disk_that_fills_up_while_training(tmp_path, capsys):
 
 
 def test_gradient_that_is_no_number_stops_the_run_though_the_loss_is_one(tmp_path, monkeypatch):
-    one_step = session._Run._one_step
+    one_step = loop._Run._one_step
 
     def bad(self, batch):
         values = one_step(self, batch)
         return values | ({"gradient_square": float("inf")} if self._step == 3 else {})
 
-    monkeypatch.setattr(session._Run, "_one_step", bad)
+    monkeypatch.setattr(loop._Run, "_one_step", bad)
     with pytest.raises(UserError, match="gradient's norm inf at step 3.*The last checkpoint, step"):
         run(tmp_path, 12)
     assert (tmp_path / "bad_batch_3.npz").exists()

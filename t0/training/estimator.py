@@ -1,0 +1,119 @@
+"""Training on a TPU: TensorFlow's estimator runs the steps, under Mesh TensorFlow's `run`.
+
+`train_model` is what `run` calls (`run.train_model_fn`). The model, its gradients and its
+checkpoints are Mesh TensorFlow's; added here are checks before the first step, a line of progress
+now and then, `metrics.jsonl` in the model directory, and a stop at a loss that is no number.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from t0.compat import tf1 as tf
+from t0.errors import UserError, original
+from t0.training import checkpointing
+from t0.training.checkpointing import is_finished
+from t0.training.options import LoopOptions
+from t0.training.recorder import RecorderHook
+
+
+def check_input_options(*, skip_seen_data: bool, checkpoint_input_pipeline: bool) -> None:
+    """Checks that at most one way to go on in the data is set, which our own loop does anyway.
+
+    Raises:
+      UserError: if both are.
+    """
+    if skip_seen_data and checkpoint_input_pipeline:
+        raise UserError("set only one of run.skip_seen_data and run.checkpoint_input_pipeline")
+
+
+def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
+    estimator: Any,
+    vocabulary: Any,
+    sequence_length: Mapping[str, int],
+    batch_size: int,
+    train_dataset_fn: Callable[..., tf.data.Dataset],
+    train_steps: int,
+    ensemble_inputs: int | None,
+    dataset_split: str = "train",
+    skip_seen_data: bool = False,
+    seen_data_init_step: int = 0,
+    checkpoint_input_pipeline: bool = False,
+) -> None:
+    """Trains by TensorFlow's estimator; takes what Mesh TensorFlow's `run` calls it with.
+
+    Args:
+      estimator: Mesh TensorFlow's TPUEstimator.
+      vocabulary, dataset_split: handed to `train_dataset_fn`.
+      sequence_length: tokens of each feature, packed.
+      batch_size: sequences of the global batch.
+      train_dataset_fn: gives packed or padded examples, without end.
+      train_steps: the step to stop at, counted from the start of pretraining.
+      ensemble_inputs: models of an ensemble that get inputs of their own, or None.
+      skip_seen_data, seen_data_init_step: on a restart, skip the batches since that step.
+      checkpoint_input_pipeline: keep TensorFlow's iterator in the checkpoint.
+
+    Raises:
+      UserError: if the mixture gives no example, or the loss is not a number.
+    """
+    check_input_options(
+        skip_seen_data=skip_seen_data, checkpoint_input_pipeline=checkpoint_input_pipeline
+    )
+    if is_finished(estimator.model_dir, train_steps):
+        return
+    options = LoopOptions(train_steps)
+    _check_estimator_can(options)
+    done = checkpointing.steps_done(estimator.model_dir)
+    skipped = max(0, done - seen_data_init_step) if skip_seen_data else 0
+    reading = {"sequence_length": sequence_length, "vocabulary": vocabulary}
+    reading["dataset_split"] = dataset_split
+
+    def input_fn(params: Any) -> tf.data.Dataset:
+        del params
+        dataset = train_dataset_fn(**reading).repeat()
+        dataset = dataset.batch(batch_size * (ensemble_inputs or 1), drop_remainder=True)
+        return dataset.skip(skipped).prefetch(tf.data.AUTOTUNE)
+
+    hook = RecorderHook(
+        estimator.model_dir,
+        total_steps=train_steps,
+        sequences=batch_size,
+        sequence_length=sequence_length,
+        interval=options.log_every_steps,
+    )
+    _train_with_estimator(estimator, input_fn, hook, keep_iterator=checkpoint_input_pipeline)
+
+
+# What a `LoopOptions` can ask of our own loop alone.
+_NOT_BY_ESTIMATOR = (
+    "validate_every_steps",
+    "evaluate_every_steps",
+    "stop_after_evaluations",
+    "max_hours",
+)
+
+
+def _check_estimator_can(options: LoopOptions) -> None:
+    asked = [name for name in _NOT_BY_ESTIMATOR if getattr(options, name) is not None]
+    if asked:
+        raise UserError(
+            f"train_loop.{asked[0]} is of the loop that trains without a TPU; on one, evaluate "
+            "checkpoints by run.mode = 'eval' or 'score_eval'"
+        )
+
+
+def _train_with_estimator(
+    estimator: Any, input_fn: Callable[..., Any], hook: RecorderHook, *, keep_iterator: bool
+) -> None:
+    hooks = [hook]
+    if keep_iterator:
+        hooks.append(tf.data.experimental.CheckpointInputPipelineHook(estimator))
+    try:
+        estimator.train(input_fn=input_fn, max_steps=hook.total_steps, hooks=hooks)
+    except tf.errors.OpError as error:
+        raise original(error) from error
+    if hook.last_step < hook.total_steps:
+        raise UserError(
+            f"the training data ended at step {hook.last_step:,} of "
+            f"{hook.total_steps:,}: the mixture gives too few examples to fill a batch. "
+            "Is its cache empty?"
+        )
