@@ -14,6 +14,7 @@ Arrays are in Mesh TensorFlow's orientation; each format transposes and splits t
 import abc
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -211,10 +212,10 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         with path.open("rb") as file:
-            data = file.read(_LARGEST_JSON_BYTES + 1)
-        if len(data) > _LARGEST_JSON_BYTES:
-            raise ValueError(f"it has more than {_LARGEST_JSON_BYTES:,} bytes")
-        value = json.loads(data)
+            # Not read(LARGEST + 1): Python makes a buffer of that size first.
+            if os.fstat(file.fileno()).st_size > _LARGEST_JSON_BYTES:
+                raise ValueError(f"it has more than {_LARGEST_JSON_BYTES:,} bytes")
+            value = json.loads(file.read())
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not a JSON file: {error}") from error
     if not isinstance(value, dict):
