@@ -1,8 +1,9 @@
 """Packaging: the wheel's contents, its pinned dependencies and its three console commands.
 
-Dependencies are the pins of `requirements.lock`, so that pip has nothing to search. The lock is
-installed by `bin/setup` with `--no-deps`; plain `pip install .` resolves instead, and then T5's own
-metadata forces a few packages that the lock does without (`NIGHTLY` and `FORCED`).
+Dependencies are the pins of `requirements.lock` (Python 3.11) and `requirements-3.10.lock`, so that
+pip has nothing to search. `bin/setup` installs a lock with `--no-deps`; plain `pip install .`
+resolves instead, and then T5's own metadata forces a few packages that the locks do without
+(`NIGHTLY` and `FORCED`).
 
 promptsource 0.1.0 is needed too but declares Python 3.7, so no dependency list can name it:
 
@@ -11,12 +12,16 @@ promptsource 0.1.0 is needed too but declares Python 3.7, so no dependency list 
 
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
+LOCKS = {"3.11": "requirements.lock", "3.10": "requirements-3.10.lock"}
+TPU_LOCK = "requirements-tpu.lock"
+_PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s\\]+)", re.MULTILINE)
 
 # T5 requires the nightly builds by name, and seqio-nightly pins its tfds-nightly exactly. A nightly
 # and its release install the same files: seqio gives way to its nightly, which differs little;
@@ -25,7 +30,8 @@ NIGHTLY = {"seqio": "seqio-nightly==0.0.18.dev20250227"}
 # T5 also requires transformers, for a PyTorch model never used here; the rest follows from it.
 FORCED = (
     "tfds-nightly==4.9.2.dev202308090034",
-    "transformers==5.23.0",
+    'transformers==5.23.0 ; python_version == "3.11"',
+    'transformers==5.20.2 ; python_version == "3.10"',
     "tokenizers==0.23.3",
     "typer==0.29.1",
     "shellingham==1.5.4",
@@ -35,9 +41,9 @@ FORCED = (
     "typing-inspection==0.4.5",
     "annotated-types==0.8.0",
 )
-TEST_TOOLS = ("hypothesis", "pytest", "ruff")
+TEST_TOOLS = ("hypothesis", "pytest", "pytest-xdist", "ruff")
 # The test tools, and what only they need.
-LEFT_OUT = (*TEST_TOOLS, "iniconfig", "pluggy", "sortedcontainers")
+LEFT_OUT = (*TEST_TOOLS, "execnet", "iniconfig", "pluggy", "sortedcontainers")
 
 
 def version() -> str:
@@ -46,16 +52,30 @@ def version() -> str:
     return re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE).group(1)
 
 
-def pins() -> dict[str, str]:
-    """Returns the lines of requirements.lock by package name."""
-    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").split()
-    return {line.partition("==")[0]: line for line in lines}
+def pins(lock: str) -> dict[str, str]:
+    """Returns the pins of a lock by package name, without their hashes."""
+    text = (ROOT / lock).read_text(encoding="utf-8")
+    return {name: f"{name}=={version}" for name, version in _PIN.findall(text)}
+
+
+def for_each_python(names: Iterable[str]) -> list[str]:
+    """Returns the pins of packages; with a marker where the locks of the Pythons differ."""
+    locks = {python: pins(lock) for python, lock in LOCKS.items()}
+    lines = []
+    for name in names:
+        found = {python: lock[name] for python, lock in locks.items() if name in lock}
+        found = {python: NIGHTLY.get(name, pin) for python, pin in found.items()}
+        if len(found) == len(locks) and len(set(found.values())) == 1:
+            lines += set(found.values())
+        else:
+            lines += [f'{pin} ; python_version == "{python}"' for python, pin in found.items()]
+    return lines
 
 
 def dependencies() -> list[str]:
-    """Returns `install_requires`: the lock, less the test tools, with T5's nightly builds."""
-    kept = [NIGHTLY.get(name, pin) for name, pin in pins().items() if name not in LEFT_OUT]
-    return [*kept, *FORCED]
+    """Returns `install_requires`: the locks, less the test tools, with T5's nightly builds."""
+    names = sorted(set().union(*map(pins, LOCKS.values())).difference(LEFT_OUT))
+    return [*for_each_python(names), *FORCED]
 
 
 class BuildWithGin(build_py):
@@ -89,21 +109,28 @@ setup(
     version=version(),
     description="T0 on Mesh TensorFlow: prompts to tasks, caches, models and rankings",
     license="Apache-2.0",
-    python_requires=">=3.11,<3.12",
+    python_requires=">=3.10,<3.12",
     packages=find_packages(include=["t0", "t0.*", "seqio_tasks", "seqio_tasks.*"]),
     package_data={
         "t0.caching": ["*.csv"],
+        "t0.catalogue": ["*.csv"],
         "t0.sources": ["facts/*.json"],
         "t0.reports": ["*.j2", "*.csv"],
-        "seqio_tasks": ["*.csv"],
     },
     cmdclass={"build_py": BuildWithGin},
     install_requires=dependencies(),
     extras_require={
-        "gcp": ["google-cloud-storage", f"apache-beam[gcp]{pins()['apache-beam'][11:]}"],
+        "gcp": [
+            "google-cloud-storage",
+            f"apache-beam[gcp]{pins(LOCKS['3.11'])['apache-beam'][11:]}",
+        ],
         # To compare converted checkpoints with `transformers`; converting itself needs neither.
         "hf": ["torch>=2.6", *(pin for pin in FORCED if pin.startswith("transformers=="))],
-        "test": [pins()[name] for name in TEST_TOOLS],
+        # What TensorFlow asks the TPU API with, for `--tpu=NAME`; and google-cloud-storage.
+        "tpu": [*pins(TPU_LOCK).values()],
+        # The original's name for what its tasks need, which is in the base here.
+        "seqio_tasks": [],
+        "test": for_each_python(TEST_TOOLS),
     },
     entry_points={
         "console_scripts": [

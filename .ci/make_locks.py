@@ -1,0 +1,151 @@
+"""Writes requirements.lock (Python 3.11) and requirements-3.10.lock, and requirements-tpu.lock.
+
+    make locks                                           # pins that still fit stay
+    .venv/bin/python .ci/make_locks.py --upgrade rich    # a newer release of one package
+
+uv resolves, and names the files of each release that fit this Python on Linux (x86_64); their
+hashes go into the lock, and that of the source distribution, from which pip builds where no wheel
+fits. So `pip install --require-hashes` takes no file that was changed after it was locked. At the
+end, uv resolves the wheel's dependencies on both Pythons, as plain `pip install` would.
+
+It needs Python 3.11 (tomllib) and `uv`, which the project itself does not need.
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCKS = {"3.11": "requirements.lock", "3.10": "requirements-3.10.lock"}
+TPU_LOCK = "requirements-tpu.lock"  # what requirements-tpu.in needs besides, on both Pythons
+PLATFORM = "x86_64-manylinux_2_28"
+# What T5 requires and this project does without: nightly builds, whose releases are locked instead,
+# and transformers, for a PyTorch model that is never used here.
+LEFT_OUT = ("seqio-nightly", "tfds-nightly", "transformers")
+# T5 asks for any TensorFlow, and tensorflow-text for 2.15.0 exactly on some platforms.
+OVERRIDES = (*(f'{name} ; sys_platform == "never"' for name in LEFT_OUT), "tensorflow==2.15.1")
+HEADER = (
+    "# Made by `make locks` from {source}, for Python {pythons} on Linux (x86_64).\n"
+    "# Change {source}, not this file.\n"
+)
+
+_PIN = re.compile(r"^[A-Za-z0-9][\w.-]*==[^\s\\]+", re.MULTILINE)
+
+
+def pins(lock: str) -> list[str]:
+    r"""Returns the pins of a lock's text, without their hashes.
+
+    >>> pins("# made by\nrich==15.0.0 \\\n    --hash=sha256:ab\nsix==1.17.0\n")
+    ['rich==15.0.0', 'six==1.17.0']
+    """
+    return _PIN.findall(lock)
+
+
+def lock_lines(packages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields the lines of a lock from the packages of a pylock.toml.
+
+    >>> wheel = {"hashes": {"sha256": "ab"}}
+    >>> list(lock_lines([{"name": "six", "version": "1.17.0", "wheels": [wheel]}]))
+    ['six==1.17.0 --hash=sha256:ab']
+    """
+    for package in packages:
+        files = [*package.get("wheels", ()), *filter(None, [package.get("sdist")])]
+        hashes = sorted({file["hashes"]["sha256"] for file in files})
+        pin = f"{package['name']}=={package['version']}"
+        yield " \\\n    ".join([pin, *(f"--hash=sha256:{value}" for value in hashes)])
+
+
+def resolve(python: str, upgrades: Sequence[str], scratch: Path) -> list[str]:
+    """Returns the lock's lines of what requirements.in needs on a Python."""
+    before = ROOT / LOCKS[python]
+    pinned, overrides = scratch / "pins.txt", scratch / "overrides.txt"
+    overrides.write_text("\n".join(OVERRIDES) + "\n", encoding="utf-8")
+    # uv keeps the versions that it finds in the file to write.
+    _write_pins(pinned, before if before.exists() else ROOT / LOCKS["3.11"])
+    upgraded = [word for name in upgrades for word in ("--upgrade-package", name)]
+    _uv(python, ROOT / "requirements.in", pinned, "--override", str(overrides), *upgraded)
+    return _hashed(python, pinned)
+
+
+def resolve_tpu(upgrades: Sequence[str], scratch: Path) -> list[str]:
+    """Returns the lock's lines of what requirements-tpu.in needs besides the other locks."""
+    found = set()
+    for python, lock in LOCKS.items():
+        pinned, base = scratch / "pins.txt", scratch / "base.txt"
+        _write_pins(pinned, ROOT / TPU_LOCK)
+        _write_pins(base, ROOT / lock)
+        upgraded = [word for name in upgrades for word in ("--upgrade-package", name)]
+        _uv(python, ROOT / "requirements-tpu.in", pinned, "--constraint", str(base), *upgraded)
+        known = pins(base.read_text(encoding="utf-8"))
+        besides = [pin for pin in pins(pinned.read_text(encoding="utf-8")) if pin not in known]
+        pinned.write_text("\n".join(besides) + "\n", encoding="utf-8")
+        found.add(tuple(_hashed(python, pinned)))
+    if len(found) > 1:
+        sys.exit(
+            f"make_locks: {TPU_LOCK} would differ between the Pythons; bound requirements-tpu.in"
+        )
+    return list(*found)
+
+
+def _write_pins(path: Path, lock: Path) -> None:
+    known = pins(lock.read_text(encoding="utf-8")) if lock.exists() else []
+    path.write_text("\n".join(known) + "\n", encoding="utf-8")
+
+
+def _hashed(python: str, pinned: Path) -> list[str]:
+    import tomllib
+
+    with tempfile.TemporaryDirectory() as folder:
+        files = Path(folder) / "pylock.toml"
+        _uv(python, pinned, files, "--no-deps", "--format", "pylock.toml")
+        return list(lock_lines(tomllib.loads(files.read_text(encoding="utf-8"))["packages"]))
+
+
+def _uv(python: str, source: Path, target: Path, *words: str) -> None:
+    command = ["uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--strip-extras"]
+    command += ["--python-version", python, "--python-platform", PLATFORM]
+    subprocess.run([*command, *words, "-o", str(target), str(source)], check=True)
+
+
+def write(name: str, lines: Sequence[str], source: str, pythons: str) -> None:
+    """Writes a lock, and prints what changed in it."""
+    path = ROOT / name
+    before = set(pins(path.read_text(encoding="utf-8"))) if path.exists() else set()
+    head = HEADER.format(source=source, pythons=pythons)
+    path.write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
+    after = set(pins("\n".join(lines)))
+    changes = [f"  - {pin}" for pin in before - after] + [f"  + {pin}" for pin in after - before]
+    changes.sort(key=lambda line: (line[4:], line[2]))
+    print("\n".join([f"{name}: {len(after)} packages", *changes]))
+
+
+def main() -> None:
+    """Writes the locks, prints what changed in each, and resolves the wheel's dependencies."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--upgrade", nargs="*", default=[], metavar="PACKAGE")
+    upgrades = parser.parse_args().upgrade
+    if sys.version_info < (3, 11):
+        sys.exit("make_locks: this needs Python 3.11 (tomllib); bin/setup --python 3.11")
+    if shutil.which("uv") is None:
+        sys.exit(
+            "make_locks: uv is not on PATH; `pipx install uv`, or pip into a folder of its own"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        for python, name in LOCKS.items():
+            write(name, resolve(python, upgrades, scratch), "requirements.in", python)
+        tpu = resolve_tpu(upgrades, scratch)
+        write(TPU_LOCK, tpu, "requirements-tpu.in", " and ".join(sorted(LOCKS)))
+        for python in LOCKS:
+            _uv(python, ROOT / "setup.py", scratch / "wheel.txt", "--extra", "tpu")
+            print(f"Python {python}: the wheel's dependencies can be resolved")
+
+
+if __name__ == "__main__":
+    main()
