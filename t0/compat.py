@@ -36,6 +36,8 @@ def _quiet_start() -> None:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     # tensorflow_hub and mesh read pkg_resources; the lock pins a setuptools that still has it.
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
+    # TensorFlow imports Google's client where it is installed, which announces old Pythons' end.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="google.api_core")
 
 
 def _gs_without_metadata_server() -> None:

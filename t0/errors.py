@@ -43,13 +43,13 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+def nearest(name: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5) -> list[str]:
     """Returns up to `count` of the known names closest to `name`, best first.
 
     >>> nearest("t0_trian", ["t0_train", "t0+_train", "glue"])
     ['t0_train', 't0+_train']
     """
-    return difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)
+    return difflib.get_close_matches(name, list(known), n=count, cutoff=cutoff)
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> UserError:
@@ -92,8 +92,17 @@ def original(error: BaseException) -> BaseException:
     return error
 
 
+def short_reason(error: BaseException) -> str:
+    """Returns the first line of an error's message, or its type's name where it has none.
+
+    >>> short_reason(ValueError("no\\nsecond line")), short_reason(KeyboardInterrupt())
+    ('no', 'KeyboardInterrupt')
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 @contextlib.contextmanager
-def reading(path: Path, *faults: type[Exception]) -> Iterator[None]:
+def reading(path: Path | str, *faults: type[Exception]) -> Iterator[None]:
     """Raises errors in reading a file as UserErrors that name the file.
 
     Args:
@@ -103,11 +112,35 @@ def reading(path: Path, *faults: type[Exception]) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, zlib.error, *faults) as error:
-        text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        text = short_reason(error).rstrip(".")
         raise UserError(
             f"{path}: cannot be read: {text}. Is it whole, and what its name says? Copy or write "
             "it again."
         ) from error
+
+
+# In the message of an error about an object -> what to do.
+_REMOTE = {
+    "Anonymous caller": "nobody is logged in: gcloud auth application-default login",
+    "HTTP response code 401": "the credentials are not valid, or have expired: log in again",
+    "HTTP response code 403": "this account may not: ask for storage.objectAdmin on the bucket",
+    "bucket does not exist": "there is no such bucket: is its name right?",
+    "response code 0": "the network does not answer",
+}
+
+
+def remote_mistake(error: BaseException) -> str | None:
+    """Returns a line about an error of reading or writing `gs://`; None for any other error."""
+    text = str(getattr(error, "message", error)).strip().splitlines() or [""]
+    place = getattr(error, "filename", None)
+    foreign = type(error).__module__.startswith("tensorflow")
+    if not (isinstance(error, OSError) and "://" in str(place)) and not (
+        foreign and "gs://" in text[0]
+    ):
+        return None
+    advice = next((do for words, do in _REMOTE.items() if words in "\n".join(text)), None)
+    why = text[0] if len(text[0]) < 300 else f"{text[0][:300]} ..."
+    return f"{why}. {advice or 'Is the path right?'} (t0 doctor --model_dir=gs://... asks)"
 
 
 @contextlib.contextmanager
@@ -133,9 +166,10 @@ def reported(name: str) -> Iterator[None]:
         raise SystemExit(BROKEN_PIPE) from None
     except Exception as error:
         mistake = original(error)
-        if not isinstance(mistake, UserError):
+        text = str(mistake) if isinstance(mistake, UserError) else remote_mistake(mistake)
+        if text is None:
             raise
-        print(f"{name}: {printable(_without_gin_calls(str(mistake)))}", file=sys.stderr)
+        print(f"{name}: {printable(_without_gin_calls(text))}", file=sys.stderr)
         raise SystemExit(USER_ERROR) from None
 
 

@@ -8,6 +8,11 @@
 A path with `://` in it (`gs://`) goes through TensorFlow's file system, which is imported when the
 first such path is used; other paths go through Python's. Both raise `OSError` and its subclasses,
 such as `FileNotFoundError`: TensorFlow's errors about a remote path are converted.
+
+Why TensorFlow's client, not google-cloud-storage: its saver and its input pipeline read and write
+the same objects anyway, on a pod from servers without Python. So what our files see (credentials,
+retries, what is an error) is what theirs see, other schemes work, and no package is added. It has
+no call for an object's checksum or for who the caller is.
 """
 
 import contextlib
@@ -20,6 +25,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 Path = str | os.PathLike[str]
+_BUCKETS = "gs://"
 
 
 def is_remote(path: Path) -> bool:
@@ -28,7 +34,7 @@ def is_remote(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _remote(path: Path) -> Iterator[Any]:
+def converted(path: Path) -> Iterator[Any]:
     """Yields TensorFlow's file system for the block; its errors become `OSError`s."""
     from t0.compat import tf
 
@@ -60,7 +66,7 @@ def opened(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:
         with open(path, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
         return
-    with _remote(path) as gfile, gfile.GFile(os.fspath(path), mode) as file:
+    with converted(path) as gfile, gfile.GFile(os.fspath(path), mode) as file:
         yield file
 
 
@@ -89,7 +95,7 @@ def exists(path: Path) -> bool:
     if not is_remote(path):
         return os.path.exists(path)  # noqa: PTH110
     try:
-        with _remote(path) as gfile:
+        with converted(path) as gfile:
             return gfile.exists(os.fspath(path))
     except (PermissionError, NotADirectoryError):
         return False
@@ -99,7 +105,7 @@ def is_folder(path: Path) -> bool:
     """Returns whether a path is a folder."""
     if not is_remote(path):
         return os.path.isdir(path)  # noqa: PTH112
-    with _remote(path) as gfile:
+    with converted(path) as gfile:
         return gfile.isdir(os.fspath(path))
 
 
@@ -111,8 +117,51 @@ def size_bytes(path: Path) -> int:
     """
     if not is_remote(path):
         return os.stat(path).st_size  # noqa: PTH116
-    with _remote(path) as gfile:
+    with converted(path) as gfile:
         return gfile.stat(os.fspath(path)).length
+
+
+def is_remote_folder(path: Path) -> bool | None:
+    """Returns whether a remote path is a folder; None where there is nothing.
+
+    Raises:
+      OSError: if that may not be asked: `is_folder` and `exists` would say no.
+    """
+    try:
+        with converted(path) as gfile:
+            return gfile.stat(os.fspath(path)).is_directory
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def size_and_time(path: Path) -> tuple[int, int]:
+    """Returns the size of a remote file, and its time in nanoseconds.
+
+    Raises:
+      OSError: if there is no such file.
+    """
+    with converted(path) as gfile:
+        status = gfile.stat(os.fspath(path))
+    return status.length, status.mtime_nsec
+
+
+def list_marked(folder: Path) -> list[str]:
+    """Returns the names in a remote folder, sorted, with a "/" after those of folders.
+
+    An object store lists them so with one request; other schemes do not mark folders.
+
+    Raises:
+      OSError: if it may not be read.
+    """
+    try:
+        with converted(folder) as gfile:
+            names = sorted(set(gfile.listdir(os.fspath(folder))))
+            if os.fspath(folder).startswith(_BUCKETS):
+                return names
+            marks = ("/" if gfile.isdir(posixpath.join(folder, name)) else "" for name in names)
+            return [name.rstrip("/") + mark for name, mark in zip(names, marks, strict=True)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def list_names(folder: Path) -> list[str]:
@@ -124,7 +173,7 @@ def list_names(folder: Path) -> list[str]:
     try:
         if not is_remote(folder):
             return sorted(os.listdir(folder))  # noqa: PTH208
-        with _remote(folder) as gfile:
+        with converted(folder) as gfile:
             return sorted(name.rstrip("/") for name in gfile.listdir(os.fspath(folder)))
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -137,7 +186,7 @@ def walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
             folders.sort()
             yield path.rstrip("/") or "/", sorted(names)
         return
-    with _remote(folder) as gfile:
+    with converted(folder) as gfile:
         for path, _, names in gfile.walk(os.fspath(folder)):
             yield path.rstrip("/"), sorted(names)
 
@@ -145,13 +194,17 @@ def walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
 def make_folder(path: Path) -> None:
     """Makes a folder, and the folders above it, where they do not exist.
 
+    In a bucket nothing is done: objects need no folders, and to make one takes a dozen requests.
+
     Raises:
       OSError: if that fails.
     """
     if not is_remote(path):
         os.makedirs(path, exist_ok=True)  # noqa: PTH103
         return
-    with _remote(path) as gfile:
+    if os.fspath(path).startswith(_BUCKETS):
+        return
+    with converted(path) as gfile:
         gfile.makedirs(os.fspath(path))
 
 
@@ -163,7 +216,7 @@ def remove(path: Path) -> None:
     """
     with contextlib.suppress(FileNotFoundError):
         if is_remote(path):
-            with _remote(path) as gfile:
+            with converted(path) as gfile:
                 (gfile.rmtree if gfile.isdir(os.fspath(path)) else gfile.remove)(os.fspath(path))
         elif os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114
             shutil.rmtree(path)
@@ -180,7 +233,7 @@ def rename(source: Path, target: Path) -> None:
     if not is_remote(target):
         os.replace(source, target)  # noqa: PTH105
         return
-    with _remote(target) as gfile:
+    with converted(target) as gfile:
         gfile.rename(os.fspath(source), os.fspath(target), overwrite=True)
 
 
@@ -193,7 +246,7 @@ def copy(source: Path, target: Path) -> None:
     if not is_remote(source) and not is_remote(target):
         shutil.copyfile(source, target)
         return
-    with _remote(target if is_remote(target) else source) as gfile:
+    with converted(target if is_remote(target) else source) as gfile:
         gfile.copy(os.fspath(source), os.fspath(target), overwrite=True)
 
 

@@ -18,7 +18,9 @@ Assumes that a process id with its start time names one process of a host.
 """
 
 import contextlib
+import errno
 import functools
+import math
 import os
 import pathlib
 import posixpath
@@ -27,6 +29,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 
@@ -58,6 +61,31 @@ def writing(path: str) -> Iterator[None]:
         raise OutputError(f"cannot write {path}: {why}") from error
 
 
+# An object of a bucket takes about one write a second; more are refused, and slow down all.
+OBJECT_SECONDS = 1.0
+_written: dict[str, float] = {}
+
+
+def _wait_for_turn(path: str) -> None:
+    """Waits until a second has passed since this process wrote the object."""
+    passed = time.monotonic() - _written.get(path, -math.inf)
+    if passed < OBJECT_SECONDS:
+        time.sleep(OBJECT_SECONDS - passed)
+
+
+def put(local: str, path: str) -> None:
+    """Writes a file of this machine as a remote one, with one upload, at most once a second.
+
+    Raises:
+      OSError: if that fails.
+    """
+    _wait_for_turn(path)
+    try:
+        paths.copy(local, path)
+    finally:
+        _written[path] = time.monotonic()
+
+
 class UnfinishedFile:
     """A file on this machine under a temporary name, until `publish` gives it its final name.
 
@@ -84,7 +112,7 @@ class UnfinishedFile:
         if durable:
             to_disk(self.path)
         if paths.is_remote(self._final):
-            paths.copy(self.path, self._final)
+            put(self.path, self._final)
         else:
             paths.rename(self.path, self._final)
 
@@ -140,17 +168,20 @@ def write_whole(path: str, content: str | bytes | Iterable[str], *, durable: boo
             file.write(piece if isinstance(piece, bytes) else piece.encode())
 
 
-def publish_folder(staging: str, final: str, *, last: str, replace: bool) -> bool:
+def publish_folder(
+    staging: str, final: str, *, last: str, replace: bool, files: Iterable[str] = ()
+) -> bool:
     """Makes the folder `staging` the finished folder `final`.
 
     A local folder is renamed in one step. In an object store, where renaming is not one step, the
-    files are moved one by one, `last` after all others.
+    files are moved one by one, and `last` is written after the others were seen there.
 
     Args:
       staging: the folder with the files.
       final: the folder's final path.
       last: the name of the file whose presence marks the folder as finished.
       replace: whether a finished folder is replaced.
+      files: files that must be there; an object store's listing may be late.
 
     Returns:
       whether this call finished the folder; False if another process finished it first. `staging`
@@ -165,7 +196,7 @@ def publish_folder(staging: str, final: str, *, last: str, replace: bool) -> boo
         if _is_finished(final, last) and not replace:
             paths.remove(staging)
             return False
-        _move_files(staging, final, last)
+        _move_folder(staging, final, last, files)
         return True
 
 
@@ -194,17 +225,34 @@ def _rename_folder(staging: str, final: str, last: str, replace: bool) -> bool:
         shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _move_files(staging: str, final: str, last: str) -> None:
-    names = paths.list_names(staging)
+def _move_folder(staging: str, final: str, last: str, files: Iterable[str]) -> None:
+    names = set(paths.list_names(staging)) | set(files)
+    marker = paths.read_bytes(posixpath.join(staging, last))
     paths.make_folder(final)
-    # The marker is removed from `final` first and moved last: no state in between looks whole.
+    # The marker is removed from `final` first and written last: no state in between looks whole.
     paths.remove(posixpath.join(final, last))
     for name in paths.list_names(final):
         if name not in names:
             paths.remove(path_inside(final, name))
-    for name in sorted(names, key=lambda name: name == last):
-        paths.rename(path_inside(staging, name), path_inside(final, name))
+    move_files(staging, final, sorted(names - {last}))
+    write_whole(posixpath.join(final, last), marker)
     paths.remove(staging)
+
+
+def move_files(source: str, target: str, names: Iterable[str]) -> None:
+    """Moves files from a remote folder to another, and looks after each whether it is whole there.
+
+    Raises:
+      OSError: if one is not there, or has another size than before.
+    """
+    for name in names:
+        before, after = path_inside(source, name), path_inside(target, name)
+        size = paths.size_bytes(before)
+        paths.rename(before, after)
+        moved = paths.size_bytes(after)
+        if moved != size:
+            why = f"{moved:,} bytes of {size:,} arrived"
+            raise OSError(errno.EIO, why, after)
 
 
 def check_writable(folder: str) -> None:
@@ -248,6 +296,33 @@ def _started(pid: int) -> int:
 
 def _host() -> str:
     return re.sub(r"[^\w.-]+", "_", socket.gethostname())
+
+
+@contextlib.contextmanager
+def folder_of_run() -> Iterator[str]:
+    """Yields a new folder for temporary files of the block and of the processes that it starts.
+
+    Nobody else may read it, and nobody can guess its name. It is removed when the block ends. The
+    folder of a killed process, with the code that TensorFlow generated in it, is removed by the
+    next one of the same user.
+    """
+    before, variable = tempfile.tempdir, os.environ.get("TMPDIR")
+    outside, maker = tempfile.gettempdir(), os.getpid()
+    for path in leftovers([outside])[0]:
+        with contextlib.suppress(OSError):
+            if os.lstat(path).st_uid == os.geteuid():
+                paths.remove(path)
+    folder = tempfile.mkdtemp(prefix="t0_run_", suffix=f".{unfinished_tag()}")
+    tempfile.tempdir = os.environ["TMPDIR"] = folder
+    try:
+        yield folder
+    finally:
+        if os.getpid() == maker:  # not in a process that was forked in the block
+            tempfile.tempdir = before
+            os.environ.pop("TMPDIR")
+            if variable is not None:
+                os.environ["TMPDIR"] = variable
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def leftovers(folders: Iterable[str]) -> tuple[list[str], list[str]]:

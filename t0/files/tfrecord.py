@@ -17,6 +17,7 @@ import google_crc32c
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _MASK_DELTA = 0xA282EAD8
+_TOO_LARGE = 2**31  # a protocol buffer is smaller
 _CRC = google_crc32c.value
 
 
@@ -73,6 +74,8 @@ def unframed(file: BinaryIO) -> Iterator[bytes]:
         size, checksum = _HEADER.unpack(start)
         if masked_crc(start[:8]) != checksum:
             raise ValueError(f"the length of record {index} is damaged")
+        if size >= _TOO_LARGE:
+            raise ValueError(f"record {index} claims {size:,} bytes")
         rest = file.read(size + _CHECKSUM.size)
         if len(rest) < size + _CHECKSUM.size:
             raise ValueError(f"the file ends within record {index}")

@@ -7,8 +7,9 @@
         ...
 
 Functions alone, for any test framework. The vocabularies are SentencePiece's own, with T5's special
-pieces; the datasets are a user's own, as `T0_DATA_DIR` finds them. Nothing here reads the network,
-and nothing imports TensorFlow before it is needed.
+pieces; the datasets are a user's own, as `T0_DATA_DIR` finds them. Buckets that answer for Google's
+are in `t0.testing.served_buckets`. Nothing here reads the network, and nothing imports TensorFlow
+before it is needed.
 """
 
 from t0.testing.datasets import write_dataset, write_rows, write_templates

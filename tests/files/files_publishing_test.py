@@ -1,9 +1,12 @@
 """What is published appears whole, and what dead processes left is found."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -149,3 +152,30 @@ def test_an_unfinished_file_of_a_dead_process_is_found(tmp_path):
     assert foreign == []
     publishing.remove_leftovers([str(tmp_path)])
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_temporary_files_of_a_run_are_in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    dead = tmp_path / f"t0_run_x.incomplete-{publishing._host()}-999999999-1"
+    (dead / "code").mkdir(parents=True)
+    others = tmp_path / "others"
+    others.mkdir()
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(publishing.folder_of_run()))
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert tempfile.gettempdir() == os.environ["TMPDIR"] == str(folder)
+        with tempfile.NamedTemporaryFile(delete=False) as file:
+            assert Path(file.name).parent == folder
+        assert sorted(tmp_path.iterdir()) == sorted([others, folder])
+        child = os.fork()
+        if not child:
+            stack.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert folder.exists()
+        with publishing.folder_of_run() as inner:
+            assert Path(inner).parent == folder
+        assert tempfile.gettempdir() == str(folder)
+    assert tempfile.gettempdir() == os.environ["TMPDIR"] == str(tmp_path)
+    assert list(tmp_path.iterdir()) == [others]

@@ -1,0 +1,264 @@
+"""Paths as `pathlib` has them, of this machine or of an object store.
+
+    any_path("model/eval")               # pathlib.Path("model/eval")
+    folder = any_path("gs://b/eval")     # a RemotePath: str(folder) is "gs://b/eval"
+    [path.name for path in folder.iterdir()]
+    with (folder / "results_10.json").open("rb") as file: ...
+    with binary(folder / "train.jsonl.gz") as file: ...     # a file for gzip, pyarrow and others
+
+`pathlib.Path("gs://b")` is a path of this machine, "gs:/b". Where a user may name either, the
+command's door calls `any_path`, and what follows uses the methods that both have.
+
+A RemotePath that `iterdir` or `rglob` yields knows whether it is a file, so that a folder costs one
+listing, and not two requests for each of its files.
+"""
+
+import contextlib
+import errno
+import fnmatch
+import gzip
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, BinaryIO, NamedTuple
+
+from t0.files import paths
+
+AnyPath = "Path | RemotePath"
+_BUFFER_BYTES = 1 << 20
+
+
+class _Status(NamedTuple):
+    st_size: int
+    st_mtime_ns: int
+
+    @property
+    def st_mtime(self) -> float:
+        return self.st_mtime_ns / 1e9
+
+
+class RemotePath(PurePosixPath):
+    """A path with `://` in it; its methods are those of `pathlib.Path` of the same names."""
+
+    _is_folder: bool | None = None
+
+    def __str__(self) -> str:
+        """Returns the path as `t0.files.paths` takes it."""
+        scheme, *names = self.parts or ("",)
+        # What `relative_to` returns has no scheme.
+        return f"{scheme}//{'/'.join(names)}" if scheme.endswith(":") else super().__str__()
+
+    def __fspath__(self) -> str:
+        return str(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return any_path, (str(self),)
+
+    def is_absolute(self) -> bool:
+        """Returns True."""
+        return True
+
+    def absolute(self) -> "RemotePath":
+        """Returns the path itself."""
+        return self
+
+    resolve = expanduser = absolute
+
+    def is_symlink(self) -> bool:
+        """Returns False."""
+        return False
+
+    def exists(self) -> bool:
+        """Returns whether there is such a file or folder."""
+        return self._asked() is not None
+
+    def is_dir(self) -> bool:
+        """Returns whether there is such a folder."""
+        return self._asked() is True
+
+    def is_file(self) -> bool:
+        """Returns whether there is such a file."""
+        return self._asked() is False
+
+    def _asked(self) -> bool | None:
+        return paths.is_remote_folder(self) if self._is_folder is None else self._is_folder
+
+    def stat(self) -> _Status:
+        """Returns size and time of a file."""
+        return _Status(*paths.size_and_time(self))
+
+    def iterdir(self) -> "Iterator[RemotePath]":
+        """Yields the files and folders in this folder."""
+        names = paths.list_marked(self)
+        if not names and not self.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
+        for name in names:
+            yield self._child(name)
+
+    def _child(self, name: str) -> "RemotePath":
+        child = self / name.rstrip("/")
+        child._is_folder = name.endswith("/")
+        return child
+
+    def glob(self, pattern: str) -> "Iterator[RemotePath]":
+        """Yields what is in this folder, or with `**/` also below it, under such a name."""
+        if pattern.startswith("**/"):
+            yield from self.rglob(pattern[3:])
+            return
+        for name in paths.list_marked(self):
+            if fnmatch.fnmatchcase(name.rstrip("/"), pattern):
+                yield self._child(name)
+
+    def rglob(self, pattern: str) -> "Iterator[RemotePath]":
+        """Yields what is below this folder under such a name, folders before their content."""
+        for name in paths.list_marked(self):
+            child = self._child(name)
+            if fnmatch.fnmatchcase(child.name, pattern):
+                yield child
+            if child._is_folder:
+                yield from child.rglob(pattern)
+
+    def open(self, mode: str = "r", encoding: str | None = None, newline: str | None = None) -> Any:
+        """Opens the file; text is UTF-8. What is written is there when it is closed."""
+        del newline
+        raw = RemoteFile(str(self), mode.replace("t", "").replace("b", "") + "b")
+        file = io.BufferedReader(raw, _BUFFER_BYTES) if raw.readable() else io.BufferedWriter(raw)
+        return file if "b" in mode else io.TextIOWrapper(file, encoding=encoding or "utf-8")
+
+    def read_bytes(self) -> bytes:
+        """Returns the content."""
+        return paths.read_bytes(self)
+
+    def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
+        """Returns the content as text."""
+        return paths.read_bytes(self).decode(encoding or "utf-8", errors or "strict")
+
+    def write_bytes(self, content: bytes) -> int:
+        """Writes the file, with one upload."""
+        with paths.opened(self, "wb") as file:
+            file.write(content)
+        return len(content)
+
+    def write_text(self, content: str, encoding: str | None = None) -> int:
+        """Writes the file, with one upload."""
+        return self.write_bytes(content.encode(encoding or "utf-8"))
+
+    def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
+        """Does nothing: an object store has no folders but those of its objects' names."""
+        del parents, exist_ok
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Removes the file."""
+        if not missing_ok and not self.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
+        paths.remove(self)
+
+    def rename(self, target: "RemotePath") -> "RemotePath":
+        """Renames the file, and replaces an existing one."""
+        paths.rename(self, target)
+        return target
+
+    replace = rename
+
+
+def any_path(path: "str | os.PathLike[str]") -> Any:
+    """Returns a `RemotePath` for a path with `://` in it, else a `pathlib.Path`."""
+    text = os.fspath(path)
+    if not paths.is_remote(text):
+        return Path(text)
+    scheme, _, rest = text.partition("://")
+    return RemotePath(f"{scheme}:", *rest.split("/"))
+
+
+def binary(path: "str | os.PathLike[str]") -> BinaryIO:
+    """Opens a file to read bytes at any place, for libraries that want a file.
+
+    Raises:
+      OSError: if it cannot be opened.
+    """
+    return any_path(path).open("rb")
+
+
+@contextlib.contextmanager
+def unpacked(path: "str | os.PathLike[str]") -> Iterator[IO[bytes]]:
+    """Opens a file to read bytes for the block; those of a `.gz` are unpacked.
+
+    Raises:
+      OSError: if it cannot be opened; also within the block, if it cannot be read.
+    """
+    with binary(path) as file:
+        if not os.fspath(path).endswith(".gz"):
+            yield file
+            return
+        with gzip.open(file) as content:
+            yield content
+
+
+def is_readable(folder: "str | os.PathLike[str]") -> bool:
+    """Returns whether this process may list a folder; an object store says so when it is asked."""
+    return paths.is_remote(folder) or os.access(folder, os.R_OK | os.X_OK)
+
+
+class RemoteFile(io.RawIOBase):
+    """A file of TensorFlow's file system as Python's libraries want it.
+
+    Args:
+      path: the path.
+      mode: rb, wb or ab.
+
+    Raises:
+      OSError: if it cannot be opened; its methods, if it cannot be read or written.
+    """
+
+    def __init__(self, path: str, mode: str) -> None:
+        self._path, self.mode = path, mode
+        self._context = paths.opened(path, mode)
+        self._file: IO[bytes] = self._context.__enter__()
+        if self.readable():
+            self._size = paths.size_bytes(path)
+
+    def readable(self) -> bool:
+        """Returns whether it was opened to be read."""
+        return self.mode.startswith("r")
+
+    def writable(self) -> bool:
+        """Returns whether it was opened to be written."""
+        return not self.readable()
+
+    seekable = readable
+
+    def readinto(self, buffer: Any) -> int:
+        """Reads into a buffer, and returns how many bytes."""
+        with paths.converted(self._path):
+            content = self._file.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def write(self, content: Any) -> int:
+        """Writes some bytes."""
+        with paths.converted(self._path):
+            self._file.write(bytes(content))
+        return len(content)
+
+    def tell(self) -> int:
+        """Returns the place of the next byte."""
+        with paths.converted(self._path):
+            return self._file.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Goes to a byte of a file that is read."""
+        if whence == io.SEEK_CUR:
+            offset += self.tell()
+        elif whence == io.SEEK_END:
+            offset += self._size
+        with paths.converted(self._path):
+            self._file.seek(offset)
+        return offset
+
+    def close(self) -> None:
+        """Closes the file; of a file that is written, the upload ends here."""
+        if self.closed:
+            return
+        super().close()
+        self._context.__exit__(None, None, None)

@@ -1,0 +1,123 @@
+"""Parses JSON and YAML that others wrote: bounded in size and depth, with one error for all faults.
+
+    parsed_json('{"text": "a"}')           # ValueError: not JSON, or nested too deep
+    read_yaml("/data/mine/mixtures.yaml")  # UserError: file, line and what is wrong
+
+Python's parsers end with a RecursionError for deep nesting, and a YAML file of a few lines can
+stand for a billion values (aliases of aliases). Both are refused here before anything is built.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from t0.errors import UserError, reading
+from t0.files.any_path import binary
+
+SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+DEEPEST = 100
+LARGEST_YAML = 16 * 2**20
+# Values in a YAML file, each alias counted as all that it stands for.
+MOST_YAML_VALUES = 10**6
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """Returns the value of a JSON text.
+
+    Raises:
+      ValueError: if it is not JSON in UTF-8, or is nested more than `DEEPEST` levels deep.
+    """
+    text = text.decode("utf-8") if isinstance(text, bytes) else text
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"nested more than {DEEPEST} levels deep") from None
+    if text.count("[") + text.count("{") > DEEPEST and _deeper(value, DEEPEST):
+        raise ValueError(f"nested more than {DEEPEST} levels deep")
+    return value
+
+
+def _deeper(value: object, levels: int) -> bool:
+    level = [value]
+    for _ in range(levels + 1):
+        level = [part for part in level if isinstance(part, dict | list)]
+        if not level:
+            return False
+        level = [p for part in level for p in (part.values() if isinstance(part, dict) else part)]
+    return True
+
+
+def read_yaml(
+    path: Path,
+    loader: type = SAFE_LOADER,
+    *,
+    kind: str = "YAML file",
+    tags: str = "no tags",
+    trusted: bool = False,
+) -> Any:
+    """Returns the content of a YAML file.
+
+    Args:
+      path: the file.
+      loader: a loader of PyYAML that builds plain values only.
+      kind: what the file is, for messages.
+      tags: the tags that the loader knows, for messages.
+      trusted: whether depth and number of its values need no check.
+
+    Raises:
+      UserError: if it cannot be read, is not YAML, is too large or is nested too deep.
+    """
+    with reading(path), binary(path) as file:
+        data = file.read(LARGEST_YAML + 1)
+    if len(data) > LARGEST_YAML:
+        raise UserError(f"{path}: has more than {LARGEST_YAML:,} bytes, the most for this file.")
+    try:
+        if not trusted:
+            _check_yaml(data)
+        return yaml.load(data, Loader=loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        problem = " ".join((getattr(error, "problem", None) or str(error)).split())
+        if "could not determine a constructor" in problem:
+            problem += f"; only {tags} are known"
+        raise UserError(f"{where}: not a {kind}: {problem}.") from error
+    # A number or date that Python cannot hold (`!!int x`, 2021-13-45), a key that is a list.
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise UserError(f"{path}: a value cannot be read: {error!s:.200}.") from error
+
+
+def _check_yaml(data: bytes) -> None:
+    """Raises a YAMLError for what is nested too deep, or has too many values."""
+    sizes: dict[str, int] = {}
+    # Of each open list or mapping: its anchor and its values so far.
+    open_: list[tuple[str | None, int]] = [(None, 0)]
+    for event in yaml.parse(data, Loader=SAFE_LOADER):
+        size = 0
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_.append((event.anchor, 1))
+            if event.anchor:
+                # An alias of what is still open stands for itself, without end.
+                sizes[event.anchor] = MOST_YAML_VALUES
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, size = open_.pop()
+            if anchor:
+                sizes[anchor] = size
+        elif isinstance(event, yaml.AliasEvent):
+            size = sizes.get(event.anchor, 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            size = 1
+            if event.anchor:
+                sizes[event.anchor] = 1
+        anchor, before = open_[-1]
+        open_[-1] = (anchor, before + size)
+        if len(open_) > DEEPEST:
+            raise _refused(event, f"nested more than {DEEPEST} levels deep")
+        if open_[-1][1] > MOST_YAML_VALUES:
+            raise _refused(event, f"more than {MOST_YAML_VALUES:,} values, with those of aliases")
+
+
+def _refused(event: yaml.Event, problem: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)

@@ -1,0 +1,106 @@
+"""One live line in a terminal while examples are scored, decoded or cached; a plain line in a log.
+
+    with ProgressLine(total=554, unit="example", doing="scoring") as progress:
+        progress.count(64, note="rte 54.2%")
+        progress.print("rte: done")      # above the live line, on standard output
+    progress.seconds                     # since the line was created
+
+If standard error is not a terminal, a line is printed every ten seconds:
+
+    scoring: 64 of 554 examples (12%), 6.1 examples/s, 1:20 left, rte 54.2%
+"""
+
+import sys
+import time
+from collections.abc import Callable
+
+from tqdm import tqdm
+
+PLAIN_SECONDS = 10.0
+
+
+class ProgressLine:
+    """Counts work on a live line, which is removed when the `with` block ends.
+
+    Args:
+      total: the number of units to do, None if unknown.
+      unit: the name of a unit, in the singular.
+      doing: the name of the work, such as "scoring".
+      clock: returns seconds.
+
+    Attributes:
+      before: the number of units that an earlier run did.
+    """
+
+    def __init__(
+        self,
+        total: int | None,
+        *,
+        unit: str,
+        doing: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bar = tqdm(total=total, unit=unit, desc=doing, disable=None, leave=False)
+        self._clock = clock
+        self._started = self._shown = clock()
+        self._total, self._unit, self._doing = total, unit, doing
+        self._done = 0
+        self._note = ""
+        self.before = 0
+
+    def __enter__(self) -> "ProgressLine":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
+    @property
+    def seconds(self) -> float:
+        """The seconds since the line was created; never 0."""
+        return max(self._clock() - self._started, 1e-9)
+
+    def count(self, number: int, note: str = "") -> None:
+        """Counts `number` more as done; `note` is shown at the line's end."""
+        self._done += number
+        if note:
+            self._note = note
+            self._bar.set_postfix_str(note, refresh=False)
+        self._bar.update(number)
+        if self._bar.disable and self._clock() - self._shown >= PLAIN_SECONDS:
+            self._shown = self._clock()
+            print(self.plain(), file=sys.stderr, flush=True)
+
+    def count_before(self, number: int) -> None:
+        """Counts `number` more as done by an earlier run, which does not change the shown rate."""
+        self.before += number
+        self._bar.update(number)
+        self._bar.initial = self.before
+
+    def plain(self) -> str:
+        """Returns the line for a log: what is done, the rate, the remaining time, the note."""
+        done, rate = self.before + self._done, self._done / self.seconds
+        units = f"{self._unit}s"
+        if self._total:
+            left = clock_text((self._total - done) / rate) if rate else "?"
+            share = min(1.0, done / self._total)
+            words = [f"{self._doing}: {done:,} of {self._total:,} {units} ({share:.0%})"]
+        else:
+            words, left = [f"{self._doing}: {done:,} {units}"], ""
+        words.append(f"{rate:,.0f} {units}/s" if rate >= 10 else f"{rate:.2g} {units}/s")
+        words += [f"{left} left"] if left else []
+        return ", ".join([*words, *([self._note] if self._note else [])])
+
+    def print(self, line: str) -> None:
+        """Prints a line above the live line."""
+        self._bar.write(line)
+
+
+def clock_text(seconds: float) -> str:
+    """Returns a length of time as hours, minutes and seconds.
+
+    >>> clock_text(80), clock_text(3725)
+    ('1:20', '1:02:05')
+    """
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,82 @@
+"""Publishing in a bucket, killed between any two requests and through faults."""
+
+import contextlib
+
+import pytest
+
+from t0.files import paths, publishing
+from t0.testing.bucket import Bucket
+from t0.testing.bucket_faults import KilledAfter, Once, Seeded, no_faults
+from t0.testing.served_buckets import rewritten
+
+FILES = {f"train.tfrecord-0000{n}-of-00003": b"%d" % n * 400 for n in range(3)}
+WHOLE = {f"cache/toy/{name}": content for name, content in (FILES | {"COMPLETED": b"{}\n"}).items()}
+PASSING = (503, 429, "reset", "lost", "cut", "truncated")
+
+
+def publish():
+    staging = "gs://b/cache/toy.incomplete-host-1-2"
+    for name, content in FILES.items():
+        publishing.write_whole(f"{staging}/{name}", content)
+    publishing.write_whole(f"{staging}/COMPLETED", "{}\n")
+    return publishing.publish_folder(
+        staging, "gs://b/cache/toy", last="COMPLETED", replace=True, files=FILES
+    )
+
+
+def check_every_moment(changes):
+    """Checks that whoever sees COMPLETED sees every file whole at that moment."""
+    there = {}
+    for change in changes:
+        there[change.name.removeprefix("b/")] = change.content
+        if there.get("cache/toy/COMPLETED") is not None:
+            assert {name: there.get(name) for name in WHOLE} == WHOLE
+
+
+@pytest.fixture
+def no_waiting(monkeypatch):
+    monkeypatch.setattr(publishing, "OBJECT_SECONDS", 0)
+
+
+def test_a_kill_between_any_two_requests_is_made_good_by_the_next_run(bucket, no_waiting):
+    assert publish()
+    assert bucket.files("b") == WHOLE
+    requests = len(bucket.calls())
+    for last in range(0, requests, 4):
+        bucket.reset({"b": Bucket()})
+        bucket.set_faults(KilledAfter(last))
+        # One of the last requests only tidies up, and no error is raised for it.
+        with contextlib.suppress(OSError, publishing.OutputError):
+            publish()
+        bucket.set_faults(no_faults)
+        assert publish()
+        assert bucket.files("b") == WHOLE
+        check_every_moment(bucket.changes())
+
+
+@pytest.mark.parametrize("seed", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_faults_that_pass_change_nothing(bucket, no_waiting, seed):
+    bucket.set_faults(Seeded(seed, PASSING, every=6))
+    for _ in range(5):
+        try:
+            if publish():
+                break
+        except publishing.OutputError:  # a rename whose answer was lost: the next run makes it good
+            continue
+    assert bucket.files("b") == WHOLE
+    check_every_moment(bucket.changes())
+    assert sum(call.fault is not None for call in bucket.calls()) > 0
+
+
+def test_a_late_listing_leaves_no_file_behind(bucket, no_waiting):
+    bucket.set_faults(Once("stale", "list", times=4))
+    assert publish()
+    assert WHOLE.items() <= bucket.files("b").items()
+    check_every_moment(bucket.changes())
+
+
+def test_an_object_is_written_once_a_second(bucket):
+    for number in range(2):
+        publishing.write_whole("gs://b/checkpoint", f"{number}")
+    assert rewritten(bucket.changes()) == {}
+    assert paths.read_text("gs://b/checkpoint") == "1"

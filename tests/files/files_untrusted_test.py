@@ -1,0 +1,67 @@
+import time
+
+import pytest
+
+from t0.errors import UserError
+from t0.files.untrusted import DEEPEST, LARGEST_YAML, parsed_json, read_yaml
+
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
+
+
+@pytest.mark.parametrize("deep", ["[" * 10**5, "[" * 10**5 + "]" * 10**5, '{"a":' * 5000])
+def test_deep_json_is_an_error_of_its_value(deep):
+    with pytest.raises(ValueError, match="nested more than 100|Expecting"):
+        parsed_json(deep)
+
+
+def test_json_within_the_depth():
+    text = "[" * DEEPEST + "]" * DEEPEST
+    assert parsed_json(text) == parsed_json(text.encode()) != []
+    with pytest.raises(ValueError, match="nested more than 100"):
+        parsed_json(f"[{text}]")
+    assert len(parsed_json("[" + "[]," * 5000 + "[]]")) == 5001
+    with pytest.raises(ValueError):
+        parsed_json(b"\xff")
+    with pytest.raises(ValueError, match="limit"):
+        parsed_json("9" * 10**4)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (BOMB, r":\d+: .*more than 1,000,000 values, with those of aliases"),
+        ("a: &a [*a]", "more than 1,000,000 values"),
+        ("[" * 10**5, ":1: .*nested more than 100 levels deep"),
+        ("- " * 10**5, "nested more than 100 levels"),
+        ("{a: " * 200 + "1" + "}" * 200, "nested more than 100 levels"),
+        ("!!int x", "a value cannot be read"),
+        ("2021-13-45", "a value cannot be read: month must be"),
+        ("? [1]\n: 2", "unhashable key"),
+        ("a: b: c", ":1: not a YAML file"),
+        ("\x00", "not a YAML file"),
+        ("!!python/object/apply:os.system [true]", "could not determine a constructor"),
+        ("9" * 10**4, "a value cannot be read: .*limit"),
+    ],
+)
+def test_hostile_yaml_is_one_line_at_once(tmp_path, text, told):
+    path = tmp_path / "file.yaml"
+    path.write_text(text)
+    began = time.monotonic()
+    with pytest.raises(UserError, match=told) as caught:
+        read_yaml(path)
+    assert time.monotonic() - began < 5
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_size_and_absence_of_yaml(tmp_path):
+    path = tmp_path / "file.yaml"
+    with pytest.raises(UserError, match="cannot be read"):
+        read_yaml(path)
+    with path.open("wb") as file:
+        file.truncate(LARGEST_YAML + 1)
+    with pytest.raises(UserError, match="has more than 16,777,216 bytes"):
+        read_yaml(path)
+    path.write_text("a: &x [1, 2]\nb: *x\nc: {<<: {d: 1}}\n")
+    assert read_yaml(path) == {"a": [1, 2], "b": [1, 2], "c": {"d": 1}}
