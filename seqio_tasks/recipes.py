@@ -21,14 +21,15 @@ others, are in `t5.data.mixtures`.
 
 import dataclasses
 import itertools
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from t0.catalogue import task_name
 from t0.compat import seqio
 from t0.errors import UserError
+from t0.files.any_path import is_readable
 from t0.sources import data_dirs
 from t0.sources.folders import FILE_PATTERN, folder_splits
 from t0.sources.hub import HubTexts
@@ -37,7 +38,6 @@ from t0.sources.questions import question_splits
 from t0.sources.texts import FolderTexts, text_folders
 from t0.sources.translations import languages
 from t0.tasks.instruction_tasks import instruction_tasks
-from t0.tasks.prompted_tasks import task_name
 from t0.tasks.recipe_tasks import pretraining_definitions, question_task, translation_task
 
 
@@ -62,7 +62,7 @@ def _dataset_folders(folder: Path) -> dict[str, Path]:
     inner = (
         path
         for path in sorted(folder.iterdir())
-        if path.is_dir() and not path.name.startswith(".") and os.access(path, os.R_OK | os.X_OK)
+        if path.is_dir() and not path.name.startswith(".") and is_readable(path)
     )
     every = {"": folder} | {path.name: path for path in inner}
     return {name: path for name, path in every.items() if not (path / TEMPLATES).exists()}

@@ -19,15 +19,18 @@ promptsource as follows:
 * In the user's own templates a label `1.0` or `"1"` is the integer 1 where it picks a choice. A
   label that picks no choice is an error; promptsource prints nothing (`_read_labels`).
 * A column of bytes is an error; promptsource prints `b'...'`.
+* A row stays as it was. A template that changes a list inside its row (`{{ words.append("x") }}`)
+  changes a copy, which is made when the first such call is seen (`_Environment.call`).
 
-Rows must be mappings with text keys. A template may change lists inside the row
-(`{{ words.append("x") }}`), as in promptsource.
+Rows must be mappings with text keys.
 """
 
+import copy
 import math
 import random
+import types
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -36,11 +39,20 @@ import jinja2
 from jinja2 import meta, nodes, sandbox
 
 from t0.errors import UserError
+from t0.prompts import budget
 from t0.prompts.templates import Template
 
 STREAM = "\0stream"
 """The variable that holds the row's `random.Random`. No column can have this name."""
 
+_CHANGEABLE = "\0changeable"
+"""The variable that holds the ids of the row's objects; empty if the row is the template's own."""
+
+# Methods of lists and dicts that change nothing.
+_READS = frozenset(
+    ("copy", "count", "fromkeys", "get", "index", "items", "keys", "values"),
+)
+_METHODS = (types.BuiltinMethodType, types.MethodType, types.MethodDescriptorType)
 _RANDOM_FILTERS = ("choice", "random")
 _INDEX_FILTER = "\0index"  # a template cannot write this name
 
@@ -153,31 +165,116 @@ def _read_labels(tree: nodes.Template) -> None:
         arguments = [node.node, nodes.Const(column), nodes.Const(of_choices)]
         node.arg = nodes.Filter(node.arg, _INDEX_FILTER, arguments, [], None, None)
         node.arg.lineno = node.lineno
-    tree.set_environment(ENVIRONMENT)
 
 
-def _make_environment() -> sandbox.SandboxedEnvironment:
-    environment = sandbox.SandboxedEnvironment()
+_OWN: Mapping[str, Any] = {_CHANGEABLE: frozenset()}
+
+
+class _ChangesRow(Exception):
+    """A template is about to change a row that is not its own."""
+
+
+def _changeable(values: Iterable[Any]) -> frozenset[int]:
+    """Returns the ids of all objects in a row that could be changed."""
+    found = set()
+    rest = list(values)
+    while rest:
+        value = rest.pop()
+        if isinstance(value, str | int | float | bytes | None):
+            continue
+        found.add(id(value))
+        if isinstance(value, Mapping):
+            rest.extend(value.values())
+        elif isinstance(value, list | tuple):
+            rest.extend(value)
+    return frozenset(found)
+
+
+class _Environment(sandbox.SandboxedEnvironment):
+    """Jinja's sandbox, which calls nothing that could change a row that others read, too.
+
+    Templates change objects by calling their methods, and each call of a template goes through
+    `call`, however the template came by the method.
+    """
+
+    def call(
+        self, context: jinja2.runtime.Context, callee: Any, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        owner = getattr(callee, "__self__", None)
+        if (
+            type(owner) is not str
+            and isinstance(callee, _METHODS)
+            and not (isinstance(owner, list | dict) and callee.__name__ in _READS)
+        ):
+            _check_change(context, owner, (*args, *kwargs.values()))
+        return super().call(context, callee, *args, **kwargs)
+
+
+def _check_change(context: jinja2.runtime.Context, owner: Any, arguments: Sequence[Any]) -> None:
+    """Raises `_ChangesRow` if a method of `owner` may change the row."""
+    variables = context.parent
+    if _CHANGEABLE not in variables:
+        values = (value for name, value in variables.items() if name != "answer_choices")
+        variables[_CHANGEABLE] = _changeable(values)
+    ids = variables[_CHANGEABLE]
+    # `dict.clear(row)` has no owner; a method may call an argument: `[row].sort(key=dict.clear)`.
+    touched = arguments if owner is None else (owner,)
+    if ids and (any(id(value) in ids for value in touched) or any(map(callable, arguments))):
+        raise _ChangesRow
+
+
+class _MeteredEnvironment(_Environment):
+    """The environment of the user's own templates, which a `budget.Meter` bounds."""
+
+    intercepted_binops = frozenset(("+", "*", "**", "%"))
+    concat = staticmethod(budget.concat)
+
+    def call_binop(
+        self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any
+    ) -> Any:
+        context.parent[budget.METER].operation(operator, left, right)
+        return super().call_binop(context, operator, left, right)
+
+    def call(
+        self, context: jinja2.runtime.Context, callee: Any, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        meter = context.parent[budget.METER]
+        owner = getattr(callee, "__self__", getattr(callee, "__wrapped__", None))
+        owner = getattr(owner, "__self__", owner)  # the sandbox wraps `format`
+        arguments = (*args, *kwargs.values())
+        if isinstance(owner, str):
+            meter.text_method(owner, callee.__name__, arguments)
+        elif isinstance(owner, list | dict):
+            for value in arguments:
+                meter.result(value)
+        return meter.result(super().call(context, callee, *args, **kwargs))
+
+
+def _make_environment(kind: type[_Environment]) -> _Environment:
+    environment = kind()
     environment.globals["zip"] = zip
     del environment.globals["lipsum"]
     environment.filters.update(
         choice=_choice, random=_random, most_frequent=_most_frequent, highlight=_highlight
     )
     environment.filters[_INDEX_FILTER] = _index
+    if kind is _MeteredEnvironment:
+        budget.add_filters(environment.filters)
     return environment
 
 
-ENVIRONMENT = _make_environment()
+ENVIRONMENT = _make_environment(_Environment)
+_METERED = _make_environment(_MeteredEnvironment)
 
 
-def _build(tree: nodes.Template) -> jinja2.Template:
+def _build(tree: nodes.Template, environment: _Environment) -> jinja2.Template:
     """Compiles a parsed template.
 
     `from_string` would work, but it wraps the globals in a ChainMap. Copying that for each row
     takes more than half of a short template's time.
     """
-    code = ENVIRONMENT.compile(tree)
-    return jinja2.Template.from_code(ENVIRONMENT, code, ENVIRONMENT.globals)
+    code = environment.compile(tree)
+    return jinja2.Template.from_code(environment, code, environment.globals)
 
 
 def _draws_at_random(tree: nodes.Template) -> bool:
@@ -220,14 +317,21 @@ class _Program(NamedTuple):
       code: the compiled template.
       is_random: whether it draws at random.
       is_constant: whether it prints the same for every row.
+      limits: what it may take for a row; None of a template that needs no meter.
     """
 
     code: jinja2.Template
     is_random: bool
     is_constant: bool
+    limits: budget.Limits | None
 
-    def render(self, variables: dict[str, Any]) -> str:
-        return "".join(self.code.root_render_func(self.code.new_context(variables)))
+    def render(self, variables: Mapping[str, Any]) -> str:
+        if self.limits is None:
+            return "".join(self.code.root_render_func(self.code.new_context(variables)))
+        meter = budget.Meter(self.limits)
+        context = self.code.new_context({**variables, budget.METER: meter})
+        with budget.metered(meter):
+            return "".join(meter.counted(self.code.root_render_func(context)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +363,7 @@ class CompiledTemplate:
     def __init__(self, template: Template, seed_name: str = "") -> None:
         self.template = template
         self.seed_name = seed_name
+        self._changes_rows = False
 
     def __reduce__(self) -> tuple[type, tuple[Template, str]]:
         return CompiledTemplate, (self.template, self.seed_name)
@@ -290,10 +395,7 @@ class CompiledTemplate:
           UserError: rendering fails.
         """
         self.compile()  # here, because a message about a syntax error must not name the row
-        try:
-            return self._choice_list(self._variables(row, row_index))
-        except Exception as error:
-            raise self._failure(row, row_index, error) from error
+        return self._on_own_row(self._choice_list, row, row_index)
 
     def example(self, row: Mapping[str, Any], row_index: int = 0) -> Example | None:
         """Renders the row by T0's rule, or returns None for a row that T0 drops.
@@ -323,7 +425,7 @@ class CompiledTemplate:
         if program is None or program.is_random or self._columns_of("answer_choices"):
             return None
         try:
-            return _split(program.render({}))
+            return _split(program.render(_OWN))
         except Exception as error:
             raise UserError(
                 f"{self._label}: its answer_choices fail: {type(error).__name__}: {error}"
@@ -368,31 +470,57 @@ class CompiledTemplate:
             tree = ENVIRONMENT.parse(self._source(field))
             is_random = _draws_at_random(tree)
             is_constant = not is_random and not _reads_names(tree)
+            bounded = self.template.published or budget.is_bounded(tree)
             if not self.template.published:
                 _read_labels(tree)
-            return _Program(_build(tree), is_random, is_constant)
+            if bounded:
+                tree.set_environment(ENVIRONMENT)
+                return _Program(_build(tree, ENVIRONMENT), is_random, is_constant, None)
+            budget.add_counting(tree)
+            tree.set_environment(_METERED)
+            limits = budget.Limits.configured()
+            return _Program(_build(tree, _METERED), is_random, is_constant, limits)
         except jinja2.TemplateSyntaxError as error:
             raise self._syntax_error(field, error) from error
+        # Python's own compiler and recursion have limits, too.
+        except (RecursionError, MemoryError, SyntaxError, OverflowError, ValueError) as error:
+            raise self._too_large(field, error) from error
 
     def _columns_of(self, field: str) -> frozenset[str]:
         try:
             return _columns_read(self._source(field))
         except jinja2.TemplateSyntaxError as error:
             raise self._syntax_error(field, error) from error
+        except (RecursionError, MemoryError, SyntaxError, OverflowError, ValueError) as error:
+            raise self._too_large(field, error) from error
 
     def _render(self, row: Mapping[str, Any], row_index: int) -> tuple[list[str], list[str] | None]:
         self.compile()  # here, because a message about a syntax error must not name the row
+        return self._on_own_row(self._parts_and_choices, row, row_index)
+
+    def _parts_and_choices(self, variables: dict[str, Any]) -> tuple[list[str], list[str] | None]:
+        if "answer_choices" in variables:
+            raise UserError(
+                "the data has a column 'answer_choices', a name that templates use for the "
+                "rendered choices; rename the column"
+            )
+        choices = self._choice_list(variables)
+        # A copy, because a template can change the list that it gets.
+        variables["answer_choices"] = None if choices is None else choices.copy()
+        return _split(self._body.render(variables)), choices
+
+    def _on_own_row(
+        self, render: Callable[[dict[str, Any]], Any], row: Mapping[str, Any], row_index: int
+    ) -> Any:
+        """Renders with the row's variables, or with a copy of them if the template changes them."""
         try:
-            variables = self._variables(row, row_index)
-            if "answer_choices" in variables:
-                raise UserError(
-                    "the data has a column 'answer_choices', a name that templates use for the "
-                    "rendered choices; rename the column"
-                )
-            choices = self._choice_list(variables)
-            # A copy, because a template can change the list that it gets.
-            variables["answer_choices"] = None if choices is None else choices.copy()
-            return _split(self._body.render(variables)), choices
+            if not self._changes_rows:
+                try:
+                    return render(self._variables(row, row_index))
+                except _ChangesRow:
+                    self._changes_rows = True
+            # Copied before the stream is put in, which starts anew.
+            return render(self._variables(copy.deepcopy(dict(row)), row_index) | _OWN)
         except Exception as error:
             raise self._failure(row, row_index, error) from error
 
@@ -434,6 +562,12 @@ class CompiledTemplate:
         message = str(error.message).replace(_TRUNCATION, "}}")
         return UserError(
             f"{self._label}: its {field} is not valid Jinja, line {error.lineno}: {message}"
+        )
+
+    def _too_large(self, field: str, error: Exception) -> UserError:
+        return UserError(
+            f"{self._label}: its {field} cannot be compiled ({type(error).__name__}: "
+            f"{error!s:.100}); write it shorter, or nested less deep"
         )
 
     def _failure(self, row: Mapping[str, Any], row_index: int, error: Exception) -> UserError:

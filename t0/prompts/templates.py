@@ -39,6 +39,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from t0.errors import UserError, nearest
+from t0.files.any_path import any_path
+from t0.files.untrusted import SAFE_LOADER, read_yaml
 
 PROMPTSOURCE_VERSION = "0.1.0"
 """The version whose templates T0 was trained and evaluated on."""
@@ -178,7 +180,7 @@ class _Metadata(dict):
     """A `!TemplateMetadata` node; the type distinguishes it from an untagged mapping."""
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+class _Loader(SAFE_LOADER):
     """A safe loader that accepts promptsource's two tags and rejects repeated keys."""
 
     def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Any, Any]:
@@ -218,8 +220,14 @@ def read_template_file(path: str | Path, *, published: bool = False) -> Template
       UserError: the file is absent or unreadable, is not YAML, has a tag or key that promptsource
         does not have, lacks a key, has a value of a wrong type, or two templates of one name.
     """
-    path = Path(path)
-    content = _read_yaml(path)
+    path = any_path(path)
+    content = read_yaml(
+        path,
+        _Loader,
+        kind="template file",
+        tags="!Template and !TemplateMetadata",
+        trusted=published,
+    )
     if not isinstance(content, dict):
         raise UserError(
             f"{path}: a template file is a mapping with the keys dataset, subset and templates; "
@@ -242,22 +250,6 @@ def read_template_file(path: str | Path, *, published: bool = False) -> Template
         subset=content.get("subset"),
         templates=tuple(by_name[name] for name in sorted(by_name)),
     )
-
-
-def _read_yaml(path: Path) -> Any:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: cannot read the templates: {error.strerror}.") from error
-    try:
-        return yaml.load(data, Loader=_Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        problem = getattr(error, "problem", None) or str(error)
-        if "could not determine a constructor" in problem:
-            problem += "; only !Template and !TemplateMetadata are known"
-        raise UserError(f"{where}: not a template file: {problem}.") from error
 
 
 def _template(path: Path, key: object, entry: object, published: bool) -> Template:

@@ -11,14 +11,14 @@ cell is None); every other column is text exactly as written, also dates, true a
 prompt prints what is in the file.
 
 Arrow files, in the stream format of the `datasets` library or the file format, are mapped into
-memory, so that only the rows that are read cost memory. Values become plain Python a few hundred
+memory (those of an object store are read in ranges), so that only the rows that are read cost
+memory. Values become plain Python a few hundred
 rows at a time. Some programs write text as a column of bytes: it is read as text if it is UTF-8;
 other bytes stay bytes, and a template that uses them is an error (`t0.prompts.render`).
 """
 
 import dataclasses
 import functools
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -29,6 +29,9 @@ import pyarrow.parquet
 
 from t0.errors import UserError, reading
 from t0.files import checked_name
+from t0.files.any_path import binary
+from t0.files.paths import is_remote
+from t0.files.untrusted import parsed_json
 from t0.sources.schema import Features
 
 # pyarrow reads up to 32 blocks ahead, so blocks are small; but a block must hold the longest row,
@@ -57,7 +60,7 @@ class Csv:
 
     def columns(self) -> tuple[str, ...]:
         """Returns the names in the first line."""
-        with reading(self.path, pa.ArrowException):
+        with reading(self.path, *_FAULTS):
             names = self._with_growing_blocks(lambda block: self._open({}, block).schema.names)
         double = sorted({name for name in names if names.count(name) > 1})
         if double:
@@ -79,15 +82,15 @@ class Csv:
         """
         # The scan finds the types, and raises errors before any row is returned.
         scan = self._scan
-        with reading(self.path, pa.ArrowException):
+        with reading(self.path, *_FAULTS):
             batches = self._open(scan.types, scan.block_bytes)
-        return rows_between(guarded(self.path, batches), start, stop)
+        return rows_between(self.path, guarded(self.path, batches), start, stop)
 
     @functools.cached_property
     def _scan(self) -> _Scan:
         """Reads the file once, to find the number of rows and the types that fit all of them."""
         self.columns()
-        with reading(self.path, pa.ArrowException):
+        with reading(self.path, *_FAULTS):
             return self._with_growing_blocks(self._scan_with)
 
     def _scan_with(self, block_bytes: int) -> _Scan:
@@ -143,7 +146,7 @@ class Csv:
         self, types: dict[str, pa.DataType], block_bytes: int
     ) -> pyarrow.csv.CSVStreamingReader:
         return pyarrow.csv.open_csv(
-            pa.input_stream(str(self.path)),  # unpacks .gz
+            _input(self.path),
             # One thread: so messages name the row, and a fork inherits no running thread pool.
             read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=block_bytes),
             parse_options=pyarrow.csv.ParseOptions(
@@ -151,6 +154,19 @@ class Csv:
             ),
             convert_options=pyarrow.csv.ConvertOptions(column_types=types),
         )
+
+
+def _input(path: Path) -> pa.NativeFile:
+    """Returns a file's bytes, unpacked if it is a .gz."""
+    if not is_remote(path):
+        return pa.input_stream(str(path))
+    packed = path.suffix == ".gz"
+    return pa.input_stream(binary(path), compression="gzip" if packed else None)
+
+
+def _mapped(path: Path) -> pa.NativeFile:
+    """Returns a file that is read where it is asked: mapped into memory, if it is here."""
+    return pa.PythonFile(binary(path)) if is_remote(path) else pa.memory_map(str(path))
 
 
 def _known_type(feature: Any) -> pa.DataType:  # noqa: ANN401
@@ -168,17 +184,17 @@ class Parquet:
 
     def columns(self) -> tuple[str, ...]:
         """Returns the names of the top-level columns."""
-        with reading(self.path, pa.ArrowException), self._open() as file:
+        with reading(self.path, *_FAULTS), self._open() as file:
             return tuple(file.schema_arrow.names)
 
     def count(self) -> int:
         """Returns the number of rows, from the metadata."""
-        with reading(self.path, pa.ArrowException), self._open() as file:
+        with reading(self.path, *_FAULTS), self._open() as file:
             return file.metadata.num_rows
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
         """Yields the rows; row groups that end before `start` are not read."""
-        with reading(self.path, pa.ArrowException):
+        with reading(self.path, *_FAULTS):
             file = self._open()
         with file:
             sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
@@ -190,9 +206,11 @@ class Parquet:
                 ROWS_AT_ONCE, row_groups=list(range(group, len(sizes))), use_threads=False
             )
             left = None if stop is None else stop - first
-            yield from rows_between(guarded(self.path, batches), start - first, left)
+            yield from rows_between(self.path, guarded(self.path, batches), start - first, left)
 
     def _open(self) -> pyarrow.parquet.ParquetFile:
+        if is_remote(self.path):
+            return pyarrow.parquet.ParquetFile(binary(self.path))
         return pyarrow.parquet.ParquetFile(self.path, memory_map=True)
 
 
@@ -205,7 +223,7 @@ class Arrow:
     def columns(self) -> tuple[str, ...]:
         """Returns the names of the top-level columns; none for a saved dataset without a shard."""
         for path in self.paths:
-            with reading(path, pa.ArrowException), pa.memory_map(str(path)) as source:
+            with reading(path, *_FAULTS), _mapped(path) as source:
                 return tuple(_open_ipc(source).schema.names)
         return ()
 
@@ -215,14 +233,15 @@ class Arrow:
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
         """Returns the rows of all files, one file after another."""
-        return rows_between(self._batches(), start, stop)
+        where = Path(*self.paths[:1])
+        return rows_between(where, self._batches(), start, stop)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for path in self.paths:
-            with reading(path, pa.ArrowException):
-                source = pa.memory_map(str(path))
+            with reading(path, *_FAULTS):
+                source = _mapped(path)
             with source:
-                with reading(path, pa.ArrowException):
+                with reading(path, *_FAULTS):
                     opened = _open_ipc(source)
                 yield from guarded(path, _ipc_batches(opened))
 
@@ -236,7 +255,7 @@ def saved_shards(folder: Path) -> tuple[Path, ...]:
     state = folder / "state.json"
     try:
         with reading(state):
-            names = [entry["filename"] for entry in json.loads(state.read_bytes())["_data_files"]]
+            names = [entry["filename"] for entry in parsed_json(state.read_bytes())["_data_files"]]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{state}: is not what Dataset.save_to_disk writes ({error!r}). Save it again."
@@ -267,6 +286,9 @@ def _ipc_batches(
     return iter(opened)
 
 
+# Of Arrow, and of Python where it takes over what Arrow does not look at (names, dates).
+_FAULTS = (pa.ArrowException, ValueError, OverflowError, LookupError)
+
 # Rows that are converted to Python values at once: enough for speed, few enough for memory.
 ROWS_AT_ONCE = 512
 
@@ -274,15 +296,18 @@ ROWS_AT_ONCE = 512
 def guarded(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yields the batches; an error in reading the next one is a UserError that names the file."""
     while True:
-        with reading(path, pa.ArrowException):
+        with reading(path, *_FAULTS):
             batch = next(batches, None)
+            if batch is not None:
+                # Else a damaged offset would be read, in memory that is not there.
+                batch.validate(full=True)
         if batch is None:
             return
         yield batch
 
 
 def rows_between(
-    batches: Iterator[pa.RecordBatch], start: int, stop: int | None
+    where: Path | str, batches: Iterator[pa.RecordBatch], start: int, stop: int | None
 ) -> Iterator[dict[str, Any]]:
     """Yields rows `start` to `stop` (None: the end). Batches after `stop` are not read."""
     first = 0
@@ -290,7 +315,9 @@ def rows_between(
         begin = max(start - first, 0)
         end = batch.num_rows if stop is None else min(batch.num_rows, stop - first)
         for offset in range(begin, end, ROWS_AT_ONCE):
-            yield from _rows(batch.slice(offset, min(ROWS_AT_ONCE, end - offset)))
+            with reading(where, *_FAULTS):
+                rows = _rows(batch.slice(offset, min(ROWS_AT_ONCE, end - offset)))
+            yield from rows
         first += batch.num_rows
         if stop is not None and first >= stop:
             return

@@ -12,18 +12,23 @@ arrow), as folders `<split>/` that `Dataset.save_to_disk` wrote, or together in 
 `DatasetDict.save_to_disk` wrote. The first place that has a split is used.
 """
 
-import json
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from t0.errors import UserError, reading
 from t0.files import checked_name
+from t0.files.any_path import any_path
+from t0.files.paths import is_remote
+from t0.files.untrusted import parsed_json
 from t0.sources.readers import FORMATS, TEXT_FORMATS
 from t0.sources.schema import DEFAULT_SUBSET
 
 DATA_DIR_VARIABLE = "T0_DATA_DIR"
+# Not the colon of gs://.
+_SEPARATOR = re.compile(re.escape(os.pathsep) + "(?!//)")
 
 
 def data_dirs() -> list[Path]:
@@ -57,26 +62,32 @@ def _names(text: str) -> list[str]:
     """Splits at separators and commas, except within the name of an existing folder."""
     if not text.strip():
         return []
-    if Path(text.strip()).expanduser().is_dir():
+    if "://" not in text and Path(text.strip()).expanduser().is_dir():
         return [text.strip()]
-    parts = [part.strip() for part in text.split(os.pathsep)]
+    parts = [part.strip() for part in _SEPARATOR.split(text)]
     names = []
     for part in parts:
-        whole = Path(part).expanduser().is_dir()
+        whole = "://" not in part and Path(part).expanduser().is_dir()
         names += [part] if whole else [name.strip() for name in part.split(",")]
     return [name for name in names if name]
 
 
 def _existing(names: list[str]) -> list[Path]:
-    folders = [Path(os.path.abspath(Path(name).expanduser())) for name in names]  # noqa: PTH100
+    folders = [_absolute(name) for name in names]
     for name, folder in zip(names, folders, strict=True):
         if not folder.is_dir():
             got = "is a file" if folder.exists() else "does not exist"
             raise UserError(
                 f"data folder '{name}' (from --data_dir or {DATA_DIR_VARIABLE}) {got}. Name"
-                f" existing folders on this machine, separated by '{os.pathsep}' or commas."
+                f" existing folders, separated by '{os.pathsep}' or commas."
             )
     return list(dict.fromkeys(folders))
+
+
+def _absolute(name: str) -> Path:
+    if is_remote(name):
+        return any_path(name.rstrip("/"))
+    return Path(os.path.abspath(Path(name).expanduser()))  # noqa: PTH100
 
 
 FILE_PATTERN = "<split>.{jsonl,json,csv,tsv}[.gz] or .parquet or .arrow"
@@ -151,6 +162,11 @@ def folder_splits(folder: Path) -> dict[str, SplitFile]:
     return splits
 
 
+def split_file(path: Path) -> SplitFile | None:
+    """Returns the format and path of one file of rows, None if its name has no known ending."""
+    return _split_of(path)[1]
+
+
 def _split_of(path: Path) -> tuple[str, SplitFile | None]:
     """Returns the split's name and data for a file or folder; None for what holds no split."""
     if path.name.startswith("."):
@@ -168,7 +184,7 @@ def _split_of(path: Path) -> tuple[str, SplitFile | None]:
 def _saved(path: Path) -> dict:
     try:
         with reading(path):
-            content = json.loads(path.read_bytes())
+            content = parsed_json(path.read_bytes())
     except ValueError as error:
         raise UserError(f"{path}: is not JSON ({error}). Save the dataset again.") from error
     return content if isinstance(content, dict) else {}

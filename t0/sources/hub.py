@@ -22,7 +22,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from t0.errors import AbsentData, UserError
+from t0.errors import AbsentData, UserError, short_reason
 
 PARQUET_REVISION = "refs/convert/parquet"
 _REACH_SECONDS = 5
@@ -134,7 +134,8 @@ class HubRows:
             return iter(())
         wanted = self.dataset.select(range(start, end))
         tables = wanted.with_format("arrow").iter(batch_size=1024)
-        return rows_between((batch for table in tables for batch in table.to_batches()), 0, None)
+        batches = (batch for table in tables for batch in table.to_batches())
+        return rows_between(self.where, batches, 0, None)
 
 
 def why_not_tried(dataset: str) -> str | None:
@@ -144,7 +145,7 @@ def why_not_tried(dataset: str) -> str | None:
             return f"not tried, since {variable} is set"
     if dataset not in HUB and "/" not in dataset:
         return f"not tried, since '{dataset}' is no hub name (those have an owner: owner/name)"
-    fault = _unreachable()
+    fault = unreachable()
     return fault and f"out of reach: {fault}"
 
 
@@ -162,8 +163,7 @@ def open_on_hub(dataset: str, subset: str | None, split: str) -> tuple[HubRows |
         try:
             rows = _load(repo, config, split)
         except _faults() as error:
-            text = str(error).strip().splitlines() or [type(error).__name__]
-            faults.append(f"hub repository {repo}: {text[0]}")
+            faults.append(f"hub repository {repo}: {short_reason(error)}")
             continue
         label = ", ".join(filter(None, (config, split)))
         return HubRows(rows, f"hub repository {repo} ({label})"), faults
@@ -182,7 +182,7 @@ def open_stream(repo: str, config: str | None, split: str) -> Any:  # noqa: ANN4
         try:
             return _load(repo, config, split, streaming=True)
         except _faults() as error:
-            fault = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            fault = short_reason(error)
     raise AbsentData(
         f"{where} cannot be streamed: {fault}. It needs the network while it is read; or put text "
         "of your own into the folder text/ of a data folder."
@@ -195,10 +195,9 @@ def streamed(where: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, A
         try:
             row = next(rows, None)
         except _faults() as error:
-            text = str(error).strip().splitlines() or [type(error).__name__]
             raise UserError(
-                f"{where}: the stream broke off: {text[0]}. Start again: a run resumes from its "
-                "last checkpoint."
+                f"{where}: the stream broke off: {short_reason(error)}. Start again: a run resumes "
+                "from its last checkpoint."
             ) from error
         if row is None:
             return
@@ -230,7 +229,7 @@ def _faults() -> tuple[type[Exception], ...]:
     return (OSError, ValueError, RuntimeError, httpx.HTTPError, datasets.exceptions.DatasetsError)
 
 
-def _unreachable() -> str | None:
+def unreachable() -> str | None:
     """Returns why the hub cannot be reached, or None if it answers within seconds."""
     import httpx
     from huggingface_hub import constants

@@ -15,9 +15,7 @@ and a random sample of a training task.
 
 import dataclasses
 import functools
-import gzip
 import itertools
-import json
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +25,8 @@ from tqdm import tqdm
 
 from t0.errors import UserError, reading
 from t0.files import checked_name
+from t0.files.any_path import unpacked
+from t0.files.untrusted import parsed_json
 
 # SeqIO's name of a split -> the name of its list. Only users add a list for development.
 _LISTS = {"train": "train_tasks.txt", "validation": "dev_tasks.txt", "test": "test_tasks.txt"}
@@ -120,8 +120,8 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     if path is None:
         raise UserError(f"{folder / 'tasks'}: there is no {name}.json and no {name}.json.gz.")
     try:
-        with reading(path), (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            content = json.loads(file.read().decode("utf-8"))
+        with reading(path), unpacked(path) as file:
+            content = parsed_json(file.read())
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}). Copy it again.") from error
     if not isinstance(content, dict):

@@ -12,20 +12,21 @@ folders where it lacks them. This module lists folders and reads only these two 
 import dataclasses
 import functools
 import math
-import os
 import re
+import sys
 from pathlib import Path
-
-import yaml
 
 from t0.errors import UserError, reading
 from t0.files import checked_name
+from t0.files.any_path import is_readable
+from t0.files.untrusted import read_yaml
 from t0.prompts import TemplateFile, read_template_file
 from t0.sources.folders import FILE_PATTERN, SplitFile, folder_splits, local_splits
 from t0.sources.schema import DEFAULT_SUBSET, features, split_sizes
 
 TEMPLATES = "templates.yaml"
 MIXTURES = "mixtures.yaml"
+LONGEST_EXPRESSION = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +137,7 @@ def _template_folders(dirs: list[Path]) -> list[tuple[Path, str, str | None, Tem
 def _folders(folder: Path) -> list[Path]:
     """Returns the readable folders: a disk's lost+found, for example, is not readable."""
     inner = (p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-    return sorted(p for p in inner if os.access(p, os.R_OK | os.X_OK))
+    return sorted(p for p in inner if is_readable(p))
 
 
 def _named(
@@ -147,6 +148,8 @@ def _named(
         status = path.stat()
     templates = _read_templates(path, status.st_mtime_ns, status.st_size)
     if templates.dataset:
+        if (name, subset) != (templates.dataset, templates.subset):
+            _say_other_name(path, _title(name, subset), templates.dataset, templates.subset)
         name, subset = templates.dataset, templates.subset
     else:
         subset = templates.subset or subset
@@ -156,6 +159,16 @@ def _named(
     if subset is not None:
         checked_name(subset, "subset", path)
     return folder, name, subset, templates
+
+
+@functools.lru_cache(maxsize=256)  # once for each file
+def _say_other_name(path: Path, folder: str, name: str, subset: str | None) -> None:
+    task = "_".join(filter(None, (name, subset)))
+    print(
+        f"note: {path} is for the dataset {_title(name, subset)} by its key 'dataset', and not"
+        f" for {folder}, as its folder is named: its tasks begin with {task}_",
+        file=sys.stderr,
+    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -183,13 +196,7 @@ def _title(name: str, subset: str | None) -> str:
 
 
 def _read_mixtures(path: Path) -> dict:
-    try:
-        with reading(path):
-            content = yaml.safe_load(path.read_bytes())
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}.") from error
+    content = read_yaml(path, kind="file of mixtures")
     if not isinstance(content, dict):
         raise UserError(
             f"{path}: wanted a mapping from mixture names to {{tasks: [...], rate: ...}}, got"
@@ -209,14 +216,16 @@ def _mixture(path: Path, name: object, entry: object) -> OwnMixture:
     if not isinstance(tasks, list) or not tasks or not all(isinstance(t, str) for t in tasks):
         raise UserError(
             f"{where}: the key 'tasks' must be a list of regular expressions for task names, got"
-            f" {tasks!r}."
+            f" {tasks!r:.200}."
         )
     for pattern in tasks:
         try:
+            if len(pattern) > LONGEST_EXPRESSION:
+                raise re.error(f"it has more than {LONGEST_EXPRESSION:,} characters")
             re.compile(pattern)
-        except re.error as error:
+        except (re.error, RecursionError, OverflowError) as error:
             raise UserError(
-                f"{where}: key 'tasks': '{pattern}' is no regular expression: {error}."
+                f"{where}: key 'tasks': '{pattern:.80}' is no regular expression: {error}."
             ) from error
     rate = entry.get("rate", "examples")
     number = isinstance(rate, int | float) and not isinstance(rate, bool) and math.isfinite(rate)

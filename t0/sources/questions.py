@@ -18,15 +18,15 @@ answered from its context (SQuAD 2.0).
 """
 
 import dataclasses
-import gzip
 import itertools
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from t0.errors import UserError, reading
+from t0.files.any_path import unpacked
+from t0.files.untrusted import parsed_json
 from t0.sources.folders import FILE_PATTERN, SplitFile, folder_splits
 from t0.sources.readers import reader_for
 
@@ -112,11 +112,10 @@ def _document(found: SplitFile) -> Any:  # noqa: ANN401 (whatever JSON holds)
     """Returns the content of a file that is one JSON document, or None for other files."""
     if found.kind != "jsonl" or ".json" not in found.path.suffixes:
         return None
-    opener = gzip.open if found.path.suffix == ".gz" else open
-    with reading(found.path), opener(found.path, "rb") as file:
+    with reading(found.path), unpacked(found.path) as file:
         text = file.read()
     try:
-        return json.loads(text.decode("utf-8-sig"))
+        return parsed_json(text.decode("utf-8-sig"))
     except ValueError as error:
         # Several lines with an object each are JSON Lines in a file named .json.
         if "Extra data" in str(error):

@@ -16,14 +16,14 @@ misspelled column would otherwise be rendered as nothing.
 
 import contextlib
 import dataclasses
-import gzip
 import itertools
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from t0.errors import UserError, reading
+from t0.files.any_path import unpacked
+from t0.files.untrusted import parsed_json
 from t0.sources.schema import Features
 
 # File name ending -> format.
@@ -35,6 +35,7 @@ FORMATS = {
     ".parquet": "parquet",
     ".arrow": "arrow",
 }
+LARGEST_LINE = 64 * 2**20
 TEXT_FORMATS = ("jsonl", "csv", "tsv")
 
 
@@ -112,13 +113,17 @@ class JsonLines:
         """Yields the lines that are not blank, each with its number counted from 1."""
         with contextlib.ExitStack() as stack:
             with reading(self.path):
-                opener = gzip.open if self.path.suffix == ".gz" else open
-                lines = enumerate(stack.enter_context(opener(self.path, "rb")), start=1)
-            while True:
+                file = stack.enter_context(unpacked(self.path))
+            for number in itertools.count(1):
                 with reading(self.path):
-                    number, line = next(lines, (0, b""))
-                if not number:
+                    line = file.readline(LARGEST_LINE + 1)
+                if not line:
                     return
+                if len(line) > LARGEST_LINE:
+                    raise UserError(
+                        f"{self.path}, line {number}: has more than {LARGEST_LINE:,} bytes, the "
+                        "most for a row. Is each row on a line of its own?"
+                    )
                 if number == 1:
                     line = line.removeprefix(b"\xef\xbb\xbf")
                 if not line.isspace():
@@ -150,7 +155,7 @@ def parsed_line(where: str, line: bytes) -> dict[str, Any]:
       UserError: the line is not a JSON object.
     """
     try:
-        row = json.loads(line.decode("utf-8"))
+        row = parsed_json(line)
     except ValueError as error:
         start = line[:60].decode("utf-8", "replace").strip()
         raise UserError(

@@ -35,6 +35,7 @@ from collections.abc import Callable
 from typing import Any
 
 from t0.errors import UserError, unknown_name
+from t0.files.untrusted import parsed_json
 from t0.prompts import is_missing, whole_number
 
 DEFAULT_SUBSET = "default"
@@ -158,8 +159,8 @@ def _text(value: Any) -> Any:  # noqa: ANN401
 def _parsed(value: Any, *, convert: Converter) -> Any:  # noqa: ANN401
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
+            value = parsed_json(value)
+        except ValueError as error:
             raise ValueError(
                 f"{value[:80]!r} is not JSON, which a text file needs for a nested column ({error})"
             ) from error

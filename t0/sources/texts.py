@@ -16,13 +16,13 @@ divided, because it can only be read from its start.
 """
 
 import contextlib
-import gzip
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
 from t0.errors import UserError, reading
+from t0.files.any_path import unpacked
 from t0.sources.readers import parsed_line
 
 SHARD_BYTES = 8 * 2**20
@@ -212,8 +212,7 @@ def _lines(piece: Piece) -> Iterator[tuple[int, bytes]]:
     path, start, stop = piece
     with contextlib.ExitStack() as stack:
         with reading(path):
-            opener = gzip.open if path.suffix == ".gz" else open
-            file: IO[bytes] = stack.enter_context(opener(path, "rb"))
+            file: IO[bytes] = stack.enter_context(unpacked(path))
             if start:
                 # Skips the line that starts in the piece before this one.
                 file.seek(start - 1)

@@ -9,27 +9,19 @@
 | `recipe_tasks`, `instruction_tasks` | tasks of documents, questions, translations, instructions |
 | `metrics` | the metrics of all tasks |
 | `vocabulary` | the vocabulary that all tasks share |
-| `lint` | checks of a prompt on sample rows |
 
 This room registers nothing; the catalogue, `seqio_tasks`, does.
 """
 
-from t0.tasks.prompted_tasks import (
-    SCORE_EVAL,
-    PromptedSource,
-    PromptedTask,
-    task_definitions,
-    task_name,
-)
+from t0.catalogue import PromptedTask
+from t0.tasks.prompted_tasks import PromptedSource, task_definitions
 from t0.tasks.vocabulary import default_vocabulary, set_vocabulary, vocabulary_path
 
 __all__ = [
-    "SCORE_EVAL",
     "PromptedSource",
     "PromptedTask",
     "default_vocabulary",
     "set_vocabulary",
     "task_definitions",
-    "task_name",
     "vocabulary_path",
 ]

@@ -15,32 +15,19 @@ exactly. The source's `reports` count the rows that the template drops, and the 
 label, for the cache's record.
 """
 
-import dataclasses
 import functools
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from t0.catalogue import SCORE_EVAL, PromptedTask
+from t0.catalogue.prompted_task import open_rows
 from t0.compat import seqio, t5_metrics, t5_postprocessors, t5_preprocessors, tf
 from t0.errors import UserError, remembered
 from t0.prompts import CompiledTemplate, RowReport, Template
-from t0.sources import SplitRows, hidden_label, open_split
+from t0.sources import SplitRows, hidden_label
 from t0.tasks.metrics import plain_metrics, reads_text
 from t0.tasks.vocabulary import default_vocabulary
-
-# The suffix of a rank-evaluation task's name.
-SCORE_EVAL = "_score_eval"
-
-
-def task_name(dataset: str, subset: str | None, template: str, suffix: str = "") -> str:
-    """Joins dataset, subset and template name into a task's name.
-
-    Every run of characters other than letters, digits, `_` and `.` becomes one `_` (the rule of
-    the original's `task_clean`).
-    """
-    joined = "_".join(part for part in (dataset, subset, template) if part is not None)
-    return re.sub(r"[^\w\d\._]+", "_", joined) + suffix
 
 
 class PromptedSource(seqio.DataSource):
@@ -100,34 +87,8 @@ class PromptedSource(seqio.DataSource):
         return self._num_rows[split]
 
     def open(self, split: str) -> SplitRows:
-        """Opens the rows of the task's split.
-
-        Raises:
-          UserError: if the split is unknown, its data is absent, or the data lacks a column that
-            the template uses.
-        """
-        if split not in self.split_mapping:
-            raise UserError(
-                f"dataset {self.dataset} has no split '{split}' here, it has: "
-                + ", ".join(self.split_mapping)
-            )
-        rows = open_split(self.dataset, self.subset, self.split_mapping[split])
-        self.check_columns(rows)
-        return rows
-
-    def check_columns(self, rows: SplitRows) -> None:
-        """Checks that the rows have the columns that the template uses.
-
-        Raises:
-          UserError: if they lack a column.
-        """
-        missing = self.compiled.missing_columns(rows.columns)
-        if missing:
-            raise UserError(
-                f"template '{self.template.name}' uses the column "
-                + ", ".join(f"'{name}'" for name in missing)
-                + f", which {rows.where} does not have; its columns: {', '.join(rows.columns)}"
-            )
+        """Opens the rows of the task's split; see `open_rows` for the errors."""
+        return open_rows(self, split)
 
     def records(self, split: str) -> Iterator[dict[str, Any]]:
         """Yields the rendered records of `split` as strings, and counts rows in `reports`."""
@@ -177,32 +138,6 @@ class PromptedSource(seqio.DataSource):
                 yield from self.records(split)
 
         return tf.data.Dataset.from_generator(generate, output_signature=signature)
-
-
-@dataclasses.dataclass(frozen=True)
-class PromptedTask:
-    """One template over one dataset, from which a plain and a rank-evaluation task are built.
-
-    Attributes:
-      dataset: the dataset's name.
-      subset: the dataset's configuration, or None.
-      template: the prompt.
-      split_mapping: the task's split name -> the dataset's split name.
-      num_rows: the task's split name -> number of raw rows, or a function that counts them.
-      suffix: the end of the task's name (ANLI's rounds).
-    """
-
-    dataset: str
-    subset: str | None
-    template: Template
-    split_mapping: Mapping[str, str]
-    num_rows: Mapping[str, int] | Callable[[str], int]
-    suffix: str = ""
-
-    @property
-    def name(self) -> str:
-        """The plain task's name."""
-        return task_name(self.dataset, self.subset, self.template.name, self.suffix)
 
 
 def expand_choices(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -5,31 +5,23 @@ The path comes from the first of these that is set: the `--vocab` flag, the gin 
 model on Google Cloud Storage. Registering 971 tasks must not read the file, so the path is looked
 up only when the first text is tokenised.
 
-T5's SentencePiece model has two editions: one with 32,000 pieces, to which 100 sentinels
-(`<extra_id_0>` ... `<extra_id_99>`) are added on loading, and `.100extra`, which has them. Both
-have 32,100 ids in the same order; the edition is recognised by the file's pieces.
+`t0.catalogue.sentence_pieces` knows the two editions of T5's model, and reads them without
+TensorFlow.
 """
 
 import os
 
-from google.protobuf.message import DecodeError
-from sentencepiece import sentencepiece_model_pb2
-
+from t0.catalogue.sentence_pieces import EXTRA_IDS, REMEDY, checked_model, holds_sentinels
 from t0.compat import gin, seqio, tf
 from t0.errors import UserError
 
 DEFAULT_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
-EXTRA_IDS = 100
 
 # The two files of T5's public model -> the number of sentinels to add on loading.
 T5_EDITIONS = {
     DEFAULT_VOCABULARY: 0,
     "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model": EXTRA_IDS,
 }
-
-_REMEDY = "Name a SentencePiece model file: --vocab=FILE or T0_VOCAB=FILE."
-_PIECE = sentencepiece_model_pb2.ModelProto.SentencePiece
-_FIRST_KINDS = [_PIECE.CONTROL, _PIECE.CONTROL, _PIECE.UNKNOWN]
 
 _chosen: list[str] = []
 _times_set = 0
@@ -121,33 +113,9 @@ def _choice() -> tuple[int, str | None]:
 
 def _same_as_stock(path: str) -> seqio.SentencePieceVocabulary:
     """Returns SeqIO's own vocabulary for the model at `path`, with the same ids as ours."""
-    added = 0 if _holds_sentinels(path) else EXTRA_IDS
+    model = checked_model(path, _read(path))
+    added = 0 if holds_sentinels(model) else EXTRA_IDS
     return seqio.SentencePieceVocabulary(path, added)
-
-
-def _holds_sentinels(path: str) -> bool:
-    """Returns whether the model is the edition `.100extra`, by its last piece.
-
-    Raises:
-      UserError: if the file is not a SentencePiece model, or not one for T5.
-    """
-    model = sentencepiece_model_pb2.ModelProto()
-    try:
-        model.ParseFromString(_read(path))
-    except DecodeError as error:
-        raise UserError(f"{path} is not a SentencePiece model. {_REMEDY}") from error
-    kinds = [piece.type for piece in model.pieces[:3]]
-    # Arbitrary bytes may parse as a message with unknown fields and without pieces.
-    if not kinds:
-        raise UserError(f"{path} is not a SentencePiece model. {_REMEDY}")
-    if kinds != _FIRST_KINDS or model.pieces[1].piece != model.trainer_spec.eos_piece:
-        first = ", ".join(piece.piece for piece in model.pieces[:3])
-        raise UserError(
-            f"{path}: T5 needs padding, end of text and unknown as ids 0, 1, 2; this model has "
-            f"{first}. Train it with --pad_id=0 --eos_id=1 --unk_id=2 --bos_id=-1."
-        )
-    # Sentinels are the last pieces, in descending order.
-    return "extra_id_0>" in model.pieces[-1].piece
 
 
 def _read(path: str) -> bytes:
@@ -156,9 +124,9 @@ def _read(path: str) -> bytes:
             content = file.read()
     except (tf.errors.OpError, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"the vocabulary {path} cannot be read ({reason}). {_REMEDY}") from error
+        raise UserError(f"the vocabulary {path} cannot be read ({reason}). {REMEDY}") from error
     if not content:
-        raise UserError(f"the vocabulary {path} is empty. {_REMEDY}")
+        raise UserError(f"the vocabulary {path} is empty. {REMEDY}")
     return content
 
 

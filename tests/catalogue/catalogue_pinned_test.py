@@ -6,8 +6,8 @@ import hashlib
 import pinned_catalogue
 import pytest
 
-from seqio_tasks.catalogue import datasets, exclusions
-from seqio_tasks.mixtures import RULES
+from t0.catalogue.entries import datasets, exclusions
+from t0.catalogue.mixtures import RULES
 
 TASKS = 971
 MEMBERS = {

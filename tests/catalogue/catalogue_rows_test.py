@@ -10,7 +10,7 @@ import math
 import pytest
 from real_rows import ROWS
 
-from seqio_tasks.catalogue import catalogue_entries, datasets
+from t0.catalogue.entries import catalogue_entries, datasets
 from t0.errors import UserError
 from t0.prompts import CompiledTemplate
 from t0.sources import features

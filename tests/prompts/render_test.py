@@ -5,6 +5,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from jinja2.sandbox import SandboxedEnvironment
 
 from t0.errors import UserError
 from t0.prompts import NO_LABEL, CompiledTemplate, Example, Template, read_template_file
@@ -83,6 +84,69 @@ class TestExample:
         weather("dry or wet").example(row)
         weather("numbered at random").apply(row)
         assert row == ROW
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "{{ words.append(9) }}",
+            "{{ words['app' + 'end'](9) }}",
+            "{{ (words | attr('app' ~ 'end'))(9) }}",
+            "{{ words[method](9) }}",
+            "{{ deep.inner[0].update(x=1) }}",
+            "{{ dict.update(deep, x=1) }}",
+            "{{ [deep].sort(key=dict.popitem) }}",
+            "{{ [5].sort(key=words.append) }}",
+            "{% macro m(f) %}{{ f(9) }}{% endmacro %}{{ m(words.append) }}",
+            "{% set d = {'split': words.append} %}{{ d.split(9) }}",
+            "{% for f in [words] | map(attribute='append') %}{{ f(9) }}{% endfor %}",
+            "{{ cycler(words.pop).next()() }}",
+            "{% if label %}{{ words.clear() }}{% endif %}",
+        ],
+    )
+    @pytest.mark.parametrize("in_choices", [False, True])
+    def test_a_template_that_changes_its_row_changes_a_copy(self, change, in_choices):
+        def row(label):
+            inner = [{"k": ["v"]}]
+            return {"words": [1, 2], "deep": {"inner": inner}, "method": "append", "label": label}
+
+        shown = "{{ words }} {{ deep }} ||| {{ label }}"
+        source = (shown, change) if in_choices else (change + shown, None)
+        prompt = compiled(*source)
+        for label in (0, 1, 2):
+            given, own = row(label), row(label)
+            example = prompt.example(given)
+            assert given == row(label)
+            SandboxedEnvironment().from_string(change).render(own)  # changes what it gets
+            assert example.inputs.endswith(f"{own['words']} {own['deep']}")
+        assert own != row(2)
+
+    @pytest.mark.parametrize(
+        "jinja",
+        [
+            "{% set l = [] %}{{ l.append(label) or '' }}{{ l }} ||| x",
+            "{% set d = {} %}{{ d.update(a=options) or '' }}{{ d }} ||| x",
+            "{{ answer_choices.append('z') or '' }}{{ answer_choices }} ||| x",
+            "{{ options.index('y') }}{{ options.count('x') }}{{ report.split() }} ||| x",
+            "{% for k, v in dict(a=1).items() %}{{ k }}{% endfor %}{{ cycler(1).next() }} ||| x",
+        ],
+    )
+    def test_a_row_that_no_template_changes_is_not_copied(self, jinja, monkeypatch):
+        monkeypatch.setattr(render_module.copy, "deepcopy", None)
+        prompt = compiled(jinja, "a ||| b")
+        assert prompt.example(ROW) == prompt.example(ROW)
+        with pytest.raises(UserError, match="NoneType"):
+            compiled("{{ options.append(1) }} ||| x").example(ROW)
+
+    def test_a_row_that_is_rendered_twice_draws_the_same(self):
+        source = (
+            "{{ options | random }} {{ [1, 2, 3, 4, 5, 6, 7, 8] | random }}{{ %s or '' }} ||| x"
+        )
+        first = compiled(source % "options.append(1)")
+        again = compiled(source % "options.append(1)")
+        assert again.example(ROW, 4) and [first.example(ROW, n) for n in range(5)][4] == (
+            again.example(ROW, 4)
+        )
+        assert first.example(ROW, 3) == compiled(source % "options.count(1)").example(ROW, 3)
 
 
 class TestText:
@@ -302,16 +366,15 @@ class TestSandbox:
 
     def test_one_environment_serves_all(self):
         first, second = weather("where").compile(), weather("dry or wet").compile()
-        assert first._body.code.environment is render_module.ENVIRONMENT
-        assert second._body.code.environment is render_module.ENVIRONMENT
+        assert first._body.code.environment is second._choices.code.environment
+        assert second._body.code.environment is first._body.code.environment
 
 
 class TestCompiling:
     def test_each_template_compiles_once(self, monkeypatch):
         count = []
-        environment = render_module.ENVIRONMENT
-        compile_ = environment.compile
-        monkeypatch.setattr(environment, "compile", lambda tree: count.append(1) or compile_(tree))
+        build = render_module._build
+        monkeypatch.setattr(render_module, "_build", lambda *args: count.append(1) or build(*args))
         prompt = weather("choices of the row")
         assert count == []
         for i in range(5):

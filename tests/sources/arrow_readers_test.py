@@ -4,6 +4,7 @@ import io
 import json
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -248,3 +249,27 @@ def test_bytes_are_read_as_text_where_they_are_text(tmp_path):
     ]
     for number, make in enumerate((parquet, arrow_file, arrow_stream)):
         assert list(make(tmp_path / f"{number}", rows).rows(0, None)) == wanted
+
+
+def _strings(offsets, data):
+    buffers = [None, pa.py_buffer(np.array(offsets, np.int32)), pa.py_buffer(data)]
+    return pa.table({"text": pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)})
+
+
+@pytest.mark.parametrize(
+    ("offsets", "data"),
+    [([0, 3], b"\xf2ab"), ([0, 3, 1], b"abc")],
+)
+def test_damaged_texts_are_told_and_not_read(tmp_path, offsets, data):
+    table, path = _strings(offsets, data), tmp_path / "x.arrow"
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(UserError, match=f"{path}: cannot be read"):
+        list(Arrow((path,)).rows(0, None))
+
+
+def test_a_name_that_is_not_text_is_told(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"\xf4\xff,b\n1,2\n")
+    with pytest.raises(UserError, match=f"{path}: cannot be read"):
+        Csv(path).columns()

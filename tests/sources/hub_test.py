@@ -38,7 +38,7 @@ class Hub:
 def stand_in(monkeypatch):
     for name in ("T0_DATA_DIR", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(hub, "_unreachable", lambda: None)
+    monkeypatch.setattr(hub, "unreachable", lambda: None)
 
     def use(answers):
         made = Hub(answers)
@@ -139,7 +139,7 @@ def test_what_the_hub_says_is_in_the_message(stand_in, fault):
 @pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"])
 def test_offline_means_not_tried(stand_in, monkeypatch, variable):
     made = stand_in({"nyu-mll/glue": ROWS})
-    monkeypatch.setattr(hub, "_unreachable", lambda: pytest.fail("asked the hub"))
+    monkeypatch.setattr(hub, "unreachable", lambda: pytest.fail("asked the hub"))
     monkeypatch.setenv(variable, "1")
     with pytest.raises(UserError, match=variable):
         open_split("glue", "mrpc", "train")

@@ -81,6 +81,17 @@ def test_keys_of_the_file_come_before_the_folders(tmp_path):
     ]
 
 
+def test_another_name_than_the_folder_is_said_once(tmp_path, capsys):
+    make(tmp_path / "mine", "train.jsonl", head="dataset: other\n")
+    make(tmp_path / "same", "train.jsonl", head="dataset: same\n")
+    for _ in range(2):
+        find_own_datasets([tmp_path])
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "mine/templates.yaml is for the dataset 'other'" in said
+    assert "not for 'mine'" in said
+    assert "its tasks begin with other_" in said
+
+
 @pytest.mark.parametrize("head", ["", "dataset: me/mine\nsubset: part\n"])
 def test_rows_are_found_wherever_the_folder_is(tmp_path, monkeypatch, head):
     folder = make(tmp_path / "here", "train.jsonl", head=head)
@@ -152,7 +163,7 @@ def test_mixtures(tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a: [", "line"),
+        ("a: [", ":2: not a file of mixtures"),
         ("- a", "got list"),
         ("", "got NoneType"),
         ("m: x", "mixture 'm'"),
@@ -162,6 +173,9 @@ def test_mixtures(tmp_path):
         ("m: {tasks: a}", "key 'tasks'"),
         ("m: {tasks: [1]}", "key 'tasks'"),
         ("m: {tasks: ['(']}", "key 'tasks'.*regular expression"),
+        (f"m: {{tasks: ['{'(' * 900}']}}", "key 'tasks'.*regular expression"),
+        (f"m: {{tasks: ['{'a' * 1001}']}}", "more than 1,000 characters"),
+        ("[" * 10**5, "nested more than 100 levels"),
         ("m: {tasks: [a], rate: fast}", "key 'rate'"),
         ("m: {tasks: [a], rate: 0}", "key 'rate'"),
         ("m: {tasks: [a], rate: .inf}", "key 'rate'"),

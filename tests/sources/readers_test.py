@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from t0.errors import UserError
+from t0.sources import readers
 from t0.sources.readers import JsonLines
 
 
@@ -117,3 +118,21 @@ def test_a_file_that_is_not_gzip_is_told_by_name(tmp_path):
 def test_rows_after_stop_are_not_read(path):
     reader = write(path, '{"a": 1}\n{"a": 2}\nbroken\n')
     assert list(reader.rows(1, 2)) == [{"a": 2}]
+
+
+def test_a_line_has_a_largest_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "LARGEST_LINE", 20)
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": "of twenty"}\n\n{"a": "of twenty-one"}\n')
+    rows = JsonLines(path).rows(0, None)
+    assert next(rows) == {"a": "of twenty"}
+    with pytest.raises(UserError, match="rows.jsonl, line 3: has more than 20 bytes"):
+        next(rows)
+
+
+@pytest.mark.parametrize("line", ["[" * 10**5, '{"a":' * 5000, f'{{"a": {"[" * 200}{"]" * 200}}}'])
+def test_deep_json_is_a_message(tmp_path, line):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(line)
+    with pytest.raises(UserError, match="line 1: not JSON .(nested more than 100|Expecting)"):
+        list(JsonLines(path).rows(0, None))

@@ -12,10 +12,11 @@ import yaml
 from moods import MOODS, ROWS
 from t5.data.preprocessors import rank_classification
 
+from t0.catalogue import task_name
 from t0.errors import UserError
 from t0.sources import open_split
 from t0.tasks import PromptedSource, PromptedTask, default_vocabulary, task_definitions
-from t0.tasks.prompted_tasks import expand_choices, task_name
+from t0.tasks.prompted_tasks import expand_choices
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Checks a prompt on sample rows, before hours of caching or training are spent on it.
 
-    report = lint(task.source, "train", rows=200)
+    report = lint(task, "train", rows=200)
     report.counts     # {"no correct choice": 200}
     report.first      # {"no correct choice": 0}: the first such row
     faults_of(report, max_share=0.1)   # {"no correct choice": "200 of 200 rows, first row 0"}
@@ -12,13 +12,14 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from t0.catalogue.prompted_task import PromptedRows
+from t0.catalogue.shown import T0_LENGTHS
 from t0.errors import UserError
 from t0.prompts import NO_LABEL, Example
 from t0.sources import SplitRows, hidden_label
-from t0.tasks.prompted_tasks import PromptedSource
 
 # T0's sequence lengths, in tokens with EOS.
-LONGEST_INPUTS, LONGEST_TARGETS = 1024, 256
+LONGEST_INPUTS, LONGEST_TARGETS = T0_LENGTHS["inputs"], T0_LENGTHS["targets"]
 STRETCHES = 5
 
 NOTHING = "rendered nothing"
@@ -59,12 +60,12 @@ class Report:
 
 
 def lint(
-    source: PromptedSource, split: str, *, rows: int, count_tokens: Count | None = None
+    source: PromptedRows, split: str, *, rows: int, count_tokens: Count | None = None
 ) -> Report:
     """Renders up to `rows` rows of a split, and counts those that fail the checks.
 
     Args:
-      source: the task's data source.
+      source: the task, or its data source.
       split: the task's split.
       rows: the most rows to sample.
       count_tokens: counts the tokens of a text without EOS; None to skip the checks `LENGTHS`.

@@ -6,14 +6,16 @@ number of examples, at most 500,000.
 """
 
 import dataclasses
-import re
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-from seqio_tasks.catalogue import Entry, is_excluded
-from t0.compat import seqio
+import regex
+
+from t0.catalogue.entries import Entry, is_excluded
+from t0.catalogue.prompted_task import SCORE_EVAL
 from t0.errors import UserError, unknown_name
 from t0.sources import OwnMixture
-from t0.tasks import SCORE_EVAL
 
 MAX_EXAMPLES_PER_DATASET = 500_000
 
@@ -96,7 +98,20 @@ def training_rate(entry: Entry) -> int:
     return size
 
 
-def examples_rate(task: seqio.Task) -> float:
+class CountedTask(Protocol):
+    """What a mixing rate needs of a task: a SeqIO task, or a `t0.catalogue.listing.ListedTask`."""
+
+    splits: Sequence[str]
+    cache_dir: str | None
+
+    def get_cached_stats(self, split: str) -> Mapping[str, Any]:
+        """Returns the statistics of a cached split."""
+
+    def num_input_examples(self, split: str) -> int:
+        """Returns the number of raw rows of a split."""
+
+
+def examples_rate(task: CountedTask) -> float:
     """Returns a rank-evaluation task's mixing rate: its training examples, at most 500,000.
 
     They are counted after prompting if the task is cached, else before it. A dataset without a
@@ -110,7 +125,7 @@ def examples_rate(task: seqio.Task) -> float:
 
 def mixture_tasks(
     mixture: str, entries: Sequence[Entry]
-) -> list[tuple[str, float | Callable[[seqio.Task], float]]]:
+) -> list[tuple[str, float | Callable[[CountedTask], float]]]:
     """Returns (task name, rate) for each member of an original mixture."""
     if RULES[mixture].score_eval:
         return [
@@ -119,9 +134,27 @@ def mixture_tasks(
     return [(entry.task.name, training_rate(entry)) for entry in members(mixture, entries)]
 
 
+# An expression of a `mixtures.yaml` may take this long over all names.
+MATCHING_SECONDS = 5
+
+
+def _matching(pattern: regex.Pattern, names: Sequence[str]) -> list[str]:
+    """Returns the names that match as a whole.
+
+    Raises:
+      TimeoutError: if that takes too long; Python's own `re` would not end.
+    """
+    ends = time.monotonic() + MATCHING_SECONDS
+    found = []
+    for name in names:
+        if pattern.fullmatch(name, timeout=max(1e-3, ends - time.monotonic())):
+            found.append(name)
+    return found
+
+
 def own_mixture_tasks(
     mixture: OwnMixture, names: Sequence[str]
-) -> list[tuple[str, float | Callable[[seqio.Task], float]]]:
+) -> list[tuple[str, float | Callable[[CountedTask], float]]]:
     """Returns (task name, rate) for each task that a user's mixture selects.
 
     Args:
@@ -135,13 +168,19 @@ def own_mixture_tasks(
     chosen: dict[str, None] = {}
     for expression in mixture.tasks:
         try:
-            pattern = re.compile(expression)
-        except re.error as error:
+            pattern = regex.compile(expression, regex.V0)
+        except (regex.error, RecursionError) as error:
             raise UserError(
                 f"{mixture.path}: mixture {mixture.name}: '{expression}' is not a regular "
                 f"expression ({error})"
             ) from error
-        matching = [name for name in names if pattern.fullmatch(name)]
+        try:
+            matching = _matching(pattern, names)
+        except TimeoutError as error:
+            raise UserError(
+                f"{mixture.path}: mixture {mixture.name}: '{expression}' takes more than "
+                f"{MATCHING_SECONDS} s to match; write it without repetitions of repetitions"
+            ) from error
         if not matching:
             raise unknown_name("task", expression, names, f"It is in {mixture.path}.")
         chosen.update(dict.fromkeys(matching))

@@ -19,9 +19,9 @@ import functools
 import pathlib
 from collections.abc import Iterator
 
+from t0.catalogue.prompted_task import SCORE_EVAL, PromptedTask
 from t0.prompts import Template, read_template_file, template_file_path
 from t0.sources import OwnDataset, data_dirs, find_own_datasets, open_split, split_sizes
-from t0.tasks import SCORE_EVAL, PromptedTask
 
 _HERE = pathlib.Path(__file__).parent
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from t0.catalogue import lint
 from t0.prompts import Template
-from t0.tasks import PromptedSource, lint
+from t0.tasks import PromptedSource
 
 
 def source(tmp_path, monkeypatch, jinja, choices=None, rows=20, labels=(0, 1), dataset="lintable"):

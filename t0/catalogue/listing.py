@@ -1,0 +1,183 @@
+"""Every prompted task and mixture by name, as plain data, and which of them are cached.
+
+    listing = read_listing(["/data/cache"])
+    listing.tasks["super_glue_rte_GPT_3_style"].task.template.name      # "GPT-3 style"
+    listing.members("t0_train")                  # [("adversarial_qa_dbert_...", 10000), ...]
+    listing.select("super_glue_rte_.*")          # names of tasks
+
+A template with answer choices has two names: the plain task's, and one that ends in `_score_eval`.
+"""
+
+import dataclasses
+import functools
+import itertools
+import json
+import posixpath
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from t0.catalogue.entries import catalogue_entries, own_entries
+from t0.catalogue.mixtures import RULES, mixture_tasks, own_mixture_tasks
+from t0.catalogue.prompted_task import SCORE_EVAL, PromptedTask
+from t0.errors import UserError, reading, unknown_name
+from t0.files import paths
+from t0.sources import data_dirs, find_own_mixtures
+
+# A mixing rate: a number, or a function of the task.
+Rate = float | Callable[[Any], float]
+
+
+@dataclasses.dataclass(frozen=True)
+class ListedTask:
+    """A task of the catalogue or of the user's folders, with what a SeqIO task knows of its cache.
+
+    Attributes:
+      name: the name that it is registered under.
+      task: the template and its data.
+      ranked: whether it is the task for rank evaluation.
+      cache_dirs: folders with cached tasks.
+    """
+
+    name: str
+    task: PromptedTask
+    ranked: bool
+    cache_dirs: tuple[str, ...] = ()
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of the splits."""
+        return tuple(self.task.split_mapping)
+
+    @functools.cached_property
+    def cache_dir(self) -> str | None:
+        """The folder of its cache, None if it is not cached."""
+        folders = (posixpath.join(folder, self.name) for folder in self.cache_dirs)
+        return next((f for f in folders if paths.exists(posixpath.join(f, "COMPLETED"))), None)
+
+    def get_cached_stats(self, split: str) -> Mapping[str, Any]:
+        """Returns the statistics of a cached split.
+
+        Raises:
+          UserError: if they are absent or damaged.
+        """
+        path = posixpath.join(self.cache_dir, f"stats.{split}.json")
+        with reading(path, ValueError):
+            return json.loads(paths.read_bytes(path))
+
+    def num_input_examples(self, split: str) -> int:
+        """Returns the number of raw rows of a split."""
+        return self.task.size(split)
+
+
+def tasks_by_name(
+    known: Collection[str] = (), cache_dirs: Sequence[str] = ()
+) -> dict[str, ListedTask]:
+    """Returns name -> task, for T0's tasks and those of the user's data folders.
+
+    Args:
+      known: names that are already used.
+      cache_dirs: folders with cached tasks.
+
+    Raises:
+      UserError: if two prompts have the same task name, or it is among `known`.
+    """
+    tasks: dict[str, ListedTask] = {}
+    for entry in itertools.chain(catalogue_entries(), own_entries()):
+        task = entry.task
+        # Empty choices are none: the template is open-ended.
+        for ranked in (False, True) if task.template.answer_choices else (False,):
+            name = task.name + SCORE_EVAL if ranked else task.name
+            if name in known or name in tasks:
+                where = task.template.where or f"template '{task.template.name}'"
+                raise UserError(
+                    f"{where}: there is a task '{name}' already. A task is named after dataset, "
+                    "subset and template: give the template another name, or the dataset."
+                )
+            tasks[name] = ListedTask(name, task, ranked, tuple(cache_dirs))
+    return tasks
+
+
+def mixtures_by_name(
+    tasks: Sequence[str], known: Collection[str] = ()
+) -> dict[str, list[tuple[str, Rate]]]:
+    """Returns name -> (task, rate) of each member, for the original's and the user's mixtures.
+
+    Args:
+      tasks: the names of all tasks.
+      known: names of mixtures that are already used.
+
+    Raises:
+      UserError: if the name of a user's mixture is already used.
+    """
+    mixtures = {name: mixture_tasks(name, catalogue_entries()) for name in RULES}
+    taken = {*mixtures, *tasks, *known}
+    for own in find_own_mixtures(data_dirs()):
+        if own.name in taken:
+            raise UserError(
+                f"{own.path}: there is a task or mixture '{own.name}' already; rename yours."
+            )
+        mixtures[own.name] = own_mixture_tasks(own, tasks)
+    return mixtures
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """The tasks and mixtures that `import t0.seqio_tasks` registers."""
+
+    tasks: Mapping[str, ListedTask]
+    mixtures: Mapping[str, list[tuple[str, Rate]]]
+
+    def members(self, mixture: str) -> list[tuple[str, float]]:
+        """Returns (task, rate as a number) for each member of a mixture, sorted by name."""
+        rated = sorted(self.mixtures[mixture], key=lambda member: member[0])
+        return [(n, float(rate(self.tasks[n]) if callable(rate) else rate)) for n, rate in rated]
+
+    def select(self, expression: str) -> list[str]:
+        """Returns the tasks of a mixture, or those whose names match from their start, sorted.
+
+        Raises:
+          UserError: if nothing matches, with the nearest names.
+        """
+        if expression in self.mixtures:
+            return sorted(name for name, _ in self.mixtures[expression])
+        return matching(expression, self.tasks, self.mixtures)
+
+
+def matching(
+    expression: str, tasks: Collection[str], mixtures: Collection[str], hint: str = ""
+) -> list[str]:
+    """Returns the names of tasks that an expression matches from their start, sorted.
+
+    Args:
+      expression: the regular expression.
+      tasks: the names of all tasks.
+      mixtures: the names of all mixtures, for the message.
+      hint: what to do if there is no such task.
+
+    Raises:
+      UserError: if it is no regular expression, or matches no task.
+    """
+    try:
+        pattern = re.compile(expression)
+    except re.error as error:
+        # A misspelled mixture, too: `t0++_trian` is a valid one for Python 3.11, not for 3.10.
+        hint = f"It is not a regular expression: {error}."
+        raise unknown_name("task or mixture", expression, [*mixtures, *tasks], hint) from error
+    names = sorted(name for name in tasks if pattern.match(name))
+    if not names:
+        raise unknown_name("task or mixture", expression, [*mixtures, *tasks], hint)
+    return names
+
+
+def read_listing(cache_dirs: Sequence[str] = ()) -> Listing:
+    """Returns the tasks and mixtures of T0 and of the user's data folders.
+
+    Args:
+      cache_dirs: folders with cached tasks.
+
+    Raises:
+      UserError: if a template file or `mixtures.yaml` is malformed, or a name is used twice.
+    """
+    tasks = tasks_by_name(cache_dirs=cache_dirs)
+    return Listing(tasks, mixtures_by_name(list(tasks)))

@@ -1,0 +1,120 @@
+"""One template over one dataset: the name of the task, its splits and its rows.
+
+    task = PromptedTask("super_glue", "rte", template, {"train": "train"}, {"train": 2490})
+    task.name                                       # "super_glue_rte_GPT_3_style"
+    rows = task.open("train")
+    task.compiled.example(next(rows.rows()), 0)     # inputs, targets, choices as text
+
+A template with answer choices makes two SeqIO tasks: the plain one, and one for rank evaluation,
+whose name ends in `SCORE_EVAL`.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from t0.errors import UserError
+from t0.prompts import CompiledTemplate, Template
+from t0.sources import SplitRows, open_split
+
+# The suffix of a rank-evaluation task's name.
+SCORE_EVAL = "_score_eval"
+
+
+def task_name(dataset: str, subset: str | None, template: str, suffix: str = "") -> str:
+    """Joins dataset, subset and template name into a task's name.
+
+    Every run of characters other than letters, digits, `_` and `.` becomes one `_` (the rule of
+    the original's `task_clean`).
+    """
+    joined = "_".join(part for part in (dataset, subset, template) if part is not None)
+    return re.sub(r"[^\w\d\._]+", "_", joined) + suffix
+
+
+class PromptedRows(Protocol):
+    """A template over a dataset: a `PromptedTask`, or the source of a SeqIO task."""
+
+    dataset: str
+    subset: str | None
+    template: Template
+    split_mapping: Mapping[str, str]
+
+    @property
+    def compiled(self) -> CompiledTemplate:
+        """The compiled template."""
+
+    def open(self, split: str) -> SplitRows:
+        """Opens the rows of the task's split."""
+
+
+def open_rows(source: PromptedRows, split: str) -> SplitRows:
+    """Opens the rows of a task's split.
+
+    Raises:
+      UserError: if the split is unknown, its data is absent, or the data lacks a column that the
+        template uses.
+    """
+    if split not in source.split_mapping:
+        raise UserError(
+            f"dataset {source.dataset} has no split '{split}' here, it has: "
+            + ", ".join(source.split_mapping)
+        )
+    rows = open_split(source.dataset, source.subset, source.split_mapping[split])
+    check_columns(source, rows)
+    return rows
+
+
+def check_columns(source: PromptedRows, rows: SplitRows) -> None:
+    """Checks that the rows have the columns that the template uses.
+
+    Raises:
+      UserError: if they lack a column.
+    """
+    missing = source.compiled.missing_columns(rows.columns)
+    if missing:
+        raise UserError(
+            f"template '{source.template.name}' uses the column "
+            + ", ".join(f"'{name}'" for name in missing)
+            + f", which {rows.where} does not have; its columns: {', '.join(rows.columns)}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptedTask:
+    """One template over one dataset, from which a plain and a rank-evaluation task are built.
+
+    Attributes:
+      dataset: the dataset's name.
+      subset: the dataset's configuration, or None.
+      template: the prompt.
+      split_mapping: the task's split name -> the dataset's split name.
+      num_rows: the task's split name -> number of raw rows, or a function that counts them.
+      suffix: the end of the task's name (ANLI's rounds).
+    """
+
+    dataset: str
+    subset: str | None
+    template: Template
+    split_mapping: Mapping[str, str]
+    num_rows: Mapping[str, int] | Callable[[str], int]
+    suffix: str = ""
+
+    @property
+    def name(self) -> str:
+        """The plain task's name."""
+        return task_name(self.dataset, self.subset, self.template.name, self.suffix)
+
+    @functools.cached_property
+    def compiled(self) -> CompiledTemplate:
+        """The compiled template, which draws as the registered task's does."""
+        return CompiledTemplate(self.template, seed_name=self.name)
+
+    def size(self, split: str) -> int:
+        """Returns the number of raw rows of a split, recorded for T0's datasets, else counted."""
+        return self.num_rows(split) if callable(self.num_rows) else self.num_rows[split]
+
+    def open(self, split: str) -> SplitRows:
+        """Opens the rows of the task's split; see `open_rows` for the errors."""
+        return open_rows(self, split)

@@ -1,0 +1,110 @@
+"""Counts the tokens of texts, and finds where a length cuts them, without TensorFlow.
+
+    tokens = Tokens("spiece.model")
+    tokens.ids("A film.")             # [71, 814, 5], without EOS
+    tokens.place("A film.", 2)        # 6: the first character of the third token
+
+T5's SentencePiece model has two editions: one with 32,000 pieces, to which 100 sentinels
+(`<extra_id_0>` ... `<extra_id_99>`) are added on loading, and `.100extra`, which has them. Both
+have 32,100 ids in the same order; the edition is recognised by the file's pieces.
+"""
+
+import functools
+import os
+
+import sentencepiece
+from google.protobuf.message import DecodeError
+from sentencepiece import sentencepiece_model_pb2
+
+from t0.errors import UserError, reading
+from t0.files import paths
+
+EXTRA_IDS = 100
+VOCABULARY_VARIABLE = "T0_VOCAB"
+REMEDY = "Name a SentencePiece model file: --vocab=FILE or T0_VOCAB=FILE."
+
+_PIECE = sentencepiece_model_pb2.ModelProto.SentencePiece
+_FIRST_KINDS = [_PIECE.CONTROL, _PIECE.CONTROL, _PIECE.UNKNOWN]
+
+
+def checked_model(path: str, content: bytes) -> sentencepiece_model_pb2.ModelProto:
+    """Returns the model in a file's content.
+
+    Raises:
+      UserError: if it is not a SentencePiece model, or not one for T5.
+    """
+    model = sentencepiece_model_pb2.ModelProto()
+    try:
+        model.ParseFromString(content)
+    except DecodeError as error:
+        raise UserError(f"{path} is not a SentencePiece model. {REMEDY}") from error
+    kinds = [piece.type for piece in model.pieces[:3]]
+    # Arbitrary bytes may parse as a message with unknown fields and without pieces.
+    if not kinds:
+        raise UserError(f"{path} is not a SentencePiece model. {REMEDY}")
+    if kinds != _FIRST_KINDS or model.pieces[1].piece != model.trainer_spec.eos_piece:
+        first = ", ".join(piece.piece for piece in model.pieces[:3])
+        raise UserError(
+            f"{path}: T5 needs padding, end of text and unknown as ids 0, 1, 2; this model has "
+            f"{first}. Train it with --pad_id=0 --eos_id=1 --unk_id=2 --bos_id=-1."
+        )
+    return model
+
+
+def holds_sentinels(model: sentencepiece_model_pb2.ModelProto) -> bool:
+    """Returns whether the model is the edition `.100extra`, by its last piece."""
+    # Sentinels are the last pieces, in descending order.
+    return "extra_id_0>" in model.pieces[-1].piece
+
+
+class Tokens:
+    """A SentencePiece model with T5's sentinels, as the tasks tokenise with it.
+
+    Args:
+      path: the model's file.
+
+    Raises:
+      UserError: if the file cannot be read, or is no model for T5.
+    """
+
+    def __init__(self, path: str) -> None:
+        if not paths.exists(path):
+            raise UserError(f"vocabulary not found: {path}. {REMEDY}")
+        with reading(path):
+            content = paths.read_bytes(path)
+        model = checked_model(path, content)
+        if not holds_sentinels(model):
+            for index in reversed(range(EXTRA_IDS)):
+                model.pieces.add(
+                    piece=f"\u2581<extra_id_{index}>", score=0.0, type=_PIECE.USER_DEFINED
+                )
+        self.path = path
+        self._processor = sentencepiece.SentencePieceProcessor(
+            model_proto=model.SerializeToString()
+        )
+
+    def ids(self, text: str) -> list[int]:
+        """Returns a text's token ids, without EOS."""
+        return self._processor.encode(text)
+
+    def place(self, text: str, length: int) -> int:
+        """Returns the index of the first character after the first `length` tokens of a text."""
+        pieces = self._processor.encode(text, out_type="immutable_proto").pieces
+        return pieces[length].begin if length < len(pieces) else len(text)
+
+
+def given_tokens(path: str | None) -> Tokens | None:
+    """Returns the vocabulary at a path or, without one, at T0_VOCAB; None if neither is set.
+
+    T5's public vocabulary is not taken: it would have to be downloaded.
+
+    Raises:
+      UserError: if the file cannot be read, or is no model for T5.
+    """
+    chosen = path or os.environ.get(VOCABULARY_VARIABLE)
+    return _loaded(chosen) if chosen else None
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(path: str) -> Tokens:
+    return Tokens(path)

@@ -1,0 +1,204 @@
+r"""Rendered rows as the model gets them: inputs, target and choices, counted and cut.
+
+    found = shown_row(task, "train", 0, row, lengths={"inputs": 512, "targets": 64}, tokens=tokens)
+    found.inputs.tokens, found.inputs.cut      # (700, 2311): the text is cut before character 2,311
+    print("\n".join(lines(found)))
+
+The text is the rendered one; a mark stands where a length cuts it. As in T0's tasks, targets and
+choices end in EOS, which counts as a token, and inputs do not.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from t0.catalogue.prompted_task import PromptedTask
+from t0.catalogue.sentence_pieces import Tokens
+from t0.errors import UserError, printable
+from t0.prompts import NO_LABEL
+from t0.sources import hidden_label
+
+EOS = 1
+# What T0 was trained with, in tokens.
+T0_LENGTHS = {"inputs": 1024, "targets": 256}
+_INDENT = "    "
+
+
+def given_lengths(text: str) -> dict[str, int]:
+    """Returns the lengths that a text such as "inputs=512,targets=64" names, in tokens.
+
+    Raises:
+      UserError: if a part of it is no length of inputs or targets.
+    """
+    lengths = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = (word.strip() for word in part.partition("="))
+        if name not in T0_LENGTHS or not value.isdigit() or not int(value):
+            raise UserError(
+                f"--lengths: '{part}' is no length; wanted such as {lengths_text(T0_LENGTHS)}, in "
+                "tokens"
+            )
+        lengths[name] = int(value)
+    return lengths
+
+
+def lengths_text(lengths: Mapping[str, int]) -> str:
+    """Returns lengths as `given_lengths` reads them."""
+    return ",".join(f"{name}={value}" for name, value in lengths.items())
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A text that the model reads or writes.
+
+    Attributes:
+      text: the rendered text.
+      ids: its token ids, EOS among them if it has one; None without a vocabulary.
+      limit: the length that it is cut at, in tokens.
+      cut: the index of the first character that is cut off, None if nothing is.
+    """
+
+    text: str
+    ids: list[int] | None
+    limit: int
+    cut: int | None = None
+
+    @property
+    def tokens(self) -> int | None:
+        """The number of tokens, None without a vocabulary."""
+        return None if self.ids is None else len(self.ids)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShownRow:
+    """A row of a task, rendered.
+
+    Attributes:
+      title: the task, split and row.
+      inputs, target: the texts; None for a row that the template drops.
+      choices: the answer choices; None for an open-ended template.
+      notes: what is odd about the row.
+    """
+
+    title: str
+    inputs: Part | None
+    target: Part | None
+    choices: Sequence[Part] | None
+    notes: Sequence[str]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a length cuts one of the texts."""
+        parts = (self.inputs, self.target, *(self.choices or ()))
+        return any(part is not None and part.cut is not None for part in parts)
+
+
+def shown_row(
+    task: PromptedTask,
+    split: str,
+    index: int,
+    row: Mapping[str, Any],
+    *,
+    lengths: Mapping[str, int],
+    tokens: Tokens | None,
+) -> ShownRow:
+    """Renders a row, counts its tokens, and finds where the lengths cut it.
+
+    Args:
+      task: the template and its data.
+      split: the task's split.
+      index: the row's number in the split, the first is 0.
+      row: the row.
+      lengths: the lengths of inputs and targets, in tokens.
+      tokens: the vocabulary, None to count nothing.
+
+    Raises:
+      UserError: if the template fails on the row.
+    """
+    title = f"{task.name}, split {split}, row {index}"
+    example = task.compiled.example(row, index)
+    if example is None:
+        note = "the template leaves this row out: it does not render to inputs and a target"
+        return ShownRow(title, None, None, None, [note])
+    choices = None
+    if example.choices is not None:
+        choices = [_part(c, lengths["targets"], tokens, eos=True) for c in example.choices]
+    target = _part(example.targets, lengths["targets"], tokens, eos=True)
+    inputs = _part(example.inputs, lengths["inputs"], tokens, eos=False)
+    withheld = hidden_label(task.dataset, row)
+    return ShownRow(title, inputs, target, choices, [*_notes(example, withheld)])
+
+
+def _part(text: str, limit: int, tokens: Tokens | None, *, eos: bool) -> Part:
+    if tokens is None:
+        return Part(text, None, limit)
+    ids = tokens.ids(text) + [EOS] * eos
+    return Part(text, ids, limit, tokens.place(text, limit) if len(ids) > limit else None)
+
+
+def _notes(example: Any, withheld: bool) -> Iterator[str]:
+    if withheld:
+        yield "the label is withheld (-1): the target means nothing, and the row is not scored"
+    elif example.targets == NO_LABEL:
+        yield "the target renders to nothing: training would learn '<NO LABEL>'"
+    elif example.choices is not None and example.choices.count(example.targets) != 1:
+        found = example.choices.count(example.targets)
+        yield f"{found or 'none'} of the choices {'are' if found else 'is'} the target; wanted one"
+
+
+def lines(row: ShownRow, *, with_ids: bool = False) -> Iterator[str]:
+    """Yields a row as lines of plain text.
+
+    Args:
+      row: the row.
+      with_ids: whether to print the token ids, too.
+    """
+    yield row.title
+    if row.inputs is not None:
+        yield from _section("inputs", row.inputs, with_ids)
+    if row.target is not None:
+        yield from _section("target", row.target, with_ids)
+    if row.choices is not None:
+        yield "  choices (* is the target)"
+        for choice in row.choices:
+            mark = "*" if choice.text == row.target.text else " "
+            count = (
+                "" if choice.ids is None else f"  ({_count(choice).replace(_limit(choice), '')})"
+            )
+            yield f"  {mark} {printable(_marked(choice))}{count}"
+            if with_ids and choice.ids is not None:
+                yield f"{_INDENT}ids {_listed(choice.ids)}"
+    for note in row.notes:
+        yield f"  note: {note}"
+
+
+def _section(name: str, part: Part, with_ids: bool) -> Iterator[str]:
+    yield f"  {name}" if part.ids is None else f"  {name}, {_count(part)}"
+    for line in printable(_marked(part)).split("\n"):
+        yield f"{_INDENT}{line}"
+    if with_ids and part.ids is not None:
+        yield f"{_INDENT}ids {_listed(part.ids)}"
+
+
+def _count(part: Part) -> str:
+    tokens = len(part.ids)
+    eos = " with EOS" if part.ids[-1:] == [EOS] else ""
+    over = f", {tokens - part.limit:,} too many" if tokens > part.limit else ""
+    return f"{tokens:,} token{'s' * (tokens != 1)}{eos}{_limit(part)}{over}"
+
+
+def _limit(part: Part) -> str:
+    return f" of at most {part.limit:,}"
+
+
+def _marked(part: Part) -> str:
+    if part.cut is None:
+        return part.text
+    if part.cut >= len(part.text):
+        return f"{part.text}[CUT at {part.limit:,} tokens: EOS is lost]"
+    mark = f"[CUT at {part.limit:,} tokens; the model does not see what follows]"
+    return part.text[: part.cut] + mark + part.text[part.cut :]
+
+
+def _listed(ids: Sequence[int]) -> str:
+    return " ".join(map(str, ids))

@@ -1,0 +1,359 @@
+"""Writes a folder to start from with one's own data: prompts, mixtures, run files, commands.
+
+    plan = Plan("reviews", table, texts=("review",), labels=labels, vocabulary=None)
+    write(plan, "reviews", {"train": rows_again})
+    commands("reviews", plan, lengths)         # the five commands that `reviews/commands.sh` runs
+
+The rows are copied as JSON Lines: columns get names that Jinja can read, and the label becomes the
+number of its choice. Rows without a text or a label are left out. Data of one split are split: a
+tenth, chosen by a hash of the row's texts, is for validation, so that equal rows are on one side.
+"""
+
+import dataclasses
+import json
+import os
+import posixpath
+import re
+import shlex
+import shutil
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from t0.catalogue.columns import Labels, Table
+from t0.catalogue.prompted_task import PromptedTask
+from t0.catalogue.sentence_pieces import Tokens
+from t0.errors import UserError
+from t0.files import checked_name, publishing
+from t0.prompts import is_missing, read_template_file
+from t0.sources import split_sizes
+
+LABEL = "label"
+STEPS = 400
+_VALIDATION_SHARE = 10  # one row in
+_FEWEST_ROWS = 10
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+# Longer inputs are cut: a start should take minutes.
+_LONGEST = {"inputs": 512, "targets": 64}
+_ROWS_MEASURED = 500
+
+Rows = Callable[[], Iterable[Mapping[str, Any]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What to write.
+
+    Attributes:
+      name: the dataset's name, which begins the tasks' names.
+      table: what was seen of the data.
+      texts: the columns that the prompts show.
+      labels: the label's column and choices.
+      vocabulary: the path of the SentencePiece model, None for T5's public one.
+    """
+
+    name: str
+    table: Table
+    texts: tuple[str, ...]
+    labels: Labels
+    vocabulary: str | None = None
+
+
+def check_name(name: str) -> None:
+    """Checks that a dataset may have a name.
+
+    Raises:
+      UserError: if not; the message has the rule.
+    """
+    if not _NAME.fullmatch(name):
+        raise UserError(
+            f"'{name}' cannot be the name of a dataset: it begins the names of tasks. Wanted "
+            "letters, digits and _, with a letter first"
+        )
+    checked_name(name, "dataset", "the command line")
+    try:
+        split_sizes(name)
+    except UserError as error:
+        if "unknown dataset" in str(error):
+            return
+    raise UserError(f"'{name}' is one of T0's own datasets: give yours another name")
+
+
+def write(plan: Plan, folder: str, splits: Mapping[str, Rows]) -> dict[str, Any]:
+    """Writes the folder whole, or not at all.
+
+    Args:
+      plan: what to write.
+      folder: the folder, which must not exist.
+      splits: "train", and "validation" if the data has one -> a function that yields the rows.
+
+    Returns:
+      what was written: `rows` of each split, `left_out`, and `lengths` in tokens.
+
+    Raises:
+      UserError: if the folder exists, cannot be written, or too few rows have a text and a label.
+    """
+    final = os.path.abspath(folder)  # noqa: PTH100
+    if os.path.lexists(final):
+        raise UserError(f"{folder} is there already: name another folder by --output")
+    staging = f"{final}.{publishing.unfinished_tag()}"
+    try:
+        with publishing.writing(folder):
+            data = posixpath.join(staging, "data", plan.name)
+            os.makedirs(data)  # noqa: PTH103
+        written = _write_rows(plan, data, splits)
+        publishing.write_whole(posixpath.join(data, "templates.yaml"), _templates(plan))
+        written["lengths"] = _lengths(plan, data)
+        for name, text in {
+            "data/mixtures.yaml": _mixtures(plan),
+            "train.gin": _train_file(plan, written["lengths"]),
+            "rank.gin": _rank_file(plan, folder),
+            "commands.sh": _script(commands(folder, plan, written["lengths"])),
+        }.items():
+            publishing.write_whole(posixpath.join(staging, name), text)
+        with publishing.writing(folder):
+            os.rename(staging, final)  # noqa: PTH104
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return written
+
+
+def column_names(columns: Iterable[str]) -> dict[str, str]:
+    """Returns column -> the name that templates can read it by.
+
+    >>> column_names(["review text", "a-b", "1st", "answer_choices"])
+    {'review text': 'review_text', 'a-b': 'a_b', '1st': '_1st', 'answer_choices': 'answer_choices_'}
+    """
+    names: dict[str, str] = {}
+    for column in columns:
+        name = re.sub(r"\W", "_", column, flags=re.ASCII) or "_"
+        name = f"_{name}" if name[0].isdigit() else name
+        # Jinja's own words, and what templates call the choices.
+        while name in names.values() or name in _TAKEN:
+            name += "_"
+        names[column] = name
+    return names
+
+
+_TAKEN = {"answer_choices", "loop", "self", "true", "false", "none", "True", "False", "None"}
+_TAKEN |= {"and", "or", "not", "in", "is", "if", "else", "for", "zip", "range", "dict", "namespace"}
+_TAKEN |= {"cycler", "joiner"}
+
+
+def _names(plan: Plan) -> dict[str, str]:
+    """Returns the columns' names in the copy; the label is `label`."""
+    others = [name for name in plan.table.columns if name != plan.labels.column]
+    names = column_names([LABEL, *others])
+    del names[LABEL]
+    return names
+
+
+def _kept(plan: Plan, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any] | None]:
+    """Yields each row as it is written, None for a row without a text or a label."""
+    names = _names(plan)
+    for row in rows:
+        index = plan.labels.index(row.get(plan.labels.column))
+        texts = [row.get(name) for name in plan.texts]
+        if index is None or any(is_missing(t) or not str(t).strip() for t in texts):
+            yield None
+            continue
+        kept = {names[name]: row.get(name) for name in names}
+        yield kept | {LABEL: index}
+
+
+def _write_rows(plan: Plan, data: str, splits: Mapping[str, Rows]) -> dict[str, Any]:
+    counts = dict.fromkeys(("train", "validation"), 0)
+    kept = sum(row is not None for rows in splits.values() for row in _kept(plan, rows()))
+    if kept < _FEWEST_ROWS:
+        raise UserError(
+            f"{plan.table.where}: {kept} rows have a text and a label; wanted at least "
+            f"{_FEWEST_ROWS}. The text is {' and '.join(plan.texts)}, the label "
+            f"{plan.labels.column}: name others by --text and --label"
+        )
+    is_held_out = None if "validation" in splits else _held_out(plan, splits["train"])
+    files = {s: open(posixpath.join(data, f"{s}.jsonl"), "w", encoding="utf-8") for s in counts}  # noqa: SIM115
+    left_out = 0
+    try:
+        for split, rows in splits.items():
+            for place, row in enumerate(_kept(plan, rows())):
+                if row is None:
+                    left_out += 1
+                    continue
+                to = "validation" if is_held_out and is_held_out(place, row) else split
+                with publishing.writing(files[to].name):
+                    files[to].write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+                counts[to] += 1
+    finally:
+        for file in files.values():
+            with publishing.writing(file.name):
+                file.close()
+    return {"rows": counts, "left_out": left_out}
+
+
+def _held_out(plan: Plan, rows: Rows) -> Callable[[int, Mapping[str, Any]], bool]:
+    """Returns the function that chooses a tenth of the rows for validation."""
+    texts = [_names(plan)[name] for name in plan.texts]
+
+    def by_hash(place: int, row: Mapping[str, Any]) -> bool:
+        content = json.dumps([row[name] for name in texts], default=str)
+        return zlib.crc32(content.encode()) % _VALIDATION_SHARE == 0
+
+    chosen = {by_hash(0, row) for row in _kept(plan, rows()) if row is not None}
+    if chosen == {True, False}:
+        return by_hash
+    # Few rows, or equal ones.
+    return lambda place, row: place % _VALIDATION_SHARE == _VALIDATION_SHARE - 1
+
+
+def _templates(plan: Plan) -> str:
+    """Returns the template file: one prompt that shows the choices, and one that does not."""
+    names = _names(plan)
+    columns = [names[name] for name in plan.texts]
+    if len(columns) == 1:
+        text = f"{{{{{columns[0]}}}}}"
+    else:
+        text = "\n".join(f"{c.replace('_', ' ').strip()}: {{{{{c}}}}}" for c in columns)
+    question = re.sub(r"[\W_]+", " ", plan.labels.column).strip() or LABEL
+    prompts = {
+        "which": (f"{text}\n\nWhich {question} is it: {{{{answer_choices | join(', ')}}}}?", True),
+        "say": (f"{text}\n\nThe {question} of this is", False),
+    }
+    choices = json.dumps(" ||| ".join(plan.labels.choices), ensure_ascii=False)
+    lines = [f"dataset: {plan.name}", "templates:"]
+    for name, (asked, shown) in prompts.items():
+        jinja = f"{asked} ||| {{{{answer_choices[{LABEL}]}}}}"
+        lines += [
+            f"  {plan.name}_{name}: !Template",
+            f"    name: {name}",
+            f"    id: {plan.name}_{name}",
+            # A JSON string is a YAML string.
+            f"    jinja: {json.dumps(jinja, ensure_ascii=False)}",
+            f"    answer_choices: {choices}",
+            "    reference: ''",
+            "    metadata: !TemplateMetadata",
+            f"      choices_in_prompt: {'true' if shown else 'false'}",
+            "      metrics: [Accuracy]",
+            "      original_task: true",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _mixtures(plan: Plan) -> str:
+    return (
+        f"{plan.name}_train:\n"
+        f'  tasks: ["{plan.name}_(which|say)"]\n'
+        f"{plan.name}_rank:\n"
+        f'  tasks: ["{plan.name}_(which|say)_score_eval"]\n'
+    )
+
+
+def _lengths(plan: Plan, data: str) -> dict[str, int]:
+    """Returns lengths that cut no more than a hundredth of the inputs, and no target."""
+    tokens = Tokens(plan.vocabulary) if plan.vocabulary else None
+
+    def count(text: str) -> int:
+        # Without a vocabulary: English has about four characters a token.
+        return len(tokens.ids(text)) if tokens else len(text) // 3 + 1
+
+    tasks = [
+        PromptedTask(plan.name, None, template, {}, {})
+        for template in read_template_file(posixpath.join(data, "templates.yaml")).templates
+    ]
+    counts = []
+    with open(posixpath.join(data, "train.jsonl"), encoding="utf-8") as file:
+        for line, _ in zip(file, range(_ROWS_MEASURED), strict=False):
+            row = json.loads(line)
+            counts += [count(task.compiled.example(row, 0).inputs) for task in tasks]
+    counts.sort()
+    longest = {
+        "inputs": counts[len(counts) * 99 // 100],
+        "targets": max(map(count, plan.labels.choices)) + 1,
+    }
+    return {
+        name: min(max(-(-longest[name] // 16) * 16, 16), most) for name, most in _LONGEST.items()
+    }
+
+
+def _train_file(plan: Plan, lengths: Mapping[str, int]) -> str:
+    return f"""\
+# -*-Python-*-
+# A small T5.1.1 on {plan.name}, from random weights: minutes on two CPU cores.
+#
+# For results that matter start from T5's weights: include 'models/t5.1.1.small.gin' and
+# 'runs/finetune.gin' here instead of the first two files, leave out the learning rate, and add
+# --checkpoint=CHECKPOINT --finetune_steps=1000 to the command, with T5's vocabulary.
+
+include 'models/t5.1.1.mini.gin'
+include 'runs/pretrain.gin'
+include 'learning_rate_schedules/constant_0_001.gin'
+
+MIXTURE_OR_TASK_NAME = "{plan.name}_train"
+TASK_FEATURE_LENGTHS = {json.dumps(dict(lengths))}
+BATCH_SIZE = 16
+DROPOUT_RATE = 0.1
+USE_CACHED_TASKS = True
+TRAIN_STEPS = {STEPS}
+EVAL_PERIOD = {STEPS // 4}
+
+constant_learning_rate.learning_rate = 0.003
+run.save_checkpoints_steps = {STEPS // 2}
+run.keep_checkpoint_max = 1
+serialize_num_microbatches.tokens_per_microbatch_per_replica = None
+"""
+
+
+def _rank_file(plan: Plan, folder: str) -> str:
+    return f"""\
+# -*-Python-*-
+# Ranks the choices of the validation rows.
+
+include 'runs/eval.gin'
+
+MIXTURE_OR_TASK_NAME = "{plan.name}_rank"
+CHECKPOINT_PATH = {json.dumps(posixpath.join(folder, "model"))}
+EVAL_OUTPUT_DIR = {json.dumps(posixpath.join(folder, "eval"))}
+USE_CACHED_TASKS = True
+run.mode = "score_eval"
+"""
+
+
+def commands(folder: str, plan: Plan, lengths: Mapping[str, int]) -> list[list[str]]:
+    """Returns the five command lines: cache, look, train, rank, report."""
+
+    def inside(*names: str) -> str:
+        return posixpath.join(folder, *names)
+
+    vocabulary = [f"--vocab={plan.vocabulary}"] if plan.vocabulary else []
+    data = [f"--data_dir={inside('data')}", *vocabulary]
+    module = "--module_import=t0.seqio_tasks"
+    run = ["t5_mesh_transformer", module, *data, f"--additional_task_cache_dirs={inside('cache')}"]
+    cut = ",".join(f"{name}={length}" for name, length in lengths.items())
+    tasks = f"--tasks={plan.name}_train,{plan.name}_rank"
+    return [
+        ["seqio_cache_tasks", tasks, module, *data, f"--output_cache_dir={inside('cache')}"],
+        ["t0", "show", f"{plan.name}_which", "--all_prompts", *data, f"--lengths={cut}"],
+        [*run, f"--gin_file={inside('train.gin')}", f"--model_dir={inside('model')}"],
+        [
+            *run,
+            f"--gin_file={inside('model', 'operative_config.gin')}",
+            f"--gin_file={inside('rank.gin')}",
+        ],
+        [
+            "t0",
+            "report",
+            inside("eval"),
+            "--metrics",
+            inside("model"),
+            "--output",
+            inside("report"),
+        ],
+    ]
+
+
+def _script(lines: Sequence[Sequence[str]]) -> str:
+    titles = ("cache", "look", "train", "rank", "report")
+    body = "".join(
+        f"\n# {title}\n{shlex.join(words)}\n" for title, words in zip(titles, lines, strict=True)
+    )
+    head = "#!/usr/bin/env bash\n# Run in the folder that `t0 init` ran in.\nset -euo pipefail\n"
+    return head + body

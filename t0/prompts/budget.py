@@ -1,0 +1,353 @@
+"""Bounds the time and the text that a template of the user's own may take for one row.
+
+    meter = Meter(Limits.configured())
+    meter.step()            # a turn of a loop, or a call; UserError when the time is used up
+    meter.take(5000)        # characters or items that the template made; UserError when too many
+
+    T0_TEMPLATE_SECONDS=60 T0_TEMPLATE_CHARACTERS=100000000 seqio_cache_tasks ...
+
+Templates come with datasets from the internet, and a line of one can count to ten billion or print
+a terabyte. Loops and calls are counted (`METER` in Jinja's variables has the row's meter), so that
+a template ends soon after its time is used up. An operation or filter that could make a large value
+at once (`"a" * 10**10`, `"%99999999999d"`) is refused before it begins. Promptsource's own
+templates are not metered.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.visitor import NodeTransformer
+
+from t0.errors import UserError
+
+METER = "\0meter"
+"""The variable that holds the row's meter. No column can have this name."""
+
+SECONDS_VARIABLE = "T0_TEMPLATE_SECONDS"
+CHARACTERS_VARIABLE = "T0_TEMPLATE_CHARACTERS"
+_STEPS_BETWEEN_LOOKS = 256
+_DIGITS = re.compile(r"\d+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a template may take for a row.
+
+    Attributes:
+      seconds: of the processor.
+      characters: characters of texts, and items of lists, that are made on the way and printed.
+    """
+
+    seconds: float = 10.0
+    characters: int = 20_000_000
+
+    @classmethod
+    def configured(cls) -> "Limits":
+        """Returns the limits that the environment variables set.
+
+        Raises:
+          UserError: if one is not a number above 0.
+        """
+        seconds = _positive(SECONDS_VARIABLE, cls.seconds)
+        return cls(seconds, int(_positive(CHARACTERS_VARIABLE, cls.characters)))
+
+
+def _positive(variable: str, default: float) -> float:
+    text = os.environ.get(variable, "")
+    try:
+        value = float(text) if text else float(default)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise UserError(f"{variable} is {text!r:.40}; wanted a number above 0")
+    return value
+
+
+class Meter:
+    """Counts what a template takes for one row."""
+
+    __slots__ = ("_ends", "_left", "_limits", "_steps")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._left = limits.characters
+        self._steps = 0
+        self._ends = time.thread_time() + limits.seconds
+
+    def step(self) -> None:
+        """Counts a turn of a loop or a call.
+
+        Raises:
+          UserError: if the time is used up.
+        """
+        self._steps += 1
+        if self._steps % _STEPS_BETWEEN_LOOKS == 0 and time.thread_time() > self._ends:
+            raise UserError(
+                f"it takes more than {self._limits.seconds:g} s of the processor for the row "
+                f"({SECONDS_VARIABLE} sets how many it may take)"
+            )
+
+    def take(self, size: int) -> None:
+        """Counts characters or items that are about to be made, or were.
+
+        Raises:
+          UserError: if they are too many.
+        """
+        self._left -= size
+        if self._left < 0:
+            raise UserError(
+                f"it makes more than {self._limits.characters:,} characters for the row "
+                f"({CHARACTERS_VARIABLE} sets how many it may make)"
+            )
+
+    def steps(self, items: Any) -> Iterator[Any]:
+        """Yields the items, each a step."""
+        for item in items:
+            self.step()
+            yield item
+
+    def counted(self, pieces: Iterable[str]) -> list[str]:
+        """Returns pieces of text, each counted as it comes."""
+        found, left = [], self._left
+        for piece in pieces:
+            found.append(piece)
+            left -= len(piece)
+            if left < 0:
+                self.take(self._left + 1)
+        return found
+
+    def operation(self, operator: str, left: Any, right: Any) -> None:
+        """Counts the result of a binary operation, before it is done."""
+        self.step()
+        if operator == "**":
+            if isinstance(left, int) and isinstance(right, int) and right > 0:
+                self.take(left.bit_length() * right // 3)
+        elif operator == "*":
+            for sequence, times in ((left, right), (right, left)):
+                if isinstance(times, int):
+                    self.take(_size(sequence) * max(0, times))
+            if isinstance(left, int) and isinstance(right, int):
+                self.take((left.bit_length() + right.bit_length()) // 3)
+        elif operator == "%" and isinstance(left, str):
+            self.take(_widths(left) + _size(right) + _integers(right))
+        elif operator == "+":
+            self.take(_size(left) + _size(right))
+
+    def result(self, value: Any) -> Any:
+        """Counts a value that was made, and returns it."""
+        self.step()
+        self.take(_size(value))
+        return value
+
+    def text_method(self, text: str, name: str, arguments: tuple[Any, ...]) -> None:
+        """Counts the result of a method of a text, before it is called."""
+        estimate = _TEXT_METHODS.get(name)
+        if estimate:
+            self.take(estimate(text, arguments))
+
+    def filtered(self, name: str, value: Any, arguments: tuple[Any, ...]) -> None:
+        """Counts the result of a filter that may be larger than what it gets, before it runs."""
+        if name == "format":
+            self.take(_widths(str(value)) + _integers(arguments))
+        elif name == "replace":
+            self.take(_replaced(str(value), arguments))
+        elif name == "join":
+            self.take(_joined(str(arguments[0]) if arguments else "", (value,)))
+        elif name == "indent":
+            self.take(_integers(arguments) * (1 + str(value).count("\n")))
+        else:
+            self.take(_integers(arguments))
+
+
+def _size(value: Any) -> int:
+    """Returns the characters or items of a value, 0 of other values."""
+    return len(value) if isinstance(value, str | bytes | list | tuple | dict) else 0
+
+
+def _integers(values: Any) -> int:
+    values = values if isinstance(values, tuple) else (values,)
+    return sum(abs(value) for value in values if isinstance(value, int))
+
+
+def _widths(text: str) -> int:
+    """Returns at most how many characters the widths in a format add."""
+    return len(text) + sum(min(int(digits[:12]), 10**12) for digits in _DIGITS.findall(text))
+
+
+def _replaced(text: str, arguments: tuple[Any, ...]) -> int:
+    if len(arguments) < 2:
+        return 0
+    old, new = str(arguments[0]), str(arguments[1])
+    return len(text) + (text.count(old) if old else len(text) + 1) * len(new)
+
+
+def _joined(separator: str, arguments: tuple[Any, ...]) -> int:
+    items = arguments[0] if arguments else ()
+    # What cannot be counted before is the product of a loop of at most 100,000 turns.
+    return len(separator) * (len(items) if isinstance(items, Sized) else 10**5)
+
+
+def _translated(text: str, arguments: tuple[Any, ...]) -> int:
+    table = arguments[0] if arguments else {}
+    values = table.values() if isinstance(table, dict) else ()
+    return len(text) * max([1, *map(_size, values)])
+
+
+_TEXT_METHODS: dict[str, Callable[[str, tuple[Any, ...]], int]] = {
+    **dict.fromkeys(("ljust", "rjust", "center", "zfill"), lambda text, a: _integers(a)),
+    **dict.fromkeys(("format", "format_map"), lambda text, a: _widths(text) + _integers(a)),
+    "expandtabs": lambda text, a: len(text) + text.count("\t") * _integers(a),
+    "replace": _replaced,
+    "join": _joined,
+    "translate": _translated,
+}
+
+# Filters whose result may be much larger than their value.
+GROWING_FILTERS = (
+    "batch", "center", "format", "indent", "join", "replace", "round", "slice", "tojson", "wordwrap"
+)  # fmt: skip
+# Filters whose result is never larger than a value that was counted before.
+_SMALL_FILTERS = frozenset(
+    ("abs", "attr", "choice", "count", "d", "default", "first", "float", "int", "last", "length",
+     "max", "min", "random", "round", "string", "sum", "truncate")
+)  # fmt: skip
+_STEPS, _RESULT = "\0steps", "\0result"  # a template cannot write these names
+
+
+def growing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a filter of Jinja whose result is counted in the row's meter before it runs."""
+    passes = getattr(function, "jinja_pass_arg", None)
+
+    @functools.wraps(function)
+    def counted(context: jinja2.runtime.Context, value: Any, *args: Any, **kwargs: Any) -> Any:
+        meter = context.parent.get(METER)
+        if meter is not None:
+            meter.filtered(name, value, (*args, *kwargs.values()))
+        first = {None: (), "environment": (context.environment,), "context": (context,)}.get(
+            getattr(passes, "name", passes), (context.eval_ctx,)
+        )
+        return function(*first, value, *args, **kwargs)
+
+    return jinja2.pass_context(counted)
+
+
+@jinja2.pass_context
+def _steps(context: jinja2.runtime.Context, items: Any) -> Iterator[Any]:
+    return context.parent[METER].steps(items)
+
+
+@jinja2.pass_context
+def _result(context: jinja2.runtime.Context, value: Any) -> Any:
+    return context.parent[METER].result(value)
+
+
+class _Metering(NodeTransformer):
+    """Puts the counting of turns and of results into a parsed template."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.iter = _filtered(node.iter, _STEPS)
+        return node
+
+    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        small = node.name in _SMALL_FILTERS or node.name.startswith("\0")
+        return node if small else _filtered(node, _RESULT)
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _filtered(node, _RESULT)
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _filtered(node, _RESULT) if isinstance(node.arg, nodes.Slice) else node
+
+
+def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
+    found = nodes.Filter(node, name, [], [], None, None)
+    found.lineno = node.lineno
+    return found
+
+
+_UNBOUNDED = (
+    nodes.For, nodes.Macro, nodes.CallBlock, nodes.Add, nodes.Mul, nodes.Pow, nodes.Mod,
+    nodes.Concat,
+)  # fmt: skip
+# Methods whose result is not larger than their text, list or dict.
+_SMALL_METHODS = frozenset(
+    ("capitalize", "count", "endswith", "find", "get", "index", "items", "keys", "lower", "lstrip",
+     "rstrip", "split", "startswith", "strip", "title", "upper", "values")
+)  # fmt: skip
+_SHORT = 100
+
+
+def is_bounded(tree: nodes.Template) -> bool:
+    """Returns whether a parsed template can do little, so that nothing needs to be counted.
+
+    It has no loop, no macro and no operation that makes more than it gets.
+    """
+    if next(tree.find_all(_UNBOUNDED), None) is not None:
+        return False
+    for call in tree.find_all(nodes.Call):
+        if not (isinstance(call.node, nodes.Getattr) and call.node.attr in _SMALL_METHODS):
+            return False
+    return all(map(_is_small, tree.find_all(nodes.Filter)))
+
+
+def _is_small(node: nodes.Filter) -> bool:
+    if node.name == "map":  # which may name another filter
+        return not node.args and node.dyn_args is None
+    if node.name not in GROWING_FILTERS:
+        return True
+    constant = not node.kwargs and node.dyn_args is None and node.dyn_kwargs is None
+    return node.name == "join" and constant and all(map(_is_short, node.args))
+
+
+def _is_short(node: nodes.Expr) -> bool:
+    return (
+        isinstance(node, nodes.Const) and isinstance(node.value, str) and len(node.value) < _SHORT
+    )
+
+
+def add_counting(tree: nodes.Template) -> None:
+    """Changes a parsed template so that it counts what it does."""
+    _Metering().visit(tree)
+
+
+def add_filters(filters: dict[str, Any]) -> None:
+    """Adds to Jinja's filters those of metered templates."""
+    filters[_STEPS], filters[_RESULT] = _steps, _result
+    for name in GROWING_FILTERS:
+        filters[name] = growing(name, filters[name])
+
+
+_running = threading.local()
+
+
+@contextlib.contextmanager
+def metered(meter: Meter) -> Iterator[None]:
+    """Makes `concat` count in this meter, in this thread."""
+    before = getattr(_running, "meter", None)
+    _running.meter = meter
+    try:
+        yield
+    finally:
+        _running.meter = before
+
+
+def concat(pieces: Iterable[str]) -> str:
+    """Joins what a macro or block printed, counted before it is joined."""
+    pieces = list(pieces)
+    meter = getattr(_running, "meter", None)
+    if meter is not None:
+        meter.take(sum(map(len, pieces)))
+    return "".join(pieces)
