@@ -7,12 +7,18 @@ For a run on this machine:
     fused              attention, GELU and RMS norms in few passes over memory: fused, xla_compiled
     gather_embedding   embeddings and target log-probabilities by a gather instead of one-hots
 
+For a run on a TPU:
+
+    cloud              facts about a TPU: this machine's, the metadata server's, the TPU API's
+    tpu_image          which TensorFlow drives it, and which images of TPU VMs bring one
+
 For `t0 plan`, without a TPU:
 
     topology           slices by name: chips, cores, hosts, memory, links; a device assignment
     pod_run            PodRun: a run on a slice, as gin configures it, and its checks
     lowering           the program of one core: lower builds it, read_program reads it
     memory             peak_memory: the memory of a program at its fullest moment
+    tiles              the value that a TPU's tiles of 8 x 128 pad most
     costs              StepCosts of a lowered program: bytes, FLOPs, collectives, seconds
     formulas           the same StepCosts by closed formulas, for --fast and --sweep
     plan               plan_configured_run: the plan as one JSON object

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from t0.compat import mtf
+from t0.config.bindings import bound
 from t0.errors import UserError, unknown_name
 
 _METHODS = (
@@ -21,6 +22,9 @@ _METHODS = (
     "tokens_per_replica",
 )
 _UNDIVIDED = re.compile(r"not divisible by mesh dimension size: tensor_shape=Shape\[(.*?)\]")
+_DIMENSION = re.compile(r"(\w+)=(\d+)")
+# The largest size of a mesh dimension that a message proposes.
+MOST_PARTS = 256
 
 
 def replicas(mesh_shape: Any, layout_rules: Any) -> int:
@@ -101,8 +105,22 @@ def explain_undivided(error: BaseException, mesh_shape: Any) -> UserError | None
     if not found:
         return None
     mesh = ", ".join(f"{dim.name}:{dim.size}" for dim in mtf.convert_to_shape(mesh_shape).dims)
+    works = _sizes_that_work(found[1], mesh_shape)
     return UserError(
         f"the mesh {mesh} cannot split a tensor of dimensions {found[1]}: the sizes that "
         "run.layout_rules splits must be multiples of the mesh's. Change run.mesh_shape "
-        "(on a TPU tpu_mesh_shape.model_parallelism) or the model's sizes"
+        f"(on a TPU tpu_mesh_shape.model_parallelism) or the model's sizes{works}"
     )
+
+
+def _sizes_that_work(dimensions: str, mesh_shape: Any) -> str:
+    """Returns which sizes of the mesh divide a tensor's dimensions, as a clause; else nothing."""
+    mesh = mtf.convert_to_shape(mesh_shape)
+    rules = mtf.convert_to_layout_rules(bound("run.layout_rules") or "")
+    for name, text in _DIMENSION.findall(dimensions):
+        size = int(text)
+        axis = rules.tensor_dimension_to_mesh_axis(mtf.Dimension(name, size), mesh)
+        if axis is not None and size % mesh.dims[axis].size:
+            fits = [str(n) for n in range(1, MOST_PARTS) if size % n == 0]
+            return f". {name} is {size}: {mesh.dims[axis].name} may be {', '.join(fits)}"
+    return ""

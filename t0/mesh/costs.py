@@ -23,6 +23,7 @@ from t0.compat import simd_mesh_impl
 from t0.mesh.lowering import COLLECTIVES, Program, Step, lower, read_program
 from t0.mesh.memory import Peak, peak_memory
 from t0.mesh.pod_run import PodRun
+from t0.mesh.tiles import lowered_bias_and_mask_bytes
 
 # Model FLOPs utilisation of T5- and GPT-sized models on TPU v3 and v4 in published runs is 0.3 to
 # 0.5 (Chowdhery et al. 2022, table 3: Gopher on v3 0.325, PaLM on v4 0.462).
@@ -75,6 +76,7 @@ class StepCosts:
       recomputed_bytes: the sum of `temporary_bytes` where XLA recomputes element-wise values.
       flops: FLOPs of matrix products.
       collectives: the collectives, one for each kind, axes and type.
+      tile_bytes: the position bias and mask that all layers share, in a TPU's tiles.
       largest_memory: the layers that hold the most activation bytes, largest first.
       largest_flops: the layers with the most FLOPs, largest first.
       largest_communication: the layers that send the most bytes, largest first.
@@ -90,6 +92,7 @@ class StepCosts:
     recomputed_bytes: int
     flops: int
     collectives: tuple[Collective, ...]
+    tile_bytes: int = 0
     largest_memory: tuple[LayerCost, ...] = ()
     largest_flops: tuple[LayerCost, ...] = ()
     largest_communication: tuple[LayerCost, ...] = ()
@@ -221,6 +224,7 @@ def costs_by_lowering(run: PodRun, *, every_slice: bool = False) -> StepCosts:
         recomputed_bytes=min(peak.bytes, peak_memory(program, recompute=True).bytes),
         flops=flops,
         collectives=collectives,
+        tile_bytes=lowered_bias_and_mask_bytes(program, run),
         largest_memory=_largest_memory(peak),
         largest_flops=_largest_costs(program, run.microbatches, ("Einsum",)),
         largest_communication=_largest_costs(program, run.microbatches, COLLECTIVES),

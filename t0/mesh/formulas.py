@@ -30,6 +30,7 @@ from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.mesh.costs import Collective, StepCosts, ring_wire_bytes
 from t0.mesh.pod_run import PodRun
+from t0.mesh.tiles import bias_and_mask_bytes
 
 FACTOR_FROM = 128  # AdafactorOptimizer.min_dim_size_to_factor
 _LAYERS = ("SelfAttention", "EncDecAttention", "DenseReluDense")
@@ -359,6 +360,14 @@ def costs_by_formulas(run: PodRun, sizes: ModelSizes) -> StepCosts:
         recomputed_bytes=sum(temporary.values()) - temporary["activations"] + kept,
         flops=run.microbatches * flops(sizes, share, train=train),
         collectives=_formula_collectives(run, sizes, share, weights),
+        tile_bytes=bias_and_mask_bytes(
+            share.sequences,
+            (share.inputs, share.targets),
+            sizes.heads // split.get("heads", 1),
+            train=train,
+        )
+        if sizes.buckets
+        else 0,
     )
 
 

@@ -12,7 +12,8 @@ The method follows XLA's compilation, step by step in the program's own order:
 
 The estimate is the largest sum of live values. It leaves out rematerialisation (XLA recomputes
 values when memory runs out, at a cost in time), the padding of small dimensions to the TPU's tiles
-of 8 x 128, and fragmentation. tests/mesh/mesh_memory_test.py and benchmarks/planning.py compare it
+of 8 x 128 (`t0.mesh.tiles` has those where it weighs), and fragmentation.
+tests/mesh/mesh_memory_test.py and benchmarks/planning.py compare it
 with memory measured on the CPU: it is within a quarter, mostly within a tenth.
 
     peak = peak_memory(program)

@@ -198,16 +198,18 @@ def _batch(run: PodRun) -> dict[str, Any]:
 
 def _memory(run: PodRun, costs: StepCosts) -> dict[str, int]:
     temporary = costs.temporary_bytes
-    variables = costs.weights_bytes + costs.optimizer_bytes
-    total = variables + sum(temporary.values())
+    # What every layer reads is kept, whatever XLA recomputes.
+    kept = costs.weights_bytes + costs.optimizer_bytes + costs.tile_bytes
+    total = kept + sum(temporary.values())
     return {
         "weights": costs.weights_bytes,
         "optimizer": costs.optimizer_bytes,
         "weight_copies": temporary["weight copies"],
         "gradients": temporary["gradients"],
         "activations": temporary["activations"],
+        "tiles": costs.tile_bytes,
         "total": total,
-        "total_recomputed": min(total, variables + costs.recomputed_bytes),
+        "total_recomputed": min(total, kept + costs.recomputed_bytes),
         "usable": run.slice_.usable_bytes,
     }
 

@@ -10,11 +10,12 @@ The picture shows the memory that a core needs, by kind, with its usable memory,
 step's time.
 """
 
-import os
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from t0.files import write_whole
 from t0.mesh.plan import gib
 
 _KINDS = {
@@ -23,6 +24,7 @@ _KINDS = {
     "weight_copies": "weights in the activations' type",
     "gradients": "gradients, summed over microbatches",
     "activations": "activations (estimate)",
+    "tiles": "position bias and mask, in tiles",
     "total": "total",
     "total_recomputed": "total, element-wise values recomputed",
     "usable": "usable",
@@ -33,6 +35,7 @@ _COLOURS = {
     "weight_copies": "#5fa8d3",
     "gradients": "#e08e45",
     "activations": "#8ab17d",
+    "tiles": "#b5b5b5",
 }
 
 
@@ -158,10 +161,10 @@ def draw_plan(plan: dict[str, Any], path: str) -> None:
     shape = " x ".join(f"{name} {size}" for name, size in plan["mesh"]["shape"].items())
     figure.suptitle(f"{plan['mode']} on {plan['topology']['name']} ({shape or 'one core'})")
     figure.tight_layout()
-    partial = f"{path}.partial{Path(path).suffix}"
-    figure.savefig(partial, dpi=150)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=150, format=Path(path).suffix[1:])
     pyplot.close(figure)
-    os.replace(partial, path)  # noqa: PTH105
+    write_whole(path, drawn.getvalue())
 
 
 def _draw_memory(axes: Any, plan: dict[str, Any]) -> None:

@@ -7,14 +7,16 @@ preflight checks; then `modes`, or `model_api`, carries the run out.
 """
 
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 from t0.config import flags as command_flags
-from t0.errors import UserError
-from t0.run import configure
+from t0.errors import UserError, original
+from t0.files import paths
+from t0.run import configure, tpu_checks
 
 # Flags with which the same tasks have to be cached.
 _TASK_FLAGS = ("module_import", "data_dir", "vocab")
@@ -34,11 +36,14 @@ def run(flags: Any, argv: Sequence[str]) -> None:
         raise UserError("--mode belongs to --use_model_api; with gin say run.mode = '...'")
     if flags.checkpoint and flags.use_model_api:
         raise UserError("--checkpoint is not for --use_model_api, which has --pretrained_model_dir")
+    tpu = None
+    if flags.tpu and not flags.dry_run and not flags.save_spec:
+        tpu = tpu_checks.check_machine(flags.tpu, zone=flags.tpu_zone, project=flags.gcp_project)
     configure.prepare(flags)
     configure.quieten(verbose=flags["verbosity"].present and flags.verbosity >= 0)
     from t0.compat import seqio
     from t0.config import parse
-    from t0.run import model_api, run_files
+    from t0.run import model_api, run_files, tpu_run_checks
 
     more = model_api.operative_config(flags) if flags.use_model_api else ()
     parsed = configure.parse_gin(flags, more)
@@ -49,28 +54,48 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     if flags.dry_run:
         _list_configuration(flags, parsed)
         return
-    if not flags.save_spec:
-        _save_command(run_files.output_dir() or flags.model_dir, argv)
     # After gin, because a configuration may set cache folders of its own.
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
+    if tpu:
+        tpu_run_checks.check_run(tpu, model_dir=model_dir, **_of_mesh(flags))
+    if not flags.save_spec:
+        _save_command(run_files.output_dir() or flags.model_dir, argv)
     if flags.use_model_api:
         model_api.run(flags)
     else:
-        _run_with_gin(flags)
+        _run_with_gin(flags, hosts_read=bool(tpu and tpu.remote))
 
 
-def _run_with_gin(flags: Any) -> None:
-    from t0.compat import gin, t5_mesh
+def _of_mesh(flags: Any) -> dict[str, Any]:
+    """Returns the size of the run's mesh and its initial checkpoint, for `tpu_run_checks`."""
+    from t0.config.bindings import bound
+    from t0.mesh.topology import SLICES, topology
+    from t0.run import tpu_run_checks
+
+    if flags.use_model_api:
+        cores = topology(flags.tpu_topology).cores if flags.tpu_topology in SLICES else None
+        return {"cores": cores, "checkpoint": flags.pretrained_model_dir}
+    checkpoint = flags.checkpoint or bound("run.init_checkpoint")
+    return {"cores": tpu_run_checks.mesh_cores(), "checkpoint": checkpoint}
+
+
+def _run_with_gin(flags: Any, *, hosts_read: bool) -> None:
+    from t0.compat import gin, t5_mesh, tf
     from t0.config.bindings import bound
     from t0.config.explain import explain_unset
     from t0.mesh import batch
-    from t0.run import modes, preflight, weights
+    from t0.run import host_pipeline, modes, preflight, weights
 
     mode = preflight.run_mode()
     notes = command_flags.check_mode(flags, mode)
     settings = {name: flags[name].value for name in _TASK_FLAGS if flags[name].present}
     settings = {k: [v] if isinstance(v, str) else v for k, v in settings.items()}
-    _print_notes([*notes, *preflight.check_mixtures(settings)])
+    _print_notes(
+        [
+            *notes,
+            *preflight.check_mixtures(settings, on_tpu=bool(flags.tpu), hosts_read=hosts_read),
+        ]
+    )
     vocabulary = t5_mesh.get_vocabulary()
     if flags.export_hf:
         weights.check_export(flags, vocabulary, trains=mode == "train")
@@ -95,6 +120,8 @@ def _run_with_gin(flags: Any) -> None:
         _save_specification(flags.save_spec, mode, arguments)
         return
     engine = "tpu" if flags.tpu else "local"
+    if hosts_read:
+        host_pipeline.check(mode, arguments)
     try:
         modes.carry_out(modes.Request(mode, engine, arguments, checkpoint))
     except (ValueError, RuntimeError) as error:
@@ -103,6 +130,11 @@ def _run_with_gin(flags: Any) -> None:
         if mistake is None:
             raise
         raise mistake from error
+    except tf.errors.OpError as error:
+        if not isinstance(original(error), UserError):
+            print("reading or computing failed: checking the caches", file=sys.stderr)
+            preflight.check_caches(mode)
+        raise
     if flags.export_hf:
         weights.export(flags, vocabulary)
 
@@ -118,15 +150,12 @@ def _bind_flags(flags: Any, mode: str) -> None:
         raise UserError(
             "runs/infer.gin predicts without --tpu; on a TPU --gin_file=infer.gin decodes a file"
         )
-    for name, (value, flag) in command_flags.gin_parameters(flags, mode).items():
-        if flags.tpu and flag == "--activation_dtype":
-            raise UserError(
-                "--activation_dtype is for runs without --tpu; on a TPU the type is gin's "
-                "get_variable_dtype.activation_dtype"
-            )
+    for name, (value, _) in command_flags.gin_parameters(flags, mode).items():
         if name.startswith(("get_variable_dtype.", "t0.score_eval.")):
             value = devices.activation_dtype(value).name
         gin.bind_parameter(name, value)
+        if mode == "eval" and name.startswith("get_variable_dtype."):  # which may rank, too
+            gin.bind_parameter("t0.score_eval.dtype", value)
     if flags.finetune_steps is not None or flags.epochs is not None:
         planned = train_steps.planned(
             flags.model_dir, finetune_steps=flags.finetune_steps, epochs=flags.epochs
@@ -190,6 +219,12 @@ def _print_notes(notes: Sequence[str]) -> None:
         print(note, file=sys.stderr)
 
 
+def _opened_for_its_owner(path: str, mode: str) -> IO[str]:
+    """Opens a new file that nobody else may read: not every secret can be recognised."""
+    opener = functools.partial(os.open, mode=0o600)
+    return open(path, mode.replace("w", "x"), encoding="utf-8", opener=opener)
+
+
 def _save_command(model_dir: str, argv: Sequence[str]) -> None:
     from t0.compat import tf
 
@@ -199,7 +234,9 @@ def _save_command(model_dir: str, argv: Sequence[str]) -> None:
         taken = set(tf.io.gfile.listdir(folder))
         names = ("command", *(f"command.{number}" for number in range(1, len(taken) + 1)))
         name = next(name for name in names if name not in taken)
-        with tf.io.gfile.GFile(os.path.join(folder, name), "w") as file:  # noqa: PTH118
+        path = os.path.join(folder, name)  # noqa: PTH118
+        opened = tf.io.gfile.GFile if paths.is_remote(path) else _opened_for_its_owner
+        with opened(path, "w") as file:
             file.write(command_flags.masked(argv) + "\n")
     except (tf.errors.OpError, OSError) as error:
         raise UserError(f"the model directory {model_dir} cannot be written: {error}") from error

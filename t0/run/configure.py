@@ -33,6 +33,7 @@ _WITH_GIN_NAMES = (
     "t0.training.loop",
     "t0.training.optimizers",
     "t0.training.schedules",
+    "t0.run.by_kind",
     "t0.run.run_files",
 )
 # Former module that older gin files and operative configs import -> module with its gin names now.
@@ -69,8 +70,9 @@ def prepare(flags: Any, modules: Sequence[str] | None = None) -> None:
     set_vocabulary(flags.vocab)
     import_modules(flags.module_import if modules is None else modules)
     command_flags.set_mesh_flags(flags)
-    if flags.t5_tfds_data_dir:
-        seqio.set_tfds_data_dir_override(flags.t5_tfds_data_dir)
+    tfds_folder = flags.t5_tfds_data_dir or flags.tfds_data_dir
+    if tfds_folder:
+        seqio.set_tfds_data_dir_override(tfds_folder)
 
 
 def parse_gin(flags: Any, more_files: Sequence[str] = ()) -> Any:

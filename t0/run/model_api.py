@@ -1,6 +1,6 @@
 """`t5_mesh_transformer --use_model_api`: T5's Model API, a function for each of its modes.
 
-Without a TPU its training is our own loop's; its other modes are Mesh TensorFlow's own.
+Without a TPU our own loop trains; all else is Mesh TensorFlow's own code.
 """
 
 import os
@@ -12,7 +12,7 @@ from t0.checkpoints import checkpoint_files
 from t0.checkpoints.operative_config import check_imports
 from t0.compat import gin, t5_mesh, t5_models, tf
 from t0.config import flags as command_flags
-from t0.config import parse
+from t0.config import gin_files
 from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.feeding import opening
@@ -40,7 +40,7 @@ def operative_config(flags: Any) -> list[str]:
     if not tf.io.gfile.exists(path):
         raise UserError(f"{path} not found: --mode={flags.mode} takes the model's sizes from it")
     if path not in (flags.gin_file or []):
-        folders = ["", *parse.search_path(command_flags.gin_folders(flags))]
+        folders = ["", *gin_files.search_path(command_flags.gin_folders(flags))]
         check_imports(path, folders=folders, also=flags.module_import)
     return [path]
 
@@ -60,7 +60,7 @@ def run(flags: Any) -> None:
         raise UserError("--use_model_api needs --mode")
     steps = _checkpoint_steps(flags)
     trains = flags.mode in _TRAINING
-    command_flags.check_mode(flags, "train" if trains else flags.mode)
+    command_flags.check_mode(flags, command_flags.MODEL_API_MODES[flags.mode])
     mixture = flags.mixture_or_task if flags.mode in _OF_A_MIXTURE else bound("%MIXTURE_NAME")
     if mixture:
         opening.known_mixture(mixture)
@@ -79,19 +79,15 @@ def run(flags: Any) -> None:
             _MODES[flags.mode](_model(flags, total_steps, **mesh), flags, steps)
     else:
         with compat.replaced("mesh_utils.train_model", estimator.train_model):
-            _MODES[flags.mode](_model(flags, total_steps), flags, steps)
+            model = _model(flags, total_steps, extra_gin_bindings=_types(flags))
+            _MODES[flags.mode](model, flags, steps)
     if flags.export_hf:
         weights.export(flags, vocabulary)
 
 
 def _check_local_training(flags: Any) -> dict[str, Any]:
-    """Checks flags and batch, binds the flags' gin parameters, and returns this machine's mesh."""
-    if flags.finetune_steps is not None or flags.epochs is not None:
-        raise UserError(
-            "--finetune_steps and --epochs belong to gin's run; the Model API counts "
-            "--train_steps, with --mode=finetune from the initial checkpoint"
-        )
-    for name, (value, _) in command_flags.gin_parameters(flags, "train").items():
+    """Checks the batch, binds the flags' gin parameters, and returns this machine's mesh."""
+    for name, value in _flag_parameters(flags).items():
         gin.bind_parameter(name, value)
     mesh = devices.local_mesh(devices.visible_gpus())
     batch.check_batch(
@@ -101,6 +97,20 @@ def _check_local_training(flags: Any) -> dict[str, Any]:
         layout_rules="batch:batch",
     )
     return {"mesh_shape": mesh.shape, "mesh_devices": list(mesh.devices)}
+
+
+def _flag_parameters(flags: Any) -> dict[str, Any]:
+    mode = command_flags.MODEL_API_MODES[flags.mode]
+    return {name: v for name, (v, _) in command_flags.gin_parameters(flags, mode).items()}
+
+
+def _types(flags: Any) -> list[str]:
+    """Returns the bindings of types by --activation_dtype.
+
+    The model parses them after its own float32 for machines without a TPU.
+    """
+    types = {name: devices.activation_dtype(v).name for name, v in _flag_parameters(flags).items()}
+    return [f"{name} = '{value}'" for name, value in types.items()]
 
 
 def _train_here(  # noqa: PLR0913 (the signature that MtfModel calls)

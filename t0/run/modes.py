@@ -9,6 +9,7 @@ as well, and the functions in it that do not work here are replaced for that cal
 
 import contextlib
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,16 +17,20 @@ from typing import Any
 from t0 import compat
 from t0.checkpoints import checkpoint_files
 from t0.compat import gin, mesh_utils
+from t0.compat import tf1 as tf
 from t0.config.bindings import bound
+from t0.errors import UserError
 from t0.feeding.opening import open_dataset_function
 from t0.inference import jobs, predict
 from t0.mesh import devices
 from t0.run import arguments as run_arguments
-from t0.scoring import decoded, evaluate, perplexity
+from t0.run import by_kind, tpu_checks
+from t0.scoring import decoded, perplexity
 from t0.scoring.mesh_model import MeshModel
-from t0.training import estimator, loop
+from t0.training import directory_lock, estimator, loop
 from t0.training.checkpointing import is_finished
 from t0.training.options import LoopOptions, TrainingSpec
+from t0.training.stopping import PREEMPTED
 
 ENCODER_DECODER = "bitransformer"
 
@@ -97,6 +102,38 @@ def _mesh_run(request: Request) -> None:
     mesh_utils.run(**request.arguments)
 
 
+# What TensorFlow says of a TPU that it cannot use -> what a user can do.
+_TPU_FAULTS = {
+    "Cannot find any TPU": "TensorFlow found no TPU cores. Does another process on the TPU VM use "
+    "them (sudo lsof -w /dev/accel*)? Is the image a -se one?",
+    "Could not lookup TPU metadata": "TensorFlow's client could not look the TPU up",
+    "Application Default Credentials are not available": "no credentials for the TPU API: "
+    "gcloud auth application-default login",
+    "is not yet ready": "the TPU is not ready; it may have been preempted",
+    "Failed to connect to": "the TPU's TensorFlow server does not answer",
+    "Missing runtime dependency on the Google API client": "packages are missing: "
+    f"{tpu_checks.INSTALL}",
+}
+
+
+def _tpu_run(request: Request) -> None:
+    """Runs Mesh TensorFlow's `run` on a TPU; what TensorFlow says of the TPU becomes one line."""
+    try:
+        _mesh_run(request)
+    except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
+        # The status of a run that can be resumed; a loop starts it again (bin/tpu_train).
+        said = (str(error).strip().splitlines() or [""])[0][:300]
+        print(f"the TPU was lost; the last checkpoint is kept ({said})", file=sys.stderr)
+        raise SystemExit(PREEMPTED) from None
+    except Exception as error:
+        text = str(error)
+        remedy = next((remedy for said, remedy in _TPU_FAULTS.items() if said in text), None)
+        if remedy is None:
+            raise
+        said = text.strip().splitlines()[0][:300]
+        raise UserError(f"--tpu={request.arguments['tpu']}: {remedy} ({said})") from error
+
+
 def _train(request: Request) -> None:
     """Trains by our own loop, or by the training function that the user bound."""
     if "train_model_fn" not in request.arguments:
@@ -130,6 +167,13 @@ def train_here(
       train_steps: the step to stop at, counted from the start of pretraining.
       dataset_split: which split is read.
     """
+    with directory_lock.held(spec.model_dir):
+        _train_in_directory(spec, train_dataset_fn, train_steps, dataset_split)
+
+
+def _train_in_directory(
+    spec: TrainingSpec, train_dataset_fn: Callable[..., Any], train_steps: int, dataset_split: str
+) -> None:
     if is_finished(spec.model_dir, train_steps):
         return
     options = LoopOptions(train_steps)
@@ -148,24 +192,25 @@ def _rank(request: Request) -> None:
     if bound("run.model_type", ENCODER_DECODER) != ENCODER_DECODER:
         _mesh_run(request)
         return
+    by_kind.rank(run_arguments.read(request.arguments), request.checkpoint)
+
+
+def _evaluate(request: Request) -> None:
+    """Ranks, decodes or measures each task of the mixture, by what the task is for."""
+    tasks = by_kind.configured_tasks()
+    if tasks is None:
+        _decode(request)
+        return
+    kinds = by_kind.kinds_of(tasks)
+    wanted = {kind: {task.name for task in found} for kind, found in kinds.items()}
     arguments = run_arguments.read(request.arguments)
-    vocabulary, split = arguments["vocabulary"], arguments["dataset_split"]
-    datasets = arguments["eval_dataset_fn"](
-        sequence_length=None, vocabulary=vocabulary, dataset_split=split
-    )
-    evaluate.rank_evaluate(
-        MeshModel.from_estimator_arguments(run_arguments.estimator_keywords(arguments)),
-        vocabulary=vocabulary,
-        lengths=arguments["sequence_length"],
-        batch_size=arguments["batch_size"],
-        split=split,
-        model_dir=arguments["model_dir"],
-        datasets=datasets,
-        summary_dir=arguments["eval_summary_dir"],
-        steps=arguments["eval_checkpoint_step"],
-        dir_suffix=arguments["eval_dir_suffix"],
-        checkpoint=request.checkpoint,
-    )
+    select = functools.partial(by_kind.selected, arguments["eval_dataset_fn"])
+    for kind, judge in ((by_kind.RANK, by_kind.rank), (by_kind.PERPLEXITY, by_kind.measure)):
+        if kind in wanted:
+            judge({**arguments, "eval_dataset_fn": select(wanted[kind])}, request.checkpoint)
+    if by_kind.DECODE in wanted:
+        chosen = {**request.arguments, "eval_dataset_fn": select(wanted[by_kind.DECODE])}
+        _decode(dataclasses.replace(request, arguments=chosen))
 
 
 def _decode(request: Request) -> None:
@@ -210,14 +255,14 @@ def _with_latest_step(infer_model: Callable[..., None]) -> Callable[..., None]:
     return infer
 
 
-MESH = {"local": _mesh_run, "tpu": _mesh_run}
+MESH = {"local": _mesh_run, "tpu": _tpu_run}
 # Mode -> engine -> the function that carries it out.
 MODES: dict[str, dict[str, Callable[[Request], None]]] = {
-    "train": {"local": _train, "tpu": _mesh_run},
-    "eval": {"local": _decode, "tpu": _mesh_run},
-    "score_eval": {"local": _rank, "tpu": _mesh_run},
-    "perplexity_eval": {"local": _perplexity, "tpu": _mesh_run},
-    "infer": {"local": _infer, "tpu": _mesh_run},
+    "train": {"local": _train, "tpu": _tpu_run},
+    "eval": {"local": _evaluate, "tpu": _tpu_run},
+    "score_eval": {"local": _rank, "tpu": _tpu_run},
+    "perplexity_eval": {"local": _perplexity, "tpu": _tpu_run},
+    "infer": {"local": _infer, "tpu": _tpu_run},
     "score_from_dataset": MESH,
     "score_from_strings": MESH,
     "export": MESH,

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t0.checkpoints import checkpoint_files
-from t0.compat import mesh_utils, mtf
+from t0.compat import mesh_utils, mtf, seqio
 from t0.config.bindings import bound
 from t0.config.explain import KINDS, check_not_text
 from t0.config.flags import GIN_MODES
 from t0.errors import UserError, unknown_name
-from t0.feeding import opening
+from t0.feeding import cut_shares, host_graphs, opening
 from t0.mesh.batch import check_batch
+from t0.run import by_kind
 from t0.training.estimator import train_model
 
 # run.mode -> the dataset function whose mixture the mode reads.
@@ -41,11 +42,15 @@ def run_mode() -> str:
     return mode
 
 
-def check_mixtures(settings: Mapping[str, Sequence[str]]) -> list[str]:
+def check_mixtures(
+    settings: Mapping[str, Sequence[str]], *, on_tpu: bool = False, hosts_read: bool = False
+) -> list[str]:
     """Checks that the mixtures of the configured mode exist, and are cached where they must be.
 
     Args:
       settings: flag -> values; the caching command must be given the same flags.
+      on_tpu: whether the run is Mesh TensorFlow's, on a TPU.
+      hosts_read: whether TensorFlow servers read the data, which run no Python.
 
     Returns:
       notes about the data, to be printed one to a line.
@@ -63,13 +68,72 @@ def check_mixtures(settings: Mapping[str, Sequence[str]]) -> list[str]:
         if function == "get_vocabulary":
             continue
         if bound(f"{function}.use_cached", False):
-            opening.require_cached(name, function=function, settings=settings)
+            named = by_kind.EvaluationSettings().tasks if mode == "eval" else ()
+            for one in named or [name]:
+                opening.require_cached(one, function=function, settings=settings)
         split = bound("run.dataset_split", "train")
         opening.require_split(name, split)
+        _check_features(name)
+        if hosts_read and not bound(f"{function}.use_cached", False):
+            host_graphs.require_no_live_tasks(name, split, function=function, settings=settings)
+        if bound(f"{function}.use_cached", False):
+            opening.require_whole(name, split)
         # Only training loses the tokens that are cut off a target.
-        lengths = bound("run.sequence_length") if mode == "train" else None
-        notes += opening.notes(name, split, lengths)
+        lengths = lengths_of_run()
+        notes += opening.notes(name, split, lengths if mode == "train" else None)
+        if lengths and mode in ("train", "perplexity_eval"):
+            tasks = seqio.get_subtasks(opening.known_mixture(name))
+            with_split = [task for task in tasks if split in task.splits]
+            notes += cut_shares.cut_notes(
+                with_split,
+                split,
+                lengths,
+                use_cached=bool(bound(f"{function}.use_cached", False)),
+            )
+    tasks = by_kind.configured_tasks() if mode == "eval" else None
+    if tasks is not None:
+        lengths = lengths_of_run()
+        notes += by_kind.check(tasks, lengths, on_tpu=on_tpu)
+        # Ranking reads everything before it scores, and says this itself.
+        others = [task for task in tasks if not by_kind.is_ranked(task)]
+        use_cached = bool(bound("mesh_eval_dataset_fn.use_cached", False))
+        split = bound("run.dataset_split", "train")
+        notes += (
+            cut_shares.cut_notes(others, split, lengths, use_cached=use_cached) if lengths else ()
+        )
     return notes
+
+
+def _check_features(name: str) -> None:
+    """Checks that the lengths are those of features that a mixture has.
+
+    Raises:
+      UserError: for a length of another feature, with the nearest.
+    """
+    features = seqio.get_mixture_or_task(name).output_features
+    for feature in lengths_of_run() or {}:
+        if feature not in features:
+            hint = f"{name} has {' and '.join(features)}; the lengths are those of "
+            hint += "run.sequence_length (TASK_FEATURE_LENGTHS)."
+            raise unknown_name("feature", feature, features, hint)
+
+
+def lengths_of_run() -> dict[str, int] | None:
+    """Returns feature -> most tokens, as `run.sequence_length` says it; None for no limits."""
+    lengths = bound("run.sequence_length")
+    return dict.fromkeys(("inputs", "targets"), lengths) if isinstance(lengths, int) else lengths
+
+
+def check_caches(mode: str) -> None:
+    """Checks all bytes of the caches that the configured mode reads, after reading them failed.
+
+    Raises:
+      UserError: if one is damaged.
+    """
+    function = DATASET_FUNCTIONS.get(mode)
+    name = bound(f"{function}.mixture_or_task_name") if function else None
+    if name is not None and bound(f"{function}.use_cached", False):
+        opening.require_whole(name, bound("run.dataset_split", "train"), contents=True)
 
 
 def check_run(
@@ -94,10 +158,13 @@ def check_run(
     for parameter in KINDS:
         check_not_text(parameter, bound(f"run.{parameter}", evaluate=False))
     _check_dataset_function(mode)
-    lengths = bound("run.sequence_length")
-    lengths = dict.fromkeys(("inputs", "targets"), lengths) if isinstance(lengths, int) else lengths
+    lengths = lengths_of_run()
     if lengths is None and mode not in ("eval", "score_eval"):
-        raise UserError(f"run.sequence_length must be set in mode '{mode}'")
+        raise UserError(
+            f"run.sequence_length must be set in mode '{mode}' (in a run file it is the macro "
+            "TASK_FEATURE_LENGTHS): --gin_param=\"run.sequence_length = {'inputs': 512, "
+            "'targets': 64}\""
+        )
     check_batch(
         bound("run.batch_size", ("tokens_per_replica", 2048)),
         sequence_length=lengths,

@@ -52,7 +52,7 @@ def check_export(flags: Any, vocabulary: Any, *, trains: bool) -> None:
             f"--export_hf goes with training; for a model that is trained: t0 convert "
             f"{flags.model_dir} {flags.export_hf} --to hf"
         )
-    export_hf.check(flags.export_hf, model_dir=flags.model_dir, vocabulary=vocabulary)
+    export_hf.check(flags.export_hf, vocabulary=vocabulary)
 
 
 def export(flags: Any, vocabulary: Any) -> None:

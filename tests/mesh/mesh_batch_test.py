@@ -74,8 +74,10 @@ def test_batch_in_tokens_needs_lengths():
         sequences(("tokens_per_batch", 1024), lengths=None)
 
 
-def test_tensor_that_the_mesh_cannot_split_is_named():
+def test_tensor_that_the_mesh_cannot_split_is_named(empty_gin):
+    import gin
     import mesh_tensorflow as mtf
+    import mesh_tensorflow.transformer.utils
 
     graph = mtf.Graph()
     mesh = mtf.Mesh(graph, "m")
@@ -88,3 +90,7 @@ def test_tensor_that_the_mesh_cannot_split_is_named():
     found = explain_undivided(caught.value, "model:4")
     assert "the mesh model:4 cannot split a tensor of dimensions heads=6, d_kv=8" in str(found)
     assert explain_undivided(ValueError("something else"), "model:4") is None
+    gin.bind_parameter("run.layout_rules", LAYOUT)
+    assert str(explain_undivided(caught.value, "model:4")).endswith(
+        ". heads is 6: model may be 1, 2, 3, 6"
+    )

@@ -25,7 +25,7 @@ def test_plan_of_a_small_model():
     planning.configure(*planning.LAYERS, *planning.on_slice("v3-8", 2))
     plan = plan_configured_run(PlanOptions(start_step=40, utilisation=0.5))
     memory = plan["per_core_bytes"]
-    parts = ("weights", "optimizer", "weight_copies", "gradients", "activations")
+    parts = ("weights", "optimizer", "weight_copies", "gradients", "activations", "tiles")
     assert memory["total"] == sum(memory[part] for part in parts)
     assert memory["total_recomputed"] <= memory["total"]
     assert plan["verdict"]["word"] == "fits"

@@ -6,7 +6,7 @@ from pathlib import Path
 import gin
 import pytest
 
-from t0.config import listing, parse
+from t0.config import gin_files, listing, parse
 from t0.config.bindings import bound, macro_defined
 from t0.errors import UserError
 
@@ -109,7 +109,7 @@ def test_every_model_has_a_file_by_its_name(name):
     assert bound("Unitransformer.shared_embedding_and_softmax_weights") is tied
     path = bound("t0.vocabulary.path") if "mt5" in name else None
     assert (path is not None) == name.startswith("mt5")
-    shipped = [Path(folder, f"models/{name}.gin") for folder in parse.search_path()]
+    shipped = [Path(folder, f"models/{name}.gin") for folder in gin_files.search_path()]
     assert sum(file.is_file() for file in shipped) == 1
 
 
@@ -120,7 +120,7 @@ def test_run_file_says_what_must_be_set(run):
     with pytest.raises(UserError) as error:
         parse.check_required(parsed)
     assert re.findall(rf"([A-Z_]+) \(runs/{run}\.gin:\d+\)", str(error.value)) == wanted
-    text = (parse.gin_folder() / "runs" / f"{run}.gin").read_text()
+    text = (gin_files.gin_folder() / "runs" / f"{run}.gin").read_text()
     header = text.partition("\nimport ")[0]
     assert all(re.search(rf"^#   {name} ", header, re.M) for name in wanted)
     # Every macro that the header offers is there to be set.
@@ -144,7 +144,7 @@ def test_every_macro_reaches_its_place(run, order):
     assert bound("run.mode", evaluate=False) == {"eval": "eval", "infer": "infer"}.get(run, "train")
     gin.bind_parameter("%BATCH_SIZE", 6)
     assert bound("run.batch_size", evaluate=False) == ("sequences_per_batch", 6)
-    text = (parse.gin_folder() / "runs" / f"{run}.gin").read_text()
+    text = (gin_files.gin_folder() / "runs" / f"{run}.gin").read_text()
     named = set(re.findall(r"^(\w+) = ", text, re.M)) - OTHERS
     assert named - REACH[run].keys() <= ({"MIXTURE_NAME"} if run == "infer" else set())
     gin.finalize()
@@ -159,14 +159,14 @@ def test_dropout_is_the_runs_not_the_models(run, rate):
 
 
 def test_files_are_read_in_their_order_but_models_before_runs():
-    assert parse.in_order(["a.gin", "models/b.gin"]) == ["a.gin", "models/b.gin"]
+    assert gin_files.in_order(["a.gin", "models/b.gin"]) == ["a.gin", "models/b.gin"]
     given = ["x.gin", "/g/runs/eval.gin", "mine.gin", "/m/operative_config.gin", "models/b.gin"]
-    assert parse.in_order(given) == [
+    assert gin_files.in_order(given) == [
         *("x.gin", "/m/operative_config.gin", "models/b.gin", "/g/runs/eval.gin", "mine.gin")
     ]
     # These have a model of their own, so the user's comes after it.
     for own in ("runs/quickstart.gin", "eval.gin"):
-        assert parse.in_order([own, "models/b.gin"]) == [own, "models/b.gin"]
+        assert gin_files.in_order([own, "models/b.gin"]) == [own, "models/b.gin"]
 
 
 def test_resolved_text_is_a_gin_file_of_the_same_configuration(tmp_path):

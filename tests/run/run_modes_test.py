@@ -6,6 +6,7 @@ import pytest
 
 from t0.compat import gin, mesh_utils
 from t0.config.flags import GIN_MODES
+from t0.errors import UserError
 from t0.run import arguments, modes
 from t0.run.modes import Request
 
@@ -88,3 +89,40 @@ def test_read_arguments_are_those_of_run(empty_gin):
     assert keywords["score_in_predict_mode"] is True
     assert keywords["mesh_shape"].size == 1
     assert keywords["batch_size"] == 6
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("Cannot find any TPU cores in the system (master address ). This", "found no TPU cores"),
+        ("Missing runtime dependency on the Google API client. Run", "requirements-tpu.lock"),
+        ('TPU "my-tpu" is not yet ready; state: "CREATING"', "may have been preempted"),
+    ],
+)
+def test_what_tensorflow_says_of_a_tpu_is_one_line(monkeypatch, called, said, remedy):
+    def fail(**given):
+        raise RuntimeError(said + "\nmore")
+
+    monkeypatch.setattr(mesh_utils, "run", fail)
+    with pytest.raises(UserError, match=f"^--tpu=my-tpu: .*{remedy}.*\\)$"):
+        modes.carry_out(Request("score_eval", "tpu", {**ARGUMENTS, "tpu": "my-tpu"}))
+
+
+def test_other_faults_on_a_tpu_keep_their_traceback(monkeypatch, called):
+    def fail(**given):
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(mesh_utils, "run", fail)
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        modes.carry_out(Request("train", "tpu", {**ARGUMENTS, "tpu": "my-tpu"}))
+
+
+def test_a_lost_tpu_ends_as_a_run_that_can_be_resumed(monkeypatch, called, capsys):
+    def fail(**given):
+        raise modes.tf.errors.UnavailableError(None, None, "failed to connect to all addresses")
+
+    monkeypatch.setattr(mesh_utils, "run", fail)
+    with pytest.raises(SystemExit) as ended:
+        modes.carry_out(Request("train", "tpu", {**ARGUMENTS, "tpu": "my-tpu"}))
+    assert ended.value.code == 75
+    assert "the TPU was lost; the last checkpoint is kept" in capsys.readouterr().err

@@ -1,0 +1,284 @@
+"""Facts about a Cloud TPU: this machine's, the metadata server's and the TPU API's.
+
+    machine = read_machine("my-slice", zone=None, project=None)
+    machine.chips, machine.worker, machine.accelerator_type      # 4, "0", "v3-32"
+    read_node(machine).state                                     # "READY"
+
+TensorFlow is not imported: what can stop a run on a TPU is known before that. The addresses are
+those that TensorFlow's own client uses, environment variables included: GCE_METADATA_HOST for the
+metadata server, TPU_API_DISCOVERY_URL for the API's discovery document.
+"""
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from t0.mesh import tpu_image
+from t0.mesh.topology import SLICES, topology
+
+# What --tpu names: this machine's own TPU, a TPU of the project, or TensorFlow servers by address.
+LOCAL, NAMED, ADDRESS = "local", "named", "address"
+METADATA_SERVER = "metadata.google.internal"
+API = "https://tpu.googleapis.com/"
+PORT = 8470  # of the TensorFlow server on each host
+SECONDS_TO_ANSWER = 5
+# The packages with which TensorFlow looks a TPU up by name.
+CLIENT_PACKAGES = ("googleapiclient", "oauth2client")
+_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_DEVICES = ("accel[0-9]*", "vfio/[0-9]*")
+_OF_TPU_ENV = re.compile(r"^(\w+): '(.*)'$", re.M)
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """This machine, and what its metadata server says of it.
+
+    Attributes:
+      tpu: the value of --tpu.
+      environment: the environment variables.
+      chips: TPU chips that are devices of this machine.
+      tensorflow: the version of the installed TensorFlow, "" where it is not known.
+      drives_tpu: whether that TensorFlow can drive the TPU chips of this machine.
+      missing: packages that TensorFlow needs to look a TPU up by name, and that are not installed.
+      on_google: whether a metadata server answers.
+      project: that of the flag, else of the metadata server; "" where nothing says it.
+      zone: likewise.
+      worker: the number of this host in its slice; "" off TPU VMs.
+      accelerator_type: the slice that this host belongs to, such as "v3-32"; "" off TPU VMs.
+      image: the runtime version of this host; "" where the metadata server does not have it.
+    """
+
+    tpu: str
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    chips: int = 0
+    tensorflow: str = ""
+    drives_tpu: bool = False
+    missing: tuple[str, ...] = ()
+    on_google: bool = False
+    project: str = ""
+    zone: str = ""
+    worker: str = ""
+    accelerator_type: str = ""
+    image: str = ""
+
+    @property
+    def kind(self) -> str:
+        """LOCAL, NAMED or ADDRESS."""
+        if self.tpu == "local":
+            return LOCAL
+        return ADDRESS if self.tpu.startswith("grpc://") else NAMED
+
+    @property
+    def on_tpu_vm(self) -> bool:
+        """Whether this machine is a host of a TPU."""
+        return bool(self.chips or self.worker or self.accelerator_type)
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A TPU as the TPU API describes it.
+
+    Attributes:
+      trouble: what went wrong with the request, in words; "" where there is a TPU.
+      accelerator_type: such as "v3-32".
+      state: such as "READY" or "PREEMPTED".
+      runtime: the runtime version, such as "tpu-vm-tf-2.15.1-pod-se".
+      endpoints: (address, port) of the TensorFlow server of each host.
+    """
+
+    trouble: str = ""
+    accelerator_type: str = ""
+    state: str = ""
+    runtime: str = ""
+    endpoints: tuple[tuple[str, int], ...] = ()
+
+
+def hosts_of(accelerator_type: str) -> int:
+    """Returns the number of hosts of a slice such as "v3-32"; 0 where its name is not known."""
+    return topology(accelerator_type).hosts if accelerator_type in SLICES else 0
+
+
+def read_machine(
+    tpu: str, *, zone: str | None = None, project: str | None = None, root: Path = Path("/")
+) -> Machine:
+    """Returns the facts about this machine.
+
+    Args:
+      tpu: the value of --tpu.
+      zone: the value of --tpu_zone.
+      project: the value of --gcp_project.
+      root: the folder that holds `dev`.
+    """
+    own_project = metadata("project/project-id")
+    attributes: dict[str, str] = {}
+    if own_project is not None:
+        own_zone = metadata("instance/zone") or ""
+        zone = zone or own_zone.rpartition("/")[2]
+        attributes = dict(_OF_TPU_ENV.findall(metadata("instance/attributes/tpu-env") or ""))
+        for name in ("accelerator-type", "agent-worker-number"):
+            attributes[name] = metadata(f"instance/attributes/{name}") or ""
+    chips = sum(len(list((root / "dev").glob(name))) for name in _DEVICES)
+    return Machine(
+        tpu=tpu,
+        environment=dict(os.environ),
+        chips=chips,
+        tensorflow=_tensorflow_version(),
+        # A gigabyte is searched, so it is only where a TPU is.
+        drives_tpu=bool(chips) and _tensorflow_drives_tpu(),
+        missing=tuple(name for name in CLIENT_PACKAGES if not importlib.util.find_spec(name)),
+        on_google=own_project is not None,
+        project=project or own_project or "",
+        zone=zone or "",
+        worker=attributes.get("agent-worker-number") or attributes.get("WORKER_ID", ""),
+        accelerator_type=attributes.get("accelerator-type")
+        or attributes.get("ACCELERATOR_TYPE", ""),
+        image=attributes.get("RUNTIME_VERSION", ""),
+    )
+
+
+def metadata(path: str) -> str | None:
+    """Returns a value of the metadata server: "" where it has none, None where nothing answers.
+
+    Args:
+      path: such as "instance/zone".
+    """
+    named = os.environ.get("GCE_METADATA_HOST") or os.environ.get("GCE_METADATA_IP")
+    if not named and os.environ.get("NO_GCE_CHECK", "").lower() == "true":
+        return None  # The user's word that this machine is not Google's.
+    url = f"http://{named or METADATA_SERVER}/computeMetadata/v1/{path}"
+    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    # The server is this machine's own, so it is never behind a proxy.
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(request, timeout=SECONDS_TO_ANSWER) as reply:
+            return reply.read().decode("utf-8", "replace").strip()
+    except urllib.error.HTTPError:
+        return ""
+    except (OSError, ValueError):
+        return None
+
+
+def _tensorflow_version() -> str:
+    for name in ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-gpu"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def _tensorflow_drives_tpu() -> bool:
+    spec = importlib.util.find_spec("tensorflow")
+    folders = (spec.submodule_search_locations if spec else None) or ()
+    return any(tpu_image.drives_tpu(Path(folder)) for folder in folders)
+
+
+def read_node(machine: Machine) -> Node:
+    """Returns what the TPU API says of the TPU that `machine.tpu` names."""
+    try:
+        token = _token()
+        name = f"projects/{machine.project}/locations/{machine.zone}/nodes/{machine.tpu}"
+        found = _json(f"{_api()}v1/{name}", token)
+    except urllib.error.HTTPError as error:
+        return Node(trouble=f"HTTP {error.code}: {_reason(error)}")
+    except (OSError, ValueError, LookupError) as error:
+        return Node(trouble=f"{error}" or type(error).__name__)
+    return Node(
+        accelerator_type=str(found.get("acceleratorType", "")),
+        state=str(found.get("state", "")),
+        runtime=str(found.get("runtimeVersion") or found.get("tensorflowVersion") or ""),
+        endpoints=tuple(_endpoints(found)),
+    )
+
+
+def _endpoints(found: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    listed = found.get("networkEndpoints") or [found]
+    for one in listed if isinstance(listed, list) else ():
+        if isinstance(one, Mapping) and one.get("ipAddress"):
+            yield str(one["ipAddress"]), int(one.get("port") or PORT)
+
+
+def addresses(tpu: str) -> tuple[tuple[str, int], ...]:
+    """Returns the hosts and ports of a grpc:// address.
+
+    >>> addresses("grpc://10.0.0.2:8470,10.0.0.3")
+    (('10.0.0.2', 8470), ('10.0.0.3', 8470))
+    """
+    words = (word.removeprefix("grpc://").partition(":") for word in tpu.split(","))
+    return tuple((host, int(port) if port.isdigit() else PORT) for host, _, port in words)
+
+
+def answers(host: str, port: int) -> bool:
+    """Returns whether a server accepts connections there."""
+    try:
+        with socket.create_connection((host, port), timeout=SECONDS_TO_ANSWER):
+            return True
+    except OSError:
+        return False
+
+
+def _api() -> str:
+    """Returns the root of the TPU API, which a discovery document can move."""
+    where = os.environ.get("TPU_API_DISCOVERY_URL")
+    if not where:
+        return API
+    document = _json(where.replace("{api}", "tpu").replace("{apiVersion}", "v1"), None)
+    return str(document.get("rootUrl") or API) + str(document.get("servicePath") or "")
+
+
+def _token() -> str:
+    """Returns an access token: of a credentials file of the user's, else of this machine.
+
+    Raises:
+      LookupError: if there is neither.
+    """
+    if not os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+        own = metadata("instance/service-accounts/default/token")
+        if own:
+            return _text_of(json.loads(own), "access_token")
+    import google.auth
+    from google.auth import exceptions
+    from google.auth.transport import requests
+
+    try:
+        credentials, _ = google.auth.default(scopes=[_SCOPE])
+        credentials.refresh(requests.Request())
+    except exceptions.GoogleAuthError as error:
+        raise LookupError(
+            "no credentials were found; on your own machine: gcloud auth application-default login"
+        ) from error
+    return str(credentials.token)
+
+
+def _text_of(found: Any, name: str) -> str:
+    if not isinstance(found, dict) or not isinstance(found.get(name), str):
+        raise ValueError(f"the answer has no text '{name}'")  # noqa: TRY004 (an answer, not a type)
+    return found[name]
+
+
+def _json(url: str, token: str | None) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, timeout=6 * SECONDS_TO_ANSWER) as reply:
+        found = json.loads(reply.read())
+    if not isinstance(found, dict):
+        raise ValueError(f"{url} answered with {type(found).__name__}, not an object")  # noqa: TRY004
+    return found
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    """Returns the message of an API's error, else its reason."""
+    try:
+        said = json.loads(error.read())["error"]["message"]
+    except (OSError, ValueError, LookupError, TypeError):
+        said = error.reason
+    return str(said).strip().rstrip(".")

@@ -1,0 +1,242 @@
+"""Mode `eval` on this machine: each task is ranked, decoded or measured, by what it is for.
+
+    tasks = configured_tasks()
+    kinds_of(tasks)                  # {"rank": [...], "decode": [...], "perplexity": [...]}
+    check(tasks, lengths, on_tpu=False)          # UserError for what none of the three can judge
+
+| a task with | is | result |
+|---|---|---|
+| metrics of scores (`..._score_eval`) | ranked: every answer choice is scored | `results_<step>.json` |
+| metrics of texts | decoded by Mesh TensorFlow | `decoded_<step>.json` |
+| targets and no metrics (span corruption, language models) | measured: nats for each target token | `perplexity_<step>.json` |
+
+gin's name of the settings is `t0.evaluation`; `t0 eval` binds them.
+"""  # noqa: E501 (a table)
+
+import collections
+import dataclasses
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from t0.compat import gin, mesh_dataset, seqio, t5_mesh
+from t0.config.bindings import bound
+from t0.errors import UserError
+from t0.feeding import opening
+from t0.feeding.objectives import objective_of
+from t0.mesh import devices
+from t0.run import arguments as run_arguments
+from t0.scoring import evaluate, perplexity
+from t0.scoring.mesh_model import MeshModel, chosen_checkpoints, vocabulary_hash
+from t0.training.options import TrainingSpec
+
+RANK, DECODE, PERPLEXITY = "rank", "decode", "perplexity"
+
+
+@gin.configurable("evaluation", module="t0")
+@dataclasses.dataclass(frozen=True)
+class EvaluationSettings:
+    """Settings of every kind of evaluation in mode `eval`.
+
+    Attributes:
+      examples: the most examples of each task, the first of the split; None for all.
+      tasks: the tasks to evaluate, instead of the mixture's.
+      source: where the checkpoint comes from, such as a hub name with its revision, for the
+        results file.
+    """
+
+    examples: int | None = None
+    tasks: Sequence[str] = ()
+    source: str | None = None
+
+    def __post_init__(self) -> None:
+        wrong = self.examples is not None and (
+            not isinstance(self.examples, int) or self.examples < 1
+        )
+        if wrong:
+            raise UserError(
+                f"evaluation.examples is {self.examples!r}; wanted a whole number from 1 on"
+            )
+
+
+def configured_tasks() -> list[seqio.Task] | None:
+    """Returns the tasks that mode `eval` reads, None if a function of the user's own reads data."""
+    ours = bound("run.eval_dataset_fn") is t5_mesh.mesh_eval_dataset_fn
+    name = bound("mesh_eval_dataset_fn.mixture_or_task_name")
+    if not ours or name is None:
+        return None
+    split = bound("run.dataset_split", "train")
+    names = EvaluationSettings().tasks or [name]
+    tasks = [task for one in names for task in seqio.get_subtasks(opening.known_mixture(one))]
+    return [task for task in tasks if split in task.splits]
+
+
+def kinds_of(tasks: Sequence[seqio.Task]) -> dict[str, list[seqio.Task]]:
+    """Returns kind -> the tasks of this kind; a task that nothing can judge has the kind ""."""
+    found: dict[str, list[seqio.Task]] = collections.defaultdict(list)
+    for task in tasks:
+        found[_kind(task)].append(task)
+    return dict(found)
+
+
+def is_ranked(task: seqio.Task) -> bool:
+    """Returns whether a task is for rank evaluation."""
+    return _kind(task) == RANK
+
+
+def _kind(task: seqio.Task) -> str:
+    if task.predict_metric_fns:
+        return DECODE
+    if task.score_metric_fns:
+        return RANK
+    if task.metric_fns:  # of a kind that SeqIO's own evaluator computes only
+        return ""
+    return PERPLEXITY if "targets" in task.output_features else ""
+
+
+def check(
+    tasks: Sequence[seqio.Task], lengths: Mapping[str, int] | None, *, on_tpu: bool
+) -> list[str]:
+    """Checks that every task can be judged, and returns a line that says how.
+
+    Args:
+      tasks: the tasks of the mixture that have the split.
+      lengths: feature -> most tokens, or None.
+      on_tpu: whether Mesh TensorFlow decodes on a TPU, where mode `eval` does nothing else.
+
+    Raises:
+      UserError: naming a task that cannot be judged, and what would work.
+    """
+    kinds = kinds_of(tasks)
+    model_type = bound("run.model_type", "bitransformer")
+    if "" in kinds:
+        raise UserError(
+            f"task {kinds[''][0].name} has no metric that mode 'eval' computes and no targets to "
+            "measure: wanted a _score_eval task, a task with metrics of texts, or one with targets"
+        )
+    if on_tpu and set(kinds) != {DECODE}:
+        kind = RANK if RANK in kinds else PERPLEXITY
+        file = {RANK: "score_eval.gin", PERPLEXITY: "perplexity_eval.gin"}[kind]
+        raise UserError(
+            f"on a TPU mode 'eval' decodes, and task {kinds[kind][0].name} is for "
+            f"{_IN_WORDS[kind]}: run it with --gin_file={file}"
+        )
+    if RANK in kinds and model_type != "bitransformer":
+        raise UserError(
+            f"task {kinds[RANK][0].name} ranks answer choices, which mode 'eval' does with "
+            f"encoder-decoders; run.model_type is '{model_type}': --gin_file=score_eval.gin scores "
+            "a language model"
+        )
+    for task in kinds.get(PERPLEXITY, ()):
+        _check_lengths(task, lengths)
+    counts = [f"{len(found):,} {_SHOWN[kind]}" for kind, found in kinds.items()]
+    return [f"evaluation of {len(tasks):,} task(s): {', '.join(counts)}"]
+
+
+_IN_WORDS = {RANK: "rank evaluation", PERPLEXITY: "perplexity", DECODE: "decoding"}
+_SHOWN = {RANK: "ranked", PERPLEXITY: "measured (perplexity)", DECODE: "decoded"}
+
+
+def _check_lengths(task: seqio.Task, lengths: Mapping[str, int] | None) -> None:
+    missing = [name for name in task.output_features if name not in (lengths or {})]
+    if missing:
+        example = {"inputs": 512, "targets": 114}
+        wanted = {name: example.get(name, 512) for name in task.output_features}
+        raise UserError(
+            f"task {task.name} has no metrics: its perplexity is measured, which needs a length of "
+            f"{missing[0]}, and TASK_FEATURE_LENGTHS (run.sequence_length) is "
+            f'{dict(lengths) if lengths else None}: --gin.TASK_FEATURE_LENGTHS="{wanted}"'
+        )
+    objective_of(task, lengths)
+
+
+def selected(
+    dataset_fn: Callable[..., Sequence[Any]], names: Collection[str]
+) -> Callable[..., list[Any]]:
+    """Returns a dataset function with some tasks only, each cut to the configured examples."""
+    settings = EvaluationSettings()
+    most = settings.examples
+    mixtures = [{"mixture_or_task_name": name} for name in settings.tasks] or [{}]
+
+    def datasets(**given: Any) -> list[Any]:
+        every = (one for mixture in mixtures for one in dataset_fn(**given, **mixture))
+        found = (mesh_dataset.EvalDataset(*one) for one in every)
+        return [_first(one, most) if most else one for one in found if one.name in names]
+
+    return datasets
+
+
+def _first(dataset: Any, most: int) -> Any:
+    """Returns a task's dataset with its first examples; an example has all of its choices."""
+
+    def records(**given: Any) -> Any:
+        found = dataset.dataset_fn(**given)
+        if "is_correct" not in found.element_spec:
+            return found.take(most)
+        if bound("mesh_eval_dataset_fn.use_cached", False):  # a cache may be shuffled
+            return found.filter(lambda record: record["idx"][0] < most)
+        return found.take_while(lambda record: record["idx"][0] < most)
+
+    return dataset._replace(dataset_fn=records)
+
+
+def rank(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
+    """Ranks answer choices by our rank evaluation.
+
+    Args:
+      arguments: the arguments of the run, as `arguments.read` returns them.
+      checkpoint: the checkpoint to score, None for those in the model directory.
+    """
+    vocabulary, split = arguments["vocabulary"], arguments["dataset_split"]
+    settings = EvaluationSettings()
+    evaluate.rank_evaluate(
+        MeshModel.from_estimator_arguments(run_arguments.estimator_keywords(arguments)),
+        vocabulary=vocabulary,
+        lengths=arguments["sequence_length"],
+        batch_size=arguments["batch_size"],
+        split=split,
+        model_dir=arguments["model_dir"],
+        datasets=arguments["eval_dataset_fn"](
+            sequence_length=None, vocabulary=vocabulary, dataset_split=split
+        ),
+        summary_dir=arguments["eval_summary_dir"],
+        steps=arguments["eval_checkpoint_step"],
+        dir_suffix=arguments["eval_dir_suffix"],
+        checkpoint=checkpoint,
+        facts=_given(settings),
+    )
+
+
+def measure(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
+    """Measures nats for each target token; the arguments are those of `rank`."""
+    split, model_dir = arguments["dataset_split"], arguments["model_dir"]
+    folder = arguments["eval_summary_dir"] or os.path.join(model_dir, f"{split}_eval")  # noqa: PTH118
+    suffix = arguments["eval_dir_suffix"]
+    vocabulary = arguments["vocabulary"]
+    perplexity.measure(
+        TrainingSpec.from_estimator_arguments(**run_arguments.estimator_keywords(arguments)),
+        arguments["eval_dataset_fn"](
+            sequence_length=arguments["sequence_length"],
+            vocabulary=vocabulary,
+            dataset_split=split,
+        ),
+        checkpoints=chosen_checkpoints(model_dir, arguments["eval_checkpoint_step"], checkpoint),
+        folder=folder + (f"_{suffix}" if suffix else ""),
+        facts={
+            "model_dir": model_dir,
+            "split": split,
+            "vocabulary_sha256": vocabulary_hash(
+                vocabulary[1] if isinstance(vocabulary, tuple) else vocabulary
+            ),
+            **_given(EvaluationSettings()),
+        },
+        activations=devices.activation_dtype(
+            bound("get_variable_dtype.activation_dtype", "float32")
+        ),
+    )
+
+
+def _given(settings: EvaluationSettings) -> dict[str, Any]:
+    """Returns the settings that are not the defaults, for the results file."""
+    given = {"examples": settings.examples, "source": settings.source}
+    return {name: value for name, value in given.items() if value}

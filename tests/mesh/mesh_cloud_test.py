@@ -1,0 +1,108 @@
+"""Facts about a TPU, from an imitated metadata server and TPU API on this machine."""
+
+import imitated_google
+import pytest
+
+from t0.mesh import cloud, tpu_image
+from t0.mesh.cloud import Machine
+
+
+@pytest.fixture
+def google(monkeypatch):
+    with imitated_google.serving(imitated_google.tpu_vm()) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+def test_machine_that_is_not_googles(monkeypatch, tmp_path):
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    machine = cloud.read_machine("my-tpu", zone="z", project="p", root=tmp_path)
+    assert not machine.on_google
+    assert not machine.on_tpu_vm
+    assert (machine.zone, machine.project, machine.chips) == ("z", "p", 0)
+    assert machine.tensorflow.startswith("2.15")
+
+
+def test_metadata_server_that_does_not_answer(monkeypatch, tmp_path):
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+    assert not cloud.read_machine("local", root=tmp_path).on_google
+
+
+def test_tpu_vm(google, tmp_path):
+    (tmp_path / "dev").mkdir()
+    for number in range(4):
+        (tmp_path / "dev" / f"accel{number}").touch()
+    machine = cloud.read_machine("my-tpu", root=tmp_path)
+    assert machine.on_google
+    assert machine.on_tpu_vm
+    assert (machine.project, machine.zone) == ("my-project", "europe-west4-a")
+    assert (machine.worker, machine.accelerator_type, machine.chips) == ("0", "v3-32", 4)
+    assert not machine.drives_tpu  # the package index's TensorFlow
+    given = cloud.read_machine("my-tpu", zone="other", project="another", root=tmp_path)
+    assert (given.project, given.zone) == ("another", "other")
+
+
+def test_facts_that_only_tpu_env_has(google, tmp_path):
+    for name in ("accelerator-type", "agent-worker-number"):
+        del google.metadata[f"instance/attributes/{name}"]
+    google.metadata["instance/attributes/tpu-env"] = (
+        "ACCELERATOR_TYPE: 'v4-16'\nRUNTIME_VERSION: 'tpu-vm-tf-2.15.1-pod-pjrt'\nWORKER_ID: '1'\n"
+    )
+    machine = cloud.read_machine("local", root=tmp_path)
+    assert (machine.worker, machine.accelerator_type) == ("1", "v4-16")
+    assert machine.image == "tpu-vm-tf-2.15.1-pod-pjrt"
+
+
+@pytest.mark.parametrize("content", [b"x" * 5000 + b"libtpu.so\0", b"TPU_LIBRARY_PATH"])
+def test_library_that_drives_tpus(tmp_path, content):
+    path = tmp_path / "lib.so"
+    path.write_bytes(content)
+    assert tpu_image.loads_libtpu(path)
+    path.write_bytes(b"nothing of that kind")
+    assert not tpu_image.loads_libtpu(path)
+    path.write_bytes(b"")
+    assert not tpu_image.loads_libtpu(path)
+
+
+def test_node(google):
+    endpoints = [("10.0.0.2", 8470), ("10.0.0.3", "8471")]
+    google.nodes["my-tpu"] = imitated_google.node(
+        endpoints=endpoints, tensorflowVersion="tpu-vm-tf-2.15.1-pod-se"
+    )
+    found = cloud.read_node(cloud.read_machine("my-tpu"))
+    assert not found.trouble
+    assert (found.accelerator_type, found.state) == ("v3-32", "READY")
+    assert found.endpoints == (("10.0.0.2", 8470), ("10.0.0.3", 8471))
+    assert found.runtime == "tpu-vm-tf-2.15.1-pod-se"
+    assert google.asked[-1] == "v1/projects/my-project/locations/europe-west4-a/nodes/my-tpu"
+
+
+def test_node_of_one_host_has_its_address_beside(google):
+    google.nodes["one"] = {"state": "READY", "ipAddress": "10.0.0.2", "port": "8470"}
+    assert cloud.read_node(cloud.read_machine("one")).endpoints == (("10.0.0.2", 8470),)
+
+
+@pytest.mark.parametrize(
+    ("answer", "trouble"), [(404, "HTTP 404: no node my-tpu"), (403, "HTTP 403: no node my-tpu")]
+)
+def test_node_that_is_not_there(google, answer, trouble):
+    google.nodes["my-tpu"] = answer
+    assert cloud.read_node(cloud.read_machine("my-tpu")).trouble == trouble
+
+
+def test_without_credentials(google, monkeypatch, tmp_path):
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "absent.json"))
+    assert "no credentials were found" in cloud.read_node(cloud.read_machine("my-tpu")).trouble
+
+
+@pytest.mark.parametrize("answer", ["[1]", "not JSON"])
+def test_api_that_answers_nonsense(google, answer):
+    google.metadata["instance/service-accounts/default/token"] = answer
+    assert cloud.read_node(cloud.read_machine("my-tpu")).trouble
+
+
+def test_kinds_of_names():
+    kinds = {"local": cloud.LOCAL, "my-tpu": cloud.NAMED, "grpc://10.0.0.2:8470": cloud.ADDRESS}
+    assert {tpu: Machine(tpu).kind for tpu in kinds} == kinds
+    assert [cloud.hosts_of(kind) for kind in ("v3-8", "v3-32", "v4-16", "v9-1")] == [1, 4, 2, 0]

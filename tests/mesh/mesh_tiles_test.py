@@ -1,0 +1,63 @@
+"""The padding to a TPU's tiles: by hand, in a lowered program, and in the case that is known."""
+
+import planning
+import pytest
+from absl import flags
+
+from t0.config import parse
+from t0.mesh import formulas, lowering, tiles
+from t0.mesh.plan import FITS, RECOMPUTES, TOO_LARGE, PlanOptions, plan_configured_run
+
+
+@pytest.mark.parametrize(
+    ("shape", "bytes_each", "padded"),
+    [
+        ((), 4, 8 * 128 * 4),
+        ((3,), 4, 8 * 128 * 4),
+        ((8, 128), 4, 8 * 128 * 4),
+        ((9, 129), 4, 16 * 256 * 4),
+        ((9, 129), 2, 16 * 256 * 2),
+        ((5, 17, 16), 2, 5 * 32 * 128 * 2),
+    ],
+)
+def test_tiles_by_hand(shape, bytes_each, padded):
+    assert tiles.padded_bytes(shape, bytes_each) == padded
+
+
+@pytest.mark.parametrize("score", [False, True])
+def test_the_lowered_program_has_the_value_of_the_formula(score):
+    run = planning.read(*planning.LAYERS, *planning.on_slice("v3-8", 2), score=score)
+    lowered = lowering.lower(run)
+    program = lowering.read_program(lowered.graph, lowered.fetches)
+    found = tiles.lowered_bias_and_mask_bytes(program, run)
+    costs = formulas.costs_by_formulas(run, formulas.model_sizes(lowering.build_model(run)))
+    sequences = run.batch_sequences // run.replicas // run.microbatches
+    assert (
+        found
+        == costs.tile_bytes
+        == tiles.bias_and_mask_bytes(sequences, (32, 16), 2, train=not score)
+    )
+    assert found > 0
+
+
+def verdict_of(files, *params, fast=True):
+    flags.FLAGS.mark_as_parsed()
+    parse.parse(files, list(params))
+    plan = plan_configured_run(PlanOptions(fast=fast))
+    return plan["verdict"]["word"], plan["per_core_bytes"]
+
+
+@pytest.mark.parametrize(("tokens", "word"), [(65536, FITS), (262144, TOO_LARGE)])
+@pytest.mark.parametrize("fast", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_what_t0s_authors_saw_on_a_v3_128(empty_gin, tokens, word, fast):
+    files = ["runs/t0_score_eval.gin", "mesh/v3-128.gin"]
+    found, memory = verdict_of(files, f"run.batch_size = ('tokens_per_batch', {tokens})", fast=fast)
+    assert found == word
+    # A quarter of a GiB for the position bias, half of one for each sequence of a core.
+    assert memory["tiles"] == (2**28 + 2**29 * tokens // 1024 // 32)
+
+
+def test_what_t0s_authors_trained_on_a_v3_512(empty_gin):
+    found, memory = verdict_of(["runs/t0_train.gin", "mesh/v3-512.gin"])
+    assert found == RECOMPUTES
+    assert memory["tiles"] == 2**28

@@ -1,0 +1,65 @@
+"""What mode `eval` does with a task, and what it refuses at the start."""
+
+import pytest
+import seqio
+
+from t0.compat import gin
+from t0.errors import UserError
+from t0.run import by_kind
+
+
+class Task:
+    def __init__(self, name, *, texts=(), scores=(), features=("inputs", "targets")):
+        self.name = name
+        self.predict_metric_fns, self.score_metric_fns = list(texts), list(scores)
+        self.metric_fns = [*texts, *scores]
+        vocabulary = seqio.ByteVocabulary()
+        self.output_features = {name: seqio.Feature(vocabulary) for name in features}
+        self.supports_caching = False
+
+
+RANKED = Task("rte_score_eval", scores=[max])
+DECODED = Task("rte", texts=[max])
+MEASURED = Task("text_lm", features=("targets",))
+LENGTHS = {"inputs": 8, "targets": 8}
+
+
+def test_each_task_by_what_it_is_for():
+    kinds = by_kind.kinds_of([RANKED, DECODED, MEASURED, Task("x", features=("inputs",))])
+    names = {kind: [task.name for task in tasks] for kind, tasks in kinds.items()}
+    assert names == {
+        "rank": ["rte_score_eval"],
+        "decode": ["rte"],
+        "perplexity": ["text_lm"],
+        "": ["x"],
+    }
+    assert by_kind.check([RANKED, DECODED, MEASURED], LENGTHS, on_tpu=False) == [
+        "evaluation of 3 task(s): 1 ranked, 1 decoded, 1 measured (perplexity)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "lengths", "on_tpu", "message"),
+    [
+        ([Task("x", features=("inputs",))], LENGTHS, False, "task x has no metric"),
+        ([DECODED, MEASURED], None, False, "text_lm has no metrics.*TASK_FEATURE_LENGTHS"),
+        ([MEASURED], {"inputs": 8}, False, "a length of targets.*\"{'targets': 114}\""),
+        ([DECODED, RANKED], LENGTHS, True, "rte_score_eval is for rank.*score_eval.gin"),
+        ([MEASURED], LENGTHS, True, "text_lm is for perplexity.*perplexity_eval.gin"),
+    ],
+)
+def test_what_cannot_be_judged(tasks, lengths, on_tpu, message):
+    with pytest.raises(UserError, match=message):
+        by_kind.check(tasks, lengths, on_tpu=on_tpu)
+
+
+def test_a_language_model_does_not_rank():
+    gin.parse_config("run.model_type = 'lm'")
+    with pytest.raises(UserError, match=r"run.model_type is 'lm'.*score_eval.gin"):
+        by_kind.check([RANKED], LENGTHS, on_tpu=False)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2.5, "3"])
+def test_wrong_number_of_examples(wrong):
+    with pytest.raises(UserError, match=r"evaluation.examples is .* a whole number from 1"):
+        by_kind.EvaluationSettings(examples=wrong)

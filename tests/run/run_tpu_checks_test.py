@@ -1,0 +1,192 @@
+"""Each row of the tables of checks before a run on a TPU: what is wrong, and what to do."""
+
+import dataclasses
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from t0.config import parse
+from t0.errors import UserError
+from t0.mesh.cloud import Machine, Node
+from t0.run import tpu_checks, tpu_run_checks
+from t0.run.tpu_checks import Found
+
+SE = "tpu-vm-tf-2.15.1-se"
+# A TPU VM that --tpu=local can use, and worker 0 of a slice for --tpu=NAME.
+LOCAL = Machine(
+    tpu="local",
+    chips=4,
+    tensorflow="2.15.1",
+    drives_tpu=True,
+    on_google=True,
+    project="p",
+    zone="z",
+    worker="0",
+    accelerator_type="v3-8",
+)
+NAMED = dataclasses.replace(
+    LOCAL, tpu="my-tpu", accelerator_type="v3-32", environment={"TPU_LOAD_LIBRARY": "0"}
+)
+READY = Node(accelerator_type="v3-32", state="READY", runtime="tpu-vm-tf-2.15.1-pod-se")
+SLICE = Found(NAMED, READY)
+PJRT = {"NEXT_PLUGGABLE_DEVICE_USE_C_API": "true"}
+
+# (the good machine, what is different, what the message holds)
+FAULTS = [
+    (LOCAL, {"chips": 0}, "this machine has no TPU.*without --tpu the run computes"),
+    (LOCAL, {"tensorflow": "2.17.0"}, f"TensorFlow 2.17.0 is installed; wanted 2.15.*{SE}"),
+    (LOCAL, {"drives_tpu": False}, "cannot drive a TPU.*bin/setup --system-tensorflow"),
+    (LOCAL, {"environment": PJRT}, "NEXT_PLUGGABLE_DEVICE_USE_C_API is set.*90807.*unset NEXT"),
+    (LOCAL, {"image": "tpu-vm-tf-2.15.1-pjrt"}, f"image tpu-vm-tf-2.15.1-pjrt.*{SE}"),
+    (LOCAL, {"accelerator_type": "v5litepod-8"}, "is a v5litepod-8.*v2, v3, v4"),
+    (LOCAL, {"accelerator_type": "v3-32"}, "one of the 4 hosts of a v3-32.*--tpu=NAME"),
+    (LOCAL, {"environment": {"TPU_LOAD_LIBRARY": "0"}}, "unset TPU_LOAD_LIBRARY"),
+    (NAMED, {"environment": {}}, "not set.*export TPU_LOAD_LIBRARY=0"),
+    (NAMED, {"environment": {"TPU_LOAD_LIBRARY": "1"}}, "is 1.*export TPU_LOAD_LIBRARY=0"),
+    (NAMED, {"worker": "3"}, "worker 3 of the slice.*ssh my-tpu --worker=0"),
+    (NAMED, {"missing": ("oauth2client",)}, r"not installed: oauth2client.*requirements-tpu.lock"),
+    (NAMED, {"project": "", "on_google": False}, "no metadata server.*Give --gcp_project, or"),
+    (NAMED, {"zone": "", "project": ""}, "Give --gcp_project and --tpu_zone"),
+]
+
+
+@pytest.mark.parametrize(("good", "changed", "message"), FAULTS)
+def test_rows_of_the_machine(good, changed, message):
+    tpu_checks.check_rows(tpu_checks.MACHINE, Found(good))
+    with pytest.raises(UserError, match=f"--tpu={good.tpu} cannot start: .*{message}"):
+        tpu_checks.check_rows(tpu_checks.MACHINE, Found(dataclasses.replace(good, **changed)))
+
+
+def test_every_row_has_a_fault_here():
+    faults = {row.name for row in tpu_checks.MACHINE}
+    for good, changed, _ in FAULTS:
+        found = Found(dataclasses.replace(good, **changed))
+        rows = [row for row in tpu_checks.MACHINE if found.machine.kind in row.kinds]
+        faults -= {row.name for row in rows if row.fault(found)}
+    assert not faults
+
+
+def test_all_faults_come_at_once():
+    machine = Machine(tpu="my-tpu", missing=("googleapiclient", "oauth2client"))
+    with pytest.raises(UserError) as caught:
+        tpu_checks.check_rows(tpu_checks.MACHINE, Found(machine))
+    first, *lines = str(caught.value).splitlines()
+    assert first == "--tpu=my-tpu cannot start: "
+    assert [line.split()[0] for line in lines] == ["-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"trouble": "HTTP 404: no node"},
+            "'my-tpu' cannot be looked up in project p, zone z .HTTP",
+        ),
+        ({"state": "CREATING"}, "is CREATING, not READY. Wait"),
+        ({"state": "PREEMPTED"}, "is PREEMPTED, not READY. Delete it and make it again"),
+        ({"runtime": "tpu-vm-tf-2.15.1-pod-pjrt"}, "pod-pjrt has TensorFlow over PJRT"),
+        ({"accelerator_type": "v6e-8"}, "the TPU is a v6e-8"),
+        ({"endpoints": (("127.0.0.1", 9),)}, "1 of the 1 TensorFlow servers.*127.0.0.1:9"),
+    ],
+)
+def test_rows_of_the_node(changed, message):
+    tpu_checks.check_rows(tpu_checks.NODE, SLICE)
+    with pytest.raises(UserError, match=message):
+        tpu_checks.check_rows(tpu_checks.NODE, Found(NAMED, dataclasses.replace(READY, **changed)))
+
+
+def test_server_by_address():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        tpu = f"grpc://127.0.0.1:{server.getsockname()[1]}"
+        tpu_checks.check_rows(tpu_checks.NODE, Found(Machine(tpu)))
+    with pytest.raises(UserError, match="1 of the 1 TensorFlow servers do not answer"):
+        tpu_checks.check_rows(tpu_checks.NODE, Found(Machine(tpu)))
+
+
+def test_no_tensorflow_before_the_checks():
+    code = (
+        "import sys\n"
+        "from t0.errors import UserError\n"
+        "from t0.cli.mesh_transformer import main\n"
+        "try:\n"
+        "    main(['run', '--tpu=local', '--model_dir=/m'])\n"
+        "except UserError as error:\n"
+        "    print(error)\n"
+        "print('tensorflow' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    *lines, heavy = done.stdout.splitlines()
+    (line,) = lines
+    assert line.startswith("--tpu=local cannot start: this machine has no TPU (no /dev/accel0).")
+    assert line.endswith("without --tpu the run computes on this machine")
+    assert heavy == "False"
+
+
+BUCKETS = {"model_dir": "gs://b/model", "cores": 32, "checkpoint": "gs://b/ckpt"}
+
+
+@pytest.fixture
+def configured(tmp_path, monkeypatch):
+    """Checks a run on a v3-32 whose gin parameters are given."""
+    from t0.compat import seqio
+
+    vocabulary = tmp_path / "v.model"
+    vocabulary.touch()
+    monkeypatch.setenv("T0_VOCAB", str(vocabulary))
+    before = list(seqio.get_global_cache_dirs())
+    seqio.set_global_cache_dirs(["gs://b/cache"])
+
+    def check(*params, found=SLICE, **changed):
+        parse.parse(["dataset.gin"], list(params))
+        return tpu_run_checks.check_run(found, **{**BUCKETS, **changed})
+
+    yield check
+    seqio.set_global_cache_dirs(before)
+
+
+@pytest.mark.parametrize(
+    ("params", "changed", "message"),
+    [
+        ([], {"model_dir": None}, "no model directory.*--model_dir=gs://"),
+        ([], {"cores": 8}, "mesh has 8 cores.*is a v3-32 with 32.*--gin_file=mesh/v3-32.gin"),
+        (
+            [],
+            {"model_dir": "/disk/m"},
+            r"4 hosts of the slice share no disk.*is --model_dir \(/disk",
+        ),
+        ([], {"checkpoint": "/disk/c"}, "the checkpoint to start from ./disk/c.*gsutil"),
+        (["pack_dataset.use_custom_ops = True"], {}, "use_custom_ops = False'"),
+    ],
+)
+def test_rows_of_the_run(configured, params, changed, message):
+    assert configured().hosts == 4
+    with pytest.raises(UserError, match=message):
+        configured(*params, **changed)
+
+
+def test_local_cache_and_absent_vocabulary(configured, monkeypatch):
+    from t0.compat import seqio
+
+    seqio.set_global_cache_dirs(["/disk/cache"])
+    monkeypatch.setenv("T0_VOCAB", "/absent/v.model")
+    with pytest.raises(UserError) as caught:
+        configured()
+    assert "cache folder 1 (/disk/cache)" in str(caught.value)
+    assert "there is no vocabulary /absent/v.model" in str(caught.value)
+
+
+def test_one_host_reads_its_own_disk(configured):
+    found = Found(LOCAL)
+    assert configured(found=found, cores=8, model_dir="/disk/m").hosts == 1
+    with pytest.raises(UserError, match="mesh has 32 cores"):
+        configured(found=found, model_dir="/disk/m")
+
+
+def test_a_chip_of_v4_may_be_one_core(configured):
+    found = Found(dataclasses.replace(LOCAL, accelerator_type="v4-8"))
+    for cores in (8, 4):
+        configured(found=found, cores=cores)
+    with pytest.raises(UserError, match="mesh has 2 cores"):
+        configured(found=found, cores=2)
