@@ -18,7 +18,9 @@ import tokenize
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from t0.compat import gin_config, optimize
+from t0.compat import gin_config
+from t0.config.gin_files import t5x_file
+from t0.config.t5x_names import ours_for
 from t0.errors import UserError, nearest
 
 _UNKNOWN_FILE = re.compile(r"Unable to open file: (.+?)\. Searched")
@@ -64,12 +66,12 @@ def explain(error: Exception, folders: Sequence[str], params: Sequence[str] = ()
     text = " ".join(str(error).split())
     missing = _UNKNOWN_FILE.search(text)
     if missing:
-        return (
-            f"gin file not found: {missing[1]}.{_hint(missing[1], _files_at_hand(folders))} "
-            f"Looked in the working directory, {', '.join(folders)}"
-        )
+        return unknown_file(missing[1], folders)
     name = _UNKNOWN_NAME.search(text)
     if name:
+        ours = ours_for(text)
+        if ours:
+            return f"{ours}{_place(text, params)}"
         known = _known_names()
         bound = _BOUND.search(text)
         return (
@@ -81,6 +83,15 @@ def explain(error: Exception, folders: Sequence[str], params: Sequence[str] = ()
         hint = _hint(parameter[2], _parameters_of(parameter[1]))
         return f"{parameter[1]} has no parameter '{parameter[2]}'{_place(text, params)}.{hint}"
     return _unreadable(_AST.sub("", text), params)
+
+
+def unknown_file(name: str, folders: Sequence[str]) -> str:
+    """Returns the sentences for a gin file that is in none of the folders."""
+    ours = t5x_file(name)
+    hint = f" It is T5X's name of {ours}." if ours else _hint(name, _files_at_hand(folders))
+    return (
+        f"gin file not found: {name}.{hint} Looked in the working directory, {', '.join(folders)}"
+    )
 
 
 def _unreadable(text: str, params: Sequence[str]) -> str:
@@ -146,6 +157,8 @@ def _files_at_hand(folders: Sequence[str]) -> list[str]:
 
 def optimizers() -> list[str]:
     """Returns the names that `run.optimizer` can be bound to, as @NAME."""
+    from t0.compat import optimize  # takes seconds, and an unknown file needs none of it
+
     return _named(lambda found: inspect.isclass(found) and issubclass(found, optimize.Optimizer))
 
 

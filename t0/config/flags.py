@@ -10,7 +10,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from absl import flags
@@ -36,6 +36,7 @@ _TABLE = (
     ("list", "data_dir", [], "Folders with datasets and prompts of your own (T0_DATA_DIR)."),
     ("string", "vocab", None, "SentencePiece model (default: T0_VOCAB, else T5's public one)."),
     ("string", "t5_tfds_data_dir", None, "Where TFDS keeps the datasets it prepares."),
+    ("string", "tfds_data_dir", None, "The same, as T5X calls it."),
     ("string", "tpu", None, "Cloud TPU: a name or a grpc:// address. Without it: this machine."),
     ("string", "tpu_job_name", None, "Name of the TPU worker binary, if not the default."),
     ("string", "gcp_project", None, "Project of the Cloud TPU."),
@@ -92,6 +93,10 @@ GIN_MODES = (
 )
 _IN_WORDS = {"train": "training", "infer": "inference (--gin_file=runs/infer.gin)"}
 _EXPORTS = ("export", "export_infer", "export_score")
+# Value of --mode, with --use_model_api -> its name in `MODE_FLAGS`.
+MODEL_API_MODES = {mode: f"--mode={mode}" for mode in _MODES}
+_API_TRAINING = tuple(MODEL_API_MODES[mode] for mode in ("train", "finetune"))
+_API_READING = tuple(MODEL_API_MODES[mode] for mode in ("eval", "predict", "score"))
 # The type of activations in the modes that Mesh TensorFlow's own code carries out.
 _MESH_TYPE = "get_variable_dtype.activation_dtype"
 # Flag of ours that not every mode reads -> mode that reads it -> the gin parameter that it sets,
@@ -99,18 +104,29 @@ _MESH_TYPE = "get_variable_dtype.activation_dtype"
 MODE_FLAGS: dict[str, dict[str, str | None]] = {
     "activation_dtype": {
         **dict.fromkeys((mode for mode in GIN_MODES if mode not in _EXPORTS), _MESH_TYPE),
-        "train": "t0.train_loop.activation_dtype",
+        **dict.fromkeys(_API_READING, _MESH_TYPE),
+        **dict.fromkeys(("train", *_API_TRAINING), "t0.train_loop.activation_dtype"),
         "score_eval": "t0.score_eval.dtype",
         "infer": "t0.infer.activation_dtype",
     },
-    "allow_config_change": {"train": "t0.train_loop.allow_config_change"},
+    "allow_config_change": dict.fromkeys(
+        ("train", *_API_TRAINING), "t0.train_loop.allow_config_change"
+    ),
     "epochs": {"train": None},
     "finetune_steps": {"train": None},
-    "max_hours": {"train": "t0.train_loop.max_hours"},
+    "max_hours": dict.fromkeys(("train", *_API_TRAINING), "t0.train_loop.max_hours"),
     "num_shards": {"infer": "t0.infer.num_shards"},
-    "seed": {"train": "t0.train_loop.seed", "infer": "t0.infer.seed"},
+    "seed": {
+        **dict.fromkeys(("train", *_API_TRAINING), "t0.train_loop.seed"),
+        "infer": "t0.infer.seed",
+    },
     "shard_id": {"infer": "t0.infer.shard_id"},
 }
+# Flags of `MODE_FLAGS` that a run with --tpu reads as well. The others are for our own code, which
+# runs without a TPU.
+_ON_TPU = ("epochs", "finetune_steps")
+_MODEL_API_STEPS = "; the Model API counts --train_steps, with --mode=finetune from a checkpoint"
+_TPU_TYPE = f"; on a TPU the type is gin's {_MESH_TYPE}"
 # Flags that only the Model API reads.
 MODEL_API_FLAGS = tuple(row[1] for row in _TABLE if row[3].startswith("Model API"))
 MODEL_API_FLAGS += ("checkpoint_mode",)
@@ -120,8 +136,16 @@ _MACROS |= dict.fromkeys(("INIT_CHECKPOINT", "infer_checkpoint_step"), ("checkpo
 
 # Names whose values are masked in the record of a command line. tokens_per_batch and
 # token_dropout_rate must not match.
-_SECRET = r"(?:(?:password|secret|api[_-]?key|credential)\w*|token)"
-_SECRET_VALUE = re.compile(rf"({_SECRET}\s*=\s*)\S.*", re.I | re.S)
+_SECRET = (
+    r"(?:(?:passwo?r?d|passphrase|secret|credential|(?:api|access|account|private)[_-]?key)\w*"
+    r"|token|signature|authorization|\b(?:key|sig|auth|pwd))"
+)
+_SECRET_VALUE = re.compile(rf"({_SECRET}['\"]?\s*[=:]\s*)\S.*", re.I | re.S)
+# Tokens of hubs and clouds are known by their form, whatever their name is.
+_SECRET_FORM = re.compile(
+    r"\b(?:hf_\w{16,}|sk-[\w-]{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|xox[abprs]-[\w-]{8,}"
+    r"|AKIA[0-9A-Z]{12,}|AIza[\w-]{16,}|ya29\.[\w-]{8,}|eyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*)"
+)
 _SECRET_FLAG = re.compile(rf"--?[\w./-]*{_SECRET}$", re.I)
 _LOGIN = re.compile(r"(://)[^/@\s]+@")
 
@@ -199,7 +223,7 @@ def check_mode(given: flags.FlagValues, mode: str) -> list[str]:
 
     Args:
       given: the command's flags.
-      mode: the value of `run.mode`.
+      mode: the value of `run.mode`, or with --use_model_api of `MODEL_API_MODES`.
 
     Returns:
       a line for each given flag of T5's that the mode does not read.
@@ -207,15 +231,31 @@ def check_mode(given: flags.FlagValues, mode: str) -> list[str]:
     Raises:
       UserError: for a flag of ours that the mode does not read, with the modes that do.
     """
+    model_api = mode in MODEL_API_MODES.values()
     for name, modes in MODE_FLAGS.items():
         if given[name].present and mode not in modes:
-            read_by = " and ".join(_IN_WORDS.get(one, f"mode '{one}'") for one in modes)
-            raise UserError(f"--{name} belongs to {read_by}; the mode is '{mode}'")
+            raise UserError(
+                f"--{name} belongs to {_read_by(modes, model_api)}; the mode is "
+                f"'{mode.removeprefix('--mode=')}'"
+                + (_MODEL_API_STEPS if model_api and name in _ON_TPU else "")
+            )
+        if given[name].present and given.tpu and name not in _ON_TPU:
+            instead = _TPU_TYPE if name == "activation_dtype" else ""
+            raise UserError(f"--{name} is for runs without --tpu{instead}")
+    if model_api:
+        return []
     return [
         f"--{name} is read with --use_model_api only: it has no effect here"
         for name in MODEL_API_FLAGS
         if given[name].present
     ]
+
+
+def _read_by(modes: Collection[str], model_api: bool) -> str:
+    """Returns in words which modes read a flag, of those of the Model API or of gin's run."""
+    alike = [one for one in modes if (one in MODEL_API_MODES.values()) == model_api]
+    words = [_IN_WORDS.get(one, one if model_api else f"mode '{one}'") for one in alike]
+    return " and ".join(words) or "runs without --use_model_api"
 
 
 def gin_parameters(given: flags.FlagValues, mode: str) -> dict[str, tuple[Any, str]]:
@@ -247,4 +287,4 @@ def masked(argv: Sequence[str]) -> str:
 
 def without_secrets(text: str) -> str:
     """Returns a binding, flag or address whose password or key is masked."""
-    return _LOGIN.sub(r"\1***@", _SECRET_VALUE.sub(r"\1***", text))
+    return _SECRET_FORM.sub("***", _LOGIN.sub(r"\1***@", _SECRET_VALUE.sub(r"\1***", text)))

@@ -21,15 +21,12 @@ parameter is the one that counts.
 
 import contextlib
 import dataclasses
-import importlib.resources
-import logging
 import os
-import pathlib
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from t0.compat import gin, gin_config, gin_parser, mesh_utils, t5_mesh
+from t0.compat import gin, gin_config, gin_parser, t5_mesh
 from t0.config.bindings import (
     bound,
     macro_defined,
@@ -38,9 +35,9 @@ from t0.config.bindings import (
     macros_within,
 )
 from t0.config.explain import explained
+from t0.config.first_look import READ_BY_CODE
+from t0.config.gin_files import DEFAULTS, in_order, quiet_search, resolved_names, search_path
 from t0.errors import UserError
-
-DEFAULTS = str(pathlib.Path(mesh_utils.__file__).parent / "gin" / "defaults.gin")
 
 # Name in an old config -> the reason why its bindings can be left out.
 DEPRECATED: dict[str, str] = {
@@ -51,16 +48,10 @@ DEPRECATED: dict[str, str] = {
     "t5.data.get_default_vocabulary": "the vocabulary comes from the tasks; see --vocab",
 }
 
-# Macros that T5's code, or ours, reads from gin by name.
-READ_BY_CODE = {"MIXTURE_NAME", "MODEL_DIR"}
-
 # (scope, full name of the function, parameter) of a binding; (NAME, "gin.macro", "value") of a
 # macro.
 Key = tuple[str, str, str]
 COMMAND_LINE = "the command line"
-
-# Files that configure a run's mode; each is read after the file that configures the model.
-RUN_FILES = ("pretrain.gin", "finetune.gin", "eval.gin", "infer.gin")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,18 +69,6 @@ class Config:
     unread_macros: tuple[str, ...]
     files: tuple[str, ...] = ()
     params: tuple[str, ...] = ()
-
-
-def gin_folder() -> pathlib.Path:
-    """Returns this project's folder of gin files, in a checkout or in an installed wheel."""
-    installed = pathlib.Path(str(importlib.resources.files("t0"))) / "gin"
-    return installed if installed.is_dir() else installed.parents[1] / "gin"
-
-
-def search_path(location_prefixes: Sequence[str] = ()) -> list[str]:
-    """Returns the folders in which gin files are looked for, after the working directory."""
-    packages = [pathlib.Path(module.__file__).parent / "gin" for module in (t5_mesh, mesh_utils)]
-    return [*location_prefixes, *map(str, (gin_folder(), *packages))]
 
 
 def parse(
@@ -116,7 +95,7 @@ def parse(
     """
     # gin only appends to its list: a second configuration would search the first one's folders.
     gin_config._LOCATION_PREFIXES[:] = ["", *search_path(location_prefixes)]
-    files = in_order(gin_files)
+    files = in_order(resolved_names(gin_files, location_prefixes))
     skip: Any = True if skip_all_unknown else _Deprecated({*DEPRECATED, *also_deprecated})
     with explained(search_path(location_prefixes), gin_params), quiet_search():
         gin.parse_config_file(DEFAULTS)
@@ -128,30 +107,6 @@ def parse(
     deprecated = () if skip_all_unknown else tuple(sorted(skip.found))
     unread = {name for name in given - macros_read() - READ_BY_CODE if not _is_alias(name)}
     return Config(deprecated, tuple(sorted(unread)), (DEFAULTS, *files), tuple(gin_params))
-
-
-def in_order(gin_files: Sequence[str]) -> list[str]:
-    """Returns the files in the order to read them: the model's file before the run's file.
-
-    So the dropout rate of `runs/finetune.gin` is in force even where a command line names
-    `models/t5.1.1.small.gin` after it. Files of other kinds keep their places.
-
-    >>> in_order(["runs/finetune.gin", "models/t5.1.1.small.gin", "mine.gin"])
-    ['models/t5.1.1.small.gin', 'runs/finetune.gin', 'mine.gin']
-    """
-    runs = [place for place, name in enumerate(gin_files) if _is_run(name)]
-    if not runs:
-        return list(gin_files)
-    before, after = list(gin_files[: runs[0]]), list(gin_files[runs[0] :])
-    return before + sorted(after, key=lambda name: not _is_model(name))
-
-
-def _is_run(name: str) -> bool:
-    return name.split("/")[-2:-1] == ["runs"] and name.split("/")[-1] in RUN_FILES
-
-
-def _is_model(name: str) -> bool:
-    return name.split("/")[-2:-1] == ["models"] or name.endswith("operative_config.gin")
 
 
 class _Deprecated(set):
@@ -181,23 +136,6 @@ def _is_alias(name: str) -> bool:
     evaluation does not read.
     """
     return repr(gin_config._CONFIG[name, "gin.macro"]["value"]).startswith("%")
-
-
-@contextlib.contextmanager
-def quiet_search() -> Iterator[None]:
-    """Silences gin's warning about each searched folder that does not have the file."""
-    logger = logging.getLogger()
-    quiet = _NotAboutSearching()
-    logger.addFilter(quiet)
-    try:
-        yield
-    finally:
-        logger.removeFilter(quiet)
-
-
-class _NotAboutSearching(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not str(record.msg).startswith("Path not found")
 
 
 def print_findings(config: Config) -> None:

@@ -241,7 +241,7 @@ def _read(value: Any, kind: Any, place: str) -> Any:
     # True and False are integers to Python, and a whole number is a float to JSON.
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(kind, type) and isinstance(value, kind) and (type(value) is kind):
+    if origin is None and type(value) is kind:
         if kind is float and not math.isfinite(value):
             raise UserError(f"the run specification's {place} is {value}; wanted a finite number")
         return value

@@ -47,7 +47,7 @@ def cache_attention(decoder: Any) -> int:
     layers = decoder.layer_stack._layers
     replaced = 0
     for index, layer in enumerate(layers):
-        kind = _KINDS.get(type(layer))
+        kind = KINDS.get(type(layer))
         if kind and _has_t5_options(layer):
             layers[index] = copy.copy(layer)
             layers[index].__class__ = kind
@@ -168,7 +168,7 @@ class _CachedEncDecAttention(transformer_layers.EncDecAttention):
 # Variables are named after the layer's class.
 _CachedSelfAttention.__name__ = transformer_layers.SelfAttention.__name__
 _CachedEncDecAttention.__name__ = transformer_layers.EncDecAttention.__name__
-_KINDS = {
+KINDS = {
     transformer_layers.SelfAttention: _CachedSelfAttention,
     transformer_layers.EncDecAttention: _CachedEncDecAttention,
 }

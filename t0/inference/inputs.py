@@ -32,7 +32,8 @@ import numpy as np
 
 from t0.compat import seqio
 from t0.compat import tf1 as tf
-from t0.errors import UserError, original, reading, unknown_name
+from t0.errors import UserError, reading, unknown_name
+from t0.feeding.live import elements
 from t0.inference.search import EOS, DecodingMethod
 from t0.sources.readers import parsed_line
 
@@ -105,29 +106,11 @@ def of_task(task: seqio.Task, split: str, *, use_cached: bool) -> InputSource:
 
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:
         # Numbered before sharding, so that an example's draws do not depend on its shard.
-        for number, record in _numpy(lambda: records().enumerate().shard(shards, shard)):
+        for number, record in elements(lambda: records().enumerate().shard(shards, shard)):
             yield _of_record(int(number), record, task.output_features)
 
     facts = {"task": task.name, "split": split}
     return InputSource(task.name, task.num_input_examples(split), facts, read)
-
-
-def _numpy(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
-    """Yields a dataset's elements from a graph and session that are not made the default ones."""
-    try:
-        with tf.Graph().as_default() as graph:
-            iterator = tf.data.make_initializable_iterator(make())
-            following, ready = iterator.get_next(), [iterator.initializer, tf.tables_initializer()]
-        with contextlib.closing(tf.Session(graph=graph)) as session:
-            session.run(ready)
-            while True:
-                try:
-                    element = session.run(following)
-                except tf.errors.OutOfRangeError:
-                    return
-                yield element
-    except tf.errors.OpError as error:
-        raise original(error) from error
 
 
 def _of_record(number: int, record: dict[str, Any], features: dict[str, Any]) -> InferenceExample:

@@ -31,6 +31,7 @@ from t0.inference.jobs import (
 from t0.inference.prediction_file import FinishedPredictions, PredictionFile
 from t0.inference.search import EOS
 from t0.mesh import devices
+from t0.progress import ProgressLine
 from t0.scoring.mesh_model import (
     MeshModel,
     both_vocabularies,
@@ -38,7 +39,6 @@ from t0.scoring.mesh_model import (
     chosen_checkpoints,
     vocabulary_hash,
 )
-from t0.scoring.progress_line import ProgressLine
 
 # The summary's counts that are printed if they are not 0.
 _COUNTS = {

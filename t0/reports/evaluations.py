@@ -104,6 +104,7 @@ class DecodedTask:
       signatures: metric -> sacreBLEU's signature, which names the way it was computed.
       predictions_file: the file of all predictions, None if it is unknown.
       predictions: a few predictions, spread evenly over the file.
+      results_file: the file that has the metrics.
     """
 
     name: str
@@ -115,6 +116,7 @@ class DecodedTask:
     truncated_targets: int | None
     predictions_file: Path | None
     predictions: tuple[Prediction, ...]
+    results_file: Path
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class EvaluatedRun:
       skipped: names of tasks without an accuracy.
       ranked: whether there is a rank evaluation; if not, `path` is the file of mode `eval`.
       decoded: the run's tasks in mode `eval`.
-      decoded_path: the file of mode `eval` beside the file of rank evaluation.
+      other_paths: the other files of the same checkpoint: decoded text, perplexity.
     """
 
     name: str
@@ -144,12 +146,12 @@ class EvaluatedRun:
     skipped: tuple[str, ...]
     ranked: bool = True
     decoded: tuple[DecodedTask, ...] = ()
-    decoded_path: Path | None = None
+    other_paths: tuple[Path, ...] = ()
 
     @property
     def files(self) -> str:
         """The names of the run's result files."""
-        return ", ".join(printable(path.name) for path in (self.path, self.decoded_path) if path)
+        return ", ".join(printable(path.name) for path in (self.path, *self.other_paths))
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[EvaluatedRun, ...]:
@@ -170,19 +172,21 @@ def read_runs(paths: Iterable[Path]) -> tuple[EvaluatedRun, ...]:
 
 
 def _join(runs: list[EvaluatedRun], new: EvaluatedRun) -> None:
-    """Adds a run; the two runs of a checkpoint that was evaluated in both modes become one."""
+    """Adds a run; the runs of a checkpoint that was evaluated in several ways become one."""
     for i, run in enumerate(runs):
         same = all(getattr(run, key) == getattr(new, key) for key in ("series", "step", "name"))
         same = same and run.facts.get("split") == new.facts.get("split")
-        if same and run.ranked != new.ranked and not run.decoded_path:
-            ranked, decoded = (run, new) if run.ranked else (new, run)
-            others = {k: v for k, v in decoded.facts.items() if k not in ranked.facts}
+        known = {task.name for task in run.decoded}
+        same = same and not (run.ranked and new.ranked)
+        if same and not any(task.name in known for task in new.decoded):
+            first, other = (new, run) if new.ranked else (run, new)
+            others = {k: v for k, v in other.facts.items() if k not in first.facts}
             runs[i] = replace(
-                ranked,
-                facts=ranked.facts | others,
-                notes=tuple(dict.fromkeys((*ranked.notes, *decoded.notes))),
-                decoded=decoded.decoded,
-                decoded_path=decoded.path,
+                first,
+                facts=first.facts | others,
+                notes=tuple(dict.fromkeys((*first.notes, *other.notes))),
+                decoded=first.decoded + other.decoded,
+                other_paths=(*first.other_paths, other.path, *other.other_paths),
             )
             return
     runs.append(new)
@@ -378,6 +382,7 @@ def _decoded_task(name: str, record: object, where: str, path: Path) -> DecodedT
         truncated_targets=field(record, "truncated_targets", int, where, default=None),
         predictions_file=file,
         predictions=tuple(_some_predictions(file, examples)) if file and file.is_file() else (),
+        results_file=path,
     )
 
 

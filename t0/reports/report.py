@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from t0.errors import UserError
-from t0.files.publishing import remove_leftovers, unfinished_tag
+from t0.files.any_path import any_path
+from t0.files.paths import is_remote
+from t0.files.publishing import remove_leftovers, unfinished_tag, write_whole
 from t0.reports.evaluation_plots import (
     MOST_METRIC_PANELS,
     box_panels,
@@ -100,7 +102,7 @@ def write_report(
     texts["report.html"] = render_page(summary, [plot.figure for plot in drawn])
     files = {plot.file: plot.png for plot in drawn}
     files |= {name: text.encode() for name, text in texts.items()}
-    output_dir = Path(output_dir)
+    output_dir = any_path(output_dir)
     _replace_files(files, output_dir)
     return ReportPaths(
         html=output_dir / "report.html",
@@ -184,6 +186,13 @@ def _plot(
 
 
 def _replace_files(files: Mapping[str, bytes], output_dir: Path) -> None:
+    if is_remote(output_dir):
+        # An object is replaced in one step; the page is the last of them.
+        for name, content in files.items():
+            write_whole(str(output_dir / name), content)
+        for name in set(_NOT_ALWAYS) - set(files):
+            (output_dir / name).unlink(missing_ok=True)
+        return
     staging = output_dir / f"report.{unfinished_tag()}"
     try:
         staging.mkdir(parents=True, exist_ok=True)

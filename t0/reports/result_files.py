@@ -2,6 +2,7 @@
 
     eval/results_1000.json      rank evaluation, mode `score_eval`
     eval/decoded_1000.json      the tasks' metrics of decoded text, mode `eval`
+    eval/perplexity_1000.json   nats per token of tasks without metrics, mode `eval`
 
     paths = find_results([Path("eval")])
     content = load_results(paths[0])
@@ -26,12 +27,13 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from t0.errors import UserError, printable
+from t0.files.any_path import any_path
 
 SCHEMA = 1
-PATTERNS = ("results_*.json", "decoded_*.json")
+PATTERNS = ("results_*.json", "decoded_*.json", "perplexity_*.json")
 # The most levels of nested objects and lists; our files have five.
 DEEPEST = 50
-_STEP = re.compile(r"(?:results|decoded)_(\d+)$")
+_STEP = re.compile(r"(?:results|decoded|perplexity)_(\d+)$")
 # Escapes and characters in JSON text that may be unprintable; some of them are printable.
 _MAY_BE_UNPRINTABLE = re.compile(
     r"\\[bfr]|\\u(?:00[0189]|007f|d[89a-f]|fff)|[\x7f-\x9f\ud800-\udfff\ufffe\uffff]", re.IGNORECASE
@@ -48,7 +50,7 @@ def find_results(paths: Iterable[Path]) -> list[Path]:
       UserError: if no path is given, a path does not exist, or a folder has no results.
     """
     found: dict[Path, Path] = {}
-    for path in map(Path, paths):
+    for path in map(any_path, paths):
         if path.is_dir():
             below = [file for pattern in PATTERNS for file in path.rglob(pattern)]
             below.sort(key=lambda file: (file.parent, file_step(file) or -1, file.name))
@@ -60,8 +62,8 @@ def find_results(paths: Iterable[Path]) -> list[Path]:
             below = [path]
         else:
             raise UserError(
-                f"results file {path} does not exist. Give a results_<step>.json or "
-                "decoded_<step>.json file, or a folder of them."
+                f"results file {path} does not exist. Give a results_<step>.json, "
+                "decoded_<step>.json or perplexity_<step>.json file, or a folder of them."
             )
         for file in below:
             found.setdefault(file.resolve(), file)
@@ -97,9 +99,9 @@ def load_results(path: Path) -> dict[str, Any]:
 
 
 def is_decoded(content: Mapping[str, Any]) -> bool:
-    """Returns whether a file's content is of mode `eval`."""
+    """Returns whether a file's content is of decoded text or a perplexity, not of ranking."""
     run = content.get("run")
-    return isinstance(run, dict) and run.get("mode") == "eval"
+    return isinstance(run, dict) and run.get("mode") in ("eval", "perplexity")
 
 
 def parsed_json(text: str) -> Any:

@@ -31,7 +31,7 @@ CONFIDENCE = 0.95
 SEED = 0
 # Up to this number of disagreements McNemar's test is exact, above it uses chi-square.
 EXACT_LIMIT = 1000
-_CHUNK_CELLS = 4_000_000  # resampled indices held at once, to bound memory
+CHUNK_CELLS = 4_000_000  # resampled indices held at once, to bound memory
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def _resampled_means(
     """
     examples = values.shape[1]
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-    chunk = max(1, _CHUNK_CELLS // examples)
+    chunk = max(1, CHUNK_CELLS // examples)
     means = []
     for start in range(0, resamples, chunk):
         size = min(chunk, resamples - start)

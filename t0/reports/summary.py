@@ -365,7 +365,7 @@ def _value_row(
         "truncated_inputs": None if group else task.truncated_inputs,
         "truncated_targets": None if group else task.truncated_targets,
         "signature": None if group else task.signatures.get(metric),
-        "results_file": printable(str(run.decoded_path or run.path)),
+        "results_file": printable(str(task.results_file)),
     }
 
 

@@ -370,7 +370,7 @@ def data_json(summary: Summary) -> str:
                 "label": run.label,
                 "step": run.step,
                 "results": printable(str(run.path)),
-                "decoded": printable(str(run.decoded_path)) if run.decoded_path else None,
+                "decoded": next((printable(str(path)) for path in run.other_paths), None),
                 "run": dict(run.facts),
             }
             for run in runs
@@ -539,7 +539,7 @@ def _accuracy_table(
 
 
 def _metrics_table(runs: Sequence[EvaluatedRun], metrics: pd.DataFrame) -> "Table":
-    table = _empty_table("Metrics of decoded text", runs, ["task", "metric"], narrow=True)
+    table = _empty_table("Metrics of the tasks", runs, ["task", "metric"], narrow=True)
     _add_columns_of_numbers(table, ["value", "examples"])
     same_task = metrics.duplicated("task")
     same_metric = metrics.duplicated(["task", "metric"])

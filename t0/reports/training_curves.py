@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from t0.errors import UserError
+from t0.files.any_path import any_path
 from t0.reports.evaluation_plots import series_legend
 from t0.reports.evaluations import EvaluatedRun
 from t0.reports.plots import INK, RUN_COLOURS, Panel, step_axis, tooltip_id
@@ -89,7 +90,7 @@ def read_curves(paths: Sequence[Path]) -> tuple[TrainingCurves, ...]:
     Raises:
       UserError: if a file is missing, empty or malformed; it names file and line.
     """
-    files = [path / "metrics.jsonl" if path.is_dir() else path for path in map(Path, paths)]
+    files = [path / "metrics.jsonl" if path.is_dir() else path for path in map(any_path, paths)]
     for file in files:
         if not file.is_file():
             raise UserError(f"metrics file {file} does not exist. Give a run's metrics.jsonl.")

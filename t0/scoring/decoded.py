@@ -31,6 +31,7 @@ from typing import Any
 
 from t0 import compat
 from t0.compat import mesh_dataset, mesh_utils, seqio, t5_metrics
+from t0.progress import ProgressLine
 from t0.scoring.reading import Lengths, text_of
 from t0.scoring.results import SCHEMA, write_json, write_whole
 from t0.tasks.instruction_tasks import InstructionSource
@@ -101,6 +102,7 @@ class _DecodingRecorder:
         self._checkpoint = ""
         self._entries: dict[str, dict[str, Any]] = {}
         self._seen: list[tuple[Mapping[str, Any], str]] = []
+        self._examples = 0
 
     def noting_checkpoint(self, decode: Callable[..., Iterator[str]]) -> Callable[..., Any]:
         """Returns Mesh TensorFlow's `decode` with a record of the checkpoint that it decodes."""
@@ -108,7 +110,10 @@ class _DecodingRecorder:
         def decode_and_note(*args: Any, **kwargs: Any) -> Iterator[str]:
             self._checkpoint = kwargs.get("checkpoint_path") or args[-1]
             self._entries = {}
-            return decode(*args, **kwargs)
+            with ProgressLine(self._examples or None, unit="example", doing="decoding") as progress:
+                for text in decode(*args, **kwargs):
+                    progress.count(1)
+                    yield text
 
         return decode_and_note
 
@@ -119,7 +124,9 @@ class _DecodingRecorder:
         self._tasks.append(dataset.name)
 
         def postprocess(text: str, example: Any = None, is_target: bool = False) -> Any:
-            if not is_target:
+            if is_target:
+                self._examples += 1
+            else:
                 self._seen.append((example, text))
             return dataset.postprocess_fn(text, example=example, is_target=is_target)
 
@@ -170,7 +177,7 @@ class _DecodingRecorder:
             "step": step,
             "checkpoint": self._checkpoint,
             "sequence_length": dict(self._lengths) if self._lengths else None,
-            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         }
         content = {"schema": SCHEMA, "run": run, "tasks": self._entries}
         path = os.path.join(self._folder, f"decoded_{step}.json")  # noqa: PTH118

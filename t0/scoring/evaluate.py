@@ -14,6 +14,7 @@ finished tasks; when it is resumed, its results equal an uninterrupted run's, bi
 import collections
 import dataclasses
 import datetime
+import functools
 import itertools
 import os
 import sys
@@ -21,13 +22,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from t0.checkpoints import checkpoint_files
 from t0.compat import gin, mesh_utils, mtf
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.errors import UserError, unknown_name
+from t0.progress import ProgressLine
+from t0.scoring import data_facts
 from t0.scoring.batch_planning import (
     BatchLimits,
     BatchPlan,
@@ -43,7 +45,6 @@ from t0.scoring.mesh_model import (
     chosen_checkpoints,
     vocabulary_hash,
 )
-from t0.scoring.progress_line import ProgressLine
 from t0.scoring.reading import (
     ExampleStore,
     Lengths,
@@ -52,7 +53,7 @@ from t0.scoring.reading import (
     choice_groups,
     read_task,
 )
-from t0.scoring.results import CheckpointResults, Scored
+from t0.scoring.results import CheckpointResults, Scored, dataset_and_prompt
 from t0.scoring.scorer import Scorer
 
 # The most logits [B, C, T, V] of a batch, 4 bytes each.
@@ -65,6 +66,8 @@ _READING = ("num_eval_examples", "shuffle_eval_examples", "seed", "use_cached")
 # How many tasks may wait until later groups fill their last batches. More of them fill batches
 # better; fewer of them lose less in an interruption.
 _MOST_WAITING_TASKS = 8
+# How many datasets' running accuracies fit into the progress line.
+_SHOWN_DATASETS = 3
 
 
 @gin.configurable("score_eval", module="t0")
@@ -101,6 +104,7 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
     steps: Any = None,
     dir_suffix: str | None = None,
     checkpoint: str | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> None:
     """Scores tasks at each checkpoint and writes the results.
 
@@ -116,6 +120,7 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
       steps: a step, a list of steps, "all" or None (the latest).
       dir_suffix: appended to the results folder's name.
       checkpoint: a checkpoint to score instead of those in `model_dir`, or None.
+      facts: more facts of the run for the results file.
 
     Raises:
       UserError: if there is no checkpoint or no task, or a task cannot be scored.
@@ -127,9 +132,11 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
     if not datasets:
         raise UserError(f"no task of the mixture has a split '{split}'")
     settings = _checked(RankEvaluationSettings())
-    facts = {"split": split, "lengths": lengths, "vocabulary": vocabularies[1]}
+    known = {"split": split, "lengths": lengths, "vocabulary": vocabularies[1]}
     runs = [
-        {"model_dir": model_dir, "step": step} | _run_facts(path, settings, **facts)
+        {"model_dir": model_dir, "step": step}
+        | _run_facts(path, settings, **known)
+        | dict(facts or {})
         for step, path in checkpoints.items()
     ]
     with ExampleStore() as store:
@@ -184,16 +191,24 @@ def _read(
             "the last example may lack some of its choices",
             file=sys.stderr,
         )
-    return [
-        read_task(
-            dataset,
-            lengths,
-            store=store,
-            max_excluded_share=settings.max_excluded_share,
-            max_truncated_targets_share=settings.max_truncated_targets_share,
-        )
-        for dataset in tqdm(datasets, desc="reading", unit="task", disable=None, leave=False)
-    ]
+    tasks = []
+    with ProgressLine(len(datasets), unit="task", doing="reading") as progress:
+        for dataset in datasets:
+            tasks.append(
+                read_task(
+                    dataset,
+                    lengths,
+                    store=store,
+                    max_excluded_share=settings.max_excluded_share,
+                    max_truncated_targets_share=settings.max_truncated_targets_share,
+                )
+            )
+            progress.count(1)
+    notes, warnings = data_facts.lines(tasks)
+    print("\n".join(notes))
+    for warning in warnings:
+        print(warning, file=sys.stderr)
+    return tasks
 
 
 def _build_scorer(spec: MeshModel, vocabularies: tuple[Any, Any], dtype: str) -> Scorer:
@@ -237,15 +252,39 @@ def _score_checkpoint(
 ) -> None:
     checkpoint, unfinished = results.run["checkpoint"], results.unfinished
     print(f"restored {scorer.restore(checkpoint)} variables from {checkpoint}")
-    total = sum(int(task.choices.sum()) for task in tasks if task.name in unfinished)
-    with ProgressLine(total, unit="choice", doing="scoring") as progress:
-        for task, scores in score_tasks(
-            scorer, tasks, plan, wanted=unfinished, tick=progress.count
-        ):
+    choices = sum(int(task.choices.sum()) for task in tasks if task.name in unfinished)
+    examples = sum(len(task.choices) for task in tasks if task.name in unfinished)
+    with ProgressLine(examples, unit="example", doing="scoring") as progress:
+        running = _RunningAccuracy(progress)
+        for task, scores in score_tasks(scorer, tasks, plan, wanted=unfinished, tick=running.count):
             entry = results.add(task, with_scores(task, scores))
             progress.print(_task_line(task.name, entry))
     seconds = progress.seconds
-    print(f"scored {total:,} choices in {seconds:.1f} s ({total / seconds:,.0f} choices/s)")
+    print(
+        f"scored {choices:,} choices of {examples:,} examples in {seconds:.1f} s "
+        f"({choices / seconds:,.0f} choices/s)"
+    )
+
+
+class _RunningAccuracy:
+    """Counts examples on a progress line, with the accuracy so far on the latest datasets."""
+
+    def __init__(self, progress: ProgressLine) -> None:
+        self._progress = progress
+        self._dataset = functools.cache(lambda task: dataset_and_prompt(task)[0])
+        self._right: collections.Counter[str] = collections.Counter()
+        # In the order in which they were last scored.
+        self._counted: dict[str, int] = {}
+
+    def count(self, task: ScoringTask, right: bool | None) -> None:
+        """Counts an example; `right` is None if it is left out of the accuracy."""
+        dataset = self._dataset(task.name)
+        if right is not None:
+            self._right[dataset] += right
+            self._counted[dataset] = self._counted.pop(dataset, 0) + 1
+        latest = list(self._counted.items())[-_SHOWN_DATASETS:]
+        note = ", ".join(f"{name} {self._right[name] / many:.1%}" for name, many in latest)
+        self._progress.count(1, note)
 
 
 def _task_line(task: str, entry: Mapping[str, Any]) -> str:
@@ -269,6 +308,7 @@ class _TaskScores:
       first: the index in `values` of each example's first choice.
       values: the log-likelihoods of the choices, NaN until they are scored.
       left: the number of choices that are not scored.
+      left_of: the same for each example.
     """
 
     def __init__(self, task: ScoringTask) -> None:
@@ -276,6 +316,20 @@ class _TaskScores:
         self.first = np.concatenate([[0], np.cumsum(task.choices)])
         self.values = np.full(int(self.first[-1]), np.nan, np.float32)
         self.left = len(self.values)
+        self.left_of = task.choices.copy()
+
+    def add(self, example: int, choice: int, value: float) -> bool:
+        """Adds a choice's log-likelihood; returns whether it is the last of its example."""
+        self.values[self.first[example] + choice] = value
+        self.left -= 1
+        self.left_of[example] -= 1
+        return not self.left_of[example]
+
+    def right(self, example: int) -> bool | None:
+        """Returns whether the best choice of a scored example is the correct one."""
+        gold = self.task.gold[example]
+        scores = self.values[self.first[example] : self.first[example + 1]]
+        return None if gold < 0 else bool(np.argmax(scores) == gold)
 
 
 def score_tasks(
@@ -284,7 +338,7 @@ def score_tasks(
     plan: BatchPlan,
     *,
     wanted: Collection[str],
-    tick: Callable[[int], None],
+    tick: Callable[[ScoringTask, bool | None], None],
 ) -> Iterator[tuple[ScoringTask, np.ndarray]]:
     """Yields each wanted task with the log-likelihoods of its choices, when the last is scored.
 
@@ -295,7 +349,8 @@ def score_tasks(
         are skipped.
       plan: the batch shapes, planned from all tasks.
       wanted: names of the tasks to yield.
-      tick: called with the number of choices that each batch scored.
+      tick: called for each example whose last choice is scored: its task, and whether the best
+        choice is the correct one, None for an example that is left out of the accuracy.
 
     Yields:
       a task, and the log-likelihoods (float32, nats) of the choices of all its examples, one
@@ -307,9 +362,8 @@ def score_tasks(
     queues, open_tasks = BatchQueues(plan), dict[int, _TaskScores]()
 
     def score(batch: ScoringBatch) -> None:
-        scored = _score_batch(scorer, batch, open_tasks)
-        if scored:
-            tick(scored)
+        for scores, example in _score_batch(scorer, batch, open_tasks):
+            tick(scores.task, scores.right(example))
 
     def finished() -> Iterator[tuple[ScoringTask, np.ndarray]]:
         for position in [p for p, scores in open_tasks.items() if not scores.left]:
@@ -332,8 +386,10 @@ def score_tasks(
     yield from finished()
 
 
-def _score_batch(scorer: Scorer, batch: ScoringBatch, open_tasks: dict[int, _TaskScores]) -> int:
-    """Scores a batch if it has choices of an open task, and returns the number of such choices."""
+def _score_batch(
+    scorer: Scorer, batch: ScoringBatch, open_tasks: Mapping[int, _TaskScores]
+) -> list[tuple[_TaskScores, int]]:
+    """Scores a batch if it has choices of an open task, and returns the examples that it ends."""
     places = [
         (row, column, key)
         for row, keys in enumerate(batch.keys)
@@ -341,13 +397,13 @@ def _score_batch(scorer: Scorer, batch: ScoringBatch, open_tasks: dict[int, _Tas
         if key[0] in open_tasks
     ]
     if not places:
-        return 0
+        return []
     values = scorer.log_likelihoods(batch.inputs, batch.targets)
-    for row, column, (task, example, choice) in places:
-        scores = open_tasks[task]
-        scores.values[scores.first[example] + choice] = values[row, column]
-        scores.left -= 1
-    return len(places)
+    return [
+        (open_tasks[task], example)
+        for row, column, (task, example, choice) in places
+        if open_tasks[task].add(example, choice, values[row, column])
+    ]
 
 
 def with_scores(task: ScoringTask, scores: np.ndarray) -> Iterator[Scored]:
@@ -391,5 +447,5 @@ def _run_facts(
         "normalisation": "none: sum of log-probabilities over a choice's tokens and EOS",
         "inputs_eos": False,
         "reading": {n: bound(f"mesh_eval_dataset_fn.{n}") for n in _READING},
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }

@@ -1,14 +1,162 @@
-"""Mode `perplexity_eval`: prints the perplexity of each task and checkpoint.
+"""Perplexity: of tasks without metrics in mode `eval`, and in Mesh TensorFlow's own mode.
+
+    measure(spec, datasets, checkpoints={20: "/m/model.ckpt-20"}, folder="/m/validation_eval",
+            facts={"split": "validation"})
+    # /m/validation_eval/perplexity_20.json
+    {"schema": 1, "run": {...}, "tasks": {"text_span_corruption": {"examples": 512, "tokens": 31000,
+      "metrics": {"nats_per_token": 2.31, "perplexity": 10.07, "token_accuracy": 54.2}}}}
+
+A number is over all target tokens of the split, EOS included and padding left out; accuracy is in
+percent. `t0 report` shows the file.
+
+Mode `perplexity_eval` is Mesh TensorFlow's, which measures `run.perplexity_eval_steps` batches with
+an estimator and logs only the negative logarithm; `with_printed_perplexity` prints the rest:
 
     weather_which_word_validation_32, step 20: perplexity 3.31 (1.1970 nats a token), token accuracy
     54.2 %, sequence accuracy 12.5 %, 96 tokens
-
-Mesh TensorFlow measures it with an estimator, and logs only the negative logarithm.
 """
 
+import datetime
 import math
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+
+from t0.compat import tf1 as tf
+from t0.errors import UserError
+from t0.feeding.live import elements
+from t0.mesh.gather_embedding import bind_gather_embedding
+from t0.progress import ProgressLine
+from t0.scoring.mesh_model import restore_variables
+from t0.scoring.results import SCHEMA, write_json
+from t0.training.graph import HeldOutGraph, build_held_out
+from t0.training.losses import PARTS
+from t0.training.options import TrainingSpec
+
+# The features of a model; a packed one also has its segments and positions.
+_FEATURES = ("inputs", "targets")
+
+
+def measure(
+    spec: TrainingSpec,
+    datasets: Sequence[Any],
+    *,
+    checkpoints: Mapping[int, str],
+    folder: str,
+    facts: Mapping[str, Any],
+    activations: tf.DType = tf.float32,
+) -> None:
+    """Measures tasks at each checkpoint, and writes and prints the results.
+
+    Args:
+      spec: the model, its batch and its lengths.
+      datasets: Mesh TensorFlow's `EvalDataset` of each task, whose examples are padded.
+      checkpoints: step -> path.
+      folder: the folder for results.
+      facts: facts of the run for the results file.
+      activations: their type.
+
+    Raises:
+      UserError: if a checkpoint cannot be read, or a task has no target token.
+    """
+    bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
+    names = _feature_names(datasets)
+    held_out = build_held_out(spec, features=names, activations=activations)
+    with tf.Session(
+        graph=held_out.graph, config=tf.ConfigProto(allow_soft_placement=True)
+    ) as session:
+        for step, path in checkpoints.items():
+            print(f"restored {restore_variables(session, path)} variables from {path}")
+            session.run(held_out.to_slices)
+            entries = {}
+            for dataset in datasets:
+                entry = entries[dataset.name] = _measured(dataset, held_out, session, spec)
+                print(_line(dataset.name, step, entry), flush=True)
+            run = {**facts, "step": step, "checkpoint": path, "mode": "perplexity"}
+            run |= {
+                "sequence_length": dict(spec.sequence_length),
+                "created": datetime.datetime.now(datetime.timezone.utc).isoformat(
+                    timespec="seconds"
+                ),
+            }
+            found = os.path.join(folder, f"perplexity_{step}.json")  # noqa: PTH118
+            write_json(found, {"schema": SCHEMA, "run": run, "tasks": entries})
+            print(f"results: {found}")
+
+
+def _feature_names(datasets: Sequence[Any]) -> list[str]:
+    """Returns the features that the model is fed, which all tasks have."""
+    with tf.Graph().as_default():
+        specs = [dataset.dataset_fn().element_spec for dataset in datasets]
+    names = [
+        name
+        for name, kind in specs[0].items()
+        if name.split("_")[0] in _FEATURES and kind.dtype.is_integer and kind.shape.rank == 1
+    ]
+    for dataset, spec in zip(datasets, specs, strict=True):
+        if not set(names) <= set(spec):
+            raise UserError(
+                f"task {dataset.name} has the features {', '.join(spec)}, and {datasets[0].name} "
+                f"has {', '.join(names)}: measure them in two runs"
+            )
+    return names
+
+
+def _measured(
+    dataset: Any, held_out: HeldOutGraph, session: tf.Session, spec: TrainingSpec
+) -> dict[str, Any]:
+    sums = np.zeros(1 + len(PARTS))
+    examples = 0
+    with ProgressLine(None, unit="example", doing=dataset.name) as progress:
+        for batch, count in _batches(dataset, list(held_out.features), spec.batch_size):
+            fed = {held_out.features[name]: batch[name] for name in held_out.features}
+            sums += session.run(held_out.values, fed)
+            examples += count
+            values = dict(zip(("loss", *PARTS), sums.tolist(), strict=True))
+            nats = values["nll"] / max(1.0, values["tokens"])
+            progress.count(count, note=f"{nats:.3f} nats a token")
+    if not examples or not values["tokens"]:
+        raise UserError(
+            f"task {dataset.name} has no target token in this split: nothing to measure"
+        )
+    if not math.isfinite(nats):
+        raise UserError(
+            f"task {dataset.name}: the loss is {nats}; the checkpoint's weights are broken"
+        )
+    return {
+        "examples": examples,
+        "tokens": int(values["tokens"]),
+        "metrics": {
+            "nats_per_token": nats,
+            "perplexity": math.exp(min(nats, 700.0)),
+            "token_accuracy": 100 * values["correct"] / values["tokens"],
+        },
+    }
+
+
+def _batches(
+    dataset: Any, names: Sequence[str], rows: int
+) -> Iterator[tuple[dict[str, np.ndarray], int]]:
+    """Yields batches and the number of their examples; the last batch is filled with padding."""
+
+    def batches() -> tf.data.Dataset:
+        records = dataset.dataset_fn().map(lambda record: {name: record[name] for name in names})
+        return records.batch(rows)
+
+    for found in elements(batches):
+        count = len(found[names[0]])
+        yield {n: np.pad(x, [(0, rows - count), (0, 0)]) for n, x in found.items()}, count
+
+
+def _line(name: str, step: int, entry: Mapping[str, Any]) -> str:
+    found = entry["metrics"]
+    return (
+        f"{name}, step {step:,}: {found['nats_per_token']:.4f} nats a token, perplexity "
+        f"{found['perplexity']:.4g}, token accuracy {found['token_accuracy']:.1f} %, "
+        f"{entry['tokens']:,} tokens of {entry['examples']:,} examples"
+    )
 
 
 def with_printed_perplexity(get_estimator: Callable[..., Any]) -> Callable[..., Any]:

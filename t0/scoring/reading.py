@@ -154,6 +154,7 @@ class ScoringTask:
       store: the store of its examples.
       lengths: the limits in tokens that its examples are truncated to.
       choices: the number of choices of each example, in the order of `idx`.
+      gold: the index of each example's correct choice; -1 if the example is excluded.
       sizes: size -> number of groups of choices, after truncation.
       truncated: the numbers of truncated inputs and targets.
       excluded: reason -> examples that are left out of the accuracy.
@@ -165,6 +166,7 @@ class ScoringTask:
     store: "ExampleStore"
     lengths: Lengths
     choices: np.ndarray
+    gold: np.ndarray
     sizes: Mapping[Size, int]
     truncated: Truncation
     excluded: Mapping[str, ExcludedExamples]
@@ -270,11 +272,13 @@ def read_task(
         except tf.errors.OpError as error:
             raise original(error) from error
     choices: list[int] = []
+    gold: list[int] = []
     sizes: collections.Counter[Size] = collections.Counter()
     truncated, excluded = Truncation(), collections.defaultdict(ExcludedExamples)
     for whole in store.examples(number):
         example, cut = truncate(whole, lengths)
         choices.append(len(example.choices))
+        gold.append(example.gold)
         sizes.update(group.size for group in choice_groups(0, 0, example))
         truncated.inputs += cut.inputs
         truncated.targets += cut.targets
@@ -291,6 +295,7 @@ def read_task(
         store=store,
         lengths=lengths,
         choices=np.array(choices, np.int32),
+        gold=np.array(gold, np.int32),
         sizes=dict(sizes),
         truncated=truncated,
         excluded=dict(excluded),

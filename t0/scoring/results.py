@@ -32,6 +32,7 @@ from t0.compat import seqio
 from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.files import paths, publishing
+from t0.files.untrusted import parsed_json
 from t0.scoring.rank_metrics import RankMetrics
 from t0.scoring.reading import MultipleChoiceExample, ScoringTask
 from t0.training import checkpointing
@@ -48,6 +49,7 @@ _MADE_FROM = (
     "dtype",
     "template_version",
     "reading",
+    "examples",
 )
 
 # An example, and the log-likelihoods [C] of its choices.
@@ -200,7 +202,7 @@ def read_json(path: str) -> dict[str, Any]:
     if not paths.exists(path):
         return {}
     try:
-        content = json.loads(paths.read_text(path))
+        content = parsed_json(paths.read_text(path))
     except ValueError:  # a power failure can leave a damaged file
         return {}
     return content if isinstance(content, dict) else {}
@@ -233,7 +235,7 @@ def write_whole(path: str, lines: Iterable[str]) -> None:
 
 
 def _entry(task: ScoringTask, metrics: RankMetrics) -> dict[str, Any]:
-    dataset, prompt = _origin(task.name)
+    dataset, prompt = dataset_and_prompt(task.name)
     return {
         "dataset": dataset,
         "prompt": prompt,
@@ -248,7 +250,8 @@ def _entry(task: ScoringTask, metrics: RankMetrics) -> dict[str, Any]:
     }
 
 
-def _origin(task: str) -> tuple[str, str]:
+def dataset_and_prompt(task: str) -> tuple[str, str]:
+    """Returns a task's dataset with its subset, and its prompt; without a prompt, its name."""
     source = seqio.TaskRegistry.get(task).source if task in seqio.TaskRegistry.names() else None
     dataset = getattr(source, "dataset", None)
     if dataset is None:

@@ -3,7 +3,7 @@
 import shlex
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from t0.cli import main, plan
@@ -35,6 +35,7 @@ def test_binding_without_name_or_value(words):
         params(*words)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=12)))
 def test_other_words_are_left_alone(words):
     others = [word for word in words if not word.lstrip("-").startswith("gin.")]
@@ -62,6 +63,25 @@ def test_flags_stand_for_macros():
         (["--gin.my/hub.token", "abc"], ["--gin.my/hub.token", "***"]),
         (["--gin.PASSWORD = 'abc'"], ["--gin.PASSWORD = ***"]),
         (["--gin.URL='s3://me:abc@host'"], ["--gin.URL='s3://***@host'"]),
+        (["--gin_param=hub.key = 'abc'"], ["--gin_param=hub.key = ***"]),
+        (
+            ["--gin_param=f.options = {'api_key': 'abc'}"],
+            ["--gin_param=f.options = {'api_key': ***"],
+        ),
+        (["AWS_SECRET_ACCESS_KEY=abc"], ["AWS_SECRET_ACCESS_KEY=***"]),
+        (["AWS_ACCESS_KEY_ID=abc", "HF_TOKEN=abc"], ["AWS_ACCESS_KEY_ID=***", "HF_TOKEN=***"]),
+        (["DB_PASSWD=abc def"], ["DB_PASSWD=***"]),
+        (
+            ["--gin_file=https://h/x?X-Amz-Signature=abc"],
+            ["--gin_file=https://h/x?X-Amz-Signature=***"],
+        ),
+        (["--gin_file=https://h/x.gin?sig=abc"], ["--gin_file=https://h/x.gin?sig=***"]),
+        (["--vocab=ftp://me:abc@h/v"], ["--vocab=ftp://***@h/v"]),
+        (["--note=hf_abcdefghijklmnopqrst"], ["--note=***"]),
+        (["--hf_auth_token", "abc"], ["--hf_auth_token", "***"]),
+        (["--gin_param=feature_key = 'label'"], ["--gin_param=feature_key = 'label'"]),
+        (["--gin_param=token_dropout_rate = 0.1"], ["--gin_param=token_dropout_rate = 0.1"]),
+        (["--gin_param=keys = 2"], ["--gin_param=keys = 2"]),
         (["--gin.TOKENS_PER_BATCH=4"], ["--gin.TOKENS_PER_BATCH=4"]),
         (["--gin.TRAIN_STEPS", "4"], ["--gin.TRAIN_STEPS", "4"]),
     ],
@@ -137,4 +157,35 @@ def test_the_table_of_modes_names_flags_and_modes_that_there_are():
     known = flags.command_flags()
     for name, modes in flags.MODE_FLAGS.items():
         assert name in known
-        assert set(modes) <= set(flags.GIN_MODES)
+        assert set(modes) <= {*flags.GIN_MODES, *flags.MODEL_API_MODES.values()}
+
+
+@pytest.mark.parametrize(
+    ("words", "mode", "message"),
+    [
+        (["--seed=3"], "eval", "--seed belongs to --mode=train and --mode=finetune; .* 'eval'"),
+        (["--activation_dtype=auto"], "export_score", "--mode=eval and --mode=predict and"),
+        (["--epochs=1"], "train", "--epochs belongs to runs without --use_model_api; .*steps"),
+        (["--shard_id=0"], "predict", "--shard_id belongs to runs without --use_model_api"),
+        (["--max_hours=1", "--tpu=t"], "train", "--max_hours is for runs without --tpu"),
+        (["--activation_dtype=auto", "--tpu=t"], "eval", "gin's get_variable_dtype"),
+    ],
+)
+def test_a_flag_of_ours_that_the_model_api_does_not_read_is_an_error(words, mode, message):
+    given = flags.parse([COMMAND, "--use_model_api", *words])
+    with pytest.raises(UserError, match=message):
+        flags.check_mode(given, flags.MODEL_API_MODES[mode])
+
+
+@pytest.mark.parametrize("word", ["--seed=3", "--allow_config_change", "--activation_dtype=auto"])
+def test_a_flag_of_our_own_loop_is_an_error_on_a_tpu(word):
+    with pytest.raises(UserError, match="is for runs without --tpu"):
+        flags.check_mode(flags.parse([COMMAND, word, "--tpu=t"]), "train")
+    assert flags.check_mode(flags.parse([COMMAND, "--epochs=2", "--tpu=t"]), "train") == []
+
+
+def test_flags_of_the_model_api_set_the_same_gin_parameters_as_gin_runs():
+    given = flags.parse([COMMAND, "--use_model_api", "--activation_dtype=bfloat16"])
+    for mode, alike in {"finetune": "train", "eval": "eval", "score": "score_from_strings"}.items():
+        found = flags.gin_parameters(given, flags.MODEL_API_MODES[mode])
+        assert found == flags.gin_parameters(given, alike) != {}

@@ -3,7 +3,7 @@ from pathlib import Path
 import gin
 import pytest
 
-from t0.config import parse
+from t0.config import gin_files, parse
 from t0.config.bindings import bound
 from t0.errors import UserError
 
@@ -161,15 +161,15 @@ def test_folders_of_the_same_names_on_pythons_path(tmp_path, monkeypatch, name):
     (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    parse.parse([f"{name}/{sorted((parse.gin_folder() / name).glob('*.gin'))[0].name}"], [])
+    parse.parse([f"{name}/{sorted((gin_files.gin_folder() / name).glob('*.gin'))[0].name}"], [])
     with pytest.raises(UserError, match=f"gin file not found: {name}/no.gin"):
         parse.parse([f"{name}/no.gin"], [])
 
 
 def test_our_files_come_before_those_of_t5_and_mesh():
-    ours, t5s, meshs = parse.search_path()
-    assert (parse.gin_folder() / "models" / "t5.1.1.mini.gin").is_file()
-    assert str(parse.gin_folder()) == ours
+    ours, t5s, meshs = gin_files.search_path()
+    assert (gin_files.gin_folder() / "models" / "t5.1.1.mini.gin").is_file()
+    assert str(gin_files.gin_folder()) == ours
     assert t5s.endswith("t5/models/gin")
     assert meshs.endswith("mesh_tensorflow/transformer/gin")
     parse.parse(
@@ -180,7 +180,7 @@ def test_our_files_come_before_those_of_t5_and_mesh():
 
 
 def test_our_files_repeat_none_of_t5s_or_meshs():
-    ours, *theirs = map(Path, parse.search_path())
+    ours, *theirs = map(Path, gin_files.search_path())
     names = {str(file.relative_to(ours)) for file in ours.rglob("*.gin")}
     for folder in theirs:
         assert not names & {str(file.relative_to(folder)) for file in folder.rglob("*.gin")}

@@ -96,7 +96,7 @@ def test_split_over_devices(checkpoints, method):
 @pytest.mark.parametrize("method", [METHODS["greedy"], METHODS["beams"]], ids=["greedy", "beams"])
 def test_layers_that_are_not_replaced(checkpoints, method, monkeypatch):
     # As for a decoder whose attention is none of those known here: Mesh TensorFlow's own states.
-    monkeypatch.setattr("t0.inference.cached_attention._KINDS", {})
+    monkeypatch.setattr("t0.inference.cached_attention.KINDS", {})
     generator = restored(checkpoints, method)
     assert_same(predict(generator), expected(method))
     generator.close()
@@ -113,6 +113,6 @@ def test_bfloat16_scores_are_near(checkpoints):
 
 def test_other_models_are_refused(checkpoints):
     generator = make_generator(params=["d_ff = 64"])
-    with pytest.raises(UserError, match="the gin files describe another model"):
+    with pytest.raises(UserError, match="of another model than the gin files configure"):
         generator.restore(checkpoints["t5.1.1"])
     generator.close()

@@ -110,7 +110,7 @@ def test_decoded_files_alone_make_a_report(folder, tmp_path, capsys):
     out = tmp_path / "out"
     assert t0_main.main(["report", str(folder), "--output", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert "Metrics of decoded text" in printed
+    assert "Metrics of the tasks" in printed
     assert "46.50" in printed
     assert str(out / "report_metrics.csv") in printed
     assert "Accuracy (%) over prompts" not in printed

@@ -68,7 +68,7 @@ def test_bootstrap_is_seeded_by_name_alone():
 def test_chunks_of_the_resample_do_not_change_its_size(monkeypatch):
     s = [scores(np.random.default_rng(1).random(90) < 0.4)]
     whole = bootstrap(s, "rte")
-    monkeypatch.setattr("t0.reports.significance._CHUNK_CELLS", 90 * 7)
+    monkeypatch.setattr("t0.reports.significance.CHUNK_CELLS", 90 * 7)
     assert bootstrap(s, "rte") == whole
 
 

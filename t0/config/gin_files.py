@@ -1,0 +1,121 @@
+"""Where gin files are: the folders in which they are looked for, and T5X's names for them.
+
+    search_path(["/mine"])                       # /mine, this project's, T5's, Mesh's
+    resolved_names(["t5_1_1/small.gin"], [])     # ["models/t5.1.1.small.gin"]
+
+The working directory comes before all of them. Nothing here imports TensorFlow, T5 or Mesh
+TensorFlow: their folders are found without it.
+"""
+
+import contextlib
+import importlib.resources
+import importlib.util
+import logging
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+
+from t0.errors import UserError
+
+
+def _folder(package: str, *inside: str) -> str:
+    """Returns a folder of an installed package, without importing it."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(f"the package {package} is not installed: run bin/setup")
+    return str(pathlib.Path(spec.submodule_search_locations[0]).joinpath(*inside))
+
+
+_PUBLISHED = (_folder("t5", "models", "gin"), _folder("mesh_tensorflow", "transformer", "gin"))
+DEFAULTS = f"{_PUBLISHED[1]}/defaults.gin"
+
+# Files that configure a run's mode; each is read after the file that configures the model.
+RUN_FILES = ("pretrain.gin", "finetune.gin", "eval.gin", "infer.gin")
+
+
+# T5X's name of a file, whatever folder it is in there -> ours.
+_T5X_FILES = (
+    (re.compile(r"(?:.*/)?t5_1_1/(small|base|large|xl|xxl)\.gin"), r"models/t5.1.1.\1.gin"),
+    (re.compile(r"(?:.*/)?mt5/(small|base|large|xl|xxl)\.gin"), r"models/mt5.\1.gin"),
+    (re.compile(r"(?:.*/)?t5_1_0/(small|base|large|3B|11B)\.gin"), r"models/t5.1.0.\1.gin"),
+    (re.compile(r"(?:.*/)?configs/runs/(pretrain|finetune|eval|infer)\.gin"), r"runs/\1.gin"),
+)
+
+
+def gin_folder() -> pathlib.Path:
+    """Returns this project's folder of gin files, in a checkout or in an installed wheel."""
+    installed = pathlib.Path(str(importlib.resources.files("t0"))) / "gin"
+    return installed if installed.is_dir() else installed.parents[1] / "gin"
+
+
+def search_path(location_prefixes: Sequence[str] = ()) -> list[str]:
+    """Returns the folders in which gin files are looked for, after the working directory."""
+    return [*location_prefixes, str(gin_folder()), *_PUBLISHED]
+
+
+def t5x_file(name: str) -> str | None:
+    """Returns our file for a name of T5X's, else None.
+
+    >>> t5x_file("t5x/configs/runs/pretrain.gin"), t5x_file("t5x/examples/t5/t5_1_1/small.gin")
+    ('runs/pretrain.gin', 'models/t5.1.1.small.gin')
+    """
+    found = ((pattern.fullmatch(name), ours) for pattern, ours in _T5X_FILES)
+    return next((match.expand(ours) for match, ours in found if match), None)
+
+
+def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -> list[str]:
+    """Returns the names of gin files, with ours for those that have T5X's name and are not there.
+
+    Args:
+      gin_files: paths, or names to search for.
+      location_prefixes: folders to search before this project's.
+    """
+    folders = ["", *search_path(location_prefixes)]
+    names = []
+    for name in gin_files:
+        ours = t5x_file(name)
+        there = any(os.path.isfile(os.path.join(folder, name)) for folder in folders)  # noqa: PTH113, PTH118
+        names.append(name if ours is None or there else ours)
+    return names
+
+
+def in_order(gin_files: Sequence[str]) -> list[str]:
+    """Returns the files in the order to read them: the model's file before the run's file.
+
+    So the dropout rate of `runs/finetune.gin` is in force even where a command line names
+    `models/t5.1.1.small.gin` after it. Files of other kinds keep their places.
+
+    >>> in_order(["runs/finetune.gin", "models/t5.1.1.small.gin", "mine.gin"])
+    ['models/t5.1.1.small.gin', 'runs/finetune.gin', 'mine.gin']
+    """
+    runs = [place for place, name in enumerate(gin_files) if _is_run(name)]
+    if not runs:
+        return list(gin_files)
+    before, after = list(gin_files[: runs[0]]), list(gin_files[runs[0] :])
+    return before + sorted(after, key=lambda name: not _is_model(name))
+
+
+def _is_run(name: str) -> bool:
+    return name.split("/")[-2:-1] == ["runs"] and name.split("/")[-1] in RUN_FILES
+
+
+def _is_model(name: str) -> bool:
+    return name.split("/")[-2:-1] == ["models"] or name.endswith("operative_config.gin")
+
+
+@contextlib.contextmanager
+def quiet_search() -> Iterator[None]:
+    """Silences gin's warning about each searched folder that does not have the file."""
+    logger = logging.getLogger()
+    quiet = _NotAboutSearching()
+    logger.addFilter(quiet)
+    try:
+        yield
+    finally:
+        logger.removeFilter(quiet)
+
+
+class _NotAboutSearching(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("Path not found")

@@ -1,0 +1,88 @@
+"""The summary of an evaluation in lines: the held-out mean first, then each dataset.
+
+    for line in summary_lines([Path("eval/results_1000.json")]):
+        print(line)
+
+    held out, 2 of T0's 11 datasets: mean 51.2   chance 50.0   T0-3B 57.9   T0-11B 70.5
+    dataset         prompts   mean  median  range        chance  T0-3B  T0-11B
+    super_glue/rte       10   52.7    53.1  47.3 - 55.0    50.0   64.6    81.0
+
+A dataset's mean is over its prompts; the held-out mean is over datasets, of which ANLI's rounds
+are three. T0's means are over the same datasets.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from t0.reports.evaluations import read_runs
+from t0.reports.published import MODELS, published
+from t0.reports.summary import WHOLE, metrics_table, rank_tables
+
+_HEADINGS = ("dataset", "prompts", "mean", "median", "range", "chance", *MODELS)
+
+
+def summary_lines(paths: Iterable[Path], *, note: str | None = None) -> list[str]:
+    """Returns the lines about the results files of one checkpoint, the most important first.
+
+    Args:
+      paths: the results files.
+      note: a sentence that stands above everything, or None.
+
+    Raises:
+      UserError: if a file is missing or malformed.
+    """
+    runs = read_runs(paths)
+    lines = [note] if note else []
+    datasets, _ = rank_tables(runs, with_intervals=False)
+    for position, run in enumerate(runs):
+        rows = [row for row in datasets.itertuples() if row.run == position]
+        if len(runs) > 1:
+            lines.append(f"{run.label}:")
+        lines += _headline(rows)
+        lines += _table(rows)
+    metrics = metrics_table(runs)
+    for row in metrics[metrics.kind == WHOLE].itertuples() if len(metrics) else ():
+        value = "-" if row.value is None else f"{row.value:.4g}"
+        lines.append(f"{row.task}: {row.metric} {value} ({row.examples:,} examples)")
+    return lines
+
+
+def _headline(rows: Sequence[Any]) -> list[str]:
+    known = published()
+    held_out = [row for row in rows if row.dataset in known]
+    if not held_out:
+        return []
+    words = [f"mean {_mean(row.mean for row in held_out)}"]
+    words.append(f"chance {_mean(row.chance for row in held_out)}")
+    for model in MODELS:
+        values = [known[row.dataset].values.get(model) for row in held_out]
+        if None not in values:
+            words.append(f"{model} {_mean(values)}")
+    many = f"{len(held_out)} of T0's {len(known)} datasets"
+    return [f"held out, {many}: " + "   ".join(words)]
+
+
+def _mean(values: Iterable[float]) -> str:
+    numbers = list(values)
+    return f"{sum(numbers) / len(numbers):.1f}"
+
+
+def _table(rows: Sequence[Any]) -> list[str]:
+    if not rows:
+        return []
+    known = published()
+    cells = [_HEADINGS]
+    for row in rows:
+        values = known[row.dataset].values if row.dataset in known else {}
+        of_t0 = [f"{values[model]:.1f}" if model in values else "-" for model in MODELS]
+        middle = (f"{row.mean:.1f}", f"{row.median:.1f}", f"{row.low:.1f} - {row.high:.1f}")
+        cells.append((row.dataset, str(row.prompts), *middle, f"{row.chance:.1f}", *of_t0))
+    widths = [max(len(line[column]) for line in cells) for column in range(len(_HEADINGS))]
+    return [
+        "  ".join(
+            text.ljust(width) if column == 0 else text.rjust(width)
+            for column, (text, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in cells
+    ]

@@ -1,0 +1,119 @@
+"""What is wrong with a command line, said before TensorFlow is imported; and T5X's names."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from t0.config import first_look, gin_files
+from t0.config import flags as command_flags
+from t0.config.t5x_names import T5X_NAMES, ours_for
+from t0.errors import UserError
+
+FINETUNE = "--gin_file=runs/finetune.gin"
+
+
+def said(*words):
+    """What the command says of these words, without carrying anything out."""
+    with pytest.raises(UserError) as raised:
+        given = command_flags.parse(["t5_mesh_transformer", *words])
+        files, params = given.gin_file or [], given.gin_param or []
+        first_look.check(files, params, command_flags.gin_folders(given))
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--gin_file=models/t5.1.1.smal.gin"], ["not found", "models/t5.1.1.small.gin"]),
+        (["--gin_fil=dataset.gin"], ["unknown flag '--gin_fil'", "'--gin_file'"]),
+        ([FINETUNE, "--gin.TRAIN_STEP=5"], ["macro 'TRAIN_STEP'", "Did you mean TRAIN_STEPS?"]),
+        (["--gin.MIXTURE_NAMES='x'"], ["Did you mean MIXTURE_NAME?"]),
+        (
+            [FINETUNE, "--gin.MIXTURE_OR_TASK_NAME=qa"],
+            ["Text needs quotes of its own", "--gin.MIXTURE_OR_TASK_NAME=\"'qa'\""],
+        ),
+        (["--gin_param=run.train_steps = "], ["cannot be read at --gin_param='run.train_steps ="]),
+        (["--gin.train/utils.DatasetConfig.seed=3"], ["is T5X's", "RANDOM_SEED", "--seed"]),
+        (["--gin.utils.SaveCheckpointConfig.keep=3"], ["is T5X's", "run.keep_checkpoint_max"]),
+        (["--gin.partitioning.PjitPartitioner.num_partitions=2"], ["model_parallelism"]),
+        (["--gin_param=from __gin__ import dynamic_registration"], ["delete this line"]),
+    ],
+)
+def test_mistakes(words, parts):
+    text = said(*words)
+    for part in parts:
+        assert part in text
+
+
+def test_mistakes_in_a_file_of_ones_own(tmp_path):
+    mine = tmp_path / "mine.gin"
+    mine.write_text("include 'dataset.gin'\nfrom __gin__ import dynamic_registration\n")
+    assert f"({mine}:2)" in said(f"--gin_file={mine}")
+    mine.write_text("include 'datset.gin'\n")
+    assert "gin file not found: datset.gin. Did you mean dataset.gin" in said(f"--gin_file={mine}")
+    mine.write_text("run.train_steps = ]\n")
+    assert "mine.gin" in said(f"--gin_file={mine}")
+    mine.write_text(f"include '{mine}'\n")
+    assert "include each other without end" in said(f"--gin_file={mine}")
+
+
+def test_what_is_right_is_not_refused(tmp_path):
+    (tmp_path / "mine.gin").write_text("include 'gs://bucket/theirs.gin'\n")
+    first_look.check([str(tmp_path / "mine.gin")], ["tokens_per_batch = 3"])
+    params = ["TRAIN_STEPS = 3", "tokens_per_batch = 4", "MY_OWN = 'x'", "run.seed = %MY_OWN"]
+    first_look.check(["runs/finetune.gin", "models/t5.1.1.small.gin"], params)
+
+
+def test_every_gin_file_of_ours_passes():
+    for path in sorted(gin_files.gin_folder().rglob("*.gin")):
+        first_look.check([str(path.relative_to(gin_files.gin_folder()))], [])
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("t5_1_1/small.gin", "models/t5.1.1.small.gin"),
+        ("t5x/examples/t5/t5_1_1/xxl.gin", "models/t5.1.1.xxl.gin"),
+        ("t5x/examples/t5/mt5/base.gin", "models/mt5.base.gin"),
+        ("mt5/small.gin", "models/mt5.small.gin"),
+        ("t5_1_0/3B.gin", "models/t5.1.0.3B.gin"),
+        ("t5x/configs/runs/pretrain.gin", "runs/pretrain.gin"),
+        ("mine/pretrain.gin", "mine/pretrain.gin"),
+    ],
+)
+def test_files_by_their_names_in_t5x(theirs, ours):
+    assert gin_files.resolved_names([theirs], []) == [ours]
+    if theirs != ours:
+        first_look.check([theirs], [])
+
+
+def test_a_file_that_is_there_is_taken_itself(tmp_path):
+    (tmp_path / "mt5").mkdir()
+    (tmp_path / "mt5" / "small.gin").write_text("")
+    assert gin_files.resolved_names(["mt5/small.gin"], [str(tmp_path)]) == ["mt5/small.gin"]
+
+
+def test_every_name_of_t5x_is_answered():
+    for name, ours in T5X_NAMES.items():
+        assert ours_for(f"train/t5x.{name} = 3").endswith(f"is T5X's: here it is {ours}")
+    assert ours_for("run.train_steps") is None
+    assert ours_for("MyDatasetConfigs.seed") is None
+
+
+def test_tensorflow_is_not_imported():
+    code = (
+        "import sys\nfrom t0.cli.mesh_transformer import main\nfrom t0.errors import UserError\n"
+        "for word in sys.argv[1:]:\n"
+        "  try: main(['t5_mesh_transformer', '--gin_file=runs/finetune.gin', word])\n"
+        "  except UserError as error: print(error)\n"
+        "  else: raise AssertionError(word)\n"
+        "assert not {'tensorflow', 'seqio', 't5', 'mesh_tensorflow', 'jax'} & set(sys.modules)\n"
+    )
+    words = ["--gin_file=no.gin", "--gin.TRAIN_STEP=5", "--gin.MIXTURE_OR_TASK_NAME=qa", "--modell"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, env=dict(os.environ)
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == len(words)
