@@ -1,4 +1,4 @@
-"""Caching: registered SeqIO tasks become tokenised records in SeqIO's cache layout.
+"""Caching: writes the tokenised records of registered SeqIO tasks in SeqIO's cache layout.
 
     from t0.caching import Options, Request, Setup, cache
 
@@ -9,28 +9,29 @@
         num_workers=8,
     )
 
-cache_plan      which tasks and splits are written, and where
-work_plan       which engine makes each split, and the jobs that it takes
-prompted_rows   engine: ranges of rows of prompted tasks, without TensorFlow
-source_shards   engine: shards of the source of any SeqIO task
-split_state     what is known of a split while it is cached, and whether it may be published
-parts           the records of a piece of a split, kept until the split is whole
-cache_files     the final files: joined, described, published, read back
-fingerprint     what a task's examples depend on, so that parts of a killed run can be taken over
-workers         jobs in processes of this machine, which `fork_server` starts
-beam_runner     the same jobs on Apache Beam
+cache_plan      the tasks and splits that a run writes, and their directories
+work_plan       the engine of each split, and its jobs
+prompted_rows   engine: renders ranges of rows of prompted tasks, without TensorFlow
+source_shards   engine: reads shards of the source of any SeqIO task
+split_state     the finished pieces of a split, and whether the split may be published
+parts           files with the records of a piece of a split
+cache_files     the final files of a cache: joins, describes, publishes and reads them
+fingerprint     the data and code of a task, so that a run can take over a killed run's parts
+workers         does jobs in worker processes of this machine
+fork_server     starts the worker processes
+beam_runner     does the same jobs on Apache Beam
 running         one run: plans, works, publishes each task when its splits are whole
 cache_progress  the live line and the summary
-verify          checks finished caches again
+verify          checks finished caches
 
-Importing this package, or a worker of `prompted_rows`, does without TensorFlow. Assumes that the
-tasks' modules can be imported by name in every process.
+Importing this package does not import TensorFlow, and a worker of `prompted_rows` does not need it.
+Every process must be able to import the tasks' modules by name.
 """
 
 import importlib
 from typing import Any
 
-# Imported when they are first used: `cache` brings TensorFlow.
+# Imported on first use, because `cache` imports TensorFlow.
 _API = {
     "Options": "cache_plan",
     "Outcome": "split_state",

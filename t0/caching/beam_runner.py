@@ -1,4 +1,4 @@
-"""Runs the jobs of a plan on Apache Beam, on whatever `--runner=...` names.
+"""Runs the jobs of a plan on Apache Beam, on the runner that `--runner=...` names.
 
     for outcome in run_on_beam(
         states, jobs, model, Options(), Setup(module_import=["my_tasks"]), parts_dir=parts_dir,
@@ -6,13 +6,13 @@
     ):
         ...
 
-Every range of rows is one element, and every run of source shards. What was counted in its part
-goes through a GroupByKey to the step that joins a split's parts; the records themselves go through
-the output directory, as parts. A worker leaves a split's outcome as a file in `run_dir`, which the
-program that started the pipeline reads at the end; so nothing depends on where the workers are, as
-long as they can write to the output directory and read the data.
+Every job, a range of rows or a run of source shards, is one element of the pipeline. Its records
+are written as parts into the output directory. The parts' counts go through a GroupByKey to the
+step that joins the parts of a split. That step writes the split's outcome as a file into `run_dir`,
+which the program that started the pipeline reads at the end. So workers may run anywhere, if they
+can write to the output directory and read the data.
 
-Importing this does not import TensorFlow, so that Beam's workers do without it as well.
+Importing this module does not import TensorFlow, so Beam's workers do not need it either.
 """
 
 import dataclasses
@@ -44,13 +44,17 @@ def run_on_beam(
     pipeline_options: Sequence[str],
     run_dir: str,
 ) -> Iterator[Outcome]:
-    """Runs a pipeline over jobs and yields the outcomes of the splits after its end.
+    """Runs a pipeline over jobs, and yields the outcomes of the splits when it has ended.
 
     Args:
-      states: of the splits that have no outcome yet, by split.
-      jobs: `RowRange` and `ShardRun` whose parts are not there, and `JoinParts`, which the pipeline
-        finds by itself.
-      model: see `workers.RowRangeWorker`.
+      states: split -> its state, of the splits that have no outcome yet.
+      jobs: the `RowRange` and `ShardRun` jobs whose parts do not exist yet; `JoinParts` are left
+        out, because the pipeline joins the parts of every split itself.
+      model: the tokenizer's model, see `workers.RowRangeWorker`.
+      options: how records are made and written.
+      setup: the preparation of a worker process.
+      parts_dir: the directory of the parts.
+      pipeline_options: Apache Beam's options.
       run_dir: an empty or absent directory that all workers can write to; removed at the end.
 
     Raises:
@@ -87,7 +91,7 @@ def _spread(pipeline: beam.Pipeline, name: str, elements: Iterable[Any]) -> beam
 
 
 class _Make(beam.DoFn):
-    """Range of rows or run of shards -> (split as text, (start, what was made)) of each split."""
+    """Range of rows or run of shards -> (split as text, (start, part's counts)) of each split."""
 
     def __init__(self, start: RowRangeWorker | ShardRunWorker) -> None:
         self._start = start
@@ -102,7 +106,7 @@ class _Make(beam.DoFn):
 
 
 class _Join(beam.DoFn):
-    """What was made of the pieces of a split -> its outcome, left in `run_dir`."""
+    """The counts of all parts of a split -> the split's outcome, as a file in `run_dir`."""
 
     def __init__(
         self, specs: Mapping[str, SplitSpec], options: Options, parts_dir: str, run_dir: str
@@ -115,7 +119,7 @@ class _Join(beam.DoFn):
     def process(self, element: tuple[str, Iterable[tuple[int, Any]]]) -> None:
         name, made = element
         state = SplitState(self._specs[name], self._options, self._parts_dir)
-        # A runner that repeats a range gives the same again.
+        # A runner may repeat a range; its result is the same each time.
         for start, result in made:
             state.add(start, result)
         follows = state.conclusion()

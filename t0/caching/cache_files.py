@@ -1,25 +1,26 @@
-"""The files of a cache in SeqIO's layout: joined from parts, described, published, read back.
+"""The files of a cache in SeqIO's layout: joins parts to them, describes, publishes, reads them.
 
     outcome = join_parts(JoinParts(spec, parts, infos, options, seqio_version))
     outcome.files   # {"train.tfrecord-00000-of-00003": {"bytes": ..., "examples": ..., ...}, ...}
-    publish(staging, final, manifest, replace=False)  # False: another run was first
+    publish(staging, final, manifest, replace=False)  # False: another run published first
 
-While a task is being written its files are in a sibling, `<task>.incomplete-HOST-PID-START`
-(`-` cannot occur in a task's name). `publish` puts `COMPLETED` into it and makes it the task's
-directory (`t0.files.publishing`). So a killed run leaves nothing that looks finished, two runs into
-the same output never share a file, and the first to finish wins. `COMPLETED`, of which SeqIO asks
-only that it exists, holds what a later check needs:
+A run writes the files of a task into a directory beside the final one,
+`<task>.incomplete-HOST-PID-START` (`-` cannot occur in a task's name). `publish` writes `COMPLETED`
+into it and renames it to the task's directory (see `t0.files.publishing`). So a killed run leaves
+no directory that looks finished, two runs with the same output directory never share a file, and
+the first run to finish publishes. SeqIO only checks that `COMPLETED` exists; ours holds what
+`verify` compares with:
 
     {"schema": 1, "task": "toy", "absent_splits": {}, "splits": {"train": {"examples": 3,
      "files": {"train.tfrecord-00000-of-00001": {"bytes": 310, "examples": 3, "sha256": "..."}}}}}
 
-Files are cut at records, not at parts, so they do not depend on the pieces of a split. Parts hold
-frames of a TFRecord file: bytes are copied, and records are not looked at. One exception: a range
-of rows numbers the rows of rank evaluation (`idx`) as if no row before it was dropped. Where one
-was, the records of the ranges behind it are numbered anew here, so that `idx` is what SeqIO's
-`enumerate` over the kept rows gives.
+The number of records decides where files are cut, not the parts, so the files do not depend on the
+pieces of a split. Parts hold frames of a TFRecord file, whose bytes are copied without parsing the
+records. There is one exception: a range of rows numbers the rows of rank evaluation (`idx`) as if
+no row before the range was dropped. Where rows were dropped, `join_parts` numbers the records of
+the later ranges again, so that `idx` equals SeqIO's `enumerate` over the kept rows.
 
-Nothing here imports TensorFlow, but for `gs://`.
+This module imports TensorFlow for `gs://` alone.
 """
 
 import bisect
@@ -34,7 +35,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, BinaryIO
 
 from t0.caching import parts
 from t0.caching.cache_plan import Options
@@ -50,6 +51,7 @@ from t0.files import (
     write_whole,
     writing,
 )
+from t0.files.untrusted import parsed_json
 
 COMPLETED = "COMPLETED"
 _INFO = re.compile(r"info\.(.+)\.json")
@@ -74,15 +76,12 @@ _CHOICE = {"idx": (_LIST, "int32"), "is_correct": (_SCALAR, "bool"), "weight": (
 
 
 def is_finished(directory: str) -> bool:
-    """Whether `directory` holds a finished cache, ours or SeqIO's."""
+    """Returns whether `directory` holds a finished cache, ours or SeqIO's."""
     return paths.exists(posixpath.join(directory, COMPLETED))
 
 
 def cached_splits(directory: str) -> set[str]:
-    """Returns the splits that a cache holds: those with an `info.<split>.json`.
-
-    Those, too, that were found to be empty when it was written, rightly so.
-    """
+    """Returns the splits of a cache: those with an `info.<split>.json`, and known empty ones."""
     matches = [_INFO.fullmatch(name) for name in paths.list_names(directory)]
     return {match[1] for match in matches if match} | set(
         read_manifest(directory).get("empty_splits", {})
@@ -90,16 +89,74 @@ def cached_splits(directory: str) -> set[str]:
 
 
 def read_manifest(directory: str) -> dict[str, Any]:
-    """Returns what `COMPLETED` holds, nothing of a cache that is not ours or not finished."""
+    """Returns the content of `COMPLETED`; {} for a cache that is not ours or not finished."""
     try:
-        manifest = json.loads(paths.read_bytes(posixpath.join(directory, COMPLETED)))
+        content = paths.read_bytes(posixpath.join(directory, COMPLETED))
+        return checked_manifest(content) or {}
     except (OSError, ValueError):
         return {}
-    return manifest if isinstance(manifest, dict) else {}
+
+
+_CHECKSUM = re.compile(rb'(?<=\n "checksum": ")[0-9a-f]{64}(?=",\n)')
+_NO_CHECKSUM = "0" * 64
+_KEYS = {"schema", "task", "absent_splits", "empty_splits", "splits"}
+
+
+def _manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
+    return (json.dumps(manifest, sort_keys=True, indent=1) + "\n").encode()
+
+
+def with_checksum(manifest: Mapping[str, Any]) -> bytes:
+    """Returns the bytes of `COMPLETED`, which contain their own checksum."""
+    content = _manifest_bytes({**manifest, "checksum": _NO_CHECKSUM})
+    return _CHECKSUM.sub(hashlib.sha256(content).hexdigest().encode(), content, count=1)
+
+
+def checked_manifest(content: bytes) -> dict[str, Any] | None:
+    """Returns what the bytes of `COMPLETED` hold, None for a cache of SeqIO itself.
+
+    Raises:
+      ValueError: if they are not what was written.
+    """
+    # SeqIO writes nothing, or one word.
+    if re.fullmatch(rb"\s*\w{0,40}\s*", content):
+        return None
+    try:
+        manifest = parsed_json(content)
+    except ValueError as error:
+        raise ValueError("it is not JSON any more") from error
+    found = _CHECKSUM.findall(content)
+    if len(found) == 1:
+        empty = _CHECKSUM.sub(_NO_CHECKSUM.encode(), content)
+        if hashlib.sha256(empty).hexdigest().encode() != found[0]:
+            raise ValueError("its bytes are not those that were written")
+    # Without a checksum it is older, and has exactly this form.
+    elif not isinstance(manifest, dict) or not (
+        manifest.keys() <= _KEYS and _manifest_bytes(manifest) == content
+    ):
+        raise ValueError("its bytes are not those that were written")
+    if not _is_manifest(manifest):
+        raise ValueError("it does not list files with their sizes and checksums")
+    return manifest
+
+
+def _is_manifest(manifest: Any) -> bool:
+    splits = manifest.get("splits") if isinstance(manifest, dict) else None
+    if not isinstance(splits, dict):
+        return False
+    files = [split.get("files") if isinstance(split, dict) else None for split in splits.values()]
+    return all(isinstance(of_split, dict) for of_split in files) and all(
+        isinstance(entry, dict)
+        and isinstance(entry.get("bytes"), int)
+        and isinstance(entry.get("sha256"), str)
+        and posixpath.basename(name) == name
+        for of_split in files
+        for name, entry in of_split.items()
+    )
 
 
 def make_directory(path: str) -> None:
-    """Makes the directory `path`, and those above it, where they are not there.
+    """Makes the directory `path` and its parents if they do not exist.
 
     Raises:
       OutputError: if it cannot be made.
@@ -109,31 +166,40 @@ def make_directory(path: str) -> None:
 
 
 def publish(staging: str, final: str, manifest: Mapping[str, Any], *, replace: bool) -> bool:
-    """Makes the files in `staging` the finished cache in `final`.
+    """Publishes the files in `staging` as the finished cache in `final`.
 
     Args:
-      manifest: what `COMPLETED` will hold; `manifest["splits"][split]["files"]` names the files.
-      replace: take the place of a finished cache in `final`.
+      staging: the directory of the files, which is gone afterwards.
+      final: the task's directory.
+      manifest: the content of `COMPLETED`; `manifest["splits"][split]["files"]` names the files.
+      replace: whether to replace a finished cache in `final`.
 
     Returns:
-      False if another process finished the task first; `staging` is gone then, too.
+      False if another process published the task first.
 
     Raises:
-      OutputError: if that fails; `final` is then as it was, or (object stores) unfinished.
+      OutputError: if publishing fails; `final` is then as it was, or (object stores) unfinished.
     """
-    text = json.dumps(manifest, sort_keys=True, indent=1) + "\n"
-    write_whole(posixpath.join(staging, COMPLETED), text)
-    return publish_folder(staging, final, last=COMPLETED, replace=replace)
+    write_whole(posixpath.join(staging, COMPLETED), with_checksum(manifest))
+    splits = manifest.get("splits", {}).values()
+    files = [name for split in splits for name in split.get("files", {})]
+    return publish_folder(staging, final, last=COMPLETED, replace=replace, files=files)
 
 
 def shard_count(options: Options, source_shards: int, records: int, size_bytes: int) -> int:
-    """Returns the number of files for a split of `records` examples and `size_bytes` in all.
+    """Returns the number of files of a split.
 
-    With `min_shards` given, SeqIO's rule: the larger of it and the source's own number of shards.
-    Without, one file for each 100 MB; and, so that training sees a mixed stream of a dataset that
-    is sorted (imdb: all negative reviews first), one for each 1,000 examples up to 16. SeqIO reads
-    16 files at once and shuffles within 1,000 examples, and a file here is a contiguous stretch
-    of the dataset, so reading takes from 16 places at a time.
+    With `min_shards`, SeqIO's rule holds: the larger of it and the source's own number of shards.
+    Without, there is one file for each 100 MB, or one for each 1,000 examples up to 16 files if
+    these are more. SeqIO reads 16 files at once and shuffles within 1,000 examples, and each file
+    holds consecutive records of the dataset. So training reads a sorted dataset (imdb: all negative
+    reviews first) in 16 places at a time.
+
+    Args:
+      options: the options, with `min_shards` and `max_shards`.
+      source_shards: the number of shards of the task's source.
+      records: the number of examples.
+      size_bytes: the size of all examples together.
     """
     if options.min_shards is not None:
         count = max(source_shards, options.min_shards)
@@ -145,7 +211,7 @@ def shard_count(options: Options, source_shards: int, records: int, size_bytes: 
 
 
 def file_name(split: str, options: Options, index: int, count: int) -> str:
-    """Returns the name of shard `index` of `count`, as `seqio.get_cached_tfrecord_prefix` has it.
+    """Returns the name of file `index` of `count`, as `seqio.get_cached_tfrecord_prefix` spells it.
 
     >>> file_name("train", Options(), 0, 2)
     'train.tfrecord-00000-of-00002'
@@ -203,7 +269,7 @@ def _features(job: JoinParts) -> Mapping[str, Any]:
 
 
 def totals(infos: Sequence[PartInfo]) -> dict[str, int]:
-    """Returns SeqIO's statistics of all parts together."""
+    """Returns SeqIO's statistics over all parts."""
     tokens = {f"{name}_tokens": n for name, n in summed(infos, "tokens").items()}
     most: dict[str, int] = {}
     for info in infos:
@@ -216,13 +282,13 @@ def totals(infos: Sequence[PartInfo]) -> dict[str, int]:
 def _numbered_through(
     files: Sequence[str], infos: Sequence[PartInfo], directory: str, stack: ExitStack
 ) -> tuple[list[str], list[tuple[int, int]]]:
-    """Returns parts whose rows are numbered as kept, with their numbers of records and bytes."""
+    """Returns parts that number the kept rows, with the records and bytes of each."""
     numbered, sizes = [], []
     where: str | None = None
     kept_before = 0
     for path, info in zip(files, infos, strict=True):
         shift = kept_before - info["start"]
-        # Of a split that is made by source shards there is one part, whose rows are right.
+        # A rank-evaluation split made by source shards has one part, whose numbers are right.
         kept_before += info.get("kept", 0)
         if shift:
             with writing(directory):
@@ -253,11 +319,12 @@ def _part_renumbered(path: str, shift: int, folder: str) -> tuple[str, Mapping[s
 def _stretches(
     files: Sequence[str], counts: Sequence[int], bounds: Sequence[int]
 ) -> list[list[Stretch]]:
-    """Returns for each final file the stretches of frames that it is made of.
+    """Returns, for each final file, the stretches of frames that it consists of.
 
     Args:
-      counts: the records of each part.
-      bounds: the number of the first record of each file, and of all records.
+      files: the parts.
+      counts: the number of records of each part.
+      bounds: the number of the first record of each file, and the number of all records.
     """
     of_files: list[list[Stretch]] = [[] for _ in bounds[1:]]
     first = 0
@@ -287,13 +354,14 @@ def _write_files(
 
 
 def write_file(path: str, fill: Callable[[str], None]) -> tuple[int, str]:
-    """Writes a file that has its name only when it is whole and on the disk.
+    """Writes a file under a temporary name, and renames it when it is whole and on the disk.
 
     Args:
-      fill: is given the path of a local file and writes it.
+      path: the file.
+      fill: a function that writes the local file whose path it gets.
 
     Returns:
-      its size in bytes and its SHA-256.
+      the file's size in bytes and its SHA-256.
 
     Raises:
       OutputError: if it cannot be written.
@@ -301,30 +369,40 @@ def write_file(path: str, fill: Callable[[str], None]) -> tuple[int, str]:
     with whole_file(path, durable=True) as temporary:
         fill(temporary)
         with open(temporary, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256")
-            return file.tell(), digest.hexdigest()
+            return size_and_digest(file)
+
+
+def size_and_digest(file: BinaryIO) -> tuple[int, str]:
+    """Returns the size in bytes and the SHA-256 of what an open file holds, read in blocks."""
+    digest, size = hashlib.sha256(), 0
+    while block := file.read(COPIED_BYTES):
+        digest.update(block)
+        size += len(block)
+    return size, digest.hexdigest()
 
 
 def _write_json(path: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes `content` as SeqIO does, and returns the file's entry in a manifest."""
+    """Writes `content` as SeqIO does, and returns the file's entry of the manifest."""
     written = (json.dumps(content, sort_keys=True, indent=2) + "\n").encode()
     write_whole(path, written)
     return {"bytes": len(written), "sha256": hashlib.sha256(written).hexdigest()}
 
 
 def _copier(options: Options, count: int) -> Callable[[str, Sequence[Stretch]], None]:
-    """Returns what writes a local file of the wanted format out of stretches of frames.
+    """Returns a function that writes stretches of frames as a local file of the wanted format.
 
     Args:
-      count: the number of files of the split, which an ArrayRecord's groups follow, as in SeqIO.
+      options: the options, with the output format.
+      count: the number of files of the split, which is the group size of ArrayRecord, as in SeqIO.
     """
     if options.output_format == "tfrecord":
-        return _copy_frames
+        return copy_frames
     open_writer = _array_record_writer(1 if options.preserve_random_access else count)
     return lambda path, stretches: _copy_records(path, stretches, open_writer)
 
 
-def _copy_frames(path: str, stretches: Sequence[Stretch]) -> None:
+def copy_frames(path: str, stretches: Sequence[Stretch]) -> None:
+    """Writes the bytes of the stretches, one after another, to the file at `path`."""
     with open(path, "wb") as target:
         for block in _blocks(stretches):
             target.write(block)
@@ -358,7 +436,7 @@ def _copy_records(
 
 
 def _array_record_writer(group_size: int) -> Callable[[str], Any]:
-    """Returns what opens an ArrayRecord file with its records in groups of `group_size`."""
+    """Returns a function that opens an ArrayRecord file with groups of `group_size` records."""
     from array_record.python import array_record_module
 
     return lambda path: array_record_module.ArrayRecordWriter(path, f"group_size:{group_size}")
@@ -368,9 +446,9 @@ _IDX_START = protobuf_wire.sized(tf_examples.FIELD_1, b"idx")
 
 
 def idx_entry(row: int, choice: int) -> bytes:
-    """Returns the entry `idx` of a rank-evaluation record; its name is the first of the record's.
+    """Returns the entry `idx` of a rank-evaluation record, which is the record's first entry.
 
-    The same as `ints_entry("idx", [row, choice])`, at a fifth of the time.
+    It equals `ints_entry("idx", [row, choice])`, and takes a fifth of the time.
     """
     packed = protobuf_wire.varint(row) + protobuf_wire.varint(choice)
     size = len(packed)

@@ -1,16 +1,16 @@
-"""Decides what a run writes: which tasks, which splits, where.
+"""Decides which tasks and splits a run writes, and into which directories.
 
     request = Request(output_cache_dir="/data/cache", tasks=["super_glue_rte_.*", "t0_train"])
     plan = make_plan(request, catalogue, tag="incomplete-host-4711-1700000000")
-    plan.splits     # of all tasks, the largest task first
-    plan.tasks      # what is published when the splits of a task are whole
-    plan.skipped    # task -> why nothing is written for it
+    plan.splits     # the splits of all tasks, the largest task first
+    plan.tasks      # task -> its directories and splits
+    plan.skipped    # task -> the reason why the run does not write it
 
-Nothing here reads data, writes files or needs TensorFlow: a `Catalogue` gives access to the
-registry and the caches that exist. `Options` and `Setup` go to every process. Selection and the
-rules about existing caches are SeqIO's own (`seqio.scripts.cache_tasks_main`), with three
-additions: a mixture's name means its tasks, a name that matches nothing is an error, and a
-finished cache in the output directory itself is kept unless `overwrite` is given, also under
+This module reads no data, writes no file and does not import TensorFlow: a `Catalogue` describes
+the registry and the existing caches. `Options` and `Setup` are sent to every process. The selection
+of tasks and the rules about existing caches are SeqIO's (`seqio.scripts.cache_tasks_main`), with
+three additions: a mixture's name selects its tasks, a name without a match is an error, and a
+finished cache in the output directory stays unless `overwrite` is set, even with
 `ignore_other_caches`.
 """
 
@@ -22,23 +22,23 @@ from typing import Any
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.files import path_inside
 
-# T0's sequence lengths, in tokens with EOS: what is longer is cut in training.
+# T0's sequence lengths in tokens, EOS included: training cuts longer examples.
 LONGEST = {"inputs": 1024, "targets": 256}
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What to cache; the fields are named as the command's flags.
+    """The tasks to cache, and the output directory. The fields have the names of the flags.
 
     Attributes:
-      output_cache_dir: where the tasks' directories are made, local or `gs://`.
-      tasks: regexes of task names (whole name), or names of mixtures; all tasks if empty.
-      excluded_tasks: the same, for tasks to leave out.
+      output_cache_dir: the directory, local or `gs://`, in which the tasks' directories are made.
+      tasks: regexes that match whole names of tasks, or names of mixtures; all tasks if empty.
+      excluded_tasks: regexes and mixtures of the tasks to leave out.
       tasks_additional_cache_dirs: other directories in which a task may be cached already.
-      splits: the splits to cache; all of each task if empty.
-      overwrite: write a task again that is finished in `output_cache_dir`.
-      ignore_other_caches: write a task although it is cached in another directory.
-      skip_absent_splits: leave out splits whose data cannot be found, and say so.
+      splits: the splits to cache; all splits of each task if empty.
+      overwrite: whether to write a task again that is finished in `output_cache_dir`.
+      ignore_other_caches: whether to write a task that is cached in another directory.
+      skip_absent_splits: whether to leave out, with a note, the splits whose data cannot be found.
     """
 
     output_cache_dir: str
@@ -53,21 +53,22 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How records are made and written; the same for every split, and sent to every worker.
+    """How a run makes and writes records, for all splits and workers.
 
-    The fields are named as the command's flags, as are those of `Setup`.
+    The fields have the names of the command's flags, as those of `Setup` have.
 
     Attributes:
-      min_shards: SeqIO's meaning, or None: sized by the data, see `cache_files.shard_count`.
-      max_shards: SeqIO's meaning: no more than this many shards; 0 is no limit.
-      base_seed: SeqIO's meaning: varies the seeds of the preprocessors.
-      enable_char_counts: also count characters (slow: every example is detokenized).
+      min_shards: as in SeqIO, the least number of files of a split; None to choose it by the size
+        of the data, see `cache_files.shard_count`.
+      max_shards: as in SeqIO, the largest number of files of a split; 0 for no limit.
+      base_seed: as in SeqIO, a number that changes the seeds of the preprocessors.
+      enable_char_counts: whether to count characters, too (slow: every example is detokenized).
       output_format: "tfrecord" or "arrayrecord".
-      preserve_random_access: for arrayrecord: groups of one record.
-      max_dropped_share: a split fails that loses a larger share of its rows, 0 to 1, unless it is
-        known to (`t0/caching/exemptions.csv`).
-      allow_hidden_labels: keep rows with withheld labels in the tasks of rank evaluation, and
-        splits of which no row has a label.
+      preserve_random_access: whether an arrayrecord file has groups of one record.
+      max_dropped_share: the largest share of its rows, 0 to 1, that a split may drop, unless
+        `t0/caching/exemptions.csv` lists it.
+      allow_hidden_labels: whether tasks of rank evaluation keep rows with withheld labels, and
+        splits without any label are written.
     """
 
     min_shards: int | None = None
@@ -82,7 +83,14 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What a process does before it knows the tasks: see `t0.caching.workers.prepare`."""
+    """How a process registers the tasks: the arguments of `t0.caching.workers.prepare`.
+
+    Attributes:
+      module_import: the modules that register the tasks.
+      data_dir: folders of datasets; those of the environment if empty.
+      vocab: the path of the vocabulary, or None for the default.
+      tfds_data_dir: the folder of TensorFlow Datasets, or None for the default.
+    """
 
     module_import: Sequence[str] = ()
     data_dir: Sequence[str] = ()
@@ -92,11 +100,13 @@ class Setup:
 
 @dataclasses.dataclass(frozen=True)
 class TaskSplit:
-    """A split of a task, to be written into `directory`.
+    """A split of a task to write.
 
     Attributes:
-      name: the split's.
-      rows: input rows where the source knows them, else None.
+      task: the task's name.
+      name: the split's name.
+      directory: the directory to write it into.
+      rows: the number of input rows, None if the source does not know it.
     """
 
     task: str
@@ -110,7 +120,15 @@ class TaskSplit:
 
 @dataclasses.dataclass(frozen=True)
 class TaskPlan:
-    """A task's two directories, the splits to write and those left out, with the reason."""
+    """A task to write.
+
+    Attributes:
+      name: the task's name.
+      final: the directory of the finished cache.
+      staging: the directory in which this run writes it.
+      splits: the splits to write.
+      absent: split -> the reason why it is left out.
+    """
 
     name: str
     final: str
@@ -121,7 +139,14 @@ class TaskPlan:
 
 @dataclasses.dataclass(frozen=True)
 class CachePlan:
-    """What a run writes. `notes` are for the user."""
+    """The splits and tasks that a run writes.
+
+    Attributes:
+      splits: the splits of all tasks, the largest task first.
+      tasks: name -> the task's directories and splits.
+      skipped: name of a task -> the reason why the run does not write it.
+      notes: lines to print.
+    """
 
     splits: tuple[TaskSplit, ...]
     tasks: Mapping[str, TaskPlan]
@@ -130,10 +155,10 @@ class CachePlan:
 
 
 def rows_of_source(task: Any, split: str) -> int | None:
-    """Returns what the task's source says of the rows of a split, None if it does not know.
+    """Returns the number of rows of a split, None if the task's source does not know it.
 
     Raises:
-      AbsentData: if it has no files for the split.
+      AbsentData: if the source has no files for the split.
     """
     if not task.source.list_shards(split):
         raise AbsentData(f"no file matches {task.source}")
@@ -147,15 +172,15 @@ def rows_of_source(task: Any, split: str) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class Catalogue:
-    """What a plan may look at.
+    """The registry and the existing caches, which a plan reads.
 
     Attributes:
       tasks: name -> the registered task.
-      mixtures: name -> names of its tasks.
-      cache_of: task name -> directory of its finished cache, or None.
-      cached_splits: directory of a cache -> splits that it holds, or found to be empty.
-      rows_of: task and split -> its input rows, None where nobody knows; raises `AbsentData` where
-        the data is not there.
+      mixtures: name -> the names of its tasks.
+      cache_of: a function: task name -> directory of its finished cache, or None.
+      cached_splits: a function: directory of a cache -> its splits, known empty ones included.
+      rows_of: a function: task and split -> the number of input rows, None if it is unknown. It
+        raises `AbsentData` if the data cannot be found.
     """
 
     tasks: Mapping[str, Any]
@@ -168,10 +193,10 @@ class Catalogue:
 def select_tasks(
     catalogue: Catalogue, wanted: Sequence[str], excluded: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Returns the selected names in the registry's order, and notes for the user.
+    """Returns the names of the selected tasks, in the registry's order, and notes for the user.
 
     Raises:
-      UserError: if an entry of `wanted` is no valid regex or matches no task and no mixture.
+      UserError: if an entry of `wanted` is not a valid regex, or matches no task and no mixture.
     """
     selected = set(catalogue.tasks) if not wanted else set()
     for entry in wanted:
@@ -182,7 +207,8 @@ def select_tasks(
                 entry,
                 [*catalogue.tasks, *catalogue.mixtures],
                 f"It matches none of the {len(catalogue.tasks)} registered tasks; "
-                "is the module that registers it among --module_import?",
+                "is the module that registers it among --module_import, such as t0.seqio_tasks, "
+                "t0.recipes or t5.data.mixtures?",
             )
         selected |= matched
     notes = []
@@ -197,19 +223,22 @@ def select_tasks(
 def _matching(catalogue: Catalogue, entry: str) -> set[str]:
     if entry in catalogue.tasks:
         return {entry}
-    # A mixture's name goes first: `t0++_train` is also a valid regex, of something else.
+    # Mixtures come first: the name `t0++_train` is also a valid regex, which matches other names.
     if entry in catalogue.mixtures:
         return set(catalogue.mixtures[entry])
     try:
         regex = re.compile(entry)
     except re.error as error:
-        raise UserError(f"'{entry}' is neither a task, a mixture nor a regex: {error}") from None
+        # A misspelled mixture, too: `t0++_trian` is a valid regex for Python 3.11, not for 3.10.
+        known = [*catalogue.tasks, *catalogue.mixtures]
+        hint = f"It is not a regex: {error}."
+        raise unknown_name("task or mixture", entry, known, hint) from None
     return {name for name in catalogue.tasks if regex.fullmatch(name)}
 
 
 _ABSENT_HINT = (
-    "\nAbsent splits: bring the data, name the splits wanted (--splits=validation), or leave them "
-    "out with --skip_absent_splits."
+    "\nAbsent splits: provide the data, name the wanted splits (--splits=validation), or leave "
+    "absent ones out with --skip_absent_splits."
 )
 
 
@@ -219,14 +248,16 @@ def task_directory(output_dir: str, task_name: str) -> str:
 
 
 def make_plan(request: Request, catalogue: Catalogue, tag: str) -> CachePlan:
-    """Decides what is written.
+    """Returns the tasks and splits to write.
 
     Args:
-      tag: marks this run's unfinished directories (`<task>.<tag>`).
+      request: the tasks to cache.
+      catalogue: the registry and the existing caches.
+      tag: the suffix of this run's unfinished directories (`<task>.<tag>`).
 
     Raises:
-      UserError: for names that match nothing, absent data without `skip_absent_splits`, a cache
-        that lacks a wanted split, or nothing at all to cache or cached.
+      UserError: if a name matches nothing, no task is selected, data is absent without
+        `skip_absent_splits`, or a finished cache lacks a wanted split.
     """
     names, notes = select_tasks(catalogue, request.tasks, request.excluded_tasks)
     if not names:
@@ -263,7 +294,7 @@ def make_plan(request: Request, catalogue: Catalogue, tag: str) -> CachePlan:
 
 
 class _AbsentSplits(AbsentData):
-    """Splits of a task whose data is nowhere, each with the reason."""
+    """Splits of a task whose data cannot be found, each with the reason."""
 
     def __init__(self, splits: Mapping[str, str]) -> None:
         super().__init__("; ".join(splits.values()))
@@ -273,12 +304,12 @@ class _AbsentSplits(AbsentData):
 def _decide(
     request: Request, catalogue: Catalogue, task: Any, tag: str
 ) -> tuple[TaskPlan | str, list[TaskSplit]]:
-    """Returns the plan of one task with its splits, or why it is skipped."""
+    """Returns the plan of one task and its splits, or the reason to skip the task."""
     wanted = [s for s in task.splits if not request.splits or s in request.splits]
     if not task.supports_caching:
         return "does not support caching (no CacheDatasetPlaceholder)", []
     if not wanted:
-        return "has none of the splits asked for", []
+        return "has none of the wanted splits", []
     final = task_directory(request.output_cache_dir, task.name)
     cache = catalogue.cache_of(task.name)
     reason = _cached_already(request, cache, final)
@@ -303,8 +334,8 @@ def _decide(
 
 
 def _ordered(splits: Sequence[TaskSplit]) -> tuple[TaskSplit, ...]:
-    # The longest job last would leave all other workers idle while it runs. A task's splits stay
-    # together, because a task is published, and safe from a kill, when the last of them is done.
+    # The longest job comes first: if it ran last, the other workers would be idle. The splits of a
+    # task stay together, because a task is published, and safe from a kill, after its last split.
     task_rows: dict[str, int] = {}
     for split in splits:
         task_rows[split.task] = task_rows.get(split.task, 0) + (split.rows or 0)

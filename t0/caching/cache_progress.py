@@ -1,12 +1,12 @@
-"""Shows a run: one live line while it lasts, a table when it is over.
+"""Shows the progress of a run: one live line while it works, a table at its end.
 
     with Progress(plan, Console()) as progress:
         progress.advance(split, examples=1200, rows=600)
         progress.finished(outcome)
     console.print(summary(outcomes))
 
-On a terminal the line is redrawn twice a second; elsewhere (a log file) a plain line is printed
-every ten seconds.
+On a terminal the line is redrawn twice a second. Elsewhere, such as in a log file, a line is
+printed every ten seconds.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ LIVE_SECONDS = 0.5
 
 
 class Progress:
-    """Counts what is done and shows it."""
+    """Counts the rows and examples that are done, and shows them."""
 
     def __init__(self, plan: CachePlan, console: Console) -> None:
         self._plan = plan
@@ -54,11 +54,12 @@ class Progress:
     def advance(
         self, split: TaskSplit | None, *, examples: int = 0, rows: int | None = None
     ) -> None:
-        """Notes how far a split is, and shows it when it is time to.
+        """Sets the counts of a split, and shows the line if that is due.
 
         Args:
-          split: None if there is nothing new.
-          rows: input rows that are done, where that is known.
+          split: the split, or None to set nothing.
+          examples: the number of examples that are done.
+          rows: the number of input rows that are done, None if it is unknown.
         """
         if split:
             self._examples[split] = examples
@@ -69,11 +70,11 @@ class Progress:
             self._show()
 
     def begin_with(self, rows: int) -> None:
-        """Notes rows that a run before this one has done, which do not count for the speed."""
+        """Sets the number of rows that an earlier run has done: they do not count for the speed."""
         self._of_earlier_runs = rows
 
     def finished(self, outcome: Outcome) -> None:
-        """Notes the end of a split."""
+        """Counts a finished split."""
         self._done.add(outcome.split)
         rows = outcome.counts.get("rows", outcome.split.rows)
         self.advance(outcome.split, examples=outcome.stats.get("examples", 0), rows=rows)
@@ -89,7 +90,7 @@ class Progress:
     def line(self, elapsed_seconds: float) -> str:
         """Returns the line: tasks done, rows and their rate, time left, memory.
 
-        A row of a dataset counts once for each task that is made of it.
+        A row of a dataset counts once for each task that uses it.
         """
         left = {split.task for split in self._plan.splits if split not in self._done}
         total = len(self._plan.tasks)
@@ -105,7 +106,7 @@ class Progress:
     def _rows_done(self, split: TaskSplit) -> float:
         if split in self._rows:
             return self._rows[split]
-        # Known only as examples: as many rows, as long as that leaves some to be done.
+        # The rows are unknown: they are estimated by the examples, and are fewer than all rows.
         examples = self._examples.get(split, 0)
         return min(examples, 0.99 * split.rows) if split.rows else examples
 
@@ -125,9 +126,9 @@ def _clock(seconds: float) -> str:
 
 
 def tree_memory_bytes() -> int:
-    """Returns the memory of this process and all below it, in bytes.
+    """Returns the memory of this process and its descendants in bytes.
 
-    Pages that processes share are counted once where the system says so (Linux), else in each.
+    Pages that processes share are counted once on Linux, elsewhere once for each process.
     """
     process = psutil.Process()
     total = 0
@@ -153,9 +154,10 @@ _NUMBERS = (
 
 
 def summary(outcomes: Iterable[Outcome]) -> Table:
-    """Returns the table of what was written, one row for each split.
+    """Returns the table of the outcomes, with one row for each split.
 
-    Tokens are counted without EOS; what is over T0's lengths, which include it, is a share.
+    Token counts leave out EOS. The columns "over" have the share of examples that are longer than
+    T0's lengths, which include EOS.
     """
     table = Table(box=None, pad_edge=False)
     table.add_column("task", overflow="fold")

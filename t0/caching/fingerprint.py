@@ -1,14 +1,15 @@
-"""What the examples of a task depend on, as plain JSON: data, vocabulary and code.
+"""Fingerprints of a task: the data, vocabulary and code that its examples depend on, as JSON.
 
     fingerprints = Fingerprints(["my_tasks"])
     fingerprints.data(source, "train")  # [["/data/train-0.txt", ...], [[310, 1700000000000], ...]]
     fingerprints.code(task)             # {"bound": [...], "modules": {"my_tasks": "9f86..."}, ...}
 
-A part that a killed run left is taken over if all of this is as it was. Data are identified by the
-names, sizes and times of files; for a source that names no files there is no fingerprint (None),
-and nothing of it is taken over. Code is identified by the content of every file of the user's, or
-of this project, that a task's steps lead to, and by what is bound to them (`functools.partial`, a
-function's closure, an object's attributes); installed packages by the versions of those that count.
+A run takes over a part that a killed run left if the fingerprints of both runs are equal. Data is
+identified by the names, sizes and times of its files. A source that names no files has no
+fingerprint (None), and no part of it is taken over. Code is identified by the content of every file
+of the user or of this project that a task's steps refer to, and by the values that are bound to
+those steps (`functools.partial`, a function's closure, an object's attributes). Installed packages
+are identified by the versions of those in `_PACKAGES`.
 """
 
 import functools
@@ -37,35 +38,35 @@ _STATS_AT_ONCE = 16
 
 
 class Fingerprints:
-    """The fingerprints of tasks and sources; looks at each file once."""
+    """The fingerprints of tasks and sources; it reads each file once."""
 
     def __init__(self, modules: Sequence[str]) -> None:
-        """Prepares.
+        """Remembers the modules.
 
         Args:
-          modules: names of those that registered the tasks, which count for all of them.
+          modules: the names of the modules that registered the tasks, on which every task depends.
         """
         self._roots = [sys.modules[name] for name in modules if name in sys.modules]
         self._status = functools.cache(_status)
         self._digest = functools.cache(_digest)
 
     def data(self, source: seqio.DataSource, split: str) -> list[Any] | None:
-        """Returns what changes with the data of a split, None if that is not known."""
+        """Returns the fingerprint of the data of a split, None if the source names no files."""
         names: Sequence[Any] = list(source.list_shards(split))
         files = names
         if isinstance(source, TextSource):
             shards = source.texts.shards(split)
             if not all(hasattr(shard, "pieces") for shard in shards):
-                return names  # numbered files of a repository on the hub, which is among the bound
+                return names  # numbered files of a repository of the hub, which is a bound value
             names = [[list(map(str, piece)) for piece in shard.pieces] for shard in shards]
             files = sorted({piece[0] for pieces in names for piece in pieces})
-        # A look takes long where files are in an object store.
+        # In parallel, because each takes long in an object store.
         with ThreadPoolExecutor(_STATS_AT_ONCE) as pool:
             found = list(pool.map(self._status, files))
         return None if None in found else [names, found]
 
     def code(self, task: seqio.Task) -> dict[str, Any]:
-        """Returns what changes with a task's steps, its source's class and its features."""
+        """Returns the fingerprint of a task's steps, its source's class and its features."""
         walk = _Walk(self._roots)
         bound = walk.described((task.preprocessors, task.source, task.output_features))
         return {
@@ -94,19 +95,19 @@ def _versions() -> dict[str, str]:
 
 
 class _Walk:
-    """Goes through what is bound to a task's steps, and notes the modules that it comes by."""
+    """Visits the values that are bound to a task's steps, and collects the modules of them."""
 
     def __init__(self, roots: Sequence[ModuleType]) -> None:
         self._modules = dict.fromkeys(roots)
         self._seen: dict[int, Any] = {}
 
     def described(self, value: Any) -> Any:
-        """Returns a value as plain data: the same in every process for the same value."""
+        """Returns a value as plain data, which is the same in every process."""
         if isinstance(value, _SIMPLE):
             return repr(value)
         if id(value) in self._seen:
             return "again"
-        self._seen[id(value)] = value  # kept, or another may get its id
+        self._seen[id(value)] = value  # the reference keeps the id from being used again
         if isinstance(value, Mapping):
             return [[self.described(key), self.described(held)] for key, held in value.items()]
         if isinstance(value, Set):
@@ -149,7 +150,7 @@ class _Walk:
         return f"{value.__module__}.{value.__qualname__}"
 
     def own_modules(self) -> list[tuple[str, str]]:
-        """Returns name and file of the modules that are not installed, with those they lead to."""
+        """Returns (name, file) of the modules that are not installed, and of their imports."""
         found: dict[str, str] = {}
         left = list(self._modules)
         while left:

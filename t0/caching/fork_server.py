@@ -1,23 +1,26 @@
-"""A fork server: one process makes ready, and forks worker processes from itself.
+"""A fork server: a process that prepares itself once, and then forks worker processes.
 
     [sys.executable, "-c", PROGRAM, "start.pickle", parent, control, pipe, ...]   # see `command`
 
-Making ready may mean to import TensorFlow, SeqIO and the tasks' modules: 6 seconds and 0.4 GB. What
-is there when a worker is forked, all of them share. The server then waits for its workers and
+To prepare may mean to import TensorFlow, SeqIO and the tasks' modules, which takes 6 seconds and
+0.4 GB of memory. The workers share that memory. After forking, the server waits for its workers and
 reports to the parent how each one ended.
 
-Forking copies one thread only, and with others what they had locked stays locked. So a server that
-has threads when it is ready (a task's module that runs a TensorFlow operation while it is imported)
-does not use them: each worker then becomes a fresh interpreter, and makes ready for itself.
+A fork copies only one thread, and a lock that another thread holds stays locked in the copy. So if
+the prepared server has other threads (of a task's module that runs a TensorFlow operation while it
+is imported), each worker executes a new interpreter after the fork and prepares itself.
 
-No process outlives the parent: the kernel ends the server with it, and the workers with the server.
+No process outlives the parent: the kernel kills the server when the parent ends, and the workers
+when the server ends.
 
-This is not `multiprocessing`'s fork server with a preloaded module, which was tried (Python 3.11).
-When the parent was killed, it and its workers ran on until the preloading or the job was over; a
-lock that a thread of a preloaded module held was held in the worker for ever; an error in a
-preloaded module came out as an EOFError without its text, and a module that is not there as
-nothing. It also imports the program's main module again, which may be heavy, or lack
-`if __name__ == "__main__"`, and there is one for a process, with one list of modules.
+`multiprocessing` has a fork server, too, with preloaded modules. We tried it on Python 3.11 and do
+not use it, because
+
+- after a kill of the parent, it and its workers ran on to the end of the preloading or the job;
+- a lock that a thread of a preloaded module held was never released in the workers;
+- an error in a preloaded module became an EOFError without its text, and an absent module no error;
+- it imports the program's main module again, which may take long or run the program;
+- a process has only one of it, with one list of modules.
 """
 
 import contextlib
@@ -39,7 +42,7 @@ from t0.errors import UserError
 TICK_SECONDS = 0.5
 _SET_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
-# With the parent's module path, since a test or a notebook may have changed it.
+# The program sets the parent's module path, because a test or a notebook may have changed it.
 PROGRAM = """
 import pickle, sys
 with open(sys.argv[1], "rb") as program:
@@ -47,25 +50,26 @@ with open(sys.argv[1], "rb") as program:
     from t0.caching import fork_server
     fork_server.serve(program, *map(int, sys.argv[2:]))
 """
-# Threads that packages start when they are imported, and that nothing here has a use for.
+# Settings that keep packages from starting threads, which we do not need, on import.
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
-# Starts a process for its work, and returns what does a job.
+# Prepares a process for its work, and returns the function that does a job.
 Start = Callable[[], Callable[[Any, Callable[[Any], None]], Any]]
 
 
 class WorkerError(RuntimeError):
-    """An error in a worker's start, with the worker's traceback for text."""
+    """An error in a worker's preparation; its text is the worker's traceback."""
 
 
 def serve(program: Any, parent: int, control: int, *pipes: int) -> None:
-    """Runs a fork server, or a worker that makes ready for itself.
+    """Runs a fork server, or a worker that prepares itself.
 
     Args:
       program: a file with a pickled `Start`.
-      parent: the process id of who started this process.
-      control: file descriptor of the pipe on which to report how workers end; -1: be a worker.
-      pipes: file descriptors, one for each worker: its end of the pipe to the parent.
+      parent: the process id of the parent.
+      control: the file descriptor of the pipe on which to report how workers end; -1 to be a
+        worker.
+      pipes: the file descriptor of each worker's end of its pipe to the parent.
     """
     end_with(parent)
     # Ctrl-C reaches the whole process group; the parent ends the workers.
@@ -80,11 +84,11 @@ def serve(program: Any, parent: int, control: int, *pipes: int) -> None:
         work(execute, *pipes, parent)
     sole = threads() == 1
     gc.collect()
-    gc.freeze()  # a later collection would write to each object, and so copy its page
+    gc.freeze()  # a later collection would write to each object, and so copy its memory page
     sys.stdout.flush()
     sys.stderr.flush()
     for number, pipe in enumerate(pipes):
-        # A signal that comes between the fork and its note would miss the child.
+        # Blocked, because a signal between the fork and the entry in `children` would miss it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         server, child = os.getpid(), os.fork()
         if not child:
@@ -102,7 +106,7 @@ def serve(program: Any, parent: int, control: int, *pipes: int) -> None:
 
 
 def _become_worker(server: int, others: set[int]) -> None:
-    """Drops, in a forked process, what is the server's or a sibling's."""
+    """Closes, in a forked process, the server's and the other workers' file descriptors."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     for descriptor in others:
@@ -111,7 +115,7 @@ def _become_worker(server: int, others: set[int]) -> None:
 
 
 def _made_ready(program: Any, pipes: Sequence[int]) -> Any:
-    """Returns what does a job; None if the start fails, which is reported on all pipes."""
+    """Returns the function that does a job; None, and the error on all pipes, if that fails."""
     try:
         return pickle.load(program)()
     except UserError as error:
@@ -124,7 +128,7 @@ def _made_ready(program: Any, pipes: Sequence[int]) -> Any:
 
 
 def threads() -> int:
-    """Returns the number of this process's threads, Python's and libraries' own; 0: unknown."""
+    """Returns the number of this process's threads, those of libraries included; 0 if unknown."""
     try:
         return len(os.listdir("/proc/self/task"))  # noqa: PTH208
     except OSError:
@@ -142,7 +146,7 @@ def _report_ends(control: connection.Connection, children: dict[int, int]) -> No
 
 
 def _close_down(children: dict[int, int]) -> None:
-    """Ends the workers, whatever they are at, and itself. What they write has no name yet."""
+    """Kills the workers during their jobs, and exits. Unfinished files have temporary names."""
     for child in children:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
@@ -153,11 +157,12 @@ def _close_down(children: dict[int, int]) -> None:
 
 
 def work(execute: Callable[..., Any], pipe_number: int, parent: int) -> None:
-    """Does the jobs that come through a pipe, and ends the process.
+    """Does the jobs that arrive through a pipe, and exits.
 
     Args:
-      pipe_number: the file descriptor of its end of the pipe.
-      parent: the process id of its fork server.
+      execute: the function that does a job.
+      pipe_number: the file descriptor of this end of the pipe.
+      parent: the process id of the parent.
     """
     _watch(parent)
     pipe = connection.Connection(pipe_number)
@@ -168,15 +173,15 @@ def work(execute: Callable[..., Any], pipe_number: int, parent: int) -> None:
             pipe.send(("result", execute(job, lambda report: pipe.send(("report", report)))))
     except (EOFError, ConnectionError):
         leave(0)
-    except BaseException:  # noqa: BLE001 - of a fork, nothing may go up the server's stack
+    except BaseException:  # noqa: BLE001 - in a fork, no error may reach the server's frames
         traceback.print_exc()
         leave(1)
 
 
 def leave(status: int) -> None:
-    """Ends the process without what Python and the libraries do at exit.
+    """Exits without the exit handlers of Python and libraries.
 
-    A worker whose parent was killed while it imported TensorFlow hung there, for good.
+    In these, a worker hung forever whose parent was killed while it imported TensorFlow.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -184,7 +189,7 @@ def leave(status: int) -> None:
 
 
 def end_with(parent: int) -> None:
-    """Has the kernel end this process when `parent` ends, where the kernel can."""
+    """Makes the kernel kill this process when `parent` ends, on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
@@ -192,7 +197,7 @@ def end_with(parent: int) -> None:
 
 
 def _watch(parent: int) -> None:
-    """The same for every system, in a thread: only when all forks are done."""
+    """Starts a thread that does the same on every system; only after all forks."""
     threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
 
 
@@ -203,7 +208,7 @@ def _end_after(parent: int) -> None:
 
 
 def pickled(start: Start, file: Any) -> None:
-    """Writes what `PROGRAM` reads."""
+    """Writes the file that `PROGRAM` reads."""
     pickle.dump(sys.path, file)
     pickle.dump(start, file)
     file.flush()

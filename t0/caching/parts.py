@@ -1,23 +1,21 @@
-"""Parts: the records of a stretch of a split for one task, kept until the split is whole.
+"""Parts: files with the records of a piece of a split for one task, until the split is whole.
 
     with PartWriter(directory, name) as part:
         part.append([framed(record), ...])
         info = part.finish({"kept": 500})
-    parts.read_info(path)      # the same, of a part that is whole; None of anything else
+    parts.read_info(path)      # returns the same info if `path` is a whole part, else None
 
-A part holds its records framed as in a TFRecord file, so that a split's final files are made by
-copying bytes; behind them are the frames' lengths (4 bytes each, little-endian), what was counted
-(JSON), the sizes of both and a magic number:
+A part holds its records framed as in a TFRecord file, so that the final files of a split are made
+by copying bytes. After the frames come their lengths (4 bytes each, little-endian), the counts
+(JSON), the sizes of both, and a magic number:
 
     frames | lengths | counts | QQ | "t0-part1"
 
-A part gets its name when all of that is written. The name identifies what it holds (`part_name`):
-rows or source shards, template or code, vocabulary and engine. So a run that was killed leaves
-parts that the next run takes over (`adopt`), and a changed template or data file leaves parts that
-are not used.
+A part gets its name when it is complete. The name identifies its content (`part_name`): rows or
+source shards, template or code, vocabulary and engine. So the next run takes over the parts of a
+killed run (`adopt`), but not those of a template or data file that has changed.
 
-Neither writing nor reading holds more in memory than what is being written or read, however many
-records there are.
+Writing and reading hold few records in memory at a time, however many a part has.
 """
 
 import array
@@ -38,6 +36,7 @@ import numpy as np
 
 from t0.files import path_inside, paths, writing
 from t0.files.publishing import UnfinishedFile
+from t0.files.untrusted import parsed_json
 
 _TAIL = struct.Struct("<QQ8s")
 _MAGIC = b"t0-part1"
@@ -50,13 +49,15 @@ def part_name(key: str, start: int, stop: int) -> str:
     """Returns the file name of a part.
 
     Args:
-      key: all that its content depends on besides the numbers of its rows or shards, as text.
+      key: all that the content depends on, except the numbers of its rows or shards, as text.
+      start: the number of the first row or shard.
+      stop: the number after the last row or shard.
     """
     return f"{hashlib.sha256(key.encode()).hexdigest()[:40]}-{start:010d}-{stop:010d}{SUFFIX}"
 
 
 class PartWriter:
-    """Writes one part into `directory`; nothing is left there of one that is not finished."""
+    """Writes one part into `directory`; an unfinished part is removed at the end of the context."""
 
     def __init__(self, directory: str, name: str) -> None:
         self._path = path_inside(directory, name)
@@ -64,7 +65,7 @@ class PartWriter:
         self._records = self._bytes = 0
         with writing(self._path):
             self._file = open(self._unfinished.path, "wb")  # noqa: SIM115 - closed by __exit__
-            # On the same disk, and without a name.
+            # On the same disk, and without a name, so that a killed process does not leave it.
             where = posixpath.dirname(self._unfinished.path)
             self._lengths = tempfile.TemporaryFile(dir=where)  # noqa: SIM115
 
@@ -72,7 +73,7 @@ class PartWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # What a full disk left in the buffer fails again here, and would hide the first error.
+        # On a full disk, flushing the buffer fails again here, which would hide the first error.
         for file in (self._lengths, self._file):
             with contextlib.suppress(OSError):
                 file.close()
@@ -94,7 +95,7 @@ class PartWriter:
             self._lengths.write(lengths)
 
     def finish(self, counts: Mapping[str, Any]) -> dict[str, Any]:
-        """Names the part, and returns `counts` with the part's "records" and "bytes" added."""
+        """Gives the part its name, and returns `counts` with "records" and "bytes" added."""
         info = {**counts, "records": self._records, "bytes": self._bytes}
         content = json.dumps(info).encode()
         with writing(self._path):
@@ -108,10 +109,10 @@ class PartWriter:
 
 
 def _foot(file: BinaryIO) -> tuple[int, int]:
-    """Returns the sizes of the lengths and the counts of a part, and moves to the first.
+    """Returns the sizes of the lengths and of the counts, and seeks to the lengths.
 
     Raises:
-      ValueError: if this is not a whole part.
+      ValueError: if the file is not a whole part.
     """
     size = file.seek(0, os.SEEK_END)
     if size < _TAIL.size:
@@ -125,19 +126,19 @@ def _foot(file: BinaryIO) -> tuple[int, int]:
 
 
 def read_info(path: str) -> dict[str, Any] | None:
-    """Returns what `PartWriter.finish` returned, None if there is no whole part at `path`."""
+    """Returns what `PartWriter.finish` returned; None if `path` is not a whole part."""
     try:
         with paths.local_copy(path) as local, open(local, "rb") as file:
             lengths, counts = _foot(file)
             frames = file.seek(lengths, os.SEEK_CUR) - lengths
-            info = json.loads(file.read(counts))
+            info = parsed_json(file.read(counts))
             return info if info["bytes"] == frames else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _lengths(path: str) -> Iterator[np.ndarray]:
-    """Yields the lengths of the frames of a whole part on this machine, some at a time."""
+    """Yields the lengths of the frames of a whole local part, some at a time."""
     with open(path, "rb") as file:
         size, _ = _foot(file)
         while size:
@@ -147,10 +148,12 @@ def _lengths(path: str) -> Iterator[np.ndarray]:
 
 
 def offsets(path: str, numbers: Sequence[int]) -> list[int]:
-    """Returns the byte at which each of these records of a part begins, or the last one ends.
+    """Returns the byte offsets of records of a local part.
 
     Args:
-      numbers: the records' numbers in ascending order, from 0 up to how many there are.
+      path: the part.
+      numbers: the numbers of the records in ascending order, from 0 to the number of all records,
+        whose offset is the end of the last record.
     """
     found: list[int] = []
     first = byte = 0
@@ -163,7 +166,7 @@ def offsets(path: str, numbers: Sequence[int]) -> list[int]:
 
 
 def read_frames(path: str) -> Iterator[bytes]:
-    """Yields the framed records of a part on this machine."""
+    """Yields the framed records of a local part."""
     with open(path, "rb") as file:
         for some in _lengths(path):
             for length in some.tolist():
@@ -171,12 +174,13 @@ def read_frames(path: str) -> Iterator[bytes]:
 
 
 def adopt(directory: str, leftovers: Iterable[str]) -> int:
-    """Moves the parts of dead runs into `directory`, and returns how many there were.
+    """Moves the parts of killed runs into `directory`, and returns their number.
 
-    Two runs that adopt at the same time share the parts: moving one is a single step.
+    If two runs adopt at the same time, each part goes to one of them, because a move is atomic.
 
     Args:
-      leftovers: the dead runs' directories of parts, which are gone afterwards.
+      directory: this run's directory of parts.
+      leftovers: the killed runs' directories of parts, which are removed.
     """
     adopted = 0
     with writing(directory):
@@ -185,7 +189,7 @@ def adopt(directory: str, leftovers: Iterable[str]) -> int:
         for name in paths.list_names(leftover):
             if not name.endswith(SUFFIX):
                 continue
-            # Another run may have taken it first.
+            # Another run may have moved it first.
             with contextlib.suppress(OSError):
                 paths.rename(path_inside(leftover, name), path_inside(directory, name))
                 adopted += 1
@@ -194,5 +198,5 @@ def adopt(directory: str, leftovers: Iterable[str]) -> int:
 
 
 def any_whole(directory: str) -> bool:
-    """Whether `directory` holds a part that a later run may take over."""
+    """Returns whether `directory` holds a part that a later run may take over."""
     return any(name.endswith(SUFFIX) for name in paths.list_names(directory))

@@ -1,4 +1,4 @@
-"""The engine for prompted tasks: renders and tokenises a range of rows, for all tasks at once.
+"""The engine for prompted tasks: renders and tokenises ranges of rows for all tasks at once.
 
     renderer = Renderer(model, eos_id=1)
     render_rows(RowRange("super_glue", "rte", "train", 0, 500, prompts, "/out/parts..."), renderer)
@@ -6,24 +6,20 @@
     #  "super_glue_rte_GPT_3_style_score_eval": {...}}
 
 Each row is read once. A template is rendered once for its plain and its rank-evaluation task, and
-the inputs are tokenised once for both and for all of a row's choices; a text that comes again
-(labels, the words of a choice) is looked up. What is counted goes into the part, so that a run that
-takes it over knows all that the first one knew.
+the inputs are tokenised once for both tasks and all choices of a row. Targets that repeat, such as
+labels, are tokenised once. A part holds its counts, so that a run that takes it over has them.
 
-Nothing here imports TensorFlow: a worker takes a fraction of the memory without it. The records
-decode to those of the tasks' own preprocessors (`t0.tasks.prompted_tasks`), in the same order. The
-ids are those of `tf_text.SentencepieceTokenizer` over the same model, which SeqIO tokenises with;
-both call the same library, here for many texts at once.
+This module does not import TensorFlow, so that a worker needs a fraction of the memory. Its records
+decode to those of the tasks' preprocessors (`t0.tasks.prompted_tasks`), in the same order. The ids
+equal those of `tf_text.SentencepieceTokenizer` with the same model, which SeqIO uses: both call the
+same library, and this module calls it for many texts at once.
 
-Assumes the seven features of T0's two kinds of record, and token ids without EOS and padding among
-them (the vocabulary's pieces 0 and 1 are control pieces, which no text gives).
+Records have the seven features of T0's two kinds of record. The ids of a text contain neither EOS
+nor padding, because the vocabulary's pieces 0 and 1 are control pieces, which match no text.
 """
 
-import copy
 import dataclasses
-import functools
 import itertools
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -39,32 +35,29 @@ from t0.errors import UserError
 from t0.files import OutputError, protobuf_wire, tf_examples, tfrecord
 from t0.prompts import CompiledTemplate, Example, RowReport, Template
 
-# Rows that are rendered and tokenised together: enough for SentencePiece's batches, few in memory.
+# Rows that are rendered and tokenised together: many for SentencePiece's batches, few for memory.
 ROWS_AT_ONCE = 256
-# Encoded at once: a batch's start costs as much as encoding a short text.
+# Texts that are encoded at once: the overhead of a batch is that of encoding a short text.
 TEXTS_AT_ONCE = 512
 MEMO_ENTRIES = 20_000
 
 _WEIGHT = tf_examples.float_entry("weight", 1.0)
 _CORRECT = [tf_examples.ints_entry("is_correct", [value]) for value in (0, 1)]
-# Templates that call one of these may change a list inside the row, which others read, too.
-_CHANGES = re.compile(
-    r"\b(append|extend|insert|pop|popitem|remove|clear|sort|reverse|update|setdefault|attr)\b"
-)
 
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
-    """A template and the splits of tasks that share its rendering."""
+    """A template, and the splits of tasks that share its rendered text.
+
+    Attributes:
+      template: the template.
+      seed_name: the name that seeds the template's random choices.
+      specs: the splits.
+    """
 
     template: Template
     seed_name: str
     specs: tuple[SplitSpec, ...]
-
-    @functools.cached_property
-    def changes_rows(self) -> bool:
-        """Whether the template may change a list inside its row."""
-        return bool(_CHANGES.search(f"{self.template.jinja} {self.template.answer_choices}"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +65,13 @@ class RowRange:
     """A job: rows of one split of a dataset, and the prompts to render them with.
 
     Attributes:
-      start, stop: the rows' numbers in the split.
-      directory: where the parts go.
+      dataset: the dataset's name.
+      subset: the subset's name, or None.
+      split: the split's name.
+      start: the number of the first row.
+      stop: the number after the last row.
+      prompts: the prompts.
+      directory: the directory of the parts.
     """
 
     dataset: str
@@ -90,11 +88,11 @@ class RowRange:
 
     @property
     def specs(self) -> list[SplitSpec]:
-        """The splits of tasks that are made of these rows, of all prompts."""
+        """The splits of tasks that these rows belong to, of all prompts."""
         return [spec for prompt in self.prompts for spec in prompt.specs]
 
     def only(self, specs: Sequence[SplitSpec]) -> "RowRange":
-        """Returns the range for these of its splits."""
+        """Returns the same range with only these of its splits."""
         prompts = [
             dataclasses.replace(prompt, specs=tuple(s for s in prompt.specs if s in specs))
             for prompt in self.prompts
@@ -106,8 +104,8 @@ class Tokenizer:
     """A SentencePiece model, and the varint of each of its ids.
 
     Args:
-      model: the model as SeqIO holds it: with T5's sentinels among its pieces.
-      eos_id: the id that ends a text.
+      model: the model as SeqIO holds it, in which T5's sentinels are pieces.
+      eos_id: the id of EOS.
     """
 
     def __init__(self, model: bytes, eos_id: int) -> None:
@@ -118,19 +116,19 @@ class Tokenizer:
         self.eos = self._varints[eos_id]
 
     def encode(self, texts: Sequence[bytes]) -> list[tuple[bytes, int]]:
-        """Returns, for each text (UTF-8), its ids as varints in a row, and their number."""
+        """Returns, for each text (UTF-8), its ids as concatenated varints, and their number."""
         varints = self._varints
         encoded = []
         for start in range(0, len(texts), TEXTS_AT_ONCE):
             batch = list(texts[start : start + TEXTS_AT_ONCE])
-            # One thread: the workers are as many as the cores.
+            # One thread, because there are as many workers as cores.
             for ids in self._processor.encode(batch, out_type=int, num_threads=1):
                 encoded.append((b"".join([varints[index] for index in ids]), len(ids)))
         return encoded
 
 
 class Renderer:
-    """What a process needs for any range: the tokenizer, and templates that are compiled."""
+    """The tokenizer and the compiled templates of a process, for any range."""
 
     def __init__(self, model: bytes, eos_id: int) -> None:
         self.tokenizer = Tokenizer(model, eos_id)
@@ -138,20 +136,20 @@ class Renderer:
         self._compiled: dict[tuple[Template, str], CompiledTemplate] = {}
 
     def compiled(self, prompt: Prompt) -> CompiledTemplate:
-        """Returns the compiled template, made on first use."""
+        """Returns the compiled template of a prompt, which is compiled on first use."""
         key = (prompt.template, prompt.seed_name)
         if key not in self._compiled:
             self._compiled[key] = CompiledTemplate(prompt.template, prompt.seed_name)
         return self._compiled[key]
 
     def inputs(self, texts: Sequence[str], eos: bool) -> list[tuple[bytes, int]]:
-        """Returns the entries `inputs` and `inputs_pretokenized` of each text, and its tokens."""
+        """Returns, for each text, its entries `inputs`, `inputs_pretokenized`, and token count."""
         return self._entries("inputs", [text.encode() for text in texts], eos)
 
     def targets(
         self, texts: Sequence[str], eos: bool
     ) -> Mapping[tuple[str, bool], tuple[bytes, int]]:
-        """Returns (text, eos) -> its entries of `targets`, and its tokens."""
+        """Returns (text, eos) -> the entries of `targets` and the number of tokens."""
         known = self._targets
         new = [text for text in dict.fromkeys(texts) if (text, eos) not in known]
         if len(known) + len(new) > MEMO_ENTRIES:
@@ -173,7 +171,7 @@ class Renderer:
 
 
 class _TaskRecords:
-    """Takes the examples of a range for one task, in order; writes and counts its records."""
+    """Writes and counts the records of one task over a range, from examples in order."""
 
     def __init__(self, spec: SplitSpec, writer: parts.PartWriter, start: int) -> None:
         self.spec = spec
@@ -191,7 +189,7 @@ class _TaskRecords:
         inputs: Sequence[tuple[bytes, int]],
         renderer: Renderer,
     ) -> None:
-        """Writes the records of rendered rows: (row number, label withheld, what it gave)."""
+        """Writes the records of rendered rows: (row number, label withheld, example)."""
         frames = self._choices if self.spec.choices else self._plain
         self._writer.append(frames(kept, inputs, renderer))
 
@@ -219,7 +217,7 @@ class _TaskRecords:
         for (index, hidden, ex), (inputs_entries, size) in zip(kept, inputs, strict=True):
             choices = ex.choices or ()
             target = self.report.target(ex, hidden, index)
-            # As if no row before this range was dropped; `cache_files.join_parts` puts that right.
+            # As if no row before this range was dropped; `cache_files.join_parts` corrects that.
             row, sizes = self._start + self._kept, []
             for number, choice in enumerate(choices):
                 entries, target_size = targets[choice, eos]
@@ -246,7 +244,7 @@ class _TaskRecords:
             self._over["targets"] += sum(n + eos[1] > LONGEST["targets"] for n in targets)
 
     def finish(self, stop: int) -> dict[str, Any]:
-        """Names the part and returns what was counted."""
+        """Gives the part its name, and returns its counts."""
         counts = dict(self.report.counts)
         return self._writer.finish(
             {
@@ -268,7 +266,7 @@ def render_rows(job: RowRange, renderer: Renderer) -> dict[str, PartInfo | str]:
     """Writes the parts of a range of rows.
 
     Returns:
-      task -> what was counted in its part, or, if its template fails on a row, why.
+      task -> the counts of its part, or the error message if its template fails on a row.
 
     Raises:
       UserError: if the rows cannot be read.
@@ -311,8 +309,8 @@ def _batches(job: RowRange) -> Iterator[list[tuple[int, Mapping[str, Any]]]]:
         yield batch
     if expected != job.stop:
         raise UserError(
-            f"{split.where} ends at row {expected}, {job.stop} were counted when the run began; "
-            "was it changed meanwhile?"
+            f"{split.where} ends at row {expected}, {job.stop} were counted when the run began. "
+            "Has it changed since? Start the same command again"
         )
 
 
@@ -326,7 +324,7 @@ def _render(
     compiled = renderer.compiled(prompt)
     kept = []
     for (index, row), hidden in zip(rows, withheld, strict=True):
-        example = compiled.example(copy.deepcopy(row) if prompt.changes_rows else row, index)
+        example = compiled.example(row, index)
         if example is None:
             for output in outputs:
                 output.report.target(None, hidden, index)
@@ -341,6 +339,6 @@ def _render(
             output.add(kept, entries[output.spec.eos[0]], renderer)
     except UnicodeEncodeError as error:
         raise UserError(
-            f"template '{prompt.template.name}' gives text that is not Unicode, in rows "
+            f"template '{prompt.template.name}' renders text that is not Unicode, in rows "
             f"{rows[0][0]} to {rows[-1][0]}: {error}"
         ) from error

@@ -1,11 +1,11 @@
-"""One run of caching: plan, work, publish each task when all of its splits are whole, report.
+"""One run of caching: plans, works, publishes each task when its splits are whole, and reports.
 
     cache(Request(output_cache_dir="/data/cache", tasks=["t0_train"]), Options(),
           Setup(module_import=["t0.seqio_tasks"]), num_workers=8)
 
-A task that fails does not stop the others; the run then ends with a `UserError` that names it. An
-output that cannot be written, or a dead worker, stops the run. Either way the tasks published
-before stay, and the same call goes on from there.
+If a task fails, the run continues with the others, and ends with a `UserError` that names it. If
+the output cannot be written or a worker dies, the run stops. In both cases the published tasks
+stay, and the same call continues from there.
 """
 
 import collections
@@ -50,9 +50,9 @@ from t0.errors import UserError
 from t0.files import paths, publishing
 
 DIRECT_RUNNER = ["--runner=DirectRunner"]
-# A worker takes a second or more to start; this many rows are done by then.
+# A run of at most so many rows starts no workers, because starting them takes as long.
 SMALL_ROWS = 5000
-# `-` cannot occur in a task's name, so no task has this for its directory.
+# The prefix of parts directories. A task's name has no `-`, so no task's directory has this name.
 PARTS = "unfinished-parts"
 
 
@@ -65,17 +65,21 @@ def cache(
     pipeline_options: Sequence[str] = (),
     console: Console | None = None,
 ) -> list[Outcome]:
-    """Caches tasks and returns how each split ended.
+    """Caches tasks, and returns the outcome of each split.
 
     Args:
-      num_workers: processes; by default the machine's cores, or for a small plan none; 0 works in
-        this process.
-      pipeline_options: Apache Beam's. Any but the mere default `--runner=DirectRunner` run the
-        plan on Beam.
-      console: where progress and summary go; stdout by default.
+      request: the tasks to cache.
+      options: how records are made and written.
+      setup: how a process registers the tasks.
+      num_workers: the number of worker processes; None for one on each core, or none for a small
+        plan. With 0 this process works itself.
+      pipeline_options: Apache Beam's options. With any other than SeqIO's default
+        `--runner=DirectRunner`, Beam carries out the plan.
+      console: the console for progress and summary; stdout by default.
 
     Raises:
-      UserError: if anything that was wanted could not be cached; what could is published.
+      UserError: if a wanted split could not be cached; the tasks without such a split are
+        published.
     """
     console = console or _console()
     publishing.check_writable(request.output_cache_dir)
@@ -111,12 +115,12 @@ def cache(
 
 
 def on_beam(pipeline_options: Sequence[str]) -> bool:
-    """Whether these ask for Apache Beam: SeqIO's default alone, the DirectRunner, does not."""
+    """Returns whether Apache Beam carries out the plan: with other options than the default."""
     return bool(pipeline_options) and list(pipeline_options) != DIRECT_RUNNER
 
 
 def chosen_workers(plan: CachePlan, num_workers: int | None) -> int:
-    """Returns the number of worker processes, 0 for none: see `cache`."""
+    """Returns the number of worker processes, 0 for none; see `cache`."""
     if num_workers is not None:
         return num_workers
     rows = [split.rows for split in plan.splits]
@@ -126,12 +130,12 @@ def chosen_workers(plan: CachePlan, num_workers: int | None) -> int:
 
 
 def _console() -> Console:
-    # Off a terminal rich would fold a table at 80 columns; a log has room.
+    # Without a terminal, rich would wrap a table at 80 columns; a log file may have longer lines.
     return Console(width=None if sys.stdout.isatty() else 400)
 
 
 def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
-    """Returns what SeqIO's registries and cache directories hold, the output directory first."""
+    """Returns SeqIO's tasks, mixtures and caches; caches in the output directory come first."""
     directories = [output_cache_dir, *seqio.utils.get_global_cache_dirs()]
     return Catalogue(
         tasks={name: seqio.TaskRegistry.get(name) for name in seqio.TaskRegistry.names()},
@@ -150,7 +154,7 @@ def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
 
 
 class _Mixtures(dict):
-    """Mixture name -> names of its tasks, looked up on first use."""
+    """Name of a mixture -> the names of its tasks, which are looked up on first use."""
 
     def __init__(self) -> None:
         super().__init__(dict.fromkeys(seqio.MixtureRegistry.names()))
@@ -160,17 +164,17 @@ class _Mixtures(dict):
 
 
 def _tidied(plan: CachePlan, request: Request, parts_dir: str) -> list[str]:
-    """Takes over the parts of killed runs, removes what else they left; returns notes."""
+    """Takes over the parts of killed runs, removes their other files, and returns notes."""
     out = request.output_cache_dir
     dead, _ = publishing.leftovers([out])
     of_parts = [path for path in dead if posixpath.basename(path).startswith(f"{PARTS}.")]
-    if of_parts:
+    if of_parts and plan.splits:  # without a split to cache they are removed, with the rest
         parts.adopt(parts_dir, of_parts)
     known = [*plan.tasks, *plan.skipped]
     foreign = publishing.remove_leftovers(
         [out, *(posixpath.dirname(task_directory(out, name)) for name in known)]
     )
-    return [f"unfinished, of another machine, left alone: {path}" for path in foreign]
+    return [f"unfinished run of another machine, not removed: {path}" for path in foreign]
 
 
 def _grouped_skips(plan: CachePlan) -> Iterator[str]:
@@ -186,12 +190,12 @@ def _grouped_skips(plan: CachePlan) -> Iterator[str]:
 
 
 def first_line(reason: str) -> str:
-    """Returns what a message says first: where was looked, and what to do, is for errors."""
+    """Returns the first line of a message, without searched places and advice."""
     return reason.splitlines()[0].removesuffix(" Looked in:") if reason else ""
 
 
 class _Run:
-    """What the steps of a run share."""
+    """The state of a run, which its steps share."""
 
     def __init__(
         self,
@@ -213,11 +217,11 @@ class _Run:
         self._states = {
             split: SplitState(spec, options, parts_dir) for split, spec in work.specs.items()
         }
-        # Examples that unfinished jobs have reported.
+        # The number of examples that each unfinished job has reported.
         self._underway: dict[ShardRun, int] = {}
 
     def _begin(self) -> tuple[list[Outcome], list[RowRange | ShardRun | JoinParts]]:
-        """Takes over the parts that are there, and returns the outcomes and jobs that are left."""
+        """Takes over existing parts, and returns the outcomes so far and the jobs to do."""
         left = []
         for job in (*self._work.row_ranges, *self._work.shard_runs):
             absent = [
@@ -235,7 +239,7 @@ class _Run:
         return [*self._work.failed, *outcomes], [*joins, *left]
 
     def here(self, num_workers: int) -> Iterator[Outcome]:
-        """Works on this machine: first on rows, then on what needs TensorFlow."""
+        """Does the jobs on this machine: first those without TensorFlow, then the others."""
         outcomes, jobs = self._begin()
         yield from outcomes
         light = collections.deque(job for job in jobs if not isinstance(job, ShardRun))
@@ -245,7 +249,7 @@ class _Run:
         self._progress.begin_with(sum(rows or examples for rows, examples in earlier))
         start = workers.RowRangeWorker(self._work.model, tuple(self._setup.data_dir))
         yield from self._worked(light, start, num_workers)
-        # This process has the tasks already.
+        # Without workers, this process has registered the tasks already.
         start = workers.ShardRunWorker(self._options, self._setup, own_process=bool(num_workers))
         yield from self._worked(heavy, start, num_workers)
 
@@ -268,12 +272,12 @@ class _Run:
         made: Mapping[str, PartInfo | Outcome],
         queue: collections.deque,
     ) -> Iterator[Outcome]:
-        """Notes what a job has made; yields outcomes, and queues what is to be joined."""
+        """Adds the results of a job to their splits; yields outcomes, and queues joins."""
         ends = [result for result in made.values() if isinstance(result, Outcome)]
         yield from (end for end in ends if end.status == STOP)
         done: list[RowRange | ShardRun] = [job]
         if ends and isinstance(job, ShardRun):
-            # Its split is lost: the shards behind it, which nobody has begun, end as it did.
+            # The split has failed: its jobs in the queue end in the same way.
             left = list(queue)
             queue.clear()
             for other in left:
@@ -287,13 +291,13 @@ class _Run:
                 if isinstance(follows, Outcome):
                     yield follows
                 elif follows:
-                    # At once: so that the task is published, and safe from a kill.
+                    # Joined next, so that the task is published early, and safe from a kill.
                     queue.appendleft(follows)
         self._underway.pop(job, None)
         self._show(spec.split for spec in job.specs)
 
     def on_beam(self, pipeline_options: Sequence[str]) -> Iterator[Outcome]:
-        """Works on Apache Beam."""
+        """Does the jobs on Apache Beam."""
         from t0.caching.beam_runner import run_on_beam
 
         outcomes, jobs = self._begin()
@@ -323,11 +327,11 @@ class _Run:
         for split in splits:
             rows, examples = self._states[split].so_far()
             underway = sum(n for job, n in self._underway.items() if job.spec.split == split)
-            # Where a source does not count its rows they are guessed from the examples.
+            # If a source does not count its rows, they are estimated from the examples.
             self._progress.advance(split, examples=examples + underway, rows=rows or None)
 
     def carried_out(self, results: Iterator[Outcome]) -> list[Outcome]:
-        """Publishes each task when the last of its splits has come.
+        """Publishes each task after the outcome of its last split, and returns all outcomes.
 
         Raises:
           UserError: if the output cannot be written.
@@ -348,10 +352,10 @@ class _Run:
 
 
 def stopped(why: str) -> UserError:
-    """Returns the error of a run that cannot go on."""
+    """Returns the error of a run that cannot continue."""
     return UserError(
-        f"{why}. The run has stopped; what was finished before stays, and the same command goes on "
-        "from there."
+        f"{why}. The run has stopped; finished tasks stay, and the same command continues from "
+        "there."
     )
 
 

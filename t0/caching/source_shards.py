@@ -1,15 +1,14 @@
-"""The engine for any SeqIO task: the examples of some of its source's shards, made with SeqIO.
+"""The engine for any SeqIO task: makes the examples of shards of its source with SeqIO.
 
     runs = [ShardRun(spec, 0, 1, 3, parts_dir), ShardRun(spec, 1, 2, 3, parts_dir), ...]
     make_part(runs[0], Options(), advance=print)
     # {"toy_lines": {"start": 0, "stop": 1, "records": 70, "tokens": {...}, ...}}
 
-SeqIO gives each shard of a source a seed of its own (`seqio.beam_utils.PreprocessTask`) and caches
-one after the other. So a shard can be read alone, in any process, and the parts, joined in order,
-are what reading them all gives. What is counted goes into the part, so that a run that takes it
-over knows all that the first one knew.
+SeqIO seeds each shard of a source by its number (`seqio.beam_utils.PreprocessTask`) and caches one
+after the other. So any process can read a shard alone, and the parts, joined in order, equal the
+records of the whole source. A part holds its counts, so that a run that takes it over has them.
 
-Assumes that the tasks are registered in this process (`workers.prepare`).
+The tasks must be registered in this process (`workers.prepare`).
 """
 
 import dataclasses
@@ -29,14 +28,14 @@ from t0.compat import seqio, tf
 from t0.files import tfrecord
 from t0.prompts import RowReport
 
-# A part for each of a million small files would be a burden on the output's file system.
+# The most parts of a split: one for each of a million small files would be too many files.
 MOST_RUNS = 1024
 ADVANCE_SECONDS = 0.5
 RECORDS_AT_ONCE = 100
 _INT64_MAX = 2**63 - 1
 _TOKEN_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
-# Called now and then with the number of examples that the part has by then.
+# Called at least every half second with the number of examples in the part so far.
 Advance = Callable[[int], None]
 
 
@@ -45,9 +44,11 @@ class ShardRun:
     """A job: shards of the source of a split of a task.
 
     Attributes:
-      start, stop: the shards' numbers in the source.
-      shards: how many the source has.
-      directory: where the part goes.
+      spec: the split.
+      start: the number of the first shard.
+      stop: the number after the last shard.
+      shards: the number of all shards of the source.
+      directory: the directory of the part.
     """
 
     spec: SplitSpec
@@ -64,17 +65,17 @@ class ShardRun:
 
     @property
     def specs(self) -> list[SplitSpec]:
-        """The one split that is made, as a `RowRange` may have several."""
+        """The split of the job, in a list, because a `RowRange` may have several."""
         return [self.spec]
 
     def only(self, specs: Sequence[SplitSpec]) -> "ShardRun":
-        """Returns what is left of the job for these splits: all of it."""
+        """Returns the job itself, which has one split."""
         del specs
         return self
 
 
 def runs_of(shards: int) -> tuple[tuple[int, int], ...]:
-    """Returns the runs of a source: one shard each, or several of very many.
+    """Returns the runs of a source with so many shards: (first shard, end) of at most `MOST_RUNS`.
 
     >>> runs_of(3)
     ((0, 1), (1, 2), (2, 3))
@@ -89,10 +90,13 @@ def make_part(
     """Writes the records of a run of shards as a part.
 
     Args:
-      threads: threads that the input pipeline may use; TensorFlow's choice if None.
+      job: the shards.
+      options: how records are made.
+      advance: a function that takes the number of examples so far.
+      threads: the number of threads of the input pipeline; None for TensorFlow's choice.
 
     Returns:
-      task -> what was counted in the part.
+      task -> the counts of its part.
     """
     spec, split = job.spec, job.spec.split
     task = seqio.TaskRegistry.get(split.task)
@@ -128,15 +132,15 @@ def make_part(
 
 
 def _counts(task: seqio.Task, job: ShardRun, made: int) -> dict[str, Any]:
-    """Returns how many rows there were and what became of them, as far as the source counts them.
+    """Returns the counts of rows that the source reports.
 
-    Of one that counts nothing: None rows, or 0 if there were none at all.
+    For a source that does not count, "rows" is None, or 0 if it has no rows at all.
     """
     split = job.spec.split.name
     reports = getattr(task.source, "reports", None)
     report = reports.get(split) if isinstance(reports, Mapping) else None
     if isinstance(report, RowReport):
-        # Only a source of one shard counts, or the counts would be those of several jobs.
+        # Only sources of one shard count rows, so the counts belong to this job.
         counts = dict(report.counts)
         rows = counts.pop("rows")
         return {"rows": rows, "counts": counts, "labels": report.labels, "first": report.first}
@@ -147,14 +151,14 @@ def _counts(task: seqio.Task, job: ShardRun, made: int) -> dict[str, Any]:
 
 
 def task_seed(task_name: str, base_seed: int | None) -> int:
-    """Returns what `base_seed` adds to the seeds of a task; 0 without a base seed (or -1)."""
+    """Returns the number to add to the seeds of a task; 0 if `base_seed` is None, 0 or -1."""
     if not base_seed or base_seed == -1:
         return 0
     return int.from_bytes(hashlib.md5(task_name.encode()).digest(), "little") + base_seed
 
 
 def shard_seed(task_name: str, shard_index: int, seed: int) -> int:
-    """Returns the preprocessors' seed for one shard of the source, as SeqIO derives it."""
+    """Returns the preprocessors' seed of one shard of the source, as SeqIO derives it."""
     digest = hashlib.md5(f"{task_name}shard{shard_index}".encode()).digest()
     full = int.from_bytes(digest, "little") + seed
     if full > _INT64_MAX:
@@ -171,12 +175,15 @@ def read_examples(
     base_seed: int | None,
     threads: int | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the examples of a shard after the steps before the caching point.
+    """Yields the examples of a shard as the preprocessors before the caching point make them.
 
     Args:
-      shard: its number in the source.
-      of: how many the source has.
-      threads: threads that the input pipeline may use; TensorFlow's choice if None.
+      task: the task.
+      split: the split's name.
+      shard: the number of the shard in the source.
+      of: the number of all shards of the source.
+      base_seed: SeqIO's base seed, or None.
+      threads: the number of threads of the input pipeline; None for TensorFlow's choice.
     """
     seed = shard_seed(task.name, shard, task_seed(task.name, base_seed))
     dataset = _source_dataset(task.source, split, shard, of, seed)
@@ -185,7 +192,7 @@ def read_examples(
 
 
 def has_rows(task: seqio.Task, split: str, shard: int, *, of: int) -> bool:
-    """Whether a shard of the source has any row, before all preprocessing."""
+    """Returns whether a shard of the source has any row, before preprocessing."""
     dataset = _source_dataset(task.source, split, shard, of, seed=0)
     return any(True for _ in dataset.take(1))
 
@@ -194,7 +201,7 @@ def _source_dataset(
     source: seqio.DataSource, split: str, index: int, shards: int, seed: int
 ) -> tf.data.Dataset:
     if isinstance(source, seqio.FunctionDataSource):
-        # SeqIO refuses to cache a function that takes no seed; without shuffling it needs none.
+        # SeqIO does not cache a function without a seed; without shuffling it needs no seed.
         function = source._dataset_fn
         if "seed" not in inspect.signature(function).parameters:
             return function(split=split, shuffle_files=False)
@@ -216,9 +223,9 @@ def _pipeline_options(threads: int | None) -> tf.data.Options:
 
 
 def feature_info(example: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the `features` of an `info.<split>.json`: shape and type of each.
+    """Returns the `features` of an `info.<split>.json`: the shape and type of each feature.
 
-    The first dimension of a feature that is no scalar is free (None), as SeqIO has it.
+    The first dimension of a feature that is not a scalar is None, as in SeqIO.
     """
     features = {}
     for name, value in example.items():
@@ -244,15 +251,15 @@ def serialized(example: Mapping[str, Any]) -> bytes:
     """Returns the bytes of the `tf.train.Example` that `seqio.dict_to_tfexample` makes.
 
     Args:
-      example: name -> what `.numpy()` gives for a tensor; other values (ragged, sparse) are left
-        to SeqIO. The bytes depend on the values only: keys are in order.
+      example: name -> the value that `.numpy()` returns for a tensor. SeqIO serialises other
+        values (ragged, sparse). The order of the keys does not change the bytes.
     """
     features = {}
     for name, value in example.items():
         array = np.asarray(value) if isinstance(value, np.ndarray | np.generic | bytes) else None
         if array is None or array.dtype.kind not in _LISTS:
             features.update(seqio.dict_to_tfexample({name: value}).features.feature)
-        elif isinstance(value, bytes):  # not through numpy, which drops zero bytes at the end
+        elif isinstance(value, bytes):  # without numpy, which drops zero bytes at the end
             features[name] = _LISTS["S"]([value])
         else:
             features[name] = _LISTS[array.dtype.kind](array.ravel().tolist())
@@ -261,7 +268,7 @@ def serialized(example: Mapping[str, Any]) -> bytes:
 
 
 def as_numpy(example: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `example` with its dense tensors as numpy values and bytes."""
+    """Returns `example` with its dense tensors as numpy values or bytes."""
     return {
         name: value.numpy() if isinstance(value, tf.Tensor) else value
         for name, value in example.items()
@@ -269,15 +276,15 @@ def as_numpy(example: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Tally:
-    """The numbers of a `stats.<split>.json`, counted while the examples of a part pass.
+    """Counts the numbers of a `stats.<split>.json` over the examples of a part.
 
-    Rules of `seqio.beam_utils.GetStats`: tokens are ids other than EOS and padding; only features
-    among the task's output features that hold int32 or int64 are counted. Its character counts come
-    out empty in SeqIO's own command (they ask for numpy arrays and get tensors); here they are
-    counted.
+    The rules are those of `seqio.beam_utils.GetStats`: tokens are ids other than EOS and padding,
+    and only output features of the task that hold int32 or int64 are counted. SeqIO's own command
+    counts no characters, because it counts those of numpy arrays and gets tensors; this class does.
 
     Attributes:
-      over: for each feature of `LONGEST`, the examples that are longer.
+      examples: the number of examples.
+      over: feature of `LONGEST` -> the number of examples that are longer.
     """
 
     def __init__(self, output_features: Mapping[str, seqio.Feature], *, char_counts: bool) -> None:
@@ -335,7 +342,7 @@ class Tally:
         self._chars[name] = self._chars.get(name, 0) + len(text)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Returns the counts by kind and feature, which `cache_files.totals` adds up."""
+        """Returns kind -> feature -> count, which `cache_files.totals` sums over the parts."""
         return {
             "tokens": self._tokens,
             "max_tokens": self._max_tokens,

@@ -1,18 +1,23 @@
-"""The state of a split of a task while it is cached: its pieces, what they gave, how it ends.
+"""The state of a split of a task during caching: its finished pieces, and its outcome.
 
     state = SplitState(spec, options, parts_dir)
-    state.take_over(0, 500)        # True: the part is there, from a run that was killed
-    state.add(500, info)           # what `PartWriter.finish` returned, or an `Outcome`
+    state.take_over(0, 500)        # True: a killed run has left the part
+    state.add(500, info)           # the counts that `PartWriter.finish` returned, or an `Outcome`
     state.conclusion()             # None: pieces are missing; else `JoinParts`, or an `Outcome`
 
 A split is made in pieces: ranges of rows, or shards of its source. Each piece becomes a part (see
-`parts`). When the last one is there, the counts of all decide whether the split may be published.
-It may not with nothing at all, more dropped rows than allowed, targets that are all `<NO LABEL>`,
-and in a task of rank evaluation withheld labels, and choices that never contain the target, where a
-score would mean nothing. `exemptions.csv` lists where that is known and right.
+`parts`). When all parts exist, their counts decide whether the split may be published. A split is
+refused if
 
-What is sent to other processes (`SplitSpec`, `JoinParts`, `Outcome`) is plain data. Nothing here
-imports TensorFlow.
+- it has no record, or more dropped rows than allowed;
+- all its targets are `<NO LABEL>`;
+- in a task of rank evaluation, labels are withheld, or no choices contain the target, so that a
+  score would mean nothing.
+
+`exemptions.csv` lists the splits for which that is known and right.
+
+The classes that are sent to other processes (`SplitSpec`, `JoinParts`, `Outcome`) are plain data.
+This module does not import TensorFlow.
 """
 
 import csv
@@ -32,24 +37,25 @@ from t0.prompts.row_report import DROPPED, HIDDEN, NO_CHOICE, UNLABELLED
 
 WRITTEN, EMPTY, ABSENT, FAILED, STOP = "written", "empty", "absent", "failed", "stop"
 
-# What was counted in a part: see `parts.PartWriter.finish`.
+# The counts of a part: see `parts.PartWriter.finish`.
 PartInfo = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a split ended.
+    """The outcome of a split.
 
     Attributes:
-      status: WRITTEN; EMPTY (no row gives an example, and that is right); ABSENT (no data);
-        FAILED (this task cannot be cached); STOP (the output cannot be written: nothing can).
+      split: the split.
+      status: WRITTEN; EMPTY (it has no example, and that is right); ABSENT (no data); FAILED (this
+        task cannot be cached); STOP (the output cannot be written, so no task can be cached).
       stats: SeqIO's statistics.
-      files: file name -> {"bytes", "sha256"}, and "examples" for the shards.
-      counts: what the source counted: "rows", and rows that it dropped, or marked, by reason.
-      over: feature -> examples longer than T0's sequence lengths (`LONGEST`).
-      notes: what the user should know of a split that is written all the same.
-      message: for the user, unless written.
-      trace: the Python traceback of what is no mistake of the user's.
+      files: file name -> {"bytes", "sha256"}, and "examples" of the shards.
+      counts: "rows" -> the number of rows; reason -> the number of rows dropped or marked for it.
+      over: feature -> the number of examples longer than T0's sequence lengths (`LONGEST`).
+      notes: notes for the user about a split that is written.
+      message: the message for the user about a split that is not written.
+      trace: the Python traceback of an error that is not a mistake of the user.
     """
 
     split: TaskSplit
@@ -65,17 +71,16 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Exemption:
-    """A row of `exemptions.csv`, as it concerns one split of a task.
+    """A row of `exemptions.csv` about one split of a task.
 
-    The table says what the templates of promptsource 0.1.0 do with the datasets of October 2021,
-    by their own conditions.
+    The table describes the templates of promptsource 0.1.0 on the datasets of October 2021.
 
     Attributes:
       kind: DROPS (the template renders nothing for some rows), HIDES (labels are withheld) or
         MISMATCHES (the template's answer choices never contain its target).
-      reason: why that is right.
-      rows: rows of the split in 2021, None if not recorded.
-      kept: examples of the split in P3, as published, None if not recorded.
+      reason: the reason why that is right.
+      rows: the number of rows of the split in 2021, None if it is not recorded.
+      kept: the number of examples of the split in the published P3, None if it is not recorded.
     """
 
     kind: str
@@ -97,7 +102,7 @@ def _exemptions_table() -> tuple[dict[str, str], ...]:
 def exemptions(
     dataset: str, subset: str | None, split: str, template: str
 ) -> tuple[Exemption, ...]:
-    """Returns what is known of a template over a split of a dataset; mostly nothing."""
+    """Returns the exemptions of a template on a split of a dataset."""
     wanted = {"dataset": dataset, "subset": subset or "", "split": split}
     return tuple(
         Exemption(row["kind"], row["reason"], _number(row["rows"]), _number(row["kept"]))
@@ -113,19 +118,20 @@ def _number(text: str) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class SplitSpec:
-    """What is made of a split, and in which pieces; sent with every job.
+    """The records and pieces of a split; every job holds it.
 
     Attributes:
-      key: all that the records depend on, besides the piece: see `parts.part_name`.
+      split: the split.
+      key: all that the records depend on, except the piece; see `parts.part_name`.
       pieces: (first row or source shard, end) of each piece, in the order of the dataset.
-      choices: one record for each answer choice (rank evaluation), else one for the row.
+      choices: whether there is a record for each answer choice (rank evaluation), not for each row.
       hide_labels: see `t0.tasks.PromptedSource`.
-      eos: whether inputs and targets end in EOS.
-      answer_choices: whether the records of a row carry its choices.
-      template: its name; empty of a task without.
-      exemptions: from the rules of what may be published.
-      source_shards: how many the task's source has, which SeqIO takes for the least number of
-        files if `--min_shards` is given.
+      eos: whether inputs end in EOS, and whether targets do.
+      answer_choices: whether the record of a row holds its choices.
+      template: the template's name; "" for a task without a template.
+      exemptions: the exemptions from the rules about publishing.
+      source_shards: the number of shards of the task's source, which is SeqIO's least number of
+        files if `--min_shards` is set.
     """
 
     split: TaskSplit
@@ -153,8 +159,12 @@ class JoinParts:
     """A job: join the parts of a split, in the order of the dataset, to its final files.
 
     Attributes:
-      infos: what was counted in each part.
-      notes: go into the outcome.
+      spec: the split.
+      parts: the paths of the parts.
+      infos: the counts of each part.
+      options: how files are written.
+      seqio_version: SeqIO's version, for `info.<split>.json`.
+      notes: the notes of the outcome.
     """
 
     spec: SplitSpec
@@ -169,7 +179,13 @@ class JoinParts:
 
 
 class SplitState:
-    """What a run knows of a split: the parts that are there, and how pieces ended without one."""
+    """The finished pieces of a split: the counts of each part, or the outcome without a part.
+
+    Args:
+      spec: the split.
+      options: the options, with the limits of publishing.
+      parts_dir: the directory of the parts.
+    """
 
     def __init__(self, spec: SplitSpec, options: Options, parts_dir: str) -> None:
         self.spec = spec
@@ -178,22 +194,22 @@ class SplitState:
         self._results: dict[int, PartInfo | Outcome] = {}
 
     def take_over(self, start: int, stop: int) -> bool:
-        """Looks for a whole part of a piece, made before; returns whether it is there."""
+        """Adds the part of a piece that an earlier run made; returns whether there is one."""
         info = parts.read_info(self.spec.part_path(self._parts_dir, start, stop))
         if info is not None:
             self._results[start] = info
         return info is not None
 
     def add(self, start: int, result: PartInfo | Outcome) -> None:
-        """Notes what was counted in the part of a piece, or how the split ends without it."""
+        """Adds the counts of the part of a piece, or the split's outcome without that part."""
         self._results[start] = result
 
     def results(self) -> Iterator[tuple[int, PartInfo | Outcome]]:
-        """Yields (start, what was added) of the pieces that are done."""
+        """Yields (start, counts or outcome) of the finished pieces."""
         yield from self._results.items()
 
     def conclusion(self) -> JoinParts | Outcome | None:
-        """Returns what follows when all pieces are done: joining them, or the split's end."""
+        """Returns the job that joins the parts, or the outcome; None if pieces are missing."""
         if len(self._results) < len(self.spec.pieces):
             return None
         in_order = [self._results[start] for start, _ in self.spec.pieces]
@@ -203,13 +219,13 @@ class SplitState:
         return _joined_or_refused(self.spec, in_order, self._options, self._parts_dir)
 
     def so_far(self) -> tuple[int | None, int]:
-        """Returns how many rows are done, if known, and the examples that they gave."""
+        """Returns the number of rows that are done, if it is known, and of their examples."""
         infos = [info for info in self._results.values() if not isinstance(info, Outcome)]
         rows = counted(infos).get("rows") if infos else None
         return rows, sum(info["records"] for info in infos)
 
     def forget(self) -> None:
-        """Removes the parts, which nobody needs any more."""
+        """Removes the parts of a split that is published."""
         for start, stop in self.spec.pieces:
             paths.remove(self.spec.part_path(self._parts_dir, start, stop))
 
@@ -230,7 +246,7 @@ def _joined_or_refused(
 
 
 def counted(infos: Iterable[PartInfo]) -> dict[str, int]:
-    """Returns what was counted over all parts: "rows" if known, and rows by what became of them."""
+    """Returns the counts of all parts: "rows" if it is known, and reason -> number of rows."""
     infos = list(infos)
     rows = [info["rows"] for info in infos]
     known = {} if None in rows else {"rows": sum(rows)}
@@ -238,7 +254,7 @@ def counted(infos: Iterable[PartInfo]) -> dict[str, int]:
 
 
 def summed(infos: Iterable[PartInfo], field: str) -> dict[str, int]:
-    """Returns the sums over all parts of a field that holds counts by name."""
+    """Returns the sums, over all parts, of a field that maps names to counts."""
     sums: dict[str, int] = {}
     for info in infos:
         for name, count in info.get(field, {}).items():
@@ -246,16 +262,22 @@ def summed(infos: Iterable[PartInfo], field: str) -> dict[str, int]:
     return sums
 
 
-# Of a source that does not count its rows; one that has none says so.
+# For a source that does not count its rows; one without rows counts 0.
 _NOTHING = (
-    "the data has rows, but no example came of any. Does the task's template or preprocessing fit "
-    "the data?"
+    "the data has rows, but none of them gave an example. Does the task's template or "
+    "preprocessing fit the data?"
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Verdict:
-    """`message` is empty where all is well; `empty` says that there is nothing, and rightly so."""
+    """Whether a split may be published.
+
+    Attributes:
+      message: the reason to refuse the split, "" if it may be published.
+      notes: the notes of the outcome.
+      empty: whether the split has no example, and that is right.
+    """
 
     message: str = ""
     notes: tuple[str, ...] = ()
@@ -263,7 +285,7 @@ class _Verdict:
 
 
 def _verdict(spec: SplitSpec, infos: Sequence[PartInfo], options: Options) -> _Verdict:
-    """Says whether a split may be published, by the counts of all its parts."""
+    """Decides whether a split may be published, by the counts of all its parts."""
     counts = counted(infos)
     first: dict[str, int] = {}
     for info in infos:
@@ -286,7 +308,15 @@ def _by_rows(
     records: int,
     options: Options,
 ) -> _Verdict:
-    """Judges by counts: what happened -> rows, what happened -> the first such row."""
+    """Decides by the rows that were dropped or marked.
+
+    Args:
+      spec: the split.
+      counts: "rows" -> the number of rows, reason -> the number of rows.
+      first: reason -> the number of the first such row.
+      records: the number of records.
+      options: the options, with the limits of publishing.
+    """
     rows, dropped = counts["rows"], counts.get(DROPPED, 0)
     drops = spec.exempt(DROPS)
     if not records:
@@ -326,13 +356,13 @@ def _by_labels(
     first: Mapping[str, int],
     options: Options,
 ) -> _Verdict:
-    """Refuses a split none of whose `labelled` rows has a target, or one among its choices."""
+    """Refuses a split if no `labelled` row has a target, or none has its target in its choices."""
     if not labelled or options.allow_hidden_labels or spec.exempt(HIDES):
         return verdict
     if labels.get(UNLABELLED) == labelled:
         return _Verdict(
             f"the target of all {labelled:,} rows is {NO_LABEL}, from row {first[UNLABELLED]} on: "
-            f"template '{spec.template}' prints nothing behind '|||'. Is the column of the "
+            f"template '{spec.template}' prints nothing after '|||'. Is the column of the "
             "label empty or withheld, or does the template not expect its values? Mend the template"
             " or the data, leave the split out (--splits=...), or keep it: --allow_hidden_labels"
         )
@@ -355,7 +385,7 @@ def _why_nothing(spec: SplitSpec, rows: int, dropped: int, first: Mapping[str, i
     else:
         why = f"template '{spec.template}' has no answer choice for any"
     return (
-        f"the data has {rows:,} rows, but no example came of any: {why}. "
+        f"the data has {rows:,} rows, but none of them gave an example: {why}. "
         "Does the template fit the data?"
     )
 

@@ -1,16 +1,16 @@
-"""Re-checks caches: every file is there, holds what it held when it was written, and can be read.
+"""Checks finished caches again: every file exists, is unchanged, and can be read.
 
     for cache in find_caches("/data/cache"):
         for fault in verify_cache(cache):
             print(fault)     # "/data/cache/toy/train.tfrecord-00000-of-00002: record 7 is damaged"
+    has_checksums("/data/cache/toy")     # False: SeqIO wrote it
 
-A cache of ours lists its files with sizes, checksums and counts in `COMPLETED`. Other caches in
-SeqIO's layout (of SeqIO itself, P3's published ones) have no such list: there the shards that the
-files' names promise must be there, and each record's own checksum and the number of examples in
-`stats.<split>.json` must fit.
+A cache of ours lists its files with sizes, checksums and counts in `COMPLETED`, which contains a
+checksum of itself. Other caches in SeqIO's layout (of SeqIO itself, P3's published ones) have no
+such list: there the shards that the files' names and `info.<split>.json` promise must be there, and
+each record's own checksum and the number of examples in `stats.<split>.json` must fit.
 """
 
-import hashlib
 import json
 import posixpath
 import re
@@ -22,16 +22,17 @@ from t0.errors import UserError
 from t0.files import paths, tfrecord
 
 _SHARD = re.compile(r"(?P<split>.+)\.(?P<kind>tfrecord|array_record)-\d{5}-of-(?P<count>\d{5})")
-_READ_AT_ONCE = 2**20
+_DESCRIPTION = re.compile(r"(?:info|stats)\.(?P<split>.+)\.json")
+_MOST_SHARDS = 10**5  # five digits
 
 
 def find_caches(directory: str) -> list[str]:
-    """Returns the tasks' directories at or below `directory`, finished or not, sorted.
+    """Returns the sorted directories of tasks, finished or not, at or below `directory`.
 
     Raises:
-      UserError: if there are none.
+      UserError: if there is none.
     """
-    # What a run is working on, or a killed one has left, is no cache yet.
+    # The unfinished directories of running and killed runs are left out.
     found = [
         folder
         for folder, names in paths.walk(directory)
@@ -39,8 +40,8 @@ def find_caches(directory: str) -> list[str]:
     ]
     if not found:
         raise UserError(
-            f"{directory}: no cache is there. Name a task's directory, or one that holds some: "
-            "what --output_cache_dir named."
+            f"{directory} holds no cache. Name the directory of a task, or one with directories of "
+            "tasks, as --output_cache_dir is"
         )
     return sorted(found)
 
@@ -49,54 +50,80 @@ def _of_a_cache(name: str) -> bool:
     return name == cache_files.COMPLETED or bool(_SHARD.fullmatch(name))
 
 
-def verify_cache(directory: str) -> Iterator[str]:
-    """Yields what is wrong with the cache of one task: each with the path of the file."""
+def verify_cache(
+    directory: str, *, split: str | None = None, contents: bool = True
+) -> Iterator[str]:
+    """Yields the faults of the cache of one task, each with the path of its file.
+
+    Args:
+      directory: the task's folder.
+      split: the split to check; None for all.
+      contents: whether to read the records; else the files' names and sizes are checked.
+    """
     names = set(paths.list_names(directory))
     if cache_files.COMPLETED not in names:
         yield f"{directory}: unfinished, it has no {cache_files.COMPLETED}; cache the task again"
         return
-    splits = cache_files.read_manifest(directory).get("splits")
-    if isinstance(splits, dict):
-        yield from _against_manifest(directory, splits, names)
-    else:
-        yield from _against_stats(directory, names)
-
-
-def _against_manifest(directory: str, splits: Mapping[str, Any], names: set[str]) -> Iterator[str]:
-    listed: set[str] = set()
-    for split in splits.values():
-        for name, entry in split["files"].items():
-            path = posixpath.join(directory, name)
-            listed.add(name)
-            if name not in names:
-                yield f"{path}: missing"
-                continue
-            fault = _differs(path, entry)
-            if fault:
-                yield f"{path}: {fault}"
-    for name in sorted(names - listed):
-        if _SHARD.fullmatch(name):
-            yield f"{posixpath.join(directory, name)}: not of this cache, but readers would read it"
-
-
-def _differs(path: str, entry: Mapping[str, Any]) -> str | None:
-    digest, size = hashlib.sha256(), 0
     try:
-        with paths.opened(path) as file:
-            while block := file.read(_READ_AT_ONCE):
-                digest.update(block)
-                size += len(block)
+        manifest = _manifest(directory)
+    except (OSError, ValueError) as error:
+        yield f"{posixpath.join(directory, cache_files.COMPLETED)}: damaged: {error}"
+        return
+    if manifest is None:
+        yield from _against_stats(directory, names, split, contents)
+        return
+    listed = {name for of_split in manifest["splits"].values() for name in of_split["files"]}
+    for name, of_split in manifest["splits"].items():
+        if split in (None, name):
+            yield from _against_list(directory, of_split["files"], names, contents)
+    for name in sorted(names - listed):
+        match = _SHARD.fullmatch(name) or _DESCRIPTION.fullmatch(name)
+        if match and split in (None, match["split"]):
+            path = posixpath.join(directory, name)
+            yield f"{path}: not of this cache, and readers would read it; remove it"
+
+
+def has_checksums(directory: str) -> bool:
+    """Returns whether a cache has checksums of its files; one that SeqIO wrote has none."""
+    try:
+        return _manifest(directory) is not None
+    except (OSError, ValueError):
+        return True
+
+
+def _manifest(directory: str) -> dict[str, Any] | None:
+    content = paths.read_bytes(posixpath.join(directory, cache_files.COMPLETED))
+    return cache_files.checked_manifest(content)
+
+
+def _against_list(
+    directory: str, files: Mapping[str, Any], names: set[str], contents: bool
+) -> Iterator[str]:
+    for name, entry in files.items():
+        path = posixpath.join(directory, name)
+        if name not in names:
+            yield f"{path}: missing"
+        elif fault := _differs(path, entry, contents):
+            yield f"{path}: {fault}"
+
+
+def _differs(path: str, entry: Mapping[str, Any], contents: bool) -> str | None:
+    try:
+        size, digest = paths.size_bytes(path), entry["sha256"]
+        if contents and size == entry["bytes"]:
+            with paths.opened(path) as file:
+                size, digest = cache_files.size_and_digest(file)
     except Exception as error:  # noqa: BLE001 - a disk or a store fails in many ways
         return f"cannot be read ({error})"
     if size != entry["bytes"]:
         return f"has {size:,} bytes, {entry['bytes']:,} were written"
-    if digest.hexdigest() != entry["sha256"]:
+    if digest != entry["sha256"]:
         return f"damaged: its bytes are not those that were written{_where(path)}"
     return None
 
 
 def _where(path: str) -> str:
-    """Returns at which record a file of records is damaged, if that can be found."""
+    """Returns the number of a TFRecord file's first damaged record, in brackets, or ""."""
     try:
         if ".tfrecord-" in path:
             _count(path)
@@ -115,29 +142,44 @@ def _count(path: str) -> int:
         return sum(1 for _ in tfrecord.unframed(file))
 
 
-def _against_stats(directory: str, names: set[str]) -> Iterator[str]:
+def _against_stats(
+    directory: str, names: set[str], only: str | None, contents: bool
+) -> Iterator[str]:
     shards: dict[str, list[str]] = {}
     for name in sorted(names):
-        match = _SHARD.fullmatch(name)
-        if match:
+        if match := _SHARD.fullmatch(name):
             shards.setdefault(match["split"], []).append(name)
+        elif match := _DESCRIPTION.fullmatch(name):
+            shards.setdefault(match["split"], [])
     for split, of_split in shards.items():
-        if f"info.{split}.json" not in names:
-            path = posixpath.join(directory, f"info.{split}.json")
-            yield f"{path}: missing, without it nobody reads the split"
-        yield from _split_against_stats(directory, split, of_split, names)
+        if only in (None, split):
+            yield from _split_against_stats(directory, split, of_split, names, contents)
 
 
 def _split_against_stats(
-    directory: str, split: str, shards: list[str], names: set[str]
+    directory: str, split: str, shards: list[str], names: set[str], contents: bool
 ) -> Iterator[str]:
-    count = int(_SHARD.fullmatch(shards[0])["count"])
-    prefix = shards[0][: -len("00000-of-00000")]
-    for index in range(count):
+    info = posixpath.join(directory, f"info.{split}.json")
+    if f"info.{split}.json" not in names:
+        yield f"{info}: missing; SeqIO does not read a split without it"
+    promised = _number(info, "num_shards") if f"info.{split}.json" in names else None
+    if f"info.{split}.json" in names and promised is None:
+        yield f"{info}: damaged: it does not say how many files the split has"
+    counts = {int(_SHARD.fullmatch(name)["count"]) for name in shards}
+    if promised is not None and counts - {promised} or len(counts) > 1:
+        yield f"{info}: promises {promised} files, the files' names {sorted(counts)}"
+        return
+    count = promised if promised is not None else next(iter(counts), 0)
+    missing = 0
+    prefix = shards[0][: -len("00000-of-00000")] if shards else f"{split}.tfrecord-"
+    for index in range(min(count, _MOST_SHARDS)):
         name = f"{prefix}{index:05d}-of-{count:05d}"
         if name not in names:
+            missing += 1
             yield f"{posixpath.join(directory, name)}: missing"
-    found, sound = 0, len(shards) == count and ".tfrecord-" in prefix
+    if not contents:
+        return
+    found, sound = 0, not missing and ".tfrecord-" in prefix
     for name in shards:
         path = posixpath.join(directory, name)
         try:
@@ -146,13 +188,17 @@ def _split_against_stats(
             sound = False
             yield f"{path}: {error}"
     path = posixpath.join(directory, f"stats.{split}.json")
-    wanted = _examples(path)
+    wanted = _number(path, "examples")
+    if wanted is None and f"stats.{split}.json" in names:
+        yield f"{path}: damaged: it does not say how many examples the split has"
     if sound and wanted is not None and wanted != found:
         yield f"{path}: counts {wanted:,} examples, the files hold {found:,}"
 
 
-def _examples(path: str) -> int | None:
+def _number(path: str, name: str) -> int | None:
+    """Returns a number of a JSON file, None if the file is absent or does not have it."""
     try:
-        return int(json.loads(paths.read_bytes(path))["examples"])
+        number = json.loads(paths.read_bytes(path))[name]
     except Exception:  # noqa: BLE001 - absent or not JSON: there is nothing to compare with
         return None
+    return number if type(number) is int and number >= 0 else None

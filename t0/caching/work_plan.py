@@ -1,19 +1,19 @@
-"""Plans the work on the splits of tasks: which engine makes each, and the jobs that it takes.
+"""Plans the work on the splits of tasks: the engine of each split, and its jobs.
 
     work = plan_work(plan.splits, Options(), parts_dir, OpenedSplits(), ["my_tasks"])
     work.row_ranges  # jobs of `prompted_rows`, the largest dataset first
     work.shard_runs  # jobs of `source_shards`
-    work.specs       # split of a task -> what is made of it
+    work.specs       # split of a task -> its records and pieces
 
-`prompted_rows` makes a task whose source is T0's own and whose preprocessors are exactly T0's
-(`t0.tasks.prompted_tasks`). Tasks over the same split of a dataset share ranges, so that each of
-its rows is read once, and the two tasks of a template share its rendering. Ranges depend on the
-split alone, not on which tasks are wanted: so the parts that a killed run left fit the next one,
-which may lack the tasks that were finished.
+`prompted_rows` makes a task if its source is T0's own and its preprocessors are exactly T0's
+(`t0.tasks.prompted_tasks`). Tasks on the same split of a dataset share ranges, so that each of its
+rows is read once, and the two tasks of a template share its rendered text. Ranges depend on the
+split alone, not on the wanted tasks. So a run can use the parts of a killed run, even if it lacks
+the tasks that are finished by now.
 
-`source_shards` makes all other SeqIO tasks, a shard of their source at a time; a source of one
-shard (a Python generator) is one job. What its parts depend on is in their names (`fingerprint`);
-where that is not known, a name is good for one run only.
+`source_shards` makes all other SeqIO tasks, one shard of their source at a time; a source of one
+shard (a Python generator) is one job. The name of a part has a hash of all that the part depends on
+(`fingerprint`). Where that is unknown, the name is random, so that no other run uses the part.
 """
 
 import dataclasses
@@ -22,7 +22,6 @@ import json
 import math
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import t0
@@ -32,30 +31,33 @@ from t0.caching.fingerprint import Fingerprints
 from t0.caching.prompted_rows import Prompt, RowRange
 from t0.caching.source_shards import ShardRun, runs_of
 from t0.caching.split_state import ABSENT, FAILED, Outcome, SplitSpec, exemptions
+from t0.catalogue.prompted_task import check_columns
 from t0.compat import seqio
 from t0.errors import AbsentData, UserError, original
+from t0.files.any_path import any_path
 from t0.tasks import PromptedSource
 from t0.tasks.prompted_tasks import expand_choices
 from t0.tasks.vocabulary import SharedVocabulary
 
-# Raise one when its engine's records come out otherwise: parts of before are not taken over then.
+# Increase one when the records of its engine change, so that no run takes over parts from before.
 ROWS_FORMAT, SHARDS_FORMAT = 2, 1
 MIN_ROWS, MAX_ROWS, RANGES = 500, 50_000, 64
 _TOKENISED = (seqio.preprocessors.tokenize, seqio.preprocessors.append_eos)
 
-# Dataset, subset, split: as the dataset calls it.
+# Dataset, subset, and split by the dataset's own name.
 Data = tuple[str, str | None, str]
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What is to be done, by engine.
+    """The jobs of a run, by engine.
 
     Attributes:
-      row_ranges, shard_runs: the jobs.
-      specs: the splits that are made of them.
-      failed: how splits ended that cannot be begun.
-      model: the tokenizer's model and its id of EOS, None if no range needs one.
+      row_ranges: the jobs of `prompted_rows`.
+      shard_runs: the jobs of `source_shards`.
+      specs: split -> its records and pieces.
+      failed: the outcomes of splits that cannot be started.
+      model: the tokenizer's model and the id of EOS; None without row ranges.
     """
 
     row_ranges: tuple[RowRange, ...] = ()
@@ -66,13 +68,13 @@ class Work:
 
 
 class OpenedSplits:
-    """The splits of datasets that a run has opened, each once."""
+    """The splits of datasets, which a run opens once each."""
 
     def __init__(self) -> None:
         self._splits: dict[Data, sources.SplitRows | UserError] = {}
 
     def rows(self, data: Data) -> sources.SplitRows:
-        """Returns the rows of a split, counted.
+        """Returns the rows of a split, after counting them.
 
         Raises:
           UserError: if they are absent or cannot be read.
@@ -90,10 +92,10 @@ class OpenedSplits:
         return found
 
     def rows_of(self, task: seqio.Task, split: str) -> int | None:
-        """Returns the input rows of a task's split, None where nobody knows.
+        """Returns the number of input rows of a task's split, None if it is unknown.
 
         Raises:
-          AbsentData: if the data is nowhere.
+          AbsentData: if the data cannot be found.
           UserError: if it cannot be read.
         """
         if type(task.source) is not PromptedSource:
@@ -106,7 +108,7 @@ def _data(source: PromptedSource, split: str) -> Data:
 
 
 def has_own_form(task: seqio.Task, options: Options) -> bool:
-    """Whether `prompted_rows` makes the records that the task's preprocessors make."""
+    """Returns whether `prompted_rows` makes the same records as the task's preprocessors."""
     steps = tuple(task.preprocessors)
     features = task.output_features
     return (
@@ -131,10 +133,14 @@ def plan_work(
     opened: OpenedSplits,
     modules: Sequence[str] = (),
 ) -> Work:
-    """Sorts the splits of tasks by engine, and plans the work on them.
+    """Returns the jobs for the splits of tasks, by engine.
 
     Args:
-      modules: names of those that registered the tasks.
+      splits: the splits to write.
+      options: how records are made and written.
+      parts_dir: the directory of the parts.
+      opened: the opened splits of datasets.
+      modules: the names of the modules that registered the tasks.
 
     Raises:
       UserError: if the vocabulary cannot be read.
@@ -197,7 +203,7 @@ def _plan_row_ranges(
 
 
 def _pieces(rows: int) -> tuple[tuple[int, int], ...]:
-    """Returns the ranges of a split: some tens, so that cores are busy and a kill costs little."""
+    """Returns the ranges of a split: some tens, to use all cores and to lose little by a kill."""
     size = min(max(MIN_ROWS, math.ceil(rows / RANGES)), MAX_ROWS)
     return tuple((start, min(start + size, rows)) for start in range(0, rows, size)) or ((0, 0),)
 
@@ -216,7 +222,7 @@ def _prompts(
         task = tasks[split.task]
         source: PromptedSource = task.source
         try:
-            source.check_columns(rows)
+            check_columns(source, rows)
         except UserError as error:
             faults.append(Outcome(split, FAILED, message=str(error)))
             continue
@@ -246,8 +252,8 @@ def _prompts(
 
 
 def _fingerprint(where: str) -> list[Any]:
-    """Returns what changes with the data: names, sizes and times of its files on this machine."""
-    path = Path(where)
+    """Returns the fingerprint of the data: the names, sizes and times of its files."""
+    path = any_path(where)
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     found: list[Any] = [where]
     for file in files:
@@ -295,7 +301,7 @@ def _spec_of_source(split: TaskSplit, options: Options, fingerprints: Fingerprin
     name = source.template.name
     return dataclasses.replace(
         spec,
-        # Labels are hidden for rank evaluation.
+        # A task hides labels if it is for rank evaluation.
         choices=source.hide_labels,
         hide_labels=source.hide_labels,
         template=name,
@@ -318,5 +324,5 @@ def _key_of_source(
         "data": data,
         "code": fingerprints.code(task),
     }
-    # In short, as it goes with every job.
+    # A hash, because every job holds it.
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()

@@ -1,14 +1,14 @@
-"""Works through a queue of jobs: in worker processes of this machine, or in this process.
+"""Does a queue of jobs: in worker processes of this machine, or in this process.
 
-    queue = deque([*work.row_ranges])
+    queue = collections.deque(work.row_ranges)
     for job, result in in_processes(queue, RowRangeWorker(work.model), on_report, workers=8):
-        queue += what_follows(job, result)
+        queue.extend(more_jobs)      # the queue may grow meanwhile
 
-The workers come from a fork server, which has imported what they need (`fork_server`); each then
-asks for one job after the other. A worker that dies (the kernel's out-of-memory killer, a crash in
-a library) ends the run with its job's name; workers whose parent dies end at once.
+A fork server starts the workers, after it has imported what they need (`fork_server`). A worker
+gets one job at a time. If a worker dies (the kernel's out-of-memory killer, a crash in a library),
+the run ends with an error that names its job. If the parent dies, the workers end at once.
 
-Nothing here imports TensorFlow before a `ShardRunWorker` starts, and a `RowRangeWorker` never does.
+A `ShardRunWorker` imports TensorFlow when it starts; a `RowRangeWorker` never does.
 """
 
 import collections
@@ -35,29 +35,30 @@ from t0.errors import AbsentData, UserError, original
 from t0.files import OutputError
 
 END_SECONDS = 10.0
-# Of a process that is one of several.
+# The threads of the input pipeline in each of several processes.
 PIPELINE_THREADS = 2
 
-# `RowRange`, `ShardRun` or `JoinParts`; the modules of the first two are for those who do them.
+# `RowRange`, `ShardRun` or `JoinParts`; only the workers import the modules of the first two.
 Job = Any
-# Called with a job and what it reports on the way; with None every half second, for a live display.
+# Called with a job and its report; with None and None every half second, for a live display.
 OnReport = Callable[[Any, Any], None]
-# Does a job; may report on the way through its second argument.
+# Does a job; its second argument is a function for reports.
 Execute = Callable[[Any, Callable[[Any], None]], Any]
 
 
 def execute(
     job: Job, make: Callable[[Any], Mapping[str, PartInfo | str]] | None
 ) -> dict[str, PartInfo | Outcome] | Outcome:
-    """Does one job; what goes wrong is returned, not raised.
+    """Does one job; returns errors as outcomes, and raises none.
 
     Args:
-      make: makes the parts of a job that is no `JoinParts`; returns task -> what was counted in its
-        part, or why there is none.
+      job: the job.
+      make: a function that makes the parts of a job other than `JoinParts`. It returns task -> the
+        counts of its part, or the reason why there is none.
 
     Returns:
-      of `JoinParts` the split's outcome; else task -> what was counted in its part, or how its
-      split ends for want of it.
+      for `JoinParts`, the split's outcome; else task -> the counts of its part, or the outcome of
+      its split without that part.
     """
     try:
         if isinstance(job, JoinParts):
@@ -74,7 +75,7 @@ def execute(
 
 
 def _end(split: TaskSplit, error: Exception, job: Job) -> Outcome:
-    """Returns how a split ends after an error; the message ends in the job, if that says more."""
+    """Returns the outcome of a split after an error; the message names a job that is a piece."""
     cause = original(error)
     where = "" if str(job) == str(split) else f" ({job})"
     if isinstance(cause, UserError):
@@ -87,10 +88,10 @@ def _end(split: TaskSplit, error: Exception, job: Job) -> Outcome:
 
 
 def prepare(setup: Setup) -> None:
-    """Makes the tasks known to this process; data folders and vocabulary come first.
+    """Registers the tasks in this process, after setting data folders and vocabulary.
 
     Raises:
-      UserError: if a module does not exist, or a folder or the vocabulary.
+      UserError: if a module, a folder or the vocabulary does not exist.
     """
     if setup.data_dir:
         from t0 import sources
@@ -105,7 +106,7 @@ def prepare(setup: Setup) -> None:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
-            # A module that is there but lacks one of its own imports keeps its traceback.
+            # The error of a module that exists, and lacks one of its own imports, stays as it is.
             if error.name and (module == error.name or module.startswith(f"{error.name}.")):
                 raise UserError(
                     f"--module_import={module}: there is no module '{error.name}'. Is its folder "
@@ -120,11 +121,11 @@ def prepare(setup: Setup) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class RowRangeWorker:
-    """Starts a process that renders ranges of rows and joins parts.
+    """Prepares a process that renders ranges of rows and joins parts.
 
     Attributes:
-      model: the tokenizer's and its id of EOS: workers of a cluster need not find its file. None
-        where nothing is to be rendered.
+      model: the tokenizer's model and the id of EOS, because workers of a cluster may not have the
+        model's file; None if there is nothing to render.
       data_dir: folders of datasets; those of the environment if empty.
     """
 
@@ -132,7 +133,7 @@ class RowRangeWorker:
     data_dir: tuple[str, ...] = ()
 
     def __call__(self) -> Execute:
-        """Loads what every job needs, and returns what does a job."""
+        """Loads what every job needs, and returns the function that does a job."""
         from t0 import sources
         from t0.caching.prompted_rows import Renderer, render_rows
 
@@ -144,10 +145,12 @@ class RowRangeWorker:
 
 @dataclasses.dataclass(frozen=True)
 class ShardRunWorker:
-    """Starts a process that reads source shards of any SeqIO task, and joins parts.
+    """Prepares a process that reads source shards of any SeqIO task, and joins parts.
 
     Attributes:
-      own_process: take no more of TensorFlow than a worker's share, and keep it silent.
+      options: how records are made and written.
+      setup: how the process registers the tasks.
+      own_process: whether the process is a worker, which limits TensorFlow's threads and output.
     """
 
     options: Options
@@ -155,7 +158,7 @@ class ShardRunWorker:
     own_process: bool = True
 
     def __call__(self) -> Execute:
-        """Imports the tasks' modules, and returns what does a job."""
+        """Imports the tasks' modules, and returns the function that does a job."""
         if self.own_process:
             quiet()
             _limit_threads()
@@ -169,7 +172,7 @@ class ShardRunWorker:
 
 
 def _limit_threads() -> None:
-    """Leaves the other cores, and all accelerators, to others. Before TensorFlow's first use."""
+    """Limits TensorFlow to few threads and no accelerator, before its first use."""
     from t0.compat import tf
 
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -178,7 +181,7 @@ def _limit_threads() -> None:
 
 
 def quiet() -> None:
-    """Keeps TensorFlow's and SeqIO's chatter, down to warnings, off the terminal."""
+    """Suppresses the messages of TensorFlow and SeqIO up to warnings."""
     from absl import logging
 
     from t0.compat import tf
@@ -190,7 +193,7 @@ def quiet() -> None:
 def here(
     queue: collections.deque, execute: Execute, on_report: OnReport
 ) -> Iterator[tuple[Any, Any]]:
-    """Does the jobs one after the other in this process, yielding each with its result."""
+    """Does the jobs one after the other in this process; yields each with its result."""
     while queue:
         job = queue.popleft()
         yield job, execute(job, lambda report, job=job: on_report(job, report))
@@ -200,19 +203,22 @@ def here(
 def in_processes(
     queue: collections.deque, start: fork_server.Start, on_report: OnReport, *, workers: int
 ) -> Iterator[tuple[Any, Any]]:
-    """Does the jobs in up to `workers` processes, yielding each with its result as they come.
+    """Does the jobs in up to `workers` processes; yields each with its result when it is done.
 
     Args:
-      queue: may grow while this runs.
-      start: called once for all processes; can be pickled, as can the jobs and their results.
+      queue: the jobs, to which the caller may add more meanwhile.
+      start: the preparation of the processes, which is called once. It must be picklable, as the
+        jobs and their results must be.
+      on_report: a function that takes a job and its report.
+      workers: the largest number of processes.
 
     Raises:
       UserError: if a worker dies, or cannot start.
     """
-    # Also the workers' folder for temporary files: they end without cleaning up, and TensorFlow
-    # would leave the code that it generates.
+    # The workers' temporary files are in this folder, too, because workers exit without removing
+    # them, such as the code that TensorFlow generates.
     with tempfile.TemporaryDirectory(prefix="t0_workers_", ignore_cleanup_errors=True) as folder:
-        # In a file: a tokenizer's model does not fit into a pipe that nobody reads yet.
+        # A file, because a tokenizer's model does not fit into the buffer of a pipe.
         program = Path(folder) / "program"
         with program.open("wb") as file:
             fork_server.pickled(start, file)
@@ -228,7 +234,7 @@ def in_processes(
 
 
 class _Worker:
-    """A process's number, the pipe to it and what it is at."""
+    """A worker process: its number, the pipe to it, and its current job."""
 
     def __init__(self, number: int, pipe: connection.Connection) -> None:
         self.number = number
@@ -238,12 +244,12 @@ class _Worker:
 
     @property
     def busy(self) -> bool:
-        """Whether there is something to wait for: a job, or the process's start."""
+        """Whether the process is still preparing itself, or has a job."""
         return not self.ready or self.job is not None
 
 
 class _Pool:
-    """The workers, and the fork server that they come from."""
+    """The workers, and the fork server that starts them."""
 
     def __init__(self, program: Path, count: int) -> None:
         self._control, control = _pipe()
@@ -261,7 +267,7 @@ class _Pool:
         self.members = [_Worker(number, ours) for number, (ours, _) in enumerate(pairs)]
 
     def give(self, member: _Worker, queue: collections.deque) -> None:
-        """Sends a worker the next job, if there is one and the worker is idle."""
+        """Sends a worker the next job if there is one and the worker is idle."""
         if queue and not member.busy:
             member.job = queue.popleft()
             try:
@@ -270,7 +276,7 @@ class _Pool:
                 raise self._death(member) from None
 
     def serve(self, on_report: OnReport) -> Iterator[tuple[Any, Any]]:
-        """Waits for a moment for what the workers say, and yields jobs with their results."""
+        """Waits half a second for messages of the workers; yields jobs with their results."""
         of_pipe = {member.pipe: member for member in self.members}
         for pipe in connection.wait(list(of_pipe), timeout=fork_server.TICK_SECONDS):
             member = of_pipe[pipe]
@@ -299,12 +305,12 @@ class _Pool:
         else:
             why = f"ended (exit status {code})"
         return UserError(
-            f"a worker process {why}. It stopped {at}. What was finished before stays, and the "
-            "same command goes on from there."
+            f"a worker process {why}. It stopped {at}. Finished tasks and parts stay, and the same "
+            "command continues from there."
         )
 
     def _exit_status(self, number: int) -> int | None:
-        """Returns how a worker ended, or how the fork server did if that took its workers along."""
+        """Returns a worker's exit status, or the fork server's if that ended its workers."""
         with contextlib.suppress(EOFError, ConnectionError):
             while self._control.poll(END_SECONDS):
                 ended, code = self._control.recv()
@@ -315,7 +321,7 @@ class _Pool:
         return None
 
     def end(self) -> None:
-        """Ends the processes, whatever they are at. What they were writing has no name yet."""
+        """Ends the processes during their jobs. Unfinished files have temporary names."""
         self._server.terminate()
         try:
             self._server.wait(timeout=END_SECONDS)

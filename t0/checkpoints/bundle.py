@@ -38,6 +38,8 @@ import numpy as np
 
 from t0.checkpoints.shape import shown
 from t0.errors import UserError
+from t0.files.any_path import any_path
+from t0.files.paths import is_remote
 from t0.files.protobuf_wire import field, fields, fixed32_field, read_varint, varint
 from t0.files.tfrecord import masked, masked_crc
 
@@ -107,7 +109,7 @@ class BundleReader:
 
     def __init__(self, prefix: str | Path) -> None:
         self._prefix = str(prefix)
-        index = Path(f"{self._prefix}.index")
+        index = any_path(f"{self._prefix}.index")
         try:
             shards, self.entries = read_index(index.read_bytes())
         except OSError as error:
@@ -116,7 +118,9 @@ class BundleReader:
             raise UserError(
                 f"{index} is not a whole index of a TensorFlow checkpoint: {error}. Copy it again"
             ) from error
-        self._paths = [Path(f"{self._prefix}.data-{i:05d}-of-{shards:05d}") for i in range(shards)]
+        self._paths = [
+            any_path(f"{self._prefix}.data-{i:05d}-of-{shards:05d}") for i in range(shards)
+        ]
         self._files: dict[int, BinaryIO] = {}
         self._check_sizes()
 
@@ -250,7 +254,8 @@ class BundleWriter:
 
     def _close_shard(self) -> None:
         if self._file is not None:
-            os.fsync(self._file.fileno())
+            if not is_remote(self._prefix):
+                os.fsync(self._file.fileno())
             self.close()
 
 
@@ -419,13 +424,14 @@ def _append_block(out: bytearray, rows: list[tuple[bytes, bytes]]) -> bytes:
         previous = key
     restarts = restarts or [0]
     block += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
-    typed = _typed(bytes(block))
+    typed = typed_block(bytes(block))
     handle = varint(len(out)) + varint(len(typed) - 1)
     out += typed + struct.pack("<I", masked_crc(typed))
     return handle
 
 
-def _typed(block: bytes) -> bytes:
+def typed_block(block: bytes) -> bytes:
+    """Returns a block of the index followed by its type, which is: not compressed."""
     return block + bytes([_PLAIN])
 
 

@@ -13,6 +13,7 @@ from t0.compat import tf1 as tf
 from t0.errors import UserError
 
 # The embedding's dimensions end in [vocabulary, d_model]; Mesh TensorFlow's three layouts.
+_SHOWN = 3  # differing variables that a message lists
 _EMBEDDINGS = ("shared/embedding", "encoder/embedding", "decoder/embedding", "embedding")
 
 
@@ -181,22 +182,39 @@ def check_variables(
       UserError: naming the first that is missing or differs.
     """
     present = read(checkpoint)
+    differing = [
+        f"{name}: {list(present[name][0])}, the configured model {list(shape)}"
+        for name, (shape, _) in sorted(wanted.items())
+        if name in present and present[name][0] != shape
+    ]
     missing = sorted(set(wanted) - set(present))
-    if missing:
-        raise UserError(
-            f"checkpoint {checkpoint} lacks {len(missing)} of the model's {len(wanted)} variables, "
-            f"such as {missing[0]}: is it a checkpoint of the configured model?"
-        )
-    for name, (shape, dtype) in sorted(wanted.items()):
-        held_shape, held_dtype = present[name]
-        if held_shape != shape:
-            raise UserError(
-                f"checkpoint {checkpoint} holds {name} as {list(held_shape)}, the configured "
-                f"model wants {list(shape)}: the gin files describe another model"
-            )
+    if missing or differing:
+        raise UserError(_of_another_model(checkpoint, differing, missing, len(wanted)))
+    for name, (_, dtype) in sorted(wanted.items()):
+        held_dtype = present[name][1]
         if held_dtype != dtype:
             raise UserError(
                 f"checkpoint {checkpoint} holds {name} as {held_dtype.name}, the configured model "
                 f"as {dtype.name}: add "
                 f"--gin_param=\"get_variable_dtype.master_dtype = '{held_dtype.name}'\""
             )
+
+
+def _of_another_model(checkpoint: str, differing: list[str], missing: list[str], count: int) -> str:
+    """Returns the message about a checkpoint of another model: both sides, and what to do."""
+    folder = os.path.dirname(checkpoint)  # noqa: PTH120 (gs:// paths)
+    lines = [f"  {line}" for line in differing[:_SHOWN]]
+    if len(differing) > _SHOWN:
+        lines.append(f"  ... and {len(differing) - _SHOWN:,} more of another shape")
+    if missing:
+        lines.append(
+            f"  it lacks {len(missing)} of the model's {count} variables, such as {missing[0]}"
+        )
+    config = os.path.join(folder, "operative_config.gin")  # noqa: PTH118
+    there = tf.io.gfile.exists(config)
+    mend = f"its own --gin_file={config}" if there else "the gin files of its own model"
+    return (
+        f"checkpoint {checkpoint} is of another model than the gin files configure:\n"
+        + "\n".join(lines)
+        + f"\nGive {mend}, or another --model_dir (or another checkpoint)"
+    )

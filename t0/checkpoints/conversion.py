@@ -46,8 +46,10 @@ from t0.checkpoints.shape import listed
 from t0.checkpoints.weight_files import INDEX, SINGLE
 from t0.errors import UserError, unknown_name
 from t0.files import paths, publishing
+from t0.files.any_path import any_path
 
-_AHEAD_BYTES = 256 << 20
+AHEAD_BYTES = 256 << 20
+_UNFINISHED = ".unfinished"
 _SPARE_BYTES = 64 << 20  # for indexes, configs, and other processes' files
 # The files that a conversion reads; others in a folder, above all a model directory, may change.
 _READ = {
@@ -168,8 +170,8 @@ def open_source(path: str | Path, *, step: int | None = None, keep_slots: bool =
     if kind == "mtf":
         return mtf.MtfSource(str(place), keep_slots=keep_slots)
     if kind == "t5x":
-        return t5x.T5xSource(Path(place), keep_slots=keep_slots)
-    return hugging_face.HfSource(Path(place))
+        return t5x.T5xSource(any_path(place), keep_slots=keep_slots)
+    return hugging_face.HfSource(any_path(place))
 
 
 def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
@@ -178,9 +180,7 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
     Raises:
       UserError: if there is no checkpoint.
     """
-    if "://" in str(path):
-        raise UserError(f"{path} is not on this machine; copy it here first (gsutil -m cp -r ...)")
-    path = Path(path)
+    path = any_path(path)
     if path.is_file() and path.name in (SINGLE, INDEX):
         path = path.parent
     prefix = mtf.find_prefix(path, step)
@@ -226,7 +226,7 @@ def convert(
     options = options or Options()
     if to not in FORMATS:
         raise unknown_name("format", to, FORMATS, f"The formats are {', '.join(FORMATS)}.")
-    destination = Path(destination)
+    destination = any_path(destination)
     opened = open_source(source, step=options.step, keep_slots=not options.drop_slots)
     with contextlib.closing(opened):
         plan, notes = make_plan(opened, to, options)
@@ -316,7 +316,7 @@ def make_plan(source: Source, to: str, options: Options) -> tuple[Plan, list[str
     }
     facts = _facts(source, to, options, notes)
     settings = {
-        "source": f"{FORMATS[source.kind].title}: {_printable(Path(source.path).name)}",
+        "source": f"{FORMATS[source.kind].title}: {_printable(any_path(source.path).name)}",
         "scan_layers": options.scan_layers,
         "gzip_level": options.gzip_level,
         "shard_bytes": options.shard_bytes,
@@ -447,7 +447,7 @@ def _read_ahead(source: Source, entries: Mapping[str, Entry]) -> Iterator[tuple[
     with ThreadPoolExecutor(source.readers, thread_name_prefix="reader") as pool:
         try:
             while todo or waiting:
-                while todo and (not held or held + entries[todo[0]].nbytes <= _AHEAD_BYTES):
+                while todo and (not held or held + entries[todo[0]].nbytes <= AHEAD_BYTES):
                     name = todo.popleft()
                     held += entries[name].nbytes
                     waiting.append((name, pool.submit(source.load, name)))
@@ -471,6 +471,12 @@ def check_destination(destination: Path, nbytes: int) -> None:
     Raises:
       UserError: if the folder is not empty, or the disk has too little room.
     """
+    if paths.is_remote(destination):
+        names = paths.list_names(destination)
+        if names and _UNFINISHED not in names:
+            raise UserError(f"{destination} exists and is not empty; name a new folder")
+        publishing.check_writable(str(destination))
+        return
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise UserError(f"{destination} exists and is not empty; name a new folder")
     folder = next(p for p in (destination, *destination.absolute().parents) if p.is_dir())
@@ -486,7 +492,20 @@ def check_destination(destination: Path, nbytes: int) -> None:
 
 @contextlib.contextmanager
 def _staged(destination: Path) -> Iterator[Path]:
-    """Yields a hidden folder, which becomes the destination if the block does not raise."""
+    """Yields a hidden folder, which becomes the destination if the block does not raise.
+
+    An object store has no folders that can be renamed. There the destination itself is written, and
+    a mark in it says that it is not finished: the next conversion into it removes what is there.
+    """
+    if paths.is_remote(destination):
+        with publishing.writing(str(destination)):
+            for name in paths.list_names(destination):
+                if name != _UNFINISHED:
+                    paths.remove(destination / name)
+            (destination / _UNFINISHED).write_text("a conversion that goes on, or was stopped\n")
+            yield destination
+            paths.remove(destination / _UNFINISHED)
+        return
     parent = destination.parent
     folder = parent / f".{destination.name}.{uuid.uuid4().hex}.{publishing.unfinished_tag()}"
     try:
@@ -505,6 +524,8 @@ def _staged(destination: Path) -> Iterator[Path]:
 
 def _remove_unfinished(parent: Path) -> None:
     """Removes the hidden folders that killed conversions left in `parent`."""
+    if paths.is_remote(parent):
+        return
     with contextlib.suppress(OSError):  # no such folder, or another user's
         dead, _ = publishing.leftovers([str(parent)])
         for path in dead:

@@ -14,7 +14,6 @@ Arrays are in Mesh TensorFlow's orientation; each format transposes and splits t
 import abc
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -213,7 +212,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             # Not read(LARGEST + 1): Python makes a buffer of that size first.
-            if os.fstat(file.fileno()).st_size > _LARGEST_JSON_BYTES:
+            if path.stat().st_size > _LARGEST_JSON_BYTES:
                 raise ValueError(f"it has more than {_LARGEST_JSON_BYTES:,} bytes")
             value = json.loads(file.read())
     except (OSError, ValueError, RecursionError) as error:

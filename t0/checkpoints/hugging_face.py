@@ -90,6 +90,11 @@ class HfSource(Source):
                 shape = stored[key].shape
                 turned = shape[::-1] if names.row_of(name).transposed else shape
                 self.entries[name] = Entry(turned, stored[key].dtype, key)
+        if names.hf_name(_HEAD) not in stored and _tied_unscaled(config):
+            # The embedding, unscaled, is what a copy of it as head would be.
+            shape = stored["shared.weight"].shape
+            turned = shape[::-1] if names.row_of(_HEAD).transposed else shape
+            self.entries[_HEAD] = Entry(turned, stored["shared.weight"].dtype, "shared.weight")
         self.check(unknown)
         self._check_head(config, scaled)
         _check_config(folder, config, self.model)
@@ -271,6 +276,11 @@ def _outputs_scaled(config: dict[str, Any]) -> bool:
     if config.get("scale_decoder_outputs") is False:
         return False
     return config.get("tie_word_embeddings") is not False
+
+
+def _tied_unscaled(config: dict[str, Any]) -> bool:
+    """Returns whether the head is the embedding, unscaled: so new versions write T5 1.1."""
+    return config.get("tie_word_embeddings") is True and not _outputs_scaled(config)
 
 
 def _activation(folder: Path, config: dict[str, Any], model: ModelShape) -> str:

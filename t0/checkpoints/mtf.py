@@ -8,7 +8,6 @@ of its own.
 """
 
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from t0.checkpoints.bundle import BundleReader, BundleWriter, prefixes
 from t0.checkpoints.formats import BFLOAT16, Entry, Facts, Plan, Source, Target, checked_step
 from t0.checkpoints.shape import combined
 from t0.errors import UserError
+from t0.files.any_path import any_path
 
 STEP = "global_step"
 
@@ -41,7 +41,7 @@ def find_prefix(path: Path, step: int | None) -> str | None:
             raise UserError(f"{path} has no checkpoint of step {step}; it has {steps}")
         return found[step] if step is not None else list(found.values())[-1]
     prefix = re.sub(r"\.(index|meta|data-\d{5}-of-\d{5})$", "", str(path))
-    if Path(f"{prefix}.index").is_file():
+    if any_path(f"{prefix}.index").is_file():
         return prefix
     if list(path.parent.glob(f"{Path(prefix).name}.data-*")):
         raise UserError(f"checkpoint {prefix}: its index, {prefix}.index, is missing")
@@ -88,7 +88,7 @@ class MtfSource(Source):
         self._reader.close()
 
     def _read_facts(self) -> Facts:
-        folder = Path(self.path).parent
+        folder = any_path(self.path).parent
         tokenizer = folder / "spiece.model"
         step = self._read_step() if STEP in self._reader.entries else None
         return Facts(
@@ -135,7 +135,7 @@ class MtfTarget(Target):
             source=plan.options.get("source", "another format"),
         )
         if facts.tokenizer:
-            shutil.copyfile(facts.tokenizer, self._folder / "spiece.model")
+            (self._folder / "spiece.model").write_bytes(facts.tokenizer.read_bytes())
         self._writer.finish()
         state = (
             f'model_checkpoint_path: "{self._name}"\nall_model_checkpoint_paths: "{self._name}"\n'

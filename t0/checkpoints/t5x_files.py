@@ -18,22 +18,25 @@ the speed. Every reader accepts both.
 """
 
 import collections
+import contextlib
 import dataclasses
 import mmap
 import os
 import struct
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import ml_dtypes
 import msgpack
 import numpy as np
 
 from t0.errors import UserError
+from t0.files.paths import copy, is_remote
 
 # T5X cuts arrays into chunks of at most 64 MiB.
-_CHUNK_BYTES = 64 << 20
+CHUNK_BYTES = 64 << 20
 _ARRAY, _SCALAR = 1, 3
 _CHUNKED = "__msgpack_chunked_array__"
 _DEEPEST = 64
@@ -106,7 +109,7 @@ def read_index(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             if path.stat().st_size == 0:
                 raise BrokenIndexError("it is empty")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            with _mapped(file, path) as data:
                 tree, end = _Walker(data, path).value(0, 0)
                 if end != len(data) or not isinstance(tree, dict):
                     raise BrokenIndexError("it is not a single map")
@@ -116,6 +119,12 @@ def read_index(path: Path) -> dict[str, Any]:
         return _with_zarrs(tree)
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} describes an array in no way that T5X does: {error}") from error
+
+
+def _mapped(file: BinaryIO, path: Path) -> contextlib.AbstractContextManager[mmap.mmap | bytes]:
+    if is_remote(path):
+        return contextlib.nullcontext(file.read())
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def leaves(tree: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -136,7 +145,7 @@ def pack_array(array: np.ndarray) -> msgpack.ExtType:
 class _Walker:
     """Reads a msgpack buffer without reading the bytes of arrays."""
 
-    def __init__(self, data: mmap.mmap, path: Path) -> None:
+    def __init__(self, data: mmap.mmap | bytes, path: Path) -> None:
         self._data, self._path = data, path
 
     def value(self, at: int, depth: int) -> tuple[Any, int]:
@@ -284,6 +293,11 @@ def read_zarr(folder: Path, expected: Zarr) -> np.ndarray:
     """
     if not (folder / ".zarray").is_file():
         raise UserError(f"{folder} is missing, or has no .zarray: the checkpoint is not whole")
+    if is_remote(folder):
+        with tempfile.TemporaryDirectory() as local:
+            for path in folder.iterdir():
+                copy(path, f"{local}/{path.name}")
+            return read_zarr(Path(local), expected)
     spec = {
         "driver": "zarr",
         "kvstore": {"driver": "file", "path": f"{folder}/"},
@@ -330,7 +344,7 @@ class ZarrWriter:
         one_layer_chunks: bool,
     ) -> None:
         fixed = (1,) if one_layer_chunks else ()
-        chunks = chunk_shape(shape, _CHUNK_BYTES // dtype.itemsize, single=fixed)
+        chunks = chunk_shape(shape, CHUNK_BYTES // dtype.itemsize, single=fixed)
         self._spec = {
             "driver": "zarr",
             "dtype": dtype.name,
@@ -341,7 +355,10 @@ class ZarrWriter:
                 "shape": list(shape),
             },
         }
-        self._folder = parent / name
+        self._final = parent / name if is_remote(parent) else None
+        # An array for an object store is on this machine until it is whole.
+        self._local = tempfile.TemporaryDirectory() if self._final else None
+        self._folder = Path(self._local.name) if self._local else parent / name
         place = {"driver": "file", "path": f"{self._folder}/"}
         # TensorStore would wait for the disk at every chunk; `finish` waits once, for all.
         here = {**self._spec, "kvstore": place, "context": {"file_io_sync": False}}
@@ -350,13 +367,23 @@ class ZarrWriter:
     def write(self, array: np.ndarray) -> None:
         """Writes the whole array."""
         _in_turn(self._store[slab].write(array[slab]) for slab in _slabs(self._store))
+        if self._local:
+            self.finish()
 
     def write_layer(self, layer: int, array: np.ndarray) -> None:
         """Writes one layer of an array that stacks layers on axis 1."""
         self._store[:, layer].write(array).result()
 
     def finish(self) -> None:
-        """Waits until the array is on the disk."""
+        """Waits until the array is on the disk, or in the object store."""
+        if self._local is None and self._final:
+            return
+        if self._local:
+            for path in sorted(self._folder.iterdir()):
+                copy(path, self._final / path.name)
+            self._local.cleanup()
+            self._local = None
+            return
         for path in self._folder.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())

@@ -20,6 +20,7 @@ Nothing here imports TensorFlow; PyTorch is imported only for pickles.
 
 import dataclasses
 import json
+import math
 import os
 import struct
 from collections.abc import Callable, Mapping
@@ -33,6 +34,8 @@ import safetensors
 from t0.checkpoints.formats import read_json
 from t0.checkpoints.shape import listed, shown
 from t0.errors import UserError
+from t0.files.paths import is_remote
+from t0.files.publishing import UnfinishedFile
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -55,6 +58,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _BLOCK_ROWS = 1024
 _LINE_ROWS = 16
 SAFE_SINCE = (2, 6)
+_LARGEST_HEADER_BYTES = 100_000_000  # as in the library
 _ADVICE = (
     "It is a pickle, which can run any code when opened, and is not read. Use the model's "
     "safetensors files, or install PyTorch 2.6 or later (pip install t0[hf]), whose weights_only "
@@ -70,11 +74,13 @@ class StoredTensor:
       path: the file's path.
       shape: the tensor's shape in the file.
       dtype: the tensor's dtype in the file.
+      first: its first byte, where that is known.
     """
 
     path: Path
     shape: tuple[int, ...]
     dtype: np.dtype
+    first: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,26 +147,42 @@ class ShardWriter:
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         self._start = 8 + len(text)
-        self._file = path.open("wb")
-        self._file.write(struct.pack("<Q", len(text)) + text)
+        self._path = path
+        # A file for an object store is here until its last tensor: tensors come in any order.
+        self._whole = UnfinishedFile(str(path)) if is_remote(path) else None
+        self._waiting = set(tensors)
+        self._text = struct.pack("<Q", len(text)) + text
+        self._file: BinaryIO | None = None
 
     def write(self, name: str, array: np.ndarray, *, transposed: bool) -> None:
         """Writes a tensor, or the transpose of a matrix, at its place in the file."""
+        if self._file is None:
+            self._file = open(self._whole.path if self._whole else self._path, "wb")  # noqa: SIM115
+            self._file.write(self._text)
         self._file.seek(self._start + self._offsets[name])
         if transposed:
             _write_transposed(self._file, array)
         else:
             self._file.write(_flat(array))
+        self._waiting.discard(name)
+        if self._whole and not self._waiting:
+            self._file.close()
+            self._whole.publish()
+            self._whole.discard()
 
     def finish(self) -> None:
         """Waits until the bytes are on the disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        if self._whole is None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+        if self._whole:
+            self._whole.discard()
 
 
 def _open_safetensors(folder: Path) -> Weights:
@@ -194,6 +216,8 @@ def _shards_by_key(index: Path) -> dict[str, str]:
 
 
 def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    if is_remote(path):
+        return _read_remote_header(path)
     try:
         size = path.stat().st_size
         with safetensors.safe_open(path, framework="numpy") as file:
@@ -207,16 +231,65 @@ def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
             f"{path} is truncated or no safetensors file ({size:,} bytes): {shown(str(error))}. "
             "Copy it again"
         ) from error
-    for key, (_, dtype) in kinds.items():
-        if dtype not in _DTYPES:
-            raise UserError(f"{path}: {shown(key)} has dtype {dtype}, which no T5 weights have")
-    stored = {key: StoredTensor(path, shape, _DTYPES[kind]) for key, (shape, kind) in kinds.items()}
-    return stored, metadata
+    return {key: _stored(path, key, *kind) for key, kind in kinds.items()}, metadata
+
+
+def _stored(
+    path: Path, key: str, shape: tuple[int, ...], dtype: str, first: int = 0
+) -> StoredTensor:
+    if dtype not in _DTYPES:
+        raise UserError(f"{path}: {shown(key)} has dtype {dtype}, which no T5 weights have")
+    return StoredTensor(path, shape, _DTYPES[dtype], first)
+
+
+def _read_remote_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """Reads a header by ranges, and checks it as the library does: the library maps files."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > min(_LARGEST_HEADER_BYTES, size - 8):
+                raise ValueError("its header is longer than it may be")
+            header = json.loads(file.read(length))
+        metadata = header.pop("__metadata__", {})
+        end, tensors = 8 + length, {}
+        for key, fact in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+            first, last = (8 + length + place for place in fact["data_offsets"])
+            tensors[key] = _stored(path, key, tuple(fact["shape"]), fact["dtype"], first)
+            wanted = math.prod(tensors[key].shape) * tensors[key].dtype.itemsize
+            if first != end or last - first != wanted:
+                raise ValueError(f"{shown(key)} is not where the tensor before it ends")
+            end = last
+        if end != size:
+            raise ValueError(f"its tensors end at byte {end:,}")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path} is truncated or no safetensors file ({size:,} bytes): {shown(str(error))}. "
+            "Copy it again"
+        ) from error
+    return tensors, metadata
+
+
+def _read_remote_tensor(stored: StoredTensor, *, transposed: bool) -> np.ndarray:
+    array = np.empty(stored.shape, stored.dtype)
+    view, done = memoryview(array.reshape(-1).view(np.uint8)), 0
+    with stored.path.open("rb") as file:
+        file.seek(stored.first)
+        while done < len(view):
+            count = file.readinto(view[done:])
+            if not count:
+                raise UserError(f"{stored.path} is truncated. Copy it again")
+            done += count
+    return np.ascontiguousarray(array.T) if transposed else array
 
 
 def _read_tensor(stored: StoredTensor, key: str, *, transposed: bool) -> np.ndarray:
     # Opened again for each tensor: the library maps the file, and pages read count as memory used.
     try:
+        if is_remote(stored.path):
+            return _read_remote_tensor(stored, transposed=transposed)
         with safetensors.safe_open(stored.path, framework="numpy") as file:
             if not transposed:
                 return file.get_tensor(key)
@@ -250,6 +323,8 @@ def _transpose(source: np.ndarray, target: np.ndarray) -> None:
 
 
 def _open_pickles(folder: Path) -> Weights:
+    if is_remote(folder):
+        raise UserError(f"{folder} has only a pytorch_model.bin: copy it to this machine first")
     torch = _safe_torch(folder)
     tensors: dict[str, Any] = {}
     paths: dict[str, Path] = {}

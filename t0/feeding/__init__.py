@@ -9,6 +9,7 @@
     next(data.batches(16, position))             # the batch after it
 
 opening         SeqIO's registries and gin -> a `DataSpec`; checks of a mixture before a run
+host_graphs     the graph by which a TPU's hosts read a task, and what a bare server lacks of it
 objectives      which of T5's pretraining objectives a task has
 live            tasks without a cache and users' own datasets, through SeqIO
 token_files     TFRecord files -> token ids
@@ -19,7 +20,8 @@ mixing          draws from tasks by their rates
 packing         examples -> rows
 training_data   all of these -> batches, with a position that a checkpoint can hold
 
-`opening`, `objectives` and `live` need SeqIO and TensorFlow; the other modules import neither.
+`opening`, `host_graphs`, `objectives` and `live` need SeqIO and TensorFlow; the other modules
+import neither.
 """
 
 from t0.feeding.training_data import Batch, Position, TrainingData, open_training_data

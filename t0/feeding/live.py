@@ -10,6 +10,7 @@ records have the field `text`, such as C4 in TensorFlow Datasets.
     batch, position = next(data.batches(16))
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -120,6 +121,31 @@ def run_through(session: tf.Session, following: Any) -> Iterator[Any]:
                 raise found from error
             raise UserError(f"cached records cannot be read: {error.message}") from error
         yield element
+
+
+def elements(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
+    """Yields a dataset's elements from a graph and session that are not made the default ones.
+
+    Args:
+      make: builds the dataset, in the caller's default graph.
+
+    Raises:
+      UserError: what a generator of this project raised.
+    """
+    try:
+        with tf.Graph().as_default() as graph:
+            iterator = tf.data.make_initializable_iterator(make())
+            following, ready = iterator.get_next(), [iterator.initializer, tf.tables_initializer()]
+        with contextlib.closing(tf.Session(graph=graph)) as session:
+            session.run(ready)
+            while True:
+                try:
+                    element = session.run(following)
+                except tf.errors.OutOfRangeError:
+                    return
+                yield element
+    except tf.errors.OpError as error:
+        raise original(error) from error
 
 
 def tokenises_text(task: seqio.Task) -> bool:

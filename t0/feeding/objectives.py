@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from t0.compat import gin, seqio, t5_preprocessors
+from t0.compat import seqio, t5_preprocessors
+from t0.config.bindings import bound
 from t0.config.specification import ObjectiveSpec
 from t0.errors import UserError
 from t0.feeding import denoising
@@ -82,13 +83,10 @@ def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec 
 
 
 def _gin_changes_defaults() -> bool:
-    for parameter, default in _GIN_DEFAULTS.items():
-        try:
-            if gin.query_parameter(f"t5.data.preprocessors.{parameter}") != default:
-                return True
-        except ValueError:  # not bound
-            continue
-    return False
+    return any(
+        bound(f"t5.data.preprocessors.{parameter}", default, evaluate=False) != default
+        for parameter, default in _GIN_DEFAULTS.items()
+    )
 
 
 def _span_corruption(

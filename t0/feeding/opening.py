@@ -12,12 +12,15 @@ SeqIO and TensorFlow (`t0.feeding.live`).
 
 import itertools
 import json
+import posixpath
 import shlex
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from t0 import compat
+from t0.caching.verify import verify_cache
+from t0.catalogue.listing import read_listing
 from t0.compat import gin, seqio
 from t0.compat import tf1 as tf
 from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
@@ -52,8 +55,19 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
                 f"{kind}_* are tasks of t0.recipes, made of a folder {kind}/ in a data folder; the "
                 f"data folders (--data_dir or T0_DATA_DIR): {folders}"
             )
+        if name in _in_catalogue():
+            raise UserError(
+                f"'{name}' is registered by t0.seqio_tasks, which is not imported: add "
+                "--module_import=t0.seqio_tasks"
+            )
         raise unknown_name("mixture or task", name, names, more)
     return seqio.get_mixture_or_task(name)
+
+
+def _in_catalogue() -> set[str]:
+    """Returns the mixtures and tasks that importing t0.seqio_tasks registers."""
+    listing = read_listing()
+    return {*listing.mixtures, *listing.tasks}
 
 
 @gin.configurable("packing", module="t0")
@@ -177,13 +191,22 @@ def cache_files(task: seqio.Task, split: str) -> tuple[tuple[str, ...], int]:
     return tuple(names), examples
 
 
+# A file's name has five digits for its shard.
+_MOST = {"num_shards": 10**5, "examples": 10**12}
+
+
 def _number_in(path: str, name: str) -> int:
     try:
         number = json.loads(paths.read_text(path))[name]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"the cache's {path} cannot be read: {error!r}") from error
-    if type(number) is not int or number < 0:
-        raise UserError(f"the cache's {path} has {name} {number!r}; wanted a number")
+        raise UserError(
+            f"the cache's {path} cannot be read: {error!r}. All that is damaged is found by: "
+            f"t0 verify {posixpath.dirname(path)}"
+        ) from error
+    if type(number) is not int or not 0 <= number < _MOST[name]:
+        raise UserError(
+            f"the cache's {path} has {name} {number!r:.40}; wanted a number below {_MOST[name]:,}"
+        )
     return number
 
 
@@ -333,12 +356,37 @@ def require_cached(name: str, *, function: str, settings: Mapping[str, Sequence[
     raise UserError(
         f"{len(missing)} of the {len(tasks)} tasks of {name} are not cached, the first "
         f"'{missing[0]}' (looked in: {', '.join(folders) or 'no folder was given'}). "
-        f"Cache them with:\n  {_caching_command(name, into, settings)}\n{named} or read them live "
+        f"Cache them with:\n  {caching_command(name, into, settings)}\n{named} or read them live "
         f"with --gin_param='{function}.use_cached = False'"
     )
 
 
-def _caching_command(name: str, into: str, settings: Mapping[str, Sequence[str]]) -> str:
+def require_whole(name: str, split: str, *, contents: bool = False) -> None:
+    """Checks the files of a split in the caches of the tasks of the mixture `name`.
+
+    Args:
+      name: a mixture's or task's name.
+      split: the split.
+      contents: whether to read all files and compare their checksums; else only names and sizes
+        are checked, on this machine's disks.
+
+    Raises:
+      UserError: if one is damaged; the message has the task, the file and what finds more.
+    """
+    for task in seqio.get_subtasks(known_mixture(name)):
+        folder = task.cache_dir
+        if not folder or (paths.is_remote(folder) and not contents):
+            continue
+        fault = next(verify_cache(folder, split=split, contents=contents), None)
+        if fault:
+            raise UserError(
+                f"the cache of task {task.name}: {fault}. Copy or cache it again. All that is "
+                f"damaged is found by: t0 verify {folder}"
+            )
+
+
+def caching_command(name: str, into: str, settings: Mapping[str, Sequence[str]]) -> str:
+    """Returns the command that caches the mixture `name` into a folder; see `require_cached`."""
     flags = [f"--tasks={name}", f"--output_cache_dir={into}"]
     flags += [f"--{flag}={value}" for flag, values in settings.items() for value in values]
     return shlex.join(["seqio_cache_tasks", *flags])

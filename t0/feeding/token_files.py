@@ -88,6 +88,15 @@ def read_ids(files: Sequence[str], names: Sequence[str]) -> dict[str, Ragged]:
     return {name: _joined(parts[name], turns) for name in names}
 
 
+def first_ids(file: str, names: Sequence[str], count: int) -> dict[str, Ragged]:
+    """Reads integer features of the first `count` records of a file; see `read_ids`."""
+    records = next(_batches(file), [])[:count]
+    try:
+        return ids_of(records, names)
+    except ValueError as error:
+        raise _unreadable(file, error) from error
+
+
 def _batches(file: str) -> Iterator[list[bytes]]:
     try:
         with paths.opened(file) as opened:

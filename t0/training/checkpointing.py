@@ -2,18 +2,19 @@
 
     checkpoints = Checkpoints("/models/tiny", graph, session, Keep(last=2))
     checkpoints.save(100, {"position": position}, best=80)
-    checkpoints.restore("/models/tiny/model.ckpt-100")     # its resume state, or None
-    check_same_configuration("/models/tiny", allowed=False)     # UserError: the differences
+    checkpoints.restore("/models/tiny/model.ckpt-100")     # returns the resume state, or None
+    check_same_configuration("/models/tiny", allowed=False)     # raises a UserError that lists them
     save_configuration("/models/tiny")
 
-A checkpoint of step 100 is `model.ckpt-100.index` and `.data-...`, as Mesh TensorFlow writes them,
-and `model.ckpt-100.resume.npz`: the position in the data, the seed, and the low halves of weights
-that are wider in memory than in the checkpoint. It has its name only when it is whole: the index,
-which makes it a checkpoint, is renamed last, and `checkpoint`, which names it the latest, after
-that.
+The checkpoint of step 100 has the files `model.ckpt-100.index` and `.data-...`, which are Mesh
+TensorFlow's, and `model.ckpt-100.resume.npz`, which holds the position in the data, the seed, and
+the low halves of weights that are wider in memory than in the checkpoint. `Checkpoints.save` writes
+all files into a folder beside, and renames them when they are whole: the index last, because a
+checkpoint without an index does not count, and then the file `checkpoint`, which names the latest.
 
-`configuration.json` beside the checkpoints holds gin's values as text. A run that would go on with
-others is refused, with what differs; what may change between two starts of one run is left out.
+`configuration.json` in the same folder holds gin's values as text. A start with other values is an
+error that lists the differences, except for the parameters that may differ between two starts of
+one run.
 """
 
 import contextlib
@@ -23,6 +24,9 @@ import io
 import json
 import os
 import re
+import struct
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,10 +36,11 @@ from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.compat import tf1 as tf
 from t0.errors import UserError
+from t0.files import paths, publishing
 from t0.training.graph import TrainingGraph
 
 _SAVING = ".saving-"
-WRITE_ERRORS = (OSError, tf.errors.OpError)
+WRITE_ERRORS = (OSError, tf.errors.OpError, publishing.OutputError)
 _FULL = ("No space left", "Disk quota exceeded", os.strerror(errno.ENOSPC), "File too large")
 CONFIGURATION_FILE = "configuration.json"
 
@@ -48,7 +53,7 @@ _MAY_DIFFER = re.compile(
     r"train_model_fn|output_eval_examples|predict_fn)"
     r"|train_loop\.\w+|task_metrics\.\w+|keep_checkpoints\.\w+|tpu_mesh_shape\.\w+"
     r"|\w+\.model_info_file"
-    # Asked only where an initial checkpoint is read: at the first start.
+    # Read only at the first start, which reads the initial checkpoint.
     r"|init_checkpoint_variable_mapping\.\w+|should_load_variable\.\w+)$"
 )
 
@@ -56,14 +61,15 @@ _MAY_DIFFER = re.compile(
 @gin.configurable("keep_checkpoints", module="t0", denylist=["last"])
 @dataclasses.dataclass(frozen=True)
 class Keep:
-    """Which checkpoints stay; gin sets it as `keep_checkpoints.NAME`.
+    """The checkpoints that a run keeps; gin sets the fields as `keep_checkpoints.NAME`.
 
     Attributes:
-      last: how many of the latest (`run.keep_checkpoint_max`); None keeps all.
-      every_steps: those whose step is a multiple stay, None for none.
-      best_by: the metric of evaluation whose best checkpoint stays, such as "validation_loss" or
+      last: the number of latest checkpoints to keep (`run.keep_checkpoint_max`); None keeps all.
+      every_steps: keep each checkpoint whose step is a multiple of this; None keeps none of them.
+      best_by: keep the best checkpoint by this metric of evaluation, such as "validation_loss" or
         "eval/accuracy"; a checkpoint is then written whenever an evaluation is the best so far.
-      smaller_is_better: None to tell by the metric's name: of a loss, perplexity or error.
+      smaller_is_better: whether a smaller value of that metric is better; None to decide by its
+        name: smaller is better for a loss, a perplexity or an error.
     """
 
     last: int | None = None
@@ -79,24 +85,96 @@ def steps_done(model_dir: str) -> int:
 
 
 def is_finished(model_dir: str, train_steps: int) -> bool:
-    """Returns whether the model directory is at its last step already, and prints a line if so."""
+    """Returns whether the model directory is at its last step; prints a line if it is."""
     done = steps_done(model_dir)
     if done >= train_steps:
-        print(f"nothing to train: {model_dir} is at step {done:,} of {train_steps:,}")
+        print(
+            f"nothing to train: {model_dir} is at step {done:,} of {train_steps:,}. To go on, "
+            f"raise run.train_steps (TRAIN_STEPS in a run file), which counts from the start of "
+            f"pretraining: for 1,000 steps more, {done + 1000}"
+        )
     return done >= train_steps
 
 
 def record(checkpoint: str) -> dict[str, Any] | None:
-    """Returns where a run of ours stood at `checkpoint`; None for a checkpoint of another loop."""
+    """Returns the resume state of `checkpoint`; None for a checkpoint of another loop."""
+    with _resume_file(checkpoint) as content:
+        return None if content is None else _record_in(content, "began")
+
+
+_RECORD = {"began": int, "seed": int | None, "position": dict | None, "own": list}
+
+
+def _record_in(content: Mapping[str, np.ndarray], *names: str) -> dict[str, Any]:
+    resume = json.loads(str(content["record"]))
+    for name in names or _RECORD:
+        if not isinstance(resume[name], _RECORD[name]):
+            raise ValueError(f"its {name} is {resume[name]!r:.40}")
+    return resume
+
+
+@contextlib.contextmanager
+def _resume_file(checkpoint: str) -> Iterator[Mapping[str, np.ndarray] | None]:
+    """Yields the arrays of a checkpoint's resume file, which are read in the block; None without.
+
+    Raises:
+      UserError: if it is damaged, with the checkpoint that the run can go on from.
+    """
     path = checkpoint + ".resume.npz"
     if not tf.io.gfile.exists(path):
-        return None
-    with tf.io.gfile.GFile(path, "rb") as file:
-        return json.loads(str(np.load(io.BytesIO(file.read()))["record"]))
+        yield None
+        return
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            content = np.load(io.BytesIO(file.read()))
+        if not isinstance(content, np.lib.npyio.NpzFile):
+            raise ValueError("it is not an archive of arrays")
+        yield content
+    except _DAMAGED as error:
+        reason = str(error).strip().splitlines() or [""]
+        why = f"{type(error).__name__}: {reason[0]:.120}"
+        raise UserError(f"{path} is damaged ({why}). {_way_back(checkpoint)}") from error
+
+
+# What numpy, zipfile, zlib, json and TensorFlow raise for bytes that are not a resume file's.
+_DAMAGED = (
+    OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, SyntaxError,
+    RuntimeError, MemoryError, OverflowError, struct.error, zlib.error, zipfile.BadZipFile,
+    tf.errors.OpError,
+)  # fmt: skip
+
+
+def _way_back(checkpoint: str) -> str:
+    """Returns a sentence about the checkpoint before a damaged one, and what to do."""
+    model_dir, step = os.path.dirname(checkpoint), int(checkpoint.rpartition("-")[2])  # noqa: PTH120
+    for older in sorted(checkpoint_files.steps(model_dir), reverse=True):
+        path = checkpoint_files.checkpoint_path(model_dir, older)
+        if older < step and _is_resumable(path):
+            name = os.path.basename(path)  # noqa: PTH119
+            return (
+                f"To go on from {path}, write into {os.path.join(model_dir, 'checkpoint')} this "  # noqa: PTH118
+                f'line alone: model_checkpoint_path: "{name}"; then start the same command again'
+            )
+    return (
+        f"No older checkpoint can be gone on from. To train on from these weights, with the data "
+        f"from its beginning, remove {checkpoint}.resume.npz"
+    )
+
+
+def _is_resumable(checkpoint: str) -> bool:
+    path = checkpoint + ".resume.npz"
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file, np.load(io.BytesIO(file.read())) as content:
+            for name in content.files:
+                _ = content[name]
+            _record_in(content)
+    except _DAMAGED:
+        return False
+    return True
 
 
 def kept(steps: Sequence[int], keep: Keep, best: int | None = None) -> list[int]:
-    """Returns which of `steps` stay.
+    """Returns the steps whose checkpoints stay.
 
     >>> kept([10, 20, 30, 40], Keep(last=1, every_steps=20))
     [20, 40]
@@ -115,9 +193,10 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-      model_dir: where they are.
-      graph: the lowered step; session: holds its variables.
-      keep: which stay.
+      model_dir: the model directory.
+      graph: the training graph.
+      session: the session that holds the graph's variables.
+      keep: which checkpoints stay.
     """
 
     def __init__(
@@ -130,7 +209,7 @@ class Checkpoints:
         with graph.graph.as_default():
             self._variables = {v.op.name: v for v in tf.global_variables()}
             self._saver = tf.train.Saver(list(self._variables.values()), max_to_keep=None)
-        # Steps that this run or an earlier one of it wrote, which it may delete again.
+        # The steps of checkpoints that this start or an earlier one wrote: only these are deleted.
         self._own: list[int] = []
 
     def save(self, step: int, resume: Mapping[str, Any], best: int | None = None) -> str:
@@ -138,26 +217,26 @@ class Checkpoints:
 
         Args:
           step: the number of steps done.
-          resume: what `restore` hands back: where the run stands.
+          resume: the state to resume from, which `restore` returns.
           best: the step whose checkpoint is the best so far.
 
         Returns:
-          its path.
+          the path of the checkpoint.
 
         Raises:
-          UserError: if it cannot be written; the checkpoints before it are as they were.
+          UserError: if it cannot be written; the earlier checkpoints are as they were.
         """
         path = checkpoint_files.checkpoint_path(self._model_dir, step)
         folder = os.path.join(self._model_dir, f"{_SAVING}{step}")  # noqa: PTH118
         with _explained(path, self._model_dir, lambda: _remove(folder)):
             _remove_leftovers(self._model_dir)
-            tf.io.gfile.makedirs(folder)
+            paths.make_folder(folder)
             prefix = os.path.join(folder, os.path.basename(path))  # noqa: PTH118,PTH119
             self._session.run(self._graph.to_masters)
-            with self._graph.graph.as_default():  # the saver asks whether it runs eagerly
+            with self._graph.graph.as_default():  # the saver checks for eager mode
                 self._saver.save(self._session, prefix, write_meta_graph=False, write_state=False)
             own = sorted({*self._own, step})
-            self._write_resume(prefix, {**resume, "own": own})
+            self.write_resume(prefix, {**resume, "own": own})
             _publish(folder, self._model_dir)
             self._own = own
             _name_latest(self._model_dir, step)
@@ -165,12 +244,12 @@ class Checkpoints:
         return path
 
     def restore(self, checkpoint: str) -> dict[str, Any] | None:
-        """Loads a checkpoint of this run, exactly, and returns the record that `save` was given.
+        """Loads a checkpoint of this run exactly, and returns the `resume` that `save` got.
 
-        None where there is none: a checkpoint of Mesh TensorFlow's own loop.
+        Returns None for a checkpoint without it, such as one of Mesh TensorFlow's own loop.
 
         Raises:
-          UserError: if a variable is missing or of another shape or type.
+          UserError: if a variable is missing, or has another shape or type.
         """
         checkpoint_files.check_variables(
             checkpoint, checkpoint_files.described(self._variables.values())
@@ -192,28 +271,29 @@ class Checkpoints:
 
     @property
     def variables(self) -> dict[str, tuple[tuple[int, ...], tf.DType]]:
-        """Name -> (shape, type) of what a checkpoint holds."""
+        """Name -> (shape, type) of the variables that a checkpoint holds."""
         return checkpoint_files.described(self._variables.values())
 
     def _delete(self, best: int | None) -> None:
         stay = kept(self._own, self._keep, best)
         for step in set(self._own) - set(stay):
             path = checkpoint_files.checkpoint_path(self._model_dir, step)
-            # The index first: without it the rest is no checkpoint.
+            # The index first: files without an index do not count as a checkpoint.
             for file in sorted(
                 tf.io.gfile.glob(path + ".*"), key=lambda name: not name.endswith(".index")
             ):
                 tf.io.gfile.remove(file)
         self._own = stay
 
-    def _write_resume(self, prefix: str, resume: Mapping[str, Any]) -> None:
+    def write_resume(self, prefix: str, resume: Mapping[str, Any]) -> None:
+        """Writes the resume state and the weights' low halves beside the checkpoint `prefix`."""
         content = io.BytesIO()
-        np.savez(content, record=np.array(json.dumps(resume)), **self._low_halves())
+        np.savez(content, record=np.array(json.dumps(resume)), **self.low_halves())
         with tf.io.gfile.GFile(prefix + ".resume.npz", "wb") as file:
             file.write(content.getvalue())
 
-    def _low_halves(self) -> dict[str, np.ndarray]:
-        """What the checkpoint's types leave out of the weights in memory."""
+    def low_halves(self) -> dict[str, np.ndarray]:
+        """Returns the bits of the weights in memory that the checkpoint's types leave out."""
         halves = {}
         for name, slices in self._graph.slices.items():
             master = self._variables[name]
@@ -226,21 +306,19 @@ class Checkpoints:
         return halves
 
     def _read_resume(self, checkpoint: str) -> dict[str, Any] | None:
-        path = checkpoint + ".resume.npz"
-        if not tf.io.gfile.exists(path):
-            return None
-        with tf.io.gfile.GFile(path, "rb") as file:
-            content = np.load(io.BytesIO(file.read()))
-        for name, slices in self._graph.slices.items():
-            for number, variable in enumerate(slices):
-                key = f"{name}/{number}"
-                if f"low/{key}" in content:
-                    nearest = self._session.run(variable)
-                    wide = join_halves(nearest, content[f"low/{key}"], content[f"ties/{key}"])
-                else:
-                    wide = content[f"wide/{key}"]
-                self._set(variable, wide)
-        return json.loads(str(content["record"]))
+        with _resume_file(checkpoint) as content:
+            if content is None:
+                return None
+            for name, slices in self._graph.slices.items():
+                for number, variable in enumerate(slices):
+                    key = f"{name}/{number}"
+                    if f"low/{key}" in content:
+                        nearest = self._session.run(variable)
+                        wide = join_halves(nearest, content[f"low/{key}"], content[f"ties/{key}"])
+                    else:
+                        wide = content[f"wide/{key}"]
+                    self._set(variable, wide)
+            return _record_in(content)
 
     def _set(self, variable: tf.Variable, value: np.ndarray) -> None:
         self._session.run(variable.initializer, {variable.initializer.inputs[1]: value})
@@ -249,6 +327,11 @@ class Checkpoints:
 def _publish(folder: str, model_dir: str) -> None:
     """Moves the files of a finished checkpoint to their names, the index last."""
     names = sorted(tf.io.gfile.listdir(folder), key=lambda name: name.endswith(".index"))
+    if paths.is_remote(folder):
+        _check_complete(folder, names)
+        publishing.move_files(folder, model_dir, names)
+        _remove(folder)
+        return
     for name in names:
         _to_disk(os.path.join(folder, name))  # noqa: PTH118
     for name in names:
@@ -258,26 +341,31 @@ def _publish(folder: str, model_dir: str) -> None:
     _remove(folder)
 
 
+def _check_complete(folder: str, names: Sequence[str]) -> None:
+    """Checks a listing of a bucket, which may be late.
+
+    Raises:
+      OSError: if it lacks a file of the checkpoint.
+    """
+    data = [match for name in names if (match := re.search(r"\.data-\d{5}-of-(\d{5})$", name))]
+    ends = [name for name in names if name.endswith((".index", ".resume.npz"))]
+    if len(ends) != 2 or not data or len(data) != int(data[0][1]):
+        raise OSError(errno.EIO, f"the bucket lists only {', '.join(names) or 'nothing'}", folder)
+
+
 def _to_disk(path: str) -> None:
-    if "://" in path:
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    if not paths.is_remote(path):
+        publishing.to_disk(path)
 
 
 def _name_latest(model_dir: str, step: int) -> None:
-    """Writes the file that TensorFlow asks for the latest checkpoint."""
+    """Writes the file in which TensorFlow looks up the latest checkpoint."""
     steps = [s for s in checkpoint_files.steps(model_dir) if s != step]
     names = [f"model.ckpt-{s}" for s in [*steps, step]]
     lines = [f'model_checkpoint_path: "{names[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
     target = os.path.join(model_dir, "checkpoint")  # noqa: PTH118
-    with tf.io.gfile.GFile(target + ".new", "w") as file:
-        file.write("\n".join(lines) + "\n")
-    tf.io.gfile.rename(target + ".new", target, overwrite=True)
+    publishing.write_whole(target, "\n".join(lines) + "\n")
 
 
 def _remove(folder: str) -> None:
@@ -286,7 +374,8 @@ def _remove(folder: str) -> None:
 
 
 def _remove_leftovers(model_dir: str) -> None:
-    """Removes what a run that was killed while saving has left."""
+    """Removes the files that a run left when it was killed while saving."""
+    publishing.remove_leftovers([model_dir])
     for folder in tf.io.gfile.glob(os.path.join(model_dir, _SAVING + "*")):  # noqa: PTH118
         _remove(folder)
     present = set(checkpoint_files.steps(model_dir))
@@ -303,13 +392,14 @@ def _explained(path: str, model_dir: str, clean: Callable[[], None]) -> Iterator
     except WRITE_ERRORS as error:
         with contextlib.suppress(*WRITE_ERRORS):
             clean()
-        raise UserError(
-            f"checkpoint {path} cannot be saved: {reason_of(error)}. {_last_checkpoint(model_dir)}"
-        ) from error
+        reason = reason_of(error)
+        what = f"checkpoint {path} cannot be saved"
+        said = f"{reason}: {what}" if reason == "the disk is full" else f"{what}: {reason}"
+        raise UserError(f"{said}. {_last_checkpoint(model_dir)}") from error
 
 
 def rounded(wide: np.ndarray) -> np.ndarray:
-    """Returns float32 values rounded to those that bfloat16 can hold, as float32."""
+    """Returns float32 values, rounded to the nearest that bfloat16 can hold, as float32."""
     bits = wide.view(np.uint32).astype(np.uint64)
     up = (bits >> np.uint64(16)) & np.uint64(1)
     nearest = (bits + np.uint64(0x7FFF) + up) >> np.uint64(16) << np.uint64(16)
@@ -317,26 +407,30 @@ def rounded(wide: np.ndarray) -> np.ndarray:
 
 
 def split_halves(wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what bfloat16 leaves out of float32 weights, half their size.
+    """Returns the low halves of float32 weights, which bfloat16 leaves out.
 
     Returns:
-      int16, the differences of the bit patterns to the rounded values; int64, where they wrap.
+      int16, the difference between each bit pattern and that of the rounded value; int64, the
+      positions at which this difference overflows int16.
     """
     difference = wide.view(np.int32).astype(np.int64) - rounded(wide).view(np.int32)
     return difference.astype(np.int16), np.flatnonzero(difference == 1 << 15)
 
 
 def join_halves(nearest: np.ndarray, low: np.ndarray, ties: np.ndarray) -> np.ndarray:
-    """Returns the float32 weights of which `split_halves` made `low` and `ties`."""
+    """Returns the float32 weights from their rounded values and what `split_halves` returned."""
     difference = low.astype(np.int32)
     difference.reshape(-1)[ties] = 1 << 15
     return (nearest.view(np.int32) + difference).view(np.float32)
 
 
 def reason_of(error: BaseException) -> str:
-    """Returns why something could not be written, in a few words."""
-    text = str(getattr(error, "message", None) or error).splitlines()[0]
-    return "the disk is full" if any(words in text for words in _FULL) else text
+    """Returns in a few words why a file could not be written."""
+    text = str(getattr(error, "message", None) or error)
+    # TensorFlow may put the reason below a first line such as "Graph execution error:".
+    if any(words in text for words in _FULL):
+        return "the disk is full"
+    return (text.splitlines() or [type(error).__name__])[0]
 
 
 def _last_checkpoint(model_dir: str) -> str:
@@ -349,19 +443,19 @@ def _last_checkpoint(model_dir: str) -> str:
 
 @contextlib.contextmanager
 def full_disk_explained(model_dir: str) -> Iterator[None]:
-    """Turns errors of writing to a full disk into a UserError; others stay as they are."""
+    """Turns an error of writing to a full disk into a UserError; other errors pass."""
     try:
         yield
     except WRITE_ERRORS as error:
         if reason_of(error) != "the disk is full":
             raise
         raise UserError(
-            f"the disk of {model_dir} is full. {_last_checkpoint(model_dir)}"
+            f"the disk is full, on which {model_dir} is. {_last_checkpoint(model_dir)}"
         ) from error
 
 
 def configuration() -> dict[str, str]:
-    """Returns what gin's functions were called with so far: parameter -> value as text."""
+    """Returns the parameters that gin's functions were called with: name -> value as text."""
     values: dict[str, str] = {}
     text = gin.operative_config_str(max_line_length=1_000_000)
     for line in text.splitlines():
@@ -372,7 +466,7 @@ def configuration() -> dict[str, str]:
 
 
 def _compared(values: dict[str, str]) -> dict[str, str]:
-    """Leaves out what may differ, and macros that only such parameters read, like TRAIN_STEPS."""
+    """Returns `values` without those that may differ, and without macros that only these read."""
     values = {name: value for name, value in values.items() if not _MAY_DIFFER.search(name)}
     found = {name for name in values if "." in name}  # a macro's name has no dot
     while True:
@@ -384,17 +478,17 @@ def _compared(values: dict[str, str]) -> dict[str, str]:
 
 
 def check_same_configuration(model_dir: str, *, allowed: bool) -> list[str]:
-    """Compares the configuration with the one recorded in `model_dir`, if there is one.
+    """Compares the configuration with the one that `model_dir` records, if it records one.
 
     Args:
-      model_dir: of the run.
-      allowed: whether differences are merely returned.
+      model_dir: the run's model directory.
+      allowed: whether differences are allowed, and only returned.
 
     Returns:
-      the differences, a line each.
+      the differences, one line each.
 
     Raises:
-      UserError: with the differences.
+      UserError: if there are differences and they are not allowed; it lists them.
     """
     path = os.path.join(model_dir, CONFIGURATION_FILE)  # noqa: PTH118
     if not tf.io.gfile.exists(path):
@@ -417,13 +511,10 @@ def check_same_configuration(model_dir: str, *, allowed: bool) -> list[str]:
 
 
 def save_configuration(model_dir: str) -> None:
-    """Records the configuration, and gin's own `operative_config.gin`."""
+    """Writes the configuration, and gin's own `operative_config.gin`."""
     files = {
         CONFIGURATION_FILE: json.dumps(configuration(), indent=1) + "\n",
         "operative_config.gin": gin.operative_config_str() + "\n",
     }
     for name, text in files.items():
-        path = os.path.join(model_dir, name)  # noqa: PTH118
-        with tf.io.gfile.GFile(path + ".new", "w") as file:
-            file.write(text)
-        tf.io.gfile.rename(path + ".new", path, overwrite=True)
+        publishing.write_whole(os.path.join(model_dir, name), text)  # noqa: PTH118

@@ -1,8 +1,8 @@
-"""Training on a TPU: TensorFlow's estimator runs the steps, under Mesh TensorFlow's `run`.
+"""Training on a TPU, where TensorFlow's estimator takes the steps under Mesh TensorFlow's `run`.
 
-`train_model` is what `run` calls (`run.train_model_fn`). The model, its gradients and its
-checkpoints are Mesh TensorFlow's; added here are checks before the first step, a line of progress
-now and then, `metrics.jsonl` in the model directory, and a stop at a loss that is no number.
+`run` calls `train_model` (`run.train_model_fn`). The model, its gradients and its checkpoints are
+Mesh TensorFlow's. This module adds checks before the first step, lines of progress, `metrics.jsonl`
+in the model directory, and an error if the loss is not finite.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,10 +17,10 @@ from t0.training.recorder import RecorderHook
 
 
 def check_input_options(*, skip_seen_data: bool, checkpoint_input_pipeline: bool) -> None:
-    """Checks that at most one way to go on in the data is set, which our own loop does anyway.
+    """Checks that at most one way to continue in the data is set; our own loop needs neither.
 
     Raises:
-      UserError: if both are.
+      UserError: if both are set.
     """
     if skip_seen_data and checkpoint_input_pipeline:
         raise UserError("set only one of run.skip_seen_data and run.checkpoint_input_pipeline")
@@ -39,21 +39,23 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     seen_data_init_step: int = 0,
     checkpoint_input_pipeline: bool = False,
 ) -> None:
-    """Trains by TensorFlow's estimator; takes what Mesh TensorFlow's `run` calls it with.
+    """Trains by TensorFlow's estimator. Mesh TensorFlow's `run` calls it with these arguments.
 
     Args:
       estimator: Mesh TensorFlow's TPUEstimator.
-      vocabulary, dataset_split: handed to `train_dataset_fn`.
-      sequence_length: tokens of each feature, packed.
+      vocabulary: an argument of `train_dataset_fn`.
+      sequence_length: name of a feature -> its length in tokens, packed.
       batch_size: sequences of the global batch.
-      train_dataset_fn: gives packed or padded examples, without end.
+      train_dataset_fn: returns a dataset of packed or padded examples, which is repeated.
       train_steps: the step to stop at, counted from the start of pretraining.
-      ensemble_inputs: models of an ensemble that get inputs of their own, or None.
-      skip_seen_data, seen_data_init_step: on a restart, skip the batches since that step.
-      checkpoint_input_pipeline: keep TensorFlow's iterator in the checkpoint.
+      ensemble_inputs: the number of models of an ensemble with inputs of their own, or None.
+      dataset_split: an argument of `train_dataset_fn`.
+      skip_seen_data: whether a restarted run skips the batches that it has read.
+      seen_data_init_step: the step from which those batches are counted.
+      checkpoint_input_pipeline: whether checkpoints hold the state of TensorFlow's iterator.
 
     Raises:
-      UserError: if the mixture gives no example, or the loss is not a number.
+      UserError: if the mixture has no example, or the loss is not finite.
     """
     check_input_options(
         skip_seen_data=skip_seen_data, checkpoint_input_pipeline=checkpoint_input_pipeline
@@ -83,7 +85,7 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     _train_with_estimator(estimator, input_fn, hook, keep_iterator=checkpoint_input_pipeline)
 
 
-# What a `LoopOptions` can ask of our own loop alone.
+# Fields of `LoopOptions` that only our own loop obeys.
 _NOT_BY_ESTIMATOR = (
     "validate_every_steps",
     "evaluate_every_steps",
@@ -96,8 +98,8 @@ def _check_estimator_can(options: LoopOptions) -> None:
     asked = [name for name in _NOT_BY_ESTIMATOR if getattr(options, name) is not None]
     if asked:
         raise UserError(
-            f"train_loop.{asked[0]} is of the loop that trains without a TPU; on one, evaluate "
-            "checkpoints by run.mode = 'eval' or 'score_eval'"
+            f"train_loop.{asked[0]} is set, which only training without a TPU obeys; on a TPU, "
+            "evaluate checkpoints by run.mode = 'eval' or 'score_eval'"
         )
 
 
@@ -114,6 +116,6 @@ def _train_with_estimator(
     if hook.last_step < hook.total_steps:
         raise UserError(
             f"the training data ended at step {hook.last_step:,} of "
-            f"{hook.total_steps:,}: the mixture gives too few examples to fill a batch. "
+            f"{hook.total_steps:,}: the mixture has too few examples to fill a batch. "
             "Is its cache empty?"
         )

@@ -1,21 +1,21 @@
-"""Evaluation of a run while it trains: its loss on held-out batches, and the tasks' metrics.
+"""Evaluation during training: the loss on held-out batches, and the tasks' metrics.
 
     evaluation = Evaluation(spec, data, options, graph=graph, session=session)
     evaluation.measure(500, last=False)     # {"validation_loss": 2.31, "eval/accuracy": 41.0, ...}
 
-Both are of the weights in the session, without dropout, on the same examples each time. The fields
-of the held-out loss are those of a training step with `validation_` before them, and
-`validation_perplexity`, e to the power of the nats for each target token.
+Both use the weights in the training session, without dropout, and the same examples each time. The
+fields of the held-out loss are those of a training step with the prefix `validation_`, and
+`validation_perplexity`, which is e to the power of the nats for each target token.
 
     tasks = read_tasks("t0_train", "validation", lengths, examples=64, use_cached=True)
     task_fields(tasks, ModelInTraining(spec, graph, session))
     # {"eval/sciq_Multiple_Choice/accuracy": 41.2, ..., "eval/accuracy": 38.0}
 
-Names are T5's: `eval/<task>/<metric>`; `eval/<metric>` is the mean over the tasks that have it.
-Examples are the first of a split, read once and kept. A metric that reads predictions gets decoded
-and postprocessed text, one that reads scores gets log-likelihoods, as SeqIO's evaluation gives
-them; an example of rank evaluation comes with all of its choices. Legend: N examples, L inputs, T
-targets.
+The names are T5's: `eval/<task>/<metric>`; `eval/<metric>` is the mean over the tasks that have the
+metric. The examples are the first of a split, which are read once and kept in memory. As in SeqIO's
+evaluation, metrics of predictions read decoded and postprocessed text, and metrics of scores read
+log-likelihoods. An example of rank evaluation has all of its choices. Legend: N examples, L inputs,
+T targets.
 """
 
 import collections
@@ -46,13 +46,13 @@ _Lowered = tuple[Mapping[str, tf.Tensor], tf.Tensor]
 class ModelInTraining:
     """Decodes and scores with the weights of a training session.
 
-    Both are further programs over the training graph's variables, in its session: no weights are
-    copied and no checkpoint is read. Each is lowered when first asked for.
+    Both are programs over the training graph's variables, in the same session: no weights are
+    copied and no checkpoint is read. Each program is lowered on first use.
 
     Args:
       spec: what the run trains.
       graph: the training graph.
-      session: holds its variables.
+      session: the session that holds the graph's variables.
 
     Raises:
       UserError: for a model without an encoder, or an ensemble.
@@ -71,7 +71,7 @@ class ModelInTraining:
         self._lowered: dict[str, _Lowered] = {}
 
     def decode(self, inputs: np.ndarray) -> np.ndarray:
-        """Returns the ids that the model makes of `inputs`; after an EOS they mean nothing."""
+        """Returns the ids that the model decodes from `inputs`; ignore those after an EOS."""
         return self._run("decode", _decode, {"inputs": inputs})
 
     def score(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -147,13 +147,14 @@ def _padded(values: np.ndarray, rows: int) -> np.ndarray:
 @gin.configurable("task_metrics", module="t0")
 @dataclasses.dataclass(frozen=True)
 class TaskMetrics:
-    """What is evaluated while training by task metrics; gin sets it as `task_metrics.NAME`.
+    """The settings of task metrics during training; gin sets the fields as `task_metrics.NAME`.
 
     Attributes:
-      mixture_or_task_name: None for the training mixture.
-      split: tasks without it are left out.
-      examples: of each task, the first of the split (rank evaluation: rows, one for each choice).
-      use_cached: None for what the training data does.
+      mixture_or_task_name: the mixture or task to evaluate; None for the training mixture.
+      split: the split to evaluate on; tasks without it are left out.
+      examples: the number of examples of each task, the first of the split. In rank evaluation,
+        records are counted, one for each choice.
+      use_cached: whether to read the tasks' caches; None to do as the training data does.
     """
 
     mixture_or_task_name: str | None = None
@@ -168,12 +169,13 @@ class TaskMetrics:
 
 @dataclasses.dataclass(frozen=True)
 class TaskExamples:
-    """Examples of a task, read.
+    """The examples of a task.
 
     Attributes:
-      task: SeqIO's.
-      rows: the examples as SeqIO's task gives them.
-      inputs, targets: int32 [N, L] and [N, T], cut or padded.
+      task: the SeqIO task.
+      rows: the examples of the task's dataset.
+      inputs: int32 [N, L], cut or padded.
+      targets: int32 [N, T], cut or padded.
       wanted: the postprocessed targets, which the metrics read.
     """
 
@@ -192,10 +194,10 @@ def read_tasks(
     examples: int,
     use_cached: bool,
 ) -> list[TaskExamples]:
-    """Reads the first examples of each task that has metrics and the split.
+    """Reads the first examples of each task of a mixture that has metrics and the split.
 
     Raises:
-      UserError: for an unknown mixture, or one without such a task.
+      UserError: if the mixture is unknown, or has no such task.
     """
     mixture = known_mixture(mixture_or_task_name)
     tasks = [task for task in seqio.get_subtasks(mixture) if split in task.splits]
@@ -237,7 +239,7 @@ def _elements(session: tf.Session, following: Any) -> Iterator[dict[str, Any]]:
 
 
 def _first(rows: Iterable[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:
-    """Yields the first rows, and after them the other choices of the last one's example."""
+    """Yields the first rows, and then the other choices of the last row's example."""
     rows = iter(rows)
     last = None
     for last in itertools.islice(rows, count):
@@ -263,7 +265,7 @@ def _text(task: seqio.Task, row: Mapping[str, Any]) -> str:
 
 
 def task_fields(tasks: Sequence[TaskExamples], model: ModelInTraining) -> dict[str, float]:
-    """Returns the metrics of each task and their means, named as in the module's header."""
+    """Returns the metrics of each task and their means; the module's header has the names."""
     found: dict[str, float] = {}
     together: dict[str, list[float]] = collections.defaultdict(list)
     for examples in tasks:
@@ -301,12 +303,13 @@ class Evaluation:
 
     Args:
       spec: what the run trains.
-      data: what it trains on.
-      options: how often, and on how much.
-      graph: the training graph; session: holds its variables.
+      data: the training data.
+      options: the intervals and sizes of evaluations.
+      graph: the training graph.
+      session: the session that holds the graph's variables.
 
     Raises:
-      UserError: if there is nothing to evaluate on.
+      UserError: if there is no data to evaluate on.
     """
 
     def __init__(
@@ -327,14 +330,14 @@ class Evaluation:
         if options.validate_every_steps and open_split(data, "validation") is None:
             raise UserError(
                 "train_loop.validate_every_steps is set, and the training data has no split "
-                "'validation' to validate on"
+                "'validation'; unset it, or train on tasks that have that split"
             )
         if options.evaluate_every_steps:
             self._tasks = _read_tasks(spec, data)
             self._model = ModelInTraining(spec, graph, session)
 
     def describe(self) -> list[str]:
-        """Returns lines about what is evaluated, for the start of the run."""
+        """Returns the lines about evaluation that the run prints at its start."""
         if not self._tasks:
             return []
         examples = sum(len(task.rows) for task in self._tasks)
@@ -344,7 +347,7 @@ class Evaluation:
         ]
 
     def measure(self, step: int, *, last: bool) -> dict[str, float]:
-        """Returns what is due at `step`; everything at the last step of a run."""
+        """Returns the fields of the evaluations that are due at `step`; of all at the last step."""
         found = {}
         if _due(self._options.validate_every_steps, step, last):
             found |= self._loss()
@@ -353,7 +356,7 @@ class Evaluation:
         return found
 
     def all_kinds_in(self, fields: Mapping[str, float]) -> bool:
-        """Whether `fields` has something of each kind of evaluation that the run does."""
+        """Returns whether `fields` has fields of each kind of evaluation of the run."""
         loss = not self._options.validate_every_steps or "validation_loss" in fields
         tasks = any(name.startswith(PREFIX) for name in fields)
         return loss and (tasks or not self._options.evaluate_every_steps)
@@ -384,8 +387,8 @@ def _read_tasks(spec: TrainingSpec, data: Any) -> list[TaskExamples]:
     mixture = chosen.mixture_or_task_name or (read and read.mixture)
     if mixture is None:
         raise UserError(
-            "train_loop.evaluate_every_steps is set, and the training data is no mixture of "
-            "SeqIO's: name one by task_metrics.mixture_or_task_name"
+            "train_loop.evaluate_every_steps is set, and the training data is not a SeqIO mixture: "
+            "name a mixture by task_metrics.mixture_or_task_name"
         )
     cached = chosen.use_cached
     return read_tasks(
@@ -398,14 +401,14 @@ def _read_tasks(spec: TrainingSpec, data: Any) -> list[TaskExamples]:
 
 
 def line(step: int, fields: Mapping[str, float]) -> str:
-    """Returns the line about an evaluation: the held-out loss, and the means over tasks."""
+    """Returns the line about an evaluation: the held-out loss and the means over tasks."""
     words = [f"step {step:,}"]
     if "validation_loss" in fields:
         words += [
-            f"validation loss {fields['validation_loss']:.3f}",
-            f"{fields['validation_loss_per_token']:.3f} nats/token",
+            f"held-out {fields['validation_loss_per_token']:.3f} nats/token",
             f"perplexity {fields['validation_perplexity']:.4g}",
-            f"accuracy {fields['validation_token_accuracy']:.1%}",
+            f"accuracy {fields['validation_token_accuracy_without_eos']:.1%}",
+            f"T5 loss {fields['validation_loss']:.3f}",
         ]
     means = {name: x for name, x in fields.items() if name.startswith(PREFIX)}
     words += [f"{name} {x:.4g}" for name, x in means.items() if name.count("/") == 1]

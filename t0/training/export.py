@@ -1,9 +1,9 @@
 """Writes the last checkpoint of a run as a Hugging Face folder: `--export_hf`.
 
-    check("/models/tiny_hf", model_dir="/models/tiny", vocabulary=vocabulary)      # before training
+    check("/models/tiny_hf", vocabulary=vocabulary)      # before training
     export("/models/tiny_hf", model_dir="/models/tiny", vocabulary=vocabulary)     # after it
 
-The model is the one that gin describes, as Mesh TensorFlow's `run` would build it.
+The model is the one that gin configures, as Mesh TensorFlow's `run` would build it.
 """
 
 import contextlib
@@ -19,37 +19,30 @@ from t0.compat import mesh_utils
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.errors import UserError
+from t0.files.any_path import any_path
 from t0.mesh import formulas
 
 
-def check(folder: str, *, model_dir: str, vocabulary: Any) -> None:
-    """Checks, before anything is trained, that the export can be written after it.
+def check(folder: str, *, vocabulary: Any) -> None:
+    """Checks, before training, that the export can be written after it.
 
     Args:
-      folder: where it will go.
-      model_dir: of the run.
-      vocabulary: one, or (inputs, targets).
+      folder: the folder to write, which must not exist.
+      vocabulary: one vocabulary, or (inputs, targets).
 
     Raises:
-      UserError: if something is there already, the disk has no room for it, it is not a disk, or
-        the model is no T5.
+      UserError: if the folder exists, its disk is too small, or the model is not a T5.
     """
-    for place in (folder, model_dir):
-        if "://" in place:
-            raise UserError(
-                f"--export_hf works on this machine's disks, and {place} is none: copy the model "
-                "directory here after training, and `t0 convert` it with --to hf"
-            )
-    check_destination(Path(folder), _model_bytes(vocabulary))
+    check_destination(any_path(folder), _model_bytes(vocabulary))
 
 
 def export(folder: str, *, model_dir: str, vocabulary: Any) -> None:
-    """Writes the last checkpoint of `model_dir`, with tokenizer files, and prints where it is.
+    """Writes the last checkpoint of `model_dir`, with tokenizer files, and prints a line.
 
     Args:
-      folder: a new one.
-      model_dir: of the run.
-      vocabulary: one, or (inputs, targets).
+      folder: the folder to write, which must not exist.
+      model_dir: the run's model directory.
+      vocabulary: one vocabulary, or (inputs, targets).
 
     Raises:
       UserError: if there is no checkpoint, or it cannot be converted.
@@ -88,7 +81,7 @@ def _model_bytes(vocabulary: Any) -> int:
 
 @contextlib.contextmanager
 def _tokenizer(vocabulary: Any) -> Iterator[Path | None]:
-    """Gives the vocabulary's SentencePiece model as a local file, None if it has no such model."""
+    """Yields the vocabulary's SentencePiece model as a local file; None if it has no such model."""
     path = getattr(vocabulary, "sentencepiece_model_file", None)
     if path is None or "://" not in path:
         yield path and Path(path)

@@ -3,10 +3,10 @@
     graph = build(spec, features=("inputs", "targets"), seed=0, activations=tf.float32)
     session.run([graph.metrics, graph.train], feed_dict={graph.features["inputs"]: ..., ...})
 
-Variables have Mesh TensorFlow's names and shapes. They are resource variables and a step reads each
-once: with the reference variables of TensorFlow 1, or a read for each operation, an update may come
-before a gradient's read, and two runs differ. Dropout depends on seed and step alone
-(`randomness`).
+Variables have Mesh TensorFlow's names and shapes. They are resource variables, and a step reads
+each of them once. With TensorFlow 1's reference variables, or with one read for each operation, an
+update may run before a gradient's read, so that two equal runs differ. Dropout depends on the seed
+and the step alone (see `randomness`).
 """
 
 import dataclasses
@@ -34,17 +34,20 @@ class TrainingGraph:
     Attributes:
       graph: the TensorFlow graph.
       features: name -> placeholder int32 [batch, length].
-      metrics: float32 vector of `METRICS`, of the step that `train` carries out.
-      train: one step.
+      metrics: float32 vector of `METRICS`, of the step that `train` takes.
+      train: the operation that takes one step.
       validate: float32 vector of "loss" and `losses.PARTS`, without dropout; None in a run that
         does not validate.
       step: the global step's variable.
-      trained: names of the model's variables; slots: names of the optimizer's.
-      to_masters: copies slices to the variables that checkpoints hold; to_slices: back.
-      parameters: how many numbers the model has.
-      slices: variable name -> its slices, where these are wider than the checkpoint's.
-      microbatches: parts in which a step's batch is computed.
-      another: makes one more program over the same variables, in this graph.
+      trained: the names of the model's variables.
+      slots: the names of the optimizer's variables.
+      to_masters: copies the slices to the variables that checkpoints hold.
+      to_slices: copies those variables to the slices.
+      parameters: the number of the model's parameters.
+      slices: variable name -> its slices, of the variables whose slices have a wider type than the
+        checkpoint.
+      microbatches: the number of microbatches of a step.
+      another: returns one more program over the same variables, in this graph.
     """
 
     graph: tf.Graph
@@ -76,9 +79,9 @@ def build(
     Args:
       spec: what the run trains.
       features: names of the batch's features, such as "inputs", "inputs_segmentation".
-      seed: of initial values and dropout.
-      activations: their type.
-      validates: whether the run validates; the graph for that takes a quarter of the time.
+      seed: the seed of initial values and dropout.
+      activations: the type of activations.
+      validates: whether the run validates; building the graph for that takes a quarter of the time.
     """
     with tf.Graph().as_default() as graph:
         tf.set_random_seed(seed)
@@ -151,10 +154,52 @@ def _build(
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class HeldOutGraph:
+    """A model's loss without a training step.
+
+    Attributes:
+      graph: the TensorFlow graph.
+      features: name -> placeholder int32 [batch, length].
+      values: float32 vector of "loss" and `losses.PARTS`, without dropout.
+      to_slices: copies what a checkpoint has filled to what is computed with.
+    """
+
+    graph: tf.Graph
+    features: Mapping[str, tf.Tensor]
+    values: tf.Tensor
+    to_slices: tf.Operation
+
+
+def build_held_out(
+    spec: TrainingSpec, *, features: Sequence[str], activations: tf.DType
+) -> HeldOutGraph:
+    """Builds and lowers a model's loss on a batch, to evaluate a checkpoint.
+
+    Args:
+      spec: the model and its batch; what it says of training is not read.
+      features: names of the batch's features.
+      activations: their type.
+    """
+    with (
+        tf.Graph().as_default() as graph,
+        tf.variable_scope("", use_resource=True, reuse=tf.AUTO_REUSE),
+    ):
+        placeholders = {
+            name: tf.placeholder(tf.int32, [spec.batch_size, _length(spec, name)], name)
+            for name in features
+        }
+        types = mesh_utils.get_variable_dtype()
+        types = mtf.VariableDType(types.master_dtype, types.slice_dtype, activations)
+        mesh_impl = SeededMesh(*_mesh(spec), seed=0, step=tf.constant(0, tf.int64))
+        values, lowering = _held_out(Program(spec, _model(spec), types, mesh_impl), placeholders)
+        return HeldOutGraph(graph, placeholders, values, lowering.copy_masters_to_slices())
+
+
 def _held_out(
     program: "Program", placeholders: Mapping[str, tf.Tensor]
 ) -> tuple[tf.Tensor, mtf.Lowering]:
-    """Returns "loss" and `losses.PARTS` without dropout, stacked, and the program's lowering."""
+    """Returns the vector of "loss" and `losses.PARTS` without dropout, and its lowering."""
     values = program.loss(placeholders, tf.estimator.ModeKeys.EVAL)
     lowering = program.lower()
     exported = (lowering.export_to_tf_tensor(values[n]) for n in ("loss", *losses.PARTS))
@@ -203,7 +248,7 @@ def _trained(
 
 
 def _wider_slices(lowering: mtf.Lowering) -> dict[str, tf.Variable]:
-    """Returns the variables whose slices say more than the checkpoint's type can."""
+    """Returns the variables whose slices have a wider type than the checkpoint."""
     return {
         variable.name: laid_out.laid_out_tensor.all_slices
         for variable, laid_out in lowering.variables.items()
@@ -212,13 +257,13 @@ def _wider_slices(lowering: mtf.Lowering) -> dict[str, tf.Variable]:
 
 
 class Program:
-    """One mesh graph over the model: its features, loss, and lowering.
+    """One Mesh TensorFlow graph of the model: its features, its loss, and its lowering.
 
     Args:
       spec: what the run trains.
-      model: Mesh TensorFlow's.
-      types: of its variables and activations.
-      mesh_impl: where it is lowered to.
+      model: Mesh TensorFlow's model.
+      types: the types of variables and activations.
+      mesh_impl: the mesh that the graph is lowered to.
     """
 
     def __init__(
@@ -238,7 +283,7 @@ class Program:
             self._batch_dims.insert(0, mtf.Dimension("outer_batch", outer))
 
     def lower(self, log_file: str | None = None) -> mtf.Lowering:
-        """Lowers what was built into the default TensorFlow graph."""
+        """Lowers this graph into the default TensorFlow graph."""
         return self.mesh_impl.lower(self.graph, self.mesh, log_file)
 
     def loss(
@@ -254,7 +299,7 @@ class Program:
     def loss_and_gradients(
         self, placeholders: Mapping[str, tf.Tensor]
     ) -> tuple[dict[str, mtf.Tensor], list[mtf.Tensor | None]]:
-        """Returns what `loss` does, and the gradient of each trainable variable."""
+        """Returns what `loss` returns, and the gradient of each trainable variable."""
         spec = self._spec
         self.microbatches = mesh_utils.serialize_num_microbatches(
             self._batch_dim, spec.sequence_length, spec.mesh_shape, spec.layout_rules
@@ -270,7 +315,8 @@ class Program:
             self.mesh_impl.microbatch = mtf.reduce_max(part.pop("_row"))
             return self.loss(placeholders, mode, part)
 
-        # Rows of a microbatch are every n-th of the batch, so their greatest number tells which.
+        # The rows of a microbatch are every n-th of the batch, so the greatest row number in it
+        # identifies the microbatch.
         rows = np.arange(spec.batch_size, dtype=np.int32)
         shape = mtf.Shape(self._batch_dims)
         features["_row"] = mtf.import_fully_replicated(

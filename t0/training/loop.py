@@ -1,11 +1,15 @@
-"""Our own training loop: one session over the lowered step, exact to resume, its numbers shown.
+"""Our own training loop: runs the lowered step in one session; a resumed run continues exactly.
 
     train(spec, data, LoopOptions(train_steps=12_200, seed=0))
 
-Order of a start: the graph is built; weights come from the latest checkpoint, or an initial one, or
-are random; the model directory's configuration is compared; the first checkpoint is written where
-there was none. Then steps, until `train_steps`, the end of the hours or of the patience for a
-better evaluation, SIGTERM (the run saves and exits with `PREEMPTED`) or a loss that is no number.
+`train` builds the graph. It fills the variables from the latest checkpoint, or from an initial
+checkpoint, or at random. It compares the configuration with the one that the model directory
+records, and writes a first checkpoint where there is none. Then it takes steps until one of these:
+
+- the run has taken `train_steps` steps;
+- the time limit is reached, or early stopping applies;
+- SIGTERM or Ctrl-C comes: the run saves and exits with `PREEMPTED`, or 130;
+- the loss is not finite.
 """
 
 import contextlib
@@ -13,6 +17,7 @@ import io
 import math
 import os
 import re
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -21,9 +26,10 @@ import numpy as np
 
 from t0.checkpoints import checkpoint_files
 from t0.compat import tf1 as tf
-from t0.errors import UserError, original
+from t0.errors import INTERRUPTED, UserError, original
 from t0.feeding.live import DatasetBatches
 from t0.feeding.training_data import ReadAhead, TrainingData
+from t0.files import write_whole
 from t0.mesh.devices import visible_gpus
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.training import checkpointing, evaluation, recorder
@@ -32,7 +38,7 @@ from t0.training.evaluation import Evaluation
 from t0.training.graph import METRICS, TrainingGraph, build
 from t0.training.options import LoopOptions, TrainingSpec
 from t0.training.recorder import Recorder
-from t0.training.stopping import PREEMPTED, BestEvaluation, BestRule, TimeLimit, told_to_stop
+from t0.training.stopping import PREEMPTED, BestEvaluation, BestRule, TimeLimit, watched_signals
 from t0.training.warm_start import restored_line, slots_line, warm_start
 
 Data = TrainingData | DatasetBatches
@@ -44,13 +50,13 @@ def train(spec: TrainingSpec, data: Data, options: LoopOptions) -> None:
 
     Args:
       spec: the model, batch and optimizer.
-      data: of `t0.feeding.opening.open_dataset_function`.
-      options: what the loop does besides.
+      data: the training data, as `t0.feeding.opening.open_dataset_function` returns it.
+      options: the settings of the loop.
 
     Raises:
       UserError: if the data ends, the loss or the gradient is not finite, or a checkpoint cannot
         be read or written.
-      SystemExit: `PREEMPTED`, after SIGTERM.
+      SystemExit: `PREEMPTED`, after SIGTERM; 130 after Ctrl-C.
     """
     time_limit = TimeLimit(options.max_hours)
     check_devices(spec.mesh_devices)
@@ -75,14 +81,14 @@ def train(spec: TrainingSpec, data: Data, options: LoopOptions) -> None:
 def _check_features(model_type: str, names: Sequence[str]) -> None:
     if model_type == "bitransformer" and "inputs" not in names:
         raise UserError(
-            "the training data has targets and no inputs, which an encoder-decoder reads. Take a "
-            "task that makes inputs, such as one of prefix LM, or train a decoder alone "
+            "the training data has targets and no inputs, and an encoder-decoder needs inputs. "
+            "Choose a task with inputs, such as one of prefix LM, or train a decoder alone "
             "(run.model_type = 'lm', as in models/lm_v1.gin)"
         )
 
 
 class _Run:
-    """One start of a run."""
+    """One start of a run: its session, its step, and its position in the data."""
 
     def __init__(
         self,
@@ -108,15 +114,16 @@ class _Run:
         self._step_seconds = self._evaluating_seconds = self._saving_seconds = 0.0
 
     def start(self, time_limit: TimeLimit) -> None:
-        """Fills the variables, says from where, and compares the configuration.
+        """Fills the variables, prints their origin, and compares the configuration.
 
         Args:
-          time_limit: of this start; what earlier starts have spent is added to it.
+          time_limit: the time limit, to which the seconds of earlier starts are added.
         """
         model_dir, options = self._spec.model_dir, self._options
         self._time_limit = time_limit
         latest = checkpoint_files.latest(model_dir)
-        # First, as a checkpoint of another shape says more than its configuration.
+        # First, because the error about a checkpoint of another shape is more exact than the one
+        # about its configuration.
         for line in self._fill(latest):
             print(line, flush=True)
         for change in checkpointing.check_same_configuration(
@@ -140,11 +147,14 @@ class _Run:
             self._began = resume["began"] if resume else step
             self._go_on_from(resume or {})
             if resume is None:
-                yield "it says nothing of the data, which is read from its beginning"
+                yield (
+                    "the checkpoint records no position in the data: the data is read from its "
+                    "beginning"
+                )
             elif resume["seed"] != options.seed:
                 raise UserError(
-                    f"{latest} was trained with seed {resume['seed']}, this run has "
-                    f"{options.seed}: the data would not go on where it stood. "
+                    f"{latest} was trained with seed {resume['seed']}, this run has seed "
+                    f"{options.seed}, which would read the data in another order. Add "
                     f"--seed={resume['seed']}"
                 )
             else:
@@ -170,7 +180,7 @@ class _Run:
         self._evaluated = record.get("evaluated", True)
 
     def go(self) -> None:
-        """Takes the steps."""
+        """Takes the steps that are left."""
         options, spec = self._options, self._spec
         first, total = self._step, options.train_steps
         ended = self._ended()
@@ -180,7 +190,7 @@ class _Run:
         interval = options.log_every_steps or recorder.default_interval(total - first)
         recording = Recorder(spec.model_dir, total=total, tokens=self._tokens, start=first)
         batches = ReadAhead(self._data.batches(self._rows, self._position))
-        with contextlib.closing(recording), batches, told_to_stop() as told:
+        with contextlib.closing(recording), batches, watched_signals() as came:
             if self._saved is None:
                 self._save(recording)
             batch = self._next(batches)
@@ -197,33 +207,39 @@ class _Run:
                 if due or self._step in (first + 1, total):
                     recording.progress(self._step, self._fields(values))
                 recording.first_pace(self._step)
-                ended = self._after_step(recording, told())
+                ended = self._after_step(recording, came())
                 if ended:
                     print(f"{ended}; saved at step {self._step:,} of {total:,}")
                     return
                 if self._step < total:
                     batch = self._next(batches)
 
-    def _after_step(self, recording: Recorder, told: bool) -> str:
-        """Evaluates and saves as is due; returns why the run ends here, if it does."""
+    def _after_step(self, recording: Recorder, signalled: signal.Signals | None) -> str:
+        """Evaluates and saves if that is due; returns why the run ends here, "" if it goes on."""
         last = self._step == self._options.train_steps
-        # Who is told to stop may have little time: the evaluation is the next start's.
-        self._evaluated = last or not told
+        # After a signal there may be little time: the next start evaluates.
+        self._evaluated = last or not signalled
         better = self._evaluated and self._evaluate(recording, last or bool(self._ended()))
         every = self._spec.save_checkpoints_steps
         ended = "" if last else self._ended()
-        if told or last or better or ended or (every and self._step % every == 0):
+        if signalled or last or better or ended or (every and self._step % every == 0):
             self._save(recording)
-        if told:
-            print(f"told to stop: saved at step {self._step:,}; start again to go on")
-            raise SystemExit(PREEMPTED)
+        if signalled:
+            path = checkpoint_files.checkpoint_path(self._spec.model_dir, self._step)
+            print(
+                f"stopped by {signalled.name} at step {self._step:,} of "
+                f"{self._options.train_steps:,}: everything so far is kept in {path}; the same "
+                "command goes on from there, bit for bit",
+                flush=True,
+            )
+            raise SystemExit(INTERRUPTED if signalled == signal.SIGINT else PREEMPTED)
         return ended
 
     def _ended(self) -> str:
-        """Why the run ends before its last step, if it does."""
+        """Returns why the run ends before its last step, "" if it goes on."""
         if self._best.exhausted:
             return f"early stop: {self._best.verdict} (train_loop.stop_after_evaluations)"
-        # One more step, evaluation and checkpoint must still fit, even if half as long again.
+        # One more step, evaluation and checkpoint must fit, even if they take 1.5 times as long.
         once_more = self._step_seconds + self._evaluating_seconds + self._saving_seconds
         if self._time_limit.over(1.5 * once_more):
             return f"the budget of {self._options.max_hours:g} hours is used (--max_hours)"
@@ -239,15 +255,11 @@ class _Run:
             ) from None
 
     def _one_step(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
-        fed = {self._graph.features[name]: batch[name] for name in self._graph.features}
         began = time.monotonic()
-        try:
-            values, _ = self._session.run([self._graph.metrics, self._graph.train], fed)
-        except tf.errors.OpError as error:
-            raise original(error) from error
+        values = one_step(self._session, self._graph, batch)
         self._step += 1
         self._step_seconds = time.monotonic() - began
-        return dict(zip(METRICS, values.tolist(), strict=True))
+        return values
 
     def _fields(self, values: Mapping[str, float]) -> dict[str, float]:
         fields = recorder.step_fields(values, self._positions)
@@ -262,8 +274,7 @@ class _Run:
         path = os.path.join(self._spec.model_dir, f"bad_batch_{self._step}.npz")  # noqa: PTH118
         content = io.BytesIO()
         np.savez(content, **batch)
-        with tf.io.gfile.GFile(path, "wb") as file:
-            file.write(content.getvalue())
+        write_whole(path, content.getvalue())
         square = values["gradient_square"]
         norm = math.sqrt(square) if square >= 0 else math.nan
         raise UserError(
@@ -274,7 +285,7 @@ class _Run:
         )
 
     def _evaluate(self, recording: Recorder, last: bool) -> bool:
-        """Measures what is due; returns whether it is the best so far."""
+        """Runs the evaluations that are due; returns whether the result is the best so far."""
         began = time.monotonic()
         fields = self._evaluation.measure(self._step, last=last)
         if not fields:
@@ -286,7 +297,7 @@ class _Run:
         self._evaluating_seconds = time.monotonic() - began
         recording.pause(self._evaluating_seconds)
         if self._evaluation.all_kinds_in(fields) and not self._best.knows_metric:
-            self._save(recording)  # the steps are good, though what is asked for by name is not
+            self._save(recording)  # the steps are right, only the metric's name is not
             raise self._best.unknown_metric()
         return better
 
@@ -302,9 +313,22 @@ class _Run:
         }
         best = self._best.best
         self._checkpoints.save(self._step, record, best.step if best else None)
+        recording.flush()
         self._saved = self._step
         self._saving_seconds = time.monotonic() - began
         recording.pause(self._saving_seconds)
+
+
+def one_step(
+    session: tf.Session, graph: TrainingGraph, batch: Mapping[str, np.ndarray]
+) -> dict[str, float]:
+    """Takes one step on a batch, and returns the values of `graph.METRICS` by name."""
+    fed = {graph.features[name]: batch[name] for name in graph.features}
+    try:
+        values, _ = session.run([graph.metrics, graph.train], fed)
+    except tf.errors.OpError as error:
+        raise original(error) from error
+    return dict(zip(METRICS, values.tolist(), strict=True))
 
 
 def _best_rule(keep: Keep, options: LoopOptions) -> BestRule:
@@ -313,24 +337,24 @@ def _best_rule(keep: Keep, options: LoopOptions) -> BestRule:
         metric = "validation_loss"
     if metric and not (options.validate_every_steps or options.evaluate_every_steps):
         raise UserError(
-            f"the best checkpoint is asked for by {metric}, and nothing is evaluated: set "
+            f"the best checkpoint is chosen by {metric}, and nothing is evaluated: set "
             "train_loop.validate_every_steps or train_loop.evaluate_every_steps"
         )
     return BestRule(metric, keep.smaller_is_better, options.stop_after_evaluations)
 
 
 def session_config(devices: Sequence[str]) -> tf.ConfigProto:
-    """Returns a configuration in which every CPU device of the mesh exists."""
+    """Returns a session configuration in which every CPU device of the mesh exists."""
     found = [_DEVICE.search(name) for name in devices]
     cpus = [int(match[2]) + 1 for match in found if match and match[1].lower() == "cpu"]
     return tf.ConfigProto(allow_soft_placement=True, device_count={"CPU": max(cpus, default=1)})
 
 
 def check_devices(names: Sequence[str]) -> None:
-    """Checks that the GPUs of a mesh are there.
+    """Checks that the GPUs of a mesh exist.
 
     Raises:
-      UserError: if TensorFlow does not see one.
+      UserError: if TensorFlow does not see one of them.
     """
     wanted = {match[0].lower() for match in map(_DEVICE.search, names) if match}
     missing = sorted(name for name in wanted if name.startswith("gpu")) if wanted else []
@@ -338,7 +362,7 @@ def check_devices(names: Sequence[str]) -> None:
     missing = [name for name in missing if name not in there]
     if missing:
         raise UserError(
-            f"run.mesh_devices asks for {', '.join(missing)}, and TensorFlow sees "
+            f"run.mesh_devices names {', '.join(missing)}, and TensorFlow sees "
             f"{', '.join(there) or 'no GPU'}. See `t0 doctor`; to run on the CPU, bind "
             "run.mesh_devices = None and run.mesh_shape = ''"
         )

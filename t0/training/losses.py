@@ -1,9 +1,10 @@
-"""Cross entropy with z-loss in float32, and the numbers that are shown beside it.
+"""Cross entropy with z-loss in float32, and the sums that are recorded with it.
 
-Mesh TensorFlow's loss makes a one-hot tensor of the size of the logits and computes in the
-activations' type. `computed_in_float32` gives the same loss from compiled passes, in float32
-whatever the activations are, wherever the vocabulary is not split over the mesh; elsewhere by
-Mesh's own formula. Legend: V the vocabulary, [...] batch and length.
+Mesh TensorFlow's loss makes a one-hot tensor of the size of the logits, and computes in the
+activations' type. `computed_in_float32` makes the model compute the same loss in float32. Where the
+mesh does not split the vocabulary, two functions that XLA compiles compute the loss and its
+gradient; elsewhere Mesh's own formula computes it. Legend: V the vocabulary, [...] batch and
+length.
 
     with computed_in_float32(model, mesh_impl) as parts:
         _, loss = model.call_simple(inputs, targets, compute_loss=True)
@@ -18,30 +19,32 @@ from t0.compat import mtf, transformer
 from t0.compat import tf1 as tf
 from t0.mesh.fused import xla_compiled
 
-# Sums over a batch: nats, z-loss (as weighted into the loss), right tokens, target tokens.
-PARTS = ("nll", "z_loss", "correct", "tokens")
+# Sums over a batch: nats, z-loss (as weighted in the loss), right tokens, target tokens; right
+# tokens and target tokens without EOS, which is the easiest to predict.
+PARTS = ("nll", "z_loss", "correct", "tokens", "correct_before_eos", "tokens_before_eos")
+_EOS = 1
 
 
 @contextlib.contextmanager
 def computed_in_float32(model: Any, mesh_impl: Any) -> Iterator[dict[str, mtf.Tensor]]:
-    """Makes a model compute the loss of this module, while the context lasts.
+    """Makes a model compute the loss of this module while the context is open.
 
-    A model that was given a loss function of its own, as gin can, keeps it.
+    A model that has a loss function of its own, which gin can set, keeps that function.
 
     Args:
-      model: Mesh TensorFlow's, a stack of layers or an encoder and a decoder.
-      mesh_impl: says whether the vocabulary is split.
+      model: Mesh TensorFlow's model: a stack of layers, or an encoder and a decoder.
+      mesh_impl: the mesh, which decides whether the vocabulary is split.
 
     Yields:
-      a mapping that the call of the model fills with a scalar of the mesh's graph for each of
-      `PARTS`, summed over the batch; it stays empty where the model keeps its own loss.
+      a mapping. A call of the model puts a scalar of the mesh's graph into it for each of `PARTS`,
+      summed over the batch. It stays empty if the model keeps its own loss function.
     """
     parts: dict[str, mtf.Tensor] = {}
     stack = getattr(model, "decoder", model)
     if getattr(stack, "_loss_fn", model) is not None:
         yield parts
         return
-    # The model calls what its constructor was given as `loss_fn`.
+    # The model calls `_loss_fn`, which its constructor sets from its argument `loss_fn`.
     stack._loss_fn = _loss_function(parts, mesh_impl)
     try:
         yield parts
@@ -66,6 +69,9 @@ def _loss_function(parts: dict[str, mtf.Tensor], mesh_impl: Any) -> Callable[...
         parts["z_loss"] = mtf.reduce_sum(z_loss * weights)
         parts["correct"] = mtf.reduce_sum(right * weights)
         parts["tokens"] = mtf.reduce_sum(weights)
+        words = weights * mtf.cast(mtf.not_equal(targets, _EOS), tf.float32)
+        parts["correct_before_eos"] = mtf.reduce_sum(right * words)
+        parts["tokens_before_eos"] = mtf.reduce_sum(words)
         denominator = model.loss_denominator(targets, context.num_microbatches)
         return (parts["nll"] + parts["z_loss"]) / denominator
 
@@ -107,7 +113,7 @@ def _fused(
 
 @xla_compiled
 def _forward(logits: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """[..., V], [...] -> nll, log Z, whether the target is the likeliest; each float32 [...]."""
+    """Returns nll, log Z and accuracy, each float32 [...], of logits [..., V], targets [...]."""
     wide = tf.cast(logits, tf.float32)
     largest = tf.reduce_max(wide, -1)
     log_z = largest + tf.math.log(tf.reduce_sum(tf.exp(wide - largest[..., None]), -1))
@@ -140,7 +146,7 @@ def _backward(
     by_nll: tf.Tensor,
     by_log_z: tf.Tensor,
 ) -> tf.Tensor:
-    """Returns the gradient by the logits: d log Z = softmax, d nll = softmax - one-hot."""
+    """Returns the gradient of the logits: d log Z = softmax, d nll = softmax - one-hot."""
     softmax = tf.exp(tf.cast(logits, tf.float32) - log_z[..., None])
     wanted = tf.where_v2(_is_target(logits, targets), by_nll[..., None], 0.0)
     return tf.cast((by_nll + by_log_z)[..., None] * softmax - wanted, logits.dtype)

@@ -5,9 +5,9 @@
     run.optimizer = @t0.MomentumSGDOptimizer
     apply_updates.clip_gradient_norm = 1.0          # with any of them
 
-`apply_updates` is what the training graph calls. It computes Mesh TensorFlow's Adafactor in fewer
-passes over the weights wherever the mesh does not split a variable, with the same result, and the
-norms of gradients and weights with it. Slots have Mesh TensorFlow's names.
+The training graph calls `apply_updates`. For a variable that the mesh does not split, it computes
+Mesh TensorFlow's Adafactor in fewer passes over the weights, with the same result, and the norms of
+gradients and weights in the same passes. Slots have Mesh TensorFlow's names.
 """
 
 import dataclasses
@@ -22,10 +22,10 @@ from t0.compat import tf1 as tf
 
 @dataclasses.dataclass(frozen=True)
 class Updates:
-    """What one step does to the variables.
+    """The updates of one step.
 
     Attributes:
-      operations: Mesh TensorFlow's assignments.
+      operations: the assignments, as operations of Mesh TensorFlow.
       gradient_square: scalar, the sum of the squared gradients before any clipping.
       weight_square: scalar, the sum of the squared weights before the update.
     """
@@ -51,11 +51,12 @@ def apply_updates(
     """Applies `gradients` to `variables`.
 
     Args:
-      optimizer: Mesh TensorFlow's or one of ours.
-      gradients: one for each variable; None where the loss does not depend on it.
-      variables: in the same order.
-      mesh_impl: tells which variables are split.
-      clip_gradient_norm: gradients are scaled down to this global norm; None does nothing.
+      optimizer: an optimizer of Mesh TensorFlow or of this module.
+      gradients: the gradient of each variable; None if the loss does not depend on the variable.
+      variables: the variables, in the same order.
+      mesh_impl: the mesh, which decides which variables are split.
+      clip_gradient_norm: the largest global norm, to which larger gradients are scaled down; None
+        for no limit.
     """
     pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
     clipped = clip_gradient_norm is not None
@@ -99,7 +100,7 @@ def _is_whole_adafactor(optimizer: Any, variable: mtf.Variable, mesh_impl: Any) 
 def _adafactor(
     optimizer: Any, gradient: mtf.Tensor, variable: mtf.Variable
 ) -> tuple[list[mtf.Operation], mtf.Tensor, mtf.Tensor]:
-    """Returns the assignments, and the sums of squares of the gradient and of the variable."""
+    """Returns the assignments, and the sums of squares of gradient and variable."""
     scaled = optimizer._multiply_by_parameter_scale and not any(
         part in variable.name for part in optimizer._exclude_from_parameter_scale
     )
@@ -117,7 +118,7 @@ def _adafactor(
         for name, shape in zip(names, shapes, strict=True)
     ]
     dims = variable.shape.dims
-    # The axis that vr has lost, and vc: the larger dimension comes first in `factored`.
+    # The axis over which vr is a mean, and that of vc; `factored` has the larger dimension first.
     axes = tuple(dims.index(dim) for dim in factored) if factored else None
 
     def update(g: tf.Tensor, w: tf.Tensor, *old: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -133,7 +134,7 @@ def _adafactor(
         sums = (tf.reshape(x, [1]) for x in sums_and_moments[:2])
         return (subtrahend, *sums, *sums_and_moments[2:])
 
-    # Mesh TensorFlow takes an empty shape for a missing one.
+    # One dimension, because Mesh TensorFlow treats an empty shape as no shape.
     scalar = mtf.Shape([mtf.Dimension("one", 1)])
     outputs = mtf.slicewise(
         update,
@@ -155,9 +156,11 @@ class AdafactorRule:
     """The numbers of one Adafactor step (Shazeer and Stern 2018, with Mesh TensorFlow's details).
 
     Attributes:
-      learning_rate: of the step; decay: of the second moments, at this step.
-      clip: largest root mean square of the update, or None.
-      epsilon1: added to squared gradients; epsilon2: the least scale of a parameter.
+      learning_rate: the learning rate of this step.
+      decay: the decay of the second moments at this step.
+      clip: the largest root mean square of the update, or None.
+      epsilon1: the number that is added to squared gradients.
+      epsilon2: the smallest scale of a parameter.
       scaled: whether the update is in units of the parameter's root mean square.
     """
 
@@ -176,17 +179,18 @@ def adafactor_step(
     old: Sequence[tf.Tensor],
     axes: tuple[int, int] | None,
 ) -> tuple[tf.Tensor, ...]:
-    """Computes one variable's step.
+    """Computes the Adafactor step of one variable.
 
     Args:
-      rule: the numbers.
-      gradient: [a, b] or [a]; weights: the same shape.
+      rule: the numbers of the step.
+      gradient: the gradient, [a, b] or [a].
+      weights: the weights, of the same shape.
       old: the second moments, (vr, vc) or (v,).
       axes: the axis that vr lacks and the one that vc lacks; None for an unfactored variable.
 
     Returns:
-      what to subtract from the weights; the sums of squares of the gradient and of the weights;
-      the new second moments.
+      the update to subtract from the weights; the sums of squares of gradient and weights; the new
+      second moments.
     """
     g, w = tf.cast(gradient, tf.float32), tf.cast(weights, tf.float32)
     square = tf.square(g)
@@ -222,20 +226,22 @@ def _clipped(scale: tf.Tensor, rms: tf.Tensor, rule: AdafactorRule) -> tf.Tensor
 
 @gin.configurable("AdamWOptimizer", module="t0")
 class AdamWOptimizer(optimize.Optimizer):
-    """Adam with decoupled weight decay; the update's root mean square can be bounded.
+    """Adam with decoupled weight decay, and optionally with Adafactor's bound and scale.
 
-    With `rms_clipping_threshold` and `multiply_by_parameter_scale` the update is treated as
-    Adafactor's: bounded to that root mean square, in units of the parameter's. Moments are
-    corrected for their start at zero, counted from `offset`.
+    `rms_clipping_threshold` bounds the root mean square of the update, and
+    `multiply_by_parameter_scale` multiplies the update by the parameter's root mean square, both as
+    Adafactor does. The moments are corrected for their start at zero, at the step `offset`.
 
     Args:
       learning_rate: a number or scalar.
-      weight_decay_rate: times the learning rate, subtracted of each weight.
-      beta_1: decay of the mean; beta_2: of the mean square.
-      epsilon: added to the root.
-      rms_clipping_threshold: None for no bound.
-      multiply_by_parameter_scale: whether the update is in units of the parameter's size.
-      exclude_from_weight_decay: regular expressions of names.
+      weight_decay_rate: the share of each weight that a step subtracts, times the learning rate.
+      beta_1: the decay of the mean.
+      beta_2: the decay of the mean square.
+      epsilon: the number that is added to the root.
+      rms_clipping_threshold: the largest root mean square of the update; None for no bound.
+      multiply_by_parameter_scale: whether the update is in units of the parameter's root mean
+        square.
+      exclude_from_weight_decay: regular expressions of the variables without weight decay.
       offset: the step at which the moments were zero (that of the initial checkpoint).
     """
 
@@ -288,17 +294,18 @@ class AdamWOptimizer(optimize.Optimizer):
 
 @gin.configurable("AdamWScaleOptimizer", module="t0")
 class AdamWScaleOptimizer(AdamWOptimizer):
-    """AdamW in units of each parameter's root mean square, at least 1e-3, as nanoT5 has it.
+    """nanoT5's AdamW, in units of each parameter's root mean square, at least 1e-3.
 
-    The rule of its `AdamWScale` (github.com/PiotrNawrot/nanoT5, copied_utils.py): Adam's step for a
-    tensor is multiplied by the tensor's root mean square, as Adafactor's is, and `epsilon` is added
-    to the root of the mean square before that is corrected for its start at zero.
+    The rule is that of `AdamWScale` (github.com/PiotrNawrot/nanoT5, copied_utils.py): Adam's step
+    for a tensor is multiplied by the tensor's root mean square, as in Adafactor, and `epsilon` is
+    added to the root of the mean square before the correction for its start at zero.
 
     Args:
       learning_rate: a number or scalar; nanoT5 pretrains with 0.02 at its peak.
-      weight_decay_rate: times the learning rate, subtracted of each weight.
-      beta_1: decay of the mean; beta_2: of the mean square.
-      epsilon: added to the root.
+      weight_decay_rate: the share of each weight that a step subtracts, times the learning rate.
+      beta_1: the decay of the mean.
+      beta_2: the decay of the mean square.
+      epsilon: the number that is added to the root.
       offset: the step at which the moments were zero (that of the initial checkpoint).
     """
 
@@ -325,13 +332,13 @@ class AdamWScaleOptimizer(AdamWOptimizer):
 
 @gin.configurable("MomentumSGDOptimizer", module="t0")
 class MomentumSGDOptimizer(optimize.Optimizer):
-    """Stochastic gradient descent with momentum, Nesterov's if asked for.
+    """Stochastic gradient descent with momentum, or with Nesterov's momentum.
 
     Args:
       learning_rate: a number or scalar.
-      momentum: decay of the velocity, which sums the gradients themselves: a change of the
-        learning rate acts at once.
-      nesterov: whether to step along the velocity that the next step will have.
+      momentum: the decay of the velocity. The velocity sums gradients, not updates, so a change of
+        the learning rate takes full effect at once.
+      nesterov: whether to use Nesterov's momentum.
     """
 
     def __init__(self, learning_rate: Any, momentum: float = 0.9, nesterov: bool = False) -> None:
@@ -354,7 +361,7 @@ class MomentumSGDOptimizer(optimize.Optimizer):
 
 
 def _risen(beta: float, step: tf.Tensor) -> tf.Tensor:
-    # 1 - beta ** step, which float32 cannot subtract well where beta is close to 1.
+    # 1 - beta ** step, by expm1, because float32 loses digits of it when beta is close to 1.
     return -tf.math.expm1(step * math.log(beta)) if beta else tf.constant(1.0)
 
 

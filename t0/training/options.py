@@ -1,9 +1,9 @@
-"""What a run trains, and what its training loop does besides: both as dataclasses.
+"""The settings of a training run as two dataclasses: what it trains, and what its loop does.
 
     spec = TrainingSpec.from_estimator_arguments(**run.arguments.estimator_keywords(arguments))
-    options = LoopOptions(train_steps=12_200)      # gin gives the rest, as train_loop.NAME
+    options = LoopOptions(train_steps=12_200)      # gin sets the other fields, as train_loop.NAME
 
-`TrainingSpec` holds the arguments that would build Mesh TensorFlow's estimator.
+`TrainingSpec` holds the arguments from which Mesh TensorFlow would build its estimator.
 """
 
 import dataclasses
@@ -15,33 +15,35 @@ from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.mesh import devices
 
-# What can be bound to Mesh TensorFlow's model function, of which this loop takes the place.
+# Parameters of Mesh TensorFlow's model function that gin can bind, and that our own loop obeys.
 _OF_MODEL_FN = ("outer_batch_size", "init_variable_filter", "model_info_file")
 
 
 @gin.configurable("train_loop", module="t0")
 @dataclasses.dataclass(frozen=True)
 class LoopOptions:
-    """What a run does besides its model and data; gin sets it as `train_loop.NAME`.
+    """What a training loop does; gin sets the fields as `train_loop.NAME`.
+
+    The estimator, which trains on a TPU, obeys `train_steps` and `log_every_steps` alone.
 
     Attributes:
       train_steps: the step to stop at.
-      log_every_steps: steps between two lines of progress; default a hundredth of the run, at
+      log_every_steps: steps between two lines of progress; None for a hundredth of the run, at
         most 100.
-      seed: of the data's order, dropout and initial weights; this and what follows is for our own
-        loop.
-      activation_dtype: "float32", "bfloat16", or "auto": bfloat16 where the machine computes it.
+      seed: the seed of the data's order, dropout and initial weights.
+      activation_dtype: "float32", "bfloat16", or "auto": bfloat16 if the machine computes it fast.
       validate_every_steps: steps between two validations on the mixture's validation split.
-      validation_batches: batches of each.
-      evaluate_every_steps: steps between two evaluations by the tasks' metrics; what they read is
-        `task_metrics`.
-      stop_after_evaluations: early stopping: evaluations in a row without a better
-        `keep_checkpoints.best_by` (default: "validation_loss") that end the run.
-      max_hours: wall-clock limit of training, over all starts of the run: it then saves and ends
-        as if it were done. Schedules keep counting to `train_steps`.
-      unfilled_variables: expressions of variables that `run.init_checkpoint` may lack.
-      allow_config_change: go on in a model directory that another configuration was trained in.
-      activations: the type that `activation_dtype` is here.
+      validation_batches: the number of batches of a validation.
+      evaluate_every_steps: steps between two evaluations by the tasks' metrics, which
+        `task_metrics` configures.
+      stop_after_evaluations: early stopping: the run ends after this many evaluations in a row
+        without a better `keep_checkpoints.best_by` (default: "validation_loss").
+      max_hours: the limit of training in hours, over all starts of the run. The run then saves and
+        ends as if it were finished. Schedules still count to `train_steps`.
+      unfilled_variables: regular expressions of variables that `run.init_checkpoint` may lack.
+      allow_config_change: whether the run may continue in a model directory that records another
+        configuration.
+      activations: the type that `activation_dtype` means on this machine.
     """
 
     train_steps: int
@@ -68,20 +70,23 @@ class TrainingSpec:
 
     Attributes:
       model_type: "bitransformer", "lm", "delimited_lm", "aligned" or "bi_student_teacher".
-      vocabulary: one, or (inputs, targets).
-      mesh_shape: the mesh; layout_rules: which dimension splits over which of the mesh.
-      mesh_devices: a device for each mesh position.
-      model_dir: where checkpoints and metrics go.
+      vocabulary: one vocabulary, or (inputs, targets).
+      mesh_shape: the shape of the mesh.
+      layout_rules: which tensor dimension is split over which mesh dimension.
+      mesh_devices: the device of each mesh position.
+      model_dir: the folder of checkpoints and metrics.
       batch_size: sequences of a global batch.
-      sequence_length: tokens of each feature.
+      sequence_length: name of a feature -> its length in tokens.
       learning_rate_schedule: a number, or a function of `step`.
-      optimizer: takes `learning_rate`, gives a Mesh TensorFlow optimizer.
-      save_checkpoints_steps: steps between checkpoints; keep_checkpoint_max: how many stay.
-      variable_filter: which variables are trained (a regular expression, a function, or None).
-      init_checkpoint: to start from, or None; init_variable_filter: which variables it gives.
-      ensemble_inputs: models of an ensemble with inputs of their own, or None.
-      outer_batch_size: size of the outer batch dimension.
-      model_info_file: where variables and operations are listed, or None.
+      optimizer: a function that takes `learning_rate` and returns a Mesh TensorFlow optimizer.
+      save_checkpoints_steps: steps between two checkpoints.
+      keep_checkpoint_max: the number of checkpoints that stay; None for all.
+      variable_filter: the variables to train: a regular expression, a function, or None for all.
+      init_checkpoint: the checkpoint to start from, or None.
+      init_variable_filter: regular expression of the variables to read from it; "" for all.
+      ensemble_inputs: the number of models of an ensemble with inputs of their own, or None.
+      outer_batch_size: the size of the outer batch dimension.
+      model_info_file: the file in which to list variables and operations, or None.
     """
 
     model_type: str
@@ -107,9 +112,9 @@ class TrainingSpec:
     def from_estimator_arguments(
         cls, *, mesh_devices: Sequence[str] | None, **arguments: Any
     ) -> "TrainingSpec":
-        """Returns what the arguments of `mesh_utils.get_estimator` say.
+        """Returns the spec that the arguments of `mesh_utils.get_estimator` describe.
 
-        What gin binds to `tpu_estimator_model_fn` counts, too.
+        Parameters that gin binds to `tpu_estimator_model_fn` are read, too.
         """
         known = {field.name for field in dataclasses.fields(cls)}
         values = {name: value for name, value in arguments.items() if name in known}

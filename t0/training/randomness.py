@@ -1,8 +1,8 @@
-"""Random numbers that depend on the seed and the step alone, so that a resumed run draws the same.
+"""Random numbers that depend on seed and step alone, so that a resumed run draws the same ones.
 
-Mesh TensorFlow's dropout asks the mesh for random tensors, and a placement mesh draws them from
-TensorFlow's generators, whose state dies with the process. `SeededMesh` draws each as a function
-of (seed, number of the operation, slice of the tensor, step, microbatch).
+Mesh TensorFlow's dropout draws random tensors from the mesh, and a placement mesh draws them from
+TensorFlow's generators, whose state no checkpoint holds. `SeededMesh` computes each random tensor
+from (seed, number of the operation, slice of the tensor, step, microbatch).
 
     mesh_impl = SeededMesh(shape, layout, devices, seed=7, step=step_tensor)
     lowering = mesh_impl.lower(graph, mesh)
@@ -15,7 +15,7 @@ from typing import Any
 from t0.compat import mtf
 from t0.compat import tf1 as tf
 
-# More microbatches in a step than this would repeat their random numbers.
+# The most microbatches of a step: with more, microbatches would repeat random numbers.
 _MICROBATCHES = 1 << 20
 
 _STATELESS: dict[Any, Callable[..., tf.Tensor]] = {
@@ -29,9 +29,11 @@ class SeededMesh(mtf.placement_mesh_impl.PlacementMeshImpl):
     """A placement mesh with reproducible random operations.
 
     Args:
-      shape: of the mesh; layout: its rules; devices: one for each position.
-      seed: of the run.
-      step: int64 scalar, the step being computed.
+      shape: the shape of the mesh.
+      layout: the layout rules.
+      devices: the device of each position.
+      seed: the run's seed.
+      step: int64 scalar, the step that the graph computes.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class SeededMesh(mtf.placement_mesh_impl.PlacementMeshImpl):
     def random(
         self, shape: mtf.Shape, tf_fn: Callable[..., tf.Tensor], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Draws a tensor of `shape`; slices that hold the same part of it get the same values."""
+        """Draws a tensor of `shape`; slices of the same part of it have the same values."""
         self._drawn += 1
         number = self._drawn
         draw = _STATELESS[tf_fn]
@@ -81,9 +83,9 @@ class _Lowering(mtf.Lowering):
         super().__init__(graph, {mesh: mesh_impl}, autostack=False, log_file=log_file)
 
     def set_tensor_lowering(self, x: mtf.Tensor, laid_out_tensor: Any) -> None:
-        """Reads a variable once, where Mesh TensorFlow reads it anew for each operation.
+        """Reads a variable once, not once for each operation as Mesh TensorFlow does.
 
-        A gradient's read may otherwise come after the variable's update in the same step.
+        Otherwise a gradient's read may come after the variable's update in the same step.
         """
         if isinstance(x.operation, mtf.Variable):
             laid_out_tensor = laid_out_tensor.from_tensor_list(

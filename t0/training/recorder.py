@@ -1,17 +1,20 @@
-"""What a run shows: how large it is, a line now and then, `metrics.jsonl`, TensorBoard's events.
+"""Prints and records a run's metrics: its size, lines of progress, `metrics.jsonl`, event files.
 
     recorder = Recorder("/models/tiny", total=12_200, tokens=11_264, start=0)
     recorder.progress(1_200, step_fields(values, positions))
-    # step 1,200/12,200  loss 2.312  z-loss 0.011  accuracy 41.2%  lr 0.001  gradient 0.92
-    #   weights 4068  11,500 tokens/s  0.98 s/step  0.21 passes  left 2:56:12
+    # step 1,200/12,200  2.304 nats/token  held-out 2.411  accuracy 41.2%  T5 loss 0.662
+    #   z-loss 0.011  lr 0.001  gradient 0.92  weights 4068  11,500 tokens/s  0.98 s/step
+    #   0.21 passes  left 2:56:12
 
-One line on the terminal. `tokens_per_second` counts the batch's capacity, padding included. The
-loss is Mesh TensorFlow's: nats and z-loss summed over the target tokens, divided by all target
-positions, padding included; `loss_per_token` is the nats divided by the target tokens. `passes` is
-examples drawn over examples there are, over all tasks. A run on a TPU, which TensorFlow's estimator
-carries out, is recorded by the same recorder (`RecorderHook`): its loss and learning rate.
+That is one line on the terminal. `tokens_per_second` counts all positions of the batch, padding
+included. Nats per token (`loss_per_token`) are of the target tokens; held-out, those of the last
+validation. The accuracy shown leaves EOS out (`token_accuracy_without_eos`; `token_accuracy` counts
+it). T5's loss (`loss`) is Mesh TensorFlow's: nats and z-loss summed over the target tokens, divided
+by all target positions, padding included.
+`passes` is the examples read divided by the examples of all tasks. Of a run on a TPU, which
+TensorFlow's estimator trains, `RecorderHook` records loss and learning rate in the same way.
 
-At the start of a run of our own loop (`show_start`):
+`show_start` prints, at the start of a run of our own loop:
 
     training from step 0 to 12,200: 16 sequences, 11,264 tokens a step at inputs 512, targets 192
       model: 76,961,152 parameters
@@ -22,7 +25,7 @@ At the start of a run of our own loop (`show_start`):
       data: 2 task(s); passes over each in these steps:
         super_glue_rte_guaranteed_true: 31.20 passes (2,490 examples, 50.0% of the mixture)
 
-How long it will take is said some steps later, when it was measured.
+`Recorder.first_pace` prints the expected duration some steps later, when it can be measured.
 """
 
 import dataclasses
@@ -31,6 +34,7 @@ import json
 import math
 import os
 import resource
+import tempfile
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -39,6 +43,7 @@ from t0.checkpoints import checkpoint_files
 from t0.compat import tf as tf2
 from t0.compat import tf1 as tf
 from t0.errors import UserError
+from t0.files import paths, publishing, write_whole
 from t0.mesh.devices import visible_gpus
 from t0.mesh.lowering import read_program
 from t0.mesh.memory import peak_memory
@@ -46,14 +51,18 @@ from t0.training.graph import TrainingGraph
 from t0.training.options import TrainingSpec
 
 METRICS_FILE = "metrics.jsonl"
-# Steps after which the pace is worth showing.
+# Seconds between two writes of the metrics to a bucket, if no checkpoint is saved.
+_REMOTE_SECONDS = 60
+# The number of steps after which the measured pace is printed.
 _PACE_STEPS = 5
 
-# field of metrics.jsonl -> (words on the line, format); TensorBoard's tag is the field's name.
+# Field of metrics.jsonl -> (words of the line, format); the field's name is TensorBoard's tag.
 _SHOWN: dict[str, tuple[str, str]] = {
-    "loss": ("loss {}", ".3f"),
+    "loss_per_token": ("{} nats/token", ".3f"),
+    "held_out": ("held-out {}", ".3f"),
+    "token_accuracy_without_eos": ("accuracy {}", ".1%"),
+    "loss": ("T5 loss {}", ".3f"),
     "z_loss": ("z-loss {}", ".3f"),
-    "token_accuracy": ("accuracy {}", ".1%"),
     "learning_rate": ("lr {}", ".2g"),
     "gradient_norm": ("gradient {}", ".3g"),
     "weight_norm": ("weights {}", ".4g"),
@@ -68,8 +77,8 @@ def step_fields(values: Mapping[str, float], positions: int) -> dict[str, float]
     """Returns the fields of a step from the graph's sums.
 
     Args:
-      values: `graph.METRICS`, or the "loss" and sums of validation.
-      positions: target positions of the batch.
+      values: the values of `graph.METRICS`, or the "loss" and sums of a validation.
+      positions: the number of target positions of the batch.
     """
     tokens = max(values["tokens"], 1.0)
     fields = {
@@ -77,6 +86,8 @@ def step_fields(values: Mapping[str, float], positions: int) -> dict[str, float]
         "z_loss": values["z_loss"] / positions,
         "loss_per_token": values["nll"] / tokens,
         "token_accuracy": values["correct"] / tokens,
+        "token_accuracy_without_eos": values["correct_before_eos"]
+        / max(values["tokens_before_eos"], 1.0),
         "target_tokens": values["tokens"],
     }
     if "learning_rate" in values:
@@ -87,7 +98,7 @@ def step_fields(values: Mapping[str, float], positions: int) -> dict[str, float]
 
 
 def used_memory() -> str:
-    """Returns the most memory that this process has used so far, in words."""
+    """Returns the peak memory of this process as text."""
     gpus = [f"GPU:{number}" for number in range(len(visible_gpus()))]
     peaks = [tf2.config.experimental.get_memory_info(name)["peak"] for name in gpus]
     if peaks:
@@ -97,7 +108,7 @@ def used_memory() -> str:
 
 
 def line(step: int, total: int, fields: Mapping[str, float]) -> str:
-    """Returns the line of progress."""
+    """Returns the line of progress of a step."""
     words = [f"step {step:,}/{total:,}"]
     for name, (text, form) in _SHOWN.items():
         if name in fields:
@@ -115,14 +126,14 @@ class _Mark:
 
 
 class Recorder:
-    """Writes metrics of a run to its directory, and prints them.
+    """Prints a run's metrics, and writes them to its model directory.
 
     Args:
-      model_dir: where to.
+      model_dir: the model directory.
       total: the run's last step.
-      tokens: of a batch, padding included.
-      start: the step the run goes on from: what was recorded of later ones is dropped.
-      events: whether TensorBoard's event file is written, too.
+      tokens: the positions of a batch, padding included.
+      start: the step from which the run continues; records of later steps are removed.
+      events: whether to write TensorBoard's event file, too.
     """
 
     def __init__(
@@ -133,19 +144,26 @@ class Recorder:
         self._tokens = tokens
         self._mark: _Mark | None = None
         self._pace_shown = False
+        # An object of a bucket is rewritten as a whole, at most once a second.
+        self._remote, self._model_dir = paths.is_remote(model_dir), model_dir.rstrip("/")
+        self._waiting: list[str] = []
+        self._flushed = time.monotonic()
+        self._held_out: float | None = None  # nats for each target token of the last validation
         _forget_after(self._path, start)
         self._events: tf.summary.FileWriter | None = None
         if not events:
             return
         with tf.Graph().as_default():
-            self._events = tf.summary.FileWriter(model_dir)
+            # TensorFlow would rewrite the object when it likes.
+            self._local = tempfile.TemporaryDirectory() if self._remote else None
+            self._events = tf.summary.FileWriter(self._local.name if self._local else model_dir)
         if start:
             self._events.add_session_log(
                 tf.SessionLog(status=tf.SessionLog.START), global_step=start + 1
             )
 
     def progress(self, step: int, fields: Mapping[str, float]) -> None:
-        """Prints and records the fields of a training step, with pace and time left."""
+        """Prints and records the fields of a training step, with the pace and the time left."""
         now = time.monotonic()
         paced = dict(fields)
         if self._mark is not None and step > self._mark.step:
@@ -154,11 +172,12 @@ class Recorder:
             paced["seconds_per_step"] = pace
             paced["tokens_per_second"] = self._tokens / pace
         self._mark = _Mark(step, now)
-        print(line(step, self._total, paced), flush=True)
+        held_out = {} if self._held_out is None else {"held_out": self._held_out}
+        print(line(step, self._total, paced | held_out), flush=True)
         self.record(step, paced)
 
     def first_pace(self, step: int) -> None:
-        """Prints, once and some steps after the first line, how long the run will take."""
+        """Prints the expected duration of the run, once, some steps after the first line."""
         if self._mark is None or self._pace_shown or step < self._mark.step + _PACE_STEPS:
             return
         self._pace_shown = True
@@ -172,56 +191,85 @@ class Recorder:
 
     def record(self, step: int, fields: Mapping[str, Any]) -> None:
         """Appends the fields to `metrics.jsonl` and to the event file."""
+        self._held_out = fields.get("validation_loss_per_token", self._held_out)
         self._append({"step": step, **fields})
         if self._events is None:
             return
         values = [tf.Summary.Value(tag=name, simple_value=x) for name, x in fields.items()]
         self._events.add_summary(tf.Summary(value=values), step)
-        self._events.flush()
+        if not self._remote:
+            self._events.flush()
 
     def _append(self, fields: Mapping[str, Any]) -> None:
-        with tf.io.gfile.GFile(self._path, "a") as file:
-            file.write(json.dumps(fields) + "\n")
+        self._waiting.append(json.dumps(fields) + "\n")
+        if not self._remote:
+            self._write_waiting()
+        elif time.monotonic() - self._flushed > _REMOTE_SECONDS:
+            self.flush()
+
+    def _write_waiting(self) -> None:
+        if self._waiting:
+            with tf.io.gfile.GFile(self._path, "a") as file:
+                file.write("".join(self._waiting))
+            self._waiting.clear()
+
+    def flush(self) -> None:
+        """Writes what waits for a bucket, unless that was done within the last second."""
+        if self._remote and time.monotonic() - self._flushed >= publishing.OBJECT_SECONDS:
+            self._write_waiting()
+            if self._events is not None:
+                self._events.flush()
+                self._copy_events()
+            self._flushed = time.monotonic()
+
+    def _copy_events(self) -> None:
+        for name in paths.list_names(self._local.name):
+            publishing.put(f"{self._local.name}/{name}", f"{self._model_dir}/{name}")
 
     def note(self, step: int, fields: Mapping[str, Any]) -> None:
-        """Appends fields that are no numbers to `metrics.jsonl`."""
+        """Appends fields that may be other than numbers to `metrics.jsonl` alone."""
         if fields:
             self._append({"step": step, **fields})
 
     def pause(self, seconds: float) -> None:
-        """Leaves `seconds` out of the pace: time for validation or saving is not a step's."""
+        """Leaves seconds out of the pace, such as those of validation or saving."""
         if self._mark is not None:
             self._mark.seconds += seconds
 
     def close(self) -> None:
-        """Closes the event file."""
+        """Writes what waits, and closes the event file."""
+        if self._remote:
+            passed = time.monotonic() - self._flushed
+            time.sleep(max(0.0, publishing.OBJECT_SECONDS - passed))
+        self._write_waiting()
         if self._events is not None:
             self._events.close()
+            if self._local:
+                self._copy_events()
+                self._local.cleanup()
 
 
 def _forget_after(path: str, step: int) -> None:
-    # A run that was killed has recorded steps that are now taken again.
+    # A killed run has recorded steps that are now taken again.
     if not tf.io.gfile.exists(path):
         return
     with tf.io.gfile.GFile(path) as file:
         lines = file.read().splitlines()
     kept = [text for text in lines if _step_of(text) <= step]
     if len(kept) < len(lines):
-        with tf.io.gfile.GFile(path + ".new", "w") as file:
-            file.write("".join(text + "\n" for text in kept))
-        tf.io.gfile.rename(path + ".new", path, overwrite=True)
+        write_whole(path, (text + "\n" for text in kept))
 
 
 def _step_of(text: str) -> float:
     try:
         return json.loads(text)["step"]
     except (ValueError, KeyError, TypeError):
-        return math.inf  # the half line of a killed run
+        return math.inf  # an incomplete line, from a killed run
 
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """Steps of a run: `first` done, `last` wanted."""
+    """The steps of a run: it starts at step `first` and ends at step `last`."""
 
     first: int
     last: int
@@ -229,11 +277,11 @@ class Span:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of all devices of a run together.
+    """The memory of a run in bytes, summed over all its devices.
 
     Attributes:
-      variables: weights, in all the types in which they are held, and the optimizer's slots.
-      step: the most that a step's gradients and activations take at once.
+      variables: the weights, in all the types in which they are held, and the optimizer's slots.
+      step: the peak of a step's gradients and activations.
     """
 
     variables: int
@@ -241,7 +289,7 @@ class Memory:
 
 
 def show_start(spec: TrainingSpec, data: Any, graph: TrainingGraph, span: Span) -> None:
-    """Prints how large everything is."""
+    """Prints the size of the run: its steps, model, memory and data."""
     steps = span.last - span.first
     rows = spec.batch_size * (spec.ensemble_inputs or 1)
     tokens = rows * sum(spec.sequence_length.values())
@@ -267,8 +315,9 @@ def _first_line(span: Span, sequences: int, lengths: Mapping[str, int]) -> str:
 def memory(graph: TrainingGraph) -> Memory:
     """Estimates the memory of a lowered step.
 
-    Gradients and activations are the largest sum of values that are alive at once, in the order
-    in which TensorFlow's executor may run the step's operations; see `t0.mesh.memory`.
+    The peak of gradients and activations is the largest sum of values that are alive at the same
+    time, in the order in which TensorFlow's executor may run the step's operations; see
+    `t0.mesh.memory`.
     """
     program = read_program(graph.graph, (graph.train, graph.metrics))
     needed = {step.name for step in program.steps}
@@ -296,7 +345,7 @@ def _memory_line(needed: Memory, devices: int) -> str:
 
 
 def _size(count: float) -> str:
-    """Returns bytes in words: GiB from one on, MiB below."""
+    """Returns bytes as text, in GiB if it is at least one, else in MiB."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
@@ -322,15 +371,15 @@ def _data_lines(data: Any, rows: int) -> list[str]:
 
 
 class RecorderHook(tf.estimator.SessionRunHook):
-    """Records the loss of a run that TensorFlow's estimator carries out.
+    """Records the loss of a run that TensorFlow's estimator trains.
 
     Args:
-      model_dir: where `metrics.jsonl` is.
+      model_dir: the model directory.
       total_steps: the run's last step.
-      sequences: of a global batch.
-      sequence_length: tokens of each feature.
-      interval: steps between two lines, None for a hundredth of the run, at most 100; the first
-        and the last step always get one.
+      sequences: the number of sequences of a global batch.
+      sequence_length: name of a feature -> its length in tokens.
+      interval: steps between two lines; None for a hundredth of the run, at most 100. The first
+        and the last step always have a line.
     """
 
     def __init__(
@@ -353,7 +402,7 @@ class RecorderHook(tf.estimator.SessionRunHook):
         self.last_step = 0
 
     def begin(self) -> None:
-        """Finds the loss and the learning rate in the graph that was just built.
+        """Finds the loss and the learning rate in the graph.
 
         Raises:
           UserError: if the model directory holds a checkpoint of another model.
@@ -370,7 +419,7 @@ class RecorderHook(tf.estimator.SessionRunHook):
         self._step = tf.train.get_global_step()
 
     def after_create_session(self, session: tf.Session, coord: Any) -> None:
-        """Says where the run starts: at 0, at a checkpoint's step, or at an initial model's."""
+        """Prints the step from which the run starts: 0, or that of a checkpoint."""
         del coord
         start = self.last_step = int(session.run(self._step))
         self._interval = self._interval or default_interval(self.total_steps - start)
@@ -386,14 +435,18 @@ class RecorderHook(tf.estimator.SessionRunHook):
         )
 
     def before_run(self, run_context: Any) -> tf.estimator.SessionRunArgs:
-        """Asks for the numbers beside the step itself."""
+        """Returns the tensors to fetch with the step."""
         del run_context
         return tf.estimator.SessionRunArgs(self._fetches)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Prints and records; stops the run at a loss that is no number."""
+        """Prints and records the fetched numbers.
+
+        Raises:
+          UserError: if the loss is not finite.
+        """
         values = {name: value.item() for name, value in run_values.results.items()}
-        # Read after the step: beside it, the value may be from before or after its increment.
+        # Read after the step: fetched with it, the value may be that before or after its increment.
         step, before = int(run_context.session.run(self._step)), self.last_step
         self.last_step = step
         if not math.isfinite(values["loss"]):
@@ -401,11 +454,17 @@ class RecorderHook(tf.estimator.SessionRunHook):
                 f"the loss is {values['loss']} at step {step:,}: training has diverged. The last "
                 "checkpoint is kept; lower the learning rate or check the data"
             )
-        # A TPU runs many steps at once, which may step over a multiple of the interval.
+        # A TPU takes many steps at once, which may pass a multiple of the interval.
         due = step // self._interval > before // self._interval
         if not self._recorded or due or step >= self.total_steps:
             self._recorder.progress(step, values)
             self._recorded = True
+
+    def end(self, session: tf.Session) -> None:
+        """Writes what waits for a bucket."""
+        del session
+        if self._recorder is not None:
+            self._recorder.close()
 
 
 def default_interval(steps: int) -> int:
@@ -414,7 +473,7 @@ def default_interval(steps: int) -> int:
 
 
 def _summarised(tag: str) -> tf.Tensor | None:
-    # Mesh TensorFlow keeps the learning rate only as a scalar summary.
+    # Mesh TensorFlow has the learning rate only as a scalar summary.
     for operation in tf.get_default_graph().get_operations():
         if operation.type == "ScalarSummary" and operation.name.endswith(tag):
             return operation.inputs[1]

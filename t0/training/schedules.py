@@ -1,15 +1,15 @@
 """Learning rate schedules that gin can bind to `run.learning_rate_schedule`.
 
 Each takes the `step` (a scalar) and `total_train_steps` (a number) and returns a scalar, as Mesh
-TensorFlow's do; theirs can be bound as well. `offset` is the step at which a schedule's own count
-begins: for fine-tuning from a checkpoint of step 1,000,000, `offset = 1000000`.
+TensorFlow's schedules do, which gin can bind as well. A schedule counts its steps from `offset`:
+for fine-tuning from a checkpoint of step 1,000,000, bind `offset = 1000000`.
 
     run.learning_rate_schedule = @t0.cosine_with_warmup
     cosine_with_warmup.peak = 0.001
     cosine_with_warmup.warmup_steps = 500
 
-T0's constant rate is `learning_rate_schedules/constant_0_001.gin`, and T5's truncated rsqrt
-`learning_rate_schedules.truncated_rsqrt`; `rsqrt` below can have its ramp-down.
+T0's constant rate is `learning_rate_schedules/constant_0_001.gin`, and T5's truncated rsqrt is
+`learning_rate_schedules.truncated_rsqrt`. `rsqrt` in this module is the same with a ramp-down.
 """
 
 import math
@@ -25,7 +25,7 @@ def _counted(step: tf.Tensor, offset: int) -> tf.Tensor:
 def _warmed_up(step: tf.Tensor, warmup_steps: int, begin: float = 0.0) -> tf.Tensor:
     if begin and warmup_steps:
         return tf.minimum(1.0, begin + (1.0 - begin) * step / warmup_steps)
-    # The first step already learns: (step + 1) / warmup_steps.
+    # (step + 1) / warmup_steps, so that the rate of the first step is not 0.
     return tf.minimum(1.0, (step + 1.0) / max(1, warmup_steps))
 
 
@@ -41,7 +41,7 @@ def constant_with_warmup(
     warmup_steps: int = 0,
     offset: int = 0,
 ) -> tf.Tensor:
-    """`peak`, reached linearly over `warmup_steps`."""
+    """Returns `peak`, which the rate reaches linearly over `warmup_steps`."""
     del total_train_steps
     return peak * _warmed_up(_counted(step, offset), warmup_steps)
 
@@ -55,9 +55,10 @@ def rsqrt(
     ramp_down_fraction: float = 0.0,
     offset: int = 0,
 ) -> tf.Tensor:
-    """`multiplier / sqrt(max(step, warmup_steps))`, T5's truncated rsqrt.
+    """Returns `multiplier / sqrt(max(step, warmup_steps))`, T5's truncated rsqrt.
 
-    Over the last `ramp_down_fraction` of the run the rate falls to 0 linearly, too.
+    Over the last `ramp_down_fraction` of the run, the rate is multiplied by a factor that falls
+    linearly to 0.
     """
     count, total = _counted(step, offset), float(total_train_steps - offset)
     rate = multiplier * tf.math.rsqrt(tf.maximum(count, float(warmup_steps)))
@@ -75,10 +76,10 @@ def rsqrt_then_linear(
     linear_fraction: float = 0.1,
     offset: int = 0,
 ) -> tf.Tensor:
-    """`rsqrt`, and over the last `linear_fraction` of the run straight from there down to 0.
+    """Returns the rate of `rsqrt`, which falls linearly to 0 over the last `linear_fraction`.
 
-    nanoT5's "legacy" schedule, which is T5's up to its end: with the defaults the rate is 0.01 for
-    the first 10,000 steps, however few the run has.
+    This is nanoT5's "legacy" schedule. Before that fraction it is T5's: with the defaults the rate
+    is 0.01 for the first 10,000 steps, even in a shorter run.
     """
     count, total = _counted(step, offset), total_train_steps - offset
     turn = float(math.ceil(total * (1.0 - linear_fraction)))
@@ -95,7 +96,7 @@ def linear_with_warmup(
     end: float = 0.0,
     offset: int = 0,
 ) -> tf.Tensor:
-    """Up to `peak` over `warmup_steps`, then straight down to `end` at the run's last step."""
+    """Returns a rate that rises to `peak` over `warmup_steps`, then falls linearly to `end`."""
     count = _counted(step, offset)
     done = _progress(count, warmup_steps, total_train_steps - offset)
     return (peak + (end - peak) * done) * _warmed_up(count, warmup_steps)
@@ -111,9 +112,9 @@ def cosine_with_warmup(
     begin: float = 0.0,
     offset: int = 0,
 ) -> tf.Tensor:
-    """Up to `peak` over `warmup_steps`, then half a cosine down to `end` at the last step.
+    """Returns a rate that rises to `peak` over `warmup_steps`, then falls to `end` as a cosine.
 
-    The rise starts at the fraction `begin` of the peak; nanoT5's at 0.5.
+    The rise starts at the fraction `begin` of the peak; in nanoT5 it is 0.5.
     """
     count = _counted(step, offset)
     done = _progress(count, warmup_steps, total_train_steps - offset)

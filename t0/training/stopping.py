@@ -1,4 +1,4 @@
-"""What ends a run before its last step: patience for a better evaluation, hours, or a signal.
+"""Ends a run before its last step: early stopping, the time limit, or SIGTERM.
 
     best = BestEvaluation(BestRule("validation_loss", patience=3))
     best.see(100, {"validation_loss": 2.1})        # True: the best so far
@@ -6,12 +6,12 @@
     best.best, best.exhausted                      # (Best(2.1, step=100), False)
 
     limit = TimeLimit(hours=4.0, spent_seconds=record["seconds"])
-    with told_to_stop() as told:       # told(): whether SIGTERM came
+    with watched_signals() as came:       # came() returns SIGTERM or SIGINT if it came
         limit.over(reserve_seconds=30)
 
-The state of both is a few numbers in each checkpoint, so that a run that goes on counts on. Time
-counts from where a start begins to build the model. What a killed run spent after its last
-checkpoint is not counted: those steps are lost, too.
+Each checkpoint holds the state of `BestEvaluation` and the seconds of `TimeLimit`, so that both
+continue in a resumed run. A start counts its time from before it builds the model. The time that a
+killed run spent after its last checkpoint is not counted, because those steps are lost, too.
 """
 
 import contextlib
@@ -24,20 +24,21 @@ from typing import Any
 
 from t0.errors import UserError, unknown_name
 
-# Exit status of a run that was told to stop, has saved, and will go on: EX_TEMPFAIL.
+# The exit status of a run that SIGTERM stopped, that has saved and can be resumed: EX_TEMPFAIL.
 PREEMPTED = 75
-# Parts of the names of metrics of which less is better; of all others more is.
+# Parts of the names of metrics whose smaller values are better; of all others, larger ones are.
 _SMALLER = ("loss", "perplexity", "nll", "edit_distance", "error")
 
 
 @dataclasses.dataclass(frozen=True)
 class BestRule:
-    """Which evaluation is the best.
+    """The rule that decides which evaluation is the best.
 
     Attributes:
-      metric: by name, such as "validation_loss" or "eval/accuracy"; None for none.
-      smaller_is_better: None to tell by the metric's name.
-      patience: evaluations in a row without a better one that end the run; None for no end.
+      metric: the metric's name, such as "validation_loss" or "eval/accuracy"; None for none.
+      smaller_is_better: whether a smaller value is better; None to decide by the metric's name.
+      patience: the run ends after this many evaluations in a row without a better one; None for no
+        early stopping.
     """
 
     metric: str | None = None
@@ -46,7 +47,7 @@ class BestRule:
 
     @property
     def smaller(self) -> bool:
-        """Whether less of the metric is better."""
+        """Whether a smaller value of the metric is better."""
         if self.smaller_is_better is not None:
             return self.smaller_is_better
         return any(word in (self.metric or "") for word in _SMALLER)
@@ -54,18 +55,18 @@ class BestRule:
 
 @dataclasses.dataclass(frozen=True)
 class Best:
-    """The best value of the metric, and the step that had it."""
+    """The best value of the metric, and its step."""
 
     value: float
     step: int
 
 
 class BestEvaluation:
-    """Remembers the best evaluation, and how many worse ones followed it.
+    """The best evaluation so far, and the number of evaluations since that were not better.
 
     Args:
-      rule: which is the best.
-      state: of an earlier start, to go on from; one of another metric is forgotten.
+      rule: the rule that decides which evaluation is the best.
+      state: the `state` of an earlier start to continue from; that of another metric is ignored.
     """
 
     def __init__(self, rule: BestRule, state: Mapping[str, Any] | None = None) -> None:
@@ -78,7 +79,7 @@ class BestEvaluation:
             self._since = state["since"]
 
     def see(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Takes an evaluation into account; returns whether it is the best so far."""
+        """Counts an evaluation; returns whether it is the best so far."""
         self._seen |= metrics.keys()
         value = metrics.get(self._rule.metric) if self._rule.metric else None
         if value is None:
@@ -94,13 +95,13 @@ class BestEvaluation:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the last better evaluation is longer ago than patience lasts."""
+        """Whether `patience` evaluations in a row were not better."""
         patience = self._rule.patience
         return patience is not None and self._since >= patience
 
     @property
     def verdict(self) -> str:
-        """A sentence about patience that is exhausted."""
+        """The reason for early stopping, as part of a sentence."""
         rule = self._rule
         where = f"{self.best.value:.4g} at step {self.best.step:,}" if self.best else "no value"
         return (
@@ -109,7 +110,7 @@ class BestEvaluation:
 
     @property
     def note(self) -> dict[str, Any]:
-        """What `metrics.jsonl` says of it beside the evaluation's own fields."""
+        """The fields of `metrics.jsonl` about the best evaluation."""
         if self.best is None:
             return {}
         found = {"best_by": self._rule.metric, "best_step": self.best.step}
@@ -117,7 +118,7 @@ class BestEvaluation:
 
     @property
     def state(self) -> dict[str, Any] | None:
-        """What goes into a checkpoint."""
+        """The state that a checkpoint holds; None without an evaluation."""
         if self.best is None:
             return None
         best = dataclasses.asdict(self.best)
@@ -125,22 +126,22 @@ class BestEvaluation:
 
     @property
     def knows_metric(self) -> bool:
-        """Whether the metric was among those of any evaluation seen; True where none is named."""
+        """Whether any evaluation so far had the metric; True if the rule names none."""
         return self._rule.metric is None or self._rule.metric in self._seen
 
     def unknown_metric(self) -> UserError:
-        """Returns the error for a metric that no evaluation of a run gives."""
+        """Returns the error for a metric that no evaluation of the run has."""
         hint = "(keep_checkpoints.best_by)"
         return unknown_name("metric", str(self._rule.metric), sorted(self._seen), hint)
 
 
 class TimeLimit:
-    """Counts seconds of training against a number of hours.
+    """The limit of training time over all starts of a run.
 
     Args:
-      hours: None for no end.
-      spent_seconds: by earlier starts of the run.
-      began: `time.monotonic()` of this start.
+      hours: the limit in hours; None for no limit.
+      spent_seconds: the seconds that earlier starts of the run have spent.
+      began: `time.monotonic()` at the beginning of this start; None for now.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class TimeLimit:
 
     @property
     def seconds(self) -> float:
-        """Spent so far, by all starts."""
+        """The seconds that all starts have spent so far."""
         return self.before_seconds + time.monotonic() - self._began
 
     def over(self, reserve_seconds: float = 0.0) -> bool:
@@ -163,15 +164,28 @@ class TimeLimit:
 
 
 @contextlib.contextmanager
-def told_to_stop() -> Iterator[Callable[[], bool]]:
-    """Yields a function that says whether SIGTERM came; the step in hand is finished first."""
+def watched_signals() -> Iterator[Callable[[], signal.Signals | None]]:
+    """Yields a function that returns SIGTERM or SIGINT (Ctrl-C) if it came, else None.
+
+    Neither ends the process here, but for a second Ctrl-C.
+    """
     came: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if number == signal.SIGINT and signal.SIGINT in came:
+            raise KeyboardInterrupt
+        came.append(number)
+        if number == signal.SIGINT:
+            print("\nCtrl-C: saving after this step; once more to end without", flush=True)
+
+    watched = (signal.SIGTERM, signal.SIGINT)
     try:
-        before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
-    except ValueError:  # not the main thread: the signal is not ours to handle
-        yield lambda: False
+        before = {number: signal.signal(number, note) for number in watched}
+    except ValueError:  # not the main thread: the signals are not ours to handle
+        yield lambda: None
         return
     try:
-        yield lambda: bool(came)
+        yield lambda: signal.Signals(came[0]) if came else None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,11 +1,12 @@
-"""Warm starts: a run's variables are filled from the checkpoint of another one.
+"""Warm starts: fills a run's variables from the checkpoint of another run.
 
     for line in warm_start(checkpoints, graph, "/models/t5/model.ckpt-1000000"):
         print(line)      # restored 190 of 190 variables from /models/t5/..., step 1,000,000
 
-A run that starts from an initial checkpoint never starts with a variable that it does not fill.
+A variable of the model that the checkpoint does not fill is an error, unless the user lists it.
 """
 
+import posixpath
 import re
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from t0.checkpoints import checkpoint_files
 from t0.compat import mesh_utils
 from t0.compat import tf1 as tf
 from t0.errors import UserError
+from t0.files import paths
 from t0.training.checkpointing import Checkpoints
 from t0.training.graph import TrainingGraph
 
@@ -32,17 +34,18 @@ def warm_start(
     """Fills the variables of a run from an initial checkpoint.
 
     Args:
-      checkpoints: of the run; graph: its step.
-      path: of the checkpoint.
-      only: regular expression of the checkpoint's variables that are read; "" for all.
-      unfilled: regular expressions of the model's variables that may stay at random.
+      checkpoints: the run's checkpoints.
+      graph: the training graph.
+      path: the initial checkpoint.
+      only: regular expression of the checkpoint's variables to read; "" for all.
+      unfilled: regular expressions of the model's variables that may keep their random values.
 
     Returns:
-      what was done, a line each.
+      lines that describe the result.
 
     Raises:
-      UserError: if it cannot be read, or leaves a variable of the model unfilled that `unfilled`
-        does not list, or holds one in another shape.
+      UserError: if the checkpoint cannot be read, or lacks a variable of the model that `unfilled`
+        does not match, or holds a variable in another shape.
     """
     held = checkpoint_files.read(path)
     if only:
@@ -60,7 +63,7 @@ def warm_start(
         raise UserError(
             f"the initial checkpoint {path} leaves {len(left)} of the model's "
             f"{len(graph.trained)} variables unfilled, such as {left[0]}. Is it a checkpoint of "
-            "the configured model? To leave them random: "
+            f"the configured model?{_own_config(path)} To leave them random, add "
             f"--gin_param=\"train_loop.unfilled_variables = ['{left[0]}']\""
         )
     reader = tf.train.load_checkpoint(path)
@@ -75,7 +78,7 @@ def warm_start(
 
 
 def restored_line(filled: int, total: int, path: str, step: int) -> str:
-    """Returns the line about restored variables."""
+    """Returns the line about the restored variables."""
     return f"restored {filled:,} of {total:,} variables from {path}, step {step:,}"
 
 
@@ -88,6 +91,14 @@ def slots_line(filled: int, total: int) -> str:
     return f"optimizer state: {filled:,} of {total:,} slots restored, the others start at zero"
 
 
+def _own_config(path: str) -> str:
+    """Returns a hint at the operative config that lies beside a checkpoint, if one does."""
+    config = posixpath.join(posixpath.dirname(path), "operative_config.gin")
+    if not paths.exists(config):
+        return ""
+    return f". Its own is there: --gin_file={config} in place of the model's gin file"
+
+
 def _check_shapes(checkpoints: Checkpoints, path: str, held: dict, filled: dict[str, str]) -> None:
     variables = checkpoints.variables
     for name, theirs in sorted(filled.items()):
@@ -95,5 +106,5 @@ def _check_shapes(checkpoints: Checkpoints, path: str, held: dict, filled: dict[
         if shape != have:
             raise UserError(
                 f"checkpoint {path} holds {theirs} as {list(have)}, the configured model wants "
-                f"{list(shape)}: the gin files describe another model"
+                f"{list(shape)}: the gin files describe another model{_own_config(path)}"
             )

@@ -22,7 +22,7 @@ def stock_flags():
 def test_every_flag_of_seqio_is_there_with_its_kind():
     stock = stock_flags()
     assert len(stock) == 15
-    ours = {name: kind for kind, name, *_ in cache_tasks._TABLE}
+    ours = {name: kind for kind, name, *_ in cache_tasks.FLAGS}
     assert {name: ours.get(name) for name in stock} == stock
     added = {"data_dir", "vocab", "num_workers", "splits", "skip_absent_splits"}
     added |= {"max_dropped_share", "allow_hidden_labels"}

@@ -33,7 +33,9 @@ def test_publish(root):
     write(f"{root}/a.incomplete-h-1-2/x")
     assert not cache_files.is_finished(f"{root}/a")
     assert publish(f"{root}/a.incomplete-h-1-2", f"{root}/a", MANIFEST, replace=False)
-    assert json.loads(read(f"{root}/a/COMPLETED")) == MANIFEST
+    written = json.loads(read(f"{root}/a/COMPLETED"))
+    assert len(written.pop("checksum")) == 64
+    assert written == MANIFEST
     assert read(f"{root}/a/x") == "text"
     assert cache_files.is_finished(f"{root}/a")
     assert not tf.io.gfile.exists(f"{root}/a.incomplete-h-1-2")

@@ -184,7 +184,7 @@ def test_a_full_disk_stops_the_run_and_the_next_goes_on(whole, cache_here, tmp_p
     message = str(error.value)
     assert "No space left on device" in message
     assert re.search(r"\(weather split 'train', rows \d+ to \d+\)", message)
-    assert "goes on from there" in message
+    assert "continues from there" in message
     (left,) = out.glob("unfinished-parts.*")
     assert list(left.glob("*.part"))
     cache_here(out, *TASKS, options=OPTIONS)
@@ -201,6 +201,13 @@ def test_permission_lost_midway(with_data, cache_here, tmp_path, monkeypatch, sm
         cache_here(tmp_path, "weather_plain")
 
 
+def workers_of(pid):
+    """Returns the processes that the fork server of a run has forked."""
+    children = psutil.Process(pid).children()
+    servers = [child for child in children if any("fork_server" in w for w in child.cmdline())]
+    return [worker for server in servers for worker in server.children()]
+
+
 @pytest.mark.slow
 def test_a_worker_that_the_system_kills(start_command, command_environment, with_data, tmp_path):
     command_environment["TOY_SECONDS_A_JOB"] = "60"
@@ -209,10 +216,10 @@ def test_a_worker_that_the_system_kills(start_command, command_environment, with
     )
     while not list(tmp_path.glob("unfinished-parts.*")):
         time.sleep(0.02)
-    while len(workers := psutil.Process(process.pid).children(recursive=True)) < 2:
+    while not (workers := workers_of(process.pid)):
         time.sleep(0.02)
     time.sleep(1.0)
-    workers[-1].send_signal(signal.SIGKILL)
+    workers[0].send_signal(signal.SIGKILL)
     _, errors = process.communicate(timeout=100)
     assert process.returncode == 2
     assert "SIGKILL" in errors

@@ -12,7 +12,7 @@ import time
 import psutil
 import pytest
 
-from t0.caching import Options, cache_files, running
+from t0.caching import Options, cache_files
 from t0.errors import UserError
 from t0.files import publishing
 
@@ -65,7 +65,10 @@ def test_a_failing_task_is_named_and_the_others_finish(cache_here, tmp_path, cap
     message = str(error.value)
     assert "4 of 5 tasks could not be cached" in message
     for split in ("train", "validation"):
-        assert f"toy_nothing split '{split}': the data has rows, but no example" in message
+        assert (
+            f"toy_nothing split '{split}': the data has rows, but none of them gave an example"
+            in message
+        )
     assert "toy_mistake split 'train': rows.jsonl, line 6: not JSON" in message
     assert "toy_no_rows split 'train': the data of split 'train' has no rows" in message
     assert "toy_fault split 'train': InvalidArgumentError" in message
@@ -107,7 +110,7 @@ def test_a_full_disk_stops_the_run_with_cause_and_unit(cache_here, tmp_path, mon
     def full(path, stretches):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(cache_files, "_copy_frames", full)
+    monkeypatch.setattr(cache_files, "copy_frames", full)
     with pytest.raises(UserError, match=r"No space left on device.*toy_many split 'train'"):
         cache_here(tmp_path, "toy_function", "toy_many")
     assert [p.name.partition(".")[0] for p in tmp_path.iterdir()] == ["unfinished-parts"]
@@ -115,15 +118,15 @@ def test_a_full_disk_stops_the_run_with_cause_and_unit(cache_here, tmp_path, mon
 
 def test_another_run_into_the_same_output_finishes_first(cache_here, tmp_path, monkeypatch):
     out = tmp_path / "both"
-    finish = running._finish
+    publish = cache_files.publish
 
-    def finish_second(*args):
-        monkeypatch.setattr(running, "_finish", finish)
+    def publish_second(*args, **options):
+        monkeypatch.setattr(cache_files, "publish", publish)
         monkeypatch.setattr(publishing, "unfinished_tag", lambda: "incomplete-elsewhere-1-1")
         cache_here(out, "toy_function")
-        finish(*args)
+        return publish(*args, **options)
 
-    monkeypatch.setattr(running, "_finish", finish_second)
+    monkeypatch.setattr(cache_files, "publish", publish_second)
     cache_here(out, "toy_function", options=Options(min_shards=2))
     assert len([name for name in content(out) if "tfrecord" in name]) == 1
     assert [p.name for p in out.iterdir()] == ["toy_function"]

@@ -85,8 +85,8 @@ def labels(rows=100, start=0, **counts):
             [info(records=0, rendered_nothing=100)],
             (),
             {"max_dropped_share": 1.0},
-            "the data has 100 rows, but no example came of any: template 'my template' renders "
-            "nothing for any, from row 7 on. Does the template fit the data?",
+            "the data has 100 rows, but none of them gave an example: template 'my template' "
+            "renders nothing for any, from row 7 on. Does the template fit the data?",
         ),
         ([info(rows=0, records=0)], (), {}, "the data of split 'train' has no rows at all"),
         (
@@ -107,7 +107,7 @@ def labels(rows=100, start=0, **counts):
             (Exemption(MISMATCHES, "spelled otherwise"),),
             {},
             "the target of all 200 rows is <NO LABEL>, from row 7 on: template 'my template' "
-            "prints nothing behind '|||'. Is the column of the label empty or withheld, or does "
+            "prints nothing after '|||'. Is the column of the label empty or withheld, or does "
             "the template not expect its values? Mend the template or the data, leave the split "
             "out (--splits=...), or keep it: --allow_hidden_labels",
         ),
@@ -171,7 +171,7 @@ def test_the_table_of_known_behaviour():
 
 
 def test_every_known_row_names_a_template_of_the_catalogue(clean_registries):
-    from seqio_tasks.catalogue import catalogue_entries
+    from t0.catalogue.entries import catalogue_entries
 
     have = {
         (e.task.dataset, e.task.subset or "", split, e.task.template.name): rows
@@ -193,7 +193,10 @@ def test_faults_stop_their_task_and_are_named(with_data, cache_here, tmp_path):
         cache_here(tmp_path, *(f"weather_{task}" for task in tasks), "weather_open")
     told = str(error.value)
     assert "5 of 7 tasks could not be cached" in told
-    assert "weather_nothing split 'train': the data has 1,203 rows, but no example" in told
+    assert (
+        "weather_nothing split 'train': the data has 1,203 rows, but none of them gave an example"
+        in told
+    )
     assert "weather_fails split 'train': templates.yaml:1: template 'fails' failed on row 4" in told
     assert "weather_no_column split 'train': template 'no_column' uses the column 'wrods'" in told
     assert "weather_drops split 'train': template 'drops' rendered nothing for 241 of 1,203" in told
@@ -315,7 +318,10 @@ def test_the_same_faults_in_the_general_engine(with_data, cache_here, tmp_path, 
     with pytest.raises(UserError) as error:
         cache_here(tmp_path, "weather_nothing", "weather_drops", "weather_plain_hidden_score_eval")
     told = str(error.value)
-    assert "weather_nothing split 'validation': the data has 40 rows, but no example" in told
+    assert (
+        "weather_nothing split 'validation': the data has 40 rows, but none of them gave an example"
+        in told
+    )
     assert "rendered nothing for 241 of 1,203 rows (20.0%), the first of them row 0" in told
     assert "the label of 12 of 12 rows is withheld, the first of them row 0" in told
 
@@ -361,7 +367,7 @@ def test_counts_are_those_of_p3(shared_data, cache_here, tmp_path, monkeypatch, 
     """Where the copies are complete: as many examples as the published caches have."""
     import seqio
 
-    from seqio_tasks.catalogue import catalogue_entries
+    from t0.catalogue.entries import catalogue_entries
     from t0.tasks import task_definitions
 
     wanted = re.compile("glue_mrpc_generate.*|trec_fine_grained_(ABBR|LOC)|wiki_qa_Jeopardy_style")

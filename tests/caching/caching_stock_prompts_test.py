@@ -30,7 +30,7 @@ def read(folder, split):
 
 @pytest.mark.slow
 def test_parity_with_stock(shared_data, cache_here, tmp_path, monkeypatch, clean_registries):
-    from seqio_tasks.catalogue import catalogue_entries
+    from t0.catalogue.entries import catalogue_entries
     from t0.tasks import task_definitions
 
     for entry in catalogue_entries():

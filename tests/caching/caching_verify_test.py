@@ -1,23 +1,36 @@
 """`t0 verify`: a whole cache passes, and a damaged file is named."""
 
+import itertools
 import json
+import os
+import random
+import shutil
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
-from t0.caching.verify import find_caches, verify_cache
+from t0.caching.verify import find_caches, has_checksums, verify_cache
 from t0.cli.main import main
 from t0.errors import UserError
 
 SHARD = "train.tfrecord-00000-of-00003"
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Where the cache is, once a test has made it."""
+    return tmp_path_factory.mktemp("made") / "toy_lines"
+
+
 @pytest.fixture
-def cache(cache_here, tmp_path):
+def cache(made, request, tmp_path):
     from t0.caching import Options
 
-    cache_here(tmp_path, "toy_lines", options=Options(min_shards=3))
-    return tmp_path / "toy_lines"
+    if not made.exists():
+        cache_here = request.getfixturevalue("cache_here")
+        cache_here(made.parent, "toy_lines", options=Options(min_shards=3))
+    return Path(shutil.copytree(made, tmp_path / "toy_lines"))
 
 
 def test_a_whole_cache(cache, capsys):
@@ -41,6 +54,14 @@ def flip(path, at):
         ("stats.train.json", lambda path: path.write_text("{}"), "bytes"),
         ("train.tfrecord-00000-of-00009", lambda path: path.write_text(""), "not of this cache"),
         ("COMPLETED", lambda path: path.unlink(), "unfinished"),
+        ("COMPLETED", lambda path: flip(path, 5), "COMPLETED: damaged: its bytes are not those"),
+        (
+            "COMPLETED",
+            lambda path: path.write_text("[" * 10**5),
+            "damaged: it is not JSON any more",
+        ),
+        ("COMPLETED", lambda path: path.write_text("{}"), "damaged: "),
+        ("info.other.json", lambda path: path.write_text("{}"), "not of this cache"),
     ],
 )
 def test_damage_is_found_and_named(cache, capsys, name, damage, told):
@@ -50,13 +71,83 @@ def test_damage_is_found_and_named(cache, capsys, name, damage, told):
     assert fault.startswith(str(cache if name == "COMPLETED" else cache / name))
     assert main(["verify", "--json", str(cache)]) == 1
     shown = json.loads(capsys.readouterr().out)
-    assert shown == {"caches": 1, "faults": {str(cache): [fault]}}
+    assert shown == {"caches": 1, "faults": {str(cache): [fault]}, "without_checksums": []}
 
 
-def test_a_cache_without_our_list(cache):
+def damages(cache, seed):
+    """Yields (kind, file, its bytes damaged) without end: flips, truncations, swaps, more bytes."""
+    rng = random.Random(seed)
+    files = {path: path.read_bytes() for path in sorted(cache.iterdir())}
+    while True:
+        path, other = rng.sample(sorted(files), 2)
+        whole = files[path]
+        at, end = sorted(rng.randrange(len(whole)) for _ in range(2))
+        kind = rng.choice(["flip", "byte", "truncation", "swap", "file", "append", "cut", "zeros"])
+        content = bytearray(whole)
+        if kind == "flip":
+            content[at] ^= 1 << rng.randrange(8)
+        elif kind == "byte":
+            content[at] = rng.randrange(256)
+        elif kind == "truncation":
+            del content[at:]
+        elif kind == "swap":
+            content[at], content[end] = content[end], content[at]
+        elif kind == "file":
+            content[:] = files[other]
+        elif kind == "append":
+            content += rng.choice([b"\0", b"\n", b" ", b"{}", whole, rng.randbytes(9)])
+        elif kind == "cut":
+            del content[at:end]
+        else:
+            content[at:end] = bytes(end - at)
+        if bytes(content) != whole:
+            yield kind, path, bytes(content), whole
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_any_damage_of_any_file_is_found(cache, seed):
+    count = int(os.environ.get("T0_DAMAGES", 200))
+    for kind, path, content, whole in itertools.islice(damages(cache, seed), count):
+        path.write_bytes(content)
+        faults = list(verify_cache(str(cache)))
+        bare = path.name == "COMPLETED" and not content.strip()
+        if bare:  # as SeqIO's own; the command says so
+            assert faults == [] and not has_checksums(str(cache))
+        else:
+            assert faults, (kind, path.name)
+            assert all(fault.startswith(str(path)) for fault in faults), faults
+        path.write_bytes(whole)
+    assert list(verify_cache(str(cache))) == []
+
+
+def test_a_cache_of_before_is_whole(capsys):
+    """Its COMPLETED lists the files, and has no checksum of itself."""
+    before = Path(__file__).parents[1] / "fixtures" / "before_redesign" / "cache"
+    assert '"checksum"' not in (before / "weather_which_word" / "COMPLETED").read_text()
+    assert main(["verify", str(before)]) == 0
+    assert capsys.readouterr().err.endswith("caches are whole\n")
+
+
+def test_names_and_sizes_alone(cache):
+    quick = {"split": "train", "contents": False}
+    flip(cache / SHARD, 40)
+    assert list(verify_cache(str(cache), **quick)) == []
+    assert list(verify_cache(str(cache), split="validation")) == []
+    assert len(list(verify_cache(str(cache), split="train"))) == 1
+    (cache / SHARD).unlink()
+    assert list(verify_cache(str(cache), **quick)) == [f"{cache}/{SHARD}: missing"]
+    (cache / "COMPLETED").write_text("")
+    assert list(verify_cache(str(cache), **quick)) == [f"{cache}/{SHARD}: missing"]
+
+
+def test_a_cache_without_our_list(cache, capsys):
     """One that SeqIO wrote, or P3's: its records and counts are looked at."""
     (cache / "COMPLETED").write_text("")
     assert list(verify_cache(str(cache))) == []
+    assert main(["verify", str(cache)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == f"{cache}: complete, without checksums\n"
+    assert shown.err.startswith("1 of 1 caches are whole, 1 of them without checksums, as SeqIO")
     shard = cache / SHARD
     records = [record.numpy() for record in tf.data.TFRecordDataset(str(shard))]
     with tf.io.TFRecordWriter(str(shard)) as writer:
@@ -70,15 +161,15 @@ def test_a_cache_without_our_list(cache):
     shard.unlink()
     (cache / "info.train.json").unlink()
     assert sorted(verify_cache(str(cache))) == [
-        f"{cache}/info.train.json: missing, without it nobody reads the split",
+        f"{cache}/info.train.json: missing; SeqIO does not read a split without it",
         f"{shard}: missing",
     ]
 
 
 def test_no_cache(tmp_path):
-    with pytest.raises(UserError, match="no cache is there"):
+    with pytest.raises(UserError, match="holds no cache"):
         find_caches(str(tmp_path))
     (tmp_path / "toy.incomplete-h-1-2").mkdir()
     (tmp_path / "toy.incomplete-h-1-2" / SHARD).write_text("")
-    with pytest.raises(UserError, match="no cache is there"):
+    with pytest.raises(UserError, match="holds no cache"):
         find_caches(str(tmp_path))

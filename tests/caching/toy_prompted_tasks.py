@@ -60,7 +60,7 @@ TEMPLATES = [
     ),
     template(
         "changes",
-        "{{words.append('hail') or ''}}{{words|join('; ')}} ||| {{words|length}}",
+        "{{words['app' + 'end']('hail') or ''}}{{words|join('; ')}} ||| {{words|length}}",
         "2 ||| 3 ||| 4 ||| 5 ||| 6",
     ),
     template("chance", "{{['A', 'B', 'C']|choice}}: {{text}} ||| {{answer_choices|choice}}"),

@@ -98,7 +98,7 @@ def test_compressed_index(tf, arrays, tmp_path, monkeypatch):
         return pyarrow.compress(block, codec="snappy", asbytes=True) + b"\1"
 
     with monkeypatch.context() as patch:
-        patch.setattr(bundle, "_typed", snappy)
+        patch.setattr(bundle, "typed_block", snappy)
         writer = BundleWriter(tmp_path / "model.ckpt-1")
         for name, array in arrays.items():
             writer.add(name, array)
@@ -126,7 +126,7 @@ def test_compressed_index(tf, arrays, tmp_path, monkeypatch):
 def test_index_that_cannot_be_unpacked(block, message, monkeypatch):
     from t0.checkpoints import bundle
 
-    monkeypatch.setattr(bundle, "_typed", lambda _: block)
+    monkeypatch.setattr(bundle, "typed_block", lambda _: block)
     data = write_index({"a": Entry(1, (2,), 0, 0, 8, 0)}, shards=1)
     with pytest.raises(bundle.DamagedIndexError, match=message):
         read_index(data)

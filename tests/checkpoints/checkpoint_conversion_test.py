@@ -298,7 +298,7 @@ def test_slots_of_another_optimizer(tmp_path):
 
 @pytest.mark.parametrize("chain", [("hf", "mtf", "t5x", "hf"), ("t5x", "mtf")], ids="-".join)
 def test_memory_is_one_tensor(tmp_path, monkeypatch, chain):
-    monkeypatch.setattr(MODULE, "_AHEAD_BYTES", 1)
+    monkeypatch.setattr(MODULE, "AHEAD_BYTES", 1)
     model = model_shape(vocabulary=128 * 400, d_model=128, inner=128, d_ff=1024)
     source = write_mtf(tmp_path / "source", weights(model))
     largest, total = (

@@ -12,6 +12,8 @@ from tiny_checkpoints import V10, V11, bits, loaded, weights, write_mtf
 from t0.checkpoints import Options, convert, names, open_source
 from t0.errors import UserError
 
+HEAD = "decoder/logits/kernel"
+
 
 @pytest.fixture
 def folder(tmp_path, mtf_v11):
@@ -106,6 +108,19 @@ def test_a_lost_head_is_noticed(folder):
     edit_weights(folder, lambda tensors: tensors.pop("lm_head.weight"))
     with pytest.raises(UserError, match="lacks lm_head.weight.*tie_word_embeddings = false"):
         open_source(folder)
+
+
+def test_a_tied_head_that_is_not_scaled_is_a_copy_of_the_embedding(folder, tmp_path):
+    # What transformers 5.23 writes for a T5 1.1 whose head equals its embedding.
+    edit_weights(folder, lambda tensors: tensors.pop("lm_head.weight"))
+    edit_config(folder, tie_word_embeddings=True, scale_decoder_outputs=False)
+    source = open_source(folder)
+    assert not source.model.tied
+    embedding = safetensors.numpy.load_file(folder / "model.safetensors")["shared.weight"]
+    head = source.load(HEAD)
+    assert (head == (embedding if head.shape == embedding.shape else embedding.T)).all()
+    convert(folder, tmp_path / "mtf", to="mtf", progress=False)
+    assert loaded(tmp_path / "mtf")[HEAD] == loaded(folder)[HEAD]
 
 
 def test_a_head_of_its_own_in_a_tied_config_is_noticed(folder):

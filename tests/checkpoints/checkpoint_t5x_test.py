@@ -257,7 +257,7 @@ def test_chunks(shape, elements, wanted):
 def test_several_chunks(tmp_path, monkeypatch):
     from t0.checkpoints import t5x_files
 
-    monkeypatch.setattr(t5x_files, "_CHUNK_BYTES", 700)
+    monkeypatch.setattr(t5x_files, "CHUNK_BYTES", 700)
     tensors = weights(V11)
     convert(write_mtf(tmp_path / "v11", tensors), tmp_path / "t5x", to="t5x", progress=False)
     chunks = list((tmp_path / "t5x/checkpoint_1000/target.token_embedder.embedding").iterdir())

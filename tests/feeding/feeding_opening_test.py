@@ -2,6 +2,7 @@ import pytest
 
 from t0.errors import UserError
 from t0.feeding import opening
+from t0.files import tfrecord
 
 import seqio  # isort: skip (after t0.feeding, which mends what seqio imports)
 
@@ -74,3 +75,45 @@ def test_split_that_no_task_has():
     opening.require_split("kinds", "train")
     with pytest.raises(UserError, match="no task of kinds has a split 'dev'; there are: train"):
         opening.require_split("kinds", "dev")
+
+
+def test_damaged_caches_are_named_with_task_and_file(tmp_path):
+    cache = tmp_path / "kind_one"
+    (cache / "info.train.json").write_text('{"num_shards": 2}')
+    first = cache / "train.tfrecord-00000-of-00002"
+    first.write_bytes(tfrecord.framed(b"one") + tfrecord.framed(b"two"))
+    with pytest.raises(UserError) as caught:
+        opening.require_whole("kinds", "train")
+    assert str(caught.value) == (
+        f"the cache of task kind_one: {cache}/train.tfrecord-00001-of-00002: missing. Copy or "
+        f"cache it again. All that is damaged is found by: t0 verify {cache}"
+    )
+    opening.require_whole("kinds", "validation")
+    (cache / "train.tfrecord-00001-of-00002").write_bytes(first.read_bytes())
+    opening.require_whole("k+", "train", contents=True)
+    first.write_bytes(first.read_bytes()[:-1])
+    opening.require_whole("k+", "train")  # the records are not read
+    with pytest.raises(UserError, match="task kind_one: .*-00000-of-00002: .*within record 1"):
+        opening.require_whole("k+", "train", contents=True)
+
+
+@pytest.mark.parametrize("content", ["", "[", "[" * 10**5, "{}", '{"num_shards": -1}', "[1]"])
+def test_a_damaged_description_of_a_cache_is_named(tmp_path, content):
+    path = tmp_path / "kind_one" / "info.train.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=f"the cache's {path} "):
+        opening.cache_files(seqio.TaskRegistry.get("kind_one"), "train")
+    with pytest.raises(UserError, match=f"task kind_one: {path}: damaged"):
+        opening.require_whole("kinds", "train")
+
+
+def test_mixture_whose_module_is_not_imported(clean_registries):
+    import seqio
+
+    seqio.TaskRegistry._REGISTRY.clear()
+    seqio.MixtureRegistry._REGISTRY.clear()
+    for name in ("t0_train", "super_glue_cb_can_we_infer_score_eval"):
+        with pytest.raises(UserError, match=f"'{name}' is registered by t0.seqio_tasks.*--module_"):
+            opening.known_mixture(name)
+    with pytest.raises(UserError, match="unknown mixture or task 't0_trainn'"):
+        opening.known_mixture("t0_trainn")

@@ -1,3 +1,5 @@
+import random
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -71,7 +73,7 @@ def test_last_kept_and_best_stay_and_others_go(checkpoints, tmp_path):
     assert checkpoint_files.steps(str(tmp_path)) == [2, 3, 5, 6, 10]
 
 
-@pytest.mark.parametrize("place", ["_write_resume", "_low_halves"])
+@pytest.mark.parametrize("place", ["write_resume", "low_halves"])
 def test_full_disk_leaves_the_last_checkpoint_intact(checkpoints, tmp_path, monkeypatch, place):
     saver = checkpoints()
     saver.save(1, RESUME)
@@ -81,7 +83,9 @@ def test_full_disk_leaves_the_last_checkpoint_intact(checkpoints, tmp_path, monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(saver, place, full)
-    with pytest.raises(UserError, match="the disk is full. The last.*, .*ckpt-1, is intact"):
+    with pytest.raises(
+        UserError, match="^the disk is full: checkpoint .*. The last.*, .*ckpt-1, is intact"
+    ):
         saver.save(2, RESUME)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
@@ -107,3 +111,44 @@ def test_killed_while_publishing_leaves_no_checkpoint_that_looks_whole(
     saver.save(3, RESUME)
     assert not list(tmp_path.glob("model.ckpt-2*"))
     assert not list(tmp_path.glob(".saving*"))
+
+
+def test_a_damaged_resume_file_names_the_checkpoint_before_it(checkpoints, tmp_path):
+    saver = checkpoints()
+    for step in (1, 2, 3):
+        saver.save(step, RESUME | {"began": step})
+    latest = str(tmp_path / "model.ckpt-3")
+    whole = (tmp_path / "model.ckpt-3.resume.npz").read_bytes()
+    damaged = tmp_path / "model.ckpt-3.resume.npz"
+    (tmp_path / "model.ckpt-2.resume.npz").write_bytes(b"")
+
+    rng = random.Random(7)
+    contents = [b"", b"PK", b"text", whole[:-1], whole[: len(whole) // 2], whole[40:]]
+    for _ in range(60):
+        content = bytearray(whole)
+        content[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        contents.append(bytes(content))
+    refused = 0
+    for content in contents:
+        damaged.write_bytes(content)
+        try:
+            resume = saver.restore(latest)
+        except UserError as error:
+            refused += 1
+            assert str(error).startswith(f"{damaged} is damaged (")
+            assert f"To go on from {tmp_path}/model.ckpt-1, write" in str(error)
+            with pytest.raises(UserError, match="is damaged"):
+                checkpointing.record(latest)
+        else:  # a byte that says nothing, of a date
+            assert resume == RESUME | {"began": 3}
+    assert refused > 40
+    # What the message says works.
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-1"\n')
+    assert checkpoint_files.latest(str(tmp_path)) == str(tmp_path / "model.ckpt-1")
+    assert saver.restore(str(tmp_path / "model.ckpt-1")) == RESUME | {"began": 1}
+    damaged.unlink()
+    for step in (1, 2):
+        (tmp_path / f"model.ckpt-{step}.resume.npz").unlink()
+    damaged.write_bytes(b"")
+    with pytest.raises(UserError, match="No older checkpoint can be gone on from"):
+        saver.restore(latest)

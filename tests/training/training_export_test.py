@@ -54,7 +54,7 @@ def model_dir(tmp_path):
 def test_last_checkpoint_with_its_tokenizer(model_dir, tmp_path, pieces, capsys):
     place = {"model_dir": str(model_dir), "vocabulary": Vocabulary(pieces)}
     tiny.training_spec(model_dir)
-    export.check(str(tmp_path / "hf"), **place)
+    export.check(str(tmp_path / "hf"), vocabulary=place["vocabulary"])
     assert not (tmp_path / "hf").exists()
     export.export(str(tmp_path / "hf"), **place)
     assert loaded(tmp_path / "hf") == {name: bits(a) for name, a in weights(MODEL).items()}
@@ -80,31 +80,32 @@ def test_vocabulary_without_pieces(model_dir, tmp_path, capsys):
 
 
 def test_what_is_refused_before_training(model_dir, tmp_path, monkeypatch):
-    def check(folder=tmp_path / "hf", model_dir=model_dir):
-        export.check(str(folder), model_dir=str(model_dir), vocabulary=Vocabulary())
+    def check(folder=tmp_path / "hf"):
+        export.check(str(folder), vocabulary=Vocabulary())
 
     tiny.training_spec(model_dir)
     check()
     with pytest.raises(UserError, match="exists and is not empty"):
         check(model_dir)
-    with pytest.raises(UserError, match="gs://b/m is none: copy .*t0 convert"):
-        check(model_dir="gs://b/m")
     usage = type("Usage", (), {"free": 64 << 20})
     monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
     with pytest.raises(UserError, match="the checkpoint needs 0.07 GB, the disk of"):
         check()
 
 
-def test_the_room_that_a_model_needs(model_dir):
+def test_the_room_that_a_model_needs(model_dir, tmp_path, monkeypatch):
     parameters = sum(array.size for array in weights(MODEL).values())
-    for dtype, width in (("float32", 4), ("bfloat16", 2)):
+    needed = []
+    monkeypatch.setattr(export, "check_destination", lambda folder, size: needed.append(size))
+    for dtype in ("float32", "bfloat16"):
         tiny.training_spec(model_dir, params=[f"get_variable_dtype.master_dtype = '{dtype}'"])
-        assert export._model_bytes(Vocabulary()) == width * parameters
+        export.check(str(tmp_path / "hf"), vocabulary=Vocabulary())
+    assert needed == [4 * parameters, 2 * parameters]
 
 
 def test_model_that_is_no_t5(model_dir, tmp_path):
     tiny.training_spec(model_dir, params=["run.model_type = 'lm'"])
     with pytest.raises(UserError, match="writes T5's encoder-decoders.*is another"):
-        export.check(str(tmp_path / "hf"), model_dir=str(model_dir), vocabulary=Vocabulary())
+        export.check(str(tmp_path / "hf"), vocabulary=Vocabulary())
     with pytest.raises(UserError, match="holds no checkpoint"):
         export.export(str(tmp_path / "hf"), model_dir=str(tmp_path), vocabulary=Vocabulary())

@@ -49,10 +49,10 @@ def test_line_of_every_interval_and_its_numbers(tmp_path, capsys):
         "training from step 0 to 5: 4 sequences, 32 tokens a step at inputs 6, targets 2"
     )
     assert [line.split("  ")[:3] for line in shown] == [
-        ["step 1/5", "loss 3.000", "lr 0.25"],
-        ["step 2/5", "loss 2.500", "lr 0.25"],
-        ["step 4/5", "loss 2.000", "lr 0.25"],
-        ["step 5/5", "loss 1.500", "lr 0.25"],
+        ["step 1/5", "T5 loss 3.000", "lr 0.25"],
+        ["step 2/5", "T5 loss 2.500", "lr 0.25"],
+        ["step 4/5", "T5 loss 2.000", "lr 0.25"],
+        ["step 5/5", "T5 loss 1.500", "lr 0.25"],
     ]
     found = lines(tmp_path)
     assert [(line["step"], line["loss"]) for line in found] == [(1, 3), (2, 2.5), (4, 2), (5, 1.5)]

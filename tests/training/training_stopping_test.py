@@ -8,7 +8,7 @@ import pytest
 
 from t0.errors import UserError
 from t0.training import stopping
-from t0.training.stopping import Best, BestEvaluation, BestRule, TimeLimit, told_to_stop
+from t0.training.stopping import Best, BestEvaluation, BestRule, TimeLimit, watched_signals
 
 
 def seen(best, *values, name="validation_loss"):
@@ -99,10 +99,17 @@ def test_limit_counts_all_starts(monkeypatch):
         TimeLimit(0)
 
 
-def test_being_told_to_stop_is_noted_and_the_handler_goes_back():
-    before = signal.getsignal(signal.SIGTERM)
-    with told_to_stop() as told:
-        assert not told()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert told()
-    assert signal.getsignal(signal.SIGTERM) == before
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_noted_and_the_handler_goes_back(number):
+    before = signal.getsignal(number)
+    with watched_signals() as came:
+        assert not came()
+        os.kill(os.getpid(), number)
+        assert came() == number
+    assert signal.getsignal(number) == before
+
+
+def test_a_second_interrupt_ends_at_once():
+    with watched_signals(), pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)

@@ -1,0 +1,118 @@
+"""A checkpoint in any format, made ready to be read with gin: its model's file, its vocabulary.
+
+    path, source = locate("/models/t0_3b")
+    ready = describe(path, source, Path("out"))
+    ready.checkpoint        # "out/converted/t0_3b-5f3c.../model.ckpt-0"
+    ready.gin_file          # "out/converted/t0_3b-5f3c.../operative_config.gin"
+    ready.vocabulary        # "/models/t0_3b/spiece.model"
+
+The model's shape is read from the tensors. A Mesh TensorFlow checkpoint whose tensors are not those
+of a T5 encoder-decoder needs the operative config beside it.
+"""
+
+import contextlib
+import dataclasses
+import os
+import sys
+from pathlib import Path
+
+from t0.checkpoints import conversion, hub_models, operative_config
+from t0.checkpoints.formats import BFLOAT16, Source
+from t0.checkpoints.shape import ModelShape
+from t0.errors import UserError
+
+MODEL_FILE = "model.gin"
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """A checkpoint that a run can read.
+
+    Attributes:
+      name: the name to show.
+      source: the path or the hub's name with its revision, for the results.
+      checkpoint: the prefix of a Mesh TensorFlow checkpoint.
+      gin_file: the gin file of its model.
+      vocabulary: the SentencePiece model beside it, or None.
+      model: its shape, None if it is not a T5 encoder-decoder.
+    """
+
+    name: str
+    source: str
+    checkpoint: str
+    gin_file: str
+    vocabulary: str | None
+    model: ModelShape | None
+
+
+def locate(given: str) -> tuple[str, str]:
+    """Returns the path of a checkpoint, and where it comes from; a hub name is downloaded.
+
+    Raises:
+      UserError: if there is no such checkpoint.
+    """
+    if hub_models.is_hub_name(given):
+        print(f"{given} is no path here: looking for it on the Hugging Face hub", file=sys.stderr)
+        return hub_models.fetch(given)
+    return given, str(Path(given).absolute()) if "://" not in given else given
+
+
+def describe(path: str, source: str, output: Path) -> Described:
+    """Returns a checkpoint with its model's gin file, converted where it has another format.
+
+    Args:
+      path: a checkpoint in any format.
+      source: where it comes from.
+      output: the folder for the gin file and for a conversion.
+
+    Raises:
+      UserError: if there is no checkpoint, it is not of a T5, or the folder cannot be written.
+    """
+    kind, place = conversion.recognise(path)
+    name = Path(source.partition("@")[0]).name
+    if kind != "mtf":
+        with contextlib.closing(conversion.open_source(path, keep_slots=False)) as opened:
+            model, pieces = opened.model, opened.facts.tokenizer
+        prefix = conversion.as_mesh_checkpoint(
+            path, output / "converted", slots=False, progress=sys.stderr.isatty()
+        )
+        beside = os.path.join(os.path.dirname(prefix), operative_config.FILE)  # noqa: PTH118,PTH120
+        return Described(name, source, prefix, beside, pieces and str(pieces), model)
+    beside = Path(place).parent / operative_config.FILE
+    try:
+        with contextlib.closing(conversion.open_source(path, keep_slots=False)) as opened:
+            gin_file = str(_write(opened, output / MODEL_FILE))
+            model, pieces = opened.model, opened.facts.tokenizer
+    except UserError as error:
+        if not beside.is_file():
+            raise
+        print(f"note: {error}; its model is taken from {beside}", file=sys.stderr)
+        gin_file, model, pieces = str(beside), None, None
+    return Described(name, source, place, gin_file, pieces and str(pieces), model)
+
+
+def _write(source: Source, path: Path) -> Path:
+    facts = source.facts
+    activation = facts.activation
+    if activation is None:
+        activation = "gelu" if source.model.gated else "relu"
+        print(
+            f"note: {source.path} has no operative_config.gin that names its feed-forward "
+            f"activation: {activation} is taken, as {'T5 1.1 and T0' if source.model.gated else 'T5'} have",
+            file=sys.stderr,
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        dtypes = {entry.dtype for entry in source.parameters.values()}
+        operative_config.write_operative(
+            path,
+            source.model,
+            activation=activation,
+            dropout_rate=None,
+            master_dtype="bfloat16" if dtypes == {BFLOAT16} else "float32",
+            legacy_norms=facts.legacy_norms,
+            source=f"the tensors of {Path(source.path).name!r}",
+        )
+    except OSError as error:
+        raise UserError(f"{path.parent} cannot be written: {error.strerror} (--output)") from error
+    return path

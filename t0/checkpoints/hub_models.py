@@ -1,0 +1,97 @@
+"""Models on the Hugging Face hub: a name such as bigscience/T0_3B becomes a folder on this machine.
+
+    is_hub_name("google/t5-base-lm-adapt")             # True, unless there is such a folder here
+    fetch("bigscience/T0_3B@main")
+    # ("/root/.cache/huggingface/.../snapshots/8f3a...", "bigscience/T0_3B@8f3a...")
+
+The library downloads files once into its own cache. Safetensors are taken where there are any, else
+PyTorch's pickles. Without a network, or with HF_HUB_OFFLINE, what was downloaded before is found.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from t0.checkpoints import hugging_face
+from t0.errors import UserError, short_reason
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w(@[\w./-]+)?")
+_BESIDE = ("config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json")
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_INDEX = "*.index.json"
+_SECONDS = 10.0
+
+
+def is_hub_name(text: str) -> bool:
+    """Returns whether a text is owner/name, with a revision or not, and no path on this machine."""
+    return bool(_NAME.fullmatch(text)) and not Path(text).exists() and not _prefix_exists(text)
+
+
+def fetch(name: str) -> tuple[str, str]:
+    """Returns the folder of a model on the hub, and its name with the revision's hash.
+
+    Args:
+      name: owner/name, or owner/name@revision.
+
+    Raises:
+      UserError: if it is neither on the hub nor downloaded, or has no weights that are read here.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+
+    repo, _, revision = name.partition("@")
+    try:
+        if _offline():
+            raise ConnectionError("HF_HUB_OFFLINE is set")
+        found = HfApi().model_info(repo, revision=revision or None, timeout=_SECONDS)
+        files = [sibling.rfilename for sibling in found.siblings or ()]
+        wanted = _wanted(files, name)
+        folder = snapshot_download(repo, revision=found.sha, allow_patterns=wanted)
+    except _faults() as error:
+        folder = _downloaded(repo, revision, short_reason(error).rstrip("."))
+    if not hugging_face.is_folder(Path(folder)):
+        raise UserError(f"{name}: {folder} has no config.json or weights; is it a T5?")
+    return folder, f"{repo}@{Path(folder).name}"
+
+
+def _wanted(files: list[str], name: str) -> list[str]:
+    """Returns the patterns of the files to download: one kind of weights only."""
+    there = [file for file in files if "/" not in file]
+    for pattern in _WEIGHTS:
+        if any(Path(file).match(pattern) for file in there):
+            kind = Path(pattern).suffix
+            return [*_BESIDE, pattern, f"*{kind}{_INDEX[1:]}"]
+    raise UserError(
+        f"{name} has neither safetensors nor pytorch_model.bin; its files: "
+        f"{', '.join(there[:8]) or 'none'}"
+    )
+
+
+def _downloaded(repo: str, revision: str, reason: str) -> str:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return snapshot_download(repo, revision=revision or None, local_files_only=True)
+    except _faults():
+        owner, _, short = repo.partition("/")
+        at = f" --revision {revision}" if revision else ""
+        raise UserError(
+            f"{repo} is no folder here, and the hub does not give it: {reason}. Where there is a "
+            f"network: hf download {repo}{at} --local-dir {short} (as {owner} publishes it: "
+            f"config.json, the weights and spiece.model), copy the folder {short} here, and give "
+            f"that folder"
+        ) from None
+
+
+def _prefix_exists(text: str) -> bool:
+    return Path(f"{text}.index").exists()
+
+
+def _offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
+
+
+def _faults() -> tuple[type[Exception], ...]:
+    import httpx
+    from huggingface_hub import errors
+
+    return (OSError, ValueError, httpx.HTTPError, errors.HfHubHTTPError)

@@ -1,0 +1,44 @@
+"""A run whose model directory is in a bucket: as on the disk, with few writes of each object."""
+
+import json
+
+import pytest
+import tiny_training as tiny
+
+from t0.files import paths
+from t0.files.any_path import any_path
+from t0.testing import Killed
+from t0.testing.served_buckets import rewritten
+from t0.training.loop import train
+from t0.training.options import LoopOptions
+from t0.training.recorder import Recorder
+
+
+def run(folder, steps):
+    options = LoopOptions(train_steps=steps, log_every_steps=1)
+    train(tiny.training_spec(folder), tiny.made_up_data(), options)
+
+
+def losses(text):
+    return {line["step"]: line["loss"] for line in map(json.loads, text.splitlines())}
+
+
+def test_a_killed_run_goes_on_as_on_the_disk(bucket, tmp_path, monkeypatch):
+    run(tmp_path, 8)
+    folder = any_path("gs://b/model")
+    progress = Recorder.progress
+
+    def killed(self, step, fields):
+        progress(self, step, fields)
+        if step == 6:
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Recorder, "progress", killed)
+        run(folder, 8)
+    run(folder, 8)
+    there = paths.read_text(folder / "metrics.jsonl")
+    assert losses(there) == losses((tmp_path / "metrics.jsonl").read_text())
+    assert rewritten(bucket.changes()) == {}
+    names = set(paths.list_names(folder))
+    assert {"checkpoint", "model.ckpt-8.index", "model.ckpt-8.resume.npz"} <= names

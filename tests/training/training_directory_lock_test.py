@@ -1,0 +1,71 @@
+"""One trainer at a time holds a model directory; the lock dies with its holder."""
+
+import os
+import signal
+
+import pytest
+
+from t0.errors import UserError
+from t0.training.directory_lock import FILE, held
+
+
+def holder(folder, ready):
+    """A forked process that holds the directory until it is killed."""
+    pid = os.fork()
+    if pid == 0:
+        with held(str(folder)):
+            os.write(ready, b".")
+            signal.pause()
+        os._exit(0)
+    return pid
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Another process that trains in the folder."""
+    read, write = os.pipe()
+    pid = holder(tmp_path, write)
+    assert os.read(read, 1) == b"."
+    yield pid
+    for number in (read, write):
+        os.close(number)
+
+
+def end(pid):
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def test_the_second_is_told_who_and_the_lock_dies_with_its_holder(tmp_path, other):
+    try:
+        with (
+            pytest.raises(
+                UserError, match=f"trained in by process {other} on .*kill -TERM {other}"
+            ),
+            held(str(tmp_path)),
+        ):
+            pass
+    finally:
+        end(other)
+    with held(str(tmp_path)):  # the file is still there
+        assert f'"pid": {os.getpid()}' in (tmp_path / FILE).read_text()
+
+
+def test_a_damaged_file_is_no_matter(tmp_path, other):
+    (tmp_path / FILE).write_text("{")
+    try:
+        with (
+            pytest.raises(UserError, match="by another process: .*end it, or name"),
+            held(str(tmp_path)),
+        ):
+            pass
+    finally:
+        end(other)
+
+
+def test_a_folder_that_is_made_and_left_again(tmp_path):
+    for _ in range(2):
+        with held(str(tmp_path / "new")):
+            pass
+    with held("gs://bucket/model"):
+        pass
