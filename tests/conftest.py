@@ -19,6 +19,8 @@ sys.path.insert(0, str(OFFLINE))
 import offline  # noqa: E402
 
 from t0 import testing  # noqa: E402
+from t0.testing.bucket import Bucket  # noqa: E402
+from t0.testing.served_buckets import FAST, served_buckets  # noqa: E402
 
 # Folders whose tests share a trained model or a server of commands.
 _TOGETHER = ("end_to_end", "examples")
@@ -41,13 +43,25 @@ def pytest_configure(config):
     offline.block()
 
 
-def pytest_collection_modifyitems(config, items):
-    """With several processes (pytest-xdist), keeps together what shares what takes long to make."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            folder = item.path.parent
-            group = folder if folder.name in _TOGETHER else item.path
-            item.add_marker(pytest.mark.xdist_group(str(group.relative_to(ROOT))))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With several processes, keeps together what shares what takes long to make."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            path = Path(nodeid.partition("::")[0])
+            return str(path.parent if path.parent.name in _TOGETHER else path)
+
+    return ByFile(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """A worker takes up to 3 GB with what it starts; above four, the longest group decides."""
+    del config
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return max(1, min(os.cpu_count(), int(memory_gb // 4), 4))
 
 
 def pytest_unconfigure(config):
@@ -60,6 +74,7 @@ def _offline_variables():
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",
         "NO_GCE_CHECK": "true",
+        **FAST,
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         **offline.PROXIES,
     }
@@ -95,6 +110,21 @@ def shared_data():
     if not (path / "data").is_dir():
         pytest.skip(f"needs the dataset copies in {path}, which are not part of this project")
     return path
+
+
+@pytest.fixture(scope="session")
+def bucket_server():
+    """The process that answers for Google's buckets; tests take `bucket`."""
+    with served_buckets({}) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(bucket_server):
+    """An empty bucket gs://b, to which this process's gs:// leads, and its children's."""
+    bucket_server.reset({"b": Bucket()})
+    os.environ.update(bucket_server.environment())
+    return bucket_server
 
 
 @pytest.fixture

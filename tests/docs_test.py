@@ -1,12 +1,27 @@
-"""The texts name what exists: paths in the repository, and functions beside them."""
+"""The texts name what exists: paths, functions beside them, links, flags, gin files and macros."""
 
+import argparse
 import ast
 import functools
+import importlib.util
 import itertools
+import json
+import os
 import re
+import shlex
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
+from absl import flags as absl_flags
+
+from t0.catalogue import starting
+from t0.cli import cache_tasks, main, quickstart
+from t0.config import flags
+from t0.sources.schema import features
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("docs", "benchmarks", "examples")
@@ -134,3 +149,218 @@ def test_a_path_is_short_and_its_diagram_has_the_same_files(heading):
     assert set(listed) == set(re.findall(r'\["(t0/[\w/]+\.py)<br>', section))
     rooms = [room for room, _ in itertools.groupby(file.split("/")[1] for file in listed)]
     assert len(rooms) == len(set(rooms)), rooms
+
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+MOST_LINES_OF_README = 160
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= MOST_LINES_OF_README
+
+
+def loaded(path):
+    """A module of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_is_what_the_code_says():
+    made = loaded(ROOT / "docs" / "make_reference.py").text()
+    stored = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    assert stored == made, "run: python docs/make_reference.py"
+    for part in (
+        "T0_VOCAB",
+        "--additional_task_cache_dirs",
+        "--all_prompts",
+        "EVAL_PERIOD",
+        "t0.train_loop",
+    ):
+        assert part in made, part
+
+
+def test_every_environment_variable_has_its_sentence():
+    reference = loaded(ROOT / "docs" / "make_reference.py")
+    assert reference.variables_of_the_code() == reference.VARIABLES.keys()
+
+
+def test_the_reference_needs_no_tensorflow():
+    code = "import sys, runpy; runpy.run_path('docs/make_reference.py')['text'](); "
+    code += "sys.exit('tensorflow' in sys.modules)"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=False)
+    assert done.returncode == 0
+
+
+def slug(heading):
+    """The anchor of a heading, as MkDocs makes it."""
+    words = re.sub(r"[^\w\s-]", "", heading.strip().lower())
+    return re.sub(r"[-\s]+", "-", words)
+
+
+def headings(page):
+    """The anchors of a page; what stands in code has none."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    return {slug(found) for found in re.findall(r"^#+ (.+)$", text, re.M)}
+
+
+def test_anchors_are_found():
+    assert slug("8. When something ends") == "8-when-something-ends"
+    assert "batch-and-dropout" in headings(ROOT / "docs" / "recipe.md")
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda path: path.name)
+def test_links_find_their_heading_and_pages_link_only_pages(page):
+    """MkDocs refuses a link that leaves docs/, and one to a heading that is not there."""
+    wrong = []
+    text = page.read_text(encoding="utf-8")
+    for target, anchor in re.findall(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)", text):
+        file = (page.parent / target).resolve() if target else page
+        if page in PAGES and file not in PAGES:
+            wrong.append(f"{target} is no page of docs/")
+        if anchor and anchor not in headings(file):
+            wrong.append(f"{target}#{anchor}: no such heading")
+    assert not wrong
+
+
+class SiteLoader(yaml.SafeLoader):
+    """Reads mkdocs.yml, whose tags name functions of MkDocs."""
+
+
+SiteLoader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, tag, node: tag)
+
+
+def leaves(value):
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from leaves(part)
+    else:
+        yield value
+
+
+def test_the_site_has_every_page_once():
+    site = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=SiteLoader)
+    assert sorted(leaves(site["nav"])) == [page.name for page in PAGES]
+    assert site["strict"]
+
+
+def test_what_the_site_needs_is_pinned():
+    lines = (ROOT / "docs" / "requirements.txt").read_text().splitlines()
+    wanted = [line for line in lines if not line.startswith("#")]
+    assert {"mkdocs", "mkdocs-material"} <= {line.split("==")[0] for line in wanted}
+    assert not [line for line in wanted if not re.fullmatch(r"[\w.-]+==[\w.]+", line)]
+
+
+def flags_of(parser):
+    return {o.removeprefix("--") for action in parser._actions for o in action.option_strings}
+
+
+@functools.cache
+def known_flags():
+    """Command -> the names of its flags."""
+    run, cache = flags.command_flags(), cache_tasks.command_flags()
+    known = {}
+    for command, values in (("t5_mesh_transformer", run), ("seqio_cache_tasks", cache)):
+        names = {*values, *absl_flags.FLAGS}
+        booleans = {name for name in values if values[name].flag_type() == "bool"}
+        known[command] = names | {f"no{name}" for name in booleans} | {"help"}
+    known["bin/tpu_train"] = known["t5_mesh_transformer"]
+    for verb, (module, _) in main.VERBS.items():
+        parser = argparse.ArgumentParser(prog=verb)
+        importlib.import_module(module).add_arguments(parser)
+        known[f"t0 {verb}"] = flags_of(parser)
+    known["t0"] = {"help", "version"}
+    known["bin/quickstart"] = flags_of(quickstart._parser())
+    known["bin/setup"] = {"python", "system-tensorflow", "locked-tensorflow", "help"}
+    return known
+
+
+COMMAND = re.compile(
+    r"(?<![\w/.=-])(t5_mesh_transformer|seqio_cache_tasks|bin/\w+|t0(?: [a-z]+)?)(?= |$)(.*)"
+)
+FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w.-]*)")
+OTHERS = {"runner", "spot"}  # flags of Beam and gcloud
+
+
+def code(text):
+    """The code of a text: blocks with their continued lines joined, less comments; spans."""
+    joined = re.sub(r" *\\\n\s*", " ", text)
+    lines = re.findall(r"^    (.+)$", joined, re.M)
+    blocks = [re.sub(r"(^|\s)#.*$", "", line).rstrip() for line in lines]
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"^    .*$", "", joined, flags=re.M))
+    return [*blocks, *spans]
+
+
+def commands(text):
+    """Yields (command, its words) of the code of a text."""
+    for line in code(text):
+        for part in re.split(r"&&|;| \| ", line):
+            found = COMMAND.search(part)
+            if found:
+                yield found[1], found[2]
+
+
+def test_commands_are_found():
+    text = "    a && t0 show X --ids   # --no\n    t5_mesh_transformer --a=1 \\\n"
+    text += '      --b="c"\n`--d`\n'
+    run = ("t5_mesh_transformer", ' --a=1 --b="c"')
+    assert list(commands(text)) == [("t0 show", " X --ids"), run]
+    assert code(text)[-1] == "--d"
+
+
+GIN_FOLDERS = (
+    ROOT / "gin",
+    Path(importlib.util.find_spec("t5").origin).parent / "models" / "gin",
+)
+
+
+@functools.cache
+def macros():
+    """The macros that a gin file of ours sets."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "gin").rglob("*.gin")]
+    return set(re.findall(r"^(\w+) *=", "\n".join(texts), re.M))
+
+
+TOLD = [page for page in [ROOT / "README.md", *PAGES] if page.name != "reference.md"]
+
+
+@pytest.mark.parametrize("page", TOLD, ids=lambda path: path.name)
+def test_printed_flags_gin_files_and_macros_exist(page):
+    text = page.read_text(encoding="utf-8")
+    known, wrong = known_flags(), []
+    for command, words in commands(text):
+        if command not in known and command.startswith("t0 "):
+            wrong.append(f"{command}: no such verb")
+        named = set(FLAG.findall(re.sub(r"--gin\.\w+|'[^']*'", "", words)))
+        wrong += [f"{command} has no --{name}" for name in named - known.get(command, named)]
+    # A flag without its command.
+    alone = {FLAG.match(span)[1] for span in code(text) if FLAG.match(span)}
+    alone = {name for name in alone if not name.startswith("gin.")}
+    wrong += [f"--{name}: no such flag" for name in alone - OTHERS.union(*known.values())]
+    for name in re.findall(r"--gin_file=\"?((?:models|runs|mesh)/[\w.+-]+)", text):
+        if not any((folder / name).exists() for folder in GIN_FOLDERS):
+            wrong.append(f"{name}: no such gin file")
+    set_there = set(re.findall(r"--gin\.([A-Z_]+)=", text)) - {"NAME"}
+    wrong += [f"{name}: no such macro" for name in set_there - macros()]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_tutorial_has_the_commands_that_init_prints():
+    plan = starting.Plan("reviews", None, ("text",), None, vocabulary="t5.spiece.model")
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    told = [shlex.split(line) for line in code(text) if line.startswith(("t0", "t5", "seqio"))]
+    for words in starting.commands("reviews", plan, {"inputs": 80, "targets": 16}):
+        assert words in told, words
+
+
+def test_the_program_of_the_licensed_sets_makes_the_columns_of_story_cloze(tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "licensed.md").read_text(encoding="utf-8")
+    program = textwrap.dedent(re.search(r"<<'END'\n(.*?)\n    END\n", text, re.S)[1])
+    (tmp_path / "owners.csv").write_text('Id,1,2,3,4,A,B,Right\nx,a,"b, c",d,e,f,g,2\n')
+    monkeypatch.setattr(sys, "argv", ["-", str(tmp_path / "owners.csv"), str(tmp_path / "rows")])
+    exec(compile(program, "licensed.md", "exec"), {})
+    row = json.loads((tmp_path / "rows").read_text())
+    assert list(row) == list(features("story_cloze", "2016"))
+    assert (row["input_sentence_2"], row["answer_right_ending"]) == ("b, c", 2)

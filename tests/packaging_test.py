@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import re
+import runpy
 import subprocess
 import sys
 import sysconfig
@@ -14,15 +15,38 @@ from packaging.utils import canonicalize_name
 
 import t0
 from t0.cli.environment import COMMANDS, command
+from t0.cli.install import PATH_FILE
+from t0.cli.system_tensorflow import TAKEN
 from t0.cli.versions import WANTED
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = sysconfig.get_path("scripts")
 
 
-def _lock():
-    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").split()
-    return dict(line.split("==") for line in lines)
+LOCKS = {"3.11": "requirements.lock", "3.10": "requirements-3.10.lock"}
+TPU_LOCK = "requirements-tpu.lock"
+HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def _lock(python=HERE):
+    return _pins(LOCKS[python])
+
+
+def _pins(lock):
+    text = (ROOT / lock).read_text(encoding="utf-8")
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, re.MULTILINE))
+
+
+def _required(python=HERE, extra=None):
+    """What setup.py requires on a Python, without extras; or what an extra adds."""
+    given = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("setuptools.setup", given.update)
+        patch.setattr("sys.argv", ["setup.py"])
+        runpy.run_path(str(ROOT / "setup.py"))
+    texts = given["extras_require"][extra] if extra else given["install_requires"]
+    needed = [Requirement(text) for text in texts]
+    return [r for r in needed if not r.marker or r.marker.evaluate({"python_version": python})]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -49,38 +73,73 @@ def test_version():
     assert importlib.metadata.version("t0") == t0.__version__
 
 
-def test_every_dependency_is_pinned_as_in_the_lock():
-    lock = _lock()
-    needed = [Requirement(text) for text in importlib.metadata.requires("t0")]
-    base = {canonicalize_name(r.name): str(r.specifier) for r in needed if not r.marker}
+@pytest.mark.parametrize("python", LOCKS)
+def test_every_dependency_is_pinned_as_in_the_lock(python):
+    lock = _lock(python)
+    base = {canonicalize_name(r.name): str(r.specifier) for r in _required(python)}
     assert all(re.fullmatch(r"==[^,*]+", pin) for pin in base.values()), base
     # SeqIO's nightly stands for it, because T5 requires that by name.
     assert "seqio" not in base
     assert "promptsource" not in base
     missing = lock.keys() - base.keys() - {"seqio"}
-    assert missing == {"pytest", "hypothesis", "ruff", "iniconfig", "pluggy", "sortedcontainers"}
+    of_tests = {"pytest", "pytest-xdist", "hypothesis", "ruff"}
+    of_tests |= {"execnet", "iniconfig", "pluggy", "sortedcontainers"}
+    assert missing == of_tests
     assert all(base[name] == f"=={lock[name]}" for name in lock.keys() & base.keys())
     assert not [name for name in base if name.startswith(("torch", "nvidia", "triton"))]
 
 
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason=".ci/run compares on Python 3.11")
 def test_comparison_with_transformers_has_the_versions_that_plain_pip_installs():
     pins = (ROOT / ".ci" / "transformers.lock").read_text(encoding="utf-8").split()
     compared = {canonicalize_name(pin.partition("==")[0]): pin.partition("==")[2] for pin in pins}
-    needed = [Requirement(text) for text in importlib.metadata.requires("t0")]
-    shared = {r.name: str(r.specifier) for r in needed if not r.marker and r.name in compared}
+    shared = {r.name: str(r.specifier) for r in _required() if r.name in compared}
     assert shared.keys() >= {"transformers", "tokenizers"}
     assert all(pin == f"=={compared[name]}" for name, pin in shared.items())
     assert not compared.keys() & _lock().keys()
 
 
-def test_lock_is_what_the_doctor_wants():
-    lock = _lock() | {"promptsource": "0.1.0"}
+@pytest.mark.parametrize("python", LOCKS)
+def test_lock_is_what_the_doctor_wants(python):
+    lock = _lock(python) | {"promptsource": "0.1.0"}
     for wanted in WANTED:
         assert SpecifierSet(wanted.range).contains(lock[wanted.name]), wanted
 
 
+@pytest.mark.parametrize("lock", [*LOCKS.values(), TPU_LOCK])
+def test_every_package_of_a_lock_has_a_hash(lock):
+    # pip installs with --require-hashes, and then refuses a package without one.
+    text = (ROOT / lock).read_text(encoding="utf-8")
+    hashed = re.findall(
+        r"^([a-z0-9-]+)==\S+ \\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE
+    )
+    assert sorted(hashed) == sorted(_pins(lock))
+
+
+@pytest.mark.parametrize(
+    ("source", "lock"),
+    [*(("requirements.in", lock) for lock in LOCKS.values()), ("requirements-tpu.in", TPU_LOCK)],
+)
+def test_a_lock_holds_what_its_source_wants(source, lock):
+    lines = (ROOT / source).read_text(encoding="utf-8").splitlines()
+    wanted = [Requirement(text) for line in lines if (text := line.partition("#")[0].strip())]
+    pins = _pins(lock)
+    assert wanted and all(r.specifier.contains(pins.get(r.name, "")) for r in wanted), "make locks"
+
+
+@pytest.mark.parametrize("python", LOCKS)
+def test_the_extra_for_tpus_adds_its_lock_and_changes_none(python):
+    pins = _pins(TPU_LOCK)
+    assert {r.name: str(r.specifier) for r in _required(python, "tpu")} == {
+        name: f"=={version}" for name, version in pins.items()
+    }
+    assert not pins.keys() & _lock(python).keys()
+
+
 def test_installed_is_what_the_lock_says():
     wrong = {n: v for n, v in _lock().items() if importlib.metadata.version(n) != v}
+    if (Path(sysconfig.get_path("purelib")) / PATH_FILE).exists():  # on an image's TensorFlow
+        wrong = {n: v for n, v in wrong.items() if n not in TAKEN}
     assert not wrong, f"run bin/setup: {wrong}"
 
 
@@ -97,4 +156,4 @@ def test_wheel_holds_every_module_and_data_file(tmp_path):
     wanted |= {f"t0/{path.relative_to(ROOT)}" for path in (ROOT / "gin").rglob("*.gin")}
     assert built == wanted
     assert "t0/sources/facts/splits.json" in built
-    assert "seqio_tasks/datasets.csv" in built
+    assert "t0/catalogue/datasets.csv" in built

@@ -15,15 +15,16 @@ from absl import logging as _  # noqa: F401 (defines --alsologtostderr and --ver
 
 from t0.cli.modules import from_working_directory
 from t0.errors import UserError, reported, unknown_name
+from t0.files.publishing import folder_of_run
 
 COMMAND = "seqio_cache_tasks"
 # (kind, name, default, help): SeqIO's flags first, then ours.
-_TABLE = (
+FLAGS = (
     ("list", "tasks", None, "Regexes of task names, or names of mixtures; all tasks if left out."),
     ("list", "excluded_tasks", None, "Regexes or mixtures of tasks to skip."),
     ("string", "output_cache_dir", None, "The directory to write to, local or gs://. Required."),
     ("list", "tasks_additional_cache_dirs", [], "More directories to look for cached tasks in."),
-    ("multi_string", "module_import", [], "Modules to import, which register tasks. Repeatable."),
+    ("multi_string", "module_import", [], "Modules with tasks (default: T0's). Repeatable."),
     ("list", "pipeline_options", None, "Beam options. More than --runner=DirectRunner: use Beam."),
     ("boolean", "ignore_other_caches", False, "Write tasks cached in other directories, too."),
     ("boolean", "overwrite", False, "Write tasks again that are finished in the output directory."),
@@ -47,7 +48,7 @@ _TABLE = (
 def command_flags() -> flags.FlagValues:
     """Returns the command's flags, in a set of their own: other commands have the same names."""
     values = flags.FlagValues()
-    for kind, name, default, text, *choices in _TABLE:
+    for kind, name, default, text, *choices in FLAGS:
         getattr(flags, f"DEFINE_{kind}")(name, default, *choices, text, flag_values=values)
     return values
 
@@ -74,6 +75,8 @@ def main(argv: Sequence[str]) -> None:
         print(f"{__doc__}\nflags:\n{command_flags().get_help(include_special_flags=False)}")
         return
     given = parse(argv)
+    if given.tasks and not given.module_import:
+        given.module_import = ["t0.seqio_tasks"]  # without a module there would be no tasks at all
     from_working_directory()
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # caching leaves accelerators to others
     if given.vocab:
@@ -94,7 +97,7 @@ def _from_flags(kind: type, given: flags.FlagValues) -> Any:
 
 def console_entry_point() -> None:
     """Runs the installed command."""
-    with reported(COMMAND):
+    with reported(COMMAND), folder_of_run():
         main(sys.argv)
 
 

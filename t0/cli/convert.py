@@ -12,6 +12,7 @@ from pathlib import Path
 from t0.checkpoints import FORMATS, Options
 from t0.checkpoints.formats import ACTIVATIONS, DTYPES
 from t0.errors import UserError, ended_by_sigterm
+from t0.files.any_path import any_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,6 +97,7 @@ def _file(path: str | None, said_by: str) -> Path | None:
     # T0_VOCAB may name a remote model, which other commands can read.
     if not path or (said_by == "T0_VOCAB" and "://" in path):
         return None
-    if not Path(path).is_file():
+    found = any_path(path)
+    if not found.is_file():
         raise UserError(f"{said_by} {path} is no file")
-    return Path(path)
+    return found

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from t0.checkpoints import Report
 from t0.errors import UserError
+from t0.files.paths import read_bytes
 
 _SHOWN = 20
 
@@ -87,7 +88,7 @@ def _ids(text: str, vocabulary: str | None) -> tuple:
     if not vocabulary:
         raise UserError("--text needs the SentencePiece model: --vocab PATH, or T0_VOCAB")
     try:
-        pieces = sentencepiece.SentencePieceProcessor(model_file=str(vocabulary))
+        pieces = sentencepiece.SentencePieceProcessor(model_proto=read_bytes(vocabulary))
     except (OSError, RuntimeError) as error:
         raise UserError(f"--vocab {vocabulary} is no SentencePiece model: {error}") from error
     ids = [pieces.encode(part.strip()) for part in (inputs, targets)]

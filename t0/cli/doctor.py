@@ -24,6 +24,7 @@ from t0.cli.versions import WANTED, Wanted, check, complaint, installed_version
 from t0.errors import UserError
 
 DEFAULT_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
+PYTHONS = ((3, 11), (3, 10))
 LITTLE_DISK_BYTES = 1e9
 WIDTH = 100
 
@@ -62,14 +63,15 @@ def examine() -> dict[str, Any]:
 
 def _python(wrong: list[Problem]) -> dict[str, str]:
     version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info[:2] != (3, 11):
+    wanted = " or ".join(f"{major}.{minor}" for major, minor in PYTHONS)
+    if sys.version_info[:2] not in PYTHONS:
         wrong.append(
             _problem(
-                f"Python {version}: wanted 3.11 (TensorFlow 2.15 has no wheels for newer ones)",
+                f"Python {version}: wanted {wanted} (TensorFlow 2.15 has no wheels for newer ones)",
                 "install Python 3.11, then T0_PYTHON=/path/to/python3.11 bin/setup",
             )
         )
-    return {"version": version, "wanted": "3.11", "executable": sys.executable}
+    return {"version": version, "wanted": wanted, "executable": sys.executable}
 
 
 def _packages(wrong: list[Problem]) -> list[dict[str, Any]]:

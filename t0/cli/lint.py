@@ -6,25 +6,27 @@ t0 lint --json --max_share=0 t0_train > lint.json
 """
 
 import argparse
-import importlib
 import json
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
-
+from t0.cli.tables import print_table
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.sources import set_data_dirs
+
+DEFAULT_ROWS = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
     parser.add_argument("regex", nargs="?", help="a mixture, or tasks by regular expression")
-    parser.add_argument("--rows", type=int, default=200, help="rows of each split to look at")
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=DEFAULT_ROWS,
+        help=f"rows of each split to look at, spread over it (default {DEFAULT_ROWS})",
+    )
     parser.add_argument("--splits", help="splits to look at, comma-separated (default: all)")
     parser.add_argument(
         "--max_share",
@@ -42,21 +44,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Prints the findings; returns 1 if a template has a fault, else 0."""
+    from t0.catalogue.sentence_pieces import given_tokens
+
+    if args.rows < 1:
+        raise UserError(f"--rows={args.rows}: wanted a number from 1")
     if args.data_dir:
         set_data_dirs(args.data_dir)
-    from t0.tasks import set_vocabulary
-
-    set_vocabulary(args.vocab)
-    for module in args.module_import or ["t0.seqio_tasks"]:
-        importlib.import_module(module)
-    selected = _selected(args.regex)
+    tokens = given_tokens(args.vocab)
+    selected = _selected(args)
     found, absent = [], []
     for name, source in _with_progress(selected):
-        for split in source.splits:
+        for split in source.split_mapping:
             if args.splits and split not in args.splits.split(","):
                 continue
             try:
-                found.append(_linted(name, source, split, args))
+                found.append(_linted(name, source, split, args, tokens))
             except AbsentData:
                 absent.append(f"{name} split '{split}'")
     if not found:
@@ -69,48 +71,59 @@ def main(args: argparse.Namespace) -> int:
         json.dump({"splits": found, "absent": absent, "faulty": faulty}, sys.stdout, indent=1)
         print()
     else:
-        Console(width=None if sys.stdout.isatty() else 400).print(_table(found))
+        _print(found, counted=tokens is not None)
     print(
-        f"{len(found)} splits looked at, {faulty} with faults, {len(absent)} without data here",
+        f"{len(found)} splits looked at, {faulty} with faults, {len(absent)} without data here; "
+        f"at most {args.rows:,} rows of each (--rows)"
+        + ("" if tokens else ". Tokens were not counted: that needs --vocab"),
         file=sys.stderr,
     )
     return 1 if faulty else 0
 
 
 def _with_progress(selected: list[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
+    if not sys.stderr.isatty():
+        return selected
+    from rich.console import Console
+    from rich.progress import track
+
     return track(selected, "linting", console=Console(stderr=True), transient=True)
 
 
-def _selected(regex: str | None) -> list[tuple[str, Any]]:
-    """Returns name and source of the plain tasks: each template is checked once."""
-    from t0.compat import seqio
-    from t0.tasks import SCORE_EVAL, PromptedSource
+def _selected(args: argparse.Namespace) -> list[tuple[str, Any]]:
+    """Returns name and rows of the plain tasks: each template is checked once."""
+    from t0.catalogue import SCORE_EVAL
+    from t0.catalogue.listing import read_listing
 
-    names = [*seqio.TaskRegistry.names()]
-    mixtures = [*seqio.MixtureRegistry.names()]
-    if regex in mixtures:
-        wanted = [task.name for task in seqio.MixtureRegistry.get(regex).tasks]
+    if args.module_import:
+        from t0.cli.registered import registered_listing
+        from t0.tasks import PromptedSource
+
+        listing = registered_listing(args.module_import, [])
+        rows = {n: t.source for n, t in listing.tasks.items()}
+        rows = {n: source for n, source in rows.items() if isinstance(source, PromptedSource)}
     else:
-        try:
-            pattern = re.compile(regex or "")
-        except re.error as error:
-            raise UserError(f"'{regex}' is not a regular expression: {error}") from error
-        wanted = [name for name in names if pattern.match(name)]
-    sources = {
-        name.removesuffix(SCORE_EVAL): seqio.TaskRegistry.get(name).source for name in wanted
+        listing = read_listing()
+        rows = {name: listed.task for name, listed in listing.tasks.items()}
+    wanted = {
+        n.removesuffix(SCORE_EVAL): rows[n] for n in listing.select(args.regex or "") if n in rows
     }
-    prompted = [(n, s) for n, s in sources.items() if isinstance(s, PromptedSource)]
-    if not prompted:
-        raise unknown_name("prompted task or mixture", regex or "", [*mixtures, *names])
-    return sorted(prompted, key=lambda pair: pair[0])
+    if not wanted:
+        raise unknown_name(
+            "prompted task or mixture", args.regex or "", [*listing.mixtures, *listing.tasks]
+        )
+    return sorted(wanted.items())
 
 
-def _linted(name: str, source: Any, split: str, args: argparse.Namespace) -> dict[str, Any]:
-    from t0.tasks import lint
+def _linted(
+    name: str, source: Any, split: str, args: argparse.Namespace, tokens: Any
+) -> dict[str, Any]:
+    from t0.catalogue import lint
 
     known = dict(_known(source, split))
+    count = tokens and (lambda text: len(tokens.ids(text)))
     try:
-        report = lint.lint(source, split, rows=args.rows, count_tokens=_counter())
+        report = lint.lint(source, split, rows=args.rows, count_tokens=count)
         faults = lint.faults_of(report, max_share=args.max_share, excused=known)
         facts = {"rows": report.rows, "counts": dict(report.counts), "draws": report.draws}
     except AbsentData:
@@ -122,7 +135,7 @@ def _linted(name: str, source: Any, split: str, args: argparse.Namespace) -> dic
 
 def _known(source: Any, split: str) -> Iterator[tuple[str, str]]:
     from t0.caching.split_state import DROPS, exemptions
-    from t0.tasks import lint
+    from t0.catalogue import lint
 
     for known in exemptions(
         source.dataset, source.subset, source.split_mapping[split], source.template.name
@@ -130,44 +143,21 @@ def _known(source: Any, split: str) -> Iterator[tuple[str, str]]:
         yield (lint.NOTHING if known.kind == DROPS else lint.HIDDEN), known.reason
 
 
-def _counter() -> Any:
-    """Returns a function that counts tokens, None without --vocab: T5's own would be downloaded."""
-    from t0.tasks import default_vocabulary, vocabulary_path
-    from t0.tasks.vocabulary import DEFAULT_VOCABULARY
+def _print(found: list[dict[str, Any]], *, counted: bool) -> None:
+    from t0.catalogue import lint
 
-    if vocabulary_path() == DEFAULT_VOCABULARY:
-        return None
-    tokenizer = default_vocabulary().tokenizer
-    return lambda text: len(tokenizer.EncodeAsIds(text))
-
-
-def _table(found: list[dict[str, Any]]) -> Table:
-    from t0.tasks import lint
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("task", overflow="fold")
-    table.add_column("split")
-    checks = (*lint.CHECKS, *lint.LENGTHS)
-    for column in ("rows", *checks, "random"):
-        table.add_column(column, justify="right")
-    table.add_column("verdict", overflow="fold")
+    checks = (*lint.CHECKS, *(lint.LENGTHS if counted else ()))
+    rows = []
     for row in found:
         cells = [_share(row["counts"].get(check, 0), row["rows"]) for check in checks]
         verdict = "; ".join(f"{check}: {why}" for check, why in row["faults"].items())
         known = "; ".join(f"known: {why}" for why in row["known"].values())
-        draws = "seeded" if row["draws"] else ""
-        table.add_row(
-            *(
-                row["task"],
-                row["split"],
-                f"{row['rows']:,}",
-                *cells,
-                draws,
-                verdict or known or "ok",
-            )
-        )
-    return table
+        draws = "seeded" if row["draws"] else "no"
+        looked_at = f"{row['rows']:,}"
+        rows.append((row["task"], row["split"], looked_at, *cells, draws, verdict or known or "ok"))
+    columns = ("task", "split", "rows", *checks, "random", "verdict")
+    print_table(columns, rows, right=("rows", *checks, "random"))
 
 
 def _share(count: int, rows: int) -> str:
-    return f"{count / rows:.0%}" if count else ""
+    return f"{count / rows:.0%}" if count else "no"

@@ -22,8 +22,14 @@ VERBS = {
     "tasks": ("t0.cli.tasks", "tasks and mixtures, with counts, rates, splits and caches"),
     "convert": ("t0.cli.convert", "checkpoints between Mesh TensorFlow, Hugging Face and T5X"),
     "plan": ("t0.cli.plan", "memory, communication and time of a run on a TPU slice, without one"),
+    "init": ("t0.cli.init", "a folder to start from with your own data, and five commands"),
+    "show": ("t0.cli.show", "rendered rows: what the model reads and writes, and where it is cut"),
     "lint": ("t0.cli.lint", "prompts over sample rows: what renders, what has no right answer"),
     "verify": ("t0.cli.verify", "re-checks the files of cached tasks, and names damaged ones"),
+    "eval": (
+        "t0.cli.eval",
+        "a checkpoint in any format on T0's held-out datasets, or on any tasks",
+    ),
     "report": ("t0.cli.report", "tables, plots and a page from the results of evaluations"),
 }
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from t0.cli.modules import from_working_directory
 from t0.config import flags
 from t0.errors import reported
+from t0.files.publishing import folder_of_run
 
 COMMAND = "t5_mesh_transformer"
 
@@ -27,6 +28,10 @@ def main(argv: Sequence[str]) -> None:
     from_working_directory()
     if given.vocab:
         os.environ["T0_VOCAB"] = given.vocab  # t5's own tasks read it while they are imported
+    if not given.skip_all_gin_unknowns:
+        from t0.config import first_look
+
+        first_look.check(given.gin_file or [], given.gin_param or [], flags.gin_folders(given))
     from t0.run import command
 
     command.run(given, argv)
@@ -34,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
 
 def console_entry_point() -> None:
     """Runs the installed command."""
-    with reported(COMMAND):
+    with reported(COMMAND), folder_of_run():
         main(sys.argv)
 
 

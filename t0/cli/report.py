@@ -5,9 +5,10 @@ t0 report --metrics first/ second/ --output curves        # training runs only
 """
 
 import argparse
-from pathlib import Path
+import sys
 
 from t0.errors import printable
+from t0.files.any_path import any_path
 from t0.reports import console_tables, write_report
 
 
@@ -16,21 +17,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "results",
         nargs="*",
-        type=Path,
+        type=any_path,
         metavar="RESULTS.json",
         help="results_<step>.json of a rank evaluation, decoded_<step>.json of mode eval, or a "
         "folder: all of both below it; the first run is the baseline of the comparison; none for "
         "training runs only",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", required=True, help="folder to write the report into"
+        "--output",
+        type=any_path,
+        metavar="DIR",
+        required=True,
+        help="folder to write the report into",
     )
     parser.add_argument(
         "--metrics",
         nargs="+",
         action="extend",
         default=[],
-        type=Path,
+        type=any_path,
         metavar="metrics.jsonl",
         help="metrics of training runs, or their model directories, for training curves with "
         "their best evaluation and early stop",
@@ -62,7 +67,8 @@ def main(args: argparse.Namespace) -> int:
     )
     if args.results:
         for table in console_tables(args.results):
-            Console().print(table)
+            # In a pipe a row is one line, so that no name is broken.
+            Console(width=None if sys.stdout.isatty() else 240).print(table)
     written = (paths.html, paths.markdown, paths.csv, paths.metrics_csv, paths.json, *paths.plots)
     for path in filter(None, written):
         print(printable(str(path)))

@@ -4,19 +4,16 @@ t0 tasks                         # the mixtures
 t0 tasks t0++_train              # a mixture's tasks with their rates
 t0 tasks 'super_glue_rte_.*'     # tasks by regular expression (matched at the name's start)
 t0 tasks --cache_dirs=/data/cache --json sciq_.*
+
+Without --module_import, which needs TensorFlow, the catalogue is read as data.
 """
 
 import argparse
-import importlib
 import json
-import re
 import sys
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from t0.errors import UserError, unknown_name
+from t0.cli.tables import print_table
 from t0.sources import set_data_dirs
 
 _COLUMNS = {
@@ -42,56 +39,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Lists the selected tasks or mixtures; an unknown name is a UserError with the nearest."""
+    from t0.catalogue.listing import read_listing
+
     if args.data_dir:
         set_data_dirs(args.data_dir)
-    for module in args.module_import or ["t0.seqio_tasks"]:
-        importlib.import_module(module)
-    from t0.compat import seqio
+    folders = [d for d in args.cache_dirs.split(",") if d]
+    if args.module_import:
+        from t0.cli.registered import registered_listing
 
-    seqio.add_global_cache_dirs([d for d in args.cache_dirs.split(",") if d])
-    kind, rows = _rows(seqio, args.regex)
+        listing = registered_listing(args.module_import, folders)
+    else:
+        listing = read_listing(folders)
+    kind, rows = _rows(listing, args.regex)
     if args.json:
         json.dump(rows, sys.stdout, indent=1)
         print()
         return 0
-    table = Table(box=None, pad_edge=False)
-    for column in _COLUMNS[kind]:
-        table.add_column(column, overflow="fold", justify="right" if column == "rate" else "left")
-    for row in rows:
-        table.add_row(*(_shown(row[column]) for column in _COLUMNS[kind]))
-    # Lines are not wrapped in a pipe, so that grep finds whole rows.
-    Console(width=None if sys.stdout.isatty() else 240).print(table)
+    columns = _COLUMNS[kind]
+    print_table(columns, [[_shown(row[c]) for c in columns] for row in rows], right=("rate",))
     print(f"{len(rows):,} {kind if len(rows) == 1 else kind + 's'}", file=sys.stderr)
     return 0
 
 
-def _rows(seqio: Any, regex: str | None) -> tuple[str, list[dict[str, Any]]]:
-    mixtures = list(seqio.MixtureRegistry.names())
+def _rows(listing: Any, regex: str | None) -> tuple[str, list[dict[str, Any]]]:
     if regex is None:
-        return "mixture", [_mixture(seqio.MixtureRegistry.get(name)) for name in mixtures]
-    if regex in mixtures:
-        mixture = seqio.MixtureRegistry.get(regex)
-        return "task", [_task(task, mixture.get_rate(task)) for task in mixture.tasks]
-    try:
-        pattern = re.compile(regex)
-    except re.error as error:
-        raise UserError(f"'{regex}' is not a regular expression: {error}") from error
-    names = sorted(name for name in seqio.TaskRegistry.names() if pattern.match(name))
-    if not names:
-        known = [*mixtures, *seqio.TaskRegistry.names()]
-        raise unknown_name("task or mixture", regex, known)
-    return "task", [_task(seqio.TaskRegistry.get(name), None) for name in names]
+        return "mixture", [_mixture(listing, name) for name in listing.mixtures]
+    if regex in listing.mixtures:
+        return "task", [_task(listing.tasks[n], rate) for n, rate in listing.members(regex)]
+    return "task", [_task(listing.tasks[name], None) for name in listing.select(regex)]
 
 
-def _mixture(mixture: Any) -> dict[str, Any]:
-    tasks = mixture.tasks
-    cached = sum(bool(task.cache_dir) for task in tasks)
-    rate = sum(mixture.get_rate(task) for task in tasks)
+def _mixture(listing: Any, name: str) -> dict[str, Any]:
+    members = listing.members(name)
+    cached = sum(bool(listing.tasks[task].cache_dir) for task, _ in members)
     return {
-        "mixture": mixture.name,
-        "tasks": len(tasks),
-        "rate": rate,
-        "cached": f"{cached} of {len(tasks)}",
+        "mixture": name,
+        "tasks": len(members),
+        "rate": sum(rate for _, rate in members),
+        "cached": f"{cached} of {len(members)}",
     }
 
 

@@ -8,7 +8,8 @@ import argparse
 import json
 import sys
 
-from t0.caching.verify import find_caches, verify_cache
+from t0.caching.verify import find_caches, has_checksums, verify_cache
+from t0.errors import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,12 +30,23 @@ def main(args: argparse.Namespace) -> int:
             faults[cache] = found
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
+    bare = [cache for cache in caches if cache not in faults and not has_checksums(cache)]
     if args.json:
-        json.dump({"caches": len(caches), "faults": faults}, sys.stdout, indent=1)
+        shown = {"caches": len(caches), "faults": faults, "without_checksums": bare}
+        json.dump(shown, sys.stdout, indent=1)
         print()
     else:
         for found in faults.values():
-            print("\n".join(found))
+            print(printable("\n".join(found)))
+        for cache in bare:
+            print(f"{printable(cache)}: complete, without checksums")
         sound = len(caches) - len(faults)
-        print(f"{sound} of {len(caches)} caches are whole", file=sys.stderr)
+        summary = f"{sound} of {len(caches)} caches are whole"
+        if bare:
+            summary += (
+                f", {len(bare)} of them without checksums, as SeqIO writes them: of these only the "
+                "records' own checksums and their number were compared. If seqio_cache_tasks of t0 "
+                "wrote one of them, its COMPLETED was emptied."
+            )
+        print(summary, file=sys.stderr)
     return 1 if faults else 0

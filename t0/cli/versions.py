@@ -4,7 +4,7 @@
         row = check(package)
         print(row.name, row.found, row.wanted, row.fits)
 
-The ranges contain the pins of `requirements.lock`: a version in a range is known or expected to
+The ranges contain the pins of both locks: a version in a range is known or expected to
 work, a version outside is known to fail. No package is imported to find its version.
 """
 
@@ -63,7 +63,7 @@ WANTED = (
     Wanted("pyarrow", ">=21,<24", "numpy", "newer needs numpy 2"),
     Wanted("datasets", ">=4,<6", "pyarrow", "older runs dataset scripts"),
     Wanted("apache-beam", ">=2.60,<3", "protobuf", "the Beam runner of the caching"),
-    Wanted("tensorflow-metadata", ">=1.14,<1.16", "protobuf", "newer needs protobuf 5"),
+    Wanted("tensorflow-metadata", ">=1.13.1,<1.16", "protobuf", "newer needs protobuf 5"),
     Wanted("setuptools", "<81", "mesh-tensorflow", "81 removed pkg_resources"),
 )
 

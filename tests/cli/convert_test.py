@@ -122,7 +122,6 @@ def test_vocabulary_of_the_environment_only_where_it_fits(tmp_path, monkeypatch,
         (["source", "out", "--to", "t5x", "--gzip_level", "11"], "--gzip_level 11; wanted 0 to 9"),
         (["source", "out", "--to", "hf", "--text", "a ||| b"], "--text goes with --check"),
         (["source", "source", "--to", "hf"], "exists and is not empty"),
-        (["gs://bucket/model", "out", "--to", "hf"], "is not on this machine"),
     ],
 )
 def test_mistakes_are_one_message_and_no_output(

@@ -1,6 +1,8 @@
 """A user's mistake: exit status 2, one message that says what to do, no traceback."""
 
+import re
 import shlex
+import socket
 
 import pytest
 from command_lines import EVALUATE, LENGTHS, TRAIN, message
@@ -16,6 +18,9 @@ from command_lines import EVALUATE, LENGTHS, TRAIN, message
         (["--module_import=t0.seqio_task"], ["unknown module 't0.seqio_task'", "t0.seqio_tasks"]),
         (["--vocab=/no/such.model"], ["vocabulary not found: /no/such.model"]),
         (["--data_dir=/no/such"], ["/no/such"]),
+        (["--tpu=local"], ["--tpu=local cannot start: this machine has no TPU"]),
+        (["--tpu=my-tpu"], ["Give --gcp_project and --tpu_zone", "worker 0"]),
+        (["--tpu=grpc://127.0.0.1:9"], ["TensorFlow servers do not answer: 127.0.0.1:9"]),
         (["--gin_file=datset.gin"], ["gin file not found: datset.gin", "dataset.gin"]),
         (["--gin_param=run.modes = 'x'"], ["run has no parameter 'modes'", "mode"]),
         (["--gin_file=eval.gin"], ["needs MIXTURE_NAME (eval.gin:"]),
@@ -67,7 +72,7 @@ def test_folder_that_cannot_be_written(command, tmp_path):
     assert f"the model directory {tmp_path}/file/model cannot be written" in text
 
 
-def test_command_that_caches_what_is_missing(command, tmp_path, world):
+def test_command_that_caches_what_is_missing(command, server, tmp_path):
     cache = tmp_path / "cache"
     cached = ["--module_import=t0.seqio_tasks", f"--additional_task_cache_dirs={cache}"]
     arguments = [f"--model_dir={tmp_path / 'model'}", *cached, *TRAIN]
@@ -76,8 +81,9 @@ def test_command_that_caches_what_is_missing(command, tmp_path, world):
     done = command(*arguments, tasks=False)
     assert "1 of the 1 tasks of weather_retell are not cached" in message(done)
     (line,) = (line for line in done.err.splitlines() if "seqio_cache_tasks" in line)
-    caching = world.run(*shlex.split(line))
-    assert caching.returncode == 0, caching.stderr
+    program, *words = shlex.split(line)
+    caching = server.run(*words, program=program)
+    assert caching.status == 0, caching.err
     assert (cache / "weather_retell" / "COMPLETED").exists()
     done = command(*arguments, "--gin_param=run.train_steps = 1", tasks=False)
     assert done.status == 0, done.err
@@ -107,12 +113,16 @@ def test_steps_that_are_done_already(command, model_dir, tmp_path):
     assert "run.train_steps = 40" in text
     done = command(f"--model_dir={model_dir}", *TRAIN, steps)
     assert done.status == 0
-    assert done.out == f"nothing to train: {model_dir} is at step 20 of 20\n"
+    assert done.out.startswith(f"nothing to train: {model_dir} is at step 20 of 20. To go on")
+    assert "for 1,000 steps more, 1020" in done.out
 
 
 def test_another_model_in_the_folder(command, model_dir):
-    text = message(command(f"--model_dir={model_dir}", *TRAIN, "--gin_param=d_ff = 128"))
-    assert "holds decoder/block_000/layer_002/DenseReluDense/wi_0/kernel as [32, 64]" in text
+    longer = ["--gin_param=d_ff = 128", "--gin_param=run.train_steps = 40"]
+    text = message(command(f"--model_dir={model_dir}", *TRAIN, *longer))
+    assert (
+        "decoder/block_000/layer_002/DenseReluDense/wi_0/kernel: [32, 64], the configured" in text
+    )
 
 
 def test_checkpoint_of_a_deeper_model_is_not_scored(command, model_dir, tmp_path):
@@ -148,9 +158,23 @@ def test_split_whose_labels_are_hidden(command, model_dir, tmp_path):
     assert "6 examples, 6 left out" in done.out
 
 
-def test_interrupt_ends_quietly(command, tmp_path):
+def test_interrupt_saves_and_says_how_to_go_on(command, tmp_path):
     steps = "--gin_param=run.train_steps = 1000000"
     done = command(f"--model_dir={tmp_path}", *TRAIN, steps, interrupt_at="step 1/")
     assert done.status == 130
     assert "Traceback" not in done.err
-    assert done.err.endswith("t5_mesh_transformer: interrupted\n")
+    assert re.search(r"stopped by SIGINT at step (\d+) of 1,000,000: everything so far", done.out)
+    assert "the same command goes on from there" in done.out
+    assert len(list(tmp_path.glob("model.ckpt-*.index"))) == 2
+
+
+def test_a_run_on_a_tpu_is_refused_before_it_writes(command, tmp_path):
+    mesh = "--gin_file=mesh/v3-8.gin"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        tpu = f"--tpu=grpc://127.0.0.1:{server.getsockname()[1]}"
+        text = message(command(tpu, *TRAIN, mesh))
+        assert "no model directory is given" in text
+        text = message(command(tpu, f"--model_dir={tmp_path}/model", *TRAIN, mesh))
+    assert "mesh_train_dataset_fn.use_cached is not set" in text
+    assert "seqio_cache_tasks --tasks=weather_train --output_cache_dir=" in text
+    assert not list(tmp_path.glob("model/model.ckpt*"))

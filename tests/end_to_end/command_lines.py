@@ -6,7 +6,7 @@ TRAIN = [
     "--gin_file=dataset.gin",
     "--gin_file=models/t5.1.1.tiny.gin",
     "--gin_param=MIXTURE_NAME = 'weather_train'",
-    "--gin_param=run.train_steps = 30",
+    "--gin_param=run.train_steps = 4",
     "--gin_param=run.batch_size = 4",
     f"--gin_param=run.sequence_length = {LENGTHS}",
     "--gin_param=get_variable_dtype.master_dtype = 'float32'",

@@ -8,8 +8,10 @@ the installed commands themselves.
                                 # -> {"pid": 123}, and {"pid": 123, "status": 0} at its end
 """
 
+import atexit
 import contextlib
 import dataclasses
+import gc
 import importlib
 import json
 import os
@@ -19,12 +21,15 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # What commands import in any case, in this order. One that moved costs time and nothing else.
 _IMPORTED_FIRST = (
     "t0.run.command",
+    "t0.run.model_api",
+    "t0.run.modes",
     "t0.scoring.evaluate",
     "t0.seqio_tasks",
     "t0.training.loop",
@@ -70,16 +75,21 @@ class CommandServer:
         *argv,
         program="t5_mesh_transformer",
         cwd=None,
+        environment=(),
         interrupt_at=None,
         interrupt_by=signal.SIGINT,
     ):
-        """Runs `program ARGV`; sends Ctrl-C once its output holds `interrupt_at`."""
+        """Runs `program ARGV`; sends Ctrl-C once its output holds `interrupt_at`.
+
+        A program is an installed command or a function without arguments, "module:function".
+        """
         self._count += 1
         kinds = ("out", "err", "gin")
         out, err, operative = (self._folder / f"{self._count}.{kind}" for kind in kinds)
         words = [program, *argv]
         files = {"out": str(out), "err": str(err), "gin": str(operative)}
         job = {"argv": words, "cwd": str(cwd or self._folder), **files}
+        job["environment"] = {name: str(value) for name, value in dict(environment).items()}
         self._server.stdin.write(json.dumps(job) + "\n")
         self._server.stdin.flush()
         pid = json.loads(self._server.stdout.readline())["pid"]
@@ -113,20 +123,37 @@ def _command(job):
     _redirected(job["out"], 1)
     _redirected(job["err"], 2)
     os.chdir(job["cwd"])
+    os.environ.update(job["environment"])
     sys.argv = job["argv"]
-    module, function = entry_points()[sys.argv[0]]
+    program = sys.argv[0]
+    module, function = program.split(":") if ":" in program else entry_points()[program]
     try:
-        sys.exit(getattr(importlib.import_module(module), function)())
-    finally:
-        import gin
+        status = getattr(importlib.import_module(module), function)()
+    except SystemExit as exit:
+        status = exit.code
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    import gin
 
-        Path(job["gin"]).write_text(gin.operative_config_str())
+    Path(job["gin"]).write_text(gin.operative_config_str())
+    # What Python does when it exits, but without taking apart each object of TensorFlow's modules,
+    # for which the kernel would copy every page of the server's memory.
+    atexit._run_exitfuncs()
+    if isinstance(status, str):
+        print(status, file=sys.stderr)
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status or 0)
 
 
 def _serve():
     for name in _IMPORTED_FIRST:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a child that collected garbage would write to, and so copy, every page
     for line in sys.stdin:
         job = json.loads(line)
         Path(job["out"]).touch()
@@ -137,7 +164,6 @@ def _serve():
             # A test run in the background of a shell has Ctrl-C ignored, and hands that on.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             _command(job)
-            os._exit(0)  # console_entry_point has exited; this line is not reached
         print(json.dumps({"pid": pid}), flush=True)
         _, status = os.waitpid(pid, 0)
         print(json.dumps({"pid": pid, "status": os.waitstatus_to_exitcode(status)}), flush=True)

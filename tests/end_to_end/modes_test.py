@@ -144,7 +144,16 @@ def test_model_api_predict_and_score(command, model_dir, files):
         *(command, model_dir, "--mode=score", f"--input_file={files}/inputs"),
         *(f"--target_file={files}/targets", f"--output_file={files}/found"),
     )
-    assert len((files / "found.scores").read_text().split()) == 2
+    exact = [float(score) for score in (files / "found.scores").read_text().split()]
+    assert len(exact) == 2
+    api(
+        *(command, model_dir, "--mode=score", f"--input_file={files}/inputs"),
+        *(f"--target_file={files}/targets", f"--output_file={files}/found"),
+        "--activation_dtype=bfloat16",
+    )
+    rough = [float(score) for score in (files / "found.scores").read_text().split()]
+    assert rough != exact
+    assert rough == pytest.approx(exact, rel=0.05)
 
 
 def test_model_api_eval_and_export(command, model_dir, tmp_path):

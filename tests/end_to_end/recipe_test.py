@@ -31,6 +31,7 @@ def test_training_prints_progress_and_nothing_else(trained):
     assert done.stderr.splitlines() == [
         "gin: nothing reads the macro 'model_info': it has no effect",
         "gin: nothing reads the macro 'tokens_per_batch': it has no effect",
+        "data: 2 task(s) at inputs 96, targets 32: nothing is cut",
         "no --tpu: running on one device (the TPU topology 'v3-512' is ignored)",
     ]
     metrics = [json.loads(line) for line in (model_dir / "metrics.jsonl").open()]

@@ -1,22 +1,8 @@
 """Several runs in one process: each is what it is in a process of its own."""
 
 import json
-import subprocess
-import sys
 
 from command_lines import EVALUATE, TRAIN
-
-IN_ONE_PROCESS = """
-import json, os, sys
-from t0.cli import mesh_transformer
-from t0.run import configure
-
-before = {name: os.environ[name] for name in ("T0_DATA_DIR", "T0_VOCAB")}
-for argv in json.load(sys.stdin):
-    mesh_transformer.main(["t5_mesh_transformer", *argv])
-    configure.reset()
-    os.environ.update(before)
-"""
 
 
 def _losses(folder):
@@ -29,7 +15,7 @@ def _scores(folder):
     return {path.name: path.read_text() for path in scores.iterdir()}
 
 
-def test_train_rank_and_train_in_one_process(world, cached, command, tmp_path):
+def test_train_rank_and_train_in_one_process(world, cached, command, server, tmp_path):
     tasks = ["--module_import=t0.seqio_tasks", f"--additional_task_cache_dirs={world.cache}"]
 
     def runs(folder):
@@ -42,15 +28,9 @@ def test_train_rank_and_train_in_one_process(world, cached, command, tmp_path):
         yield [f"--model_dir={folder}/b", *TRAIN, short]
 
     together, alone = tmp_path / "together", tmp_path / "alone"
-    done = subprocess.run(
-        [sys.executable, "-c", IN_ONE_PROCESS],
-        input=json.dumps([[*tasks, *argv] for argv in runs(together)]),
-        env=world.environment,
-        cwd=world.folder,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    words = [json.dumps([*tasks, *argv]) for argv in runs(together)]
+    done = server.run(*words, program="several_runs:main")
+    assert done.status == 0, done.err
     for argv in runs(alone):
         one = command(*argv)
         assert one.status == 0, one.err

@@ -55,6 +55,7 @@ def lay_out(folder: Path) -> None:
     mixtures = {
         "weather_train": {"tasks": ["weather_which_word", "weather_own_choices"]},
         "weather_eval": {"tasks": ["weather_.*_score_eval"]},
+        "weather_both": {"tasks": ["weather_which_word", "weather_which_word_score_eval"]},
         "broken_train": {"tasks": ["broken_which_word"], "rate": 1},
     }
     (folder / "data" / "mixtures.yaml").write_text(yaml.dump(mixtures))

@@ -1,4 +1,4 @@
-"""What a run does while it trains, through the command: it evaluates, stops, is told to stop."""
+"""What a training run does through the command: it evaluates, stops early, stops by SIGTERM."""
 
 import json
 import signal
@@ -71,7 +71,7 @@ def test_sigterm_has_a_status_of_its_own_and_the_next_start_goes_on(command, cac
         *arguments, *steps(1_000_000), interrupt_at="step 3/", interrupt_by=signal.SIGTERM
     )
     assert done.status == 75, done.err
-    saved = int(done.out.split("told to stop: saved at step ")[1].split(";")[0].replace(",", ""))
+    saved = int(done.out.split("stopped by SIGTERM at step ")[1].split(" ")[0].replace(",", ""))
     done = command(*arguments, *steps(saved + 1))
     assert done.status == 0, done.err
     assert f"model.ckpt-{saved}, step {saved:,}" in done.out

@@ -83,8 +83,10 @@ def test_command_lines_resolve(name, tmp_path, monkeypatch, empty_gin, clean_reg
     from t0.config import flags as mesh_flags
     from t0.config import parse
     from t0.config.bindings import bound, macro_defined
+    from t0.run import configure
 
     monkeypatch.syspath_prepend(str(EXAMPLES / name))
+    configure.register()
     called = _called(name, tmp_path)
     assert [words[0] for words in called][-1] in ("t0", "seqio_cache_tasks")
     steps = []

@@ -1,0 +1,228 @@
+"""Runs the claims of benchmarks/README.md in turn and keeps what they measured.
+
+    .venv/bin/python benchmarks/run.py --data_dir=DATA --recipes_dir=RECIPES --vocab=spiece.model \
+      --hf_python=/venvs/hf/bin/python --output=/tmp/benchmarks
+    .venv/bin/python benchmarks/run.py ... --only training scoring
+
+DATA and RECIPES are folders of data as `--data_dir` takes them; RECIPES has `text/`. Nothing else
+may run on the machine meanwhile. Rounds are few; the programs themselves take more where a figure
+needs them.
+
+OUT/<claim>.md is what a program printed, OUT/table.md all of them under a line that names the
+machine: its processor, cores, instruction sets, the rate of one large product, and the commit. One
+line for each claim is appended to benchmarks/history.jsonl: when, commit, machine, seconds, exit
+status, and the cells of the program's Markdown tables as text. `--history` prints the cells of one
+claim over time, so that a slower commit is seen.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "benchmarks"
+HISTORY = FOLDER / "history.jsonl"
+INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+
+# Plain and rank-evaluation prompts that the feeding benchmark packs.
+FED = "(super_glue_rte|hellaswag|social_i_qa|rotten_tomatoes)_(?!.*score_eval).*"
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A program and the arguments that it takes here; {names} are replaced by the user's paths."""
+
+    program: str
+    arguments: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()  # a command of ours that makes what the program reads
+
+
+CLAIMS = {
+    "importing": Claim("importing.py", ("--rounds=5",)),
+    "training": Claim("training.py", ("--rounds=5", "--hf_python={hf_python}")),
+    "inference": Claim("inference.py", ("--rounds=3", "--hf_python={hf_python}")),
+    "scoring": Claim(
+        "scoring.py",
+        (
+            "--data={data_dir}",
+            "--vocab={vocab}",
+            "--hf_python={hf_python}",
+            "--rounds=2",
+            "--examples=40",
+            "--mesh_batches=1",
+        ),
+    ),
+    "caching": Claim("caching.py", ("--data_dir={data_dir}", "--vocab={vocab}", "--rounds=3")),
+    "caching_scale": Claim(
+        "caching_scale.py",
+        ("--data_dir={data_dir}", "--recipes_dir={recipes_dir}", "--vocab={vocab}"),
+    ),
+    "feeding": Claim(
+        "feeding.py",
+        ("--cache={scratch}/cache", f"--tasks={FED}", "--split=validation", "--rounds=1")
+        + ("--rows=1024",),
+        before=(
+            "-m",
+            "t0.cli.cache_tasks",
+            f"--tasks={FED}",
+            "--module_import=t0.seqio_tasks",
+            "--splits=validation",
+            "--output_cache_dir={scratch}/cache",
+            "--data_dir={data_dir}",
+            "--vocab={vocab}",
+        ),
+    ),
+    "pretraining_feed": Claim(
+        "pretraining_feed.py", ("--text={recipes_dir}/text", "--vocab={vocab}", "--rounds=3")
+    ),
+    "converting": Claim("converting.py", ("--folder={scratch}", "--blocks=4", "--repeats=2")),
+    "planning": Claim("planning.py"),
+    "training_bands": Claim(
+        "training_bands.py", ("--data_dir={recipes_dir}", "--out={scratch}/bands")
+    ),
+}
+
+
+def machine() -> dict[str, Any]:
+    """Returns what decides speed here; GFLOP/s of a product of 2,048 by 2,048 by 2,048."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    values: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        values.setdefault(name.strip(), value.strip())
+    flags = values.get("flags", "").split()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "processor": values.get("model name", platform.processor()),
+        "cores": os.cpu_count(),
+        "instruction_sets": [name for name in INSTRUCTION_SETS if name in flags],
+        "memory_gb": round(memory / 1e9),
+        "product_gflops": {dtype: _product(dtype) for dtype in ("float32", "bfloat16")},
+    }
+
+
+def _product(dtype: str) -> int:
+    """Returns the rate in a process of its own, as TensorFlow keeps its threads."""
+    code = f"import scoring_tensorflow as s; print(round(s.ceiling({dtype!r})))"
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=FOLDER, env=_environment(), capture_output=True, text=True
+    )
+    if run.returncode:
+        sys.exit(f"the rate of a product could not be measured: {run.stderr[-500:]}")
+    return int(run.stdout.split()[-1])
+
+
+def _environment() -> dict[str, str]:
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def commit() -> str:
+    """Returns the commit's short hash, with "+" where the working tree differs from it."""
+    git = ["git", "-C", str(ROOT)]
+    found = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD"]).returncode
+    return found.stdout.strip() + ("+" if changed else "")
+
+
+def cells(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yields (row, column, cell) of the Markdown tables in a text.
+
+    A row is named by its first cells up to the first that begins with a digit.
+    """
+    header: list[str] = []
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            header = []
+            continue
+        found = [cell.strip() for cell in line.strip("|").split("|")]
+        if not header:
+            header = found
+        elif not set("".join(found)) <= set("-: "):
+            named = next((n for n, cell in enumerate(found) if cell[:1].isdigit()), len(found))
+            row = ", ".join(found[: max(named, 1)])
+            for column, cell in list(zip(header, found, strict=False))[max(named, 1) :]:
+                yield row, column, cell
+
+
+def measure(name: str, paths: Mapping[str, str], output: Path) -> dict[str, Any]:
+    """Runs a claim's program, writes what it prints to OUT/<name>.md, and returns its record."""
+    claim = CLAIMS[name]
+    prepare = [part.format(**paths) for part in claim.before]
+    command = [str(FOLDER / claim.program), *(part.format(**paths) for part in claim.arguments)]
+    with (output / f"{name}.log").open("w") as log:
+        settings = {"env": _environment(), "stdout": subprocess.PIPE, "stderr": log, "text": True}
+        run = subprocess.run([sys.executable, *prepare], **settings) if prepare else None
+        began = time.monotonic()
+        if run is None or not run.returncode:
+            run = subprocess.run([sys.executable, *command], **settings)
+    (output / f"{name}.md").write_text(run.stdout)
+    return {
+        "claim": name,
+        "seconds": round(time.monotonic() - began),
+        "status": run.returncode,
+        "cells": list(cells(run.stdout)),
+    }
+
+
+def show_history(name: str) -> None:
+    """Prints the cells of a claim in every run that the history holds."""
+    for line in HISTORY.read_text().splitlines():
+        record = json.loads(line)
+        if record["claim"] == name:
+            where = record["machine"]
+            print(
+                f"{record['date']} {record['commit']} {where['processor']} {where['cores']} cores"
+            )
+            for row, column, cell in record["cells"]:
+                print(f"  {row}: {column} {cell}")
+
+
+def main() -> None:
+    """Runs the chosen claims."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data_dir", help="folder of dataset folders")
+    parser.add_argument("--recipes_dir", help="folder that has text/")
+    parser.add_argument("--vocab", help="T5's SentencePiece model")
+    parser.add_argument("--hf_python", help="a Python that has torch and transformers")
+    parser.add_argument("--output", type=Path, default=Path(tempfile.gettempdir()) / "benchmarks")
+    parser.add_argument("--only", nargs="+", choices=CLAIMS, default=[*CLAIMS])
+    parser.add_argument("--history", choices=CLAIMS, metavar="CLAIM", help="print and do nothing")
+    given = parser.parse_args()
+    if given.history:
+        show_history(given.history)
+        return
+    needed = ("data_dir", "recipes_dir", "vocab", "hf_python")
+    if missing := [f"--{name}" for name in needed if not getattr(given, name)]:
+        parser.error(f"needs {', '.join(missing)}")
+    given.output.mkdir(parents=True, exist_ok=True)
+    here = {"date": datetime.date.today().isoformat(), "commit": commit(), "machine": machine()}
+    print(json.dumps(here), flush=True)
+    parts = [f"{here['date']}, commit {here['commit']}, {json.dumps(here['machine'])}"]
+    failed = []
+    for name in given.only:
+        with tempfile.TemporaryDirectory(prefix="t0_benchmark_") as scratch:
+            paths = {key: getattr(given, key) for key in needed} | {"scratch": scratch}
+            record = here | measure(name, paths, given.output)
+        with HISTORY.open("a") as history:
+            history.write(json.dumps(record) + "\n")
+        parts.append(f"## {name}\n\n" + (given.output / f"{name}.md").read_text())
+        (given.output / "table.md").write_text("\n\n".join(parts))
+        failed += [name] if record["status"] else []
+        print(f"{name}: {record['seconds']} s, exit status {record['status']}", flush=True)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}; see {given.output}/<claim>.log")
+
+
+if __name__ == "__main__":
+    main()

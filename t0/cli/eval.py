@@ -1,0 +1,119 @@
+"""`t0 eval CHECKPOINT`: the whole T0 evaluation of a checkpoint in any format, in one command.
+
+t0 eval /models/t0_3b --data_dir=data                    # the held-out datasets, by ranking
+t0 eval bigscience/T0_3B --data_dir=data --limit=100 --output=out
+t0 eval /models/mine/model.ckpt-1000 --tasks='super_glue_rte_.*' --data_dir=data
+t0 eval /models/small --module_import=t0.recipes --data_dir=texts --tasks=text_span_corruption
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from t0.errors import UserError, ended_by_sigterm, printable
+from t0.sources import set_data_dirs
+
+_HEADLINES = ("results", "decoded", "perplexity")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
+    parser.add_argument(
+        "checkpoint",
+        help="a Mesh TensorFlow file or folder, a Hugging Face or T5X folder, or a hub name",
+    )
+    parser.add_argument(
+        "--tasks",
+        default="t0_eval",
+        help="a mixture, a task, or tasks by regular expression (default: t0_eval)",
+    )
+    parser.add_argument("--data_dir", action="append", help="a folder with datasets (T0_DATA_DIR)")
+    parser.add_argument("--output", metavar="DIR", help="results (default: t0_eval/<name>)")
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N examples of each task")
+    parser.add_argument("--batch_tokens", type=int, metavar="N", help="the most tokens of a batch")
+    parser.add_argument("--split", default="validation", help="the split (default: validation)")
+    parser.add_argument(
+        "--lengths", default="", help="in tokens (default: inputs=1024,targets=256, as T0's)"
+    )
+    parser.add_argument(
+        "--cache_dirs", default="", help="folders with cached tasks, comma-separated"
+    )
+    parser.add_argument("--skip_absent", action="store_true", help="leave out absent datasets")
+    parser.add_argument("--vocab", help="SentencePiece model (default: the checkpoint's own)")
+    parser.add_argument(
+        "--activation_dtype", default="float32", choices=["auto", "float32", "bfloat16"]
+    )
+    parser.add_argument(
+        "--module_import", action="append", help="module to import (default t0.seqio_tasks)"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Evaluates, prints the summary and the report's path, and returns the exit status."""
+    from t0.catalogue.shown import given_lengths
+
+    for name in ("limit", "batch_tokens"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name}={value}; wanted a number from 1 on")
+    lengths = given_lengths(args.lengths) or None
+    if args.data_dir:
+        set_data_dirs(args.data_dir)
+    from t0.checkpoints import described
+
+    path, source = described.locate(args.checkpoint)
+    name = Path(source.rpartition("@")[0] or source).name
+    output = Path(args.output or Path("t0_eval") / name)
+    with ended_by_sigterm():
+        found = described.describe(path, source, output)
+    vocabulary = args.vocab or found.vocabulary
+    if vocabulary:
+        os.environ["T0_VOCAB"] = vocabulary  # t5's own tasks read it while they are imported
+    modules = args.module_import or ["t0.seqio_tasks"]
+    for module in modules:
+        importlib.import_module(module)
+    _run(args, found, str(output), lengths, modules)
+    return _report(output, args)
+
+
+def _run(
+    args: argparse.Namespace, found: Any, output: str, lengths: Any, modules: list[str]
+) -> None:
+    from t0.config import flags
+    from t0.run import command, whole_evaluation
+
+    names = whole_evaluation.chosen_tasks(args.tasks, args.split)
+    caches = [folder for folder in args.cache_dirs.split(",") if folder]
+    if not caches:
+        names = whole_evaluation.without_absent(names, args.split, skip=args.skip_absent)
+    settings = whole_evaluation.Settings(
+        output=output,
+        split=args.split,
+        lengths=lengths,
+        examples=args.limit,
+        batch_tokens=args.batch_tokens,
+        cache_dirs=caches,
+        activations=args.activation_dtype,
+    )
+    words = whole_evaluation.command_line(found, names, settings)
+    words += [f"--module_import={module}" for module in modules]
+    words += [f"--data_dir={folder}" for folder in args.data_dir or ()]
+    words += [f"--vocab={os.environ['T0_VOCAB']}"] if os.environ.get("T0_VOCAB") else []
+    command.run(flags.parse(words), sys.argv)
+
+
+def _report(output: Path, args: argparse.Namespace) -> int:
+    from t0.reports import write_report
+    from t0.reports.held_out import summary_lines
+
+    files = [path for head in _HEADLINES for path in sorted(output.glob(f"{head}_*.json"))]
+    note = f"Only the first {args.limit:,} examples of each task." if args.limit else None
+    written = write_report(files, output / "report", notes=[note] if note else [])
+    print()
+    for line in summary_lines(files, note=note):
+        print(printable(line))
+    print(f"report: {printable(str(written.html))}")
+    return 0

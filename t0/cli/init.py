@@ -1,0 +1,137 @@
+"""`t0 init NAME DATA`: a folder to start from with your own data, and the five commands to run.
+
+t0 init reviews reviews.csv
+t0 init reviews reviews.csv --text=review --label=stars --choices=bad,fair,good
+t0 init reviews folder_with_splits --vocab=spiece.model --output=/data/reviews
+
+DATA is a file (csv, tsv, jsonl, json, parquet, arrow; text formats also as .gz), or a folder with a
+file for each split. The prompts, mixtures and run files are plain text, for you to change.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from t0.errors import UserError
+
+_VALIDATION = ("validation", "dev", "valid", "val", "test")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
+    parser.add_argument("name", help="the dataset's name, which begins the names of its tasks")
+    parser.add_argument("data", help="a file with rows, or a folder with a file for each split")
+    parser.add_argument("--text", help="the columns that a prompt shows, comma-separated")
+    parser.add_argument("--label", help="the column with the answers")
+    parser.add_argument(
+        "--choices", help="answers in words, in the order of the labels' numbers or names"
+    )
+    parser.add_argument("--vocab", help="SentencePiece model (default: T0_VOCAB, or T5's)")
+    parser.add_argument("--output", help="the folder to write (default: NAME)")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Writes the folder and prints the commands; a mistake is a UserError."""
+    from t0.catalogue import columns, starting
+    from t0.catalogue.sentence_pieces import VOCABULARY_VARIABLE, given_tokens
+
+    starting.check_name(args.name)
+    given_tokens(args.vocab)  # a mistake is found before the data is read
+    splits = _splits(args.data)
+    table = columns.look((row for rows in splits.values() for row in rows()), args.data)
+    label = args.label or _chosen(table, table.labels(), "--label", "the column with the answers")
+    table.check(label, "--label")
+    choices = args.choices.split(",") if args.choices else None
+    labels = columns.read_labels(table, label, choices)
+    texts = _texts(args, table, label)
+    vocabulary = args.vocab or os.environ.get(VOCABULARY_VARIABLE)
+    plan = starting.Plan(args.name, table, texts, labels, vocabulary)
+    folder = args.output or args.name
+    written = starting.write(plan, folder, splits)
+    _print_summary(plan, folder, written)
+    for words in starting.commands(folder, plan, written["lengths"]):
+        print(shlex.join(words))
+    return 0
+
+
+def _splits(data: str) -> dict[str, Callable[[], Any]]:
+    """Returns split -> a function that yields its rows: "train" and perhaps "validation"."""
+    from t0.sources import folders, readers
+
+    path = Path(data).expanduser()
+    if path.is_dir():
+        found = folders.folder_splits(path)
+        if not found:
+            raise UserError(f"{data} has no splits: wanted files {folders.FILE_PATTERN}")
+        if "train" not in found:
+            raise UserError(f"{data} has no split 'train', it has: {', '.join(found)}")
+        second = next((split for split in _VALIDATION if split in found), None)
+        wanted = {"train": found["train"]} | ({"validation": found[second]} if second else {})
+    elif path.is_file():
+        file = folders.split_file(path)
+        if file is None:
+            raise UserError(
+                f"{data}: rows are read from {', '.join(readers.FORMATS)} (text also as .gz), by "
+                "the end of the name: rename the file, or write it in one of these formats"
+            )
+        wanted = {"train": file}
+    else:
+        raise UserError(f"{data} does not exist. Name a file with rows, or a folder of splits")
+    return {split: _rows(file.kind, file.path) for split, file in wanted.items()}
+
+
+def _rows(kind: str, path: Path) -> Callable[[], Any]:
+    from t0.sources import readers
+
+    reader = readers.reader_for(kind, (path,))
+    return lambda: reader.rows(0, None)
+
+
+def _texts(args: argparse.Namespace, table: Any, label: str) -> tuple[str, ...]:
+    if args.text:
+        names = [name.strip() for name in args.text.split(",")]
+        for name in names:
+            table.check(name, "--text")
+        if label in names:
+            raise UserError(f"'{label}' is the label: a prompt that shows it gives it away")
+        return tuple(names)
+    found = [name for name in table.texts() if name != label]
+    if 1 <= len(found) <= 3:
+        return tuple(found)
+    found = found or [name for name in table.columns if name != label]
+    return (_chosen(table, found, "--text", "the column with the text"),)
+
+
+def _chosen(table: Any, found: list[str], flag: str, what: str) -> str:
+    """Returns the one column found; asks on a terminal where there are several, or none."""
+    if len(found) == 1:
+        return found[0]
+    described = "\n".join(table.described())
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UserError(
+            f"which is {what}? Say {flag}=COLUMN. The columns of {table.where}:\n{described}"
+        )
+    print(f"The columns of {table.where}:\n{described}")
+    while True:
+        answer = input(f"Which is {what}? ").strip()
+        if answer in table.columns:
+            return answer
+        print(f"There is no column '{answer}'.")
+
+
+def _print_summary(plan: Any, folder: str, written: Mapping[str, Any]) -> None:
+    rows = ", ".join(f"{split} {count:,}" for split, count in written["rows"].items())
+    left = f"; {written['left_out']:,} without text or label left out" * bool(written["left_out"])
+    print(f"# {folder}: {rows} rows{left}. Text: {', '.join(plan.texts)}")
+    for place, (choice, count) in enumerate(
+        zip(plan.labels.choices, plan.labels.counts, strict=True)
+    ):
+        names = [label for label, index in plan.labels.indices.items() if index == place]
+        print(f"#   {plan.labels.column} {' or '.join(names) or '-'} is '{choice}': {count:,} rows")
+    if plan.vocabulary is None:
+        print("#   vocabulary: T5's, which is read from Google Cloud Storage; --vocab=FILE else")
+    print(f"# Prompts to change: {folder}/data/{plan.name}/templates.yaml. The commands:")

@@ -1,0 +1,101 @@
+"""The tasks that modules register with SeqIO, as a listing for `t0 tasks`, `show` and `lint`.
+
+    listing = registered_listing(["t0.recipes"], ["/data/cache"])
+    listing.tasks["text_lm"].splits
+
+The modules need TensorFlow, and seconds; `t0.catalogue` reads T0's tasks and the user's prompts
+without.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from t0.catalogue.listing import matching
+from t0.catalogue.shown import Part, ShownRow
+from t0.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class RegisteredListing:
+    """SeqIO's registries, with the methods of `t0.catalogue.listing.Listing`.
+
+    Attributes:
+      tasks: name -> SeqIO task.
+      mixtures: name -> SeqIO mixture.
+    """
+
+    tasks: Mapping[str, Any]
+    mixtures: Mapping[str, Any]
+
+    def members(self, mixture: str) -> list[tuple[str, float]]:
+        """Returns (task, rate as a number) for each member of a mixture."""
+        found = self.mixtures[mixture]
+        return [(task.name, found.get_rate(task)) for task in found.tasks]
+
+    def select(self, expression: str) -> list[str]:
+        """Returns the tasks of a mixture, or those whose names match from their start, sorted."""
+        if expression in self.mixtures:
+            return [task.name for task in self.mixtures[expression].tasks]
+        return matching(expression, self.tasks, self.mixtures)
+
+
+def registered_listing(modules: Sequence[str], cache_dirs: Sequence[str]) -> RegisteredListing:
+    """Imports modules, and returns what is registered then.
+
+    Args:
+      modules: the names of the modules.
+      cache_dirs: folders with cached tasks.
+
+    Raises:
+      UserError: if there is no module of a name.
+    """
+    from t0.compat import seqio
+    from t0.run.configure import import_modules
+
+    import_modules(modules)
+    seqio.add_global_cache_dirs(list(cache_dirs))
+    return RegisteredListing(
+        {name: seqio.TaskRegistry.get(name) for name in seqio.TaskRegistry.names()},
+        {name: seqio.MixtureRegistry.get(name) for name in seqio.MixtureRegistry.names()},
+    )
+
+
+def shown_examples(
+    task: Any, split: str, first: int, number: int, lengths: Mapping[str, int]
+) -> Iterator[ShownRow]:
+    """Yields examples of a SeqIO task, tokenised by its own preprocessors and cut at the lengths.
+
+    Args:
+      task: the task.
+      split: its split.
+      first: the first example's number, in the task's order.
+      number: the most examples.
+      lengths: the lengths of inputs and targets, in tokens.
+
+    Raises:
+      UserError: if there is no such example.
+    """
+    known = {n: lengths.get(n, lengths["inputs"]) for n in task.output_features}
+    dataset = task.get_dataset(known, split=split, use_cached=False, shuffle=False)
+    index = first - 1
+    taken = dataset.skip(first).take(number).as_numpy_iterator()
+    for index, example in enumerate(taken, start=first):
+        parts = {name: _part(task, name, example, known[name]) for name in task.output_features}
+        title = f"{task.name}, split {split}, example {index}"
+        yield ShownRow(title, parts.get("inputs"), parts.get("targets"), None, _full(parts))
+    if index < first:
+        raise UserError(f"{task.name}, split '{split}', has no example {first}; the first is 0")
+
+
+def _part(task: Any, name: str, example: Mapping[str, Any], limit: int) -> Part:
+    ids = [int(token) for token in example[name]]
+    return Part(task.output_features[name].vocabulary.decode(ids), ids, limit)
+
+
+def _full(parts: Mapping[str, Part]) -> list[str]:
+    return [
+        f"{name} fill their length: what did not fit is not shown"
+        for name, part in parts.items()
+        if part.tokens == part.limit
+    ]

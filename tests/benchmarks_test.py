@@ -1,0 +1,63 @@
+"""The list of claims in benchmarks/run.py against the programs and the README that it runs for."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+sys.path.insert(0, str(FOLDER))
+try:
+    import run as benchmarks
+finally:
+    sys.path.remove(str(FOLDER))
+
+
+@pytest.mark.parametrize("name", benchmarks.CLAIMS)
+def test_a_claim_passes_flags_that_its_program_has(name):
+    claim = benchmarks.CLAIMS[name]
+    text = (FOLDER / claim.program).read_text()
+    for argument in claim.arguments:
+        flag = argument.split("=")[0]
+        assert f'"{flag}"' in text, flag
+
+
+def test_every_program_of_the_readme_is_a_claim_that_is_run():
+    named = re.findall(r"^\|[^|]*\| `(\w+)\.py`", (FOLDER / "README.md").read_text(), re.M)
+    assert len(named) > 8
+    assert set(named) == {claim.program.removesuffix(".py") for claim in benchmarks.CLAIMS.values()}
+
+
+def test_the_cells_of_a_table_are_named_by_row_and_column():
+    first = [
+        "| feeding | type | steps/s | ratio |",
+        "|---|---|---|---|",
+        "| ours | fp32 | 1,5 | 2.0 |",
+    ]
+    second = ["| a | b |", "|---|---|", "| x | 7 |"]
+    text = "\n".join(["2 tasks", *first, "", *second])
+    assert list(benchmarks.cells(text)) == [
+        ("ours, fp32", "steps/s", "1,5"),
+        ("ours, fp32", "ratio", "2.0"),
+        ("x", "b", "7"),
+    ]
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+def test_a_benchmark_imports_names_of_ours_that_exist(path):
+    """Programs here are seldom run; a moved name is found without running them."""
+    root = FOLDER.parent
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("t0"):
+            continue
+        place = root / node.module.replace(".", "/")
+        file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        assert file.exists(), f"{path.name}: {node.module}"
+        text = file.read_text()
+        for alias in node.names:
+            module = (place / alias.name).with_suffix(".py").exists() or (
+                place / alias.name
+            ).is_dir()
+            assert module or re.search(rf"\b{alias.name}\b", text), f"{node.module}.{alias.name}"

@@ -1,0 +1,83 @@
+"""`t0 convert` between this machine and a bucket, and what its readers see meanwhile."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from t0.cli.main import main
+from t0.files import paths
+from t0.testing.bucket import Bucket
+from t0.testing.bucket_faults import KilledAfter, no_faults
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
+from tiny_checkpoints import V11, slots, weights, write_mtf  # noqa: E402
+
+
+@pytest.fixture
+def source(tmp_path):
+    tensors = weights(V11)
+    return write_mtf(tmp_path / "source", tensors | slots(tensors))
+
+
+def run(*words):
+    return main(["convert", *map(str, words)])
+
+
+def test_there_and_back_in_every_format(source, bucket, tmp_path, capsys):
+    assert run(source, "gs://b/hf", "--to", "hf") == 0
+    assert run(source, "gs://b/t5x", "--to", "t5x") == 0
+    assert run("gs://b/t5x", "gs://b/mtf", "--to", "mtf") == 0
+    assert run("gs://b/hf", tmp_path / "mtf", "--to", "mtf") == 0
+    for place in ("gs://b/hf", "gs://b/t5x", "gs://b/mtf", tmp_path / "mtf"):
+        assert run("--check", source, place) == 0
+    assert not any("unfinished" in name or ".part-" in name for name in bucket.files("b"))
+    local = {path.name: path.read_bytes() for path in (tmp_path / "mtf").iterdir()}
+    here = {name: content for name, content in local.items() if ".data" in name}
+    assert here
+    with pytest.raises(SystemExit):
+        run(source, "gs://b/hf", "--to", "hf")
+    assert "gs://b/hf exists and is not empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("to", ["mtf", "hf"])
+def test_a_killed_conversion_is_no_checkpoint_and_is_done_again(source, bucket, to, capsys):
+    assert run(source, "gs://b/whole", "--to", to) == 0
+    requests = len(bucket.calls())
+    whole = {n.removeprefix("whole/"): c for n, c in bucket.files("b").items()}
+    for last in (requests // 3, requests * 2 // 3):
+        bucket.set_faults(KilledAfter(last))
+        with pytest.raises(SystemExit):
+            run(source, "gs://b/again", "--to", to)
+        bucket.set_faults(no_faults)
+        with pytest.raises(SystemExit):
+            run("--check", source, "gs://b/again")
+    assert "gs://b/again" in capsys.readouterr().err
+    assert run(source, "gs://b/again", "--to", to) == 0
+    found = {
+        n.removeprefix("again/"): c for n, c in bucket.files("b").items() if n.startswith("again/")
+    }
+    assert found == whole
+
+
+def test_another_vocabulary_and_what_is_not_there(source, bucket, capsys):
+    with pytest.raises(SystemExit):
+        run("gs://b/nowhere", "gs://b/out", "--to", "hf")
+    assert "gs://b/nowhere does not exist" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run(source, "gs://absent/out", "--to", "hf")
+    assert "cannot write gs://absent/out" in capsys.readouterr().err
+    assert paths.list_names("gs://b") == []
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [({"another"}, "have expired: log in again"), (None, "this account may not")],
+)
+def test_credentials_that_do_not_suffice_are_one_line(bucket, capsys, tokens, message):
+    bucket.reset({"b": Bucket(tokens={})}, tokens)
+    with pytest.raises(SystemExit):
+        run("gs://b/model", "gs://b/out", "--to", "hf")
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1

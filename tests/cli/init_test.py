@@ -1,0 +1,209 @@
+"""`t0 init`: the columns it finds, the labels it reads, what it writes and refuses."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from t0.catalogue.columns import label_text, look, read_labels
+from t0.cli import main as cli
+from t0.errors import UserError
+
+TEXTS = ["a fine film", "a dull film", "what a long film", "short and good", "never seen worse"]
+
+
+def rows_with(labels, count=40):
+    """Rows whose text tells their label's place."""
+    return [
+        {"n": i, "review text": f"{TEXTS[i % 5]} number {i}", "sentiment": labels[i % len(labels)]}
+        for i in range(count)
+    ]
+
+
+def write_csv(path, rows):
+    import csv
+
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture
+def init(capsys, monkeypatch, tmp_path):
+    """Runs `t0 init WORDS` in a folder of its own; returns (status, output, errors)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        try:
+            status = cli.main(["init", *map(str, words)])
+        except SystemExit as ended:
+            status = ended.code
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+def written(tmp_path, split, name="films"):
+    lines = (tmp_path / name / "data" / name / f"{split}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_csv_with_a_gap_as_pandas_writes_it(init, tmp_path):
+    rows = rows_with(["0.0", "1.0"])
+    rows[3]["sentiment"] = ""
+    write_csv(tmp_path / "films.csv", rows)
+    status, out, err = init("films", "films.csv", "--choices=bad,good")
+    assert (status, err) == (0, "")
+    assert "1 without text or label left out. Text: review text" in out
+    assert "sentiment 0 is 'bad': 20 rows" in out
+    assert "sentiment 1 is 'good': 19 rows" in out
+    train, validation = written(tmp_path, "train"), written(tmp_path, "validation")
+    assert len(train) + len(validation) == 39
+    assert validation
+    assert train[0] == {"n": 0, "review_text": "a fine film number 0", "label": 0}
+    assert os.access(tmp_path / "films" / "commands.sh", os.R_OK)
+    names = [line.split()[0] for line in out.splitlines() if not line.startswith("#")]
+    trains = "t5_mesh_transformer"
+    assert names == ["seqio_cache_tasks", "t0", trains, trains, "t0"]
+    script = (tmp_path / "films" / "commands.sh").read_text()
+    assert all(line in script for line in out.splitlines() if not line.startswith("#"))
+
+
+def test_prompts_render_their_labels(init, tmp_path, capsys):
+    write_csv(tmp_path / "films.csv", rows_with(["no", "yes"]))
+    assert init("films", "films.csv")[0] == 0
+    words = ["show", "films_which", "--all_prompts", f"--data_dir={tmp_path / 'films/data'}"]
+    assert cli.main([*words, "--row=1"]) == 0
+    out = capsys.readouterr().out
+    assert "The sentiment of this is\n  target\n    yes\n" in out
+    assert "Which sentiment is it: no, yes?\n  target\n    yes\n" in out
+    assert cli.main(["lint", "films_.*", *words[3:]]) == 0
+    assert cli.main(["tasks", "films_rank", *words[3:]]) == 0
+
+
+def test_any_format_and_a_folder_of_splits(init, tmp_path):
+    rows = rows_with([True, False])
+    (tmp_path / "d").mkdir()
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "d" / "train.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "d" / "dev.jsonl").write_text(text)
+    status, out, err = init("films", "d")
+    assert status == 0, err
+    assert "train 40, validation 40 rows" in out
+    assert "sentiment false is 'false': 40 rows" in out
+    assert written(tmp_path, "validation")[0]["label"] == 1
+
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    pa.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+    assert init("parquet", "x.parquet")[0] == 0
+    assert written(tmp_path, "train", "parquet")[0] == written(tmp_path, "train")[0]
+
+
+def test_equal_rows_are_on_one_side(init, tmp_path):
+    rows = [{"text": f"words number {i % 31} here", "label": i % 2} for i in range(310)]
+    write_csv(tmp_path / "x.csv", rows)
+    assert init("films", "x.csv", "--text=text")[0] == 0
+    texts = [{row["text"] for row in written(tmp_path, split)} for split in ("train", "validation")]
+    assert all(texts)
+    assert not texts[0] & texts[1]
+
+
+def test_lengths_fit_the_rows(init, tmp_path):
+    from t0.testing import train_vocabulary
+
+    model = train_vocabulary(tmp_path / "v.model", [*TEXTS, "0 1 2 3 4 5 6 7 8 9"], size=300)
+    write_csv(tmp_path / "films.csv", rows_with(["bad", "good"]))
+    assert init("films", "films.csv", f"--vocab={model}")[0] == 0
+    lengths = json.loads(
+        (tmp_path / "films/train.gin").read_text().partition("LENGTHS = ")[2].partition("\n")[0]
+    )
+    assert 0 < lengths["inputs"] <= 128
+    assert lengths["targets"] == 16
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["films", "no.csv"], ["no.csv does not exist"]),
+        (["films", "x.txt"], ["rows are read from .jsonl, .json, .csv"]),
+        (["my films", "films.csv"], ["'my films' cannot be the name"]),
+        (["sciq", "films.csv"], ["is one of T0's own datasets"]),
+        (["films", "films.csv", "--label=sentimant"], ["unknown column", "'sentiment'"]),
+        (["films", "films.csv", "--text=txt"], ["unknown column 'txt'", "review text"]),
+        (["films", "films.csv", "--text=sentiment"], ["gives it away"]),
+        (["films", "films.csv", "--label=review text"], ["cannot", "choice"]),
+        (["films", "films.csv", "--choices=a,b,c"], ["names 3", "has 2 labels: bad, good"]),
+        (["films", "films.csv", "--choices=a,a"], ["not all different"]),
+        (["films", "films.csv", "--vocab=no.model"], ["vocabulary not found: no.model"]),
+        (["films", "two.csv"], ["Say --label=COLUMN", "one: 2 different values", "two: 2"]),
+        (["films", "empty.csv"], ["empty.csv"]),
+        (["films", "few.csv"], ["2 rows have a text and a label; wanted at least 10"]),
+        (["films", "films.csv", "--output=there"], ["there is there already", "--output"]),
+    ],
+)
+def test_mistakes_leave_nothing(init, tmp_path, words, parts):
+    rows = rows_with(["bad", "good"])
+    rows[5]["review text"] = "{{ braces }}"
+    write_csv(tmp_path / "films.csv", rows)
+    both = [{"text": f"{TEXTS[i % 5]} {i}", "one": i % 2, "two": i % 2} for i in range(20)]
+    write_csv(tmp_path / "two.csv", both)
+    (tmp_path / "empty.csv").write_text("")
+    write_csv(tmp_path / "few.csv", [{"text": "a b c", "label": i} for i in range(2)])
+    (tmp_path / "x.txt").write_text("text")
+    (tmp_path / "there").mkdir()
+    before = sorted(path.name for path in tmp_path.iterdir())
+    status, _, err = init(*words)
+    assert status == 2, err
+    for part in parts:
+        assert part in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("values", "choices", "wanted"),
+    [
+        ([1.0, 0.0], None, {"0": "0", "1": "1"}),
+        ([1, 2, 3], ("a", "b", "c"), {"1": "a", "2": "b", "3": "c"}),
+        ([0, 2], ("a", "b", "c"), {"0": "a", "2": "c"}),
+        ([-1, 0, 1], ("a", "b"), {"0": "a", "1": "b"}),
+        (["TRUE", False], ("wrong", "right"), {"false": "wrong", "true": "right"}),
+        (["yes", "no"], None, {"no": "no", "yes": "yes"}),
+        (["Good", "bad"], ("bad", "good"), {"Good": "good", "bad": "bad"}),
+        ([10, 9, 2], None, {"2": "2", "9": "9", "10": "10"}),
+        ([0.5, 1.5], ("low", "high"), {"0.5": "low", "1.5": "high"}),
+    ],
+)
+def test_labels_are_read_as_what_they_are(values, choices, wanted):
+    table = look([{"l": value} for value in values * 2], "rows")
+    labels = read_labels(table, "l", choices)
+    assert {label: labels.choices[i] for label, i in labels.indices.items()} == wanted
+    for value in values:
+        if value != -1:
+            assert labels.choices[labels.index(value)] == wanted[label_text(value)]
+    assert labels.index(None) is None
+    assert labels.index(float("nan")) is None
+
+
+def test_a_column_of_one_value_is_no_label():
+    with pytest.raises(UserError, match="at least two"):
+        read_labels(look([{"l": 1}] * 9, "rows"), "l", None)
+
+
+def test_tensorflow_is_not_imported(tmp_path):
+    write_csv(tmp_path / "films.csv", rows_with(["bad", "good"]))
+    code = (
+        "import sys\nfrom t0.cli.main import main\n"
+        "assert main(['init', 'films', 'films.csv']) == 0\n"
+        "assert not {'tensorflow', 'gin', 'seqio'} & set(sys.modules)"
+    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

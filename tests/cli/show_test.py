@@ -1,0 +1,188 @@
+"""`t0 show`, `t0 lint` and `t0 tasks` over a user's own prompts: what they print, and refuse."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from t0.cli import main as cli
+from t0.testing import train_vocabulary, write_rows, write_templates
+
+TASK = "reviews_good_or_bad"
+LONG = "a film that goes on and on and never ends at all"
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A folder with a vocabulary, and data/ with a dataset of two prompts and a mixture."""
+    folder = tmp_path_factory.mktemp("own")
+    reviews = folder / "data" / "reviews"
+    choices = "bad ||| good"
+    prompts = {
+        "good or bad": ("{{text}} Good or bad? ||| {{answer_choices[label]}}", choices),
+        "slipped": ("{{text}} ||| {{['Bad', 'Good'][label]}}", choices),
+        "retell": ("{% if label %}Retell: {{text}} ||| {{text}}{% endif %}", None),
+    }
+    write_templates(reviews, prompts)
+    texts = ["a fine film", LONG, "dull"]
+    write_rows(reviews / "train.jsonl", [{"text": t, "label": i % 2} for i, t in enumerate(texts)])
+    write_rows(reviews / "validation.jsonl", [{"text": "so so", "label": 1}])
+    (folder / "data" / "mixtures.yaml").write_text(f"mine:\n  tasks: [{TASK}]\n")
+    train_vocabulary(folder / "vocab.model", [*texts, "Good or bad? Retell: bad good"], size=300)
+    return folder
+
+
+@pytest.fixture
+def t0(own, capsys, monkeypatch):
+    """Runs `t0 WORDS`, by default over the own data; returns (status, output, errors)."""
+
+    def run(*words, data=True):
+        monkeypatch.delenv("T0_DATA_DIR", raising=False)
+        try:
+            status = cli.main([*words, *([f"--data_dir={own / 'data'}"] if data else [])])
+        except SystemExit as ended:
+            status = ended.code
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+def test_row_without_vocabulary(t0):
+    status, out, err = t0("show", TASK, "--rows=1")
+    assert status == 0
+    assert out == (
+        f"{TASK}, split train, row 0\n"
+        "  inputs\n    a fine film Good or bad?\n"
+        "  target\n    bad\n"
+        "  choices (* is the target)\n  * bad\n    good\n"
+    )
+    assert "tokens were not counted" in err
+    assert "--vocab=FILE" in err
+
+
+def test_cut_is_marked_where_the_vocabulary_cuts(t0, own):
+    import sentencepiece
+
+    words = [f"--vocab={own / 'vocab.model'}", "--lengths=inputs=12,targets=9", "--row=1", "--ids"]
+    status, out, err = t0("show", TASK, *words)
+    assert status == 0
+    model = sentencepiece.SentencePieceProcessor(model_file=str(own / "vocab.model"))
+    text = f"{LONG} Good or bad?"
+    ids = model.encode(text)
+    before, mark, after = out.splitlines()[2].partition(
+        "[CUT at 12 tokens; the model does not see what follows]"
+    )
+    assert mark
+    assert before.strip() + after == text
+    assert model.encode(before.strip()) == ids[:12]
+    assert f"  inputs, {len(ids)} tokens of at most 12, {len(ids) - 12} too many\n" in out
+    assert f"    ids {' '.join(map(str, ids))}\n" in out
+    eos = [*model.encode("good"), 1]
+    assert f"    ids {' '.join(map(str, eos))}\n" in out
+    assert "1 of 1 rows are cut at inputs=12,targets=9" in err
+
+
+def test_target_whose_eos_is_cut(t0, own):
+    import sentencepiece
+
+    model = sentencepiece.SentencePieceProcessor(model_file=str(own / "vocab.model"))
+    count = len(model.encode("bad"))
+    words = [f"--vocab={own / 'vocab.model'}", f"--lengths=targets={count}", "--row=0"]
+    _, out, _ = t0("show", TASK, *words)
+    assert f"    bad[CUT at {count} tokens: EOS is lost]\n" in out
+
+
+def test_notes_on_odd_rows(t0):
+    assert "note: none of the choices is the target; wanted one" in t0("show", "reviews_slipped")[1]
+    _, out, _ = t0("show", "reviews_retell", "--row=0")
+    assert "note: the template leaves this row out" in out
+
+
+def test_all_prompts_another_split_and_an_expression(t0):
+    _, out, _ = t0("show", TASK, "--all_prompts", "--split=validation")
+    titles = [line for line in out.splitlines() if ", split" in line]
+    names = (TASK, "reviews_retell", "reviews_slipped")
+    assert titles == [f"{name}, split validation, row 0" for name in names]
+    _, out, _ = t0("show", "reviews_good.*_score_eval", "--rows=1")
+    assert out.startswith(f"{TASK}, split train, row 0")
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["reviews_good_or_bat"], ["unknown task or mixture", "'reviews_good_or_bad'"]),
+        (["reviews_.*"], ["is 3 tasks: reviews_good_or_bad, ", "--all_prompts"]),
+        ([TASK, "--split=dev"], ["no split 'dev', it has: train, validation"]),
+        ([TASK, "--row=9"], ["train.jsonl has no row 9: it has 3, and the first is 0"]),
+        ([TASK, "--rows=0"], ["--rows is a number from 1"]),
+        ([TASK, "--lengths=input=5"], ["'input=5' is no length", "inputs=1024,targets=256"]),
+        ([TASK, "--lengths=inputs=many"], ["'inputs=many' is no length"]),
+        ([TASK, "--ids"], ["--ids needs a vocabulary"]),
+        ([TASK, "--vocab=/no/such.model"], ["vocabulary not found: /no/such.model"]),
+    ],
+)
+def test_mistakes(t0, words, parts):
+    status, out, err = t0("show", *words)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    for part in parts:
+        assert part in err
+
+
+def test_vocabulary_that_is_none(t0, tmp_path):
+    (tmp_path / "x.model").write_text("not a model")
+    status, _, err = t0("show", TASK, f"--vocab={tmp_path / 'x.model'}")
+    assert status == 2
+    assert "x.model is not a SentencePiece model" in err
+
+
+def test_lint_says_what_it_did_not_find_and_did_not_count(t0, own):
+    status, out, err = t0("lint", TASK)
+    header, row, _ = out.splitlines()
+    assert (status, row.split()) == (0, [TASK, "train", "3", *["no"] * 7, "ok"])
+    assert "inputs over" not in header
+    assert "at most 200 rows of each (--rows). Tokens were not counted" in err
+    status, out, err = t0("lint", TASK, f"--vocab={own / 'vocab.model'}")
+    assert "inputs over 1024  targets over 256" in out.splitlines()[0]
+    assert "not counted" not in err
+
+
+def test_lint_finds_a_target_that_is_no_choice(t0):
+    status, out, _ = t0("lint", "reviews_slipped", "--json")
+    assert status == 1
+    train, _ = json.loads(out)["splits"]
+    assert train["faults"] == {"no correct choice": "3 of 3 rows, the first is row 0"}
+    status, out, _ = t0("lint", "reviews_slipped", "--max_share=1")
+    assert status == 0
+    assert "100%" in out
+    assert t0("lint", "reviews_slipt")[0] == 2
+
+
+def test_tasks_of_an_own_mixture(t0):
+    status, out, err = t0("tasks", "mine")
+    assert (status, err) == (0, "1 task\n")
+    assert out.splitlines()[1].split() == [TASK, *["train", "3,", "validation", "1", "3", "-"]]
+
+
+def test_cached_tasks_are_seen(t0, tmp_path):
+    (tmp_path / TASK).mkdir()
+    (tmp_path / TASK / "COMPLETED").write_text("")
+    (tmp_path / TASK / "stats.train.json").write_text('{"examples": 2}')
+    _, out, _ = t0("tasks", "mine", f"--cache_dirs={tmp_path}", "--json")
+    (row,) = json.loads(out)
+    assert (row["cached"], row["rate"]) == (str(tmp_path / TASK), 2.0)
+
+
+def test_catalogue_is_read_without_tensorflow(own):
+    code = (
+        "import sys\nfrom t0.cli.main import main\n"
+        "for words in map(str.split, sys.argv[1:]):\n  assert main(words) == 0, words\n"
+        "assert not {'tensorflow', 'gin', 'seqio', 'pandas'} & set(sys.modules)"
+    )
+    data = f"--data_dir={own / 'data'}"
+    lines = ["tasks", "tasks t0_train", f"tasks mine {data}"]
+    lines += [f"show {TASK} {data} --vocab={own / 'vocab.model'}", f"lint {TASK} {data}"]
+    done = subprocess.run([sys.executable, "-c", code, *lines], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,30 @@
+"""Tables as plain text: aligned, or a block for each row where they are wider than the terminal."""
+
+from t0.cli.tables import table_lines
+
+COLUMNS = ("task", "splits", "rate")
+ROWS = [("a_very_long_name_of_a_task", "train 9,999, validation 7", "12"), ("short", "", "3,456")]
+
+
+def test_columns_are_aligned():
+    wide, *lines = table_lines(COLUMNS, ROWS, right=("rate",))
+    assert wide == "task                        splits                      rate"
+    assert lines == [
+        "a_very_long_name_of_a_task  train 9,999, validation 7     12",
+        "short                                                  3,456",
+    ]
+
+
+def test_a_name_is_never_broken():
+    for width in (20, 40, 59):
+        lines = list(table_lines(COLUMNS, ROWS, width=width))
+        assert "a_very_long_name_of_a_task" in lines
+        others = [line for line in lines if line not in (ROWS[0][0], ROWS[1][0])]
+        assert max(map(len, others)) <= width
+        told = " ".join(line.strip() for line in others)
+        assert told == "splits: train 9,999, validation 7; rate: 12 rate: 3,456"
+
+
+def test_control_characters_do_not_reach_the_terminal():
+    (_, line) = table_lines(("name",), [("red\x1b[31m\nhere",)])
+    assert line == "red\\x1b[31m here"

@@ -1,0 +1,206 @@
+"""Mode `eval` ranks, decodes or measures each task by what it is for, in one run."""
+
+import json
+import math
+
+import pytest
+from tiny_world import WORDS
+
+
+def gin(**macros):
+    return [f"--gin.{name}={value!r}" for name, value in macros.items()]
+
+
+@pytest.fixture(scope="module")
+def evaluate(command, pretrained):
+    """Runs `runs/eval.gin` on the tiny model."""
+
+    def run(task, out, *words, **macros):
+        return command(
+            f"--gin_file={pretrained}/operative_config.gin",
+            "--gin_file=runs/eval.gin",
+            *gin(MIXTURE_OR_TASK_NAME=task, CHECKPOINT_PATH=str(pretrained / "model.ckpt-1")),
+            *gin(EVAL_OUTPUT_DIR=str(out), MAX_DECODE_LENGTH=3, **macros),
+            *words,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def own_data(world):
+    """A data folder with text, from which t0.recipes makes tasks without metrics."""
+    data = world.folder / "by_kind"
+    (data / "text").mkdir(parents=True)
+    words = " ".join(f"much {word} today" for word in WORDS * 3)
+    lines = json.dumps({"text": words}) + "\n"
+    (data / "text" / "validation.jsonl").write_text(lines * 2)
+    return data
+
+
+def load(path):
+    return json.loads(path.read_text())
+
+
+def test_rank_tasks_are_ranked(evaluate, tmp_path):
+    done = evaluate("weather_eval", tmp_path, "--gin_param=t0.evaluation.examples = 5")
+    assert done.status == 0, done.err
+    assert "evaluation of 2 task(s): 2 ranked" in done.err
+    found = load(tmp_path / "results_1.json")
+    assert [entry["examples"] for entry in found["tasks"].values()] == [5, 5]
+    assert found["run"]["examples"] == 5
+    assert "weather: 2 prompts, 5 examples; the " in done.out
+    assert not list(tmp_path.glob("decoded_*"))
+
+
+def test_limit_equals_the_first_examples_of_all(evaluate, tmp_path):
+    for name, words in (("all", []), ("some", ["--gin_param=t0.evaluation.examples = 4"])):
+        done = evaluate("weather_own_choices_score_eval", tmp_path / name, *words)
+        assert done.status == 0, done.err
+    lines = {
+        name: (tmp_path / name / "scores" / "weather_own_choices_score_eval_1.jsonl")
+        .read_text()
+        .splitlines()
+        for name in ("all", "some")
+    }
+    assert len(lines["some"]) == 4
+    assert len(lines["all"]) == 30
+    for one, other in zip(lines["some"], lines["all"], strict=False):
+        some, every = json.loads(one), json.loads(other)
+        assert (some["idx"], some["gold"]) == (every["idx"], every["gold"])
+        for a, b in zip(some["choices"], every["choices"], strict=True):
+            assert a["text"] == b["text"]
+            assert math.isclose(a["log_likelihood"], b["log_likelihood"], rel_tol=1e-4)
+
+
+def test_one_mixture_of_several_kinds(evaluate, tmp_path):
+    done = evaluate("weather_both", tmp_path, "--gin_param=t0.evaluation.examples = 3")
+    assert done.status == 0, done.err
+    assert "1 decoded" in done.err
+    assert "1 ranked" in done.err
+    assert load(tmp_path / "results_1.json")["tasks"].keys() == {"weather_which_word_score_eval"}
+    decoded = load(tmp_path / "decoded_1.json")["tasks"]
+    assert decoded.keys() == {"weather_which_word"}
+    assert decoded["weather_which_word"]["examples"] == 3
+
+
+def measured(command, pretrained, own_data, out, *words):
+    return command(
+        "--module_import=t0.recipes",
+        f"--data_dir={own_data}",
+        f"--gin_file={pretrained}/operative_config.gin",
+        "--gin_file=runs/eval.gin",
+        *gin(CHECKPOINT_PATH=str(pretrained), EVAL_OUTPUT_DIR=str(out), BATCH_SIZE=3),
+        *words,
+        tasks=False,
+    )
+
+
+def test_a_task_without_metrics_is_measured_and_reported(
+    command, pretrained, own_data, tmp_path, server
+):
+    words = gin(MIXTURE_OR_TASK_NAME="text_span_corruption")
+    lengths = gin(TASK_FEATURE_LENGTHS={"inputs": 24, "targets": 16})
+    done = measured(command, pretrained, own_data, tmp_path, *words, *lengths)
+    assert done.status == 0, done.err
+    entry = load(tmp_path / "perplexity_1.json")["tasks"]["text_span_corruption"]
+    metrics = entry["metrics"]
+    assert metrics["perplexity"] == pytest.approx(math.exp(metrics["nats_per_token"]))
+    assert 4 < metrics["nats_per_token"] < 9  # about log 512 for a model of one step
+    assert entry["tokens"] > 10
+    assert "nats a token" in done.out
+    report = server.run("report", str(tmp_path), f"--output={tmp_path}/report", program="t0")
+    assert report.status == 0, report.err
+    assert "nats_per_token" in report.out
+    again = measured(command, pretrained, own_data, tmp_path / "again", *words, *lengths)
+    assert again.status == 0, again.err
+    assert load(tmp_path / "again" / "perplexity_1.json")["tasks"] == {
+        "text_span_corruption": entry
+    }
+
+
+def test_span_corruption_without_lengths_is_refused_at_the_start(
+    command, pretrained, own_data, tmp_path
+):
+    words = gin(MIXTURE_OR_TASK_NAME="text_span_corruption")
+    done = measured(command, pretrained, own_data, tmp_path, *words)
+    assert done.status == 2
+    assert "needs a length of inputs, and TASK_FEATURE_LENGTHS (run.sequence_length) is None" in (
+        done.err
+    )
+    assert "--gin.TASK_FEATURE_LENGTHS=\"{'inputs': 512, 'targets': 114}\"" in done.err
+
+
+@pytest.fixture(scope="module")
+def t0_eval(server, world):
+    def run(checkpoint, *words):
+        return server.run("eval", str(checkpoint), *words, program="t0", cwd=world.folder)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def in_other_formats(server, pretrained, world):
+    for kind in ("hf", "t5x"):
+        target = str(world.folder / f"pretrained_{kind}")
+        vocabulary = f"--vocab={world.folder}/vocab.model"
+        words = ("convert", str(pretrained), target, f"--to={kind}", "--drop_slots", vocabulary)
+        done = server.run(*words, program="t0")
+        assert done.status == 0, done.err
+    return world.folder
+
+
+def test_one_command_evaluates_a_checkpoint_in_any_format(
+    t0_eval, pretrained, in_other_formats, tmp_path
+):
+    found = {}
+    for name in ("pretrained/model.ckpt-1.index", "pretrained_hf", "pretrained_t5x"):
+        out = tmp_path / name.replace("/", "_")
+        words = ("--tasks=weather_eval", f"--output={out}", "--limit=6")
+        done = t0_eval(in_other_formats / name, *words)
+        assert done.status == 0, done.err
+        assert "Only the first 6 examples of each task." in done.out
+        assert f"report: {out}/report/report.html" in done.out
+        assert (out / "report" / "report.html").exists()
+        results = load(out / "results_1.json")
+        assert results["run"]["source"] == str(in_other_formats / name)
+        found[name] = {task: entry["metrics"] for task, entry in results["tasks"].items()}
+    first, *others = found.values()
+    assert len(first) == 2
+    assert others == [first, first]
+
+
+def test_a_regular_expression_ranks_and_decodes(t0_eval, pretrained, tmp_path):
+    words = ("--tasks=weather_(which_word|retell)", f"--output={tmp_path}", "--limit=2")
+    done = t0_eval(pretrained, *words, "--lengths=inputs=40,targets=8", "--batch_tokens=200")
+    assert done.status == 0, done.err
+    assert "1 plain tasks are left out" in done.err
+    assert "weather_retell: accuracy" in done.out
+    assert "weather " in done.out
+    assert load(tmp_path / "results_1.json")["run"]["sequence_length"] == {
+        "inputs": 40,
+        "targets": 8,
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--tasks=wether_eval"], "unknown task or mixture 'wether_eval'. Did you mean"),
+        (["--tasks=weather_eval", "--split=dev"], "no task of weather_eval has a split 'dev'"),
+        (["--limit=0"], "--limit=0; wanted a number from 1 on"),
+        (["--lengths=input=3"], "--lengths: 'input=3' is no length"),
+    ],
+)
+def test_mistakes_in_the_words(t0_eval, pretrained, tmp_path, words, said):
+    done = t0_eval(pretrained, *words, f"--output={tmp_path}")
+    assert done.status == 2
+    assert "Traceback" not in done.err
+    assert said in done.err
+
+
+def test_a_folder_without_a_checkpoint(t0_eval, tmp_path):
+    done = t0_eval(tmp_path, f"--output={tmp_path}/out")
+    assert done.status == 2
+    assert "holds no checkpoint: wanted model.ckpt-STEP.index" in done.err
+    assert not (tmp_path / "out").exists()

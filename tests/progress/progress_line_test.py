@@ -1,0 +1,38 @@
+"""The progress line counts, prints lines that stay, and keeps logs readable."""
+
+from t0.progress import ProgressLine
+
+
+def test_lines_stay_and_no_live_line_goes_into_a_log(capsys):
+    with ProgressLine(10, unit="choice", doing="scoring") as progress:
+        progress.count_before(4)
+        progress.count_before(2)
+        progress.count(3, note="7 tokens/s")
+        progress.print("rte: done")
+    printed = capsys.readouterr()
+    assert printed.out == "rte: done\n"
+    assert printed.err == ""
+    assert progress.before == 6
+    assert progress.seconds > 0
+
+
+def test_a_log_gets_a_line_every_ten_seconds(capsys):
+    now = 0.0
+    with ProgressLine(100, unit="example", doing="scoring", clock=lambda: now) as progress:
+        progress.count_before(10)
+        for _ in range(30):
+            now += 1
+            progress.count(1, note="rte 50.0%")
+    assert capsys.readouterr().err.splitlines() == [
+        "scoring: 20 of 100 examples (20%), 1 examples/s, 1:20 left, rte 50.0%",
+        "scoring: 30 of 100 examples (30%), 1 examples/s, 1:10 left, rte 50.0%",
+        "scoring: 40 of 100 examples (40%), 1 examples/s, 1:00 left, rte 50.0%",
+    ]
+
+
+def test_without_a_total_no_time_is_left(capsys):
+    now = 0.0
+    with ProgressLine(None, unit="input", doing="predicting", clock=lambda: now) as progress:
+        now = 20.0
+        progress.count(500)
+    assert capsys.readouterr().err == "predicting: 500 inputs, 25 inputs/s\n"
