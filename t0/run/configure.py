@@ -148,9 +148,10 @@ def reset() -> None:
     Registered tasks stay, because importing their module again would not register them.
     `T0_DATA_DIR` and `T0_VOCAB` are removed, also where the caller had set them.
     """
-    from t0.compat import gin, gin_config, seqio
+    from t0.compat import gin, gin_config, seqio, tf
     from t0.tasks import set_vocabulary
 
+    tf.random.set_seed(None)  # Mesh TensorFlow's perplexity evaluation sets it
     gin.clear_config()
     gin_config._LOCATION_PREFIXES[:] = [""]
     seqio.set_global_cache_dirs([])
