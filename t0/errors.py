@@ -93,9 +93,9 @@ def original(error: BaseException) -> BaseException:
 
 
 def short_reason(error: BaseException) -> str:
-    """Returns the first line of an error's message, or its type's name where it has none.
+    r"""Returns the first line of an error's message, or its type's name where it has none.
 
-    >>> short_reason(ValueError("no\\nsecond line")), short_reason(KeyboardInterrupt())
+    >>> short_reason(ValueError("no\nsecond line")), short_reason(KeyboardInterrupt())
     ('no', 'KeyboardInterrupt')
     """
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

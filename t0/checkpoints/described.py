@@ -98,7 +98,7 @@ def _write(source: Source, path: Path) -> Path:
         activation = "gelu" if source.model.gated else "relu"
         print(
             f"note: {source.path} has no operative_config.gin that names its feed-forward "
-            f"activation: {activation} is taken, as {'T5 1.1 and T0' if source.model.gated else 'T5'} have",
+            f"activation: {activation} is taken, as in {'T5 1.1' if source.model.gated else 'T5'}",
             file=sys.stderr,
         )
     try:
