@@ -22,9 +22,10 @@ import mesh_tensorflow as mtf  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
+from random_weights import random_checkpoint  # noqa: E402
 
 from t0.config import parse  # noqa: E402
-from t0.inference.generator import Generator, make_variables  # noqa: E402
+from t0.inference.generator import Generator  # noqa: E402
 from t0.inference.search import EOS, DecodingMethod  # noqa: E402
 from t0.mesh import gather_embedding  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
@@ -47,21 +48,10 @@ def types_of(question: dict[str, Any]) -> mtf.VariableDType:
     return mtf.VariableDType(tf.float32, dtype, dtype)
 
 
-def random_checkpoint(folder: str) -> str:
-    """Writes random weights that give EOS no chance, and returns the checkpoint."""
-    generator = Generator(build_model(), types_of({"dtype": "float32"}), PLACE, DecodingMethod())
-    with generator._graph.as_default():
-        tf.set_random_seed(0)
-        generator._build(1, 1, 1, make_variables)
-        session = generator._session
-        session.run(tf.global_variables_initializer())
-        (softmax,) = (v for v in tf.global_variables() if v.op.name == "decoder/logits/kernel")
-        value = session.run(softmax)
-        value[:, EOS] = 0.0  # of 32,128 logits some are above 0
-        softmax.load(value, session)
-        path = tf.train.Saver().save(session, f"{folder}/random.ckpt")
-    generator.close()
-    return path
+def without_eos(softmax: np.ndarray) -> np.ndarray:
+    """Returns logits' weights that give EOS no chance: of 32,128 logits some are above 0."""
+    softmax[:, EOS] = 0.0
+    return softmax
 
 
 class Ours:
@@ -78,7 +68,7 @@ class Ours:
         )
         self._generator.restore(checkpoint)
         started = time.perf_counter()
-        self._generator._lower((*shape, question["targets"]))
+        self._generator.lower((*shape, question["targets"]))
         self.lowering = time.perf_counter() - started
 
     def predict(self) -> np.ndarray:
@@ -147,7 +137,10 @@ def main() -> None:
     question = json.loads(sys.stdin.readline())
     with tempfile.TemporaryDirectory() as folder:
         side = {"ours": Ours, "mesh": Mesh}[question["side"]]
-        predictor = side(question, random_checkpoint(folder))
+        predictor = side(
+            question,
+            random_checkpoint(build_model(), folder, {"decoder/logits/kernel": without_eos})[0],
+        )
     measured(predictor)
     print("\n{}", flush=True)
     for _ in sys.stdin:

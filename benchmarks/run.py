@@ -113,10 +113,8 @@ def machine() -> dict[str, Any]:
 
 def _product(dtype: str) -> int:
     """Returns the rate in a process of its own, as TensorFlow keeps its threads."""
-    code = f"import scoring_tensorflow as s; print(round(s.ceiling({dtype!r})))"
-    run = subprocess.run(
-        [sys.executable, "-c", code], cwd=FOLDER, env=_environment(), capture_output=True, text=True
-    )
+    command = [sys.executable, str(FOLDER / "product_rate.py"), dtype]
+    run = subprocess.run(command, env=_environment(), capture_output=True, text=True)
     if run.returncode:
         sys.exit(f"the rate of a product could not be measured: {run.stderr[-500:]}")
     return int(run.stdout.split()[-1])

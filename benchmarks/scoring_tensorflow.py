@@ -26,6 +26,8 @@ import numpy as np  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 from mesh_tensorflow.transformer.dataset import EvalDataset  # noqa: E402
+from product_rate import product_rate  # noqa: E402
+from random_weights import random_checkpoint  # noqa: E402
 
 from t0.config import parse  # noqa: E402
 from t0.scoring import evaluate  # noqa: E402
@@ -37,25 +39,6 @@ from t0.scoring.scorer import Scorer  # noqa: E402
 LIMITS = {"inputs": 1024, "targets": 256}
 VOCABULARY = 32128
 MESH_BATCH = 8
-
-
-def ceiling(dtype: str) -> float:
-    """Returns the GFLOP/s of a matrix product of 2,048 by 2,048 by 2,048."""
-    size = 2048
-    with tf.Graph().as_default(), tf.Session() as session:
-        values = [tf.random.stateless_uniform([size, size], [1, n]) for n in (1, 2)]
-        kept = [
-            tf.get_variable(str(n), initializer=tf.cast(value, dtype), use_resource=True)
-            for n, value in enumerate(values)
-        ]
-        product = tf.matmul(kept[0].read_value(), kept[1].read_value()).op
-        session.run(tf.global_variables_initializer())
-        seconds = []
-        for _ in range(7):
-            started = time.perf_counter()
-            session.run(product)
-            seconds.append(time.perf_counter() - started)
-    return 2 * size**3 / sorted(seconds)[2] / 1e9
 
 
 def read_tasks(question: dict[str, Any], store: ExampleStore) -> list[Any]:
@@ -99,7 +82,7 @@ class Ours:
         self._store = ExampleStore().__enter__()
         self._tasks = read_tasks(question, self._store)
         self._groups = self._write(folder / f"{question['dataset']}.json")
-        checkpoint, shapes = self._random_checkpoint(folder)
+        checkpoint, shapes = random_checkpoint(build_model(), str(folder))
         self._costs = model_costs(shapes)
         sizes: collections.Counter = collections.Counter()
         for task in self._tasks:
@@ -127,16 +110,6 @@ class Ours:
         place = Placement(mtf.convert_to_shape(""), mtf.convert_to_layout_rules(""), [""])
         return Scorer(build_model(), types, place)
 
-    def _random_checkpoint(self, folder: Path) -> tuple[str, dict[str, tuple[int, ...]]]:
-        maker = self._make(mtf.VariableDType(tf.float32, tf.float32, tf.float32))
-        maker._lower((1, 1, 1, 1))
-        with maker._graph.as_default():
-            maker._session.run(tf.global_variables_initializer())
-            path = tf.train.Saver().save(maker._session, str(folder / "random.ckpt"))
-            shapes = {v.op.name: tuple(v.shape.as_list()) for v in tf.global_variables()}
-        maker.close()
-        return path, shapes
-
     def _pass(self) -> float:
         started = time.perf_counter()
         names = [task.name for task in self._tasks]
@@ -163,7 +136,7 @@ class Ours:
             "per_processor_second": choices / processor,
             "with_lowering": choices / self.first,
             "gflops": arithmetic / seconds / 1e9,
-            "ceiling": ceiling(self._dtype),
+            "ceiling": product_rate(self._dtype),
             "shapes": len(self._plan.shapes),
             "padding": self._plan.padding,
             "flop_per_choice": arithmetic / choices,
@@ -224,7 +197,7 @@ class Mesh:
         return {
             "choices_per_second": len(self._pairs) / seconds,
             "per_processor_second": len(self._pairs) / (time.process_time() - processor),
-            "ceiling": ceiling("float32"),
+            "ceiling": product_rate("float32"),
         }
 
 

@@ -254,7 +254,7 @@ def test_what_the_site_needs_is_pinned():
 
 
 def flags_of(parser):
-    return {o.removeprefix("--") for action in parser._actions for o in action.option_strings}
+    return {"help", *re.findall(r"--([\w-]+)", parser.format_usage())}
 
 
 @functools.cache
@@ -272,7 +272,7 @@ def known_flags():
         importlib.import_module(module).add_arguments(parser)
         known[f"t0 {verb}"] = flags_of(parser)
     known["t0"] = {"help", "version"}
-    known["bin/quickstart"] = flags_of(quickstart._parser())
+    known["bin/quickstart"] = flags_of(quickstart.make_parser())
     known["bin/setup"] = {"python", "system-tensorflow", "locked-tensorflow", "help"}
     return known
 

@@ -358,7 +358,7 @@ def _fill(choice: Choice, checkout: Path) -> None:
     python = str(checkout / ".venv" / "bin" / "python")
     _run([python, "-c", "import t0"], cwd=checkout)
     if found:
-        _check_not_shadowed(python, found)
+        check_not_shadowed(python, found)
 
 
 def _pip(checkout: Path, requirements_text: str, *words: str) -> None:
@@ -373,7 +373,8 @@ def _pip(checkout: Path, requirements_text: str, *words: str) -> None:
         _run(command, cwd=checkout)
 
 
-def _check_not_shadowed(python: str, found: SystemTensorflow) -> None:
+def check_not_shadowed(python: str, found: SystemTensorflow) -> None:
+    """Raises a `UserError` if `python` imports another TensorFlow than the one that was found."""
     code = "import importlib.util as u; print(u.find_spec('tensorflow').origin)"
     answer = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True)
     origin = answer.stdout.strip()

@@ -26,7 +26,8 @@ NOTES = (
 )
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of bin/quickstart's flags."""
     parser = argparse.ArgumentParser(
         prog="bin/quickstart",
         description="Downloads 29 MB of real datasets, trains a toy T5 on T0's prompts for them, "
@@ -46,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the demonstration; a user's mistake or a failed step ends it with one message."""
-    args = _parser().parse_args(argv)
+    args = make_parser().parse_args(argv)
     with reported("bin/quickstart"):
         if args.steps < 1:
             raise UserError(f"--steps is {args.steps}; wanted a positive number")

@@ -124,7 +124,7 @@ class Generator:
           the tokens, int32 [B, T]: each row's tokens up to EOS or its limit, then zeros; and the
           scores, float32 [B]: the sums of the tokens' log-probabilities in nats.
         """
-        lowered = self._lower((*inputs.shape, draws.shape[1]))
+        lowered = self.lower((*inputs.shape, draws.shape[1]))
         feeds = {lowered.inputs: inputs, lowered.limits: limits, lowered.draws: draws}
         return tuple(self._session.run([lowered.ids, lowered.scores], feeds))
 
@@ -132,7 +132,15 @@ class Generator:
         """Frees the session and its weights."""
         self._session.close()
 
-    def _lower(self, shape: tuple[int, int, int]) -> _Lowered:
+    def lower(self, shape: tuple[int, int, int]) -> _Lowered:
+        """Builds the program of a batch shape, and keeps it; `predict` does so at its first batch.
+
+        Args:
+          shape: examples, tokens of input, tokens to predict.
+
+        Returns:
+          the tensors that are fed and read.
+        """
         if shape not in self._lowered:
             fed, outputs, lowering = self._build(*shape, decode)
             with self._graph.as_default():

@@ -59,7 +59,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     if tpu:
         tpu_run_checks.check_run(tpu, model_dir=model_dir, **_of_mesh(flags))
     if not flags.save_spec:
-        _save_command(run_files.output_dir() or flags.model_dir, argv)
+        save_command(run_files.output_dir() or flags.model_dir, argv)
     if flags.use_model_api:
         model_api.run(flags)
     else:
@@ -225,7 +225,8 @@ def _opened_for_its_owner(path: str, mode: str) -> IO[str]:
     return open(path, mode.replace("w", "x"), encoding="utf-8", opener=opener)
 
 
-def _save_command(model_dir: str, argv: Sequence[str]) -> None:
+def save_command(model_dir: str, argv: Sequence[str]) -> None:
+    """Writes the command, masked, into the next free `commands/command.N` of a model directory."""
     from t0.compat import tf
 
     folder = os.path.join(model_dir, "commands")  # noqa: PTH118

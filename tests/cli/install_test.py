@@ -176,7 +176,7 @@ def test_a_second_setup_waits_for_the_first(checkout, commands, capsys):
 
 def test_an_environment_keeps_what_was_chosen(checkout, commands, tmp_path, monkeypatch):
     python = make_image(tmp_path / "image")
-    monkeypatch.setattr(install, "_check_not_shadowed", lambda *_: None)
+    monkeypatch.setattr(install, "check_not_shadowed", lambda *_: None)
     monkeypatch.setenv("T0_PYTHON", python)
     choice = choose("--system-tensorflow", checkout=checkout, root=tmp_path)
     install.install(choice, checkout)
@@ -195,7 +195,7 @@ def test_an_environment_keeps_what_was_chosen(checkout, commands, tmp_path, monk
 
 
 def test_what_the_image_brings_is_not_installed(checkout, commands, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(install, "_check_not_shadowed", lambda *_: None)
+    monkeypatch.setattr(install, "check_not_shadowed", lambda *_: None)
     monkeypatch.setenv("T0_PYTHON", make_image(tmp_path / "image"))
     choice = choose("--system-tensorflow", checkout=checkout, root=tmp_path)
     install.install(choice, checkout)
@@ -215,12 +215,12 @@ def test_what_the_image_brings_is_not_installed(checkout, commands, tmp_path, mo
 def test_tensorflow_that_is_shadowed_is_seen(tmp_path):
     python = make_image(tmp_path / "image")
     found = system_tensorflow.look(python)
-    install._check_not_shadowed(python, found)
+    install.check_not_shadowed(python, found)
     shadow = tmp_path / "image" / "lib" / f"python{HERE}" / "site-packages" / "tensorflow"
     shadow.mkdir()
     (shadow / "__init__.py").touch()
     with pytest.raises(UserError, match="imports TensorFlow from .*site-packages"):
-        install._check_not_shadowed(python, found)
+        install.check_not_shadowed(python, found)
 
 
 def test_a_tpu_vm_stands_on_its_image(checkout, machine, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -157,7 +158,7 @@ def test_an_unfinished_file_of_a_dead_process_is_found(tmp_path):
 def test_temporary_files_of_a_run_are_in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    dead = tmp_path / f"t0_run_x.incomplete-{publishing._host()}-999999999-1"
+    dead = tmp_path / f"t0_run_x.incomplete-{socket.gethostname()}-999999999-1"
     (dead / "code").mkdir(parents=True)
     others = tmp_path / "others"
     others.mkdir()

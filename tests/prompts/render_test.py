@@ -4,6 +4,7 @@ import pickle
 from decimal import Decimal
 from pathlib import Path
 
+import jinja2
 import pytest
 from jinja2.sandbox import SandboxedEnvironment
 
@@ -364,23 +365,37 @@ class TestSandbox:
         with pytest.raises(UserError, match="OverflowError: Range too big"):
             compiled("{% for i in range(10**9) %}{% endfor %} ||| t").apply(ROW)
 
-    def test_one_environment_serves_all(self):
-        first, second = weather("where").compile(), weather("dry or wet").compile()
-        assert first._body.code.environment is second._choices.code.environment
-        assert second._body.code.environment is first._body.code.environment
+
+@pytest.fixture
+def compiled_by(monkeypatch):
+    """Lists the environment of each template that Jinja compiles."""
+    environments = []
+    compiling = jinja2.Environment.compile
+
+    def noted(self, *args, **kwargs):
+        environments.append(self)
+        return compiling(self, *args, **kwargs)
+
+    monkeypatch.setattr(jinja2.Environment, "compile", noted)
+    return environments
 
 
 class TestCompiling:
-    def test_each_template_compiles_once(self, monkeypatch):
-        count = []
-        build = render_module._build
-        monkeypatch.setattr(render_module, "_build", lambda *args: count.append(1) or build(*args))
+    def test_one_environment_serves_all(self, compiled_by):
+        for name in ("where", "dry or wet"):
+            prompt = weather(name)
+            prompt.example(ROW, 0)
+            prompt.choices(ROW, 0)
+        assert len(compiled_by) > 2
+        assert all(environment is compiled_by[0] for environment in compiled_by)
+
+    def test_each_template_compiles_once(self, compiled_by):
         prompt = weather("choices of the row")
-        assert count == []
+        assert compiled_by == []
         for i in range(5):
             prompt.example(ROW, i)
             prompt.choices(ROW, i)
-        assert len(count) == 2  # the body and the choices
+        assert len(compiled_by) == 2  # the body and the choices
 
     def test_pickle(self):
         prompt = weather("numbered at random", "task").compile()

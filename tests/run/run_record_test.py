@@ -5,7 +5,7 @@ from t0.run import command
 
 def test_the_record_of_a_command_is_masked_and_for_its_owner_alone(tmp_path):
     for _ in range(2):
-        command._save_command(str(tmp_path), ["t5", "--hf_token=abc", "--gin_param=a.key = 'b'"])
+        command.save_command(str(tmp_path), ["t5", "--hf_token=abc", "--gin_param=a.key = 'b'"])
     records = sorted((tmp_path / "commands").iterdir())
     assert [path.name for path in records] == ["command", "command.1"]
     for path in records:

@@ -1,0 +1,35 @@
+"""The rate of one large matrix product in this process, the limit that other figures are shares of.
+
+.venv/bin/python benchmarks/product_rate.py float32   # GFLOP/s
+"""
+
+import sys
+import time
+
+import tensorflow.compat.v1 as tf
+
+SIZE = 2048
+PRODUCTS = 7
+
+
+def product_rate(dtype: str) -> float:
+    """Returns the GFLOP/s of a product of 2,048 by 2,048 by 2,048: the third best of seven."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        values = [tf.random.stateless_uniform([SIZE, SIZE], [1, n]) for n in (1, 2)]
+        kept = [
+            tf.get_variable(str(n), initializer=tf.cast(value, dtype), use_resource=True)
+            for n, value in enumerate(values)
+        ]
+        product = tf.matmul(kept[0].read_value(), kept[1].read_value()).op
+        session.run(tf.global_variables_initializer())
+        seconds = []
+        for _ in range(PRODUCTS):
+            started = time.perf_counter()
+            session.run(product)
+            seconds.append(time.perf_counter() - started)
+    return 2 * SIZE**3 / sorted(seconds)[2] / 1e9
+
+
+if __name__ == "__main__":
+    tf.disable_v2_behavior()
+    print(round(product_rate(sys.argv[1])))
