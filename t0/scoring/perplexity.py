@@ -30,7 +30,7 @@ from t0.feeding.live import elements
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.progress import ProgressLine
 from t0.scoring.mesh_model import restore_variables
-from t0.scoring.results import SCHEMA, write_json
+from t0.scoring.results import SCHEMA, write_events, write_json
 from t0.training.graph import HeldOutGraph, build_held_out
 from t0.training.losses import PARTS
 from t0.training.options import TrainingSpec
@@ -82,6 +82,7 @@ def measure(
                 ),
             }
             found = os.path.join(folder, f"perplexity_{step}.json")  # noqa: PTH118
+            write_events(folder, step, entries, kind="perplexity")
             write_json(found, {"schema": SCHEMA, "run": run, "tasks": entries})
             print(f"results: {found}")
 

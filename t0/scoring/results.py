@@ -29,13 +29,13 @@ from typing import Any
 import numpy as np
 
 from t0.compat import seqio
-from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.files import paths, publishing
 from t0.files.untrusted import parsed_json
 from t0.scoring.rank_metrics import RankMetrics
 from t0.scoring.reading import MultipleChoiceExample, ScoringTask
 from t0.training import checkpointing
+from t0.training.event_files import EventFile
 
 SCHEMA = 1
 
@@ -106,13 +106,7 @@ class CheckpointResults:
         """
         if self.unfinished:
             raise ValueError(f"unfinished: {sorted(self.unfinished)}")
-        values = [
-            tf.Summary.Value(tag=f"eval/{task}/{name}", simple_value=value)
-            for task, entry in self._entries.items()
-            for name, value in entry["metrics"].items()
-        ]
-        with tf.Graph().as_default(), tf.summary.FileWriter(self._folder) as writer:
-            writer.add_summary(tf.Summary(value=values), self.run["step"])
+        write_events(self._folder, self.run["step"], self._entries, kind="ranked")
         return write_results(self._folder, self.run["step"], self.run, self._entries)
 
     def remove_unfinished(self) -> None:
@@ -159,6 +153,26 @@ def write_results(
     content = {"schema": SCHEMA, "run": dict(run), "tasks": {t: dict(v) for t, v in tasks.items()}}
     write_json(path, content)
     return path
+
+
+def write_events(
+    folder: str, step: int, tasks: Mapping[str, Mapping[str, Any]], *, kind: str
+) -> None:
+    """Writes TensorBoard's event file of a step, with the names of Mesh TensorFlow's own.
+
+    Args:
+      folder: the folder for results.
+      step: the checkpoint's step.
+      tasks: task -> its entry in the results file; its metrics become `eval/<task>/<metric>`.
+      kind: the kind of the evaluation, a part of the file's name.
+    """
+    values = {
+        f"eval/{task}/{name}": value
+        for task, entry in tasks.items()
+        for name, value in entry["metrics"].items()
+    }
+    with EventFile(folder, suffix=f".{kind}.{step}") as events:
+        events.add(step, values)
 
 
 def keep_entry(

