@@ -40,9 +40,27 @@ def _quiet_start() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="google.api_core")
 
 
+# What the firmware says a machine is: "Google Compute Engine" on Google's, TPU VMs included.
+_PRODUCT_NAME = "/sys/class/dmi/id/product_name"
+# Whoever sets one of these says where the metadata server is, or that there is one.
+_GOOGLE_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "TPU_NAME")
+
+
+def on_googles_machine() -> bool:
+    """Returns whether this machine has a metadata server, without a request to it."""
+    if any(os.environ.get(name) for name in _GOOGLE_VARIABLES):
+        return True
+    try:
+        with open(_PRODUCT_NAME, encoding="utf-8", errors="replace") as file:
+            return file.read().startswith("Google")
+    except OSError:
+        return False
+
+
 def _gs_without_metadata_server() -> None:
-    # Off Google's machines TensorFlow first requests credentials from a metadata server, and waits.
-    if not os.environ.get("TPU_NAME"):
+    # Where no file has credentials, TensorFlow asks a metadata server for them. Off Google's
+    # machines nothing answers, and it waits; on them, without asking, gs:// would be anonymous.
+    if not on_googles_machine():
         os.environ.setdefault("NO_GCE_CHECK", "true")
     # Ten connection attempts of 120 s are a hang, not an error message.
     os.environ.setdefault("GCS_REQUEST_CONNECTION_TIMEOUT_SECS", "10")

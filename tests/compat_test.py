@@ -92,19 +92,50 @@ def test_no_callback_of_the_garbage_collector_swallows_an_interrupt():
     assert "_xla_gc_callback" in found[1]
 
 
-def test_settings_for_google_cloud_leave_the_users_alone(monkeypatch):
-    patch = ROWS["gs:// off Google's machines"]
-    for name in ("NO_GCE_CHECK", "GCS_METADATA_REQUEST_TIMEOUT_SECS", "TPU_NAME"):
+@pytest.fixture
+def elsewhere(monkeypatch, tmp_path):
+    """A machine without a firmware's product name, nor variables about Google's."""
+    names = ("NO_GCE_CHECK", "GCS_METADATA_REQUEST_TIMEOUT_SECS", *compat._GOOGLE_VARIABLES)
+    for name in names:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(compat, "_PRODUCT_NAME", str(tmp_path / "product_name"))
+    return tmp_path / "product_name"
+
+
+def test_settings_for_google_cloud_leave_the_users_alone(elsewhere, monkeypatch):
+    patch = ROWS["gs:// off Google's machines"]
     monkeypatch.setenv("GCS_REQUEST_CONNECTION_TIMEOUT_SECS", "77")
     patch()
     assert os.environ["NO_GCE_CHECK"] == "true"
     assert os.environ["GCS_METADATA_REQUEST_TIMEOUT_SECS"] == "10"
     assert os.environ["GCS_REQUEST_CONNECTION_TIMEOUT_SECS"] == "77"
-    monkeypatch.delenv("NO_GCE_CHECK")
-    monkeypatch.setenv("TPU_NAME", "mine")
+    monkeypatch.setenv("NO_GCE_CHECK", "false")
     patch()
-    assert "NO_GCE_CHECK" not in os.environ
+    assert os.environ["NO_GCE_CHECK"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("product", "variable", "asks"),
+    [
+        (None, None, False),
+        ("Standard PC (Q35 + ICH9, 2009)", None, False),
+        ("Google Compute Engine", None, True),
+        ("Google", None, True),
+        (None, "TPU_NAME", True),
+        ("OptiPlex", "GCE_METADATA_HOST", True),
+    ],
+)
+def test_the_metadata_server_is_asked_on_googles_machines(
+    elsewhere, monkeypatch, product, variable, asks
+):
+    # Without the question gs:// is anonymous on a TPU VM whose credentials are the metadata
+    # server's; with it, it hangs elsewhere.
+    if product:
+        elsewhere.write_text(product + "\n")
+    if variable:
+        monkeypatch.setenv(variable, "mine")
+    ROWS["gs:// off Google's machines"]()
+    assert ("NO_GCE_CHECK" not in os.environ) == asks
 
 
 def test_mesh_asks_for_a_function_that_tensorflow_moved(monkeypatch):
