@@ -12,7 +12,8 @@ the first run to finish publishes. SeqIO only checks that `COMPLETED` exists; ou
 `verify` compares with:
 
     {"schema": 1, "task": "toy", "absent_splits": {}, "splits": {"train": {"examples": 3,
-     "files": {"train.tfrecord-00000-of-00001": {"bytes": 310, "examples": 3, "sha256": "..."}}}}}
+     "files": {"train.tfrecord-00000-of-00001": {"bytes": 310, "crc32c": "4waSgw==", "examples": 3,
+     "sha256": "..."}}}}}
 
 The number of records decides where files are cut, not the parts, so the files do not depend on the
 pieces of a split. Parts hold frames of a TFRecord file, whose bytes are copied without parsing the
@@ -23,8 +24,10 @@ the later ranges again, so that `idx` equals SeqIO's `enumerate` over the kept r
 This module imports TensorFlow for `gs://` alone.
 """
 
+import base64
 import bisect
 import hashlib
+import io
 import itertools
 import json
 import math
@@ -36,6 +39,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, BinaryIO
+
+import google_crc32c
 
 from t0.caching import parts
 from t0.caching.cache_plan import Options
@@ -51,6 +56,7 @@ from t0.files import (
     write_whole,
     writing,
 )
+from t0.files.object_facts import Facts
 from t0.files.untrusted import parsed_json
 
 COMPLETED = "COMPLETED"
@@ -182,7 +188,9 @@ def publish(staging: str, final: str, manifest: Mapping[str, Any], *, replace: b
     """
     write_whole(posixpath.join(staging, COMPLETED), with_checksum(manifest))
     splits = manifest.get("splits", {}).values()
-    files = [name for split in splits for name in split.get("files", {})]
+    entries = {k: v for split in splits for k, v in split.get("files", {}).items()}
+    # A split that an older version wrote has no such checksum.
+    files = {k: Facts(entry["bytes"], entry.get("crc32c", "")) for k, entry in entries.items()}
     return publish_folder(staging, final, last=COMPLETED, replace=replace, files=files)
 
 
@@ -347,13 +355,12 @@ def _write_files(
     for index, of_file in enumerate(stretches):
         name = file_name(split.name, job.options, index, count)
         path = path_inside(split.directory, name)
-        size, digest = write_file(path, lambda local, s=of_file: copy_as(local, s))
-        examples = bounds[index + 1] - bounds[index]
-        files[name] = {"bytes": size, "examples": examples, "sha256": digest}
+        described = write_file(path, lambda local, s=of_file: copy_as(local, s))
+        files[name] = {**described, "examples": bounds[index + 1] - bounds[index]}
     return files
 
 
-def write_file(path: str, fill: Callable[[str], None]) -> tuple[int, str]:
+def write_file(path: str, fill: Callable[[str], None]) -> dict[str, Any]:
     """Writes a file under a temporary name, and renames it when it is whole and on the disk.
 
     Args:
@@ -361,7 +368,7 @@ def write_file(path: str, fill: Callable[[str], None]) -> tuple[int, str]:
       fill: a function that writes the local file whose path it gets.
 
     Returns:
-      the file's size in bytes and its SHA-256.
+      the file's size and checksums, as `entry_of` has them.
 
     Raises:
       OutputError: if it cannot be written.
@@ -369,23 +376,29 @@ def write_file(path: str, fill: Callable[[str], None]) -> tuple[int, str]:
     with whole_file(path, durable=True) as temporary:
         fill(temporary)
         with open(temporary, "rb") as file:
-            return size_and_digest(file)
+            return entry_of(file)
 
 
-def size_and_digest(file: BinaryIO) -> tuple[int, str]:
-    """Returns the size in bytes and the SHA-256 of what an open file holds, read in blocks."""
-    digest, size = hashlib.sha256(), 0
+def entry_of(file: BinaryIO) -> dict[str, Any]:
+    """Returns the size and checksums of what an open file holds, read in blocks.
+
+    Returns:
+      "bytes"; "sha256", which `t0 verify` compares; and "crc32c", which a bucket says of an object.
+    """
+    digest, checksum, size = hashlib.sha256(), google_crc32c.Checksum(), 0
     while block := file.read(COPIED_BYTES):
         digest.update(block)
+        checksum.update(block)
         size += len(block)
-    return size, digest.hexdigest()
+    crc32c = base64.b64encode(checksum.digest()).decode()
+    return {"bytes": size, "crc32c": crc32c, "sha256": digest.hexdigest()}
 
 
 def _write_json(path: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Writes `content` as SeqIO does, and returns the file's entry of the manifest."""
     written = (json.dumps(content, sort_keys=True, indent=2) + "\n").encode()
     write_whole(path, written)
-    return {"bytes": len(written), "sha256": hashlib.sha256(written).hexdigest()}
+    return entry_of(io.BytesIO(written))
 
 
 def _copier(options: Options, count: int) -> Callable[[str, Sequence[Stretch]], None]:

@@ -50,7 +50,7 @@ class Outcome:
       status: WRITTEN; EMPTY (it has no example, and that is right); ABSENT (no data); FAILED (this
         task cannot be cached); STOP (the output cannot be written, so no task can be cached).
       stats: SeqIO's statistics.
-      files: file name -> {"bytes", "sha256"}, and "examples" of the shards.
+      files: file name -> {"bytes", "crc32c", "sha256"}, and "examples" of the shards.
       counts: "rows" -> the number of rows; reason -> the number of rows dropped or marked for it.
       over: feature -> the number of examples longer than T0's sequence lengths (`LONGEST`).
       notes: notes for the user about a split that is written.

@@ -112,7 +112,8 @@ def _differs(path: str, entry: Mapping[str, Any], contents: bool) -> str | None:
         size, digest = paths.size_bytes(path), entry["sha256"]
         if contents and size == entry["bytes"]:
             with paths.opened(path) as file:
-                size, digest = cache_files.size_and_digest(file)
+                found = cache_files.entry_of(file)
+            size, digest = found["bytes"], found["sha256"]
     except Exception as error:  # noqa: BLE001 - a disk or a store fails in many ways
         return f"cannot be read ({error})"
     if size != entry["bytes"]:

@@ -17,6 +17,7 @@ share a file, and the next process finds what a dead one left (`leftovers`).
 Assumes that a process id with its start time names one process of a host.
 """
 
+import concurrent.futures
 import contextlib
 import errno
 import functools
@@ -31,13 +32,15 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import psutil
 
 from t0.errors import UserError
-from t0.files import paths
+from t0.files import object_facts, paths
 from t0.files.names import path_inside
+from t0.files.object_facts import Facts
 
 _LEFTOVER = re.compile(r".+\.incomplete-(?P<host>.+)-(?P<pid>\d+)-(?P<start>\d+)(\.replaced)?")
 
@@ -64,6 +67,7 @@ def writing(path: str) -> Iterator[None]:
 # An object of a bucket takes about one write a second; more are refused, and slow down all.
 OBJECT_SECONDS = 1.0
 _written: dict[str, float] = {}
+_AT_ONCE = 16  # requests that wait for an object store, not for this machine
 
 
 def _wait_for_turn(path: str) -> None:
@@ -169,19 +173,26 @@ def write_whole(path: str, content: str | bytes | Iterable[str], *, durable: boo
 
 
 def publish_folder(
-    staging: str, final: str, *, last: str, replace: bool, files: Iterable[str] = ()
+    staging: str,
+    final: str,
+    *,
+    last: str,
+    replace: bool,
+    files: Mapping[str, Facts] = MappingProxyType({}),
 ) -> bool:
     """Makes the folder `staging` the finished folder `final`.
 
     A local folder is renamed in one step. In an object store, where renaming is not one step, the
-    files are moved one by one, and `last` is written after the others were seen there.
+    files are moved one by one, and `last` is written after the others were seen there, each with
+    its size and, where the object store says it, its checksum.
 
     Args:
       staging: the folder with the files.
       final: the folder's final path.
       last: the name of the file whose presence marks the folder as finished.
       replace: whether a finished folder is replaced.
-      files: files that must be there; an object store's listing may be late.
+      files: files that must be there, as they were written; an object store's listing may be late,
+        and an upload be damaged.
 
     Returns:
       whether this call finished the folder; False if another process finished it first. `staging`
@@ -225,34 +236,75 @@ def _rename_folder(staging: str, final: str, last: str, replace: bool) -> bool:
         shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _move_folder(staging: str, final: str, last: str, files: Iterable[str]) -> None:
-    names = set(paths.list_names(staging)) | set(files)
+def _move_folder(staging: str, final: str, last: str, files: Mapping[str, Facts]) -> None:
+    there = _listed(staging, files)
+    there.pop(last, None)
     marker = paths.read_bytes(posixpath.join(staging, last))
+    check_whole(staging, files, there)
     paths.make_folder(final)
     # The marker is removed from `final` first and written last: no state in between looks whole.
     paths.remove(posixpath.join(final, last))
     for name in paths.list_names(final):
-        if name not in names:
+        if name not in there:
             paths.remove(path_inside(final, name))
-    move_files(staging, final, sorted(names - {last}))
+    _move_files(staging, final, sorted(there))
+    check_whole(final, there, object_facts.below(final) if object_facts.applies(final) else {})
     write_whole(posixpath.join(final, last), marker)
     paths.remove(staging)
 
 
-def move_files(source: str, target: str, names: Iterable[str]) -> None:
-    """Moves files from a remote folder to another, and looks after each whether it is whole there.
+def _listed(folder: str, names: Iterable[str]) -> dict[str, Facts]:
+    """Returns the files in a remote folder; those of `names` also where a listing lacks them."""
+    if object_facts.applies(folder):
+        listed = object_facts.below(folder)
+        found = {name: facts for name, facts in listed.items() if "/" not in name}
+        asked = set(names) - found.keys()
+    else:
+        found, asked = {}, {*names, *paths.list_names(folder)}
+    return found | {name: _facts(path_inside(folder, name)) for name in asked}
+
+
+def _facts(path: str) -> Facts:
+    """Returns the facts of one remote file, the checksum "" where nothing says it."""
+    if object_facts.applies(path):
+        return object_facts.facts(path)
+    return Facts(paths.size_bytes(path), "")
+
+
+def check_whole(
+    folder: str, wanted: Mapping[str, Facts], found: Mapping[str, Facts] = MappingProxyType({})
+) -> None:
+    """Checks that remote files are as they were written, in size and checksum.
+
+    Args:
+      folder: the folder.
+      wanted: the files' names, as they were written; an empty checksum is not compared.
+      found: what a listing said, which may be late: a file that differs is asked for.
 
     Raises:
-      OSError: if one is not there, or has another size than before.
+      OSError: if one is not there, or differs.
     """
-    for name in names:
-        before, after = path_inside(source, name), path_inside(target, name)
-        size = paths.size_bytes(before)
-        paths.rename(before, after)
-        moved = paths.size_bytes(after)
-        if moved != size:
-            why = f"{moved:,} bytes of {size:,} arrived"
-            raise OSError(errno.EIO, why, after)
+    for name, facts in wanted.items():
+        if name in found and not _fault(facts, found[name]):
+            continue
+        path = path_inside(folder, name)
+        if fault := _fault(facts, _facts(path)):
+            raise OSError(errno.EIO, fault, path)
+
+
+def _fault(wanted: Facts, found: Facts) -> str | None:
+    if found.size_bytes != wanted.size_bytes:
+        return f"{found.size_bytes:,} bytes of {wanted.size_bytes:,} arrived"
+    if wanted.crc32c and found.crc32c and found.crc32c != wanted.crc32c:
+        return f"damaged bytes arrived: CRC32C {found.crc32c}, written {wanted.crc32c}"
+    return None
+
+
+def _move_files(source: str, target: str, names: Sequence[str]) -> None:
+    """Moves files from a remote folder to another, several at a time."""
+    with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
+        befores, afters = ([path_inside(f, name) for name in names] for f in (source, target))
+        list(threads.map(paths.rename, befores, afters))
 
 
 def check_writable(folder: str) -> None:

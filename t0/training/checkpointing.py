@@ -11,6 +11,7 @@ TensorFlow's, and `model.ckpt-100.resume.npz`, which holds the position in the d
 the low halves of weights that are wider in memory than in the checkpoint. `Checkpoints.save` writes
 all files into a folder beside, and renames them when they are whole: the index last, because a
 checkpoint without an index does not count, and then the file `checkpoint`, which names the latest.
+To a bucket they are uploaded in that order, and each is looked at there, by size and checksum.
 
 `configuration.json` in the same folder holds gin's values as text. A start with other values is an
 error that lists the differences, except for the parameters that may differ between two starts of
@@ -25,6 +26,7 @@ import json
 import os
 import re
 import struct
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +38,7 @@ from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.compat import tf1 as tf
 from t0.errors import UserError
-from t0.files import paths, publishing
+from t0.files import object_facts, paths, publishing
 from t0.training.graph import TrainingGraph
 
 _SAVING = ".saving-"
@@ -228,8 +230,14 @@ class Checkpoints:
         """
         path = checkpoint_files.checkpoint_path(self._model_dir, step)
         folder = os.path.join(self._model_dir, f"{_SAVING}{step}")  # noqa: PTH118
+        if paths.is_remote(self._model_dir):
+            # Whole on this machine, where TensorFlow would write each file to upload it, too.
+            folder = tempfile.mkdtemp(prefix=_SAVING)
         with _explained(path, self._model_dir, lambda: _remove(folder)):
-            _remove_leftovers(self._model_dir)
+            if paths.is_remote(self._model_dir):
+                _tidy_bucket(self._model_dir, step)
+            else:
+                _remove_leftovers(self._model_dir)
             paths.make_folder(folder)
             prefix = os.path.join(folder, os.path.basename(path))  # noqa: PTH118,PTH119
             self._session.run(self._graph.to_masters)
@@ -325,37 +333,47 @@ class Checkpoints:
 
 
 def _publish(folder: str, model_dir: str) -> None:
-    """Moves the files of a finished checkpoint to their names, the index last."""
-    names = sorted(tf.io.gfile.listdir(folder), key=lambda name: name.endswith(".index"))
-    if paths.is_remote(folder):
-        _check_complete(folder, names)
-        publishing.move_files(folder, model_dir, names)
-        _remove(folder)
-        return
-    for name in names:
-        _to_disk(os.path.join(folder, name))  # noqa: PTH118
-    for name in names:
-        source, target = (os.path.join(place, name) for place in (folder, model_dir))  # noqa: PTH118
-        tf.io.gfile.rename(source, target, overwrite=True)
-    _to_disk(model_dir)
+    """Moves the files of a finished checkpoint to their names: resume state first, index last."""
+    names = sorted(
+        paths.list_names(folder),
+        key=lambda name: (name.endswith(".index"), not name.endswith(".resume.npz")),
+    )
+    pairs = [[os.path.join(place, name) for place in (folder, model_dir)] for name in names]  # noqa: PTH118
+    if paths.is_remote(model_dir):
+        _upload(pairs)
+    else:
+        for source, _ in pairs:
+            publishing.to_disk(source)
+        for source, target in pairs:
+            tf.io.gfile.rename(source, target, overwrite=True)
+        publishing.to_disk(model_dir)
     _remove(folder)
 
 
-def _check_complete(folder: str, names: Sequence[str]) -> None:
-    """Checks a listing of a bucket, which may be late.
+def _upload(pairs: Sequence[Sequence[str]]) -> None:
+    """Uploads the files of a checkpoint, each when those before it are whole in the bucket.
 
     Raises:
-      OSError: if it lacks a file of the checkpoint.
+      OSError: if one has another size or checksum there.
     """
-    data = [match for name in names if (match := re.search(r"\.data-\d{5}-of-(\d{5})$", name))]
-    ends = [name for name in names if name.endswith((".index", ".resume.npz"))]
-    if len(ends) != 2 or not data or len(data) != int(data[0][1]):
-        raise OSError(errno.EIO, f"the bucket lists only {', '.join(names) or 'nothing'}", folder)
+    for source, target in pairs:
+        publishing.put(source, target)
+        folder, _, name = target.rpartition("/")
+        publishing.check_whole(folder, {name: object_facts.of_file(source)})
 
 
-def _to_disk(path: str) -> None:
-    if not paths.is_remote(path):
-        publishing.to_disk(path)
+def _tidy_bucket(model_dir: str, step: int) -> None:
+    """Removes what a run left that was killed while it uploaded, or while it saved this step."""
+    names = paths.list_names(model_dir)
+    whole = {name.removesuffix(".index") for name in names if name.endswith(".index")}
+    # The resume state is uploaded first, so that other checkpoints without an index stay.
+    ours = {name.removesuffix(".resume.npz") for name in names if name.endswith(".resume.npz")}
+    again = os.path.basename(checkpoint_files.checkpoint_path(model_dir, step))  # noqa: PTH119
+    for name in names:
+        prefix = re.sub(r"\.(index|resume\.npz|data-\d{5}-of-\d{5})$", "", name)
+        unfinished = prefix in ours - whole or name == f"{again}.index"
+        if unfinished or name.startswith(_SAVING):  # which older versions wrote
+            paths.remove(os.path.join(model_dir, name))  # noqa: PTH118
 
 
 def _name_latest(model_dir: str, step: int) -> None:

@@ -1,16 +1,23 @@
 """Publishing in a bucket, killed between any two requests and through faults."""
 
+import base64
 import contextlib
 
+import google_crc32c
 import pytest
 
-from t0.files import paths, publishing
+from t0.files import object_facts, paths, publishing
+from t0.files.object_facts import Facts
 from t0.testing.bucket import Bucket
 from t0.testing.bucket_faults import KilledAfter, Once, Seeded, no_faults
 from t0.testing.served_buckets import rewritten
 
 FILES = {f"train.tfrecord-0000{n}-of-00003": b"%d" % n * 400 for n in range(3)}
 WHOLE = {f"cache/toy/{name}": content for name, content in (FILES | {"COMPLETED": b"{}\n"}).items()}
+FACTS = {
+    name: Facts(len(content), base64.b64encode(google_crc32c.Checksum(content).digest()).decode())
+    for name, content in FILES.items()
+}
 PASSING = (503, 429, "reset", "lost", "cut", "truncated")
 
 
@@ -20,7 +27,7 @@ def publish():
         publishing.write_whole(f"{staging}/{name}", content)
     publishing.write_whole(f"{staging}/COMPLETED", "{}\n")
     return publishing.publish_folder(
-        staging, "gs://b/cache/toy", last="COMPLETED", replace=True, files=FILES
+        staging, "gs://b/cache/toy", last="COMPLETED", replace=True, files=FACTS
     )
 
 
@@ -80,3 +87,43 @@ def test_an_object_is_written_once_a_second(bucket):
         publishing.write_whole("gs://b/checkpoint", f"{number}")
     assert rewritten(bucket.changes()) == {}
     assert paths.read_text("gs://b/checkpoint") == "1"
+
+
+needs_package = pytest.mark.skipif(
+    not object_facts.installed(), reason=f"needs {object_facts.PACKAGE}"
+)
+
+
+@needs_package
+def test_damaged_bytes_are_found_before_the_marker_is_written(bucket, no_waiting):
+    name = next(iter(FACTS))
+    staging = "gs://b/cache/toy.incomplete-host-1-2"
+    for other, content in FILES.items():
+        publishing.write_whole(f"{staging}/{other}", content)
+    publishing.write_whole(f"{staging}/COMPLETED", "{}\n")
+    bucket.put("b", f"cache/toy.incomplete-host-1-2/{name}", b"x" * len(FILES[name]))
+    with pytest.raises(publishing.OutputError, match="damaged bytes arrived: CRC32C"):
+        publishing.publish_folder(
+            staging, "gs://b/cache/toy", last="COMPLETED", replace=True, files=FACTS
+        )
+    assert not paths.exists("gs://b/cache/toy/COMPLETED")
+
+
+def test_bytes_that_are_missing_are_found_without_checksums(bucket, no_waiting, monkeypatch):
+    monkeypatch.setattr(object_facts, "installed", lambda: False)
+    assert publish()
+    bucket.put("b", "cache/toy/train.tfrecord-00000-of-00003", b"short")
+    with pytest.raises(OSError, match="5 bytes of 400 arrived"):
+        publishing.check_whole("gs://b/cache/toy", FACTS)
+
+
+@needs_package
+def test_publishing_takes_few_requests(bucket, no_waiting):
+    names = {f"f{number}": b"x" * number for number in range(20)}
+    staging = "gs://b/cache/toy.incomplete-host-1-2"
+    for name, content in names.items():
+        bucket.put("b", f"cache/toy.incomplete-host-1-2/{name}", content)
+    bucket.put("b", "cache/toy.incomplete-host-1-2/DONE", b"{}")
+    before = len(bucket.calls())
+    publishing.publish_folder(staging, "gs://b/cache/toy", last="DONE", replace=False)
+    assert bucket.counts(before).total() <= 25 + 4 * len(names)

@@ -1,0 +1,191 @@
+"""What TensorFlow's `gs://` cannot say: objects' checksums, a bucket's region.
+
+    found = facts("gs://bucket/cache/toy/COMPLETED")     # Facts(size_bytes=310, crc32c="yZRlqg==")
+    below("gs://bucket/cache")       # {"toy/COMPLETED": Facts(...), ...}, 1,000 for each request
+    of_file("/tmp/part")             # the same facts of a file of this machine
+    location("bucket")               # Location("EUROPE-WEST4", "region")
+
+By google-cloud-storage, which the extra [tpu] brings; `installed()` says whether it is there. Where
+it is not, files are compared by their sizes alone. Credentials are looked for where TensorFlow
+looks, in its order, so that both are the same caller. Every failure is an `OSError`.
+"""
+
+import base64
+import contextlib
+import errno
+import functools
+import importlib.util
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import google_crc32c
+
+SCHEME = "gs://"
+PACKAGE = "google-cloud-storage"
+INSTALL = "pip install --no-deps -r requirements-tpu.lock, or the extra [tpu]"
+_TOKEN = "GOOGLE_AUTH_TOKEN_FOR_TESTING"
+_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+_BLOCK_BYTES = 1 << 20
+_SECONDS = 60  # in which a request is tried again
+# HTTP status -> error number, of which OSError makes its subclass.
+_NUMBERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 429: errno.EBUSY}
+
+
+class Facts(NamedTuple):
+    """Size and checksum of an object or a file; the checksum in base 64, as Google writes it."""
+
+    size_bytes: int
+    crc32c: str
+
+
+@functools.cache
+def installed() -> bool:
+    """Returns whether google-cloud-storage is installed."""
+    try:
+        return importlib.util.find_spec("google.cloud.storage") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def applies(path: "str | os.PathLike[str]") -> bool:
+    """Returns whether checksums of what is there can be asked for."""
+    return os.fspath(path).startswith(SCHEME) and installed()
+
+
+def split(path: "str | os.PathLike[str]") -> tuple[str, str]:
+    """Returns bucket and object.
+
+    >>> split("gs://b/cache/toy/")
+    ('b', 'cache/toy')
+    """
+    bucket, _, name = os.fspath(path).removeprefix(SCHEME).partition("/")
+    return bucket, name.strip("/")
+
+
+def facts(path: "str | os.PathLike[str]") -> Facts:
+    """Returns size and checksum of an object, with one request.
+
+    Raises:
+      OSError: if there is no such object, or it may not be asked.
+    """
+    bucket, name = split(path)
+    with _converted(path) as client:
+        found = client.bucket(bucket).get_blob(name, retry=_retry())
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
+    return Facts(found.size, found.crc32c)
+
+
+def below(folder: "str | os.PathLike[str]") -> dict[str, Facts]:
+    """Returns the objects below a folder, by their paths from there, with few requests.
+
+    Raises:
+      OSError: if they may not be listed.
+    """
+    bucket, name = split(folder)
+    prefix = f"{name}/" if name else ""
+    wanted = "items(name,size,crc32c),nextPageToken"
+    with _converted(folder) as client:
+        listed = list(client.list_blobs(bucket, prefix=prefix, fields=wanted, retry=_retry()))
+    # Objects whose names end in "/" stand for empty folders.
+    blobs = (blob for blob in listed if not blob.name.endswith("/"))
+    return {blob.name.removeprefix(prefix): Facts(blob.size, blob.crc32c) for blob in blobs}
+
+
+def of_file(path: "str | os.PathLike[str]") -> Facts:
+    """Returns size and checksum of a file of this machine."""
+    checksum, size = google_crc32c.Checksum(), 0
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            checksum.update(block)
+            size += len(block)
+    return Facts(size, base64.b64encode(checksum.digest()).decode())
+
+
+class Location(NamedTuple):
+    """Where a bucket is.
+
+    Attributes:
+      name: a region, multi-region or pair of regions, as Google writes it.
+      kind: "region", "multi-region" or "dual-region".
+      regions: those of a pair that was chosen; empty otherwise.
+    """
+
+    name: str
+    kind: str
+    regions: tuple[str, ...] = ()
+
+
+def location(bucket: str) -> Location:
+    """Returns where a bucket is.
+
+    Raises:
+      OSError: if there is none, or it may not be asked (storage.buckets.get).
+    """
+    with _converted(f"{SCHEME}{bucket}") as client:
+        found = client.get_bucket(bucket, retry=_retry())
+    return Location(found.location, found.location_type, tuple(found.data_locations or ()))
+
+
+def _client() -> Any:
+    # A connection must not be shared with a process that was forked.
+    return _made(os.getpid(), os.environ.get(_TOKEN), os.environ.get(_FILE))
+
+
+@functools.lru_cache(maxsize=1)
+def _made(pid: int, token: str | None, file: str | None) -> Any:
+    """Returns a client with the credentials that TensorFlow takes, anonymous where it has none."""
+    del pid, file
+    import google.auth
+    from google.auth import credentials, exceptions
+    from google.oauth2.credentials import Credentials
+
+    with _quiet():
+        from google.cloud import storage
+    if token:
+        found = Credentials(token)
+    else:
+        try:
+            found, _ = google.auth.default(scopes=[_SCOPE])
+        except exceptions.DefaultCredentialsError:
+            found = credentials.AnonymousCredentials()
+    # Objects belong to buckets, not to projects: any name serves.
+    return storage.Client(project="none", credentials=found)
+
+
+def _retry() -> Any:
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    return DEFAULT_RETRY.with_timeout(_SECONDS)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences Google's announcement of when a Python's support ends."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
+
+
+@contextlib.contextmanager
+def _converted(path: "str | os.PathLike[str]") -> Iterator[Any]:
+    """Yields the client for the block; what it raises becomes an `OSError`."""
+    client = _client()
+    from google.api_core import exceptions
+    from google.auth.exceptions import GoogleAuthError
+    from requests import RequestException
+
+    try:
+        yield client
+    except exceptions.GoogleAPIError as error:
+        status = int(getattr(error, "code", None) or 0)
+        why = f"{getattr(error, 'message', error)} (HTTP response code {status})"
+        raise OSError(_NUMBERS.get(status, errno.EIO), why, os.fspath(path)) from error
+    except GoogleAuthError as error:
+        why = f"the credentials are not accepted: {error.args[0] if error.args else error}"
+        raise PermissionError(errno.EACCES, why, os.fspath(path)) from error
+    except RequestException as error:
+        raise OSError(errno.EIO, f"no answer: {error}", os.fspath(path)) from error
