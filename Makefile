@@ -23,5 +23,5 @@ docs:       ## site/ from docs/, in .venv-docs; strict: a broken link is an erro
 	bin/setup
 	.venv/bin/python docs/make_reference.py
 	test -x .venv-docs/bin/python || .venv/bin/python -m venv .venv-docs
-	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
 	.venv-docs/bin/mkdocs build --strict

@@ -1,4 +1,4 @@
-"""Writes requirements.lock (Python 3.11) and requirements-3.10.lock, and requirements-tpu.lock.
+"""Writes requirements.lock (Python 3.11) and requirements-3.10.lock, and the locks of both Pythons.
 
     make locks                                           # pins that still fit stay
     .venv/bin/python .ci/make_locks.py --upgrade rich    # a newer release of one package
@@ -12,18 +12,23 @@ It needs Python 3.11 (tomllib) and `uv`, which the project itself does not need.
 """
 
 import argparse
+import itertools
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = {"3.11": "requirements.lock", "3.10": "requirements-3.10.lock"}
-TPU_LOCK = "requirements-tpu.lock"  # what requirements-tpu.in needs besides, on both Pythons
+# Source and lock, the same on both Pythons; whether the other locks' packages stay out of it.
+COMMON = (
+    ("requirements-tpu.in", "requirements-tpu.lock", True),
+    ("docs/requirements.in", "docs/requirements.lock", False),  # an environment of its own
+)
 PLATFORM = "x86_64-manylinux_2_28"
 # What T5 requires and this project does without: nightly builds, whose releases are locked instead,
 # and transformers, for a PyTorch model that is never used here.
@@ -48,11 +53,11 @@ def pins(lock: str) -> list[str]:
 
 
 def lock_lines(packages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields the lines of a lock from the packages of a pylock.toml.
+    r"""Yields the lines of a lock from the packages of a pylock.toml.
 
     >>> wheel = {"hashes": {"sha256": "ab"}}
     >>> list(lock_lines([{"name": "six", "version": "1.17.0", "wheels": [wheel]}]))
-    ['six==1.17.0 --hash=sha256:ab']
+    ['six==1.17.0 \\\n    --hash=sha256:ab']
     """
     for package in packages:
         files = [*package.get("wheels", ()), *filter(None, [package.get("sdist")])]
@@ -73,24 +78,45 @@ def resolve(python: str, upgrades: Sequence[str], scratch: Path) -> list[str]:
     return _hashed(python, pinned)
 
 
-def resolve_tpu(upgrades: Sequence[str], scratch: Path) -> list[str]:
-    """Returns the lock's lines of what requirements-tpu.in needs besides the other locks."""
-    found = set()
-    for python, lock in LOCKS.items():
+def resolve_common(
+    source: str, lock: str, besides_others: bool, upgrades: Sequence[str], scratch: Path
+) -> list[str]:
+    """Returns a lock's lines of what a source needs on both Pythons.
+
+    `besides_others`: it is installed beside the packages of the Pythons' locks, which bound it and
+    are left out.
+    """
+    found = {}
+    for python, others in LOCKS.items():
         pinned, base = scratch / "pins.txt", scratch / "base.txt"
-        _write_pins(pinned, ROOT / TPU_LOCK)
-        _write_pins(base, ROOT / lock)
+        _write_pins(pinned, ROOT / lock)
+        _write_pins(base, ROOT / others)
+        if not besides_others:
+            base.write_text("", encoding="utf-8")
         upgraded = [word for name in upgrades for word in ("--upgrade-package", name)]
-        _uv(python, ROOT / "requirements-tpu.in", pinned, "--constraint", str(base), *upgraded)
+        _uv(python, ROOT / source, pinned, "--constraint", str(base), *upgraded)
         known = pins(base.read_text(encoding="utf-8"))
         besides = [pin for pin in pins(pinned.read_text(encoding="utf-8")) if pin not in known]
         pinned.write_text("\n".join(besides) + "\n", encoding="utf-8")
-        found.add(tuple(_hashed(python, pinned)))
-    if len(found) > 1:
+        found[python] = _hashed(python, pinned)
+    if len({tuple(pins("\n".join(lines))) for lines in found.values()}) > 1:
         sys.exit(
-            f"make_locks: {TPU_LOCK} would differ between the Pythons; bound requirements-tpu.in"
+            f"make_locks: {lock} would differ between the Pythons; bound the packages of {source}"
         )
-    return list(*found)
+    return merged(found.values())
+
+
+def merged(locks: Iterable[Sequence[str]]) -> list[str]:
+    r"""Returns the lines of locks with the same pins: of each pin, the hashes of all.
+
+    >>> merged([["six==1.17.0 \\\n    --hash=sha256:b"], ["six==1.17.0 \\\n    --hash=sha256:a"]])
+    ['six==1.17.0 \\\n    --hash=sha256:a \\\n    --hash=sha256:b']
+    """
+    hashes: dict[str, set[str]] = {}
+    for line in itertools.chain.from_iterable(locks):
+        pin, *words = line.split(" \\\n    ")
+        hashes.setdefault(pin, set()).update(words)
+    return [" \\\n    ".join([pin, *sorted(words)]) for pin, words in hashes.items()]
 
 
 def _write_pins(path: Path, lock: Path) -> None:
@@ -140,8 +166,9 @@ def main() -> None:
         scratch = Path(folder)
         for python, name in LOCKS.items():
             write(name, resolve(python, upgrades, scratch), "requirements.in", python)
-        tpu = resolve_tpu(upgrades, scratch)
-        write(TPU_LOCK, tpu, "requirements-tpu.in", " and ".join(sorted(LOCKS)))
+        for source, name, besides_others in COMMON:
+            lines = resolve_common(source, name, besides_others, upgrades, scratch)
+            write(name, lines, source, " and ".join(sorted(LOCKS)))
         for python in LOCKS:
             _uv(python, ROOT / "setup.py", scratch / "wheel.txt", "--extra", "tpu")
             print(f"Python {python}: the wheel's dependencies can be resolved")
