@@ -25,6 +25,7 @@ SCRIPTS = sysconfig.get_path("scripts")
 
 LOCKS = {"3.11": "requirements.lock", "3.10": "requirements-3.10.lock"}
 TPU_LOCK = "requirements-tpu.lock"
+DOCS_LOCK = "docs/requirements.lock"
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -106,7 +107,7 @@ def test_lock_is_what_the_doctor_wants(python):
         assert SpecifierSet(wanted.range).contains(lock[wanted.name]), wanted
 
 
-@pytest.mark.parametrize("lock", [*LOCKS.values(), TPU_LOCK])
+@pytest.mark.parametrize("lock", [*LOCKS.values(), TPU_LOCK, DOCS_LOCK])
 def test_every_package_of_a_lock_has_a_hash(lock):
     # pip installs with --require-hashes, and then refuses a package without one.
     text = (ROOT / lock).read_text(encoding="utf-8")
@@ -118,7 +119,11 @@ def test_every_package_of_a_lock_has_a_hash(lock):
 
 @pytest.mark.parametrize(
     ("source", "lock"),
-    [*(("requirements.in", lock) for lock in LOCKS.values()), ("requirements-tpu.in", TPU_LOCK)],
+    [
+        *(("requirements.in", lock) for lock in LOCKS.values()),
+        ("requirements-tpu.in", TPU_LOCK),
+        ("docs/requirements.in", DOCS_LOCK),
+    ],
 )
 def test_a_lock_holds_what_its_source_wants(source, lock):
     lines = (ROOT / source).read_text(encoding="utf-8").splitlines()
