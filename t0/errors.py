@@ -129,6 +129,12 @@ _REMOTE = {
 }
 
 
+def remote_advice(error: BaseException) -> str | None:
+    """Returns what to do about an error of `gs://`, None where nothing is known of it."""
+    text = str(getattr(error, "message", error))
+    return next((do for words, do in _REMOTE.items() if words in text), None)
+
+
 def remote_mistake(error: BaseException) -> str | None:
     """Returns a line about an error of reading or writing `gs://`; None for any other error."""
     text = str(getattr(error, "message", error)).strip().splitlines() or [""]
@@ -138,7 +144,7 @@ def remote_mistake(error: BaseException) -> str | None:
         foreign and "gs://" in text[0]
     ):
         return None
-    advice = next((do for words, do in _REMOTE.items() if words in "\n".join(text)), None)
+    advice = remote_advice(error)
     why = text[0] if len(text[0]) < 300 else f"{text[0][:300]} ..."
     return f"{why}. {advice or 'Is the path right?'} (t0 doctor --model_dir=gs://... asks)"
 

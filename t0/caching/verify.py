@@ -11,18 +11,21 @@ such list: there the shards that the files' names and `info.<split>.json` promis
 each record's own checksum and the number of examples in `stats.<split>.json` must fit.
 """
 
+import concurrent.futures
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from t0.caching import cache_files
 from t0.errors import UserError
-from t0.files import paths, tfrecord
+from t0.files import object_facts, paths, tfrecord
+from t0.files.object_facts import Facts
 
 _SHARD = re.compile(r"(?P<split>.+)\.(?P<kind>tfrecord|array_record)-\d{5}-of-(?P<count>\d{5})")
 _DESCRIPTION = re.compile(r"(?:info|stats)\.(?P<split>.+)\.json")
+_AT_ONCE = 16
 _MOST_SHARDS = 10**5  # five digits
 
 
@@ -32,10 +35,15 @@ def find_caches(directory: str) -> list[str]:
     Raises:
       UserError: if there is none.
     """
+    return _caches_in(directory, paths.walk(directory))
+
+
+def _caches_in(directory: str, folders: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
+    """Returns those of the folders that hold a cache, sorted; see `find_caches`."""
     # The unfinished directories of running and killed runs are left out.
     found = [
         folder
-        for folder, names in paths.walk(directory)
+        for folder, names in folders
         if ".incomplete-" not in folder and any(map(_of_a_cache, names))
     ]
     if not found:
@@ -50,8 +58,47 @@ def _of_a_cache(name: str) -> bool:
     return name == cache_files.COMPLETED or bool(_SHARD.fullmatch(name))
 
 
+def look(directory: str) -> tuple[dict[str, list[str]], int | None]:
+    """Returns the faults of the caches at or below a directory, without reading their records.
+
+    In a bucket sizes and checksums come from its listing, of 1,000 files for each request; where
+    google-cloud-storage is not installed, sizes alone, each by a request.
+
+    Returns:
+      cache -> its faults, none for a whole one; and the bytes of all files, None where a listing
+      does not say them.
+
+    Raises:
+      UserError: if there is none.
+      OSError: if the directory may not be listed.
+    """
+    root = directory.rstrip("/")
+    if not object_facts.applies(root):
+        caches = find_caches(root)
+        listed: dict[str, dict[str, Facts]] = {}
+        size = None
+    else:
+        below = object_facts.below(root)
+        listed = {}
+        for name, facts in below.items():
+            folder, _, file = posixpath.join(root, name).rpartition("/")
+            listed.setdefault(folder, {})[file] = facts
+        caches = _caches_in(root, listed.items())
+        size = sum(facts.size_bytes for facts in below.values())
+
+    def faults(cache: str) -> list[str]:
+        return list(verify_cache(cache, contents=False, listed=listed.get(cache)))
+
+    with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
+        return dict(zip(caches, threads.map(faults, caches), strict=True)), size
+
+
 def verify_cache(
-    directory: str, *, split: str | None = None, contents: bool = True
+    directory: str,
+    *,
+    split: str | None = None,
+    contents: bool = True,
+    listed: Mapping[str, Facts] | None = None,
 ) -> Iterator[str]:
     """Yields the faults of the cache of one task, each with the path of its file.
 
@@ -59,8 +106,9 @@ def verify_cache(
       directory: the task's folder.
       split: the split to check; None for all.
       contents: whether to read the records; else the files' names and sizes are checked.
+      listed: the files that are there, from a listing; None to ask.
     """
-    names = set(paths.list_names(directory))
+    names = set(paths.list_names(directory) if listed is None else listed)
     if cache_files.COMPLETED not in names:
         yield f"{directory}: unfinished, it has no {cache_files.COMPLETED}; cache the task again"
         return
@@ -72,11 +120,15 @@ def verify_cache(
     if manifest is None:
         yield from _against_stats(directory, names, split, contents)
         return
-    listed = {name for of_split in manifest["splits"].values() for name in of_split["files"]}
+    manifested = {name for of_split in manifest["splits"].values() for name in of_split["files"]}
     for name, of_split in manifest["splits"].items():
         if split in (None, name):
-            yield from _against_list(directory, of_split["files"], names, contents)
-    for name in sorted(names - listed):
+            files = of_split["files"]
+            if listed is None:
+                yield from _against_list(directory, files, names, contents)
+            else:
+                yield from _against_listing(directory, files, listed)
+    for name in sorted(names - manifested):
         match = _SHARD.fullmatch(name) or _DESCRIPTION.fullmatch(name)
         if match and split in (None, match["split"]):
             path = posixpath.join(directory, name)
@@ -105,6 +157,19 @@ def _against_list(
             yield f"{path}: missing"
         elif fault := _differs(path, entry, contents):
             yield f"{path}: {fault}"
+
+
+def _against_listing(
+    directory: str, files: Mapping[str, Any], listed: Mapping[str, Facts]
+) -> Iterator[str]:
+    for name, entry in files.items():
+        path, found = posixpath.join(directory, name), listed.get(name)
+        if found is None:
+            yield f"{path}: missing"
+        elif found.size_bytes != entry["bytes"]:
+            yield f"{path}: has {found.size_bytes:,} bytes, {entry['bytes']:,} were written"
+        elif entry.get("crc32c") not in (None, found.crc32c):
+            yield f"{path}: damaged: its CRC32C is {found.crc32c}, {entry['crc32c']} was written"
 
 
 def _differs(path: str, entry: Mapping[str, Any], contents: bool) -> str | None:

@@ -2,9 +2,10 @@
 
     t0 doctor           # exit status 0 when nothing is wrong, 1 otherwise
     t0 doctor --json    # the same as one JSON object
+    t0 doctor --tpu my-tpu --zone europe-west4-a --model_dir gs://b/model --cache gs://b/cache
 
 `examine` returns the facts and the problems as one plain dict, `render` turns it into lines.
-Neither imports TensorFlow: the command has to work where TensorFlow cannot be imported.
+Neither imports TensorFlow, except for gs://: the command has to work where it cannot be imported.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import t0
-from t0.cli import environment
+from t0.cli import doctor_cloud, environment
 from t0.cli.versions import WANTED, Wanted, check, complaint, installed_version
 from t0.errors import UserError
 
@@ -34,18 +35,24 @@ Problem = dict[str, str]  # "what" is wrong and what to "do"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `t0 doctor`."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    doctor_cloud.add_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Prints the report; returns 1 when something is wrong, else 0."""
-    report = examine()
+    report = examine(doctor_cloud.asked(args))
     print(json.dumps(report, indent=1) if args.json else "\n".join(render(report)))
     return 1 if report["wrong"] else 0
 
 
-def examine() -> dict[str, Any]:
-    """Returns every fact and every problem, with the keys of `t0 doctor --json`."""
+def examine(asked: doctor_cloud.Asked = doctor_cloud.Asked()) -> dict[str, Any]:  # noqa: B008
+    """Returns every fact and every problem, with the keys of `t0 doctor --json`.
+
+    Args:
+      asked: the TPU and the buckets to ask Google about.
+    """
     wrong: list[Problem] = []
+    google = {"cloud": doctor_cloud.examine(asked, wrong)} if asked else {}
     return {
         "t0": {"version": t0.__version__, "path": str(Path(t0.__file__).parent)},
         "python": _python(wrong),
@@ -57,6 +64,7 @@ def examine() -> dict[str, Any]:
         "commands": _commands(wrong),
         "network": environment.network(),
         "disk": _disk(wrong),
+        **google,
         "wrong": wrong,
     }
 
@@ -213,6 +221,8 @@ def _problem(what: str, do: str) -> Problem:
 def render(report: dict[str, Any]) -> list[str]:
     """Returns the lines of the report: first the facts, then each problem and its remedy."""
     lines = [*_render_versions(report), *_render_surroundings(report)]
+    if "cloud" in report:
+        lines += [_line(label, words) for label, words in doctor_cloud.lines(report["cloud"])]
     if not report["wrong"]:
         return [*lines, "nothing is wrong"]
     lines.append(f"wrong: {len(report['wrong'])}")

@@ -246,11 +246,15 @@ NODE = (
 )
 
 
+def faults_of(rows: Iterable[Row], found: Found) -> list[str]:
+    """Returns the faults of all rows that are for this kind of --tpu."""
+    faults = (row.fault(found) for row in rows if found.machine.kind in row.kinds)
+    return [fault for fault in faults if fault]
+
+
 def check_rows(rows: Iterable[Row], found: Found) -> None:
     """Raises a UserError with the faults of all rows that are for this kind of --tpu."""
-    faults = [row.fault(found) for row in rows if found.machine.kind in row.kinds]
-    faults = [fault for fault in faults if fault]
-    if faults:
+    if faults := faults_of(rows, found):
         listed = faults if len(faults) == 1 else [f"\n  - {fault}" for fault in faults]
         raise UserError(f"--tpu={found.machine.tpu} cannot start: {''.join(listed)}")
 

@@ -1,0 +1,202 @@
+"""`t0 doctor` about a TPU and buckets, of which imitations on this machine are asked."""
+
+import io
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from t0.caching import cache_files
+from t0.cli import doctor_cloud
+from t0.cli.doctor_cloud import Asked
+from t0.cli.main import main
+from t0.files import object_facts, publishing
+from t0.files.object_facts import Location
+from t0.mesh import bucket_access
+from t0.testing.bucket import READ, Bucket
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mesh"))
+import imitated_google  # noqa: E402
+
+PACKAGE = pytest.mark.skipif(not object_facts.installed(), reason=f"needs {object_facts.PACKAGE}")
+EMAIL = "t0@my-project.iam.gserviceaccount.com"
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch, tmp_path):
+    """No credentials but those that a test gives."""
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_AUTH_TOKEN_FOR_TESTING"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def examine(**flags):
+    wrong = []
+    return doctor_cloud.examine(Asked(**flags), wrong), [problem["what"] for problem in wrong]
+
+
+def make_cache(name="cache/toy", lost=0):
+    """Writes a cache of one file, as seqio_cache_tasks does, of which some bytes may be lost."""
+    content = b"x" * 1000
+    described = cache_files.entry_of(io.BytesIO(content))
+    files = {"train.tfrecord-00000-of-00001": {**described, "examples": 1}}
+    manifest = {"schema": 1, "task": "toy", "splits": {"train": {"examples": 1, "files": files}}}
+    publishing.write_whole(f"gs://b/{name}/train.tfrecord-00000-of-00001", content[lost:])
+    publishing.write_whole(f"gs://b/{name}/COMPLETED", cache_files.with_checksum(manifest))
+
+
+def test_all_is_well(bucket):
+    bucket.reset({"b": Bucket(location="EUROPE-WEST4")})
+    make_cache()
+    before = bucket.files("b")
+    report, wrong = examine(zone="europe-west4-a", model_dir="gs://b/m", cache="gs://b/cache")
+    assert wrong == []
+    assert report["caller"]["kind"] == "token"
+    assert all(report["model_dir"]["may"].values())
+    assert (report["cache"]["caches"], report["cache"]["whole"]) == (1, 1)
+    assert bucket.files("b") == before  # the probe is gone
+    words = dict(doctor_cloud.lines(report))
+    assert words["model"] == "gs://b/m: can write, read, list, delete"
+    assert words["cache"].startswith("gs://b/cache: 1 of 1 are whole")
+    if object_facts.installed():
+        assert report["locations"] == {"b": "EUROPE-WEST4"}
+        assert report["cache"]["bytes"] > 1000
+        assert report["not_asked"] == []
+
+
+@pytest.mark.parametrize("package", [pytest.param(True, marks=PACKAGE), False])
+def test_cache_that_lacks_bytes(bucket, monkeypatch, package):
+    monkeypatch.setattr(object_facts, "installed", lambda: package)
+    make_cache()
+    make_cache("cache/cut", lost=1)
+    bucket.put("b", "cache/dead/train.tfrecord-00000-of-00001", b"x")
+    report, wrong = examine(cache="gs://b/cache")
+    assert (report["cache"]["caches"], report["cache"]["whole"]) == (3, 1)
+    assert any("has 999 bytes, 1,000 were written" in what for what in wrong)
+    assert any("gs://b/cache/dead: unfinished, it has no COMPLETED" in what for what in wrong)
+    assert package == (not any("how large" in words for words in report["not_asked"]))
+
+
+@PACKAGE
+def test_damaged_object_is_found_by_its_checksum_without_reading_it(bucket):
+    make_cache()
+    bucket.put("b", "cache/toy/train.tfrecord-00000-of-00001", b"y" * 1000)
+    first = len(bucket.calls())
+    _, wrong = examine(cache="gs://b/cache")
+    assert len(wrong) == 1
+    assert "its CRC32C is" in wrong[0]
+    read = {call.name for call in bucket.calls()[first:] if call.kind == "read"}
+    assert read == {"b/cache/toy/COMPLETED"}
+
+
+@pytest.mark.parametrize(
+    ("buckets", "tokens", "token", "message"),
+    [
+        ({"b": Bucket(tokens={"token": {READ}})}, None, "token", "cannot write, delete.*403"),
+        ({"b": Bucket(tokens={})}, None, None, "gs:// is anonymous"),
+        ({"b": Bucket()}, {"another"}, "token", "cannot write.*401"),
+        ({"other": Bucket()}, None, "token", "cannot write.*"),
+    ],
+)
+def test_what_a_run_would_fail_by(bucket, monkeypatch, buckets, tokens, token, message):
+    if not token:
+        monkeypatch.delenv("GOOGLE_AUTH_TOKEN_FOR_TESTING")
+    bucket.reset(buckets, tokens)
+    _, wrong = examine(model_dir="gs://b/model")
+    assert any(re.search(message, what) for what in wrong), wrong
+
+
+@PACKAGE
+def test_bucket_of_another_region(bucket):
+    bucket.reset({"b": Bucket(location="US-CENTRAL1")})
+    _, wrong = examine(zone="europe-west4-a", model_dir="gs://b/model")
+    (what,) = wrong
+    assert what.startswith("gs://b is in US-CENTRAL1, the TPU in europe-west4")
+
+
+@pytest.mark.parametrize(
+    ("location", "near"),
+    [
+        (Location("EUROPE-WEST4", "region"), True),
+        (Location("EUROPE-WEST1", "region"), False),
+        (Location("EU", "multi-region"), True),
+        (Location("US", "multi-region"), False),
+        (Location("EUR4", "dual-region"), True),
+        (Location("NAM4", "dual-region"), False),
+        (Location("EU", "dual-region", ("EUROPE-WEST4", "EUROPE-WEST1")), True),
+    ],
+)
+def test_distance(location, near):
+    assert (bucket_access.distance(location, "europe-west4-a") == "") == near
+
+
+def test_caller_is_looked_for_in_tensorflows_order(monkeypatch, tmp_path):
+    assert bucket_access.caller().kind == "anonymous"
+    metadata = {"instance/service-accounts/default/email": EMAIL}
+    with imitated_google.serving({**imitated_google.tpu_vm(), **metadata}) as google:
+        for name, value in google.environment.items():
+            monkeypatch.setenv(name, value)
+        assert bucket_access.caller() == ("service account", EMAIL, "metadata server")
+        folder = tmp_path / "gcloud"
+        folder.mkdir()
+        user = folder / "application_default_credentials.json"
+        user.write_text(json.dumps({"type": "authorized_user", "account": "me@example.com"}))
+        assert bucket_access.caller()[:2] == ("user", "me@example.com")
+        key = tmp_path / "key.json"
+        key.write_text(json.dumps({"type": "service_account", "client_email": EMAIL}))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
+        assert bucket_access.caller()[:2] == ("service account", EMAIL)
+        assert bucket_access.useless_file() is None
+        key.write_text("not JSON")
+        assert bucket_access.caller().kind == "user"
+        assert bucket_access.useless_file() == str(key)
+        monkeypatch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "token")
+        assert bucket_access.caller().kind == "token"
+
+
+def test_without_a_network(monkeypatch):
+    for name in ("https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    report, wrong = examine(model_dir="gs://b/model", cache="gs://b/cache")
+    (words,) = report["not_asked"]
+    assert words.startswith("gs://b/model, gs://b/cache: https://storage.googleapis.com/ does not")
+    assert wrong == ["gs:// is anonymous: no credentials were found"]
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (imitated_google.node(state="PREEMPTED"), "is PREEMPTED, not READY"),
+        (404, "cannot be looked up in project my-project"),
+    ],
+)
+def test_tpu(monkeypatch, node, message):
+    with imitated_google.serving(imitated_google.tpu_vm(), {"my-tpu": node}) as google:
+        for name, value in google.environment.items():
+            monkeypatch.setenv(name, value)
+        report, wrong = examine(tpu="my-tpu", model_dir="/disk/model")
+    assert report["tpu"]["zone"] == "europe-west4-a"
+    assert any(message in what for what in wrong)
+    assert any("the hosts of a slice share no disk" in what for what in wrong)
+    assert any("TPU_LOAD_LIBRARY" in what for what in wrong)
+
+
+def test_tpu_that_could_not_be_asked_about(monkeypatch):
+    monkeypatch.setenv("TPU_API_DISCOVERY_URL", "http://127.0.0.1:9/")
+    report, _ = examine(tpu="my-tpu", zone="europe-west4-a", project="p")
+    assert report["not_asked"][0].startswith("the TPU 'my-tpu': ")
+
+
+def test_command(bucket, monkeypatch, capsys):
+    monkeypatch.delenv("GOOGLE_AUTH_TOKEN_FOR_TESTING")
+    bucket.reset({"b": Bucket(tokens={})})
+    assert main(["doctor", "--model_dir=gs://b/model", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["cloud"]["caller"]["kind"] == "anonymous"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    words = dict(doctor_cloud.lines(report["cloud"]))
+    assert words["caller"] == "\x1b[31manonymous (no credentials)\x1b[0m"
+    assert "GCS_RETRY_CONFIG_MAX_RETRIES" in os.environ
