@@ -263,6 +263,24 @@ def test_only_the_catalogue_registers():
     assert not calls, f"registers outside seqio_tasks: {calls}"
 
 
+# JSON that is not from a user's or another program's file: what this process has just written
+# (`loads(dumps(x))`), facts in the package, and the two files that run before packages are there.
+OWN_JSON = ("cli/install.py", "cli/system_tensorflow.py", "sources/schema.py", "testing/bucket.py")
+
+
+def test_json_of_others_is_read_by_one_parser():
+    places = [
+        f"{_name(path)}:{node.lineno}"
+        for path in SOURCES
+        if not _name(path).endswith((*OWN_JSON, "files/untrusted.py"))
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("json.load", "json.loads")
+        and not ast.unparse(node.args[0]).startswith("json.dumps(")
+    ]
+    assert not places, f"{places}: t0.files.untrusted.parsed_json has bounds and one error"
+
+
 def test_files_are_short():
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in ALL_PYTHON}
     long = [f"{_name(path)}: {n} lines" for path, n in lines.items() if n > LONGEST_FILE_LINES]

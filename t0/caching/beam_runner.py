@@ -29,8 +29,9 @@ from t0.caching.cache_plan import Options, Setup, TaskSplit
 from t0.caching.prompted_rows import RowRange
 from t0.caching.split_state import JoinParts, Outcome, PartInfo, SplitSpec, SplitState
 from t0.caching.workers import RowRangeWorker, ShardRunWorker, execute
-from t0.errors import UserError
+from t0.errors import UserError, reading
 from t0.files import paths, write_whole, writing
+from t0.files.untrusted import parsed_json
 
 
 def run_on_beam(
@@ -131,7 +132,9 @@ def _outcomes(splits: Iterable[TaskSplit], run_dir: str) -> Iterator[Outcome]:
         path = _outcome_path(run_dir, split)
         if not paths.exists(path):
             raise UserError(f"the pipeline left no outcome for {split}; see the runner's log")
-        yield Outcome(**{**json.loads(paths.read_bytes(path)), "split": split})
+        with reading(path, ValueError, TypeError):
+            outcome = Outcome(**{**parsed_json(paths.read_bytes(path)), "split": split})
+        yield outcome
 
 
 def _outcome_path(run_dir: str, split: TaskSplit) -> str:

@@ -12,7 +12,6 @@ each record's own checksum and the number of examples in `stats.<split>.json` mu
 """
 
 import concurrent.futures
-import json
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +21,7 @@ from t0.caching import cache_files
 from t0.errors import UserError
 from t0.files import object_facts, paths, tfrecord
 from t0.files.object_facts import Facts
+from t0.files.untrusted import parsed_json
 
 _SHARD = re.compile(r"(?P<split>.+)\.(?P<kind>tfrecord|array_record)-\d{5}-of-(?P<count>\d{5})")
 _DESCRIPTION = re.compile(r"(?:info|stats)\.(?P<split>.+)\.json")
@@ -264,7 +264,7 @@ def _split_against_stats(
 def _number(path: str, name: str) -> int | None:
     """Returns a number of a JSON file, None if the file is absent or does not have it."""
     try:
-        number = json.loads(paths.read_bytes(path))[name]
+        number = parsed_json(paths.read_bytes(path))[name]
     except Exception:  # noqa: BLE001 - absent or not JSON: there is nothing to compare with
         return None
     return number if type(number) is int and number >= 0 else None

@@ -11,7 +11,6 @@ A template with answer choices has two names: the plain task's, and one that end
 import dataclasses
 import functools
 import itertools
-import json
 import posixpath
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,6 +21,7 @@ from t0.catalogue.mixtures import RULES, mixture_tasks, own_mixture_tasks
 from t0.catalogue.prompted_task import SCORE_EVAL, PromptedTask
 from t0.errors import UserError, reading, unknown_name
 from t0.files import paths
+from t0.files.untrusted import parsed_json
 from t0.sources import data_dirs, find_own_mixtures
 
 # A mixing rate: a number, or a function of the task.
@@ -63,7 +63,7 @@ class ListedTask:
         """
         path = posixpath.join(self.cache_dir, f"stats.{split}.json")
         with reading(path, ValueError):
-            return json.loads(paths.read_bytes(path))
+            return parsed_json(paths.read_bytes(path))
 
     def num_input_examples(self, split: str) -> int:
         """Returns the number of raw rows of a split."""

@@ -25,6 +25,7 @@ from t0.catalogue.prompted_task import PromptedTask
 from t0.catalogue.sentence_pieces import Tokens
 from t0.errors import UserError
 from t0.files import checked_name, publishing
+from t0.files.untrusted import parsed_json
 from t0.prompts import is_missing, read_template_file
 from t0.sources import split_sizes
 
@@ -262,7 +263,7 @@ def _lengths(plan: Plan, data: str) -> dict[str, int]:
     counts = []
     with open(posixpath.join(data, "train.jsonl"), encoding="utf-8") as file:
         for line, _ in zip(file, range(_ROWS_MEASURED), strict=False):
-            row = json.loads(line)
+            row = parsed_json(line)
             counts += [count(task.compiled.example(row, 0).inputs) for task in tasks]
     counts.sort()
     longest = {

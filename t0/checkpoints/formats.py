@@ -25,6 +25,7 @@ import xxhash
 from t0.checkpoints import names
 from t0.checkpoints.shape import ModelShape, Shape, check_slots, listed, read_shape, shown
 from t0.errors import UserError
+from t0.files.untrusted import parsed_json
 
 FLOAT32 = np.dtype(np.float32)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -214,8 +215,8 @@ def read_json(path: Path) -> dict[str, Any]:
             # Not read(LARGEST + 1): Python makes a buffer of that size first.
             if path.stat().st_size > _LARGEST_JSON_BYTES:
                 raise ValueError(f"it has more than {_LARGEST_JSON_BYTES:,} bytes")
-            value = json.loads(file.read())
-    except (OSError, ValueError, RecursionError) as error:
+            value = parsed_json(file.read())
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a JSON file: {error}") from error
     if not isinstance(value, dict):
         raise UserError(f"{path} does not hold a JSON object")

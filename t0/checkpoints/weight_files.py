@@ -36,6 +36,7 @@ from t0.checkpoints.shape import listed, shown
 from t0.errors import UserError
 from t0.files.paths import is_remote
 from t0.files.publishing import UnfinishedFile
+from t0.files.untrusted import parsed_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -250,7 +251,7 @@ def _read_remote_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, 
             length = int.from_bytes(file.read(8), "little")
             if length > min(_LARGEST_HEADER_BYTES, size - 8):
                 raise ValueError("its header is longer than it may be")
-            header = json.loads(file.read(length))
+            header = parsed_json(file.read(length))
         metadata = header.pop("__metadata__", {})
         end, tensors = 8 + length, {}
         for key, fact in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from t0.errors import UserError
+from t0.files.untrusted import parsed_json
 
 SCHEMA = 1
 Spec = typing.TypeVar("Spec")
@@ -219,8 +220,8 @@ def from_json(text: str, kind: type[Spec]) -> Spec:
       UserError: if the text is not JSON, or a field is missing, unknown or of another type.
     """
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        value = parsed_json(text)
+    except ValueError as error:
         raise UserError(f"the run specification is not JSON: {error}") from error
     return _read(value, kind, kind.__name__)
 

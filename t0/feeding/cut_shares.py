@@ -11,7 +11,6 @@ tokenised. A task whose every target is empty or `<NO LABEL>` is an error: nothi
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from t0.compat import seqio
 from t0.errors import UserError
 from t0.feeding import token_files
 from t0.files import paths
+from t0.files.untrusted import parsed_json
 from t0.prompts.render import NO_LABEL
 from t0.tasks.prompted_tasks import PromptedSource
 
@@ -116,8 +116,8 @@ def _of_cache(
 ) -> dict[str, np.ndarray]:
     folder = task.cache_dir
     try:
-        stats = json.loads(paths.read_text(f"{folder}/stats.{split}.json"))
-        count = json.loads(paths.read_text(f"{folder}/info.{split}.json"))["num_shards"]
+        stats = parsed_json(paths.read_bytes(f"{folder}/stats.{split}.json"))
+        count = parsed_json(paths.read_bytes(f"{folder}/info.{split}.json"))["num_shards"]
         longest = {name: stats.get(f"{name}_max_tokens") for name in names}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}  # whoever reads the data says what is wrong with its cache

@@ -11,7 +11,6 @@ SeqIO and TensorFlow (`t0.feeding.live`).
 """
 
 import itertools
-import json
 import posixpath
 import shlex
 import types
@@ -30,6 +29,7 @@ from t0.feeding.objectives import objective_of
 from t0.feeding.reading import Source
 from t0.feeding.training_data import TrainingData, open_training_data
 from t0.files import paths
+from t0.files.untrusted import parsed_json
 from t0.sources import data_dirs
 from t0.tasks.recipe_tasks import RecordSource
 
@@ -197,8 +197,8 @@ _MOST = {"num_shards": 10**5, "examples": 10**12}
 
 def _number_in(path: str, name: str) -> int:
     try:
-        number = json.loads(paths.read_text(path))[name]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        number = parsed_json(paths.read_bytes(path))[name]
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"the cache's {path} cannot be read: {error!r}. All that is damaged is found by: "
             f"t0 verify {posixpath.dirname(path)}"

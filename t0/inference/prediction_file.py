@@ -76,7 +76,7 @@ class PredictionFile:
         if not paths.exists(self.path):
             return None
         summary = read_json(self._summary)
-        if "settings" not in summary:
+        if not isinstance(summary.get("settings"), dict):
             raise UserError(
                 f"{self.path} exists without {self._summary}, which records what it was made from. "
                 "Move it away, or name another folder (infer.output_dir)"
@@ -153,11 +153,13 @@ class PredictionFile:
 
     def _read(self, name: str) -> FinishedPredictions | None:
         content = read_json(self._kept(name))
-        if not content:
+        lines, counts = content.get("lines"), content.get("counts")
+        # One that a power failure has damaged is made again.
+        if not isinstance(lines, dict) or not isinstance(counts, dict):
             return None
-        return FinishedPredictions(
-            {int(k): v for k, v in content["lines"].items()}, content["counts"]
-        )
+        if not all(place.isdecimal() for place in lines):
+            return None
+        return FinishedPredictions({int(place): line for place, line in lines.items()}, counts)
 
     def _write(self, name: str, results: FinishedPredictions) -> None:
         write_json(self._kept(name), dataclasses.asdict(results))

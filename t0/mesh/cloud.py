@@ -12,7 +12,6 @@ metadata server, TPU_API_DISCOVERY_URL for the API's discovery document.
 import dataclasses
 import importlib.metadata
 import importlib.util
-import json
 import os
 import re
 import socket
@@ -22,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from t0.files.untrusted import parsed_json
 from t0.mesh import tpu_image
 from t0.mesh.topology import SLICES, topology
 
@@ -244,7 +244,7 @@ def _token() -> str:
     if not os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
         own = metadata("instance/service-accounts/default/token")
         if own:
-            return _text_of(json.loads(own), "access_token")
+            return _text_of(parsed_json(own), "access_token")
     import google.auth
     from google.auth import exceptions
     from google.auth.transport import requests
@@ -269,7 +269,7 @@ def _json(url: str, token: str | None) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(url, headers=headers)
     with urllib.request.urlopen(request, timeout=6 * SECONDS_TO_ANSWER) as reply:
-        found = json.loads(reply.read())
+        found = parsed_json(reply.read())
     if not isinstance(found, dict):
         raise ValueError(f"{url} answered with {type(found).__name__}, not an object")  # noqa: TRY004
     return found
@@ -278,7 +278,7 @@ def _json(url: str, token: str | None) -> dict[str, Any]:
 def _reason(error: urllib.error.HTTPError) -> str:
     """Returns the message of an API's error, else its reason."""
     try:
-        said = json.loads(error.read())["error"]["message"]
+        said = parsed_json(error.read())["error"]["message"]
     except (OSError, ValueError, LookupError, TypeError):
         said = error.reason
     return str(said).strip().rstrip(".")

@@ -19,7 +19,6 @@ Assumptions: the mode in a file's `run` object determines its kind, so a file ma
 field that is null counts as absent. Booleans, NaN and infinities are not numbers.
 """
 
-import json
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -27,12 +26,11 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from t0.errors import UserError, printable
+from t0.files import untrusted
 from t0.files.any_path import any_path
 
 SCHEMA = 1
 PATTERNS = ("results_*.json", "decoded_*.json", "perplexity_*.json")
-# The most levels of nested objects and lists; our files have five.
-DEEPEST = 50
 _STEP = re.compile(r"(?:results|decoded|perplexity)_(\d+)$")
 # Escapes and characters in JSON text that may be unprintable; some of them are printable.
 _MAY_BE_UNPRINTABLE = re.compile(
@@ -108,14 +106,9 @@ def parsed_json(text: str) -> Any:
     """Returns the value of a JSON text; all texts in it are made printable.
 
     Raises:
-      ValueError: if it is not valid JSON, or is nested more than `DEEPEST` levels deep.
+      ValueError: if it is not valid JSON, or is nested too deep.
     """
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise ValueError(f"nested more than {DEEPEST} levels deep") from None
-    if text.count("[") + text.count("{") > DEEPEST:
-        _check_depth(value)
+    value = untrusted.parsed_json(text)
     return _printable(value) if _MAY_BE_UNPRINTABLE.search(text) else value
 
 
@@ -132,16 +125,6 @@ def json_object(text: str, where: object) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise UserError(f"{where}: wanted an object, got {record!r:.80}.")
     return record
-
-
-def _check_depth(value: object) -> None:
-    level = [value]
-    for _ in range(DEEPEST + 1):
-        nested = [part for part in level if isinstance(part, dict | list)]
-        if not nested:
-            return
-        level = [p for part in nested for p in (part.values() if isinstance(part, dict) else part)]
-    raise ValueError(f"nested more than {DEEPEST} levels deep")
 
 
 def _printable(value: Any) -> Any:

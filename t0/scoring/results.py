@@ -197,13 +197,15 @@ def kept_entry(
 ) -> dict[str, Any] | None:
     """Returns the entry of a task that an interrupted evaluation finished, or None.
 
-    None also if the facts `made_from` differ, or the scores file does not have the size that was
-    written.
+    None also if the facts `made_from` differ, the entry is damaged, or the scores file does not
+    have the size that was written.
     """
     content = read_json(_unfinished_path(folder, step, task))
     same = content.get("made_from") == json.loads(json.dumps(dict(made_from)))
     whole = content.get("scores_bytes") == _bytes(_scores_path(folder, task, step))
-    return content.get("entry") if same and whole else None
+    entry = content.get("entry")
+    of_metrics = isinstance(entry, dict) and isinstance(entry.get("metrics"), dict)
+    return entry if same and whole and of_metrics else None
 
 
 def remove_entries(folder: str, step: int) -> None:

@@ -37,8 +37,9 @@ import numpy as np
 from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.compat import tf1 as tf
-from t0.errors import UserError
+from t0.errors import UserError, short_reason
 from t0.files import object_facts, paths, publishing
+from t0.files.untrusted import parsed_json
 from t0.training.graph import TrainingGraph
 
 _SAVING = ".saving-"
@@ -108,7 +109,7 @@ _RECORD = {"began": int, "seed": int | None, "position": dict | None, "own": lis
 
 
 def _record_in(content: Mapping[str, np.ndarray], *names: str) -> dict[str, Any]:
-    resume = json.loads(str(content["record"]))
+    resume = parsed_json(str(content["record"]))
     for name in names or _RECORD:
         if not isinstance(resume[name], _RECORD[name]):
             raise ValueError(f"its {name} is {resume[name]!r:.40}")
@@ -511,8 +512,7 @@ def check_same_configuration(model_dir: str, *, allowed: bool) -> list[str]:
     path = os.path.join(model_dir, CONFIGURATION_FILE)  # noqa: PTH118
     if not tf.io.gfile.exists(path):
         return []
-    with tf.io.gfile.GFile(path) as file:
-        before = _compared(json.loads(file.read()))
+    before = _compared(_recorded_configuration(path))
     now = configuration()
     lines = [
         f"  {name}: was {before.get(name, 'not set')}, is {now.get(name, 'not set')}"
@@ -526,6 +526,19 @@ def check_same_configuration(model_dir: str, *, allowed: bool) -> list[str]:
             + "\nName another --model_dir, or go on with the new values by --allow_config_change"
         )
     return lines
+
+
+def _recorded_configuration(path: str) -> dict[str, str]:
+    try:
+        values = parsed_json(paths.read_bytes(path))
+        if not isinstance(values, dict) or not all(isinstance(v, str) for v in values.values()):
+            raise ValueError("wanted an object of texts")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path}, the record of the configuration with which training began, cannot be read: "
+            f"{short_reason(error)}. To go on without comparing configurations, remove it"
+        ) from error
+    return values
 
 
 def save_configuration(model_dir: str) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from t0.errors import UserError
+from t0.files.untrusted import parsed_json
 
 FILE = ".trainer"
 _HELD = (errno.EACCES, errno.EAGAIN)
@@ -63,7 +64,7 @@ def _this_process() -> dict[str, object]:
 
 def _taken(model_dir: str) -> UserError:
     try:
-        found = json.loads((Path(model_dir) / FILE).read_text(encoding="utf-8"))
+        found = parsed_json((Path(model_dir) / FILE).read_bytes())
         pid = int(found["pid"])
         who = f"process {pid} on {found['host']}, since {found['since']}"
         end = f"end it (kill -TERM {pid}: it saves first)"

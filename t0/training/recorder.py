@@ -41,8 +41,9 @@ from typing import Any
 from t0.checkpoints import checkpoint_files
 from t0.compat import tf as tf2
 from t0.compat import tf1 as tf
-from t0.errors import UserError
+from t0.errors import UserError, reading
 from t0.files import paths, publishing, write_whole
+from t0.files.untrusted import parsed_json
 from t0.mesh.devices import visible_gpus
 from t0.mesh.lowering import read_program
 from t0.mesh.memory import peak_memory
@@ -233,8 +234,8 @@ def _forget_after(path: str, step: int) -> None:
     # A killed run has recorded steps that are now taken again.
     if not tf.io.gfile.exists(path):
         return
-    with tf.io.gfile.GFile(path) as file:
-        lines = file.read().splitlines()
+    with reading(path):
+        lines = paths.read_bytes(path).decode("utf-8", "replace").splitlines()
     kept = [text for text in lines if _step_of(text) <= step]
     if len(kept) < len(lines):
         write_whole(path, (text + "\n" for text in kept))
@@ -242,9 +243,10 @@ def _forget_after(path: str, step: int) -> None:
 
 def _step_of(text: str) -> float:
     try:
-        return json.loads(text)["step"]
+        step = parsed_json(text)["step"]
     except (ValueError, KeyError, TypeError):
         return math.inf  # an incomplete line, from a killed run
+    return step if isinstance(step, int | float) else math.inf
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,8 +15,9 @@ from parsed_pages import parsed
 
 from t0.cli import main as t0_main
 from t0.errors import UserError, printable
+from t0.files.untrusted import DEEPEST
 from t0.reports import read_runs, write_report
-from t0.reports.result_files import DEEPEST, parsed_json
+from t0.reports.result_files import parsed_json
 
 EVIL = "</script><img src=x onerror=alert(1)>&\"'"
 # What a terminal obeys, half of a surrogate pair, and what XML cannot hold.
@@ -200,7 +201,7 @@ def test_formulas_are_text_for_a_spreadsheet(folder, tmp_path, formula):
 
 
 @pytest.mark.parametrize(
-    "nested", ["[" * 100_000, "[" * 400 + "]" * 400, '{"a":' * 60 + "1" + "}" * 60]
+    "nested", ["[" * 100_000, "[" * 400 + "]" * 400, '{"a":' * 120 + "1" + "}" * 120]
 )
 def test_deep_json_is_one_line(tmp_path, nested):
     path = tmp_path / "results_1.json"

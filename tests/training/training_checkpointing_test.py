@@ -152,3 +152,11 @@ def test_a_damaged_resume_file_names_the_checkpoint_before_it(checkpoints, tmp_p
     damaged.write_bytes(b"")
     with pytest.raises(UserError, match="No older checkpoint can be gone on from"):
         saver.restore(latest)
+
+
+@pytest.mark.parametrize("content", [b"[1]", b'{"a": 1}', b"{", b"[" * 9**5, b"\xff", None])
+def test_a_damaged_record_of_the_configuration_is_named(tmp_path, content):
+    path = tmp_path / "configuration.json"
+    path.write_bytes(content) if content else path.mkdir()
+    with pytest.raises(UserError, match=r"configuration\.json, the record .* remove it$"):
+        checkpointing.check_same_configuration(str(tmp_path), allowed=True)

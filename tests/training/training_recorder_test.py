@@ -5,7 +5,7 @@ import json
 import pytest
 
 from t0.errors import UserError
-from t0.training.recorder import RecorderHook
+from t0.training.recorder import Recorder, RecorderHook
 
 import tensorflow.compat.v1 as tf  # isort: skip (after t0, which quietens it)
 
@@ -85,3 +85,16 @@ def test_loss_that_is_no_number_stops_the_run(tmp_path, loss):
     with pytest.raises(UserError, match=r"the loss is \w+ at step 3: training has diverged"):
         train(tmp_path, [2.0, 1.0, loss, 1.0], total=4)
     assert [line["step"] for line in lines(tmp_path)] == [1, 2]
+
+
+def test_damaged_lines_of_before_are_dropped(tmp_path):
+    path, good = tmp_path / "metrics.jsonl", b'{"step": 1}\n{"step": 2, "loss": NaN}\n'
+    path.write_bytes(
+        good + b'{"step": "3"}\n[]\n{"step": null}\n' + b"[" * 9**5 + b'\n\xff\x00\n{"st'
+    )
+    Recorder(str(tmp_path), total=3, tokens=1, start=2, events=False)
+    assert path.read_bytes() == good
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UserError, match=r"metrics\.jsonl: cannot be read"):
+        Recorder(str(tmp_path), total=3, tokens=1, start=2, events=False)
