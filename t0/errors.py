@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -181,8 +182,20 @@ def reported(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Makes SIGTERM leave the block as Ctrl-C does, so that half-written files are removed."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    """Makes SIGTERM leave the block as Ctrl-C does, so that half-written files are removed.
+
+    A second SIGTERM ends the process at once. Only the main thread can receive signals: in another
+    thread the block is as without this.
+    """
+
+    def leave(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        sys.exit(TERMINATED)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from t0.checkpoints import FORMATS, Options
 from t0.checkpoints.formats import ACTIVATIONS, DTYPES
-from t0.errors import UserError, ended_by_sigterm
+from t0.errors import UserError
 from t0.files.any_path import any_path
 
 
@@ -54,8 +54,7 @@ def main(args: argparse.Namespace) -> int:
         raise UserError("--text goes with --check")
     if not args.check and not args.to:
         raise UserError(f"--to names the format of {args.destination}: {', '.join(FORMATS)}")
-    with ended_by_sigterm():
-        return _check(args) if args.check else _convert(args)
+    return _check(args) if args.check else _convert(args)
 
 
 def _check(args: argparse.Namespace) -> int:

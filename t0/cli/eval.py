@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from t0.errors import UserError, ended_by_sigterm, printable
+from t0.errors import UserError, printable
 from t0.sources import set_data_dirs
 
 _HEADLINES = ("results", "decoded", "perplexity")
@@ -67,8 +67,7 @@ def main(args: argparse.Namespace) -> int:
     path, source = described.locate(args.checkpoint)
     name = Path(source.rpartition("@")[0] or source).name
     output = Path(args.output or Path("t0_eval") / name)
-    with ended_by_sigterm():
-        found = described.describe(path, source, output)
+    found = described.describe(path, source, output)
     vocabulary = args.vocab or found.vocabulary
     if vocabulary:
         os.environ["T0_VOCAB"] = vocabulary  # t5's own tasks read it while they are imported

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import t0
 from t0.cli.modules import from_working_directory
 from t0.errors import reported, unknown_name
+from t0.files.publishing import folder_of_run
 
 VERBS = {
     "doctor": ("t0.cli.doctor", "what is installed, seen and wrong on this machine"),
@@ -79,7 +80,11 @@ def _run_verb(verb: str, words: list[str]) -> int:
     module.add_arguments(parser)
     if hasattr(module, "reworded"):
         words = module.reworded(words)
-    return module.main(parser.parse_args(words))
+    args = parser.parse_args(words)
+    if verb == "doctor":  # which says what is wrong, the folder for temporary files included
+        return module.main(args)
+    with folder_of_run():
+        return module.main(args)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from types import MappingProxyType
 
 import psutil
 
-from t0.errors import UserError
+from t0.errors import UserError, ended_by_sigterm
 from t0.files import object_facts, paths
 from t0.files.names import path_inside
 from t0.files.object_facts import Facts
@@ -354,27 +354,41 @@ def _host() -> str:
 def folder_of_run() -> Iterator[str]:
     """Yields a new folder for temporary files of the block and of the processes that it starts.
 
-    Nobody else may read it, and nobody can guess its name. It is removed when the block ends. The
-    folder of a killed process, with the code that TensorFlow generated in it, is removed by the
-    next one of the same user.
+    Nobody else may read it, and nobody can guess its name. It is removed when the block ends, also
+    by SIGTERM. The folder of a killed process, with the code that TensorFlow generated in it, is
+    removed by the next one of the same user.
+
+    Raises:
+      UserError: if there is no folder for temporary files that can be written.
     """
-    before, variable = tempfile.tempdir, os.environ.get("TMPDIR")
-    outside, maker = tempfile.gettempdir(), os.getpid()
-    for path in leftovers([outside])[0]:
-        with contextlib.suppress(OSError):
-            if os.lstat(path).st_uid == os.geteuid():
-                paths.remove(path)
-    folder = tempfile.mkdtemp(prefix="t0_run_", suffix=f".{unfinished_tag()}")
-    tempfile.tempdir = os.environ["TMPDIR"] = folder
+    before, variable, maker = tempfile.tempdir, os.environ.get("TMPDIR"), os.getpid()
+    with ended_by_sigterm():
+        folder = _folder_of_this_process()
+        tempfile.tempdir = os.environ["TMPDIR"] = folder
+        try:
+            yield folder
+        finally:
+            if os.getpid() == maker:  # not in a process that was forked in the block
+                tempfile.tempdir = before
+                os.environ.pop("TMPDIR")
+                if variable is not None:
+                    os.environ["TMPDIR"] = variable
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folder_of_this_process() -> str:
     try:
-        yield folder
-    finally:
-        if os.getpid() == maker:  # not in a process that was forked in the block
-            tempfile.tempdir = before
-            os.environ.pop("TMPDIR")
-            if variable is not None:
-                os.environ["TMPDIR"] = variable
-            shutil.rmtree(folder, ignore_errors=True)
+        outside = tempfile.gettempdir()
+        for path in leftovers([outside])[0]:
+            with contextlib.suppress(OSError):
+                if os.lstat(path).st_uid == os.geteuid():
+                    paths.remove(path)
+        return tempfile.mkdtemp(prefix="t0_run_", suffix=f".{unfinished_tag()}")
+    except OSError as error:
+        raise UserError(
+            f"there is no folder for temporary files: {error.strerror or error}. Make room, or name "
+            "a folder that can be written by TMPDIR=DIR before the command"
+        ) from error
 
 
 def leftovers(folders: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -15,7 +15,7 @@ from typing import Any
 from t0.checkpoints import as_mesh_checkpoint, checkpoint_files, recognise
 from t0.compat import gin
 from t0.config.bindings import bound
-from t0.errors import UserError, ended_by_sigterm
+from t0.errors import UserError
 from t0.run import run_files
 from t0.run.preflight import run_mode
 from t0.training import export as export_hf
@@ -61,8 +61,7 @@ def export(flags: Any, vocabulary: Any) -> None:
     Raises:
       UserError: if that fails.
     """
-    with ended_by_sigterm():
-        export_hf.export(flags.export_hf, model_dir=flags.model_dir, vocabulary=vocabulary)
+    export_hf.export(flags.export_hf, model_dir=flags.model_dir, vocabulary=vocabulary)
 
 
 def _initial_checkpoint(flags: Any) -> dict[str, Any]:
@@ -96,5 +95,4 @@ def _read_only(checkpoint: str) -> dict[str, Any]:
 
 def _as_mesh(path: str, folder: str, *, slots: bool) -> str:
     workdir = os.path.join(folder, "converted")  # noqa: PTH118 (gs:// paths)
-    with ended_by_sigterm():
-        return as_mesh_checkpoint(path, workdir, slots=slots, progress=sys.stderr.isatty())
+    return as_mesh_checkpoint(path, workdir, slots=slots, progress=sys.stderr.isatty())
