@@ -386,8 +386,8 @@ def _folder_of_this_process() -> str:
         return tempfile.mkdtemp(prefix="t0_run_", suffix=f".{unfinished_tag()}")
     except OSError as error:
         raise UserError(
-            f"there is no folder for temporary files: {error.strerror or error}. Make room, or name "
-            "a folder that can be written by TMPDIR=DIR before the command"
+            f"there is no folder for temporary files: {error.strerror or error}. Make room, or "
+            "name a folder that can be written by TMPDIR=DIR before the command"
         ) from error
 
 

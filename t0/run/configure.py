@@ -90,7 +90,7 @@ def parse_gin(flags: Any, more_files: Sequence[str] = ()) -> Any:
     Raises:
       UserError: for a gin file or binding that cannot be understood.
     """
-    from t0.config import parse
+    from t0.config import masking, parse
 
     register()
     parsed = parse.parse(
@@ -101,6 +101,7 @@ def parse_gin(flags: Any, more_files: Sequence[str] = ()) -> Any:
         skip_all_unknown=flags.skip_all_gin_unknowns,
     )
     parse.print_findings(parsed)
+    masking.check_given()
     return parsed
 
 

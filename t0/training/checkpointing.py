@@ -37,6 +37,7 @@ import numpy as np
 from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.compat import tf1 as tf
+from t0.config import masking
 from t0.errors import UserError, short_reason
 from t0.files import object_facts, paths, publishing
 from t0.files.untrusted import parsed_json
@@ -474,13 +475,16 @@ def full_disk_explained(model_dir: str) -> Iterator[None]:
 
 
 def configuration() -> dict[str, str]:
-    """Returns the parameters that gin's functions were called with: name -> value as text."""
+    """Returns the parameters that gin's functions were called with: name -> value as text.
+
+    Credentials are masked, so they may differ between two starts.
+    """
     values: dict[str, str] = {}
     text = gin.operative_config_str(max_line_length=1_000_000)
     for line in text.splitlines():
         name, equals, value = line.partition(" = ")
         if equals and not line.startswith("#"):
-            values[name] = value
+            values[name] = masking.masked_value(name, value)
     return _compared(values)
 
 
@@ -533,19 +537,19 @@ def _recorded_configuration(path: str) -> dict[str, str]:
         values = parsed_json(paths.read_bytes(path))
         if not isinstance(values, dict) or not all(isinstance(v, str) for v in values.values()):
             raise ValueError("wanted an object of texts")
+        return {name: masking.masked_value(name, value) for name, value in values.items()}
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path}, the record of the configuration with which training began, cannot be read: "
             f"{short_reason(error)}. To go on without comparing configurations, remove it"
         ) from error
-    return values
 
 
 def save_configuration(model_dir: str) -> None:
-    """Writes the configuration, and gin's own `operative_config.gin`."""
+    """Writes the configuration, and gin's own `operative_config.gin`; credentials are masked."""
     files = {
         CONFIGURATION_FILE: json.dumps(configuration(), indent=1) + "\n",
-        "operative_config.gin": gin.operative_config_str() + "\n",
+        "operative_config.gin": masking.masked_config(gin.operative_config_str) + "\n",
     }
     for name, text in files.items():
         publishing.write_whole(os.path.join(model_dir, name), text)  # noqa: PTH118

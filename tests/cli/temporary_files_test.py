@@ -87,8 +87,9 @@ def test_sigterm_removes_them_and_after_sigkill_the_next_run_does(temporary, com
 
 
 def test_no_folder_for_them_is_one_line(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
-    assert ended(started("t0", lambda: None)) == 2
+    with monkeypatch.context() as changed:
+        changed.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+        assert ended(started("t0", lambda: None)) == 2
     shown = capfd.readouterr().err
     assert shown.startswith("t0 work: there is no folder for temporary files: No such file")
     assert len(shown.splitlines()) == 1
