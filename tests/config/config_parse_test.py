@@ -51,6 +51,35 @@ def test_real_operative_configs_are_understood(shared_data, name):
     assert set(parsed.deprecated) <= {"maybe_print_dataset"}
 
 
+# The first words of a row of docs/recipe.md, the gin file, whether it reads `tokens_per_batch`, the
+# batch of the published command with it, and the dropout.
+BATCH_AND_DROPOUT = (
+    ("ours: `gin/models", "models/t5.1.1.lm100k.xxl.gin", True, 1048576, 0.0),
+    ("ours: `gin/models", "models/t5.1.1.lm100k.xl.gin", True, 1048576, 0.0),
+    ("ours: `gin/runs", "runs/t0pp_train.gin", True, 1048576, 0.1),
+    ("ours: `gin/runs", "runs/t0_3b.gin", True, 1048576, 0.1),
+    ("T5's `models", "models/t5.1.1.xxl.gin", False, None, 0.0),
+    ("a public operative config of T5's", "t5.1.0.small_finetuned.gin", False, None, 0.1),
+    ("a public operative config of gin's", "t5_test_tiny.gin", False, 16384, 0.0),
+)
+
+
+@pytest.mark.parametrize(("row", "name", "reads", "batch", "dropout"), BATCH_AND_DROPOUT)
+def test_batch_and_dropout_are_what_the_recipe_says(request, row, name, reads, batch, dropout):
+    if "/" not in name:
+        name = str(request.getfixturevalue("shared_data") / "facts" / "operative" / name)
+    parsed = parse.parse(["dataset.gin", name], ["tokens_per_batch = 1048576"])
+    assert ("tokens_per_batch" not in parsed.unread_macros) == reads
+    assert bound("run.batch_size") == (batch and ("tokens_per_batch", batch))
+    assert gin.query_parameter("%dropout_rate") == dropout
+    page = Path(__file__).resolve().parents[2] / "docs" / "recipe.md"
+    (line,) = [line for line in page.read_text().splitlines() if line.startswith(f"| {row}")]
+    _, _, read, size, rate, _ = line.split("|")
+    assert read.strip().startswith("yes" if reads else "no")
+    assert f"{batch or 2048:,}" in size
+    assert rate.strip().startswith(str(dropout))
+
+
 def test_findings_are_a_line_each(tmp_path, capsys):
     (tmp_path / "old.gin").write_text("maybe_print_dataset.should_print = False\n")
     params = ["tokens_per_batch = 4", "gone.function.x = 1"]
