@@ -8,7 +8,6 @@ The caller is looked for where TensorFlow's client looks, in its order. The prob
 one small object through the same functions as a run.
 """
 
-import json
 import os
 import posixpath
 import ssl
@@ -22,6 +21,7 @@ from typing import NamedTuple
 from t0 import compat
 from t0.files import paths, publishing
 from t0.files.object_facts import Location
+from t0.files.untrusted import parsed_json
 from t0.mesh import cloud
 
 ANONYMOUS, SERVICE_ACCOUNT, USER, TOKEN = "anonymous", "service account", "user", "token"
@@ -69,7 +69,7 @@ def caller() -> Caller:
 def _in_file(path: Path) -> tuple[str, str] | None:
     """Returns kind and name of the caller whose credentials a file holds."""
     try:
-        held = json.loads(path.read_bytes())
+        held = parsed_json(path.read_bytes())
         kind = held["type"]
     except (OSError, ValueError, LookupError, TypeError):
         return None
