@@ -33,6 +33,7 @@ ROOMS = (
     "inference",
     "reports",
     "run",
+    "rehearsal",
     "cli",
     "testing",
 )

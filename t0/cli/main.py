@@ -23,6 +23,7 @@ VERBS = {
     "tasks": ("t0.cli.tasks", "tasks and mixtures, with counts, rates, splits and caches"),
     "convert": ("t0.cli.convert", "checkpoints between Mesh TensorFlow, Hugging Face and T5X"),
     "plan": ("t0.cli.plan", "memory, communication and time of a run on a TPU slice, without one"),
+    "rehearse": ("t0.cli.rehearse", "a TPU run's own program, small, on virtual cores here"),
     "init": ("t0.cli.init", "a folder to start from with your own data, and five commands"),
     "show": ("t0.cli.show", "rendered rows: what the model reads and writes, and where it is cut"),
     "lint": ("t0.cli.lint", "prompts over sample rows: what renders, what has no right answer"),

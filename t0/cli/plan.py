@@ -37,6 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sweep", nargs="+", metavar="AXIS=V,V", help=axes)
     parser.add_argument("--utilisation", type=float, default=0.4, help="of the peak (0.4)")
     parser.add_argument("--start_step", type=int, metavar="N", help="step to continue from")
+    add_run_flags(parser)
+
+
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `t5_mesh_transformer`; `--help` shows those that configure the run."""
     theirs = parser.add_argument_group("flags of t5_mesh_transformer")
     known = command_flags.command_flags()
     for name in known:
@@ -64,11 +69,10 @@ class _Word(argparse.Action):
 
 def main(args: argparse.Namespace) -> int:
     """Makes the plan or the sweep, prints it and draws it."""
-    words = [word for name in command_flags.command_flags() for word in getattr(args, name)]
-    given = command_flags.parse(["t0 plan", *words])
+    given = run_flags(args, "t0 plan")
     if args.output:
         _check_picture_path(args.output)
-    _configure(given)
+    configure_run(given)
     from t0.mesh import plan_output, sweep
     from t0.mesh.plan import PlanOptions, plan_configured_run
 
@@ -93,7 +97,14 @@ def _check_picture_path(path: str) -> None:
         raise UserError(f"--output {path}: there is no folder {target.parent}")
 
 
-def _configure(given: Any) -> None:
+def run_flags(args: argparse.Namespace, command: str) -> Any:
+    """Returns the parsed flags of `t5_mesh_transformer` that a command line of `command` gives."""
+    words = [word for name in command_flags.command_flags() for word in getattr(args, name)]
+    return command_flags.parse([command, *words])
+
+
+def configure_run(given: Any) -> None:
+    """Configures gin by the flags, for a run that reads neither checkpoints nor data."""
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     from t0.config import parse
     from t0.run import configure

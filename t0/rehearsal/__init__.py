@@ -1,0 +1,13 @@
+"""A pod's own program, run on this machine: each core of a TPU slice as a copy in one graph.
+
+    virtual_cores   copy_program: a core's lowered program, once for each core of the slice
+    collectives     sums and exchanges between cores, as operations over the copies
+    virtual_pod     VirtualPod: the copies in a session; initialises, trains, reads variables
+    one_device      OneDevice: the same steps by our own loop on one device
+    comparing       compare_training: both side by side, and whether they agree
+    batches         packed batches of random tokens
+    shrinking       shrink: the configured run with a model that fits this machine
+    rehearse        all of it as `t0 rehearse` shows it
+
+Importing this package imports none of them: they need TensorFlow.
+"""

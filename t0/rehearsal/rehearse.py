@@ -1,0 +1,98 @@
+"""A rehearsal as `t0 rehearse` shows it: the configured run, shrunk, on virtual cores, as text.
+
+    status = rehearse(steps=5, small=True)               # after gin has been parsed
+
+It prints what was changed, both sides' losses and gradient norms, and a verdict in the last line.
+"""
+
+from t0.errors import UserError
+from t0.mesh.lowering import build_model
+from t0.mesh.pod_run import (
+    PodRun,
+    check_model,
+    configured_vocabulary_size,
+    describe_shape,
+    model_dimensions,
+    read_pod_run,
+)
+from t0.rehearsal.batches import random_batches
+from t0.rehearsal.comparing import Comparison, compare_training
+from t0.rehearsal.shrinking import shrink
+
+# Cores whose programs were run at once on this kind of machine; graphs grow with their number.
+MOST_CORES = 64
+_MODEL_TYPE = "bitransformer"
+
+
+def rehearse(*, steps: int, small: bool) -> int:
+    """Rehearses the run that gin configures, and prints the comparison.
+
+    Args:
+      steps: how many training steps both sides take.
+      small: whether the model and the batch are made small first.
+
+    Returns:
+      0 if the cores' program and our loop agree, else 1.
+
+    Raises:
+      UserError: for a run that cannot be rehearsed, or that could not run on the slice.
+    """
+    size, _ = configured_vocabulary_size()
+    run = read_pod_run(vocabulary_size=size)
+    _check_covered(run)
+    dimensions = model_dimensions(build_model(run))
+    check_model(run, dimensions)
+    print(
+        f"{run.slice_.name}: mesh {describe_shape(run.mesh_shape)}, {run.slice_.cores} virtual "
+        "cores; random tokens, random weights",
+        flush=True,
+    )
+    if small:
+        shrunk = shrink(run, dimensions)
+        run = shrunk.run
+        print(f"made small: {'; '.join(shrunk.changes)}", flush=True)
+    comparison = compare_training(run, random_batches(run), steps=steps)
+    for line in text(comparison, run):
+        print(line)
+    return 1 if comparison.disagreements() else 0
+
+
+def _check_covered(run: PodRun) -> None:
+    if run.mode != "train":
+        raise UserError(f"run.mode is '{run.mode}', and a rehearsal trains: set run.mode = 'train'")
+    if run.model_type != _MODEL_TYPE:
+        raise UserError(
+            f"run.model_type is '{run.model_type}', and a rehearsal covers encoder-decoders "
+            f"('{_MODEL_TYPE}'). `t0 plan` covers this run"
+        )
+    if run.slice_.cores > MOST_CORES:
+        raise UserError(
+            f"{run.slice_.name} has {run.slice_.cores} cores, and a rehearsal takes up to "
+            f"{MOST_CORES}. Rehearse a smaller slice with the same "
+            "tpu_mesh_shape.model_parallelism: its cores split the model in the same way"
+        )
+
+
+def text(comparison: Comparison, run: PodRun) -> list[str]:
+    """Returns the lines of a comparison: one for each step, the weights, the verdict."""
+    lines = [f"{'step':>4}  {'loss: cores':>13} {'one device':>13}  {'gradient norm: cores':>20}"]
+    lines[0] += f" {'one device':>13}"
+    lines += [
+        f"{pair.step:>4}  {pair.pod_loss:>13.6f} {pair.device_loss:>13.6f}  "
+        f"{pair.pod_gradient_norm:>20.6f} {pair.device_gradient_norm:>13.6f}"
+        for pair in comparison.steps
+    ]
+    greatest = comparison.greatest
+    lines.append(f"greatest difference of a weight: {greatest.greatest:.1e} in {greatest.name}")
+    dtype = run.variable_dtype.activation_dtype.name
+    found = comparison.disagreements()
+    if found:
+        return [*lines, *found, f"VERDICT: the cores' program differs from one device ({dtype})"]
+    if dtype != "float32":
+        lines.append(
+            f"activations are {dtype}, whose rounding hides small faults; for a sharper comparison "
+            "add --gin_param=\"get_variable_dtype.activation_dtype = 'float32'\""
+        )
+    band = comparison.bands.loss
+    lines.append(f"VERDICT: the cores' program and one device agree ({dtype}, band {band:.0e})")
+    return lines

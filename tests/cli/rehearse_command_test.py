@@ -1,0 +1,63 @@
+"""`t0 rehearse` as users call it: a verdict and a status; runs that it does not cover."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from t0.cli import main as cli
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = [
+    "--gin_file=dataset.gin",
+    "--gin_file=models/t5.1.1.small.gin",
+    "--gin_file=learning_rate_schedules/constant_0_001.gin",
+    "--gin_file=mesh/v3-8.gin",
+    "--gin_param=run.sequence_length = {'inputs': 1024, 'targets': 256}",
+    "--gin_param=run.batch_size = ('tokens_per_batch', 65536)",
+    "--gin_param=run.train_steps = 1000",
+    "--gin_param=MIXTURE_NAME = 't0_train'",
+]
+V3_512 = [
+    "--gin_file=mesh/v3-512.gin",
+    "--gin_param=run.batch_size = ('tokens_per_replica', 2048)",
+]
+TWO_CORES = "--gin_param=utils.tpu_mesh_shape.tpu_topology = '1x1'"
+
+
+@pytest.fixture(autouse=True)
+def tests_are_no_packages(monkeypatch, empty_gin):
+    """gin takes mesh/v3-8.gin for a package's file where a folder mesh/ can be imported."""
+    kept = [folder for folder in sys.path if Path(folder).resolve() != ROOT / "tests"]
+    monkeypatch.setattr(sys, "path", kept)
+
+
+def test_two_cores_agree(capsys):
+    words = [
+        TWO_CORES,
+        "--gin_param=tpu_mesh_shape.model_parallelism = 2",
+        "--gin_param=get_variable_dtype.activation_dtype = 'float32'",
+    ]
+    assert cli.main(["rehearse", "--steps=1", *RUN, *words]) == 0
+    out = capsys.readouterr().out
+    assert "1x1: mesh model:2, 2 virtual cores" in out
+    for change in ("num_layers: 8 -> 1", "num_heads: 6 -> 2", "length of inputs: 1024 -> 32"):
+        assert change in out
+    assert "VERDICT: the cores' program and one device agree (float32, band 1e-06)" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--steps=0"], "--steps 0: wanted a whole number above 0"),
+        (["--gin_param=run.model_type = 'lm'"], "a rehearsal covers encoder-decoders"),
+        (V3_512, "v3-512 has 512 cores, and a rehearsal takes up to 64"),
+        (["--gin_param=tpu_mesh_shape.model_parallelism = 8"], "does not divide by 8"),
+    ],
+    ids=["no steps", "language model", "too many cores", "heads"],
+)
+def test_what_is_refused(words, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["rehearse", *RUN, *words])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err

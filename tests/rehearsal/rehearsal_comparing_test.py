@@ -1,0 +1,144 @@
+"""A pod's program on virtual cores trains as our loop does; what is broken in it is seen."""
+
+import contextlib
+
+import numpy as np
+import planning
+import pytest
+
+from t0.compat import simd_mesh_impl
+from t0.compat import tf1 as tf
+from t0.errors import UserError
+from t0.rehearsal import collectives, comparing
+from t0.rehearsal.batches import random_batches
+from t0.rehearsal.one_device import OneDevice
+from t0.rehearsal.virtual_pod import VirtualPod
+
+FLOAT32 = (
+    "get_variable_dtype.activation_dtype = 'float32'",
+    "get_variable_dtype.master_dtype = 'float32'",
+)
+SMALL = (
+    "d_model = 32",
+    "d_ff = 64",
+    "d_kv = 8",
+    "num_heads = 8",
+    "num_layers = 1",
+    "run.sequence_length = {'inputs': 16, 'targets': 8}",
+    "run.batch_size = ('sequences_per_batch', 8)",
+    "run.learning_rate_schedule = 0.01",
+)
+WHOLE = ("serialize_num_microbatches.tokens_per_microbatch_per_replica = None",)
+IN_PARTS = ("serialize_num_microbatches.tokens_per_microbatch_per_replica = 32",)
+TIED = (
+    "Unitransformer.shared_embedding_and_softmax_weights = True",
+    "DenseReluDense.activation = 'relu'",
+)
+
+
+def read(*params):
+    return planning.read(*planning.TINY, *SMALL, *params, vocabulary_size=256)
+
+
+def compare(*params, steps=2):
+    run = read(*params)
+    return comparing.compare_training(run, random_batches(run), steps=steps)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        (*planning.on_slice("1x1", 2), *IN_PARTS, *FLOAT32),
+        pytest.param(
+            (*planning.on_slice("1x1", 1), *WHOLE, "run.optimizer = @t0.AdamWOptimizer", *FLOAT32),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param((*planning.on_slice("1x1", 2), *WHOLE, *TIED), marks=pytest.mark.slow),
+    ],
+    ids=["model, microbatches", "batch, AdamW", "model, bfloat16, T5 1.0"],
+)
+def test_two_cores_train_as_one_device(params):
+    found = compare(*params)
+    assert found.disagreements() == []
+    assert len(found.steps) == 2
+    assert all(pair.relative < 0.5 for pair in found.variables)
+    assert any("slot" in pair.name or "adam" in pair.name for pair in found.variables)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "params",
+    [
+        (*planning.on_slice("v3-8", 2), *IN_PARTS, *FLOAT32),
+        (*planning.on_slice("v3-8", 8), *WHOLE, *FLOAT32),
+        (*planning.on_slice("v3-8", 2), *IN_PARTS),
+        (*planning.on_slice("v3-32", 4), *WHOLE, *FLOAT32),
+        (*planning.on_slice("v4-64", 8), *WHOLE, *FLOAT32),
+    ],
+    ids=["v3-8 2", "v3-8 8", "v3-8 bfloat16", "v3-32", "v4-64"],
+)
+def test_slices_train_as_one_device(params):
+    assert compare(*params, steps=5).disagreements() == []
+
+
+def test_dropout_is_refused():
+    with pytest.raises(UserError, match="draws random numbers .*dropout_rate = 0.0"):
+        compare(*planning.on_slice("1x1", 2), *WHOLE, *FLOAT32, "dropout_rate = 0.1")
+
+
+@pytest.fixture(scope="module")
+def on_one_device():
+    """The run of the tests of faults, and our loop; both read gin only while they are built."""
+    run = read(*planning.on_slice("1x1", 1), *WHOLE, *FLOAT32)
+    with contextlib.ExitStack() as opened:
+        features = ("inputs", "targets")
+        names = [n + s for n in features for s in ("", "_segmentation", "_position")]
+        yield opened.enter_context(OneDevice.open(run, tuple(names)))
+
+
+def faults(device):
+    run = read(*planning.on_slice("1x1", 1), *WHOLE, *FLOAT32)
+    with VirtualPod.open(run) as pod:
+        found = comparing.compare_steps(run, pod, device, random_batches(run), steps=1)
+    return " ".join(found.disagreements())
+
+
+def test_a_sum_that_is_left_out_is_seen(monkeypatch, on_one_device):
+    published = collectives.COLLECTIVES["CrossReplicaSum"]
+    left_out = []
+
+    def sums_but_one(node, groups, core):
+        if not left_out:
+            left_out.append(node.name)
+        alone = [[member] for member in range(2)]
+        return published(node, np.array(alone) if node.name in left_out else groups, core)
+
+    monkeypatch.setitem(collectives.COLLECTIVES, "CrossReplicaSum", sums_but_one)
+    assert "differs by" in faults(on_one_device)
+    assert len(left_out) == 1
+
+
+def test_a_wrong_part_of_the_batch_is_seen(monkeypatch, on_one_device):
+    def first_part(self, x, mesh_axis, split_axis, which=None):
+        first = self.LaidOutTensor([tf.constant(0)])
+        return published(self, x, mesh_axis, split_axis, first)
+
+    published = simd_mesh_impl.SimdMeshImpl.allsplit
+    monkeypatch.setattr(simd_mesh_impl.SimdMeshImpl, "allsplit", first_part)
+    found = faults(on_one_device)
+    assert "the parts that the cores took of inputs are not the batch" in found
+    assert "the loss of step 1 differs by" in found
+
+
+def test_permuted_cores_are_seen(monkeypatch, on_one_device):
+    published = simd_mesh_impl.SimdMeshImpl.pnum_tensor.fget
+
+    def permuted(self):
+        self._physical_to_logical.reverse()
+        try:
+            return published(self)
+        finally:
+            self._physical_to_logical.reverse()
+
+    monkeypatch.setattr(simd_mesh_impl.SimdMeshImpl, "pnum_tensor", property(permuted))
+    assert "the parts that the cores took of inputs are not the batch" in faults(on_one_device)
