@@ -5,6 +5,7 @@
     virtual_pod     VirtualPod: the copies in a session; initialises, trains, reads variables
     one_device      OneDevice: the same steps by our own loop on one device
     comparing       compare_training: both side by side, and whether they agree
+    saving          save_and_restore: a checkpoint by the pod's saver, read by both sides
     batches         packed batches of random tokens
     shrinking       shrink: the configured run with a model that fits this machine
     rehearse        all of it as `t0 rehearse` shows it

@@ -20,6 +20,7 @@ from t0.compat import tf1 as tf
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.mesh.lowering import loops_in_the_graph
 from t0.mesh.pod_run import PodRun
+from t0.training.checkpointing import Checkpoints, Keep
 from t0.training.graph import build
 from t0.training.loop import one_step, session_config
 from t0.training.options import TrainingSpec
@@ -79,6 +80,10 @@ class OneDevice:
         """Takes one training step."""
         values = one_step(self.session, self._graph, batch)
         return DeviceStep(values["loss"], values["gradient_square"] ** 0.5)
+
+    def restore(self, checkpoint: str) -> None:
+        """Restores a checkpoint as a run does that goes on from it."""
+        Checkpoints("", self._graph, self.session, Keep()).restore(checkpoint)
 
     def variables(self) -> dict[str, np.ndarray]:
         """Returns every variable by name, in the slices' type; slots of the optimizer included."""

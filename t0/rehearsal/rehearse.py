@@ -84,6 +84,11 @@ def text(comparison: Comparison, run: PodRun) -> list[str]:
     ]
     greatest = comparison.greatest
     lines.append(f"greatest difference of a weight: {greatest.greatest:.1e} in {greatest.name}")
+    saved = comparison.saved
+    lines.append(
+        f"a checkpoint of the pod, restored by both; the next loss: {saved.pod_loss:.6f} on cores, "
+        f"{saved.device_loss:.6f} on one device"
+    )
     dtype = run.variable_dtype.activation_dtype.name
     found = comparison.disagreements()
     if found:

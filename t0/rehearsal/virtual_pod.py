@@ -89,13 +89,15 @@ class VirtualPod:
                 tensor: lowered.lowering.tensors[tensor].to_laid_out_tensor().one_slice
                 for tensor in [*gradients.values(), *taken.values()]
             }
-            host = _host_operations(lowered)
+            saver = tf.get_collection(tf.GraphKeys.SAVERS)[0].as_saver_def()
+            host = _host_operations(lowered, saver)
             fill = {v.op.name: (v.initializer, v.initial_value) for v in tf.global_variables()}
         copied = copy_program(
             lowered,
             program=[train, loss, *slices.values()],
             host=[*host.values(), *features, *(tensor for _, tensor in fill.values())],
         )
+        self._file_name = saver.filename_tensor_name
         self._host = {name: op.name for name, op in host.items()}
         self._fill = {name: (op.name, tensor.name) for name, (op, tensor) in fill.items()}
         self.draws = copied.draws
@@ -151,8 +153,18 @@ class VirtualPod:
         found = self._variables.joined(self.session.run(self._variables.names))
         return Joined(self._variables.unstacked(found.values), found.unequal)
 
-    def _run_on_host(self, name: str) -> None:
-        self.session.run(self.graph.get_operation_by_name(self._host[name]))
+    def save(self, prefix: str) -> None:
+        """Writes a checkpoint as the hosts do: slices to masters, and the run's saver."""
+        self._run_on_host("to_masters")
+        self._run_on_host("save", {self._file_name: prefix})
+
+    def restore(self, prefix: str) -> None:
+        """Reads a checkpoint as the hosts do: the run's saver, and masters to slices."""
+        self._run_on_host("restore", {self._file_name: prefix})
+        self._run_on_host("to_slices")
+
+    def _run_on_host(self, name: str, fed: Mapping[str, str] | None = None) -> None:
+        self.session.run(self.graph.get_operation_by_name(self._host[name]), fed)
 
 
 class _Tensors:
@@ -217,13 +229,15 @@ def _taken_features(lowered: Lowered, names: Mapping[str, str]) -> dict[str, mtf
     return taken
 
 
-def _host_operations(lowered: Lowered) -> dict[str, Any]:
+def _host_operations(lowered: Lowered, saver: Any) -> dict[str, Any]:
     of_slices = [v.initializer for v in tf.get_collection("TPU_VAR")]
     masters = [v.initializer for v in tf.global_variables()]
     return {
         "initialise": tf.group(*masters, *of_slices),
         "to_slices": lowered.lowering.copy_masters_to_slices(),
         "to_masters": lowered.lowering.copy_slices_to_masters(),
+        "save": lowered.graph.get_operation_by_name(saver.save_tensor_name.partition(":")[0]),
+        "restore": lowered.graph.get_operation_by_name(saver.restore_op_name),
     }
 
 

@@ -142,3 +142,15 @@ def test_permuted_cores_are_seen(monkeypatch, on_one_device):
 
     monkeypatch.setattr(simd_mesh_impl.SimdMeshImpl, "pnum_tensor", property(permuted))
     assert "the parts that the cores took of inputs are not the batch" in faults(on_one_device)
+
+
+@pytest.mark.slow
+def test_slices_that_are_not_gathered_are_missed(monkeypatch, on_one_device):
+    published = VirtualPod._run_on_host
+
+    def without_gathering(self, name, fed=None):
+        if name != "to_masters":
+            published(self, name, fed)
+
+    monkeypatch.setattr(VirtualPod, "_run_on_host", without_gathering)
+    assert "the checkpoint does not hold shared/embedding" in faults(on_one_device)
