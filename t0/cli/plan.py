@@ -2,12 +2,14 @@
 
     t0 plan --gin_file=runs/t0_train.gin --gin_file=mesh/v3-512.gin --output plan.png
 
-It needs no TPU, no checkpoint, no cached task and no network.
+It needs no TPU, no checkpoint, no cached task and no network. With --tpu=NAME it ends with a check
+of the run's data, whose tasks must be cached then: can a TPU's hosts read it?
 """
 
 import argparse
 import json
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,10 @@ def main(args: argparse.Namespace) -> int:
     print(json.dumps(plan) if args.json else plan_output.plan_text(plan))
     if args.output:
         plan_output.draw_plan(plan, args.output)
+    if given.tpu:
+        from t0.run import host_pipeline
+
+        print(host_pipeline.check_planned(given), file=sys.stderr)
     return 0
 
 

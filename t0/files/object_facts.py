@@ -30,6 +30,7 @@ _FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _BLOCK_BYTES = 1 << 20
 _SECONDS = 60  # in which a request is tried again
+FIRST_WAIT_SECONDS = 1.0  # before the second attempt; later ones wait longer
 # HTTP status -> error number, of which OSError makes its subclass.
 _NUMBERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 429: errno.EBUSY}
 
@@ -159,7 +160,7 @@ def _made(pid: int, token: str | None, file: str | None) -> Any:
 def _retry() -> Any:
     from google.cloud.storage.retry import DEFAULT_RETRY
 
-    return DEFAULT_RETRY.with_timeout(_SECONDS)
+    return DEFAULT_RETRY.with_timeout(_SECONDS).with_delay(initial=FIRST_WAIT_SECONDS)
 
 
 @contextlib.contextmanager

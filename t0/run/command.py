@@ -43,7 +43,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     configure.quieten(verbose=flags["verbosity"].present and flags.verbosity >= 0)
     from t0.compat import seqio
     from t0.config import parse
-    from t0.run import model_api, run_files, tpu_run_checks
+    from t0.run import host_pipeline, model_api, run_files, tpu_run_checks
 
     more = model_api.operative_config(flags) if flags.use_model_api else ()
     parsed = configure.parse_gin(flags, more)
@@ -53,6 +53,8 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     flags["model_dir"].value = model_dir or flags.model_dir
     if flags.dry_run:
         _list_configuration(flags, parsed)
+        if flags.tpu and not flags.use_model_api:
+            _print_notes([host_pipeline.check_planned(flags)])
         return
     # After gin, because a configuration may set cache folders of its own.
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
