@@ -9,6 +9,7 @@ a fault of this program and keeps its traceback.
 
 import contextlib
 import difflib
+import errno
 import os
 import re
 import signal
@@ -150,6 +151,26 @@ def remote_mistake(error: BaseException) -> str | None:
     return f"{why}. {advice or 'Is the path right?'} (t0 doctor --model_dir=gs://... asks)"
 
 
+# Errors of the operating system about a path, which are the user's to mend wherever they come up.
+_OF_PATHS = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR,
+    errno.EISDIR, errno.ENOSPC, errno.EDQUOT,
+)  # fmt: skip
+
+
+def path_mistake(error: BaseException) -> str | None:
+    """Returns a line about a path that may not be used, or cannot exist; None for other errors.
+
+    >>> path_mistake(PermissionError(errno.EACCES, "Permission denied", "/data/x.jsonl"))
+    '/data/x.jsonl: Permission denied. Name another path, or change what is there'
+    """
+    if not isinstance(error, OSError) or error.errno not in _OF_PATHS or not error.filename:
+        return None
+    path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "a file"
+    shown = path if len(path) < 300 else f"{path[:300]} ..."
+    return f"{shown}: {error.strerror}. Name another path, or change what is there"
+
+
 @contextlib.contextmanager
 def reported(name: str) -> Iterator[None]:
     """Turns the exceptions that need no traceback into a message on stderr and an exit status.
@@ -174,6 +195,7 @@ def reported(name: str) -> Iterator[None]:
     except Exception as error:
         mistake = original(error)
         text = str(mistake) if isinstance(mistake, UserError) else remote_mistake(mistake)
+        text = path_mistake(mistake) if text is None else text
         if text is None:
             raise
         print(f"{name}: {printable(_without_gin_calls(text))}", file=sys.stderr)
