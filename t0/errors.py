@@ -185,8 +185,9 @@ def reported(name: str) -> Iterator[None]:
         yield
         # Otherwise a closed stdout is noticed after this block, when the interpreter exits.
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        print(f"\n{name}: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        kept = f": {error}" if str(error) else ""
+        print(f"\n{name}: interrupted{kept}", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:
         # The rest of the buffer would fail again, with a message, when Python closes stdout.
@@ -200,6 +201,19 @@ def reported(name: str) -> Iterator[None]:
             raise
         print(f"{name}: {printable(_without_gin_calls(text))}", file=sys.stderr)
         raise SystemExit(USER_ERROR) from None
+
+
+@contextlib.contextmanager
+def interruptible(kept: str) -> Iterator[None]:
+    """Lets Ctrl-C within the block say what is kept and how to go on; the innermost block wins.
+
+    Args:
+      kept: a sentence without a full stop, which `reported` prints.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(str(error) or kept) from error
 
 
 @contextlib.contextmanager

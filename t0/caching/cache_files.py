@@ -34,7 +34,6 @@ import math
 import os
 import posixpath
 import re
-import struct
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -66,7 +65,6 @@ SHARD_BYTES = 100 * 10**6
 INTERLEAVED_SHARDS = 16
 SHUFFLE_BUFFER_EXAMPLES = 1000
 COPIED_BYTES = 2**20
-_LENGTH = struct.Struct("<Q")
 # A stretch of frames in a file on this machine: path, first byte, end.
 Stretch = tuple[str, int, int]
 
@@ -218,14 +216,13 @@ def shard_count(options: Options, source_shards: int, records: int, size_bytes: 
     return min(count, options.max_shards) if options.max_shards > 0 else count
 
 
-def file_name(split: str, options: Options, index: int, count: int) -> str:
+def file_name(split: str, index: int, count: int) -> str:
     """Returns the name of file `index` of `count`, as `seqio.get_cached_tfrecord_prefix` spells it.
 
-    >>> file_name("train", Options(), 0, 2)
+    >>> file_name("train", 0, 2)
     'train.tfrecord-00000-of-00002'
     """
-    kind = "tfrecord" if options.output_format == "tfrecord" else "array_record"
-    return f"{split}.{kind}-{index:05d}-of-{count:05d}"
+    return f"{split}.tfrecord-{index:05d}-of-{count:05d}"
 
 
 def join_parts(job: JoinParts) -> Outcome:
@@ -350,12 +347,11 @@ def _write_files(
     stretches: Sequence[Sequence[Stretch]], bounds: Sequence[int], job: JoinParts
 ) -> dict[str, dict[str, Any]]:
     split, count = job.spec.split, len(stretches)
-    copy_as = _copier(job.options, count)
     files = {}
     for index, of_file in enumerate(stretches):
-        name = file_name(split.name, job.options, index, count)
+        name = file_name(split.name, index, count)
         path = path_inside(split.directory, name)
-        described = write_file(path, lambda local, s=of_file: copy_as(local, s))
+        described = write_file(path, lambda local, s=of_file: copy_frames(local, s))
         files[name] = {**described, "examples": bounds[index + 1] - bounds[index]}
     return files
 
@@ -401,19 +397,6 @@ def _write_json(path: str, content: Mapping[str, Any]) -> dict[str, Any]:
     return entry_of(io.BytesIO(written))
 
 
-def _copier(options: Options, count: int) -> Callable[[str, Sequence[Stretch]], None]:
-    """Returns a function that writes stretches of frames as a local file of the wanted format.
-
-    Args:
-      options: the options, with the output format.
-      count: the number of files of the split, which is the group size of ArrayRecord, as in SeqIO.
-    """
-    if options.output_format == "tfrecord":
-        return copy_frames
-    open_writer = _array_record_writer(1 if options.preserve_random_access else count)
-    return lambda path, stretches: _copy_records(path, stretches, open_writer)
-
-
 def copy_frames(path: str, stretches: Sequence[Stretch]) -> None:
     """Writes the bytes of the stretches, one after another, to the file at `path`."""
     with open(path, "wb") as target:
@@ -431,28 +414,6 @@ def _blocks(stretches: Sequence[Stretch]) -> Iterator[bytes]:
                     raise OSError(f"{path} ends at byte {start}, {end} were wanted")
                 start += len(block)
                 yield block
-
-
-def _copy_records(
-    path: str, stretches: Sequence[Stretch], open_writer: Callable[[str], Any]
-) -> None:
-    writer = open_writer(path)
-    for source_path, start, end in stretches:
-        with open(source_path, "rb") as source:
-            source.seek(start)
-            while source.tell() < end:
-                size = _LENGTH.unpack(source.read(_LENGTH.size))[0]
-                source.seek(4, os.SEEK_CUR)
-                writer.write(source.read(size))
-                source.seek(4, os.SEEK_CUR)
-    writer.close()
-
-
-def _array_record_writer(group_size: int) -> Callable[[str], Any]:
-    """Returns a function that opens an ArrayRecord file with groups of `group_size` records."""
-    from array_record.python import array_record_module
-
-    return lambda path: array_record_module.ArrayRecordWriter(path, f"group_size:{group_size}")
 
 
 _IDX_START = protobuf_wire.sized(tf_examples.FIELD_1, b"idx")

@@ -63,8 +63,6 @@ class Options:
       max_shards: as in SeqIO, the largest number of files of a split; 0 for no limit.
       base_seed: as in SeqIO, a number that changes the seeds of the preprocessors.
       enable_char_counts: whether to count characters, too (slow: every example is detokenized).
-      output_format: "tfrecord" or "arrayrecord".
-      preserve_random_access: whether an arrayrecord file has groups of one record.
       max_dropped_share: the largest share of its rows, 0 to 1, that a split may drop, unless
         `t0/caching/exemptions.csv` lists it.
       allow_hidden_labels: whether tasks of rank evaluation keep rows with withheld labels, and
@@ -75,8 +73,6 @@ class Options:
     max_shards: int = 0
     base_seed: int | None = None
     enable_char_counts: bool = False
-    output_format: str = "tfrecord"
-    preserve_random_access: bool = False
     max_dropped_share: float = 0.1
     allow_hidden_labels: bool = False
 

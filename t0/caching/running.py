@@ -46,7 +46,7 @@ from t0.caching.split_state import (
 )
 from t0.caching.work_plan import OpenedSplits, Work, plan_work
 from t0.compat import seqio
-from t0.errors import UserError
+from t0.errors import UserError, interruptible
 from t0.files import paths, publishing
 
 DIRECT_RUNNER = ["--runner=DirectRunner"]
@@ -97,8 +97,9 @@ def cache(
     if not plan.splits:
         return []
     cache_files.make_directory(parts_dir)
+    kept = "finished tasks and parts are kept, and the same command goes on after them"
     try:
-        with Progress(plan, console) as progress:
+        with Progress(plan, console) as progress, interruptible(kept):
             run = _Run(plan, work, request, options, setup, parts_dir, progress)
             if on_beam(pipeline_options):
                 outcomes = run.carried_out(run.on_beam(pipeline_options))

@@ -23,7 +23,7 @@ from t0.files import object_facts, paths, tfrecord
 from t0.files.object_facts import Facts
 from t0.files.untrusted import parsed_json
 
-_SHARD = re.compile(r"(?P<split>.+)\.(?P<kind>tfrecord|array_record)-\d{5}-of-(?P<count>\d{5})")
+_SHARD = re.compile(r"(?P<split>.+)\.tfrecord-\d{5}-of-(?P<count>\d{5})")
 _DESCRIPTION = re.compile(r"(?:info|stats)\.(?P<split>.+)\.json")
 _AT_ONCE = 16
 _MOST_SHARDS = 10**5  # five digits
@@ -109,6 +109,12 @@ def verify_cache(
       listed: the files that are there, from a listing; None to ask.
     """
     names = set(paths.list_names(directory) if listed is None else listed)
+    if unread := sorted(name for name in names if ".array_record-" in name):
+        yield (
+            f"{directory}: {unread[0]} is an ArrayRecord file, and training and SeqIO read "
+            "TFRecord alone; cache the task again"
+        )
+        return
     if cache_files.COMPLETED not in names:
         yield f"{directory}: unfinished, it has no {cache_files.COMPLETED}; cache the task again"
         return
@@ -191,7 +197,7 @@ def _differs(path: str, entry: Mapping[str, Any], contents: bool) -> str | None:
 def _where(path: str) -> str:
     """Returns the number of a TFRecord file's first damaged record, in brackets, or ""."""
     try:
-        if ".tfrecord-" in path:
+        if ".tfrecord-" in path:  # not a description, which is JSON
             _count(path)
     except ValueError as error:
         return f" ({error})"
@@ -237,19 +243,18 @@ def _split_against_stats(
         return
     count = promised if promised is not None else next(iter(counts), 0)
     missing = 0
-    prefix = shards[0][: -len("00000-of-00000")] if shards else f"{split}.tfrecord-"
     for index in range(min(count, _MOST_SHARDS)):
-        name = f"{prefix}{index:05d}-of-{count:05d}"
+        name = cache_files.file_name(split, index, count)
         if name not in names:
             missing += 1
             yield f"{posixpath.join(directory, name)}: missing"
     if not contents:
         return
-    found, sound = 0, not missing and ".tfrecord-" in prefix
+    found, sound = 0, not missing
     for name in shards:
         path = posixpath.join(directory, name)
         try:
-            found += _count(path) if ".tfrecord-" in name else 0
+            found += _count(path)
         except (ValueError, OSError) as error:
             sound = False
             yield f"{path}: {error}"

@@ -63,7 +63,10 @@ def select_steps(model_dir: str, wanted: int | list[int] | str | None) -> list[i
     """
     present = steps(model_dir)
     if not present:
-        raise UserError(f"no checkpoint (model.ckpt-STEP.index) in {model_dir}")
+        raise UserError(
+            f"no checkpoint (model.ckpt-STEP.index) in {model_dir}: name a folder that has one by "
+            "--model_dir, or a checkpoint of any format by --checkpoint"
+        )
     if wanted == "all":
         return present
     if wanted is None or wanted == -1:

@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from t0.checkpoints import hugging_face, mtf, names, t5x, tokenizer
+from t0.checkpoints import bundle, hugging_face, mtf, names, t5x, tokenizer
 from t0.checkpoints.formats import (
     ACTIVATIONS,
     DTYPES,
@@ -192,11 +192,14 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
     if hugging_face.is_folder(path):
         return "hf", str(path)
     if not path.exists():
-        raise UserError(f"{path} does not exist, and is no checkpoint's prefix")
+        beside = ", ".join(map(str, bundle.prefixes(path.parent))) if path.parent.is_dir() else ""
+        there = f". {path.parent} holds checkpoints of the steps: {beside}" if beside else ""
+        raise UserError(f"{path} does not exist, and is no checkpoint's prefix{there}")
+    alone = path.is_dir() and next(path.glob("model.ckpt-*.data-*"), None)
     raise UserError(
         f"{path} holds no checkpoint: wanted model.ckpt-STEP.index (Mesh TensorFlow), config.json "
-        "with safetensors (Hugging Face), or checkpoint_STEP/checkpoint (T5X). Was the index file "
-        "copied too?"
+        "with safetensors (Hugging Face), or checkpoint_STEP/checkpoint (T5X)"
+        + (f". {alone.name} lacks its index: copy that, too" if alone else "")
     )
 
 

@@ -33,8 +33,8 @@ FLAGS = (
     ("string", "tfds_data_dir", None, "Directory of TensorFlow Datasets, for all tasks."),
     ("integer", "base_seed", None, "Varies the seeds of preprocessors, reproducibly."),
     ("boolean", "enable_char_counts", False, "Count characters into the statistics (slow)."),
-    ("enum", "output_format", "tfrecord", "File format.", ["arrayrecord", "tfrecord"]),
-    ("boolean", "preserve_random_access", False, "For arrayrecord: groups of one record (slow)."),
+    ("enum", "output_format", "tfrecord", "TFRecord in any case.", ["arrayrecord", "tfrecord"]),
+    ("boolean", "preserve_random_access", False, "Read by nothing."),
     ("multi_string", "data_dir", [], "Folders of datasets (T0_DATA_DIR). Repeatable."),
     ("string", "vocab", None, "SentencePiece model for prompted tasks (T0_VOCAB)."),
     ("integer", "num_workers", None, "Processes; default: all cores; 0: in this process."),
@@ -77,6 +77,12 @@ def main(argv: Sequence[str]) -> None:
     given = parse(argv)
     if given.tasks and not given.module_import:
         given.module_import = ["t0.seqio_tasks"]  # without a module there would be no tasks at all
+    if given.output_format != "tfrecord":
+        print(
+            f"--output_format={given.output_format}: SeqIO 0.0.20 writes TFRecord for it, too, and "
+            "reads nothing else: the cache is TFRecord",
+            file=sys.stderr,
+        )
     from_working_directory()
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # caching leaves accelerators to others
     if given.vocab:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from t0.cli.modules import from_working_directory
 from t0.config import flags
-from t0.errors import reported
+from t0.errors import interruptible, reported
 from t0.files.publishing import folder_of_run
 
 COMMAND = "t5_mesh_transformer"
@@ -32,9 +32,10 @@ def main(argv: Sequence[str]) -> None:
         from t0.config import first_look
 
         first_look.check(given.gin_file or [], given.gin_param or [], flags.gin_folders(given))
-    from t0.run import command
+    with interruptible("nothing was computed yet, and the same command begins again"):
+        from t0.run import command
 
-    command.run(given, argv)
+        command.run(given, argv)
 
 
 def console_entry_point() -> None:

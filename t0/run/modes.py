@@ -19,7 +19,7 @@ from t0.checkpoints import checkpoint_files
 from t0.compat import gin, mesh_utils
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
-from t0.errors import UserError
+from t0.errors import UserError, interruptible
 from t0.feeding.opening import open_dataset_function
 from t0.inference import jobs, predict
 from t0.mesh import devices
@@ -78,11 +78,22 @@ def local_parameters() -> dict[str, tuple[Any, str]]:
 
 def carry_out(request: Request) -> None:
     """Carries out a run."""
-    with contextlib.ExitStack() as replaced:
+    with contextlib.ExitStack() as replaced, interruptible(_KEPT.get(request.mode, _NOTHING)):
         if request.checkpoint:
             for name, function in reading_only(request.checkpoint).items():
                 replaced.enter_context(compat.replaced(name, function))
         MODES[request.mode][request.engine](request)
+
+
+# Mode -> what Ctrl-C leaves, and how to go on; training saves, and says that itself.
+_RANKED = "the tasks that were ranked are kept, and the same command goes on with the next one"
+_KEPT = {
+    "train": "the last checkpoint, if any, is kept, and the same command goes on from there",
+    "score_eval": _RANKED,
+    "eval": f"{_RANKED}; tasks that are decoded or measured begin again",
+    "infer": "the predictions of whole batches are kept, and the same command goes on after them",
+}
+_NOTHING = "nothing is kept, and the same command begins again"
 
 
 def reading_only(checkpoint: str) -> dict[str, Callable[..., Any]]:
@@ -229,7 +240,15 @@ def _perplexity(request: Request) -> None:
 
 def _infer(request: Request) -> None:
     """Predicts by our inference, or by Mesh TensorFlow's where ours does not cover the run."""
-    if not jobs.takes_over(bound("run.model_type", ENCODER_DECODER)):
+    model_type = bound("run.model_type", ENCODER_DECODER)
+    if not jobs.takes_over(model_type):
+        decode = bound("infer_model.decode_fn")
+        if decode is mesh_utils.decode_from_dataset and model_type == ENCODER_DECODER:
+            raise UserError(
+                "infer_from_task.gin goes on with the text of a task, which only a language model "
+                "can; this model is an encoder-decoder. To predict a task's targets: "
+                "--gin_file=runs/infer.gin in its place"
+            )
         with compat.replaced("mesh_utils.infer_model", _with_latest_step(mesh_utils.infer_model)):
             _mesh_run(request)
         return

@@ -8,20 +8,24 @@ The checked values are those that gin has bound. Mesh TensorFlow would end with 
 same mistakes, minutes later, or would not notice them.
 """
 
+import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t0.checkpoints import checkpoint_files
+from t0.checkpoints import checkpoint_files, open_source
 from t0.compat import mesh_utils, mtf, seqio
 from t0.config.bindings import bound
 from t0.config.explain import KINDS, check_not_text
 from t0.config.flags import GIN_MODES
 from t0.errors import UserError, unknown_name
 from t0.feeding import cut_shares, host_graphs, opening
+from t0.files import paths
 from t0.mesh.batch import check_batch
 from t0.run import by_kind
 from t0.training.estimator import train_model
 
+_OPERATIVE = "operative_config.gin"
 # run.mode -> the dataset function whose mixture the mode reads.
 _EVALUATES = ("eval", "score_eval", "perplexity_eval", "score_from_dataset")
 DATASET_FUNCTIONS = {"train": "mesh_train_dataset_fn"}
@@ -173,7 +177,7 @@ def check_run(
     )
     if checkpoint and mode != "train":
         check_vocabulary(checkpoint, vocabulary)
-        return []
+        return []  # its sizes were compared before it was converted
     check = _check_training if mode == "train" else _check_checkpoints
     return check(model_dir, vocabulary)
 
@@ -198,6 +202,7 @@ def _check_training(model_dir: str, vocabulary: Any) -> list[str]:
     latest = checkpoint_files.latest(model_dir)
     if latest:  # Training resumes from it and does not read init_checkpoint.
         check_vocabulary(latest, vocabulary)
+        check_sizes(latest)
         return []
     checkpoint = bound("run.init_checkpoint") or bound("tpu_estimator_model_fn.init_checkpoint")
     if not checkpoint:
@@ -235,7 +240,53 @@ def _check_checkpoints(model_dir: str, vocabulary: Any) -> list[str]:
         ]
     for step in latest:
         check_vocabulary(checkpoint_files.checkpoint_path(model_dir, step), vocabulary)
+        check_sizes(checkpoint_files.checkpoint_path(model_dir, step))
     return notes
+
+
+# Size of a T5 encoder-decoder -> the gin parameter that sets it, and its macro in T5's files.
+_SIZES = {
+    "d_model": ("Unitransformer.d_model", "d_model"),
+    "d_ff": ("DenseReluDense.hidden_size", "d_ff"),
+    "d_kv": ("SelfAttention.key_value_size", "d_kv"),
+    "heads": ("SelfAttention.num_heads", "num_heads"),
+    "encoder_layers": ("encoder/make_layer_stack.num_layers", "num_layers"),
+}
+
+
+def check_sizes(path: str) -> None:
+    """Checks that the gin files configure a model of a checkpoint's sizes, without building it.
+
+    Args:
+      path: a checkpoint in any format; one that is not of a T5 encoder-decoder is not judged.
+
+    Raises:
+      UserError: with both sizes of all that differ, and what to do.
+    """
+    if bound("run.model_type", "bitransformer") != "bitransformer":
+        return
+    try:
+        with contextlib.closing(open_source(path, keep_slots=False)) as source:
+            model, place = source.model, source.path
+    except UserError:  # what is wrong with it is said where it is read
+        return
+    lines, mends = [], []
+    for size, (parameter, macro) in _SIZES.items():
+        held = getattr(model, size)
+        scoped = parameter if "/" in parameter else f"encoder/{parameter}"
+        told = bound(scoped, bound(scoped.partition("/")[2], evaluate=False), evaluate=False)
+        if isinstance(told, int) and told != held:
+            lines.append(f"  {macro}: {held} in the checkpoint, {told} by the gin files")
+            mends.append(f"--gin.{macro}={held}")
+    if not lines:
+        return
+    beside = os.path.join(place if os.path.isdir(place) else os.path.dirname(place), _OPERATIVE)  # noqa: PTH112,PTH118,PTH120
+    own = f"its own gin file, --gin_file={beside}" if paths.exists(beside) else " ".join(mends)
+    raise UserError(
+        f"checkpoint {path} is of another model than the gin files configure:\n"
+        + "\n".join(lines)
+        + f"\nGive {own}, or another --model_dir or checkpoint"
+    )
 
 
 def check_vocabulary(checkpoint: str, vocabulary: Any) -> None:

@@ -17,7 +17,7 @@ from t0.compat import gin
 from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.run import run_files
-from t0.run.preflight import run_mode
+from t0.run.preflight import check_sizes, run_mode
 from t0.training import export as export_hf
 
 _INITIAL = ("run.init_checkpoint", "tpu_estimator_model_fn.init_checkpoint")
@@ -94,5 +94,6 @@ def _read_only(checkpoint: str) -> dict[str, Any]:
 
 
 def _as_mesh(path: str, folder: str, *, slots: bool) -> str:
+    check_sizes(path)
     workdir = os.path.join(folder, "converted")  # noqa: PTH118 (gs:// paths)
     return as_mesh_checkpoint(path, workdir, slots=slots, progress=sys.stderr.isatty())

@@ -29,7 +29,7 @@ import pyarrow.parquet
 
 from t0.errors import UserError, reading
 from t0.files import checked_name
-from t0.files.any_path import binary
+from t0.files.any_path import binary, unpacked
 from t0.files.paths import is_remote
 from t0.files.untrusted import parsed_json
 from t0.sources.schema import Features
@@ -60,6 +60,13 @@ class Csv:
 
     def columns(self) -> tuple[str, ...]:
         """Returns the names in the first line."""
+        with reading(self.path, *_FAULTS), unpacked(self.path) as file:
+            empty = not file.read(1)
+        if empty:
+            raise UserError(
+                f"{self.path} is empty: wanted a first line with the names of the columns, and a "
+                "line for each row"
+            )
         with reading(self.path, *_FAULTS):
             names = self._with_growing_blocks(lambda block: self._open({}, block).schema.names)
         double = sorted({name for name in names if names.count(name) > 1})

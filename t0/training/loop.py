@@ -163,12 +163,15 @@ class _Run:
         with graph.graph.as_default():
             self._session.run(tf.global_variables_initializer())
         if self._spec.init_checkpoint:
+            # What alone is trained, such as T5's task adapters, may be new.
+            trained = self._spec.variable_filter
+            new = [trained] if isinstance(trained, str) else []
             yield from warm_start(
                 self._checkpoints,
                 graph,
                 self._spec.init_checkpoint,
                 only=self._spec.init_variable_filter,
-                unfilled=options.unfilled_variables,
+                unfilled=[*options.unfilled_variables, *new],
             )
         else:
             yield f"no checkpoint: starting from random weights, seed {options.seed}"

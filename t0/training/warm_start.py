@@ -63,8 +63,8 @@ def warm_start(
         raise UserError(
             f"the initial checkpoint {path} leaves {len(left)} of the model's "
             f"{len(graph.trained)} variables unfilled, such as {left[0]}. Is it a checkpoint of "
-            f"the configured model?{_own_config(path)} To leave them random, add "
-            f"--gin_param=\"train_loop.unfilled_variables = ['{left[0]}']\""
+            f"the configured model{_own_config(path)}? To leave them random, add "
+            f'--gin_param="train_loop.unfilled_variables = {_patterns(left)}"'
         )
     reader = tf.train.load_checkpoint(path)
     for name, theirs in filled.items():
@@ -91,12 +91,21 @@ def slots_line(filled: int, total: int) -> str:
     return f"optimizer state: {filled:,} of {total:,} slots restored, the others start at zero"
 
 
+def _patterns(names: Sequence[str]) -> list[str]:
+    """Returns few regular expressions for names of variables, with any number for a block's.
+
+    >>> _patterns(["encoder/block_000/adapter/wi", "encoder/block_001/adapter/wi"])
+    ['^encoder/block_.*/adapter/wi$']
+    """
+    return sorted({f"^{re.sub('block_[0-9]+', 'block_.*', name)}$" for name in names})
+
+
 def _own_config(path: str) -> str:
     """Returns a hint at the operative config that lies beside a checkpoint, if one does."""
     config = posixpath.join(posixpath.dirname(path), "operative_config.gin")
     if not paths.exists(config):
         return ""
-    return f". Its own is there: --gin_file={config} in place of the model's gin file"
+    return f" (its own is there: --gin_file={config} in place of the model's gin file)"
 
 
 def _check_shapes(checkpoints: Checkpoints, path: str, held: dict, filled: dict[str, str]) -> None:

@@ -73,20 +73,6 @@ def test_shards_cut_the_same_records_elsewhere(
     assert all(sum(".tfrecord-" in name for name in o.files) == count for o in outcomes)
 
 
-def test_array_records_hold_the_same(with_data, cache_here, tmp_path, small_ranges):
-    from array_record.python.array_record_module import ArrayRecordReader
-
-    options = Options(min_shards=2, output_format="arrayrecord")
-    cache_here(tmp_path / "array", "weather_open", options=options)
-    cache_here(tmp_path / "tf", "weather_open", options=Options(min_shards=2))
-    for index in range(2):
-        name = f"-0000{index}-of-00002"
-        reader = ArrayRecordReader(str(tmp_path / "array/weather_open/train.array_record") + name)
-        found = [tf.train.Example.FromString(record) for record in reader.read_all()]
-        reader.close()
-        assert found == examples(tmp_path / "tf" / "weather_open" / f"train.tfrecord{name}")
-
-
 def test_ids_are_those_of_the_graph_tokenizer(prompted, toy_folder, with_data):
     """SentencePiece's package, in batches, and the library in tf_text that SeqIO calls."""
     from t0.caching.prompted_rows import Tokenizer

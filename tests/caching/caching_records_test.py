@@ -150,22 +150,3 @@ def test_char_counts_are_written_when_asked_for(cache_here, tmp_path):
     cache_here(tmp_path, "toy_function", options=Options(enable_char_counts=True))
     stats = json.loads((tmp_path / "toy_function" / "stats.train.json").read_text())
     assert stats["targets_chars"] == 20 * len("sun")
-
-
-@pytest.mark.parametrize(("random_access", "group"), [(True, 1), (False, 2)])
-def test_array_records(toy, cache_here, tmp_path, random_access, group):
-    from array_record.python.array_record_module import ArrayRecordReader
-
-    options = Options(
-        output_format="arrayrecord", preserve_random_access=random_access, min_shards=2
-    )
-    cache_here(tmp_path, "toy_function", options=options)
-    texts = []
-    for index in range(2):
-        path = tmp_path / "toy_function" / f"train.array_record-0000{index}-of-00002"
-        reader = ArrayRecordReader(str(path))
-        assert f"group_size:{group}," in reader.writer_options_string()
-        texts += [tf.train.Example.FromString(r) for r in reader.read_all()]
-        reader.close()
-    values = [t.features.feature["inputs_pretokenized"].bytes_list.value[0] for t in texts]
-    assert values == [f"row {i} of rain".encode() for i in range(20)]

@@ -173,3 +173,10 @@ def test_no_cache(tmp_path):
     (tmp_path / "toy.incomplete-h-1-2" / SHARD).write_text("")
     with pytest.raises(UserError, match="holds no cache"):
         find_caches(str(tmp_path))
+
+
+def test_files_that_nothing_reads(tmp_path):
+    for name in ("COMPLETED", "train.array_record-00000-of-00001"):
+        (tmp_path / name).write_bytes(b"")
+    (fault,) = verify_cache(str(tmp_path))
+    assert "is an ArrayRecord file, and training and SeqIO read TFRecord alone; cache" in fault

@@ -1,32 +1,212 @@
-"""Mistakes that users make, by the commands: each is one message that says what to do."""
+"""The mistakes that users make, by the commands: each is one message that says what to do.
+
+`OF_RUNS` and `OF_VERBS` have the mistakes of a command line alone, `ELSEWHERE` the tests of those
+that need more; the numbers are only to see that none is lost.
+"""
+
+import re
+from pathlib import Path
 
 import pytest
-from command_lines import TRAIN, message
+from command_lines import EVALUATE, TRAIN, message
+
+from t0.testing import write_templates
 
 FINETUNE = "--gin_file=runs/finetune.gin"
+TESTS = Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.parametrize(
-    ("words", "parts"),
-    [
-        ([FINETUNE, "--gin.TRAIN_STEP=5"], ["macro 'TRAIN_STEP'", "Did you mean TRAIN_STEPS?"]),
-        ([FINETUNE, "--gin.MIXTURE_OR_TASK_NAME=weather_train"], ["Text needs quotes of its own"]),
-        (["--gin_file=runs/finetun.gin"], ["not found", "runs/finetune.gin"]),
-        (
-            [*TRAIN, "--gin_param=run.sequence_length = {'input': 96, 'targets': 32}"],
-            ["unknown feature 'input'", "Did you mean 'inputs'?", "weather_train has inputs and"],
-        ),
-        (
-            [*TRAIN, "--gin_param=run.mesh_shape = 'model:3'"],
-            ["the mesh model:3 cannot split", "model may be 1, 2"],
-        ),
-        ([*TRAIN, "--gin.utils.DatasetConfig.seed=3"], ["is T5X's", "RANDOM_SEED"]),
-    ],
-)
-def test_mistake_is_one_message(command, tmp_path, words, parts):
-    text = message(command(f"--model_dir={tmp_path / 'model'}", *words))
+def lengths(inputs="inputs", most=96):
+    return f"--gin_param=run.sequence_length = {{{inputs!r}: {most}, 'targets': 32}}"
+
+
+# (number, words of `t5_mesh_transformer`, what its message holds)
+OF_RUNS = [
+    (1, [*TRAIN, "--gin.MIXTURE_NAME='wether_train'"], ["'wether_train'", "'weather_train'"]),
+    (2, ["--gin.run.modes='x'"], ["run has no parameter 'modes'", "Did you mean mode"]),
+    (3, [FINETUNE, "--gin.TRAIN_STEP=5"], ["macro 'TRAIN_STEP'", "Did you mean TRAIN_STEPS?"]),
+    (4, ["--modeldir=x"], ["unknown flag '--modeldir'", "'--model_dir'"]),
+    (
+        5,
+        [FINETUNE, "--gin.MIXTURE_OR_TASK_NAME=weather_train"],
+        ["Text needs quotes of its own: --gin.MIXTURE_OR_TASK_NAME=\"'weather_train'\""],
+    ),
+    (7, ["--gin_file=runs/finetun.gin"], ["not found", "Did you mean runs/finetune.gin", "Looked"]),
+    (9, ["--vocab=/no/such.model"], ["vocabulary not found: /no/such.model", "SentencePiece"]),
+    (10, ["--data_dir=/no/such"], ["'/no/such' (from --data_dir", "Name existing folders"]),
+    (
+        11,
+        [*EVALUATE, "--gin_param=run.dataset_split = 'dev'"],
+        ["no task of weather_eval has a split 'dev'; there are: test, train, validation"],
+    ),
+    (
+        15,
+        [*TRAIN, "--gin_param=run.mesh_shape = 'model:3'"],
+        ["the mesh model:3 cannot split", "model may be 1, 2, 4"],
+    ),
+    (
+        16,
+        [*TRAIN, "--gin_param=run.batch_size = ('tokens_per_batch', 1000)"],
+        ["1000 is not a multiple of 96", "960 or 1056"],
+    ),
+    (20, EVALUATE, ["no checkpoint (model.ckpt-STEP.index) in", "--model_dir, or a checkpoint of"]),
+    (20, [*TRAIN, "--checkpoint=."], ["holds no checkpoint: wanted model.ckpt-STEP.index"]),
+    (
+        21,
+        [*TRAIN, lengths("input")],
+        ["unknown feature 'input'. Did you mean 'inputs'?", "(TASK_FEATURE_LENGTHS)"],
+    ),
+]
+V3 = ["--gin_file=runs/t0_train.gin", "--gin_file=mesh/v3-512.gin"]
+# (number, words of `t0`, what its message holds); $DATA is a folder with the dataset "mine".
+OF_VERBS = [
+    (
+        17,
+        ["plan", *V3, "--gin.tpu_mesh_shape.model_parallelism=12"],
+        ["= 12 does not divide the 512 cores of v3-512. These do: 1, 2, 4"],
+    ),
+    (
+        17,
+        ["plan", *V3, "--gin.tpu_mesh_shape.tpu_topology='v3-500'"],
+        ["unknown TPU topology 'v3-500'. Did you mean 'v3-512'"],
+    ),
+    (20, ["convert", ".", "out", "--to=hf"], ["holds no checkpoint: wanted model.ckpt-STEP.index"]),
+    (23, ["init", "new", "$DATA/empty.csv"], ["empty.csv is empty: wanted a first line with the"]),
+    (24, ["show", "--data_dir=$DATA/yaml", "x"], ["templates.yaml:3: not a template file"]),
+    (
+        25,
+        ["show", "--data_dir=$DATA/column", "mine_which_word"],
+        ["'which word' uses the column 'reprot'", "mine/train.csv does not have", "place, report"],
+    ),
+    (
+        27,
+        ["show", "super_glue_rte_guaranteed_true"],
+        ["no rows for the dataset 'super_glue', subset 'rte'", "Put the rows at", "--data_dir"],
+    ),
+    (28, ["convert", "$PRETRAINED", "/proc/new", "--to=hf"], ["/proc"]),
+    (36, ["tasks", "t0_trian"], ["unknown task or mixture 't0_trian'. Did you mean 't0_train'"]),
+    (
+        36,
+        ["report", "/no.json", "--output=out"],
+        ["/no.json does not exist. Give a results_<step>"],
+    ),
+]
+# Mistake -> the test that holds it, in its file.
+ELSEWHERE = {
+    8: ("end_to_end/bad_input_test.py", "test_command_that_caches_what_is_missing"),
+    13: ("end_to_end/bad_input_test.py", "test_steps_that_are_done_already"),
+    14: ("end_to_end/bad_input_test.py", "test_another_model_in_the_folder"),
+    19: (
+        "checkpoints/checkpoint_hugging_face_test.py",
+        "test_a_tied_head_that_is_not_scaled_is_a_copy",
+    ),
+    28: ("end_to_end/bad_input_test.py", "test_folder_that_cannot_be_written"),
+    29: ("training/training_checkpointing_test.py", "test_full_disk_leaves_the_last_checkpoint"),
+    30: ("cli/install_test.py", "test_a_python_that_cannot_be_used_is_named"),
+    31: ("end_to_end/bad_input_test.py", "test_vocabulary_of_another_size_stops_at_the_start"),
+    32: ("end_to_end/bad_input_test.py", "test_interrupt_saves_and_says_how_to_go_on"),
+    33: ("end_to_end/eval_by_kind_test.py", "test_rank_tasks_are_ranked"),
+    34: ("end_to_end/eval_by_kind_test.py", "test_a_task_without_metrics_is_measured_and_reported"),
+    35: ("end_to_end/bad_input_test.py", "test_split_whose_labels_are_hidden"),
+}
+
+
+@pytest.fixture(scope="module")
+def data(world):
+    """Datasets with a mistake each."""
+    root = world.folder / "mistaken"
+    root.mkdir()
+    (root / "empty.csv").write_text("")
+    jinja = {"yaml": "{{report}}", "column": "{{reprot}}", "name": "{{report}}"}
+    for name, text in jinja.items():
+        folder = root / name / "mine"
+        write_templates(folder, {"which word": (f"{text} ||| {{{{place}}}}", None)})
+        (folder / "train.csv").write_text("place,report\nOslo,much rain\n")
+    (root / "yaml" / "mine" / "templates.yaml").write_text("templates:\n  which: [\n")
+    path = root / "name" / "mine" / "templates.yaml"
+    path.write_text("dataset: yours\n" + path.read_text())
+    return root
+
+
+@pytest.fixture(scope="module")
+def verb(server, world):
+    """Runs `t0`, without a hub."""
+
+    def run(*words):
+        environment = {"HF_HUB_OFFLINE": "1", **world.environment}
+        return server.run(*words, program="t0", cwd=world.folder, environment=environment)
+
+    return run
+
+
+@pytest.mark.parametrize(("number", "words", "parts"), OF_RUNS)
+def test_mistake_in_a_run_is_one_message(command, tmp_path, number, words, parts):
+    text = message(command(f"--model_dir={tmp_path / 'model'}", *words, cwd=tmp_path))
     for part in parts:
         assert part in text
+
+
+@pytest.mark.parametrize(("number", "words", "parts"), OF_VERBS)
+def test_mistake_in_a_verb_is_one_message(verb, data, pretrained, number, words, parts):
+    given = [w.replace("$DATA", str(data)).replace("$PRETRAINED", str(pretrained)) for w in words]
+    done = verb(*given)
+    assert done.status == 2, done.out + done.err
+    assert "Traceback" not in done.err
+    assert done.err.startswith(f"t0 {words[0]}: ")
+    for part in parts:
+        assert part in done.err
+
+
+def test_every_mistake_has_a_test():
+    functions = [name for name in globals() if name.startswith("test_mistake_")]
+    numbered = {int(n) for name in functions for n in re.findall(r"_(\d+)", name)}
+    assert {row[0] for row in OF_RUNS + OF_VERBS} | numbered | set(ELSEWHERE) == set(range(1, 37))
+    for path, name in ELSEWHERE.values():
+        assert f"def {name}" in (TESTS / path).read_text(), (path, name)
+
+
+def test_mistake_6_module_import_forgotten(server, tmp_path):
+    words = [*TRAIN, f"--model_dir={tmp_path}"]
+    text = message(server.run(*words, program="without_tasks:main"))
+    assert "--module_import=t0.seqio_tasks" in text
+
+
+def test_mistake_12_checkpoint_step_that_is_not_there(command, pretrained, tmp_path):
+    words = [*EVALUATE, f"--model_dir={tmp_path}", f"--checkpoint={pretrained}/model.ckpt-77"]
+    assert f"{pretrained} holds checkpoints of the steps: 0, 1" in message(command(*words))
+
+
+def test_mistake_18_gin_files_of_another_size(command, server, pretrained, world, tmp_path):
+    vocabulary = f"--vocab={world.folder}/vocab.model"
+    words = ("convert", str(pretrained), str(tmp_path / "hf"), "--to=hf", "--drop_slots")
+    assert server.run(*words, vocabulary, program="t0").status == 0
+    for words in ([*TRAIN, "--gin.d_ff=128"], [*EVALUATE, "--gin.d_ff=128"]):
+        named = [f"--model_dir={tmp_path / 'model'}", f"--checkpoint={tmp_path / 'hf'}"]
+        text = message(command(*named, *words))
+        assert "d_ff: 64 in the checkpoint, 128 by the gin files Give --gin.d_ff=64" in text
+    assert not (tmp_path / "model" / "converted").exists()
+
+
+def test_mistake_22_lengths_that_cut_the_question(command, tmp_path):
+    words = [*TRAIN, lengths(most=5), "--gin_param=run.train_steps = 0"]
+    done = command(f"--model_dir={tmp_path}", *words)
+    assert done.status == 0, done.err
+    said = "100.0% of inputs are longer than 5 tokens and lose the end, where the question mostly"
+    assert f"WARNING: weather_which_word: {said}" in done.err
+
+
+def test_mistake_26_dataset_of_another_name_than_its_folder(verb, data):
+    done = verb("tasks", f"--data_dir={data / 'name'}", "yours_which_word")
+    assert done.status == 0, done.err
+    assert "is for the dataset 'yours' by its key 'dataset', and not for 'mine'" in done.err
+
+
+def test_mistake_32_interrupts_say_what_is_kept(command, pretrained, tmp_path):
+    more = [lengths(), "--gin.run.batch_size=8", "--gin.get_variable_dtype.master_dtype='float32'"]
+    words = [*EVALUATE, *more, f"--checkpoint={pretrained}", f"--model_dir={tmp_path}"]
+    done = command(*words, interrupt_at="padding adds")
+    assert done.status == 130
+    assert "interrupted: the tasks that were ranked are kept, and the same command" in done.err
 
 
 def test_files_and_flags_of_t5x(command, tmp_path):
@@ -40,6 +220,9 @@ def test_files_and_flags_of_t5x(command, tmp_path):
 
 def test_caching_without_a_module_means_the_catalogue(server, world, tmp_path):
     words = ["--tasks=weather_retell", f"--output_cache_dir={tmp_path}", "--splits=test"]
+    words.append("--output_format=arrayrecord")
     done = server.run(*words, "--num_workers=0", program="seqio_cache_tasks")
     assert done.status == 0, done.err
     assert (tmp_path / "weather_retell" / "COMPLETED").is_file()
+    assert (tmp_path / "weather_retell" / "test.tfrecord-00000-of-00001").is_file()
+    assert "SeqIO 0.0.20 writes TFRecord for it, too" in done.err

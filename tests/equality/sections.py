@@ -59,7 +59,6 @@ def caching(bench):
     few = [CACHE, TASKS, "--output_cache_dir=$OUT/cache", "--tasks=weather_.*"]
     shards = ["--min_shards=2", "--max_shards=3", "--enable_char_counts", "--base_seed=5"]
     bench.run("shards", *few, *shards, "--num_workers=0")
-    bench.run("arrays", *few, "--output_format=arrayrecord", "--num_workers=0")
     beam = "--pipeline_options=--runner=DirectRunner,--direct_num_workers=1"
     bench.run("beam", *few[:-1], "--tasks=weather_which_word", beam)
     broken = [*few[:-1], "--tasks=broken_.*,weather_retell"]
