@@ -4,6 +4,7 @@
     parse          reads gin files strictly; where each binding was written; required macros
     bindings       the value bound to a parameter: `bound("run.mode")`
     explain        turns gin's errors into sentences, with the nearest names
+    operative      the operative config as two files: one that stock T5 reads, one with our names
     listing        the configuration as text, for `--dry_run`
     specification  a run as plain data
 

@@ -135,10 +135,10 @@ _MACROS = {"MODEL_DIR": ("model_dir",), "TRAIN_STEPS": ("finetune_steps", "epoch
 _MACROS |= dict.fromkeys(("INIT_CHECKPOINT", "infer_checkpoint_step"), ("checkpoint",))
 
 # Names whose values are masked in the record of a command line. tokens_per_batch and
-# token_dropout_rate must not match.
+# token_dropout_rate and stop_at_token must not match.
 _SECRET = (
     r"(?:(?:passwo?r?d|passphrase|secret|credential|(?:api|access|account|private)[_-]?key)\w*"
-    r"|token|signature|authorization|\b(?:key|sig|auth|pwd))"
+    r"|(?<!stop_at_)token|signature|authorization|\b(?:key|sig|auth|pwd))"
 )
 _SECRET_VALUE = re.compile(rf"({_SECRET}['\"]?\s*[=:]\s*)\S.*", re.I | re.S)
 # Tokens of hubs and clouds are known by their form, whatever their name is.

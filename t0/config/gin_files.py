@@ -16,6 +16,7 @@ import pathlib
 import re
 from collections.abc import Iterator, Sequence
 
+from t0.config import operative
 from t0.errors import UserError
 
 
@@ -67,6 +68,9 @@ def t5x_file(name: str) -> str | None:
 def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -> list[str]:
     """Returns the names of gin files, with ours for those that have T5X's name and are not there.
 
+    After each `operative_config.gin` comes the file beside it with this project's names, if it is
+    there and the user has not named it.
+
     Args:
       gin_files: paths, or names to search for.
       location_prefixes: folders to search before this project's.
@@ -77,7 +81,19 @@ def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -
         ours = t5x_file(name)
         there = any(os.path.isfile(os.path.join(folder, name)) for folder in folders)  # noqa: PTH113, PTH118
         names.append(name if ours is None or there else ours)
+        beside = operative.companion(name)
+        if beside and beside not in gin_files and _is_found(beside, folders):
+            names.append(beside)
     return names
+
+
+def _is_found(name: str, folders: Sequence[str]) -> bool:
+    """Returns whether gin would find a file: on gs:// once TensorFlow is imported."""
+    from t0.compat import gin_config
+
+    places = ["", *folders] if "://" not in name else [""]
+    paths = (os.path.join(folder, name) for folder in places)  # noqa: PTH118
+    return any(readable(path) for path in paths for _, readable in gin_config._FILE_READERS)
 
 
 def in_order(gin_files: Sequence[str]) -> list[str]:
@@ -101,7 +117,7 @@ def _is_run(name: str) -> bool:
 
 
 def _is_model(name: str) -> bool:
-    return name.split("/")[-2:-1] == ["models"] or name.endswith("operative_config.gin")
+    return name.split("/")[-2:-1] == ["models"] or name.endswith((operative.FILE, operative.OURS))
 
 
 @contextlib.contextmanager

@@ -41,7 +41,8 @@ def operative_config(flags: Any) -> list[str]:
         raise UserError(f"{path} not found: --mode={flags.mode} takes the model's sizes from it")
     if path not in (flags.gin_file or []):
         folders = ["", *gin_files.search_path(command_flags.gin_folders(flags))]
-        check_imports(path, folders=folders, also=flags.module_import)
+        for one in gin_files.resolved_names([path], folders[1:]):
+            check_imports(one, folders=folders, also=flags.module_import)
     return [path]
 
 

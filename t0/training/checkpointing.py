@@ -37,7 +37,7 @@ import numpy as np
 from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.compat import tf1 as tf
-from t0.config import masking
+from t0.config import masking, operative
 from t0.errors import UserError, short_reason
 from t0.files import object_facts, paths, publishing
 from t0.files.untrusted import parsed_json
@@ -546,10 +546,7 @@ def _recorded_configuration(path: str) -> dict[str, str]:
 
 
 def save_configuration(model_dir: str) -> None:
-    """Writes the configuration, and gin's own `operative_config.gin`; credentials are masked."""
-    files = {
-        CONFIGURATION_FILE: json.dumps(configuration(), indent=1) + "\n",
-        "operative_config.gin": masking.masked_config(gin.operative_config_str) + "\n",
-    }
-    for name, text in files.items():
-        publishing.write_whole(os.path.join(model_dir, name), text)  # noqa: PTH118
+    """Writes the configuration, and gin's own as `t0.config.operative` splits it, masked."""
+    path = os.path.join(model_dir, CONFIGURATION_FILE)  # noqa: PTH118
+    publishing.write_whole(path, json.dumps(configuration(), indent=1) + "\n")
+    operative.save(model_dir, masking.masked_config(gin.operative_config_str))

@@ -8,7 +8,9 @@ in the model directory, and an error if the loss is not finite.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from t0.compat import gin
 from t0.compat import tf1 as tf
+from t0.config import masking, operative
 from t0.errors import UserError, original
 from t0.training import checkpointing
 from t0.training.checkpointing import is_finished
@@ -103,10 +105,24 @@ def _check_estimator_can(options: LoopOptions) -> None:
         )
 
 
+class _ConfigHook(tf.estimator.SessionRunHook):
+    """Saves the operative config as two files, over the one that Mesh TensorFlow's hook wrote."""
+
+    def __init__(self, model_dir: str) -> None:
+        self._model_dir: str | None = model_dir
+
+    def before_run(self, run_context: Any) -> None:
+        del run_context
+        if self._model_dir:
+            text = masking.masked_config(gin.operative_config_str)
+            operative.save(self._model_dir, text)
+            self._model_dir = None
+
+
 def _train_with_estimator(
     estimator: Any, input_fn: Callable[..., Any], hook: RecorderHook, *, keep_iterator: bool
 ) -> None:
-    hooks = [hook]
+    hooks = [hook, _ConfigHook(estimator.model_dir)]
     if keep_iterator:
         hooks.append(tf.data.experimental.CheckpointInputPipelineHook(estimator))
     try:

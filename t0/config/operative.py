@@ -1,0 +1,122 @@
+"""Splits the operative config into a file that stock T5 reads and one with this project's names.
+
+    stock, ours = split(gin.operative_config_str())
+    save("/models/tiny", stock + ours)           # two files; the second has ours
+    companion("/models/tiny/operative_config.gin")       # ".../operative_config.t0.gin"
+
+`operative_config.gin` keeps the bindings that T5 0.9.4 and Mesh TensorFlow know, so that T5's own
+`t5_mesh_transformer` and its Model API read it. Beside it is `operative_config.t0.gin`, with the
+bindings of functions that `t0` registers and those whose value is such a function. Wherever this
+project reads a file that is named `operative_config.gin`, it reads the file beside it next
+(`t0.config.gin_files.resolved_names`). A file of before the two were split has all bindings.
+"""
+
+import posixpath
+import re
+from collections.abc import Sequence
+
+from t0.files import write_whole
+
+FILE, OURS = "operative_config.gin", "operative_config.t0.gin"
+# The packages whose functions stock T5 does not know.
+_PACKAGES = ("t0", "seqio_tasks")
+_NOTE = f"# The settings of the package t0 are in {OURS}, beside this file.\n"
+_SECTION = re.compile(r"^(?=# (?:Parameters for .*|Macros):$)", re.M)
+_BINDING = re.compile(r"(?P<name>[^\s#=]+) = ")
+_REFERENCE = re.compile(r"@(?:[\w.]+/)*([\w.]+)")
+_MACRO = re.compile(r"%([\w./]+)")
+_TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
+
+
+def companion(path: str) -> str | None:
+    """Returns the path of the file with this project's names, None for a file of another name.
+
+    >>> companion("/models/tiny/operative_config.gin")
+    '/models/tiny/operative_config.t0.gin'
+    """
+    folder, name = posixpath.split(path)
+    return posixpath.join(folder, OURS) if name == FILE else None
+
+
+def save(folder: str, text: str) -> None:
+    """Writes an operative config into a folder as two files, ours first.
+
+    Args:
+      folder: the model directory, local or gs://.
+      text: what `gin.operative_config_str` returned.
+    """
+    stock, ours = split(text)
+    write_whole(posixpath.join(folder, OURS), ours)
+    write_whole(posixpath.join(folder, FILE), stock)
+
+
+def split(text: str) -> tuple[str, str]:
+    """Returns the part of an operative config that stock T5 reads, and the rest.
+
+    Every function that the text names must be registered with gin.
+    """
+    imports, *sections = _SECTION.split(text)
+    parts = [_parts(section) for section in sections]
+    names = _our_names([binding for _, bindings in parts for binding in bindings])
+    kept: tuple[list[str], list[str]] = ([], [])
+    for line in imports.splitlines():
+        kept[_imports_ours(line)].append(line + "\n")
+    for head, bindings in parts:
+        for place, mine in enumerate((False, True)):
+            found = [text for name, text in bindings if (name in names) == mine]
+            if found:
+                kept[place].append(head + "".join(found) + "\n")
+        if not bindings:  # "None.": a function that was called without a binding
+            kept[0].append(head)
+    stock, ours = ("".join(part).strip() + "\n" for part in kept)
+    return _NOTE + stock, ours
+
+
+def _parts(section: str) -> tuple[str, list[tuple[str, str]]]:
+    """Returns the comment above a section's bindings, and each binding's name and text."""
+    head, bindings = "", []
+    for line in section.splitlines(keepends=True):
+        start = _BINDING.match(line)
+        if start:
+            bindings.append((start["name"], line))
+        elif not bindings:
+            head += line
+        elif line.strip():
+            name, before = bindings[-1]
+            bindings[-1] = (name, before + line)
+    return head, bindings
+
+
+def _imports_ours(line: str) -> bool:
+    return any(word.partition(".")[0] in _PACKAGES for word in line.split()[1:2])
+
+
+def _our_names(bindings: Sequence[tuple[str, str]]) -> set[str]:
+    """Returns the names that stock T5 cannot bind, and those of macros that need them."""
+    ours = {name for name, text in bindings if _is_ours(name) or _names_ours(text)}
+    while True:
+        more = {
+            name
+            for name, text in bindings
+            if name not in ours and ours & set(_MACRO.findall(_TEXT.sub("", text)))
+        }
+        if not more:
+            return ours
+        ours |= more
+
+
+def _is_ours(name: str) -> bool:
+    """Returns whether a binding's name is of a function that this project registers."""
+    selector, dot, _ = name.rpartition("/")[2].rpartition(".")
+    return bool(dot) and _registers(selector)
+
+
+def _names_ours(binding: str) -> bool:
+    return any(map(_registers, _REFERENCE.findall(_TEXT.sub("", binding))))
+
+
+def _registers(selector: str) -> bool:
+    from t0.compat import gin_config
+
+    found = gin_config._REGISTRY.get_all_matches(selector)
+    return any(one.selector.partition(".")[0] in _PACKAGES for one in found)
