@@ -1,0 +1,98 @@
+"""Counts requests for a task cached to a bucket, and caches at 30 ms a request beside a disk.
+
+    .venv/bin/python benchmarks/buckets.py --rows=40000 --delay=0.03
+
+The bucket is imitated on this machine. The bounds are in `BOUNDS`; the program ends with status 1
+where a figure exceeds its bound.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from t0 import testing
+from t0.testing.bucket import Bucket
+from t0.testing.bucket_faults import no_faults
+from t0.testing.served_buckets import ServedBuckets, served_buckets
+
+WORDS = ("rain", "snow", "wind", "heat")
+PROMPTS = {
+    f"prompt {number}": (f"{{{{text}}}} {words} ||| {{{{answer_choices[label]}}}}", "no ||| yes")
+    for number, words in enumerate(("Which?", "True?", "Is it so?", "Right or wrong?"))
+}
+# What is counted -> the most of it.
+BOUNDS = {
+    "requests for a task cached": 120,
+    "caching: times the disk's seconds": 1.5,
+}
+
+
+def lay_out(folder: Path, rows: int) -> list[str]:
+    """Writes a dataset with four prompts and a vocabulary; returns the flags that name them."""
+    data = folder / "data" / "mine"
+    testing.write_templates(data, PROMPTS)
+    lines = ({"text": f"row {n} " + "word " * (n % 40), "label": n % 2} for n in range(rows))
+    testing.write_rows(data / "train.jsonl", lines)
+    text = [
+        json.dumps({"text": "row word no yes Which True Is it so Right", "n": n}) for n in WORDS
+    ]
+    vocabulary = testing.train_vocabulary(folder / "words.model", text * 30)
+    return ["--module_import=t0.seqio_tasks", f"--data_dir={folder / 'data'}"] + [
+        f"--vocab={vocabulary}"
+    ]
+
+
+def run(module: str, words: list[str], environment: dict[str, str]) -> float:
+    """Runs a command of ours; returns its seconds."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", module, *words]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: {done.stderr.decode()[-3000:]}")
+    return time.monotonic() - began
+
+
+def caching(server: ServedBuckets, given: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """Caches to the disk and to the bucket in turn; returns the requests and the ratio."""
+    words = [*lay_out(folder, given.rows), "--tasks=mine_prompt_.*", "--num_workers=2"]
+    environment = server.environment()
+    seconds: dict[str, list[float]] = {"disk": [], "bucket": []}
+    for number in range(given.rounds):
+        out = f"--output_cache_dir={folder / f'cache{number}'}"
+        seconds["disk"].append(run("t0.cli.cache_tasks", [*words, out], {}))
+        server.reset({"b": Bucket()})
+        server.set_faults(no_faults, given.delay)
+        out = "--output_cache_dir=gs://b/cache"
+        seconds["bucket"].append(run("t0.cli.cache_tasks", [*words, out], environment))
+    print(f"seconds of caching: {seconds}; {dict(server.counts())}", file=sys.stderr)
+    return {
+        "requests for a task cached": server.counts().total() / (2 * len(PROMPTS)),
+        "caching: times the disk's seconds": statistics.median(seconds["bucket"])
+        / statistics.median(seconds["disk"]),
+    }
+
+
+def main() -> None:
+    """Measures, prints the table, and compares with the bounds."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=40_000, help="of the dataset that is cached")
+    parser.add_argument("--delay", type=float, default=0.03, help="seconds of a request")
+    parser.add_argument("--rounds", type=int, default=1, help="of caching")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch, served_buckets({"b": Bucket()}) as server:
+        folder = Path(scratch)
+        found = caching(server, given, folder)
+    print("| figure | measured | bound |\n|---|---|---|")
+    for name, bound in BOUNDS.items():
+        print(f"| {name} | {found[name]:.2f} | {bound} |", flush=True)
+    sys.exit(int(any(found[name] > bound for name, bound in BOUNDS.items())))
+
+
+if __name__ == "__main__":
+    main()
