@@ -6,6 +6,7 @@
     one_device      OneDevice: the same steps by our own loop on one device
     comparing       compare_training: both side by side, and whether they agree
     saving          save_and_restore: a checkpoint by the pod's saver, read by both sides
+    ranking         rank: choices scored by the pod's scoring program and by our scorer
     batches         packed batches of random tokens
     shrinking       shrink: the configured run with a model that fits this machine
     rehearse        all of it as `t0 rehearse` shows it

@@ -9,13 +9,15 @@ much rounding may do depends on the type of activations, and is in `BANDS`.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
 from t0.errors import UserError
 from t0.mesh.pod_run import PodRun
 from t0.rehearsal.one_device import OneDevice
+from t0.rehearsal.ranking import Ranked, VirtualScorer, choices, rank
 from t0.rehearsal.saving import Saved, save_and_restore
 from t0.rehearsal.virtual_pod import PodStep, VirtualPod
 
@@ -30,18 +32,20 @@ class Bands:
       gradient_norm: of the first step's gradient norm.
       weights: of a variable's difference after the steps, relative to how far the steps moved it
         (both by the root of the sum of squares).
+      scores: of a choice's log-likelihood, relative to the largest.
     """
 
     loss: float
     later_loss: float
     gradient_norm: float
     weights: float
+    scores: float
 
 
 # Type of activations -> bands. bfloat16 has 8 bits of precision: one rounding is 0.4%.
 BANDS = {
-    "float32": Bands(loss=1e-6, later_loss=1e-5, gradient_norm=1e-5, weights=1e-2),
-    "bfloat16": Bands(loss=2e-2, later_loss=2e-2, gradient_norm=2e-2, weights=0.5),
+    "float32": Bands(loss=1e-6, later_loss=1e-5, gradient_norm=1e-5, weights=1e-2, scores=1e-5),
+    "bfloat16": Bands(loss=2e-2, later_loss=2e-2, gradient_norm=2e-2, weights=0.5, scores=2e-2),
 }
 # The part of a weight that float32 rounds away, some steps long.
 _ROUNDING = 2.0**-21
@@ -124,6 +128,11 @@ class Comparison:
             for what, value, band in checks
             if not value <= band  # nan, too
         ]
+        ranked = self.saved.ranked
+        if ranked and not ranked.difference <= bands.scores:
+            beyond.append(f"scores of choices differ by {ranked.difference:.1e} of the largest")
+        if ranked and not ranked.equal_on_cores:
+            beyond.append("the cores' scores are not equal")
         of_steps = (fault for step in self.steps for fault in step.faults)
         return [*beyond, *of_steps, *self.faults, *self.saved.faults]
 
@@ -148,9 +157,13 @@ def compare_training(
                 f"the program draws random numbers ({pod.draws[0]}), which no two programs draw "
                 "alike. Turn dropout off for the rehearsal: --gin_param='dropout_rate = 0.0'"
             )
-        # Built second: it binds what our own models look up embeddings with.
-        with OneDevice.open(run, tuple(pod.features)) as device:
-            return compare_steps(run, pod, device, batches, steps=steps)
+        # Our loop is built last: it binds what our own models look up embeddings with.
+        with (
+            VirtualScorer.open(run) as scorer,
+            OneDevice.open(run, tuple(pod.features)) as device,
+        ):
+            ranking = functools.partial(rank, run, scorer, examples=choices(run))
+            return compare_steps(run, pod, device, batches, steps=steps, ranking=ranking)
 
 
 def compare_steps(
@@ -160,8 +173,12 @@ def compare_steps(
     batches: Iterable[Mapping[str, np.ndarray]],
     *,
     steps: int,
+    ranking: Callable[[str], Ranked] | None = None,
 ) -> Comparison:
-    """Fills the variables of both sides alike, takes the steps, and compares: see above."""
+    """Fills the variables of both sides alike, takes the steps, and compares: see above.
+
+    `ranking` scores choices with a checkpoint; without it that is left out.
+    """
     pod.initialise()
     begun = pod.variables().values
     device.load(begun)
@@ -171,8 +188,8 @@ def compare_steps(
     names = theirs.values.keys()
     return Comparison(
         steps=pairs,
-        variables=_variable_pairs(begun, theirs.values, ours),
-        saved=save_and_restore(pod, device, next(batches)),
+        variables=variable_pairs(begun, theirs.values, ours),
+        saved=save_and_restore(pod, device, next(batches), ranking),
         faults=(
             *(f"only the cores have {name}" for name in sorted(names - ours.keys())),
             # Hosts give each core the global step.
@@ -211,18 +228,23 @@ def _faults(step: PodStep, batch: Mapping[str, np.ndarray]) -> Iterator[str]:
             yield f"the parts that the cores took of {name} are not the batch"
 
 
-def _variable_pairs(
+def variable_pairs(
     begun: Mapping[str, np.ndarray],
     theirs: Mapping[str, np.ndarray],
     ours: Mapping[str, np.ndarray],
 ) -> tuple[VariablePair, ...]:
+    """Returns the variables that both sides have, as they were before and are after the steps.
+
+    A difference that is not a number counts as infinite.
+    """
     pairs = []
     for name in sorted(theirs.keys() & ours.keys()):
         before, a, b = (x[name].astype(np.float64) for x in (begun, theirs, ours))
-        difference = np.linalg.norm(a - b)
+        difference = np.nan_to_num(np.abs(a - b), nan=np.inf)
         room = np.linalg.norm(a - before) + _ROUNDING * np.linalg.norm(a)
-        relative = float(difference / room) if difference else 0.0
-        pairs.append(VariablePair(name, float(np.max(np.abs(a - b))), relative))
+        apart = np.linalg.norm(difference)
+        relative = np.nan_to_num(apart / room, nan=np.inf) if apart else 0.0
+        pairs.append(VariablePair(name, float(np.max(difference)), float(relative)))
     return tuple(pairs)
 
 

@@ -89,6 +89,11 @@ def text(comparison: Comparison, run: PodRun) -> list[str]:
         f"a checkpoint of the pod, restored by both; the next loss: {saved.pod_loss:.6f} on cores, "
         f"{saved.device_loss:.6f} on one device"
     )
+    if saved.ranked:
+        lines.append(
+            f"{saved.ranked.pod.size} choices scored with it: the greatest difference is "
+            f"{saved.ranked.difference:.1e} of the largest log-likelihood"
+        )
     dtype = run.variable_dtype.activation_dtype.name
     found = comparison.disagreements()
     if found:

@@ -10,13 +10,14 @@ writes the masters; restoring goes the other way. Our loop reads the same files 
 
 import dataclasses
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from t0.compat import tf1 as tf
 from t0.rehearsal.one_device import OneDevice
+from t0.rehearsal.ranking import Ranked
 from t0.rehearsal.virtual_pod import VirtualPod
 
 
@@ -28,17 +29,31 @@ class Saved:
       pod_loss: the loss of the step after it, on the cores that restored it.
       device_loss: that of our loop, which restored it, too.
       faults: what the checkpoint or a restored core lacks, one clause each.
+      ranked: choices scored with it on both sides; None where no scoring program was built.
     """
 
     pod_loss: float
     device_loss: float
     faults: tuple[str, ...]
+    ranked: Ranked | None = None
 
 
-def save_and_restore(pod: VirtualPod, device: OneDevice, batch: Mapping[str, np.ndarray]) -> Saved:
-    """Saves on the pod's hosts, restores on both sides, and takes one step more on `batch`."""
+def save_and_restore(
+    pod: VirtualPod,
+    device: OneDevice,
+    batch: Mapping[str, np.ndarray],
+    ranking: Callable[[str], Ranked] | None = None,
+) -> Saved:
+    """Saves on the pod's hosts, restores on both sides, and takes one step more on `batch`.
+
+    Args:
+      pod: the cores, trained.
+      device: our loop.
+      batch: feature -> int32 [sequences, length].
+      ranking: scores choices with a checkpoint; None to leave that out.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        prefix = str(Path(folder) / "model.ckpt")
+        prefix = str(Path(folder) / "model.ckpt-1")
         held = pod.variables().values
         pod.save(prefix)
         faults = list(_differences(held, _read(prefix), "the checkpoint does not hold"))
@@ -47,7 +62,9 @@ def save_and_restore(pod: VirtualPod, device: OneDevice, batch: Mapping[str, np.
         restored = pod.variables().values
         faults += _differences(restored, _read(prefix), "the cores did not restore")
         device.restore(prefix)
-    return Saved(float(pod.step(batch).losses[0]), device.step(batch).loss, tuple(faults))
+        ranked = ranking(prefix) if ranking else None
+    losses = float(pod.step(batch).losses[0]), device.step(batch).loss
+    return Saved(*losses, tuple(faults), ranked)
 
 
 def _read(prefix: str) -> dict[str, np.ndarray]:

@@ -111,7 +111,7 @@ class VirtualPod:
             for of in (gradients, taken)
         )
         self._variables = _variables(lowered, self.graph)
-        self.session = tf.Session(graph=self.graph, config=_as_written())
+        self.session = tf.Session(graph=self.graph, config=as_written())
 
     @classmethod
     @contextlib.contextmanager
@@ -245,7 +245,7 @@ def _of_cores(copied: Copied, name: str) -> list[str]:
     return [copied.name(name, core) for core in range(copied.cores)]
 
 
-def _as_written() -> Any:
+def as_written() -> Any:
     """Returns a session's settings under which TensorFlow runs the graph without rewriting it."""
     config = tf.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True

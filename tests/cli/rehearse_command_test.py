@@ -43,6 +43,8 @@ def test_two_cores_agree(capsys):
     assert "1x1: mesh model:2, 2 virtual cores" in out
     for change in ("num_layers: 8 -> 1", "num_heads: 6 -> 2", "length of inputs: 1024 -> 32"):
         assert change in out
+    assert "a checkpoint of the pod, restored by both" in out
+    assert "choices scored with it" in out
     assert "VERDICT: the cores' program and one device agree (float32, band 1e-06)" in out
 
 
