@@ -86,7 +86,9 @@ def main(args: argparse.Namespace) -> int:
     plan = plan_configured_run(options)
     print(json.dumps(plan) if args.json else plan_output.plan_text(plan))
     if args.output:
-        plan_output.draw_plan(plan, args.output)
+        from t0.reports.plan_picture import draw_plan
+
+        draw_plan(plan, args.output)
     if given.tpu:
         from t0.run import host_pipeline
 

@@ -22,7 +22,7 @@ For `t0 plan`, without a TPU:
     costs              StepCosts of a lowered program: bytes, FLOPs, collectives, seconds
     formulas           the same StepCosts by closed formulas, for --fast and --sweep
     plan               plan_configured_run: the plan as one JSON object
-    plan_output        a plan as text and as a picture
+    plan_output        a plan as text
     sweep              many plans, ranked
 
 Importing this package imports none of them: most need TensorFlow.

@@ -1,21 +1,16 @@
-"""A plan as text that fits on a screen, and as a picture.
+"""A plan as text that fits on a screen.
 
     from t0.mesh.plan import PlanOptions, plan_configured_run
 
     plan = plan_configured_run(PlanOptions(fast=True))      # after gin has been parsed
     print(plan_text(plan))
-    draw_plan(plan, "plan.png")
 
-The picture shows the memory that a core needs, by kind, with its usable memory, and the parts of a
-step's time.
+`t0.reports.plan_picture` draws it.
 """
 
-import io
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from t0.files import write_whole
 from t0.mesh.plan import gib
 
 _KINDS = {
@@ -28,14 +23,6 @@ _KINDS = {
     "total": "total",
     "total_recomputed": "total, element-wise values recomputed",
     "usable": "usable",
-}
-_COLOURS = {
-    "weights": "#1b6ca8",
-    "optimizer": "#6a4c93",
-    "weight_copies": "#5fa8d3",
-    "gradients": "#e08e45",
-    "activations": "#8ab17d",
-    "tiles": "#b5b5b5",
 }
 
 
@@ -146,56 +133,3 @@ def _largest_costs(plan: dict[str, Any]) -> Iterator[str]:
             yield f"{title}, by layer (all blocks together)"
         for layer in layers:
             yield f"  {layer['amount']:>20,} {unit}  {layer['name']}"
-
-
-def draw_plan(plan: dict[str, Any], path: str) -> None:
-    """Writes the picture; the suffix of `path` chooses PNG, SVG or PDF."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (memory, time) = pyplot.subplots(1, 2, figsize=(11, 4.5), width_ratios=(1, 1.4))
-    _draw_memory(memory, plan)
-    _draw_time(time, plan)
-    shape = " x ".join(f"{name} {size}" for name, size in plan["mesh"]["shape"].items())
-    figure.suptitle(f"{plan['mode']} on {plan['topology']['name']} ({shape or 'one core'})")
-    figure.tight_layout()
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=150, format=Path(path).suffix[1:])
-    pyplot.close(figure)
-    write_whole(path, drawn.getvalue())
-
-
-def _draw_memory(axes: Any, plan: dict[str, Any]) -> None:
-    sizes, gibibyte = plan["per_core_bytes"], 2**30
-    bottom = 0.0
-    for kind, colour in _COLOURS.items():
-        height = sizes[kind] / gibibyte
-        label = f"{kind.replace('_', ' ')}: {height:.2f}"
-        axes.bar(["a core"], [height], bottom=bottom, color=colour, label=label, width=0.5)
-        bottom += height
-    axes.axhline(sizes["usable"] / gibibyte, color="black", label="usable memory")
-    axes.axhline(
-        sizes["total_recomputed"] / gibibyte, color="grey", linestyle=":", label="recomputed"
-    )
-    axes.set_ylabel("GiB")
-    axes.set_xlim(-0.6, 1.6)
-    axes.set_title(plan["verdict"]["word"])
-    axes.legend(fontsize="small", loc="upper right")
-
-
-def _draw_time(axes: Any, plan: dict[str, Any]) -> None:
-    time = plan["time"]
-    parts = {"products": time["compute_seconds"]}
-    parts |= {
-        f"all-reduce over {axis}": seconds
-        for axis, seconds in time["communication_seconds_by_axis"].items()
-    }
-    names = list(parts)[::-1]
-    axes.barh(names, [parts[name] for name in names], color=_COLOURS["weights"])
-    for number, name in enumerate(names):
-        axes.text(parts[name], number, f" {parts[name]:.3f} s", va="center")
-    axes.margins(x=0.2)
-    axes.set_xlabel("seconds of a step (estimate)")
-    axes.set_title(f"bound by {time['bound_by']}")

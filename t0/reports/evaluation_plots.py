@@ -88,27 +88,32 @@ def boxed_runs(runs: Sequence[EvaluatedRun]) -> tuple[int, ...]:
     return tuple(sorted(last.values()))
 
 
-def box_panels(summary: Summary) -> list[Panel]:
-    """Returns a panel of box plots for each dataset, in the order of the report."""
+def box_panels(summary: Summary, *, whole: bool = True) -> list[Panel]:
+    """Returns a panel of box plots for each dataset, in the order of the report.
+
+    Args:
+      summary: the report's content.
+      whole: whether each axis is from 0 to 100, so that panels can be compared.
+    """
     boxed = summary.datasets[summary.datasets.run.isin(boxed_runs(summary.runs))]
     return [
-        _box_panel(rows, summary.prompts[summary.prompts.dataset == dataset], len(summary.runs))
+        _box_panel(rows, summary.prompts[summary.prompts.dataset == dataset], whole=whole)
         for dataset, rows in boxed.groupby("dataset", sort=False)
     ]
 
 
-def _box_panel(rows: pd.DataFrame, prompts: pd.DataFrame, runs: int) -> Panel:
+def _box_panel(rows: pd.DataFrame, prompts: pd.DataFrame, *, whole: bool) -> Panel:
     def draw(axes: "Axes") -> list[str]:
         tooltips: list[str] = []
         for place, row in enumerate(rows.itertuples()):
             _draw_box(axes, place, row, prompts[prompts.run == row.run], tooltips)
         values = prompts.accuracy[prompts.run.isin(rows.run)]
         lines_at = references(rows)
-        limit_percent(axes, [*values, *lines_at.values()])
+        limit_percent(axes, [*values, *lines_at.values()], whole=whole)
         axes.set_xlim(-0.6, len(rows) - 0.4)
         draw_references(axes, lines_at)
         axes.set_xticks(range(len(rows)), [run_letter(run) for run in rows.run])
-        if runs == 1:
+        if len(rows) == 1:
             axes.set_xticks([])
         axes.set_xlabel(_counts_label(rows))
         return tooltips
@@ -237,11 +242,11 @@ def draw_references(axes: "Axes", lines: dict[str, float]) -> None:
         )
 
 
-def step_panels(summary: Summary) -> list[Panel]:
-    """Returns a panel for each dataset that a series has at two steps or more."""
+def step_panels(summary: Summary, *, whole: bool = True) -> list[Panel]:
+    """Returns a panel for each dataset that a series has at two steps or more; see `box_panels`."""
     rows = _with_series(summary.datasets, summary.runs)
     return [
-        _step_panel(found)
+        _step_panel(found, whole=whole)
         for _, found in rows.groupby("dataset", sort=False)
         if _has_two_steps(found)
     ]
@@ -259,7 +264,7 @@ def _has_two_steps(rows: pd.DataFrame) -> bool:
     return bool((rows.groupby("series").step.nunique() > 1).any())
 
 
-def _step_panel(rows: pd.DataFrame) -> Panel:
+def _step_panel(rows: pd.DataFrame, *, whole: bool) -> Panel:
     def draw(axes: "Axes") -> list[str]:
         tooltips: list[str] = []
         for _, line in rows.groupby("series", sort=False):
@@ -274,7 +279,7 @@ def _step_panel(rows: pd.DataFrame) -> Panel:
                 tooltips.append(f"{row.label}: mean {row.mean:.1f} %")
         lines_at = references(rows)
         edges = [*rows.first_quartile, *rows.third_quartile, *rows["mean"]]
-        limit_percent(axes, [*edges, *lines_at.values()])
+        limit_percent(axes, [*edges, *lines_at.values()], whole=whole)
         draw_references(axes, lines_at)
         step_axis(axes)
         return tooltips

@@ -15,8 +15,9 @@ absent. A run may also have, or only have, a file of mode `eval`, with the metri
 
 A record of mode `eval`:
 
-    {"metrics": {"bleu": 21.3}, "signatures": {"bleu": "nrefs:1|..."}, "examples": 2737,
-     "truncated_inputs": 0, "truncated_targets": 4, "predictions": "predictions/mt_1000.jsonl"}
+    {"metrics": {"bleu": 21.3}, "intervals": {"bleu": [20.1, 22.5]},
+     "signatures": {"bleu": "nrefs:1|..."}, "examples": 2737, "truncated_inputs": 0,
+     "truncated_targets": 4, "predictions": "predictions/mt_1000.jsonl"}
 
 A metric named "rougeL_for_data_to_text" is "rougeL" of the group "data_to_text", if there is a
 "rougeL" of the whole task. A metric may be undefined (a correlation of constant predictions): NaN
@@ -28,13 +29,14 @@ a malformed field or file is a UserError that names it.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from t0.errors import UserError, printable
 from t0.reports.example_scores import ExampleScores, read_scores
+from t0.reports.published import published
 from t0.reports.result_files import (
     counts,
     distinct_names,
@@ -104,6 +106,7 @@ class DecodedTask:
       signatures: metric -> sacreBLEU's signature, which names the way it was computed.
       predictions_file: the file of all predictions, None if it is unknown.
       predictions: a few predictions, spread evenly over the file.
+      intervals: metric -> the ends of its 95 % interval, where the evaluation has computed one.
       results_file: the file that has the metrics.
     """
 
@@ -116,6 +119,7 @@ class DecodedTask:
     truncated_targets: int | None
     predictions_file: Path | None
     predictions: tuple[Prediction, ...]
+    intervals: Mapping[str, tuple[float, float]]
     results_file: Path
 
 
@@ -306,11 +310,12 @@ def _ranked_task(
         chance = scores.chance
     if accuracy is None:
         return None
+    dataset = _dataset_key(field(record, "dataset", str, where), name)
     return RankedTask(
         name=name,
-        dataset=_dataset_key(field(record, "dataset", str, where), name),
+        dataset=dataset,
         prompt=field(record, "prompt", str, where, default=name),
-        group=field(record, "group", str, where, default="") or "",
+        group=field(record, "group", str, where, default="") or _group(dataset),
         examples=examples,
         accuracy=accuracy,
         chance=chance,
@@ -320,6 +325,11 @@ def _ranked_task(
         excluded=excluded,
         scores=scores,
     )
+
+
+def _group(dataset: str) -> str:
+    """Returns the group of a dataset in results that do not name it."""
+    return "held-out" if dataset in published() else ""
 
 
 def _check_agreement(
@@ -382,8 +392,22 @@ def _decoded_task(name: str, record: object, where: str, path: Path) -> DecodedT
         truncated_targets=field(record, "truncated_targets", int, where, default=None),
         predictions_file=file,
         predictions=tuple(_some_predictions(file, examples)) if file and file.is_file() else (),
+        intervals=_read_intervals(record, where),
         results_file=path,
     )
+
+
+def _read_intervals(record: Mapping[str, Any], where: str) -> dict[str, tuple[float, float]]:
+    found = {}
+    for metric, ends in field(record, "intervals", dict, where, default={}).items():
+        listed = ends if isinstance(ends, list) else []
+        low, high = [finite(end) for end in listed] if len(listed) == 2 else (None, None)
+        if low is None or high is None or low > high:
+            raise UserError(
+                f"{where}: the interval of '{metric}' is {ends!r:.80}, wanted two ends."
+            )
+        found[metric] = (low, high)
+    return found
 
 
 def _metric_value(value: object, where: str) -> float | None:
@@ -420,15 +444,24 @@ def _predictions_file(record: Mapping[str, Any], path: Path, where: str) -> Path
 
 
 def _some_predictions(file: Path, examples: int) -> Iterator[Prediction]:
-    """Yields a few predictions, spread evenly over the file."""
+    return read_predictions(file, wanted=set(evenly_spaced(examples)))
+
+
+def read_predictions(file: Path, wanted: Collection[int] | None = None) -> Iterator[Prediction]:
+    """Yields the predictions of a file, or those at the positions `wanted`.
+
+    A `.json` file of questions has the texts of some of them only: all of these, or a few.
+
+    Raises:
+      UserError: if the file cannot be read, or a line is malformed; it names file and line.
+    """
     try:
         with file.open(encoding="utf-8") as lines:
             if file.suffix == ".json":
-                yield from _predictions_of_questions(lines.read(), file)
+                yield from _predictions_of_questions(lines.read(), file, every=wanted is None)
                 return
-            wanted = set(evenly_spaced(examples))
             for number, line in enumerate(lines):
-                if number in wanted:
+                if wanted is None or number in wanted:
                     where = f"{file}, line {number + 1}"
                     yield _prediction(json_object(line, where), where)
     except (OSError, UnicodeDecodeError) as error:
@@ -445,11 +478,11 @@ def evenly_spaced(count: int) -> list[int]:
     return [number * count // shown for number in range(shown)]
 
 
-def _predictions_of_questions(text: str, file: Path) -> Iterator[Prediction]:
+def _predictions_of_questions(text: str, file: Path, *, every: bool) -> Iterator[Prediction]:
     examples = json_object(text, file).get("examples", [])
     if not isinstance(examples, list):
         raise UserError(f"{file}: 'examples' must be a list, got {examples!r:.80}.")
-    for number in evenly_spaced(len(examples)):
+    for number in range(len(examples)) if every else evenly_spaced(len(examples)):
         yield _prediction(examples[number], f"{file}: example {number}")
 
 

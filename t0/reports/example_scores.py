@@ -7,10 +7,10 @@ One line for each example, in dataset order:
      "gold": 1, "prediction": 0}
 
     scores = read_scores(Path("eval/scores/super_glue_rte_GPT_3_style_score_eval_1000.jsonl"))
-    scores.accuracy, scores.worst[0].margin_nats    # 54.15, 0.8
+    scores.accuracy, scores.confidence.mean()    # 54.15, 0.61
 
-That example is wrong by a margin of 0.8 nats. For each example a few numbers are kept, and the
-texts only for the worst errors, so memory does not grow with the length of the texts.
+For each example a few numbers are kept and no text, so memory does not grow with the length of the
+texts; `read_examples` yields the texts, one example after another.
 
 Assumptions: `idx` is the row of the dataset, the same in every prompt and run. A line without a
 gold choice (null or -1) is an excluded example and is left out. A score that is not finite, an
@@ -18,7 +18,7 @@ index out of range or a prediction that is not the likeliest choice is a UserErr
 and line.
 """
 
-import heapq
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,6 @@ import numpy as np
 from t0.errors import UserError
 from t0.reports.result_files import finite, is_integer, json_object
 
-WORST_KEPT = 20
 # Log-likelihoods may be rounded: a prediction this close to the best choice counts as the best.
 _ROUNDING_NATS = 1e-4
 
@@ -53,11 +52,6 @@ class ScoredExample:
     prediction: int
     inputs: str | None
 
-    @property
-    def margin_nats(self) -> float:
-        """The prediction's log-likelihood minus the gold choice's (0 for a right prediction)."""
-        return self.choices[self.prediction].log_likelihood - self.choices[self.gold].log_likelihood
-
 
 @dataclass(frozen=True)
 class ExampleScores:
@@ -66,19 +60,23 @@ class ExampleScores:
     Attributes:
       idx: int64 [E], row of the dataset.
       gold: int32 [E], index of the correct choice.
+      prediction: int32 [E], index of the predicted choice.
       correct: bool [E], whether the prediction is the gold choice.
+      confidence: float32 [E], the predicted choice's share of the probability of all choices.
       choices: int32 [E], number of answer choices.
       tied: bool [E], whether two or more choices share the highest log-likelihood exactly.
-      worst: the wrong examples of the largest margin, worst first.
+      labels: the texts of the choices, if they are the same in all examples, else None.
     """
 
     path: Path
     idx: np.ndarray
     gold: np.ndarray
+    prediction: np.ndarray
     correct: np.ndarray
+    confidence: np.ndarray
     choices: np.ndarray
     tied: np.ndarray
-    worst: tuple[ScoredExample, ...]
+    labels: tuple[str, ...] | None
 
     def __len__(self) -> int:
         return len(self.idx)
@@ -94,46 +92,51 @@ class ExampleScores:
         return float((100.0 / self.choices).mean())
 
 
-def read_scores(path: Path, *, keep: int = WORST_KEPT) -> ExampleScores:
+def read_scores(path: Path) -> ExampleScores:
     """Reads one task's scores.
 
     Args:
       path: a `.jsonl` file as described in the module's header.
-      keep: the number of worst errors whose texts are kept.
 
     Raises:
       UserError: if the file cannot be read, or a line is malformed; it names file and line.
     """
-    rows: list[tuple[int, int, bool, int, bool]] = []
-    worst: list[tuple[float, int, ScoredExample]] = []
+    rows: list[tuple[int, int, int, bool, float, int, bool]] = []
+    labels: set[tuple[str, ...]] = set()
     seen: set[int] = set()
-    for where, record in _lines(path):
-        example = _example(record, where)
-        if example is None:
-            continue
+    for where, example in read_examples(path):
         if example.idx in seen:
             raise UserError(f"{where}: idx {example.idx} occurs twice. Evaluate this task again.")
         seen.add(example.idx)
         likelihoods = [choice.log_likelihood for choice in example.choices]
         right = example.prediction == example.gold
         tied = likelihoods.count(max(likelihoods)) > 1
-        rows.append((example.idx, example.gold, right, len(likelihoods), tied))
-        if not right:
-            entry = (example.margin_nats, -example.idx, example)
-            if len(worst) < keep:
-                heapq.heappush(worst, entry)
-            elif worst:
-                heapq.heappushpop(worst, entry)
-    idx, gold, correct, choices, tied_flags = zip(*rows, strict=True) if rows else ((),) * 5
+        share = 1 / sum(math.exp(value - max(likelihoods)) for value in likelihoods)
+        given = (example.idx, example.gold, example.prediction, right)
+        rows.append((*given, share, len(likelihoods), tied))
+        if len(labels) < 2:
+            labels.add(tuple(choice.text for choice in example.choices))
+    columns = zip(*rows, strict=True) if rows else ((),) * 7
+    idx, gold, prediction, correct, confidence, choices, tied_flags = columns
     return ExampleScores(
         path=path,
         idx=np.array(idx, np.int64),
         gold=np.array(gold, np.int32),
+        prediction=np.array(prediction, np.int32),
         correct=np.array(correct, bool),
+        confidence=np.array(confidence, np.float32),
         choices=np.array(choices, np.int32),
         tied=np.array(tied_flags, bool),
-        worst=tuple(entry[2] for entry in sorted(worst, key=lambda e: e[:2], reverse=True)),
+        labels=labels.pop() if len(labels) == 1 else None,
     )
+
+
+def read_examples(path: Path) -> Iterator[tuple[str, ScoredExample]]:
+    """Yields file and line, and the example, of each line with a gold choice; see `read_scores`."""
+    for where, record in _lines(path):
+        example = _example(record, where)
+        if example is not None:
+            yield where, example
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

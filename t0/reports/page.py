@@ -1,58 +1,110 @@
-"""The HTML page: one file with its style, script, plots and examples, which works offline.
+"""The HTML page: one file with its style, script and plots, which works offline.
 
     summary = summarise(read_runs([Path("eval")]), title="My evaluation")
     svgs = tuple(panel_svg(p, f"accuracy-{i}") for i, p in enumerate(box_panels(summary)))
     figure = PageFigure("accuracy", "Accuracy over prompts", "A box ...", svgs, legend=())
-    html = render_page(summary, [figure])
+    index, scripts = browsed(summary.runs)
+    html, beside = render_page(summary, [figure], index=index, scripts=scripts)
+
+Few examples are in the page; many are in scripts beside it (`beside`), see `browsed`.
 
 Every text that comes from data or files is untrusted. It is written to the page in two ways only:
 through Jinja's autoescape, and as JSON whose `<`, `>`, `&` and `'` are numeric escapes, which the
-script puts into text nodes. A content-security policy allows only this page's one script, and no
-network address.
+script puts into text nodes. A content-security policy allows only this page's one script, the
+scripts of examples where there are some, and no other address.
 
 Assumptions: the templates beside this module are trusted; `figures` holds SVG from this package.
 """
 
 import base64
+import dataclasses
 import functools
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from t0.reports.browsed import script_json
 from t0.reports.evaluation_plots import axis_label
-from t0.reports.evaluations import SHOWN_PREDICTIONS, EvaluatedRun
-from t0.reports.example_scores import WORST_KEPT, ScoredExample
-from t0.reports.plots import run_colour, run_letter
+from t0.reports.held_out import HeldOutMean
+from t0.reports.plots import RUN_COLOURS, run_letter, themed
 from t0.reports.published import MODELS, published
+from t0.reports.published import figures as figures_of_t0
 from t0.reports.significance import CONFIDENCE, RESAMPLES
 from t0.reports.summary import CATEGORY, PART, WHOLE, Summary, group_values
-from t0.reports.tables import count, fact, interval, number, p_value, shortened, signed, span
+from t0.reports.tables import (
+    count,
+    fact,
+    interval,
+    number,
+    p_value,
+    run_mean,
+    shortened,
+    signed,
+    span,
+)
+from t0.reports.training_curves import TrainingCurves, training_table
 
-PAGE_LIMIT_BYTES = 4_800_000
-_EXAMPLE_LIMITS = (WORST_KEPT, 12, 8, 5, 3, 2, 1)
+# The page itself is smaller; with examples that are together smaller than this, it has them inside.
+PAGE_LIMIT_BYTES = 2_000_000
+EMBEDDED_BYTES = 600_000
+_CALL = re.compile(r"t0Examples\(\d+, (.*)\);\n", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class PageFigure:
-    """A plot of the page: its panels as SVG elements and the legend of its colours."""
+    """A plot of the page.
+
+    Attributes:
+      panels: SVG elements.
+      legend: (colour, text) of each run or series.
+      zoomed: the same panels, each with an axis of its own, if the axis of `panels` is shared.
+    """
 
     anchor: str
     heading: str
     caption: str
     panels: tuple[str, ...]
     legend: tuple[tuple[str, str], ...]
+    zoomed: tuple[str, ...] = ()
 
 
-def render_page(summary: Summary, figures: Sequence[PageFigure]) -> str:
-    """Returns the page, with as many errors of each task as `PAGE_LIMIT_BYTES` allows, up to 20."""
-    for shown in _EXAMPLE_LIMITS:
-        candidate = _render(summary, figures, shown=shown)
-        if len(candidate.encode()) <= PAGE_LIMIT_BYTES:
-            return candidate
-    return _render(summary, figures, shown=0)
+def render_page(
+    summary: Summary,
+    figures: Sequence[PageFigure],
+    *,
+    index: Sequence[Mapping[str, Any]] = (),
+    scripts: Mapping[str, str] | None = None,
+    links: Sequence[tuple[str, str]] = (),
+    curves: Sequence[TrainingCurves] = (),
+) -> tuple[str, Mapping[str, str]]:
+    """Returns the page, and the scripts that have to be beside it.
+
+    Args:
+      summary: the report's content.
+      figures: the plots.
+      index: the index of the examples, see `browsed`.
+      scripts: their scripts by name.
+      links: (file name, text) of the report's other files.
+      curves: the training runs.
+    """
+    scripts = scripts or {}
+    whole = sum(map(len, scripts.values())) <= EMBEDDED_BYTES
+    given = {"index": index, "links": links, "curves": curves}
+    text = _render(summary, figures, scripts=scripts if whole else {}, **given)
+    if len(text.encode()) > PAGE_LIMIT_BYTES:
+        whole = False
+        plain = [dataclasses.replace(figure, zoomed=()) for figure in figures]
+        text = _render(summary, plain, scripts={}, **given)
+    return text, {} if whole else scripts
+
+
+def _held_out(summary: Summary) -> list[tuple[int, HeldOutMean]]:
+    """Returns (run, its mean over T0's held-out datasets) of the runs that have one."""
+    found = [(position, run_mean(summary, position)) for position in range(len(summary.runs))]
+    return [(position, mean) for position, mean in found if mean is not None]
 
 
 def breakable(name: str, signs: str = "/_|") -> Any:
@@ -63,41 +115,11 @@ def breakable(name: str, signs: str = "/_|") -> Any:
     return Markup("<wbr>").join(escape(part) for part in parts)
 
 
-def worst_errors(runs: Sequence[EvaluatedRun], shown: int) -> list[dict[str, Any]]:
-    """Returns the worst errors of every task, at most `shown` of each, for the page's script."""
-    return [
-        {
-            "run": position,
-            "dataset": task.dataset,
-            "prompt": task.prompt,
-            "wrong": int((~task.scores.correct).sum()),
-            "examples": len(task.scores),
-            "errors": [_error(example) for example in task.scores.worst[:shown]],
-        }
-        for position, run in enumerate(runs)
-        for task in run.tasks
-        if task.scores is not None and task.scores.worst
-    ]
-
-
-def _error(example: ScoredExample) -> dict[str, Any]:
-    return {
-        "idx": example.idx,
-        "margin": round(example.margin_nats, 3),
-        "inputs": None if example.inputs is None else shortened(example.inputs),
-        "gold": example.gold,
-        "prediction": example.prediction,
-        "choices": [
-            [shortened(choice.text), round(choice.log_likelihood, 3), choice.tokens]
-            for choice in example.choices
-        ],
-    }
-
-
 @functools.cache
 def _environment() -> Any:
     """Returns the Jinja environment, made once; templates are read as package data."""
     import jinja2
+    from markupsafe import Markup
 
     folder = resources.files(__package__)
     environment = jinja2.Environment(
@@ -117,16 +139,25 @@ def _environment() -> Any:
         "fact": fact,
         "breakable": breakable,
         "axis_label": axis_label,
-        "matches": lambda text, targets: text.strip() in targets,
         "shortened": shortened,
         "value_of": lambda facts, key: fact(facts.get(key)),
         "letter": run_letter,
-        "run_colour": run_colour,
+        "run_colour": lambda position: f"var(--run-{position % len(RUN_COLOURS)})",
+        "themed": themed,
+        "script_json": lambda value: Markup(script_json(value)),
     }
     return environment
 
 
-def _render(summary: Summary, figures: Sequence[PageFigure], *, shown: int) -> str:
+def _render(
+    summary: Summary,
+    figures: Sequence[PageFigure],
+    *,
+    index: Sequence[Mapping[str, Any]],
+    scripts: Mapping[str, str],
+    links: Sequence[tuple[str, str]],
+    curves: Sequence[TrainingCurves],
+) -> str:
     from markupsafe import Markup
 
     environment = _environment()
@@ -146,10 +177,17 @@ def _render(summary: Summary, figures: Sequence[PageFigure], *, shown: int) -> s
         categories=lambda task: group_values(metrics, task, CATEGORY),
         parts=lambda task: group_values(metrics, task, PART),
         published={name: facts for name, facts in published().items() if name in datasets},
+        sources=[row for row in figures_of_t0() if datasets & set(row.datasets)],
         models=MODELS,
-        errors=worst_errors(summary.runs, shown) if shown else [],
-        shown=shown,
-        decoded_shown=-(-shown * SHOWN_PREDICTIONS // WORST_KEPT),
+        held_out=_held_out(summary),
+        index={"runs": [run.label for run in summary.runs], "groups": index} if index else None,
+        embedded={
+            name.removesuffix(".js"): Markup(_CALL.fullmatch(text)[1])
+            for name, text in scripts.items()
+        },
+        links=links,
+        training=curves,
+        training_rows=training_table(curves),
         resamples=RESAMPLES,
         confidence=round(100 * CONFIDENCE),
         script=Markup(script),

@@ -76,6 +76,20 @@ _STYLE = {
 }
 # A reference to an id in SVG.
 _REFERENCE = re.compile(r"url\(#|^#")
+_COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
+# Colour in a picture -> the page's variable of that colour, see style.css.j2.
+_VARIABLES = {
+    **{colour: f"var(--run-{number})" for number, colour in enumerate(RUN_COLOURS)},
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    GRID: "var(--line)",
+    "#ffffff": "var(--page)",
+    "#9aa6b2": "var(--edge)",
+    "#555555": "var(--muted)",
+    "#000000": "var(--ink)",
+    "#7a4b94": "var(--t0-11b)",
+    "#4c7a3f": "var(--t0-3b)",
+}
 _PANEL_WIDTH_INCHES, _PANEL_HEIGHT_INCHES = 3.3, 2.8
 _COLUMNS = 3
 _TITLE_CHARACTERS, _TITLE_LINES = 30, 3
@@ -131,14 +145,21 @@ def styled() -> object:
     return rc_context(_STYLE)
 
 
-def limit_percent(axes: "Axes", values: Sequence[float]) -> None:
-    """Sets limits of an axis of percentages that hold the values and span at least 20 points."""
+def limit_percent(axes: "Axes", values: Sequence[float], *, whole: bool = False) -> None:
+    """Sets limits of an axis of percentages.
+
+    Args:
+      axes: the axes.
+      values: what is drawn.
+      whole: from 0 to 100, so that panels can be compared; else the limits hold the values and
+        span at least 20 points.
+    """
     from matplotlib.ticker import MaxNLocator
 
     low, high = min(values), max(values)
     pad = max(0.08 * (high - low), (_SMALLEST_SPAN - (high - low)) / 2)
     low, high = max(low - pad, -1.5), min(high + pad, 101.5)
-    axes.set_ylim(low, high)
+    axes.set_ylim(*((-1.5, 101.5) if whole else (low, high)))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
     axes.set_ylabel("accuracy (%)")
 
@@ -252,11 +273,14 @@ def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence
             title = ElementTree.Element("title")
             title.text = text
             target.insert(0, title)
+            target.set("class", "tip")
     _remove(root, "metadata")
     for size in ("width", "height"):
         root.attrib.pop(size, None)  # the viewBox gives the proportions, the page the width
     root.set("role", "img")
     root.set("aria-label", description)
+    if tooltips:
+        root.set("tabindex", "0")  # the page's script shows the tooltips to the arrow keys
     return ElementTree.tostring(root, encoding="unicode", short_empty_elements=False)
 
 
@@ -271,7 +295,12 @@ def _make_plain(element: ElementTree.Element, name: str) -> None:
         elif _REFERENCE.search(value):
             value = value.replace("url(#", f"url(#{name}-")
             value = f"#{name}-{value[1:]}" if value.startswith("#") and plain == "href" else value
-        element.set(plain, value)
+        element.set(plain, themed(value) if plain in ("style", "fill", "stroke") else value)
+
+
+def themed(style: str) -> str:
+    """Returns a style whose colours are the page's variables, which have dark values, too."""
+    return _COLOUR.sub(lambda found: _VARIABLES.get(found[0].lower(), found[0]), style)
 
 
 def _remove(root: ElementTree.Element, tag: str) -> None:

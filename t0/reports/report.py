@@ -18,6 +18,7 @@ from t0.errors import UserError
 from t0.files.any_path import any_path
 from t0.files.paths import is_remote
 from t0.files.publishing import remove_leftovers, unfinished_tag, write_whole
+from t0.reports.browsed import PATTERN, browsed
 from t0.reports.evaluation_plots import (
     MOST_METRIC_PANELS,
     box_panels,
@@ -36,6 +37,7 @@ from t0.reports.training_curves import TrainingCurves, curve_legend, curve_panel
 
 _BOXES, _STEPS, _CURVES = "accuracy.png", "accuracy_by_step.png", "training.png"
 _METRICS, _METRICS_CSV = "metrics_by_step.png", "report_metrics.csv"
+_LINKS = {"report.csv": "CSV", _METRICS_CSV: "CSV of metrics", "report.json": "JSON"}
 _NOT_ALWAYS = (_BOXES, _STEPS, _METRICS, _CURVES, _METRICS_CSV)
 
 
@@ -99,9 +101,18 @@ def write_report(
     }
     if summary.decoded:
         texts[_METRICS_CSV] = metrics_csv(summary)
-    texts["report.html"] = render_page(summary, [plot.figure for plot in drawn])
+    index, scripts = browsed(runs)
+    page, beside = render_page(
+        summary,
+        [plot.figure for plot in drawn],
+        index=index,
+        scripts=scripts,
+        links=[(name, text) for name, text in _LINKS.items() if name in texts and runs],
+        curves=curves,
+    )
     files = {plot.file: plot.png for plot in drawn}
-    files |= {name: text.encode() for name, text in texts.items()}
+    files |= {name: text.encode() for name, text in (texts | dict(beside)).items()}
+    files["report.html"] = page.encode()  # the last one
     output_dir = any_path(output_dir)
     _replace_files(files, output_dir)
     return ReportPaths(
@@ -128,10 +139,12 @@ def _plots(summary: Summary, curves: Sequence[TrainingCurves]) -> list[_Plot]:
         _plot(
             _BOXES,
             heading="Accuracy over prompts",
-            caption="Each point is one prompt (its name shows under the pointer), the box "
+            caption="Each point is one prompt: point at it, tap it, or choose a panel with "
+            "the tab key and go from point to point with the arrow keys. The box has "
             "quartiles and median, the diamond the mean. Dotted: chance. Dashed: published means "
             f"over prompts of T0-3B and T0-11B.{last}",
             panels=box_panels(summary),
+            zoomed=box_panels(summary, whole=False),
             legend=[legend[i] for i in boxed],
         ),
         _plot(
@@ -139,6 +152,7 @@ def _plots(summary: Summary, curves: Sequence[TrainingCurves]) -> list[_Plot]:
             heading="Accuracy against step",
             caption="Mean over prompts, with the band between the quartiles.",
             panels=step_panels(summary),
+            zoomed=step_panels(summary, whole=False),
             legend=_series_legend([run for run in runs if run.tasks], runs),
         ),
         _plot(
@@ -152,8 +166,8 @@ def _plots(summary: Summary, curves: Sequence[TrainingCurves]) -> list[_Plot]:
             _CURVES,
             heading="Training curves",
             caption="As the training logged them; long curves are smoothed, the raw values pale. "
-            "Dashed, with dots: on held-out examples. Star: the best evaluation. Dotted line: the "
-            "run was stopped early.",
+            "With dots: on held-out examples. Star: the best evaluation. Dotted line: the run was "
+            "stopped early. An axis of losses is logarithmic where they fall far.",
             panels=curve_panels(curves, [colour for colour, _ in of_curves]),
             legend=of_curves,
         ),
@@ -176,12 +190,14 @@ def _plot(
     caption: str,
     panels: Sequence[Panel],
     legend: Sequence[tuple[str, str]],
+    zoomed: Sequence[Panel] = (),
 ) -> _Plot | None:
     if not panels:
         return None
     anchor = file.removesuffix(".png").replace("_", "-")
     svgs = tuple(panel_svg(panel, f"{anchor}-{i}") for i, panel in enumerate(panels))
-    figure = PageFigure(anchor, heading, caption, svgs, tuple(legend))
+    own = tuple(panel_svg(panel, f"{anchor}-own-{i}") for i, panel in enumerate(zoomed))
+    figure = PageFigure(anchor, heading, caption, svgs, tuple(legend), own)
     return _Plot(file, figure, panels_png(panels, legend=legend, heading=heading))
 
 
@@ -190,7 +206,7 @@ def _replace_files(files: Mapping[str, bytes], output_dir: Path) -> None:
         # An object is replaced in one step; the page is the last of them.
         for name, content in files.items():
             write_whole(str(output_dir / name), content)
-        for name in set(_NOT_ALWAYS) - set(files):
+        for name in _outdated(output_dir, files):
             (output_dir / name).unlink(missing_ok=True)
         return
     staging = output_dir / f"report.{unfinished_tag()}"
@@ -201,7 +217,7 @@ def _replace_files(files: Mapping[str, bytes], output_dir: Path) -> None:
             (staging / name).write_bytes(content)
         for name in files:
             (staging / name).replace(output_dir / name)
-        for name in set(_NOT_ALWAYS) - set(files):  # of an earlier report with more in it
+        for name in _outdated(output_dir, files):
             (output_dir / name).unlink(missing_ok=True)
     except OSError as error:
         raise UserError(
@@ -210,3 +226,9 @@ def _replace_files(files: Mapping[str, bytes], output_dir: Path) -> None:
         ) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _outdated(output_dir: Path, files: Mapping[str, bytes]) -> set[str]:
+    """Returns the names of files that an earlier report with more in it may have left."""
+    examples = (path.name for path in output_dir.glob(PATTERN))
+    return {*_NOT_ALWAYS, *examples} - set(files)

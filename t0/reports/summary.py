@@ -22,6 +22,7 @@ from typing import Any
 import pandas as pd
 
 from t0.errors import printable
+from t0.reports.diagnosis import diagnose
 from t0.reports.evaluations import DecodedTask, EvaluatedRun, RankedTask
 from t0.reports.published import published
 from t0.reports.significance import (
@@ -41,19 +42,21 @@ SPREAD_COLUMNS = ("mean", "median", "first_quartile", "third_quartile", "low", "
 
 _NAMES = ("run", "label", "step", "dataset", "title", "group")
 _INTERVAL = ("interval_low", "interval_high")
+_ANSWERS = ("majority", "most_predicted", "most_predicted_answer")
 _COUNTS = ("ties", "truncated_inputs", "truncated_targets", "excluded", "excluded_reasons")
 _DATASET_COLUMNS = (
     *_NAMES,
     *("prompts", "fewest_examples", "most_examples", *SPREAD_COLUMNS, *_INTERVAL, "chance"),
+    *("majority", "most_predicted"),
     *_COUNTS,
 )
 _PROMPT_COLUMNS = (
     *_NAMES,
-    *("prompt", "task", "accuracy", *_INTERVAL, "chance", "examples", *_COUNTS),
+    *("prompt", "task", "accuracy", *_INTERVAL, "chance", *_ANSWERS, "examples", *_COUNTS),
     *("metrics", "results_file"),
 )
 _METRIC_COLUMNS = (
-    *("run", "label", "step", "task", "kind", "group", "metric", "value", "examples"),
+    *("run", "label", "step", "task", "kind", "group", "metric", "value", *_INTERVAL, "examples"),
     *("truncated_inputs", "truncated_targets", "signature", "results_file"),
 )
 _DIFFERENCE = ("dataset", "title", "examples", "difference", *_INTERVAL)
@@ -226,6 +229,7 @@ def _prompt_row(task: RankedTask, interval: Interval | None) -> dict[str, Any]:
         "accuracy": task.accuracy,
         **_bounds(interval),
         "chance": task.chance,
+        **_answers(task),
         "examples": task.examples,
         "ties": None if task.scores is None else int(task.scores.tied.sum()),
         "truncated_inputs": task.truncated_inputs,
@@ -234,6 +238,11 @@ def _prompt_row(task: RankedTask, interval: Interval | None) -> dict[str, Any]:
         "excluded_reasons": dict(task.excluded),
         "metrics": dict(task.metrics),
     }
+
+
+def _answers(task: RankedTask) -> dict[str, Any]:
+    found = None if task.scores is None else diagnose(task.scores)
+    return {name: None if found is None else getattr(found, name) for name in _ANSWERS}
 
 
 def _dataset_row(
@@ -248,12 +257,18 @@ def _dataset_row(
         **asdict(spread([task.accuracy for task in tasks])),
         **_bounds(overall),
         "chance": sum(chances) / len(chances) if chances else None,
+        **{name: _mean(row[name] for row in rows) for name in ("majority", "most_predicted")},
         "ties": _total(row["ties"] for row in rows),
         "truncated_inputs": _total(task.truncated_inputs for task in tasks),
         "truncated_targets": _total(task.truncated_targets for task in tasks),
         "excluded": reasons.total(),
         "excluded_reasons": dict(sorted(reasons.items())),
     }
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
@@ -361,12 +376,18 @@ def _value_row(
         "group": group,
         "metric": metric,
         "value": values.get(metric),
+        **_bounds(_metric_interval(task, metric) if not group else None),
         "examples": None if group else task.examples,
         "truncated_inputs": None if group else task.truncated_inputs,
         "truncated_targets": None if group else task.truncated_targets,
         "signature": None if group else task.signatures.get(metric),
         "results_file": printable(str(task.results_file)),
     }
+
+
+def _metric_interval(task: DecodedTask, metric: str) -> Interval | None:
+    ends = task.intervals.get(metric)
+    return None if ends is None else Interval(*ends)
 
 
 def _kind(group: str) -> str:
@@ -459,7 +480,7 @@ def _warnings(runs: Sequence[EvaluatedRun]) -> list[str]:
         if bare:
             found.append(
                 f"{run.label}: {bare} of {len(run.tasks)} tasks have no per-example scores "
-                "beside the results; they show no intervals, ties or errors."
+                "beside the results; they show no intervals, ties or examples."
             )
         if run.skipped:
             found.append(

@@ -25,7 +25,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from t0.errors import printable
+from t0.reports.browsed import diagnosis_record
+from t0.reports.diagnosis import diagnose
 from t0.reports.evaluations import EvaluatedRun, read_runs
+from t0.reports.held_out import HeldOutMean, held_out_mean
 from t0.reports.plots import run_letter
 from t0.reports.published import MODELS, published
 from t0.reports.significance import CONFIDENCE, RESAMPLES, SEED
@@ -89,6 +92,13 @@ def interval(row: Any) -> str:
     return f"{low} to {high}"
 
 
+def most_predicted(row: Any) -> str:
+    """Returns the answer that a prompt predicts most often, with its share, or a dash."""
+    if row.most_predicted is None:
+        return "–"
+    return f"{shortened(row.most_predicted_answer, 40)} {row.most_predicted:.0f} %"
+
+
 def p_value(p: float) -> str:
     """Returns a p-value to two significant digits, or that it is below 0.001."""
     return "< 0.001" if p < 0.001 else f"{p:.2g}" if p < 0.1 else f"{p:.2f}"
@@ -149,8 +159,7 @@ def markdown(summary: Summary, plots: Sequence[tuple[str, str]] = ()) -> str:
     """
     parts = [f"# {plain(summary.title)}", ""]
     parts += [f"> {plain(note)}  " for note in summary.notes] + [""]
-    if summary.runs:
-        parts += ["## Runs", "", *_runs(summary.runs), ""]
+    parts += _answer(summary)
     if not summary.datasets.empty:
         parts += [
             "## Datasets",
@@ -175,7 +184,32 @@ def markdown(summary: Summary, plots: Sequence[tuple[str, str]] = ()) -> str:
         parts += _signatures_and_groups(found, summary)
     for found in summary.decoded:
         parts += _decoded_examples(found, summary.runs)
+    if summary.runs:
+        parts += ["## Runs", "", *_runs(summary.runs), ""]
     return "\n".join(parts)
+
+
+def _answer(summary: Summary) -> list[str]:
+    """Returns the means over T0's held-out datasets, if there are any."""
+    found = [(run, run_mean(summary, position)) for position, run in enumerate(summary.runs)]
+    rows = [
+        [
+            *(run.label, f"{mean.datasets} of {mean.every}", number(mean.mean)),
+            *(number(mean.chance), *(number(mean.published.get(model)) for model in MODELS)),
+        ]
+        for run, mean in found
+        if mean is not None
+    ]
+    if not rows:
+        return []
+    heads = ["Held-out mean", "Datasets", "Mean", "Chance", *MODELS]
+    return [*_markdown_table(heads, rows, 1), ""]
+
+
+def run_mean(summary: Summary, position: int) -> HeldOutMean | None:
+    """Returns a run's mean over T0's held-out datasets; None without one."""
+    datasets = summary.datasets
+    return held_out_mean(datasets[datasets.run == position].itertuples())
 
 
 def _runs(runs: Sequence[EvaluatedRun]) -> list[str]:
@@ -224,11 +258,13 @@ def _differences(comparison: Comparison) -> list[str]:
 
 
 def _prompts(prompts: pd.DataFrame) -> list[str]:
-    heads = ["Dataset", "Run", "Prompt", "Accuracy", "Interval", "Chance", "Examples", "Ties"]
+    heads = ["Dataset", "Run", "Prompt", "Accuracy", "Interval", "Chance", "Majority"]
+    heads += ["Most predicted", "Examples", "Ties"]
     rows = [
         [
             *(row.dataset, row.label, row.prompt, number(row.accuracy), interval(row) or "–"),
-            *(number(row.chance), row.examples, "–" if row.ties is None else row.ties),
+            *(number(row.chance), number(row.majority), most_predicted(row)),
+            *(row.examples, "–" if row.ties is None else row.ties),
         ]
         for row in prompts.itertuples()
     ]
@@ -236,10 +272,12 @@ def _prompts(prompts: pd.DataFrame) -> list[str]:
 
 
 def _metrics(metrics: pd.DataFrame) -> list[str]:
-    heads = ["Task", "Metric", "Run", "Value", "Examples", "Inputs cut", "Targets cut"]
+    heads = ["Task", "Metric", "Run", "Value", "Interval"]
+    heads += ["Examples", "Inputs cut", "Targets cut"]
     rows = [
         [
-            *(row.task, row.metric, row.label, number(row.value, 2), count(row.examples)),
+            *(row.task, row.metric, row.label, number(row.value, 2), interval(row) or "–"),
+            count(row.examples),
             *(count(row.truncated_inputs), count(row.truncated_targets)),
         ]
         for row in metrics[metrics.kind == WHOLE].itertuples()
@@ -296,6 +334,9 @@ PROMPT_COLUMNS = {
     "interval_low_percent": "interval_low",
     "interval_high_percent": "interval_high",
     "chance_percent": "chance",
+    "majority_percent": "majority",
+    "most_predicted_percent": "most_predicted",
+    "most_predicted_answer": "most_predicted_answer",
     "examples": "examples",
     "ties": "ties",
     "truncated_inputs": "truncated_inputs",
@@ -311,6 +352,8 @@ METRIC_COLUMNS = {
     "group": "group",
     "metric": "metric",
     "value": "value",
+    "interval_low": "interval_low",
+    "interval_high": "interval_high",
     "examples": "examples",
     "truncated_inputs": "truncated_inputs",
     "truncated_targets": "truncated_targets",
@@ -391,6 +434,12 @@ def data_json(summary: Summary) -> str:
 
 def _dataset_records(summary: Summary) -> list[dict[str, Any]]:
     prompts = summary.prompts.groupby(["dataset", "run"], sort=False)
+    predictions = {
+        (position, task.name): diagnosis_record(diagnose(task.scores))
+        for position, run in enumerate(summary.runs)
+        for task in run.tasks
+        if task.scores is not None
+    }
     records = []
     for row in summary.datasets.itertuples():
         facts = published().get(row.dataset)
@@ -412,6 +461,7 @@ def _dataset_records(summary: Summary) -> list[dict[str, Any]]:
                         "accuracy": prompt.accuracy,
                         "interval": _bounds(prompt),
                         "chance": prompt.chance,
+                        "predictions": predictions.get((row.run, prompt.task)),
                         "examples": prompt.examples,
                         **_count_records(prompt),
                         "metrics": prompt.metrics,
@@ -479,6 +529,7 @@ def _decoded_records(summary: Summary) -> list[dict[str, Any]]:
                 "run": row.label,
                 "examples": task.examples,
                 "metrics": dict(task.metrics),
+                "intervals": {metric: list(ends) for metric, ends in task.intervals.items()},
                 "groups": {group: dict(values) for group, values in task.groups.items()},
                 "signatures": dict(task.signatures),
                 "truncated_inputs": task.truncated_inputs,

@@ -8,13 +8,15 @@
     curves = read_curves([Path("model/metrics.jsonl")])
     curves[0].value("loss", 200)                   # 2.9
     panels = curve_panels(curves, ["#0072b2"])     # one for each quantity, see t0.reports.plots
+    training_table(curves)[0]                      # ("steps", ["200"])
 
 Assumptions: a resumed training repeats steps, so the last line of a step counts. The last line may
 be incomplete while the training is running, and is then left out. The loss is in nats.
 """
 
+import datetime
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -30,16 +32,41 @@ from t0.reports.result_files import distinct_names, ends_alike, finite, is_integ
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# (keys in metrics.jsonl, title, axis label); there is a panel for each whose first key some run
-# has. The keys after the first are the same quantity on held-out examples.
-CURVE_PANELS = (
-    # The mean over positions, padding included, as Mesh TensorFlow trains. Where rows have much
-    # padding it is far below the next quantity, the mean over target tokens.
-    (("loss", "validation_loss"), "Training loss", "loss (nats)"),
-    (("loss_per_token", "validation_loss_per_token"), "NLL", "nats for each target token"),
-    (("learning_rate",), "Learning rate", "learning rate"),
-    (("tokens_per_second",), "Speed", "tokens per second"),
+
+@dataclass(frozen=True)
+class Quantity:
+    """What one panel draws.
+
+    Attributes:
+      key: the name in metrics.jsonl, of the training batches.
+      title: the panel's title.
+      label: the axis' label.
+      held_out: the name of the same quantity on held-out examples, if there is one.
+      instead: the name of a quantity whose panel makes this one unnecessary.
+    """
+
+    key: str
+    title: str
+    label: str
+    held_out: str = ""
+    instead: str = ""
+
+
+QUANTITIES = (
+    Quantity("loss_per_token", "NLL", "nats for each target token", "validation_loss_per_token"),
+    # The mean over positions, padding included, as Mesh TensorFlow trains: another scale, and the
+    # same curve.
+    Quantity("loss", "Training loss", "loss (nats)", "validation_loss", "loss_per_token"),
+    Quantity("learning_rate", "Learning rate", "learning rate"),
+    Quantity("tokens_per_second", "Speed", "tokens per second"),
 )
+# Quantities that are drawn only if they change.
+_SETTINGS = {"learning_rate"}
+# Fields about a run, which its first record has.
+_FACTS = ("parameters", "batch_sequences", "batch_tokens")
+# An axis of losses is logarithmic from this ratio of the largest to the smallest value.
+_LOG_FROM_RATIO = 3.0
+HELD_OUT_COLOUR = RUN_COLOURS[1]
 # Prefix of means over tasks, such as "eval/accuracy", and the largest number of their panels.
 _OF_TASKS = "eval/"
 _MOST_TASK_PANELS = 6
@@ -55,6 +82,8 @@ class TrainingCurves:
       not_finite: number of values that were NaN or infinite, which are left out.
       best: the metric by which the best checkpoint was kept, and its step; None without one.
       stopped_early: the step at which the run was stopped early, or None.
+      facts: the sizes of the model and of a batch, as far as they were recorded.
+      configuration: gin's values as text, from `configuration.json` beside the metrics.
     """
 
     label: str
@@ -63,6 +92,8 @@ class TrainingCurves:
     not_finite: int
     best: tuple[str, int] | None = None
     stopped_early: int | None = None
+    facts: Mapping[str, int] = field(default_factory=dict)
+    configuration: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, key: str, step: int) -> float | None:
         """Returns a quantity's value at a step, None where it was not recorded."""
@@ -108,7 +139,10 @@ def _read(path: Path, *, label: str) -> TrainingCurves:
     not_finite = 0
     best: tuple[str, int] | None = None
     stopped_early: int | None = None
+    facts: dict[str, int] = {}
     for step, record in _records(path):
+        given = {key: record.pop(key) for key in _FACTS if key in record}
+        facts |= {key: value for key, value in given.items() if is_integer(value)}
         best_step = record.pop("best_step", None)
         if is_integer(best_step) and isinstance(record.get("best_by"), str):
             best = record["best_by"], best_step
@@ -131,7 +165,19 @@ def _read(path: Path, *, label: str) -> TrainingCurves:
         not_finite=not_finite,
         best=best,
         stopped_early=stopped_early,
+        facts=facts,
+        configuration=_configuration(path.parent / "configuration.json"),
     )
+
+
+def _configuration(path: Path) -> dict[str, str]:
+    """Returns gin's values; nothing if the file is absent or is not one of ours."""
+    try:
+        content = parsed_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    found = content if isinstance(content, dict) else {}
+    return {key: value for key, value in found.items() if isinstance(value, str)}
 
 
 def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -179,56 +225,109 @@ def _colour_by_folder(run: TrainingCurves, known: Mapping[str, str]) -> str | No
 def curve_panels(curves: Sequence[TrainingCurves], colours: Sequence[str]) -> list[Panel]:
     """Returns a panel for each known quantity that some training run recorded.
 
-    Held-out quantities are dashed, with a dot for each evaluation; a star marks the best one, a
-    dotted line the step at which a run was stopped early.
+    Training is a pale line, held-out values are a dark one with a dot for each evaluation, and both
+    are named in the panel. A star marks the best evaluation, a dotted line the step at which a run
+    was stopped early. Losses that fall far have a logarithmic axis.
     """
     drawn = list(zip(colours, curves, strict=True))
     recorded = {key for run in curves for key in run.points}
     means = sorted(k for k in recorded if k.startswith(_OF_TASKS) and k.count("/") == 1)
     metrics = [key.removeprefix(_OF_TASKS) for key in means[:_MOST_TASK_PANELS]]
-    tasks = [((_OF_TASKS + m,), f"Tasks: {m}", f"{m}, mean over tasks") for m in metrics]
-    panels = (CURVE_PANELS[0], *tasks, *CURVE_PANELS[1:])
+    tasks = [
+        Quantity(_OF_TASKS + m, f"Tasks: {m}", f"{m}, mean over tasks", held_out=_OF_TASKS + m)
+        for m in metrics
+    ]
+    losses = [quantity for quantity in QUANTITIES if quantity.held_out]
+    others = [quantity for quantity in QUANTITIES if not quantity.held_out]
     return [
-        _curve_panel(keys, title, label, drawn)
-        for keys, title, label in panels
-        if keys[0] in recorded
+        _curve_panel(quantity, drawn)
+        for quantity in (*losses, *tasks, *others)
+        if quantity.key in recorded and quantity.instead not in recorded
+        if quantity.key not in _SETTINGS or any(_changes(run, quantity.key) for run in curves)
     ]
 
 
-def _curve_panel(
-    keys: Sequence[str], title: str, label: str, curves: Sequence[tuple[str, TrainingCurves]]
-) -> Panel:
-    def draw(axes: "Axes") -> list[str]:
-        from matplotlib.ticker import FuncFormatter
+def _changes(run: TrainingCurves, key: str) -> bool:
+    values = [value for _, value in run.points.get(key, ())]
+    return bool(values) and max(values) - min(values) > 1e-3 * abs(max(values))
 
+
+def _curve_panel(quantity: Quantity, curves: Sequence[tuple[str, TrainingCurves]]) -> Panel:
+    keys = [key for key in dict.fromkeys((quantity.key, quantity.held_out)) if key]
+
+    def draw(axes: "Axes") -> list[str]:
         tooltips: list[str] = []
+        ends: list[tuple[float, str, str]] = []
         for colour, run in curves:
             for key in keys:
-                _draw_curve(axes, run, key, colour)
+                ends += _draw_curve(axes, run, key, colour, alone=len(curves) == 1)
             if run.stopped_early is not None:
                 axes.axvline(run.stopped_early, color=colour, linewidth=0.9, linestyle=":")
             tooltips += _mark_best(axes, run, keys, colour, gid=tooltip_id(len(tooltips)))
-        if min(axes.dataLim.intervaly) >= 0:
-            axes.set_ylim(bottom=0)
-        axes.set_ylabel(label)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+        _scale(axes, logarithmic="loss" in quantity.key)
+        axes.set_ylabel(quantity.label)
         step_axis(axes)
+        if len({name for _, name, _ in ends}) > 1:
+            _name_ends(axes, ends)
         return tooltips
 
-    return Panel(title, f"{title} against training step", draw)
+    return Panel(quantity.title, f"{quantity.title} against training step", draw)
 
 
-def _draw_curve(axes: "Axes", run: TrainingCurves, key: str, colour: str) -> None:
+def _scale(axes: "Axes", *, logarithmic: bool) -> None:
+    """Begins the axis at 0, or makes it logarithmic where values lie far apart."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    formatter = FuncFormatter(lambda value, _: f"{value:,.6g}")
+    low, high = axes.dataLim.intervaly
+    if logarithmic and low > 0 and high / low >= _LOG_FROM_RATIO:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    elif low >= 0:
+        axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(formatter)
+
+
+def _draw_curve(
+    axes: "Axes", run: TrainingCurves, key: str, colour: str, *, alone: bool
+) -> list[tuple[float, str, str]]:
+    """Draws a run's values, and returns (last value, name, colour) of the line."""
     if key not in run.points:
-        return
+        return []
     steps, values = zip(*run.points[key], strict=True)
-    if key.startswith(("validation_", _OF_TASKS)):
-        axes.plot(steps, values, "o--", color=colour, linewidth=1.3, markersize=3.5)
-        return
-    if len(steps) > _SMOOTH_ABOVE_POINTS and key in _NOISY:
-        axes.plot(steps, values, color=colour, linewidth=0.7, alpha=0.3)
-        values = smoothed(values, radius=len(steps) // 50)
-    axes.plot(steps, values, color=colour, linewidth=1.5, marker="o" if len(steps) == 1 else "")
+    held_out = key.startswith(("validation_", _OF_TASKS))
+    if held_out:
+        colour = HELD_OUT_COLOUR if alone else colour
+        axes.plot(steps, values, "o-", color=colour, linewidth=1.5, markersize=3.5, zorder=3)
+    else:
+        if len(steps) > _SMOOTH_ABOVE_POINTS and key in _NOISY:
+            axes.plot(steps, values, color=colour, linewidth=0.7, alpha=0.3)
+            values = smoothed(values, radius=len(steps) // 50)
+        marker = "o" if len(steps) == 1 else ""
+        pale = 1.0 if alone else 0.6
+        axes.plot(steps, values, color=colour, linewidth=1.4, alpha=pale, marker=marker)
+    return [(values[-1], "held-out" if held_out else "training", colour)]
+
+
+def _name_ends(axes: "Axes", ends: Sequence[tuple[float, str, str]]) -> None:
+    """Writes the names of lines at the right margin, at their last values, moved apart."""
+    to_axes = axes.transData + axes.transAxes.inverted()
+    heights = sorted((float(to_axes.transform((0, value))[1]), name, c) for value, name, c in ends)
+    places: list[float] = []
+    for height, _, _ in heights:
+        places.append(max(height, places[-1] + 0.075) if places else height)
+    excess = max(0.0, places[-1] - 1.0)
+    for place, (_, name, colour) in zip(places, heights, strict=True):
+        axes.annotate(
+            name,
+            (1.015, place - excess),
+            annotation_clip=False,
+            xycoords="axes fraction",
+            va="center",
+            fontsize=7,
+            color=colour,
+        )
 
 
 def _mark_best(
@@ -256,3 +355,73 @@ def smoothed(values: Sequence[float], *, radius: int) -> list[float]:
     reach = np.minimum(radius, np.minimum(places, places[::-1]))
     means = (sums[places + reach + 1] - sums[places - reach]) / (2 * reach + 1)
     return means.tolist()
+
+
+def training_table(curves: Sequence[TrainingCurves]) -> list[tuple[str, list[str]]]:
+    """Returns rows (name, a text for each run) of sizes, final and best values and time."""
+    rows = [
+        ("steps", [f"{_last_step(run):,}" for run in curves]),
+        *((name, [_last(run, key) for run in curves]) for name, key in _FINAL.items()),
+        ("best held-out NLL", [_least(run, "validation_loss_per_token") for run in curves]),
+        ("best checkpoint by", [_best(run) for run in curves]),
+        ("parameters", [_count(run, "parameters") for run in curves]),
+        ("sequences a step", [_count(run, "batch_sequences") for run in curves]),
+        ("tokens a step, padding included", [_count(run, "batch_tokens") for run in curves]),
+        ("tokens a second, median", [_median(run, "tokens_per_second") for run in curves]),
+        ("time of the steps", [_duration(run) for run in curves]),
+    ]
+    return [(name, texts) for name, texts in rows if any(text != "–" for text in texts)]
+
+
+_FINAL = {
+    "final NLL of training, nats a token": "loss_per_token",
+    "final held-out NLL, nats a token": "validation_loss_per_token",
+    "final T5 loss": "loss",
+    "final accuracy without EOS": "token_accuracy_without_eos",
+    "learning rate at the end": "learning_rate",
+}
+
+
+def _last_step(run: TrainingCurves) -> int:
+    return max(points[-1][0] for points in run.points.values())
+
+
+def _last(run: TrainingCurves, key: str) -> str:
+    points = run.points.get(key)
+    return f"{points[-1][1]:.4g}" if points else "–"
+
+
+def _least(run: TrainingCurves, key: str) -> str:
+    points = run.points.get(key)
+    if not points:
+        return "–"
+    value, step = min((value, step) for step, value in points)
+    return f"{value:.4g} at step {step:,}"
+
+
+def _best(run: TrainingCurves) -> str:
+    if run.best is None:
+        return "–"
+    metric, step = run.best
+    value = run.value(metric, step)
+    return f"{metric}{'' if value is None else f' {value:.4g}'} at step {step:,}"
+
+
+def _count(run: TrainingCurves, key: str) -> str:
+    return f"{run.facts[key]:,}" if key in run.facts else "–"
+
+
+def _median(run: TrainingCurves, key: str) -> str:
+    values = [value for _, value in run.points.get(key, ())]
+    return f"{float(np.median(values)):,.0f}" if values else "–"
+
+
+def _duration(run: TrainingCurves) -> str:
+    """Returns the time of the logged steps, each pace for the steps since the line before."""
+    points = run.points.get("seconds_per_step", ())
+    if len(points) < 2:
+        return "–"
+    steps = [step for step, _ in points]
+    since = np.diff([max(0, 2 * steps[0] - steps[1]), *steps])
+    seconds = round(float((since * np.array([pace for _, pace in points])).sum()))
+    return str(datetime.timedelta(seconds=seconds))

@@ -4,6 +4,7 @@ For each checkpoint, beside the lists of texts that Mesh TensorFlow writes:
 
     <model_dir>/validation_eval/decoded_1000.json
     {"schema": 1, "run": {...}, "tasks": {"mt_en_de": {"examples": 2737, "metrics": {"bleu": 21.3},
+      "intervals": {"bleu": [20.1, 22.5]},
       "signatures": {"bleu": "nrefs:1|case:mixed|eff:no|tok:intl|smooth:exp|version:2.6.0"},
       "truncated_inputs": 0, "truncated_targets": 4, "predictions": "predictions/..."}}}
     <model_dir>/validation_eval/predictions/mt_en_de_1000.jsonl
@@ -25,9 +26,12 @@ A task's predictions are in the form that its recipe's own programs read:
 
 import datetime
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from t0 import compat
 from t0.compat import mesh_dataset, mesh_utils, seqio, t5_metrics
@@ -40,6 +44,12 @@ from t0.tasks.recipe_tasks import QuestionSource
 
 # How many examples of a dataset are written out in full for a reader, evenly spread over it.
 READABLE = 100
+
+# Batches for the interval of a metric, their fewest examples, and Student's t for 19 degrees of
+# freedom and 95 %.
+BATCHES = 20
+FEWEST = 5
+_STUDENT = 2.093
 
 Record = Mapping[str, Any]
 
@@ -145,6 +155,9 @@ class _DecodingRecorder:
             entry = self._entries.setdefault(task, {"metrics": {}, "signatures": {}})
             if isinstance(found, Mapping):
                 entry["metrics"] |= {name: float(value) for name, value in found.items()}
+                entry.setdefault("intervals", {}).update(
+                    intervals(metric, found, targets, predictions)
+                )
                 signature = signature_of(metric)
                 if signature:
                     entry["signatures"] |= dict.fromkeys(found, signature)
@@ -183,6 +196,42 @@ class _DecodingRecorder:
         path = os.path.join(self._folder, f"decoded_{step}.json")  # noqa: PTH118
         write_json(path, content)
         print(f"results: {path}")
+
+
+def intervals(
+    metric: Callable[..., Any],
+    whole: Mapping[str, Any],
+    targets: Sequence[Any],
+    predictions: Sequence[Any],
+) -> dict[str, list[float]]:
+    """Returns the 95 % interval of each of a metric's values, by the means of batches.
+
+    The examples are dealt out to `BATCHES` batches. The standard error of the whole is that of the
+    batches' values divided by the root of their number, so the metric is computed once more over
+    all examples and no more. For a mean over examples this is unbiased; for a metric of the corpus,
+    as BLEU, it is close where a batch has many sentences.
+
+    Args:
+      metric: T5's function of targets and predictions, which returns name -> value.
+      whole: its values for all examples.
+      targets: of E examples; nothing is returned for fewer than `BATCHES` times `FEWEST`.
+      predictions: of the same examples.
+    """
+    if len(targets) != len(predictions) or len(targets) < BATCHES * FEWEST:
+        return {}
+    batches = []
+    for number in range(BATCHES):
+        try:
+            batches.append(metric(targets[number::BATCHES], predictions[number::BATCHES]))
+        except (ValueError, ZeroDivisionError):  # undefined for so few examples
+            return {}
+    found = {}
+    for name, value in whole.items():
+        values = np.array([float(batch.get(name, np.nan)) for batch in batches])
+        if np.isfinite(values).all() and math.isfinite(value):
+            reach = _STUDENT * float(values.std(ddof=1)) / math.sqrt(BATCHES)
+            found[name] = [float(value) - reach, float(value) + reach]
+    return found
 
 
 def _cut(task: seqio.Task, feature: str, examples: Any, lengths: Lengths) -> int:

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from t0.catalogue.entries import datasets
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.files import paths, publishing
@@ -51,6 +52,9 @@ _MADE_FROM = (
     "reading",
     "examples",
 )
+
+# Group in the table of T0's datasets -> the group in results files.
+_TRAINING_GROUPS = {"BASE": "training", "GPT_EVAL": "T0+ training", "SGLUE": "T0++ training"}
 
 # An example, and the log-likelihoods [C] of its choices.
 Scored = tuple[MultipleChoiceExample, np.ndarray]
@@ -255,6 +259,7 @@ def _entry(task: ScoringTask, metrics: RankMetrics) -> dict[str, Any]:
     return {
         "dataset": dataset,
         "prompt": prompt,
+        "group": group_in_t0(dataset),
         "examples": metrics.examples,
         "metrics": metrics.compute(task.name),
         "chance": metrics.chance,
@@ -274,6 +279,19 @@ def dataset_and_prompt(task: str) -> tuple[str, str]:
         return task, ""
     subset = f"/{source.subset}" if source.subset else ""
     return dataset + subset, source.template.name
+
+
+def group_in_t0(dataset: str) -> str:
+    """Returns whether T0 held a dataset out or trained on it; empty for one that it does not have.
+
+    >>> group_in_t0("super_glue/rte"), group_in_t0("sciq"), group_in_t0("mine")
+    ('held-out', 'training', '')
+    """
+    for row in datasets():
+        if dataset == (f"{row.name}/{row.subset}" if row.subset else row.name):
+            evaluated = "held-out" if row.eval_group == "BASE" else ""
+            return evaluated or _TRAINING_GROUPS.get(row.train_group, "")
+    return ""
 
 
 def _bytes(path: str) -> int | None:

@@ -208,7 +208,8 @@ class _Run:
                 self._check_finite(values, batch[0])
                 due = self._step % interval == 0
                 if due or self._step in (first + 1, total):
-                    recording.progress(self._step, self._fields(values))
+                    size = self._size() if self._step == first + 1 else {}
+                    recording.progress(self._step, self._fields(values) | size)
                 recording.first_pace(self._step)
                 ended = self._after_step(recording, came())
                 if ended:
@@ -263,6 +264,15 @@ class _Run:
         self._step += 1
         self._step_seconds = time.monotonic() - began
         return values
+
+    def _size(self) -> dict[str, int]:
+        """Returns what the first record has besides: the sizes of the model and of a batch."""
+        rows = self._rows * (self._spec.ensemble_inputs or 1)
+        return {
+            "parameters": self._graph.parameters,
+            "batch_sequences": rows,
+            "batch_tokens": self._tokens,
+        }
 
     def _fields(self, values: Mapping[str, float]) -> dict[str, float]:
         fields = recorder.step_fields(values, self._positions)

@@ -75,6 +75,25 @@ def random_lines(count, choices, seed, skill=0.5, **fields):
     return lines
 
 
+def two_models(folder):
+    """Two models on three datasets: held-out RTE and COPA, a training set of ragged choices."""
+    sets = [
+        ("rte", "super_glue/rte", "prompt", 4, 40, [2], "held-out"),
+        ("copa", "super_glue/copa", "copa", 3, 25, [2], "held-out"),
+        ("hop", "dream/hop", "hop", 2, 30, [2, 3, 5], "training"),
+    ]
+    paths = []
+    for model, skill in (("first", 0.3), ("second", 1.5)):
+        made = Evaluation(folder / model / "eval")
+        for number, (name, dataset, prompt, prompts, examples, choices, group) in enumerate(sets):
+            for p in range(prompts):
+                lines = random_lines(examples, choices, seed=10 * number + p, skill=skill)
+                task = f"{name}_{p}_score_eval"
+                made.add(task, dataset, f"{prompt} {p}", lines, group=group)
+        paths.append(made.write())
+    return paths
+
+
 class Decoded:
     """Collects tasks of mode `eval`, then writes decoded_<step>.json and predictions/."""
 

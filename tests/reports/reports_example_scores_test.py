@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 from made_up_evaluations import example_line
@@ -12,7 +13,7 @@ def write_scores(path, *lines):
     return path
 
 
-def test_scores_ragged_choices_ties_and_worst_errors(tmp_path):
+def test_scores_ragged_choices_and_ties(tmp_path):
     lines = [
         example_line(7, [-1.0, -1.0], 0),  # tied, right
         example_line(3, [-1.0, -9.0, -4.0], 2),  # wrong by 3
@@ -26,9 +27,9 @@ def test_scores_ragged_choices_ties_and_worst_errors(tmp_path):
     assert scores.tied.tolist() == [True, False, False, False]
     assert scores.accuracy == 50.0
     assert scores.chance == pytest.approx((50 + 100 / 3 + 25 + 50) / 4)
-    assert [(e.idx, e.margin_nats) for e in scores.worst] == [(9, 5.5), (3, 3.0)]
-    kept = read_scores(tmp_path / "s.jsonl", keep=1)
-    assert [e.idx for e in kept.worst] == [9]
+    assert scores.prediction.tolist() == [0, 0, 0, 1]
+    assert scores.confidence[[0, 3]].tolist() == pytest.approx([0.5, 1 / (1 + math.exp(-1))])
+    assert scores.labels is None
 
 
 BAD_LINES = {

@@ -12,6 +12,7 @@ from t0.errors import UserError
 from t0.files.publishing import unfinished_tag
 from t0.reports import write_report
 from t0.reports.evaluations import read_runs
+from t0.reports.plan_picture import draw_plan
 from t0.reports.tables import plain
 
 
@@ -120,7 +121,7 @@ def test_decoded_files_alone_make_a_report(folder, tmp_path, capsys):
     page = (out / "report.html").read_text()
     assert "<title>Evaluation</title>" in page
     assert 'id="generation"' in page
-    assert all(f'id="{name}"' not in page for name in ("datasets", "prompts", "method", "errors"))
+    assert all(f'id="{name}"' not in page for name in ("datasets", "prompts", "method", "answer"))
     assert SIGNATURE.replace("|", "|<wbr>") in page
     assert "data to text" in page
     markdown = (out / "report.md").read_text()
@@ -155,3 +156,24 @@ def test_what_a_killed_report_left_is_removed(evaluation, tmp_path):
     (left / "report.html").write_text("half")
     write_report([path], tmp_path / "out")
     assert not [file for file in (tmp_path / "out").iterdir() if "incomplete" in file.name]
+
+
+def test_the_picture_of_a_plan(tmp_path):
+    sizes = dict.fromkeys(["weights", "optimizer", "weight_copies"], 2**30)
+    sizes |= dict.fromkeys(["gradients", "activations", "tiles"], 2**29)
+    plan = {
+        "mode": "train",
+        "topology": {"name": "v3-8"},
+        "mesh": {"shape": {"batch": 4, "model": 2}},
+        "per_core_bytes": sizes | {"usable": 15 * 2**30, "total_recomputed": 4 * 2**30},
+        "verdict": {"word": "fits"},
+        "time": {
+            "compute_seconds": 1.5,
+            "communication_seconds_by_axis": {"model": 0.25},
+            "bound_by": "computing",
+        },
+    }
+    draw_plan(plan, str(tmp_path / "plan.svg"))
+    text = (tmp_path / "plan.svg").read_text()
+    wanted = ["train on v3-8 (batch 4 x model 2)", "gradients: 0.50", "usable: 15.00", "1.500 s"]
+    assert [words for words in wanted if f">{words}<" not in text.replace("> ", ">")] == []

@@ -17,10 +17,12 @@ def scores(correct, idx=None, gold=None, choices=2):
         path=Path("made-up.jsonl"),
         idx=np.arange(count) if idx is None else np.array(idx),
         gold=np.zeros(count, np.int32) if gold is None else np.array(gold),
+        prediction=np.zeros(count, np.int32),
         correct=np.array(correct, bool),
+        confidence=np.ones(count),
         choices=np.full(count, choices),
         tied=np.zeros(count, bool),
-        worst=(),
+        labels=None,
     )
 
 

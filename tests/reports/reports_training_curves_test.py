@@ -5,7 +5,7 @@ import pytest
 from t0.errors import UserError
 from t0.reports import write_report
 from t0.reports.plots import new_figure
-from t0.reports.training_curves import curve_panels, read_curves, smoothed
+from t0.reports.training_curves import curve_panels, read_curves, smoothed, training_table
 
 
 def test_curves_keep_the_last_value_of_a_step_and_a_cut_last_line(tmp_path):
@@ -35,16 +35,15 @@ def test_evaluations_of_a_training_run_are_drawn_with_their_best(evaluated, two_
     assert curves.stopped_early == 400
     assert "best_step" not in curves.points
     panels = curve_panels([curves], ["#0072b2"])
-    assert [panel.title for panel in panels] == [
-        "Training loss",
-        "Tasks: accuracy",
-        "Learning rate",
-    ]
+    # A constant learning rate has no panel.
+    assert [panel.title for panel in panels] == ["Training loss", "Tasks: accuracy"]
     axes = new_figure(3, 3).subplots()
     assert panels[0].draw(axes) == ["evaluated: best validation_loss 2.5, at step 200"]
     styles = [(line.get_linestyle(), line.get_marker()) for line in axes.lines]
     # The training loss, the held-out loss, where the run stopped, the best.
-    assert styles == [("-", ""), ("--", "o"), (":", "None"), ("None", "*")]
+    assert styles == [("-", ""), ("-", "o"), (":", "None"), ("None", "*")]
+    assert axes.lines[0].get_color() != axes.lines[1].get_color()
+    assert [note.get_text() for note in axes.texts] == ["training", "held-out"]
     assert axes.lines[2].get_xdata() == [400, 400]
     assert (axes.lines[3].get_xdata(), axes.lines[3].get_ydata()) == ([200], [2.5])
     other = new_figure(3, 3).subplots()
@@ -56,6 +55,36 @@ def test_evaluations_of_a_training_run_are_drawn_with_their_best(evaluated, two_
     )
     assert note in paths.html.read_text()
     assert "best validation_loss 2.5, at step 200" in paths.html.read_text()
+
+
+def test_one_panel_of_nll_with_a_logarithmic_axis_where_it_falls_far(tmp_path):
+    path = tmp_path / "model" / "metrics.jsonl"
+    path.parent.mkdir()
+    first = {"parameters": 1234, "batch_sequences": 8, "batch_tokens": 704}
+    lines = [
+        {
+            "step": step, "loss": 2.0 / step, "loss_per_token": 8.0 / step,
+            "learning_rate": 1 / step, "seconds_per_step": 0.5, **(first if step == 1 else {}),
+        }
+        for step in (1, 2, 3, 4)
+    ]  # fmt: skip
+    lines += [{"step": 2, "validation_loss_per_token": 4.5}, {"step": 4, "validation_loss": 5.0}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (path.parent / "configuration.json").write_text('{"run.batch_size": "8 <b>"}')
+    (curves,) = read_curves([path.parent])
+    panels = curve_panels([curves], ["#0072b2"])
+    assert [panel.title for panel in panels] == ["NLL", "Learning rate"]
+    axes = new_figure(3, 3).subplots()
+    panels[0].draw(axes)
+    assert axes.get_yscale() == "log"
+    table = dict(training_table([curves]))
+    assert table["parameters"] == ["1,234"]
+    assert table["tokens a step, padding included"] == ["704"]
+    assert table["final NLL of training, nats a token"] == ["2"]
+    assert table["best held-out NLL"] == ["4.5 at step 2"]
+    assert table["time of the steps"] == ["0:00:02"]
+    html = write_report([], tmp_path / "out", metrics_paths=[path]).html.read_text()
+    assert "8 &lt;b&gt;" in html
 
 
 def test_run_that_went_on_after_an_early_stop_is_not_stopped(evaluated):

@@ -45,13 +45,22 @@ def test_untrusted_text_stays_text_in_the_page(evil_page):
     found = parsed(html)
     assert "img" not in found.tags
     assert not [a for a in found.attributes if a[1].startswith("on")]
-    assert found.tags.count("script") == 2
-    data = json.loads(found.scripts[0])
-    assert data["tasks"][0]["errors"][0]["choices"][0][0] == EVIL
-    assert data["tasks"][0]["errors"][0]["inputs"] == EVIL
-    assert "<" not in found.scripts[0]
+    assert found.tags.count("script") == 3
+    index, data = map(json.loads, found.scripts[:2])
+    assert index["groups"][0]["tasks"][0]["prompt"] == EVIL
+    assert index["groups"][0]["tasks"][0]["diagnoses"][0]["most_predicted_answer"] == EVIL
+    assert data["strings"] == [EVIL, f"b\u2028{EVIL}"]
+    assert "<" not in found.scripts[0] + found.scripts[1]
     assert "{{ 7 * 7 }}" + EVIL in "".join(found.text)
     assert "innerHTML" not in html
+
+
+def test_untrusted_text_stays_text_in_scripts_beside_the_page(evil_page, tmp_path, monkeypatch):
+    monkeypatch.setattr("t0.reports.page.EMBEDDED_BYTES", 0)
+    out = write_report([tmp_path / "evil"], tmp_path / "beside").html.parent
+    text = (out / "report_examples_0.js").read_text()
+    assert text.startswith("t0Examples(0, {")
+    assert not set("<>&\u2028") & set(text)
 
 
 def test_untrusted_text_stays_text_in_markdown(evil_page):
@@ -140,8 +149,7 @@ def test_hostile_characters_reach_no_file_and_no_terminal(hostile, tmp_path, cap
         assert SHOWN in texts[name], name
     # JSON writes them as escapes, which its reader would turn back.
     assert not UNPRINTABLE.search(all_texts(json.loads(texts["report.json"])))
-    found = json.loads(parsed(texts["report.html"]).scripts[0])
-    assert found["tasks"][0]["errors"][0]["choices"][0][0] == SHOWN
+    assert SHOWN in json.loads(parsed(texts["report.html"]).scripts[1])["strings"]
     assert json.loads(texts["report.json"])["runs"][0]["run"][SHOWN] == [SHOWN]
 
 

@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 import seqio
 
-from t0.scoring.decoded import READABLE, write_predictions
+from t0.compat import t5_metrics
+from t0.scoring.decoded import READABLE, intervals, write_predictions
 from t0.sources.folders import SplitFile
 from t0.tasks.recipe_tasks import TEXT, RecordSource, question_task, t5_features, tokenised
 
@@ -78,3 +80,18 @@ def test_no_question(tmp_path, questions):
     path = write_predictions(str(tmp_path), questions, 7, examples=[], predictions=[])
     with open(path, encoding="utf-8") as file:
         assert json.load(file) == {"metrics": {}, "predictions": {}, "examples": []}
+
+
+def test_the_interval_of_a_mean_is_that_of_its_standard_error():
+    rng = np.random.default_rng(0)
+    right = rng.random(1000) < 0.7
+    targets = ["a"] * 1000
+    predictions = ["a" if one else "b" for one in right]
+    whole = t5_metrics.accuracy(targets, predictions)
+    (low, high) = intervals(t5_metrics.accuracy, whole, targets, predictions)["accuracy"]
+    assert (low + high) / 2 == pytest.approx(whole["accuracy"])
+    error = 100 * np.sqrt(right.mean() * (1 - right.mean()) / 1000)
+    assert 1.96 * error * 0.6 < (high - low) / 2 < 1.96 * error * 1.6
+    # Too few examples, or a value that is undefined for some of them.
+    assert intervals(t5_metrics.accuracy, whole, targets[:50], predictions[:50]) == {}
+    assert intervals(lambda t, p: {"x": float("nan")}, {"x": 1.0}, targets, predictions) == {}

@@ -1,0 +1,97 @@
+"""What a prompt's predictions are: confusion matrix, majority baseline, calibration.
+
+    >>> gold, predicted = np.array([0, 0, 0, 1]), np.array([0, 1, 1, 1])
+    >>> confusion(gold, predicted, 2).tolist()      # a row for each right choice
+    [[1, 2], [0, 1]]
+    >>> calibration(np.array([0.55, 0.95]), np.array([True, True]))
+    [(0.55, 100.0, 1), (0.95, 100.0, 1)]
+
+    path = Path("eval/scores/super_glue_rte_GPT_3_style_score_eval_1000.jsonl")
+    diagnosis = diagnose(read_scores(path))
+    diagnosis.majority, diagnosis.most_predicted    # 54.2, 97.0: nearly always the same answer
+
+The majority baseline is the accuracy of the answer that is right most often, the same for every
+example. Where the choices are other texts in each example, answers are the choices' positions.
+
+Assumptions: the confidence of a prediction is its share of the probability of the choices, each
+by its summed log-likelihood, without length normalisation.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from t0.reports.example_scores import ExampleScores
+
+MOST_ANSWERS = 15  # a larger confusion matrix is not readable
+BINS = 10
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The predictions of one task in one run; shares are in percent.
+
+    Attributes:
+      answers: the texts of the A choices, or their positions from "choice 1".
+      fixed: whether the choices are the same texts in every example.
+      matrix: int [A, A], the number of examples by right choice (row) and prediction (column); None
+        if there are more than `MOST_ANSWERS`.
+      majority: the accuracy of the answer that is right most often.
+      most_predicted: the share of the answer that is predicted most often.
+      most_predicted_answer: that answer.
+      bins: (mean confidence from 0 to 1, accuracy, number of examples) of each bin that has some.
+      calibration_error: the mean distance between confidence and accuracy over the examples.
+    """
+
+    answers: tuple[str, ...]
+    fixed: bool
+    matrix: np.ndarray | None
+    majority: float
+    most_predicted: float
+    most_predicted_answer: str
+    bins: tuple[tuple[float, float, int], ...]
+    calibration_error: float
+
+
+def diagnose(scores: ExampleScores) -> Diagnosis | None:
+    """Returns what the predictions of a task are; None without examples."""
+    if not len(scores):
+        return None
+    count = int(scores.choices.max())
+    answers = scores.labels or tuple(f"choice {number + 1}" for number in range(count))
+    gold = np.bincount(scores.gold, minlength=count)
+    predicted = np.bincount(scores.prediction, minlength=count)
+    bins = calibration(scores.confidence, scores.correct)
+    weighted = sum(size * abs(100 * mean - accuracy) for mean, accuracy, size in bins)
+    return Diagnosis(
+        answers=answers,
+        fixed=scores.labels is not None,
+        matrix=(
+            confusion(scores.gold, scores.prediction, count) if count <= MOST_ANSWERS else None
+        ),
+        majority=100.0 * int(gold.max()) / len(scores),
+        most_predicted=100.0 * int(predicted.max()) / len(scores),
+        most_predicted_answer=answers[int(predicted.argmax())],
+        bins=tuple(bins),
+        calibration_error=weighted / len(scores),
+    )
+
+
+def confusion(gold: np.ndarray, predicted: np.ndarray, count: int) -> np.ndarray:
+    """Returns the examples [count, count] by right choice [E] and predicted choice [E]."""
+    return np.bincount(gold * count + predicted, minlength=count * count).reshape(count, count)
+
+
+def calibration(confidence: np.ndarray, correct: np.ndarray) -> list[tuple[float, float, int]]:
+    """Returns (mean confidence, accuracy in percent, examples) of each bin of confidence."""
+    return list(_bins(confidence, correct))
+
+
+def _bins(confidence: np.ndarray, correct: np.ndarray) -> Iterator[tuple[float, float, int]]:
+    places = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    for place in range(BINS):
+        inside = places == place
+        if inside.any():
+            mean, accuracy = float(confidence[inside].mean()), 100 * float(correct[inside].mean())
+            yield round(mean, 4), round(accuracy, 4), int(inside.sum())

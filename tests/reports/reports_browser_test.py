@@ -1,0 +1,183 @@
+"""Pages in headless Chromium: the examples beside a page, keyboard, touch, switch and widths.
+
+A probe is put into a copy of the page whose policy admits it; the copy is opened from a file, as a
+reader opens it. Each test starts one browser.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+from made_up_evaluations import random_lines
+
+from t0.reports import page, write_report
+
+pytestmark = pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
+
+EVIL = '</script><img src=x onerror="document.body.dataset.evil=1"> &amp; \''
+FLAGS = [
+    "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--hide-scrollbars", "--virtual-time-budget=20000",
+]  # fmt: skip
+# Waits until a condition holds, and what the probes look at.
+HELP = """
+const wait = async (test) => {
+  for (let i = 0; i < 200 && !test(); i++) await new Promise(r => setTimeout(r, 20));
+};
+const id = name => document.getElementById(name);
+const all = text => [...document.querySelectorAll(text)];
+const choose = (name, value) => {
+  id(name).value = value;
+  id(name).dispatchEvent(new Event('change'));
+};
+const key = (element, name) => element.dispatchEvent(
+  new KeyboardEvent('keydown', {key: name, bubbles: true, cancelable: true}));
+"""
+
+
+def probed(html, script, folder, *flags):
+    """Returns what a probe has put into the object `seen`."""
+    probe = html.with_name("probe.html")
+    text = html.read_text()
+    text = re.sub(r"script-src '[^;]*;", "script-src 'unsafe-inline' 'self' file:;", text)
+    end = "id('seen').textContent = JSON.stringify(seen);"
+    script = f"(async () => {{ const seen = {{}}; {HELP}; {script}; {end} }})()"
+    probe.write_text(
+        text.replace("</body>", f"<pre id=seen></pre><script>{script}</script></body>")
+    )
+    done = subprocess.run(
+        [*FLAGS, *flags, f"--user-data-dir={folder / 'profile'}", "--dump-dom", probe.as_uri()],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    probe.unlink()
+    found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found, done.stderr[-2000:]
+    return json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+
+
+@pytest.fixture
+def html(evaluation, tmp_path, monkeypatch):
+    """A page of two models, with its examples in scripts beside it; one answer is hostile."""
+    monkeypatch.setattr(page, "EMBEDDED_BYTES", 0)
+    paths = []
+    for model, skill in (("first", 0.2), ("second", 2.0)):
+        made = evaluation(model)
+        for p in range(3):
+            lines = random_lines(50, [2], seed=p, skill=skill)
+            for line in lines:
+                line["inputs"] = f"Row {line['idx']} {EVIL}"
+            lines[7]["choices"][0]["text"] = EVIL
+            made.add(f"rte_{p}", "super_glue/rte", f"prompt {p}", lines, group="held-out")
+        made.add("sciq_a", "sciq", EVIL, random_lines(30, [4], 9), group="training")
+        paths.append(made.write())
+    return write_report(paths, tmp_path / "out").html
+
+
+def test_examples_keyboard_and_tooltips(html, tmp_path):
+    script = """
+    await wait(() => all('article.error').length);
+    seen.cards = all('article.error').length;
+    seen.count = id('example-count').textContent;
+    all('#example-list > .more')[0].click();
+    seen.more = all('article.error').length;
+    choose('pick-kind', 'wrong');
+    seen.wrong = id('example-count').textContent;
+    choose('pick-kind', 'right');
+    seen.right = id('example-count').textContent;
+    choose('pick-kind', 'all');
+    choose('pick-other', '1');
+    seen.beside = all('article.error')[0].querySelectorAll('th').length;
+    seen.kinds = all('#pick-kind option').map(o => o.value);
+    choose('pick-kind', 'lost');
+    const lost = parseInt(id('example-count').textContent);
+    choose('pick-kind', 'gained');
+    seen.differ = lost + parseInt(id('example-count').textContent);
+    choose('pick-kind', 'all');
+    id('pick-words').value = 'row 13';
+    id('pick-words').dispatchEvent(new Event('input'));
+    seen.searched = all('article.error h4').map(h => h.textContent);
+    seen.matrix = all('.matrix').length;
+    seen.diagnosis = id('diagnosis').textContent;
+    id('pick-words').value = '';
+    all('button[data-task=rte_2]')[0].click();
+    seen.prompt = id('pick-prompt').selectedOptions[0].textContent;
+    choose('pick-dataset', '1');
+    await wait(() => id('example-count').textContent.startsWith('30'));
+    seen.other = id('example-count').textContent;
+    seen.evil = document.body.dataset.evil || '';
+    seen.images = all('img').length;
+    const svg = all('figure svg')[0];
+    svg.focus();
+    seen.focused = document.activeElement === svg;
+    key(svg, 'ArrowRight');
+    seen.first = id('tip').textContent;
+    key(svg, 'ArrowRight');
+    seen.second = id('tip').textContent;
+    seen.shown = !id('tip').hidden;
+    key(svg, 'Escape');
+    seen.hidden = id('tip').hidden;
+    svg.querySelectorAll('.tip')[3].dispatchEvent(new MouseEvent('click', {bubbles: true}));
+    seen.tapped = !id('tip').hidden && id('tip').textContent;
+    const panels = all('#accuracy .panels');
+    const box = all('#accuracy .own-axes')[0];
+    seen.axes = panels.map(p => p.hidden);
+    box.click();
+    seen.own = panels.map(p => p.hidden);
+    all('#prompt-table th button')[3].click();
+    const values = all('#prompt-table tbody tr').map(r => Number(r.cells[3].dataset.sort));
+    seen.sorted = values.every((v, i) => !i || v <= values[i - 1]);
+    seen.folded = !all('#runs details')[0].open;
+    """
+    seen = probed(html, script, tmp_path, "--window-size=1400,2000")
+    assert (seen["cards"], seen["count"], seen["more"]) == (20, "50 of 50 examples", 40)
+    wrong, right = (int(seen[name].split()[0]) for name in ("wrong", "right"))
+    assert wrong + right == 50
+    assert 0 < wrong < 50
+    assert seen["kinds"] == ["all", "wrong", "right", "gained", "lost"]
+    assert 0 < seen["differ"] < 50
+    assert seen["beside"] == 3  # the choice, and a log-likelihood of each run
+    assert seen["searched"] == ["Example 13"]
+    assert seen["matrix"] == 2
+    # The choices of row 7 are others.
+    assert "an answer is the position of a choice" in seen["diagnosis"]
+    assert (seen["prompt"], seen["other"]) == ("prompt 2", "30 of 30 examples")
+    assert (seen["evil"], seen["images"]) == ("", 0)
+    assert seen["focused"]
+    assert re.match(r"(prompt \d|mean over 3 prompts): \d", seen["first"])
+    assert seen["first"] != seen["second"]
+    assert seen["shown"]
+    assert seen["hidden"]
+    assert "%" in seen["tapped"]
+    assert (seen["axes"], seen["own"]) == ([False, True], [True, False])
+    assert seen["sorted"]
+    assert seen["folded"]
+
+
+def test_the_page_of_a_file_loads_its_scripts_under_its_own_policy_and_fits(html, tmp_path):
+    """In frames of a phone's and of a desk's width, the page as it was written."""
+    frame = html.with_name("frame.html")
+    frame.write_text(
+        "".join(f"<iframe src=report.html width={w} height=900></iframe>" for w in (380, 1400))
+        + """<pre id=seen></pre><script>
+        setTimeout(() => {
+          const seen = [...document.querySelectorAll('iframe')].map(frame => {
+            const inside = frame.contentDocument;
+            return [inside.querySelectorAll('article.error').length,
+              inside.documentElement.scrollWidth - inside.documentElement.clientWidth];
+          });
+          document.getElementById('seen').textContent = JSON.stringify(seen);
+        }, 8000);
+        </script>"""
+    )
+    done = subprocess.run(
+        [
+            *FLAGS, "--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}",
+            "--window-size=1900,1000", "--dump-dom", frame.as_uri(),
+        ],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    found = json.loads(re.search(r'<pre id="seen">(.*?)</pre>', done.stdout)[1])
+    assert found == [[20, 0], [20, 0]]
