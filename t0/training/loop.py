@@ -194,6 +194,7 @@ class _Run:
         recording = Recorder(spec.model_dir, total=total, tokens=self._tokens, start=first)
         batches = ReadAhead(self._data.batches(self._rows, self._position))
         with contextlib.closing(recording), batches, watched_signals() as came:
+            size = self._size() if self._saved is None else {}
             if self._saved is None:
                 self._save(recording)
             batch = self._next(batches)
@@ -208,8 +209,8 @@ class _Run:
                 self._check_finite(values, batch[0])
                 due = self._step % interval == 0
                 if due or self._step in (first + 1, total):
-                    size = self._size() if self._step == first + 1 else {}
                     recording.progress(self._step, self._fields(values) | size)
+                    size = {}
                 recording.first_pace(self._step)
                 ended = self._after_step(recording, came())
                 if ended:
@@ -266,7 +267,7 @@ class _Run:
         return values
 
     def _size(self) -> dict[str, int]:
-        """Returns what the first record has besides: the sizes of the model and of a batch."""
+        """Returns what a new run's first record has, too: the sizes of the model and a batch."""
         rows = self._rows * (self._spec.ensemble_inputs or 1)
         return {
             "parameters": self._graph.parameters,

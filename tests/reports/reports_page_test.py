@@ -72,7 +72,7 @@ def test_many_examples_are_in_scripts_beside_the_page(two_runs, tmp_path, report
 
 def test_a_large_page_leaves_out_the_second_axes(two_runs, tmp_path, report, monkeypatch):
     large = report.html.read_text()
-    monkeypatch.setattr(page, "PAGE_LIMIT_BYTES", len(large) - 1)
+    monkeypatch.setattr(page, "PAGE_LIMIT_BYTES", len(large) - 1_000)
     out = write_report(two_runs, tmp_path / "small").html
     assert len(out.read_text()) < len(large) / 1.5
     assert 'class="own-axes"' in large
@@ -84,7 +84,7 @@ def test_the_answer_comes_first(report):
     paths, html = report, report.html.read_text()
     order = [
         'class="answer"',
-        "A toy.",
+        "This is a toy.",
         'id="datasets"',
         'id="prompts"',
         'id="examples"',
