@@ -194,7 +194,7 @@ class _Run:
         recording = Recorder(spec.model_dir, total=total, tokens=self._tokens, start=first)
         batches = ReadAhead(self._data.batches(self._rows, self._position))
         with contextlib.closing(recording), batches, watched_signals() as came:
-            size = self._size() if self._saved is None else {}
+            size = self._size() if self._saved is None or first == 0 else {}
             if self._saved is None:
                 self._save(recording)
             batch = self._next(batches)
