@@ -44,6 +44,7 @@ from t0.files.untrusted import parsed_json
 from t0.training.graph import TrainingGraph
 
 _SAVING = ".saving-"
+BYTES_AT_ONCE = 2**28
 WRITE_ERRORS = (OSError, tf.errors.OpError, publishing.OutputError)
 _FULL = ("No space left", "Disk quota exceeded", os.strerror(errno.ENOSPC), "File too large")
 CONFIGURATION_FILE = "configuration.json"
@@ -305,10 +306,9 @@ class Checkpoints:
     def low_halves(self) -> dict[str, np.ndarray]:
         """Returns the bits of the weights in memory that the checkpoint's types leave out."""
         halves = {}
-        for name, slices in self._graph.slices.items():
-            master = self._variables[name]
-            for number, wide in enumerate(self._session.run(slices)):
-                key = f"{name}/{number}"
+        for group in self._slices_together():
+            values = self._session.run([variable for _, _, variable in group])
+            for (master, key, _), wide in zip(group, values, strict=True):
                 if master.dtype.base_dtype == tf.bfloat16 and wide.dtype == np.float32:
                     halves[f"low/{key}"], halves[f"ties/{key}"] = split_halves(wide)
                 else:
@@ -319,19 +319,35 @@ class Checkpoints:
         with _resume_file(checkpoint) as content:
             if content is None:
                 return None
-            for name, slices in self._graph.slices.items():
-                for number, variable in enumerate(slices):
-                    key = f"{name}/{number}"
+            for group in self._slices_together():
+                nearest = self._session.run([variable for _, _, variable in group])
+                feeds = {}
+                for (_, key, variable), value in zip(group, nearest, strict=True):
                     if f"low/{key}" in content:
-                        nearest = self._session.run(variable)
-                        wide = join_halves(nearest, content[f"low/{key}"], content[f"ties/{key}"])
+                        value = join_halves(value, content[f"low/{key}"], content[f"ties/{key}"])
                     else:
-                        wide = content[f"wide/{key}"]
-                    self._set(variable, wide)
+                        value = content[f"wide/{key}"]
+                    feeds[variable.initializer.inputs[1]] = value
+                self._session.run([variable.initializer for _, _, variable in group], feeds)
             return _record_in(content)
 
-    def _set(self, variable: tf.Variable, value: np.ndarray) -> None:
-        self._session.run(variable.initializer, {variable.initializer.inputs[1]: value})
+    def _slices_together(self) -> Iterator[list[tuple[tf.Variable, str, tf.Variable]]]:
+        """Yields lists of (master, key in the resume file, slice), of at most `BYTES_AT_ONCE`.
+
+        TensorFlow prunes the whole graph for each new set of fetches, which takes longer than
+        reading a small variable; all of them at once would hold the weights a second time.
+        """
+        group, size = [], 0
+        for name, slices in self._graph.slices.items():
+            for number, variable in enumerate(slices):
+                bytes_of_slice = variable.shape.num_elements() * variable.dtype.size
+                if group and size + bytes_of_slice > BYTES_AT_ONCE:
+                    yield group
+                    group, size = [], 0
+                group.append((self._variables[name], f"{name}/{number}", variable))
+                size += bytes_of_slice
+        if group:
+            yield group
 
 
 def _publish(folder: str, model_dir: str) -> None:

@@ -61,7 +61,7 @@ class TrainingGraph:
     to_masters: tf.Operation
     to_slices: tf.Operation
     parameters: int
-    slices: Mapping[str, tf.Variable]
+    slices: Mapping[str, Sequence[tf.Variable]]
     microbatches: int
     another: Callable[[], "Program"]
 
