@@ -45,6 +45,7 @@ def decoded(record):
     return message.SerializeToString(deterministic=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["train", "validation"])
 @pytest.mark.parametrize("task", TASKS)
 def test_parity_with_stock(stock, cache_here, tmp_path, task, split):

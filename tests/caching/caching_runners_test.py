@@ -39,6 +39,7 @@ def test_failures_cross_beam(cache_here, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["toy_function"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_ends_the_run_with_its_unit(cache_here, tmp_path):
     with pytest.raises(UserError) as error:
         cache_here(tmp_path, "toy_dies", workers=1)

@@ -177,9 +177,8 @@ def _kill_and_check(process, out, seconds, *, after_a_part):
         assert ".incomplete-" in directory.name or (directory / "COMPLETED").exists()
 
 
-@pytest.mark.parametrize(
-    "kills", [1, pytest.param(20, marks=pytest.mark.slow)], ids=["once", "twenty_times"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [1, 20], ids=["once", "twenty_times"])
 def test_a_killed_run_leaves_nothing_that_looks_whole_and_the_next_finishes(
     start_command, run_command, command_environment, cache_here, tmp_path, kills
 ):

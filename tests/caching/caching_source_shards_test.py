@@ -103,6 +103,7 @@ def test_bounds():
     assert many[-1][1] == 5000
 
 
+@pytest.mark.slow
 def test_two_workers_share_a_split_and_give_the_same(
     whole, cache_here, tmp_path, monkeypatch, with_data
 ):

@@ -113,6 +113,7 @@ def test_text_and_picture(capsys, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["plan.png"]
 
 
+@pytest.mark.slow
 def test_fast_and_lowering_say_the_same(capsys):
     # Two layers, so that it takes seconds.
     batch = "--gin_param=run.batch_size=('tokens_per_replica',4096)"

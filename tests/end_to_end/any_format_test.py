@@ -37,6 +37,7 @@ def weights_of(path):
     return {name: value for name, value in loaded(path).items() if "_slot_" not in name}
 
 
+@pytest.mark.slow
 def test_trained_from_hugging_face_and_exported(command, formats, model_dir, world, tmp_path):
     folder, first, second = (tmp_path / name for name in ("model", "first", "second"))
     words = [f"--model_dir={folder}", *TRAIN, f"--checkpoint={formats / 'hf'}"]
@@ -74,6 +75,7 @@ def test_trained_from_t5x_with_its_optimizer_state(command, formats, model_dir, 
     assert "training from step 20 to 21:" in done.out
 
 
+@pytest.mark.slow
 def test_scored_from_every_format(command, formats, model_dir, scored, tmp_path):
     del scored
     name = "weather_which_word_score_eval"

@@ -156,6 +156,7 @@ def test_model_api_predict_and_score(command, model_dir, files):
     assert rough == pytest.approx(exact, rel=0.05)
 
 
+@pytest.mark.slow
 def test_model_api_eval_and_export(command, model_dir, tmp_path):
     api(
         *(command, model_dir, "--mode=eval", "--mixture_or_task=weather_which_word"),
@@ -168,6 +169,7 @@ def test_model_api_eval_and_export(command, model_dir, tmp_path):
     assert list((tmp_path / "exported").rglob("saved_model.pb"))
 
 
+@pytest.mark.slow
 def test_model_api_finetune_and_train(command, model_dir, tmp_path):
     done = api(
         *(command, tmp_path / "tuned", "--mode=finetune", "--mixture_or_task=weather_train"),

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from command_lines import EVALUATE, TRAIN
 
 
@@ -15,6 +16,7 @@ def _scores(folder):
     return {path.name: path.read_text() for path in scores.iterdir()}
 
 
+@pytest.mark.slow
 def test_train_rank_and_train_in_one_process(world, cached, command, server, tmp_path):
     tasks = ["--module_import=t0.seqio_tasks", f"--additional_task_cache_dirs={world.cache}"]
 

@@ -35,6 +35,7 @@ def finetuned(command, pretrained_here, world):
     return words, done, folder
 
 
+@pytest.mark.slow
 def test_pretraining_begins_with_random_weights(pretrained_here):
     done, folder = pretrained_here
     assert "training from step 0 to 3: 4 sequences" in done.out
@@ -59,6 +60,7 @@ def test_finetuning_begins_with_the_checkpoint(finetuned):
     assert str(folder) not in operative
 
 
+@pytest.mark.slow
 def test_finetuning_goes_on_with_more_steps(finetuned, command):
     words, _, folder = finetuned
     done = command(*words, *training(folder, 7))

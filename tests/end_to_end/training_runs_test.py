@@ -50,6 +50,7 @@ def test_tasks_are_decoded_and_ranked_while_training(command, cached, tmp_path):
     assert 3 * ranked / 100 == pytest.approx(round(3 * ranked / 100))
 
 
+@pytest.mark.slow
 def test_early_stop_and_budget_end_with_status_0(command, cached, tmp_path):
     patience = ["train_loop.validate_every_steps = 2", "train_loop.stop_after_evaluations = 1"]
     worse = "learning_rate_schedules.constant_learning_rate.learning_rate = 0.5"
@@ -65,6 +66,7 @@ def test_early_stop_and_budget_end_with_status_0(command, cached, tmp_path):
     assert "--max_hours is -1; wanted a number above 0" in done.err
 
 
+@pytest.mark.slow
 def test_sigterm_has_a_status_of_its_own_and_the_next_start_goes_on(command, cached, tmp_path):
     arguments = [f"--model_dir={tmp_path}", "--gin_param=train_loop.log_every_steps = 1"]
     done = command(

@@ -84,7 +84,7 @@ def test_neither_padding_nor_company_changes_a_prediction(checkpoints, method):
 
 
 @pytest.mark.parametrize(
-    "method", [METHODS["beams"], pytest.param(METHODS["greedy"], marks=pytest.mark.slow)]
+    "method", [METHODS["greedy"], pytest.param(METHODS["beams"], marks=pytest.mark.slow)]
 )
 def test_split_over_devices(checkpoints, method):
     generator = restored(checkpoints, method, mesh="batch:2,model:2")

@@ -60,6 +60,7 @@ def test_files_hold_what_a_computation_by_hand_gives(
     assert result["truncated_inputs"] == len(inputs)
 
 
+@pytest.mark.slow
 def test_batch_size_shapes_and_mesh_change_no_score(model_dir):
     records = make_records(3, examples=9)
 

@@ -103,9 +103,9 @@ class Steps:
         return dict(zip(graph.METRICS, values.tolist(), strict=False))
 
     def load(self, values):
-        for name, value in values.items():
-            variable = self.variables[name]
-            self.session.run(variable.initializer, {variable.initializer.inputs[1]: value})
+        initializers = {name: self.variables[name].initializer for name in values}
+        feeds = {initializers[name].inputs[1]: value for name, value in values.items()}
+        self.session.run(list(initializers.values()), feeds)
         self.session.run(self.graph.to_slices)
 
     def weights(self):

@@ -28,6 +28,7 @@ NANOT5 = {"4h": (13_333, 1_666), "8h": (26_666, 3_332), "16h": (53_332, 6_666)}
 NANOT5["24h"] = (79_998, 10_000)
 
 
+@pytest.mark.slow
 def test_bfloat16_stays_within_the_stated_band_of_float32():
     batches = tiny.first_batches(4 * bands.WINDOW)
     wide = tiny.Steps(tiny.training_spec(rate=0.01))

@@ -78,17 +78,16 @@ def control_flow(request, monkeypatch):
 def test_microbatches_do_not_change_the_step(control_flow):
     batch = tiny.first_batches(1)[0]
     found = {}
-    for count in (1, 2, 4):
+    for count in (1, 4):
         tokens = f"serialize_num_microbatches.tokens_per_microbatch_per_replica = {96 // count}"
         steps = tiny.Steps(tiny.training_spec(dropout=0.0, params=[tokens]))
         assert steps.graph.microbatches == count
         found[count] = [steps.step(batch) for _ in range(2)]
-    for count in (2, 4):
-        for one, several in zip(found[1], found[count], strict=True):
-            assert several == pytest.approx(one, rel=1e-5)
+    for one, several in zip(found[1], found[4], strict=True):
+        assert several == pytest.approx(one, rel=1e-5)
 
 
-@pytest.mark.parametrize("mesh", ["", "batch:2,model:2"])
+@pytest.mark.parametrize("mesh", ["", pytest.param("batch:2,model:2", marks=pytest.mark.slow)])
 def test_a_step_reads_each_variable_once(mesh):
     # A second read could come after the step's own update of the variable.
     built = tiny.Steps(tiny.training_spec(dropout=0.0, mesh=mesh)).graph
@@ -107,8 +106,8 @@ def test_a_step_reads_each_variable_once(mesh):
     "mesh",
     [
         pytest.param("batch:2", marks=pytest.mark.slow),
-        pytest.param("model:2", marks=pytest.mark.slow),
-        "batch:2,model:2",  # has both of the others
+        "model:2",
+        pytest.param("batch:2,model:2", marks=pytest.mark.slow),
     ],
 )
 def test_several_devices_take_the_same_steps_as_one(mesh):

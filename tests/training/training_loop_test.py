@@ -6,6 +6,7 @@ import re
 import resource
 import signal
 
+import gin
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -15,11 +16,13 @@ import tiny_training as tiny
 from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
 from t0.testing import Killed
-from t0.training import checkpointing, evaluation, loop
+from t0.training import checkpointing, evaluation, graph, loop
 from t0.training.loop import train
 from t0.training.options import LoopOptions
 from t0.training.recorder import Recorder
 
+# Fields of the run that its graph does not depend on.
+NOT_IN_GRAPH = ("model_dir", "init_checkpoint", "keep_checkpoint_max", "save_checkpoints_steps")
 BFLOAT16 = ["get_variable_dtype.master_dtype = 'bfloat16'"]
 
 
@@ -28,6 +31,24 @@ def run(folder, steps, *, data=None, options=(), **settings):
     data = data or tiny.made_up_data()
     given = LoopOptions(**{"train_steps": steps, "log_every_steps": 1, **dict(options)})
     train(tiny.training_spec(folder, **settings), data, given)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def graphs():
+    """Builds the graph of each configuration once, which takes longer than these tests' steps."""
+    built, build = {}, loop.build
+
+    def once(spec, **settings):
+        fields = {name: repr(value) for name, value in vars(spec).items()}
+        kept = sorted((name, fields[name]) for name in fields.keys() - set(NOT_IN_GRAPH))
+        key = (gin.config_str(), repr(kept), repr(sorted(settings.items())))
+        if key not in built:
+            built[key] = build(spec, **settings)
+        return built[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "build", once)
+        yield
 
 
 def recorded(folder):
@@ -159,7 +180,9 @@ def test_initial_checkpoint_must_fill_every_variable(whole, tmp_path, capsys):
     assert "optimizer state: 12 of 29 slots restored, the others start at zero" in out
 
 
-def test_another_configuration_is_refused_with_what_differs(tmp_path, capsys):
+def test_another_configuration_is_refused_with_what_differs(tmp_path, capsys, monkeypatch):
+    # Gin notes the values that a build reads.
+    monkeypatch.setattr(loop, "build", graph.build)
     run(tmp_path, 2)
     with pytest.raises(UserError) as error:
         run(tmp_path, 4, dropout=0.2)
@@ -291,6 +314,7 @@ def test_budget_of_hours_ends_a_run_in_time_and_counts_all_starts(
     assert "saved at step 8 of 100" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_sigterm_saves_before_it_evaluates_and_the_next_start_does_both(
     whole, tmp_path, monkeypatch, capsys, held_out
 ):
