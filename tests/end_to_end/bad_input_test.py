@@ -5,7 +5,7 @@ import shlex
 import socket
 
 import pytest
-from command_lines import EVALUATE, LENGTHS, TRAIN, message
+from command_lines import EVALUATE, LENGTHS, ONE_LAYER, TRAIN, message
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_split_whose_labels_are_hidden(command, model_dir, tmp_path):
 
 def test_interrupt_saves_and_says_how_to_go_on(command, tmp_path):
     steps = "--gin_param=run.train_steps = 1000000"
-    done = command(f"--model_dir={tmp_path}", *TRAIN, steps, interrupt_at="step 1/")
+    done = command(f"--model_dir={tmp_path}", *TRAIN, ONE_LAYER, steps, interrupt_at="step 1/")
     assert done.status == 130
     assert "Traceback" not in done.err
     assert re.search(r"stopped by SIGINT at step (\d+) of 1,000,000: everything so far", done.out)

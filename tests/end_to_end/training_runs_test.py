@@ -4,12 +4,16 @@ import json
 import signal
 
 import pytest
-from command_lines import TRAIN
+from command_lines import ONE_LAYER, TRAIN
 
 
 def steps(count, *params):
     cached = "mesh_train_dataset_fn.use_cached = True"
-    return [*TRAIN, *(f"--gin_param={p}" for p in (f"run.train_steps = {count}", cached, *params))]
+    return [
+        *TRAIN,
+        ONE_LAYER,
+        *(f"--gin_param={p}" for p in (f"run.train_steps = {count}", cached, *params)),
+    ]
 
 
 def records(folder):
