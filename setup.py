@@ -120,13 +120,10 @@ setup(
     cmdclass={"build_py": BuildWithGin},
     install_requires=dependencies(),
     extras_require={
-        "gcp": [
-            "google-cloud-storage",
-            f"apache-beam[gcp]{pins(LOCKS['3.11'])['apache-beam'][11:]}",
-        ],
+        "gcp": [f"apache-beam[gcp]{pins(LOCKS['3.11'])['apache-beam'][11:]}"],
         # To compare converted checkpoints with `transformers`; converting itself needs neither.
         "hf": ["torch>=2.6", *(pin for pin in FORCED if pin.startswith("transformers=="))],
-        # What TensorFlow asks the TPU API with, for `--tpu=NAME`; and google-cloud-storage.
+        # What TensorFlow asks the TPU API with, for `--tpu=NAME`.
         "tpu": [*pins(TPU_LOCK).values()],
         # The original's name for what its tasks need, which is in the base here.
         "seqio_tasks": [],

@@ -5,8 +5,8 @@
     of_file("/tmp/part")             # the same facts of a file of this machine
     location("bucket")               # Location("EUROPE-WEST4", "region")
 
-By google-cloud-storage, which the extra [tpu] brings; `installed()` says whether it is there. Where
-it is not, files are compared by their sizes alone. Credentials are looked for where TensorFlow
+By google-cloud-storage, which is in the locks; `installed()` returns whether it is there. Where it
+is not, files are compared by their sizes alone. Credentials are looked for where TensorFlow
 looks, in its order, so that both are the same caller. Every failure is an `OSError`.
 """
 
@@ -24,7 +24,7 @@ import google_crc32c
 
 SCHEME = "gs://"
 PACKAGE = "google-cloud-storage"
-INSTALL = "pip install --no-deps -r requirements-tpu.lock, or the extra [tpu]"
+INSTALL = "bin/setup, or pip install google-cloud-storage"
 _TOKEN = "GOOGLE_AUTH_TOKEN_FOR_TESTING"
 _FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
