@@ -475,7 +475,8 @@ def check_destination(destination: Path, nbytes: int) -> None:
       UserError: if the folder is not empty, or the disk has too little room.
     """
     if paths.is_remote(destination):
-        names = paths.list_names(destination)
+        # A check of the rights that was killed leaves its probe.
+        names = [n for n in paths.list_names(destination) if not publishing.is_unfinished(n)]
         if names and _UNFINISHED not in names:
             raise UserError(f"{destination} exists and is not empty; name a new folder")
         publishing.check_writable(str(destination))

@@ -9,7 +9,6 @@ of the run's data, whose tasks must be cached then: can a TPU's hosts read it?
 import argparse
 import json
 import logging
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -89,10 +88,6 @@ def main(args: argparse.Namespace) -> int:
         from t0.reports.plan_picture import draw_plan
 
         draw_plan(plan, args.output)
-    if given.tpu:
-        from t0.run import host_pipeline
-
-        print(host_pipeline.check_planned(given), file=sys.stderr)
     return 0
 
 

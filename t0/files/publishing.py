@@ -391,6 +391,15 @@ def _folder_of_this_process() -> str:
         ) from error
 
 
+def is_unfinished(name: str) -> bool:
+    """Returns whether a name is that of an unfinished file or folder of any process, dead or not.
+
+    >>> is_unfinished("probe.incomplete-host-12-345"), is_unfinished("model.safetensors")
+    (True, False)
+    """
+    return bool(_LEFTOVER.fullmatch(name))
+
+
 def leftovers(folders: Iterable[str]) -> tuple[list[str], list[str]]:
     """Returns the unfinished files and folders in `folders`.
 

@@ -126,17 +126,22 @@ def check(mode: str, arguments: Mapping[str, Any]) -> None:
 
 
 def check_planned(flags: Any) -> str:
-    """Checks the data of a configured run that is not to start: of `--dry_run` and `t0 plan`.
+    """Checks the data of a configured run that is not to start, for `--dry_run`.
 
     Args:
       flags: the parsed flags of the command; gin has been parsed.
 
     Returns:
-      a line about what was found.
-
-    Raises:
-      UserError: where the TPU's hosts cannot read the data, or a task is not there or not cached.
+      a line about what was found: also where the run itself would be refused, because the TPU's
+      hosts cannot read the data, or a task is not there or not cached.
     """
+    try:
+        return _checked_plan(flags)
+    except UserError as error:
+        return f"the data cannot be read as configured, and a run would be refused: {error}"
+
+
+def _checked_plan(flags: Any) -> str:
     from t0.run import modes, preflight
 
     mode = preflight.run_mode()

@@ -9,7 +9,7 @@ from t0.caching import cache_files
 from t0.caching.cache_files import publish
 from t0.files import OutputError
 
-MANIFEST = {"schema": 1, "splits": {"train": {"examples": 1, "files": {"x": {}}}}}
+MANIFEST = {"schema": 1, "splits": {"train": {"examples": 1, "files": {"x": {"bytes": 4}}}}}
 
 
 @pytest.fixture(params=["local", "remote"])

@@ -60,6 +60,13 @@ def test_a_killed_conversion_is_no_checkpoint_and_is_done_again(source, bucket, 
     assert found == whole
 
 
+def test_a_check_that_was_killed_leaves_the_destination_usable(source, bucket):
+    probe = "probe.incomplete-host-12-345"
+    bucket.put("b", f"again/{probe}", b"x")
+    assert run(source, "gs://b/again", "--to", "hf") == 0
+    assert f"again/{probe}" not in bucket.files("b")
+
+
 def test_another_vocabulary_and_what_is_not_there(source, bucket, capsys):
     with pytest.raises(SystemExit):
         run("gs://b/nowhere", "gs://b/out", "--to", "hf")

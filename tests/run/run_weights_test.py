@@ -15,6 +15,11 @@ from t0.errors import UserError
 from t0.run import modes
 from t0.run import weights as command
 
+SIZES = [
+    *(f"{name} = {getattr(V11, name)}" for name in ("d_model", "d_ff", "d_kv")),
+    *(f"num_heads = {V11.heads}", f"num_layers = {V11.encoder_layers}"),
+]
+
 
 @pytest.fixture
 def source(tmp_path):
@@ -28,7 +33,7 @@ def hf(source, tmp_path):
 
 
 def find(folder, *params, checkpoint=None):
-    parse.parse([], list(params))
+    parse.parse([], [*SIZES, *params])
     flags = types.SimpleNamespace(checkpoint=checkpoint and str(checkpoint), model_dir=str(folder))
     return command.find(flags)
 

@@ -130,7 +130,7 @@ def test_text_comes_back_as_written(path, cells, start, stop):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "Empty"),
+        ("", "is empty: wanted a first line"),
         ("a,b\n1\n", "Expected 2 columns, got 1"),
         ("a,b\n1,2\n1,2,3\n", "Row #3: Expected 2 columns, got 3"),
         ("a,a\n1,2\n", "twice"),
