@@ -2,13 +2,14 @@
 
     t0 plan --gin_file=runs/t0_train.gin --gin_file=mesh/v3-512.gin --output plan.png
 
-It needs no TPU, no checkpoint, no cached task and no network. With --tpu=NAME it ends with a check
-of the run's data, whose tasks must be cached then: can a TPU's hosts read it?
+It needs no TPU, no checkpoint, no cached task and no network. Without a mesh's file the slice is
+the one that the run file's header names.
 """
 
 import argparse
 import json
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,8 @@ def main(args: argparse.Namespace) -> int:
         rows = sweep.sweep(sweep.parse_axes(args.sweep), options)
         print(json.dumps(sweep.as_json(rows)) if args.json else sweep.sweep_text(rows))
         return 0
+    if not args.fast:
+        print("lowering the program of a core: half a minute (--fast: seconds)", file=sys.stderr)
     plan = plan_configured_run(options)
     print(json.dumps(plan) if args.json else plan_output.plan_text(plan))
     if args.output:
@@ -109,10 +112,17 @@ def run_flags(args: argparse.Namespace, command: str) -> Any:
 def configure_run(given: Any) -> None:
     """Configures gin by the flags, for a run that reads neither checkpoints nor data."""
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    from t0.config import parse
+    from t0.config import gin_files, parse
     from t0.run import configure
 
+    mesh = None
+    if not any("tpu_topology" in binding for binding in given.gin_param or []):
+        folders = command_flags.gin_folders(given)
+        mesh = gin_files.slice_of_header(given.gin_file or [], folders)
+    if mesh:
+        print(f"note: --gin_file={mesh}, which the run file's header names", file=sys.stderr)
     # A plan needs no task, and the default, T5's own tasks, takes seconds to import.
     modules = given.module_import if given["module_import"].present else ()
     configure.prepare(given, modules)
-    parse.check_required(configure.parse_gin(given), but=_NOT_NEEDED, undefined=False)
+    parsed = configure.parse_gin(given, [mesh] if mesh else [])
+    parse.check_required(parsed, but=_NOT_NEEDED, undefined=False)

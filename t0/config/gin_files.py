@@ -112,6 +112,29 @@ def in_order(gin_files: Sequence[str]) -> list[str]:
     return before + sorted(after, key=lambda name: not _is_model(name))
 
 
+def slice_of_header(gin_files: Sequence[str], location_prefixes: Sequence[str]) -> str | None:
+    """Returns the mesh file of the TPU slice that the header of a run file names, if any.
+
+    Args:
+      gin_files: the names of the files of a command line, on this machine.
+      location_prefixes: folders to search before this project's.
+
+    Returns:
+      a name such as "mesh/v3-512.gin"; None where no header has one, or where a file of the command
+      line sets the slice itself.
+    """
+    found = None
+    folders = [pathlib.Path(folder) for folder in ("", *search_path(location_prefixes))]
+    for name in gin_files:
+        path = next((f / name for f in folders if (f / name).is_file()), None)
+        text = path.read_text(encoding="utf-8", errors="replace") if path else ""
+        if re.search(r"^[^#]*tpu_topology", text, re.MULTILINE):
+            return None
+        named = re.search(r"^#.*--gin_file=(mesh/v\d+-\d+\.gin)", text, re.MULTILINE)
+        found = found or (named and named[1])
+    return found
+
+
 def _is_run(name: str) -> bool:
     return name.split("/")[-2:-1] == ["runs"] and name.split("/")[-1] in RUN_FILES
 

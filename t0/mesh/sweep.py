@@ -16,6 +16,7 @@ from typing import Any
 from t0.compat import gin
 from t0.errors import UserError, unknown_name
 from t0.mesh.plan import FITS, RECOMPUTES, TOO_LARGE, PlanOptions, gib, plan_configured_run
+from t0.progress import ProgressLine
 
 # Axis on the command line -> the gin parameter that it sets.
 AXES = {
@@ -27,6 +28,11 @@ AXES = {
 }
 _RANKS = {FITS: 0, RECOMPUTES: 1, TOO_LARGE: 2}
 _IMPOSSIBLE = 3
+_ORDER = (
+    "ranked by: what fits, then what fits where XLA recomputes values (the column\n"
+    "'recomputed', GiB), then what does not; within these by the run's hours, or by the\n"
+    "seconds for each sequence where the steps are not set"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,16 +88,22 @@ def sweep(axes: Mapping[str, Sequence[Any]], options: PlanOptions) -> list[Row]:
     """
     options = dataclasses.replace(options, fast=True)
     rows = []
-    for combination in itertools.product(*axes.values()):
-        values = dict(zip(axes, combination, strict=True))
-        for name, value in values.items():
-            pair = name.endswith("_per_batch")
-            gin.bind_parameter(AXES[name], (name, value) if pair else value)
-        try:
-            rows.append(Row(values, plan_configured_run(options)))
-        except UserError as error:
-            rows.append(Row(values, None, str(error)))
+    combinations = list(itertools.product(*axes.values()))
+    with ProgressLine(len(combinations), unit="plan", doing="planning") as progress:
+        for combination in combinations:
+            rows.append(_planned(dict(zip(axes, combination, strict=True)), options))
+            progress.count(1)
     return sorted(rows, key=lambda row: row.rank)
+
+
+def _planned(values: Mapping[str, Any], options: PlanOptions) -> Row:
+    for name, value in values.items():
+        pair = name.endswith("_per_batch")
+        gin.bind_parameter(AXES[name], (name, value) if pair else value)
+    try:
+        return Row(values, plan_configured_run(options))
+    except UserError as error:
+        return Row(values, None, str(error))
 
 
 def sweep_text(rows: Sequence[Row]) -> str:
@@ -108,7 +120,7 @@ def sweep_text(rows: Sequence[Row]) -> str:
         "  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=False)).rstrip()
         for cells in table
     ]
-    return "\n".join([*lines, "", best(rows)])
+    return "\n".join([*lines, "", _ORDER, best(rows)])
 
 
 def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:

@@ -1,0 +1,18 @@
+"""What the names of gin files mean."""
+
+import pytest
+
+from t0.config import gin_files
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (["runs/t0pp_train.gin"], "mesh/v3-512.gin"),
+        (["runs/t0pp_train.gin", "mesh/v4-64.gin"], None),
+        (["models/t5.1.1.small.gin", "runs/t0_3b.gin"], "mesh/v3-128.gin"),
+        (["dataset.gin", "no_such.gin"], None),
+    ],
+)
+def test_the_slice_of_a_run_files_header(files, found):
+    assert gin_files.slice_of_header(files, []) == found
