@@ -160,6 +160,31 @@ def test_lint_finds_a_target_that_is_no_choice(t0):
     assert t0("lint", "reviews_slipt")[0] == 2
 
 
+LETTERS = """
+import seqio
+import tensorflow as tf
+
+def rows(split, shuffle_files, seed=None):
+    return tf.data.Dataset.from_tensor_slices({"inputs": ["abc"], "targets": ["d"]})
+
+features = {name: seqio.Feature(seqio.ByteVocabulary()) for name in ("inputs", "targets")}
+seqio.TaskRegistry.add(
+    "letters_to_show", seqio.FunctionDataSource(rows, ["train"]), output_features=features,
+    preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
+)
+"""
+
+
+def test_task_of_a_module(t0, tmp_path, monkeypatch, clean_registries):
+    (tmp_path / "letters_module.py").write_text(LETTERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["letters_to_show", "--module_import=letters_module", "--rows=1"]
+    status, out, err = t0("show", *words, "--lengths=inputs=2", data=False)
+    assert status == 0, err
+    assert "  inputs, 2 tokens of at most 2\n    ab\n" in out
+    assert "inputs fill their length: what did not fit is not shown" in out
+
+
 def test_tasks_of_an_own_mixture(t0):
     status, out, err = t0("tasks", "mine")
     assert (status, err) == (0, "1 task\n")

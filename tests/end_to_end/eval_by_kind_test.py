@@ -160,12 +160,15 @@ def in_other_formats(server, pretrained, world):
 
 
 def test_one_command_evaluates_a_checkpoint_in_any_format(
-    t0_eval, pretrained, in_other_formats, tmp_path
+    t0_eval, pretrained, in_other_formats, tmp_path, world
 ):
+    # The first from the cache, the others rendered and tokenised on the way.
+    caches = [f"--cache_dirs={world.cache}"]
     found = {}
     for name in ("pretrained/model.ckpt-1.index", "pretrained_hf", "pretrained_t5x"):
         out = tmp_path / name.replace("/", "_")
-        words = ("--tasks=weather_eval", f"--output={out}", "--limit=6")
+        words = ("--tasks=weather_eval", f"--output={out}", "--limit=6", *caches)
+        caches = []
         done = t0_eval(in_other_formats / name, *words)
         assert done.status == 0, done.err
         assert "Only the first 6 examples of each task." in done.out
