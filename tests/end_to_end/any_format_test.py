@@ -140,7 +140,7 @@ def test_mistakes_before_training(command, tmp_path, words, parts):
 def test_model_that_does_not_fit_the_checkpoint(command, formats, world, tmp_path):
     words = [f"--model_dir={tmp_path}", *TRAIN, f"--checkpoint={formats / 'hf'}"]
     text = message(command(*words, "--gin_param=d_ff = 128"))
-    assert "as [32, 64], the configured model wants [32, 128]" in text
+    assert "d_ff: 64 in the checkpoint, 128 by the gin files" in text
     other = f"--vocab={world.folder / 'other.model'}"
     live = "--gin_param=mesh_train_dataset_fn.use_cached = False"
     text = message(command(*words, other, live))
