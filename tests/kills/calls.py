@@ -49,8 +49,16 @@ _VARYING = re.compile(r"(\.[0-9a-f]{32})?\.incomplete-.*|[0-9a-f]{32}|(?<=tfeven
 
 
 def available() -> bool:
-    """Whether this machine can hold system calls."""
-    return platform.system() == "Linux" and platform.machine() == "x86_64"
+    """Whether this machine can hold system calls: a container may forbid its processes that."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(OSError):
+            _ask_parent()
+            os._exit(0)
+        os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
 
 
 class _Instruction(ctypes.Structure):
