@@ -83,8 +83,6 @@ def main(args: argparse.Namespace) -> int:
         rows = sweep.sweep(sweep.parse_axes(args.sweep), options)
         print(json.dumps(sweep.as_json(rows)) if args.json else sweep.sweep_text(rows))
         return 0
-    if not args.fast:
-        print("lowering the program of a core: half a minute (--fast: seconds)", file=sys.stderr)
     plan = plan_configured_run(options)
     print(json.dumps(plan) if args.json else plan_output.plan_text(plan))
     if args.output:

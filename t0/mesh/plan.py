@@ -12,6 +12,7 @@ error before anything is lowered.
 
 import dataclasses
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -91,6 +92,8 @@ def plan_configured_run(options: PlanOptions) -> dict[str, Any]:
     model = build_model(run)
     dimensions = model_dimensions(model)
     check_model(run, dimensions)
+    if not options.fast:
+        print("lowering the program of a core: half a minute (--fast: seconds)", file=sys.stderr)
     costs = (
         formulas.costs_by_formulas(run, formulas.model_sizes(model))
         if options.fast
