@@ -14,6 +14,7 @@ compares it before it keeps the file.
 import ast
 import dataclasses
 import os
+import posixpath
 import re
 import tokenize
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,7 @@ from typing import Any
 from t0.checkpoints.formats import checked_rate
 from t0.checkpoints.shape import ModelShape, shown
 from t0.errors import UserError
+from t0.files import paths
 
 FILE = "operative_config.gin"
 _BINDING = re.compile(r"^([\w./]+)\s*=\s*(.+)$")
@@ -34,6 +36,17 @@ _UNREADABLE = (SyntaxError, ValueError, TypeError, tokenize.TokenError, Recursio
 _FROM_MESH = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
 # Mesh TensorFlow accepts these two only together; it then names the norms as the first T5s did.
 TO_MESH = {ours: mesh for mesh, ours in _FROM_MESH.items()}
+
+
+def beside(checkpoint: str) -> str | None:
+    """Returns the operative config in a checkpoint's folder, None where there is none.
+
+    Args:
+      checkpoint: a folder, or the prefix of a checkpoint in one; local or gs://.
+    """
+    folder = checkpoint if os.path.isdir(checkpoint) else posixpath.dirname(checkpoint)  # noqa: PTH112
+    path = posixpath.join(folder, FILE)
+    return path if paths.exists(path) else None
 
 
 @dataclasses.dataclass(frozen=True)

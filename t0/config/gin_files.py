@@ -79,12 +79,15 @@ def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -
     names = []
     for name in gin_files:
         ours = t5x_file(name)
-        there = any(os.path.isfile(os.path.join(folder, name)) for folder in folders)  # noqa: PTH113, PTH118
-        names.append(name if ours is None or there else ours)
+        names.append(name if ours is None or _on_this_machine(name, folders) else ours)
         beside = operative.companion(name)
         if beside and beside not in gin_files and _is_found(beside, folders):
             names.append(beside)
     return names
+
+
+def _on_this_machine(name: str, folders: Sequence[str]) -> pathlib.Path | None:
+    return next((path for f in folders if (path := pathlib.Path(f, name)).is_file()), None)
 
 
 def _is_found(name: str, folders: Sequence[str]) -> bool:
@@ -124,9 +127,9 @@ def slice_of_header(gin_files: Sequence[str], location_prefixes: Sequence[str]) 
       line sets the slice itself.
     """
     found = None
-    folders = [pathlib.Path(folder) for folder in ("", *search_path(location_prefixes))]
+    folders = ["", *search_path(location_prefixes)]
     for name in gin_files:
-        path = next((f / name for f in folders if (f / name).is_file()), None)
+        path = _on_this_machine(name, folders)
         text = path.read_text(encoding="utf-8", errors="replace") if path else ""
         if re.search(r"^[^#]*tpu_topology", text, re.MULTILINE):
             return None

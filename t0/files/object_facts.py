@@ -25,8 +25,8 @@ import google_crc32c
 SCHEME = "gs://"
 PACKAGE = "google-cloud-storage"
 INSTALL = "bin/setup, or pip install google-cloud-storage"
-_TOKEN = "GOOGLE_AUTH_TOKEN_FOR_TESTING"
-_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
+TOKEN_VARIABLE = "GOOGLE_AUTH_TOKEN_FOR_TESTING"
+FILE_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _BLOCK_BYTES = 1 << 20
 _SECONDS = 60  # in which a request is tried again
@@ -133,7 +133,7 @@ def location(bucket: str) -> Location:
 
 def _client() -> Any:
     # A connection must not be shared with a process that was forked.
-    return _made(os.getpid(), os.environ.get(_TOKEN), os.environ.get(_FILE))
+    return _made(os.getpid(), os.environ.get(TOKEN_VARIABLE), os.environ.get(FILE_VARIABLE))
 
 
 @functools.lru_cache(maxsize=1)

@@ -20,14 +20,12 @@ from typing import NamedTuple
 
 from t0 import compat
 from t0.files import paths, publishing
-from t0.files.object_facts import Location
+from t0.files.object_facts import FILE_VARIABLE, TOKEN_VARIABLE, Location
 from t0.files.untrusted import parsed_json
 from t0.mesh import cloud
 
 ANONYMOUS, SERVICE_ACCOUNT, USER, TOKEN = "anonymous", "service account", "user", "token"
 STORE = "https://storage.googleapis.com/"
-_TOKEN = "GOOGLE_AUTH_TOKEN_FOR_TESTING"
-_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 # Google's own pairs of regions.
 _PAIRS = {
     "NAM4": ("us-central1", "us-east1"),
@@ -52,10 +50,13 @@ class Caller(NamedTuple):
 
 def caller() -> Caller:
     """Returns whose credentials TensorFlow takes; it passes over a file that holds none, too."""
-    if os.environ.get(_TOKEN):
-        return Caller(TOKEN, "", _TOKEN)
+    if os.environ.get(TOKEN_VARIABLE):
+        return Caller(TOKEN, "", TOKEN_VARIABLE)
     home = Path(os.environ.get("CLOUDSDK_CONFIG") or Path("~/.config/gcloud").expanduser())
-    places = {_FILE: os.environ.get(_FILE), "gcloud": home / "application_default_credentials.json"}
+    places = {
+        FILE_VARIABLE: os.environ.get(FILE_VARIABLE),
+        "gcloud": home / "application_default_credentials.json",
+    }
     for source, path in places.items():
         if path and (found := _in_file(Path(path))):
             return Caller(*found, f"{source}, {path}")
@@ -152,5 +153,5 @@ def distance(location: Location, zone: str) -> str:
 
 def useless_file() -> str | None:
     """Returns the file that GOOGLE_APPLICATION_CREDENTIALS names, if it holds no credentials."""
-    path = os.environ.get(_FILE)
+    path = os.environ.get(FILE_VARIABLE)
     return path if path and _in_file(Path(path)) is None else None

@@ -16,8 +16,9 @@ import numpy as np
 
 from t0.errors import UserError
 from t0.mesh.pod_run import PodRun
+from t0.rehearsal.batches import choices
 from t0.rehearsal.one_device import OneDevice
-from t0.rehearsal.ranking import Ranked, VirtualScorer, choices, rank
+from t0.rehearsal.ranking import Ranked, VirtualScorer, rank
 from t0.rehearsal.saving import Saved, save_and_restore
 from t0.rehearsal.virtual_pod import PodStep, VirtualPod
 

@@ -24,8 +24,6 @@ from t0.rehearsal.virtual_pod import as_written
 from t0.scoring.mesh_model import MeshModel, build_model
 from t0.scoring.scorer import Scorer
 
-_EOS = 1
-
 
 @dataclasses.dataclass(frozen=True)
 class Ranked:
@@ -94,22 +92,6 @@ class VirtualScorer:
         """Returns each core's log-likelihoods of the targets, float32 [cores, sequences]."""
         fed = {tensor: batch[name] for name, tensor in self._features.items()}
         return np.array(self.session.run(self._scores, fed))
-
-
-def choices(run: PodRun, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Returns random inputs [inputs, length] and choices [inputs, choices, length] of a batch.
-
-    Targets end in EOS and padding; their lengths differ.
-    """
-    rng = np.random.default_rng(seed)
-    each = 2 if run.batch_sequences % 2 == 0 else 1
-    shape = (run.batch_sequences // each, each, run.sequence_length["targets"])
-    inputs = rng.integers(2, run.vocabulary_size, (shape[0], run.sequence_length["inputs"]))
-    targets = rng.integers(2, run.vocabulary_size, shape)
-    ends = rng.integers(1, shape[-1], shape[:2])[..., None]
-    columns = np.arange(shape[-1])
-    targets = np.where(columns < ends, targets, np.where(columns == ends, _EOS, 0))
-    return inputs.astype(np.int32), targets.astype(np.int32)
 
 
 def rank(

@@ -54,7 +54,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     if flags.dry_run:
         _list_configuration(flags, parsed)
         if flags.tpu and not flags.use_model_api:
-            _print_notes([host_pipeline.check_planned(flags)])
+            _print_notes([host_pipeline.dry_run_line(flags)])
         return
     # After gin, because a configuration may set cache folders of its own.
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)

@@ -125,27 +125,27 @@ def check(mode: str, arguments: Mapping[str, Any]) -> None:
         )
 
 
-def check_planned(flags: Any) -> str:
-    """Checks the data of a configured run that is not to start, for `--dry_run`.
+def dry_run_line(flags: Any) -> str:
+    """Returns a line about the data of a run with --tpu that is not to start, for `--dry_run`.
 
     Args:
       flags: the parsed flags of the command; gin has been parsed.
 
     Returns:
-      a line about what was found: also where the run itself would be refused, because the TPU's
+      what was found: also where the run itself would be refused, because the TPU's
       hosts cannot read the data, or a task is not there or not cached.
     """
     try:
-        return _checked_plan(flags)
+        return _checked(flags)
     except UserError as error:
         return f"the data cannot be read as configured, and a run would be refused: {error}"
 
 
-def _checked_plan(flags: Any) -> str:
+def _checked(flags: Any) -> str:
     from t0.run import modes, preflight
 
     mode = preflight.run_mode()
-    if not flags.tpu or Machine(flags.tpu).kind == LOCAL:
+    if Machine(flags.tpu).kind == LOCAL:
         return "without --tpu=NAME this process reads the data, not a TPU's hosts: nothing to check"
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
     preflight.check_mixtures({}, on_tpu=True, hosts_read=True)

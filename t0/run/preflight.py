@@ -9,23 +9,20 @@ same mistakes, minutes later, or would not notice them.
 """
 
 import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t0.checkpoints import checkpoint_files, open_source
+from t0.checkpoints import checkpoint_files, open_source, operative_config
 from t0.compat import mesh_utils, mtf, seqio
 from t0.config.bindings import bound
 from t0.config.explain import KINDS, check_not_text
 from t0.config.flags import GIN_MODES
 from t0.errors import UserError, unknown_name
 from t0.feeding import cut_shares, host_graphs, opening
-from t0.files import paths
 from t0.mesh.batch import check_batch
 from t0.run import by_kind
 from t0.training.estimator import train_model
 
-_OPERATIVE = "operative_config.gin"
 # run.mode -> the dataset function whose mixture the mode reads.
 _EVALUATES = ("eval", "score_eval", "perplexity_eval", "score_from_dataset")
 DATASET_FUNCTIONS = {"train": "mesh_train_dataset_fn"}
@@ -280,8 +277,8 @@ def check_sizes(path: str) -> None:
             mends.append(f"--gin.{macro}={held}")
     if not lines:
         return
-    beside = os.path.join(place if os.path.isdir(place) else os.path.dirname(place), _OPERATIVE)  # noqa: PTH112,PTH118,PTH120
-    own = f"its own gin file, --gin_file={beside}" if paths.exists(beside) else " ".join(mends)
+    config = operative_config.beside(place)
+    own = f"its own gin file, --gin_file={config}" if config else " ".join(mends)
     raise UserError(
         f"checkpoint {path} is of another model than the gin files configure:\n"
         + "\n".join(lines)

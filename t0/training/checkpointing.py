@@ -562,7 +562,12 @@ def _recorded_configuration(path: str) -> dict[str, str]:
 
 
 def save_configuration(model_dir: str) -> None:
-    """Writes the configuration, and gin's own as `t0.config.operative` splits it, masked."""
+    """Writes the configuration, and gin's own."""
     path = os.path.join(model_dir, CONFIGURATION_FILE)  # noqa: PTH118
     publishing.write_whole(path, json.dumps(configuration(), indent=1) + "\n")
+    save_operative_config(model_dir)
+
+
+def save_operative_config(model_dir: str) -> None:
+    """Writes gin's operative config as `t0.config.operative` splits it, its credentials masked."""
     operative.save(model_dir, masking.masked_config(gin.operative_config_str))

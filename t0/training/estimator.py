@@ -8,9 +8,7 @@ in the model directory, and an error if the loss is not finite.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from t0.compat import gin
 from t0.compat import tf1 as tf
-from t0.config import masking, operative
 from t0.errors import UserError, original
 from t0.training import checkpointing
 from t0.training.checkpointing import is_finished
@@ -114,8 +112,7 @@ class _ConfigHook(tf.estimator.SessionRunHook):
     def before_run(self, run_context: Any) -> None:
         del run_context
         if self._model_dir:
-            text = masking.masked_config(gin.operative_config_str)
-            operative.save(self._model_dir, text)
+            checkpointing.save_operative_config(self._model_dir)
             self._model_dir = None
 
 

@@ -6,17 +6,15 @@
 A variable of the model that the checkpoint does not fill is an error, unless the user lists it.
 """
 
-import posixpath
 import re
 from collections.abc import Sequence
 
 import numpy as np
 
-from t0.checkpoints import checkpoint_files
+from t0.checkpoints import checkpoint_files, operative_config
 from t0.compat import mesh_utils
 from t0.compat import tf1 as tf
 from t0.errors import UserError
-from t0.files import paths
 from t0.training.checkpointing import Checkpoints
 from t0.training.graph import TrainingGraph
 
@@ -102,8 +100,8 @@ def _patterns(names: Sequence[str]) -> list[str]:
 
 def _own_config(path: str) -> str:
     """Returns a hint at the operative config that lies beside a checkpoint, if one does."""
-    config = posixpath.join(posixpath.dirname(path), "operative_config.gin")
-    if not paths.exists(config):
+    config = operative_config.beside(path)
+    if not config:
         return ""
     return f" (its own is there: --gin_file={config} in place of the model's gin file)"
 

@@ -1,23 +1,11 @@
 """`t0 convert` between this machine and a bucket, and what its readers see meanwhile."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from t0.cli.main import main
 from t0.files import paths
 from t0.testing.bucket import Bucket
 from t0.testing.bucket_faults import KilledAfter, no_faults
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
-from tiny_checkpoints import V11, slots, weights, write_mtf  # noqa: E402
-
-
-@pytest.fixture
-def source(tmp_path):
-    tensors = weights(V11)
-    return write_mtf(tmp_path / "source", tensors | slots(tensors))
 
 
 def run(*words):

@@ -22,12 +22,6 @@ from tiny_checkpoints import (  # noqa: E402
 )
 
 
-@pytest.fixture
-def source(tmp_path):
-    tensors = weights(V11)
-    return write_mtf(tmp_path / "source", tensors | slots(tensors))
-
-
 def run(*words):
     return main(["convert", *map(str, words)])
 

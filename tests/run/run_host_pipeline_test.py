@@ -249,7 +249,7 @@ def test_a_bare_server_reads_what_this_process_reads(tasks):
 
 
 class _Flags(dict):
-    """The flags that `check_planned` reads."""
+    """The flags that `dry_run_line` reads."""
 
     def __init__(self, **values):
         names = ("tpu", "tpu_job_name", "gcp_project", "tpu_zone", "model_dir")
@@ -266,9 +266,9 @@ def test_a_dry_run_says_whether_the_hosts_can_read_the_data(tasks, monkeypatch, 
     monkeypatch.setattr(host_pipeline.t5_mesh, "get_vocabulary", Letters)
     flags = _Flags(tpu="my-tpu", model_dir=str(tasks / "model"), caches=[str(tasks)])
     if task == "letters":
-        assert "hosts can read the data of mode 'train'" in host_pipeline.check_planned(flags)
+        assert "hosts can read the data of mode 'train'" in host_pipeline.dry_run_line(flags)
     else:
-        found = host_pipeline.check_planned(flags)
+        found = host_pipeline.dry_run_line(flags)
         assert "a run would be refused: " in found
         assert "lack a Python function" in found
     assert not (tasks / "model").exists()
@@ -277,4 +277,4 @@ def test_a_dry_run_says_whether_the_hosts_can_read_the_data(tasks, monkeypatch, 
 def test_this_machines_own_tpu_needs_no_such_check(tasks):
     input_function(tasks, "train")
     flags = _Flags(tpu="local", caches=[])
-    assert "nothing to check" in host_pipeline.check_planned(flags)
+    assert "nothing to check" in host_pipeline.dry_run_line(flags)
