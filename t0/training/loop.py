@@ -268,10 +268,9 @@ class _Run:
 
     def _size(self) -> dict[str, int]:
         """Returns what a new run's first record has, too: the sizes of the model and a batch."""
-        rows = self._rows * (self._spec.ensemble_inputs or 1)
         return {
             "parameters": self._graph.parameters,
-            "batch_sequences": rows,
+            "batch_sequences": self._rows,
             "batch_tokens": self._tokens,
         }
 
