@@ -58,3 +58,14 @@ def test_what_is_not_a_number_differs():
     before, after = {"w": np.zeros(2)}, {"w": np.array([0.1, np.nan])}
     (pair,) = variable_pairs(before, after, {"w": np.array([0.1, 0.2])})
     assert pair == VariablePair("w", np.inf, np.inf)
+
+
+@pytest.mark.parametrize(("flipped", "agrees"), [(1, True), (8, True), (40, False), (400, False)])
+def test_a_gradient_that_is_rounding_has_no_sign(flipped, agrees):
+    before, after = {"w": np.zeros((100, 80))}, {"w": np.full((100, 80), 0.1)}
+    ours = {"w": after["w"].copy()}
+    ours["w"].flat[:flipped] *= -1
+    (pair,) = variable_pairs(before, after, ours)
+    assert pair.greatest == 0.2
+    found = dataclasses.replace(EQUAL, variables=(pair,)).disagreements()
+    assert (found == []) is agrees
