@@ -124,7 +124,8 @@ MODE_FLAGS: dict[str, dict[str, str | None]] = {
 }
 # Flags of `MODE_FLAGS` that a run with --tpu reads as well. The others are for our own code, which
 # runs without a TPU.
-_ON_TPU = ("epochs", "finetune_steps")
+_STEPS = ("epochs", "finetune_steps")
+_ON_TPU = (*_STEPS, "max_hours")
 _MODEL_API_STEPS = "; the Model API counts --train_steps, with --mode=finetune from a checkpoint"
 _TPU_TYPE = f"; on a TPU the type is gin's {_MESH_TYPE}"
 # Flags that only the Model API reads.
@@ -237,7 +238,7 @@ def check_mode(given: flags.FlagValues, mode: str) -> list[str]:
             raise UserError(
                 f"--{name} belongs to {_read_by(modes, model_api)}; the mode is "
                 f"'{mode.removeprefix('--mode=')}'"
-                + (_MODEL_API_STEPS if model_api and name in _ON_TPU else "")
+                + (_MODEL_API_STEPS if model_api and name in _STEPS else "")
             )
         if given[name].present and given.tpu and name not in _ON_TPU:
             instead = _TPU_TYPE if name == "activation_dtype" else ""

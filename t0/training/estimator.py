@@ -2,18 +2,29 @@
 
 `run` calls `train_model` (`run.train_model_fn`). The model, its gradients and its checkpoints are
 Mesh TensorFlow's. This module adds checks before the first step, lines of progress, `metrics.jsonl`
-in the model directory, and an error if the loss is not finite.
+in the model directory, an error if the loss is not finite, and an end in good order, with a
+checkpoint, at SIGTERM, Ctrl-C and the time limit.
 """
 
+import json
+import math
+import posixpath
+import signal
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from t0.compat import tf1 as tf
-from t0.errors import UserError, original
+from t0.errors import INTERRUPTED, UserError, original
+from t0.files import paths, publishing, untrusted
 from t0.training import checkpointing
 from t0.training.checkpointing import is_finished
 from t0.training.options import LoopOptions
 from t0.training.recorder import RecorderHook
+from t0.training.stopping import PREEMPTED, TimeLimit, watched_signals
+
+# In the model directory: the seconds of training up to the last checkpoint, all starts.
+SECONDS_FILE = "training_seconds.json"
 
 
 def check_input_options(*, skip_seen_data: bool, checkpoint_input_pipeline: bool) -> None:
@@ -82,16 +93,17 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
         sequence_length=sequence_length,
         interval=options.log_every_steps,
     )
-    _train_with_estimator(estimator, input_fn, hook, keep_iterator=checkpoint_input_pipeline)
+    limit = TimeLimit(
+        options.max_hours, spent_seconds=_spent_seconds(estimator.model_dir) if done else 0.0
+    )
+    if limit.over():
+        print(f"nothing to train: the budget of {limit.hours:g} hours is used (--max_hours)")
+        return
+    _train_with_estimator(estimator, input_fn, hook, limit, keep_iterator=checkpoint_input_pipeline)
 
 
 # Fields of `LoopOptions` that only our own loop obeys.
-_NOT_BY_ESTIMATOR = (
-    "validate_every_steps",
-    "evaluate_every_steps",
-    "stop_after_evaluations",
-    "max_hours",
-)
+_NOT_BY_ESTIMATOR = ("validate_every_steps", "evaluate_every_steps", "stop_after_evaluations")
 
 
 def _check_estimator_can(options: LoopOptions) -> None:
@@ -116,19 +128,105 @@ class _ConfigHook(tf.estimator.SessionRunHook):
             self._model_dir = None
 
 
+class _StopHook(tf.estimator.SessionRunHook):
+    """Ends training after a call of the device, if a signal came or the time limit is near.
+
+    The estimator saves a checkpoint when a hook ends its training.
+
+    Args:
+      limit: the time limit of the run.
+      came: returns the signal that came, or None.
+
+    Attributes:
+      signalled: the signal that has ended training, or None.
+      over: whether the time limit has ended it.
+    """
+
+    def __init__(self, limit: TimeLimit, came: Callable[[], signal.Signals | None]) -> None:
+        self._limit, self._came = limit, came
+        self._last_call = 0.0
+        self._longest = 0.0
+        self.signalled: signal.Signals | None = None
+        self.over = False
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        del run_values
+        now = time.monotonic()
+        if self._last_call:  # the first call compiles
+            self._longest = max(self._longest, now - self._last_call)
+        self._last_call = now
+        # One more call and one more checkpoint must fit, even if they take 1.5 times as long.
+        self.signalled = self._came()
+        self.over = self._limit.over(1.5 * self._longest)
+        if self.signalled or self.over:
+            run_context.request_stop()
+
+
+class _SecondsListener(tf.estimator.CheckpointSaverListener):
+    """Writes after each checkpoint how long the run has trained."""
+
+    def __init__(self, model_dir: str, limit: TimeLimit) -> None:
+        self._path = posixpath.join(model_dir, SECONDS_FILE)
+        self._limit = limit
+
+    def after_save(self, session: tf.Session, global_step_value: int) -> None:
+        del session
+        record = {"step": int(global_step_value), "seconds": self._limit.seconds}
+        publishing.write_whole(self._path, json.dumps(record) + "\n")
+
+
+def _spent_seconds(model_dir: str) -> float:
+    path = posixpath.join(model_dir, SECONDS_FILE)
+    if not paths.exists(path):
+        return 0.0
+    try:
+        seconds = float(untrusted.parsed_json(paths.read_text(path))["seconds"])
+    except (ValueError, TypeError, LookupError):
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise UserError(
+            f"{path} does not say how many seconds the run has trained so far. Remove it to count "
+            "--max_hours anew"
+        )
+    return seconds
+
+
 def _train_with_estimator(
-    estimator: Any, input_fn: Callable[..., Any], hook: RecorderHook, *, keep_iterator: bool
+    estimator: Any,
+    input_fn: Callable[..., Any],
+    hook: RecorderHook,
+    limit: TimeLimit,
+    *,
+    keep_iterator: bool,
 ) -> None:
     hooks = [hook, _ConfigHook(estimator.model_dir)]
     if keep_iterator:
         hooks.append(tf.data.experimental.CheckpointInputPipelineHook(estimator))
-    try:
-        estimator.train(input_fn=input_fn, max_steps=hook.total_steps, hooks=hooks)
-    except tf.errors.OpError as error:
-        raise original(error) from error
-    if hook.last_step < hook.total_steps:
-        raise UserError(
-            f"the training data ended at step {hook.last_step:,} of "
-            f"{hook.total_steps:,}: the mixture has too few examples to fill a batch. "
-            "Is its cache empty?"
+    with watched_signals() as came:
+        stop = _StopHook(limit, came)
+        try:
+            estimator.train(
+                input_fn=input_fn,
+                max_steps=hook.total_steps,
+                hooks=[*hooks, stop],
+                saving_listeners=[_SecondsListener(estimator.model_dir, limit)],
+            )
+        except tf.errors.OpError as error:
+            raise original(error) from error
+    if hook.last_step >= hook.total_steps:
+        return
+    where = f"step {hook.last_step:,} of {hook.total_steps:,}"
+    if stop.signalled:
+        print(
+            f"stopped by {stop.signalled.name} at {where}: everything so far is kept in "
+            f"{estimator.model_dir}; the same command goes on from there",
+            flush=True,
         )
+        raise SystemExit(INTERRUPTED if stop.signalled == signal.SIGINT else PREEMPTED)
+    if stop.over:
+        print(f"the budget of {limit.hours:g} hours is used (--max_hours); saved at {where}")
+        return
+    raise UserError(
+        f"the training data ended at {where}: the mixture has too few examples to fill a batch. "
+        "Is its cache empty?"
+    )

@@ -1,0 +1,123 @@
+"""Training by TensorFlow's estimator: it ends in good order, saves, and goes on."""
+
+import json
+import os
+import signal
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from t0.errors import UserError
+from t0.training import estimator
+
+VARIABLES = {"w": 4.0}
+
+
+def model_fn(features, labels, mode, params):
+    """One weight, which each step brings nearer to the mean of the features."""
+    del labels, params
+    with tf.variable_scope("", use_resource=True):
+        weight = tf.get_variable("w", initializer=4.0)
+    loss = tf.losses.mean_squared_error(tf.cast(features["targets"], tf.float32), [[weight]] * 2)
+    step = tf.train.get_or_create_global_step()
+    train = tf.train.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
+
+
+def dataset(**reading):
+    del reading
+    return tf.data.Dataset.from_tensor_slices({"targets": tf.ones([6, 1], tf.int32)})
+
+
+@pytest.fixture
+def train(tmp_path, empty_gin):
+    """Trains up to a step; `at_step` is called at the end of each call of the device."""
+
+    def run(steps, at_step=lambda step: None):
+        class Watch(tf.estimator.SessionRunHook):
+            def after_run(self, run_context, run_values):
+                at_step(int(run_context.session.run(tf.train.get_global_step())))
+
+        published = tf.estimator.Estimator.train
+
+        def watched(self, *args, hooks, **more):
+            return published(self, *args, hooks=[Watch(), *hooks], **more)
+
+        config = tf.estimator.RunConfig(model_dir=str(tmp_path), save_checkpoints_steps=50)
+        made = tf.estimator.Estimator(model_fn, config=config, params={})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tf.estimator.Estimator, "train", watched)
+            estimator.train_model(made, None, {"targets": 1}, 2, dataset, steps, None)
+
+    return run
+
+
+def sent(number, when):
+    """Sends this process a signal after a step."""
+    return lambda step: os.kill(os.getpid(), number) if step == when else None
+
+
+def last_checkpoint(folder):
+    return tf.train.latest_checkpoint(str(folder)).rpartition("-")[2]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_the_run_goes_on(train, tmp_path, capsys, number, status):
+    with pytest.raises(SystemExit) as ended:
+        train(8, sent(number, 3))
+    assert ended.value.code == status
+    name = signal.Signals(number).name
+    assert f"stopped by {name} at step 3 of 8: everything so far is kept" in capsys.readouterr().out
+    assert last_checkpoint(tmp_path) == "3"
+    train(8)
+    assert "training from step 3 to 8" in capsys.readouterr().out
+    assert last_checkpoint(tmp_path) == "8"
+    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").open()]
+    assert steps[-1] == 8
+
+
+def test_hours_are_those_of_all_starts(train, tmp_path, capsys, monkeypatch):
+    hours = iter(range(10**6))
+    monkeypatch.setattr(estimator.time, "monotonic", lambda: next(hours) / 1000)
+    bound(max_hours=1 / 3600)
+    train(10**4)
+    out = capsys.readouterr().out
+    assert "the budget of 0.000277778 hours is used (--max_hours); saved at step " in out
+    step = int(last_checkpoint(tmp_path))
+    assert 0 < step < 10**4
+    spent = json.loads((tmp_path / estimator.SECONDS_FILE).read_text())
+    assert spent["step"] == step
+    assert 0.5 < spent["seconds"] < 2
+    train(10**4)
+    assert "the budget of 0.000277778 hours is used" in capsys.readouterr().out
+    step = int(last_checkpoint(tmp_path))
+    bound(max_hours=2)
+    train(step + 2)
+    assert last_checkpoint(tmp_path) == str(step + 2)
+    assert json.loads((tmp_path / estimator.SECONDS_FILE).read_text())["seconds"] > spent["seconds"]
+
+
+def bound(max_hours):
+    from t0.compat import gin
+
+    with gin.unlock_config():
+        gin.bind_parameter("t0.train_loop.max_hours", max_hours)
+
+
+@pytest.mark.parametrize("text", ["{}", "[", '{"seconds": "x"}', '{"seconds": NaN}', "[1]"])
+def test_damaged_seconds_are_one_message(train, tmp_path, text):
+    train(1)
+    (tmp_path / estimator.SECONDS_FILE).write_text(text)
+    with pytest.raises(UserError, match="does not say how many seconds"):
+        train(2)
+
+
+def test_the_operative_config_is_ours(train, tmp_path):
+    train(1)
+    assert (tmp_path / "operative_config.gin").exists()
+
+
+def test_data_that_ends_is_one_message(train, monkeypatch):
+    monkeypatch.setattr(tf.data.Dataset, "repeat", lambda self, count=None: self)
+    with pytest.raises(UserError, match=r"the training data ended at step 3 of 8"):
+        train(8)
