@@ -63,6 +63,7 @@ _INFO = re.compile(r"info\.(.+)\.json")
 SHARD_BYTES = 100 * 10**6
 # SeqIO reads a cache by interleaving 16 files and shuffles within a buffer of 1,000 examples.
 INTERLEAVED_SHARDS = 16
+SEQIO_MIN_SHARDS = 64
 SHUFFLE_BUFFER_EXAMPLES = 1000
 COPIED_BYTES = 2**20
 # A stretch of frames in a file on this machine: path, first byte, end.
@@ -195,11 +196,12 @@ def publish(staging: str, final: str, manifest: Mapping[str, Any], *, replace: b
 def shard_count(options: Options, source_shards: int, records: int, size_bytes: int) -> int:
     """Returns the number of files of a split.
 
-    With `min_shards`, SeqIO's rule holds: the larger of it and the source's own number of shards.
-    Without, there is one file for each 100 MB, or one for each 1,000 examples up to 16 files if
-    these are more. SeqIO reads 16 files at once and shuffles within 1,000 examples, and each file
-    holds consecutive records of the dataset. So training reads a sorted dataset (imdb: all negative
-    reviews first) in 16 places at a time.
+    With `min_shards` or `max_shards`, the rule of SeqIO's cache_tasks_main.py holds: the larger of
+    `min_shards`, 64 by default, and the source's own number of shards. Without them, there is one
+    file for each 100 MB, or one for each 1,000 examples up to 16 files if these are more. SeqIO
+    reads 16 files at once and shuffles within 1,000 examples, and each file holds consecutive
+    records of the dataset. So training reads a sorted dataset (imdb: all negative reviews first) in
+    16 places at a time.
 
     Args:
       options: the options, with `min_shards` and `max_shards`.
@@ -207,8 +209,9 @@ def shard_count(options: Options, source_shards: int, records: int, size_bytes: 
       records: the number of examples.
       size_bytes: the size of all examples together.
     """
-    if options.min_shards is not None:
-        count = max(source_shards, options.min_shards)
+    if options.min_shards is not None or options.max_shards > 0:
+        least = SEQIO_MIN_SHARDS if options.min_shards is None else options.min_shards
+        count = max(source_shards, least)
     else:
         by_size = math.ceil(size_bytes / SHARD_BYTES)
         by_records = math.ceil(records / SHUFFLE_BUFFER_EXAMPLES)

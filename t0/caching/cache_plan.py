@@ -60,7 +60,8 @@ class Options:
     Attributes:
       min_shards: as in SeqIO, the least number of files of a split; None to choose it by the size
         of the data, see `cache_files.shard_count`.
-      max_shards: as in SeqIO, the largest number of files of a split; 0 for no limit.
+      max_shards: as in SeqIO, the largest number of files of a split; 0 for no limit. Given alone,
+        `min_shards` is SeqIO's 64, so that a split has this many files, or 64 if that is less.
       base_seed: as in SeqIO, a number that changes the seeds of the preprocessors.
       enable_char_counts: whether to count characters, too (slow: every example is detokenized).
       max_dropped_share: the largest share of its rows, 0 to 1, that a split may drop, unless

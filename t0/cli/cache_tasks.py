@@ -29,7 +29,7 @@ FLAGS = (
     ("boolean", "ignore_other_caches", False, "Write tasks cached in other directories, too."),
     ("boolean", "overwrite", False, "Write tasks again that are finished in the output directory."),
     ("integer", "min_shards", None, "Least number of files for a split; default: by its size."),
-    ("integer", "max_shards", 0, "Largest number of files for a split; 0: no limit."),
+    ("integer", "max_shards", 0, "Largest number of files for a split; alone, that many up to 64."),
     ("string", "tfds_data_dir", None, "Directory of TensorFlow Datasets, for all tasks."),
     ("integer", "base_seed", None, "Varies the seeds of preprocessors, reproducibly."),
     ("boolean", "enable_char_counts", False, "Count characters into the statistics (slow)."),
