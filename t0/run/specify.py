@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from t0.compat import gin_config, mesh_utils, mtf
+from t0.config import masking
 from t0.config.bindings import bound, resolved
 from t0.config.specification import ConfiguredSpec, DataSpec, ModelSpec, RunSpec, VocabularySpec
 from t0.errors import UserError
@@ -153,7 +154,7 @@ def _constructor_arguments(built: Any) -> dict[str, Any]:
     for name in names:
         found = next((a for a in (name, f"_{name}", f"{name}_dim") if a in attributes), None)
         if found is not None and name not in _OF_THE_BUILDER:
-            kept[name] = _plain(attributes[found])
+            kept[name] = _plain(attributes[found], name)
     return kept
 
 
@@ -180,15 +181,21 @@ def _parameters(selector: str, scope: str = "") -> dict[str, Any]:
     }
     for count in range(len(scopes) + 1):
         found |= gin_config._CONFIG.get(("/".join(scopes[:count]), selector), {})
-    return {name: _plain(resolved(value)) for name, value in found.items()}
+    return {name: _plain(resolved(value), name) for name, value in found.items()}
 
 
-def _plain(value: Any) -> Any:
-    """Returns a value that JSON can hold; for a function or class, its selector or name."""
-    if value is None or isinstance(value, bool | int | float | str):
+def _plain(value: Any, name: str = "") -> Any:
+    """Returns the value of a parameter as JSON can hold it; of a function or class, its selector.
+
+    A credential is masked, as in the other files that a run leaves.
+    """
+    if isinstance(value, str):
+        written = repr(value)
+        return value if masking.masked_value(name, written) == written else masking.MASK
+    if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Mapping):
-        return {str(name): _plain(part) for name, part in value.items()}
+        return {str(part): _plain(held, str(part)) for part, held in value.items()}
     if isinstance(value, list | tuple) and not isinstance(value, mtf.Dimension):
         return [_plain(part) for part in value]
     if isinstance(value, gin_config.ConfigurableReference):

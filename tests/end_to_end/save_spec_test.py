@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from command_lines import EVALUATE, LENGTHS, TRAIN, message
+from command_lines import EVALUATE, LENGTHS, TRAIN, TWO_LAYERS, message
 
 from t0.config.specification import RunSpec, from_json, to_json
 
@@ -26,7 +26,8 @@ def specified(command, cached, tmp_path):
 
 
 def test_a_training_run(specified, world):
-    spec = specified(*TRAIN, CACHED, "--seed=5", "--activation_dtype=float32")
+    secret = "--gin_param=train_loop.unfilled_variables = ['https://me:pass@host/v']"
+    spec = specified(*TRAIN, CACHED, "--seed=5", "--activation_dtype=float32", secret)
     assert (spec.mode, spec.train_steps, spec.batch_sequences, spec.seed) == ("train", 4, 4, 5)
     assert spec.lengths == LENGTHS
     assert spec.optimizer.selector == "mesh_tensorflow.optimize.AdafactorOptimizer"
@@ -34,6 +35,7 @@ def test_a_training_run(specified, world):
     assert spec.schedule.selector.endswith("constant_learning_rate")
     assert spec.schedule.parameters["learning_rate"] == 0.001
     assert spec.training["activation_dtype"] == "float32"
+    assert spec.training["unfilled_variables"] == ["***"]
     assert spec.inputs_vocabulary.file == str(world.folder / "vocab.model")
     assert spec.data.use_cached
     for task in spec.data.tasks:
@@ -44,7 +46,7 @@ def test_a_training_run(specified, world):
 
 
 def test_the_models_layers_are_described(specified):
-    model = specified(*TRAIN).model
+    model = specified(*TRAIN, TWO_LAYERS).model
     assert (model.model_type, model.weights) == ("bitransformer", "float32")
     names = [layer["selector"].rpartition(".")[2] for layer in model.decoder["layers"]]
     # Each block's layers, two blocks.
