@@ -1,8 +1,10 @@
-"""Counts requests for a task cached to a bucket, and caches at 30 ms a request beside a disk.
+"""Counts requests to a bucket, and caches and trains at 30 ms a request beside a disk.
 
     .venv/bin/python benchmarks/buckets.py --rows=40000 --delay=0.03
 
-The bucket is imitated on this machine. The bounds are in `BOUNDS`; the program ends with status 1
+The bucket is imitated on this machine. Requests for a task are those of caching it. Those for a
+step and for a checkpoint are differences between runs with more steps, and with more checkpoints,
+that train a tiny model on the cache. The bounds are in `BOUNDS`; the program ends with status 1
 where a figure exceeds its bound.
 """
 
@@ -30,7 +32,21 @@ PROMPTS = {
 BOUNDS = {
     "requests for a task cached": 120,
     "caching: times the disk's seconds": 1.5,
+    "requests for a checkpoint saved": 40,
+    "requests for a step trained": 0.2,
+    "training: times the disk's seconds a step": 1.1,
 }
+LENGTHS = "{'inputs': 64, 'targets': 8}"
+TRAIN = [
+    "--gin_file=dataset.gin",
+    "--gin_file=models/t5.1.1.tiny.gin",
+    "--gin_file=learning_rate_schedules/constant_0_001.gin",
+    "--gin_param=num_layers = 1",
+    "--gin_param=mesh_train_dataset_fn.mixture_or_task_name = 'mine_prompt_1'",
+    "--gin_param=mesh_train_dataset_fn.use_cached = True",
+    "--gin_param=run.batch_size = 16",
+    f"--gin_param=run.sequence_length = {LENGTHS}",
+]
 
 
 def lay_out(folder: Path, rows: int) -> list[str]:
@@ -42,10 +58,14 @@ def lay_out(folder: Path, rows: int) -> list[str]:
     text = [
         json.dumps({"text": "row word no yes Which True Is it so Right", "n": n}) for n in WORDS
     ]
-    vocabulary = testing.train_vocabulary(folder / "words.model", text * 30)
-    return ["--module_import=t0.seqio_tasks", f"--data_dir={folder / 'data'}"] + [
-        f"--vocab={vocabulary}"
-    ]
+    testing.train_vocabulary(folder / "words.model", text * 30)
+    return named(folder)
+
+
+def named(folder: Path) -> list[str]:
+    """Returns the flags that name what `lay_out` has written."""
+    paths = [f"--data_dir={folder / 'data'}", f"--vocab={folder / 'words.model'}"]
+    return ["--module_import=t0.seqio_tasks", *paths]
 
 
 def run(module: str, words: list[str], environment: dict[str, str]) -> float:
@@ -78,6 +98,41 @@ def caching(server: ServedBuckets, given: argparse.Namespace, folder: Path) -> d
     }
 
 
+def training(server: ServedBuckets, folder: Path) -> dict[str, float]:
+    """Trains on the cache, on the disk and in the bucket; returns requests and the ratio."""
+    paces: dict[str, list[float]] = {"disk": [], "bucket": []}
+    requests = {}
+    environment = server.environment()
+    for number, (steps, saved_every) in enumerate(((50, 50), (100, 100), (100, 25))):
+        words = [*named(folder), *TRAIN, f"--gin_param=run.train_steps = {steps}"]
+        words.append(f"--gin_param=run.save_checkpoints_steps = {saved_every}")
+        model = folder / f"model{number}"
+        places = [f"--model_dir={model}", f"--additional_task_cache_dirs={folder / 'cache0'}"]
+        run("t0.cli.mesh_transformer", [*words, *places], {})
+        before = server.counts().total()
+        name = f"model{number}"
+        places = [f"--model_dir=gs://b/{name}", "--additional_task_cache_dirs=gs://b/cache"]
+        run("t0.cli.mesh_transformer", [*words, *places], environment)
+        requests[steps, saved_every] = server.counts().total() - before
+        paces["disk"].append(pace((model / "metrics.jsonl").read_text()))
+        paces["bucket"].append(pace(server.files("b")[f"{name}/metrics.jsonl"].decode()))
+    print(f"requests of (steps, saved every): {requests}; seconds a step: {paces}", file=sys.stderr)
+    return {
+        "requests for a checkpoint saved": (requests[100, 25] - requests[100, 100]) / 3,
+        "requests for a step trained": (requests[100, 100] - requests[50, 50]) / 50,
+        "training: times the disk's seconds a step": statistics.median(paces["bucket"])
+        / statistics.median(paces["disk"]),
+    }
+
+
+def pace(metrics: str) -> float:
+    """Returns the median of the seconds a step in the text of a run's metrics.jsonl."""
+    lines = [json.loads(line) for line in metrics.splitlines()]
+    return statistics.median(
+        line["seconds_per_step"] for line in lines if line.get("seconds_per_step")
+    )
+
+
 def main() -> None:
     """Measures, prints the table, and compares with the bounds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -88,6 +143,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, served_buckets({"b": Bucket()}) as server:
         folder = Path(scratch)
         found = caching(server, given, folder)
+        found |= training(server, folder)
     print("| figure | measured | bound |\n|---|---|---|")
     for name, bound in BOUNDS.items():
         print(f"| {name} | {found[name]:.2f} | {bound} |", flush=True)

@@ -1,0 +1,210 @@
+"""Our speeds at two commits, taking turns: whether a change made something slower.
+
+    .venv/bin/python benchmarks/commits.py --before=v0.3 --data_dir=DATA --vocab=spiece.model
+    .venv/bin/python benchmarks/commits.py --before=HEAD~20 ... --only training caching
+
+The other commit is checked out into a temporary folder; both run on this environment's packages.
+A round measures each figure at both commits, in processes of their own; what waits sleeps. The
+peers of other projects are left out: `run.py` has those. Prints a Markdown table; a ratio above 1
+means that this commit is faster.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from training import Worker
+from workers import ask
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = 3  # of training, in a round
+RANKED = "super_glue_(rte|cb)_.*_score_eval"
+CACHED = "super_glue_(rte|cb)_.*|hellaswag_.*"
+FED = "super_glue_(rte|cb)_(?!.*score_eval).*"
+FEEDING = """
+import re, sys
+sys.path.insert(0, sys.argv[1])
+import feeding as f
+f.tf.disable_v2_behavior()
+f.seqio.set_global_cache_dirs([sys.argv[2]])
+names = [n for n in f.seqio.TaskRegistry.names() if re.fullmatch(sys.argv[3], n)]
+f.seqio.MixtureRegistry.add(f.NAME, names, default_rate=1.0)
+f.ours(64, 0, "validation")
+for line in sys.stdin:
+    examples, seconds, _ = f.ours(1024, 1, "validation")
+    print('{"rate": %f}' % (examples / seconds), flush=True)
+"""
+
+
+class Tree:
+    """A checkout, and the processes of it that wait for their turn."""
+
+    def __init__(self, root: Path, given: argparse.Namespace, scratch: Path) -> None:
+        self.root, self.given, self.scratch = root, given, scratch
+        # For `training.Worker`, whose children have this process's environment.
+        self.environment = {**os.environ, "PYTHONPATH": str(root), "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+    def seconds(self, *words: str) -> float:
+        """Runs a command; returns its seconds."""
+        began = time.monotonic()
+        command = [sys.executable, *words]
+        run = subprocess.run(command, env=self.environment, cwd=self.root, capture_output=True)
+        if run.returncode:
+            sys.exit(f"{' '.join(command)}: {run.stderr.decode()[-2000:]}")
+        return time.monotonic() - began
+
+    def asked(self, *words: str) -> subprocess.Popen:
+        """Starts a process that answers questions, as `workers.ask` puts them."""
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        command = [sys.executable, *words]
+        return subprocess.Popen(command, env=self.environment, cwd=self.root, **pipes)
+
+    def script(self, name: str) -> str:
+        """Returns the path of a benchmark of this checkout."""
+        return str(self.root / "benchmarks" / name)
+
+
+@contextmanager
+def training(tree: Tree) -> Iterator[Callable[[], float]]:
+    """Steps a second of t5.1.1.small in float32."""
+    os.environ["PYTHONPATH"] = str(tree.root)
+    worker = Worker(sys.executable, tree.script("training_mesh.py"), ["ours", "float32"])
+    worker.steps(STEPS)
+    yield lambda: STEPS / worker.steps(STEPS)
+    worker.close()
+
+
+def _answers(process: subprocess.Popen, question: dict[str, Any], name: str) -> Callable[[], float]:
+    if question:
+        ask(process, question)
+    return lambda: ask(process, {})[name]
+
+
+@contextmanager
+def scoring(tree: Tree) -> Iterator[Callable[[], float]]:
+    """Choices a second, 20 examples of each prompt of RTE and CB, t5.1.1.small in float32."""
+    words = [str(os.cpu_count()), str(tree.scratch), tree.given.data_dir, tree.given.vocab]
+    process = tree.asked(tree.script("scoring_tensorflow.py"), *words)
+    question = {"scorer": "ours", "dataset": "ranked", "tasks": RANKED, "dtype": "float32"}
+    yield _answers(process, {**question, "examples": 20, "mesh_batches": 1}, "choices_per_second")
+    process.kill()
+
+
+@contextmanager
+def inference(tree: Tree) -> Iterator[Callable[[], float]]:
+    """Tokens a second, greedily, 32 inputs of 128 and 64 predicted, t5.1.1.small in float32."""
+    process = tree.asked(tree.script("inference_tensorflow.py"), str(os.cpu_count()))
+    sizes = {"batch": 32, "inputs": 128, "targets": 64, "beams": 1}
+    yield _answers(process, {"side": "ours", "dtype": "float32", **sizes}, "tokens_per_second")
+    process.kill()
+
+
+def _cache_words(tree: Tree, tasks: str, output: Path) -> list[str]:
+    paths = [f"--data_dir={tree.given.data_dir}", f"--vocab={tree.given.vocab}"]
+    return ["-m", "t0.cli.cache_tasks", f"--tasks={tasks}", "--module_import=t0.seqio_tasks"] + [
+        f"--output_cache_dir={output}",
+        "--splits=validation",
+        *paths,
+    ]
+
+
+@contextmanager
+def caching(tree: Tree) -> Iterator[Callable[[], float]]:
+    """Runs an hour of caching the validation splits of RTE, CB and HellaSwag, all prompts."""
+
+    def rate() -> float:
+        with tempfile.TemporaryDirectory(dir=tree.scratch) as output:
+            return 3600 / tree.seconds(*_cache_words(tree, CACHED, Path(output)))
+
+    yield rate
+
+
+@contextmanager
+def feeding(tree: Tree) -> Iterator[Callable[[], float]]:
+    """Examples a second, packed to 1024 + 256 tokens, from a cache of RTE and CB."""
+    cache = tree.scratch / "fed"
+    tree.seconds(*_cache_words(tree, FED, cache))
+    process = tree.asked("-c", FEEDING, str(tree.root / "benchmarks"), str(cache), FED)
+    yield _answers(process, {}, "rate")
+    process.kill()
+
+
+def _hourly(*words: str) -> Callable[[Tree], Any]:
+    @contextmanager
+    def figure(tree: Tree) -> Iterator[Callable[[], float]]:
+        yield lambda: 3600 / tree.seconds(*words)
+
+    return figure
+
+
+_PLAN = ["-m", "t0.cli.main", "plan", "--gin_file=runs/t0pp_train.gin"]
+# Name -> what measures it: in a checkout, a function that returns a rate.
+FIGURES: dict[str, Callable[[Tree], Any]] = {
+    "importing": _hourly("-c", "import t0.seqio_tasks"),
+    "training": training,
+    "scoring": scoring,
+    "inference": inference,
+    "caching": caching,
+    "feeding": feeding,
+    "planning": _hourly(*_PLAN, "--gin_file=mesh/v3-512.gin", "--fast"),
+}
+
+
+@contextmanager
+def checked_out(commit: str) -> Iterator[Path]:
+    """Yields a folder with the files of a commit."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = subprocess.run(
+            ["git", "-C", str(ROOT), "archive", commit], check=True, capture_output=True
+        ).stdout
+        subprocess.run(["tar", "-x", "-C", folder], input=files, check=True)
+        yield Path(folder)
+
+
+def main() -> None:
+    """Measures, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--before", required=True, help="the other commit")
+    parser.add_argument("--data_dir", required=True, help="folder of dataset folders")
+    parser.add_argument("--vocab", required=True, help="T5's SentencePiece model")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=FIGURES, default=[*FIGURES])
+    given = parser.parse_args()
+    given.data_dir, given.vocab = (os.path.abspath(p) for p in (given.data_dir, given.vocab))  # noqa: PTH100
+    print("| figure | before | now | ratio | ratio, round by round |\n|---|---|---|---|---|")
+    with checked_out(given.before) as before:
+        for name in given.only:
+            row = measure(FIGURES[name], (before, ROOT), given)
+            print(f"| {name} | {row} |", flush=True)
+
+
+def measure(
+    figure: Callable[[Tree], Any], roots: tuple[Path, Path], given: argparse.Namespace
+) -> str:
+    """Returns the cells of a figure: medians of the rounds, and ratios."""
+    found: tuple[list[float], list[float]] = ([], [])
+    with ExitStack() as open_, tempfile.TemporaryDirectory() as scratch:
+        rates = []
+        for number, root in enumerate(roots):
+            folder = Path(scratch, str(number))
+            folder.mkdir()
+            rates.append(open_.enter_context(figure(Tree(root, given, folder))))
+        for turn in range(given.rounds):
+            for side in ((0, 1), (1, 0))[turn % 2]:
+                found[side].append(rates[side]())
+    before, now = map(statistics.median, found)
+    paired = [b / a for a, b in zip(*found, strict=True)]
+    rounds = ", ".join(f"{ratio:.2f}" for ratio in paired)
+    return f"{before:.4g} | {now:.4g} | {statistics.median(paired):.2f} | {rounds}"
+
+
+if __name__ == "__main__":
+    main()
