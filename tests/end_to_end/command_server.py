@@ -24,6 +24,8 @@ import time
 import traceback
 from pathlib import Path
 
+import capabilities
+
 ROOT = Path(__file__).resolve().parents[2]
 # What commands import in any case, in this order. One that moved costs time and nothing else.
 _IMPORTED_FIRST = (
@@ -78,8 +80,11 @@ class CommandServer:
         environment=(),
         interrupt_at=None,
         interrupt_by=signal.SIGINT,
+        as_root=True,
     ):
         """Runs `program ARGV`; sends Ctrl-C once its output holds `interrupt_at`.
+
+        Without `as_root` the modes of files count for it, whoever runs the tests.
 
         A program is an installed command or a function without arguments, "module:function".
         """
@@ -89,6 +94,7 @@ class CommandServer:
         words = [program, *argv]
         files = {"out": str(out), "err": str(err), "gin": str(operative)}
         job = {"argv": words, "cwd": str(cwd or self._folder), **files}
+        job["as_root"] = as_root
         job["environment"] = {name: str(value) for name, value in dict(environment).items()}
         self._server.stdin.write(json.dumps(job) + "\n")
         self._server.stdin.flush()
@@ -123,6 +129,8 @@ def _command(job):
     _redirected(job["out"], 1)
     _redirected(job["err"], 2)
     os.chdir(job["cwd"])
+    if not job["as_root"]:
+        capabilities.give_up()
     os.environ.update(job["environment"])
     sys.argv = job["argv"]
     program = sys.argv[0]
