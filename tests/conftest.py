@@ -1,6 +1,6 @@
 """What every test gets: no network, no settings of the caller's, registries as they were.
 
-The default run leaves out what is marked slow, gpu, tpu or network; `-m` overrides that.
+The default run leaves out what is marked slow, exhaustive, gpu, tpu or network; `-m` overrides it.
 """
 
 import os
@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 OFFLINE = ROOT / "tests" / "offline"
-DEFAULT_MARKS = "not slow and not gpu and not tpu and not network"
+DEFAULT_MARKS = "not slow and not exhaustive and not gpu and not tpu and not network"
 
 sys.path.insert(0, str(OFFLINE))
 import offline  # noqa: E402

@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import functools
 import re
 import subprocess
 import sys
@@ -68,6 +69,7 @@ def _name(path):
     return str(path.relative_to(ROOT))
 
 
+@functools.cache
 def _tree(path):
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
@@ -364,7 +366,7 @@ NEWER = {
 def test_nothing_needs_more_than_python_3_10():
     found = []
     for path in sorted([*ROOT.glob("t0/**/*.py"), *ROOT.glob("seqio_tasks/*.py")]):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(_tree(path)):
             used = set()
             if isinstance(node, ast.Import):
                 used = {"tomllib"} & {alias.name for alias in node.names}

@@ -60,6 +60,7 @@ def test_parity_with_stock(stock, cache_here, tmp_path, task, split):
     assert {p.name for p in ours.iterdir()} == {p.name for p in theirs.iterdir()}
 
 
+@pytest.mark.slow
 def test_base_seed_changes_what_seeded_preprocessors_draw(cache_here, tmp_path):
     drawn = []
     for seed in (None, -1, 11, 12):
@@ -85,7 +86,13 @@ def test_records_are_in_dataset_order_over_contiguous_shards(toy, cache_here, tm
     assert texts == [f"row {i} of rain".encode() for i in range(2500)]
 
 
-@pytest.mark.parametrize("shards", [{"min_shards": 7}, {"max_shards": 1}, {}])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "shards",
+    [{"min_shards": 7}, pytest.param({"max_shards": 1}, marks=SLOW), pytest.param({}, marks=SLOW)],
+)
 def test_seqio_reads_the_cache_back(toy, cache_here, tmp_path, monkeypatch, shards):
     cache_here(tmp_path, "toy:shapes", options=Options(**shards))
     task = seqio.TaskRegistry.get("toy:shapes")

@@ -125,8 +125,11 @@ def test_a_damaged_part_is_made_again(whole, dying_run, cache_here, tmp_path):
     assert content(out) == whole
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kills", [1, 20], ids=["once", "twenty_times"])
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(1, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.exhaustive)],
+    ids=["once", "twenty_times"],
+)
 def test_killed_at_random_points(whole, start_command, run_command, tmp_path, kills, with_data):
     """SIGKILL to the command, not to its workers: they notice, and end."""
     out, rng = tmp_path / "out", random.Random(kills)

@@ -103,7 +103,7 @@ def test_tasks_go_to_object_stores(with_data, cache_here, tmp_path, monkeypatch)
                 *("--runner=DirectRunner", "--direct_running_mode=multi_processing"),
                 "--direct_num_workers=2",
             ],
-            marks=pytest.mark.slow,
+            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             ["--runner=PortableRunner", "--job_endpoint=embed", "--environment_type=LOOPBACK"],

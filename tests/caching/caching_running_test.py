@@ -116,6 +116,19 @@ def test_a_full_disk_stops_the_run_with_cause_and_unit(cache_here, tmp_path, mon
     assert [p.name.partition(".")[0] for p in tmp_path.iterdir()] == ["unfinished-parts"]
 
 
+def test_ctrl_c_says_what_is_kept(cache_here, tmp_path, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as ended:
+        patch.setattr(cache_files, "copy_frames", interrupted)
+        cache_here(tmp_path, "toy_lines")
+    assert "finished tasks and parts are kept, and the same command goes on" in str(ended.value)
+    assert not (tmp_path / "toy_lines").exists()
+    (outcome,) = {o.split.task for o in cache_here(tmp_path, "toy_lines")}
+    assert outcome == "toy_lines"
+
+
 def test_another_run_into_the_same_output_finishes_first(cache_here, tmp_path, monkeypatch):
     out = tmp_path / "both"
     publish = cache_files.publish
@@ -177,8 +190,11 @@ def _kill_and_check(process, out, seconds, *, after_a_part):
         assert ".incomplete-" in directory.name or (directory / "COMPLETED").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kills", [1, 20], ids=["once", "twenty_times"])
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(1, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.exhaustive)],
+    ids=["once", "twenty_times"],
+)
 def test_a_killed_run_leaves_nothing_that_looks_whole_and_the_next_finishes(
     start_command, run_command, command_environment, cache_here, tmp_path, kills
 ):

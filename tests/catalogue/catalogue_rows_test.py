@@ -4,6 +4,7 @@ Made-up rows of every dataset, after its recorded columns, and the first real on
 of the copies of the data beside the checkout, or of the samples in `tests/fixtures/data`.
 """
 
+import collections
 import itertools
 import math
 
@@ -42,8 +43,15 @@ def tasks_of(entry):
     return seqio.TaskRegistry.get(name), scored in registered and seqio.TaskRegistry.get(scored)
 
 
-def judge(task, texts):
-    """Runs a task's metrics on targets that were all predicted, and on none that was."""
+def judge(task, texts, before):
+    """Runs a task's metrics on targets that were all predicted, and on none that was.
+
+    Of a dataset's prompts with metrics that take long, two are enough; `before` counts them.
+    """
+    slow = {metric.__name__ for metric in task.metric_fns} & {"rouge", "bleu"}
+    before.update(slow)
+    if any(before[name] > 2 for name in slow):
+        return
 
     def post(text, is_target):
         return task.postprocess_fn(text, example={"targets": text}, is_target=is_target)
@@ -97,16 +105,17 @@ def made_up_targets(entry):
 def test_metrics_read_what_the_prompts_give(catalogue, dataset, subset):
     entries = entries_of(dataset, subset)
     assert entries
+    before = collections.Counter()
     for entry in entries:
         # Some prompts are for some rows only (copa's, by the kind of question).
-        judge(tasks_of(entry)[0], list(made_up_targets(entry)) or ["some", "words"])
+        judge(tasks_of(entry)[0], list(made_up_targets(entry)) or ["some", "words"], before)
 
 
 @pytest.mark.parametrize(("dataset", "subset"), WITH_ROWS)
 def test_real_rows(catalogue, dataset, subset, monkeypatch):
     monkeypatch.setenv("T0_DATA_DIR", str(ROWS))
     here = {p.name.partition(".")[0] for p in (ROWS / dataset / (subset or "default")).iterdir()}
-    seen = set()
+    seen, before = set(), collections.Counter()
     for entry in entries_of(dataset, subset):
         plain, scored = tasks_of(entry)
         splits = [own for own, theirs in entry.task.split_mapping.items() if theirs in here]
@@ -118,7 +127,7 @@ def test_real_rows(catalogue, dataset, subset, monkeypatch):
             targets += [record["targets"] for record in records[:JUDGED_OF_A_SPLIT]]
             if scored:
                 check_scored(scored, split, records)
-        judge(plain, targets or ["some", "words"])
+        judge(plain, targets or ["some", "words"], before)
     assert seen == here
 
 

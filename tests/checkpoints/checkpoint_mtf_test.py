@@ -88,6 +88,7 @@ def test_round_trips_of_what_mesh_tensorflow_wrote(tmp_path, model, devices, mas
     assert set(loaded(tmp_path / "hf")) == set(expected_shapes(model))
 
 
+@pytest.mark.slow
 def test_mesh_tensorflow_restores_ours(tmp_path):
     """A saver over Mesh TensorFlow's own variables finds each, in its shape and dtype."""
     from tiny_checkpoints import weights, write_mtf

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("empty_gin")
     [
         (V10, np.float32, True),
         (V11, BFLOAT16, False),
-        (model_shape(shared_bias=False), np.float32, False),
+        pytest.param(*(model_shape(shared_bias=False), np.float32, False), marks=pytest.mark.slow),
     ],
     ids=["1.0 of the first release", "1.1 in bfloat16", "own biases"],
 )

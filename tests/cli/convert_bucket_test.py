@@ -12,6 +12,7 @@ def run(*words):
     return main(["convert", *map(str, words)])
 
 
+@pytest.mark.slow
 def test_there_and_back_in_every_format(source, bucket, tmp_path, capsys):
     assert run(source, "gs://b/hf", "--to", "hf") == 0
     assert run(source, "gs://b/t5x", "--to", "t5x") == 0

@@ -159,7 +159,7 @@ def test_bad_flags_end_with_one_message(capsys, tmp_path):
         assert part in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("words", [TRAIN, SCORE], ids=["train", "score"])
 def test_recipe_is_lowered_whole_in_a_fresh_process(words):
     command = [sys.executable, "-m", "t0.cli.main", "plan", "--json", *words]

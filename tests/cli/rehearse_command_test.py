@@ -32,6 +32,7 @@ def tests_are_no_packages(monkeypatch, empty_gin):
     monkeypatch.setattr(sys, "path", kept)
 
 
+@pytest.mark.slow
 def test_two_cores_agree(capsys):
     words = [
         TWO_CORES,

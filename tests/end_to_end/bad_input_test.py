@@ -5,7 +5,7 @@ import shlex
 import socket
 
 import pytest
-from command_lines import EVALUATE, LENGTHS, ONE_LAYER, TRAIN, message
+from command_lines import EVALUATE, LENGTHS, TRAIN, TWO_LAYERS, message
 
 
 @pytest.mark.parametrize(
@@ -32,12 +32,13 @@ from command_lines import EVALUATE, LENGTHS, ONE_LAYER, TRAIN, message
             ["/no/model.ckpt-1 does not exist, and is no checkpoint's prefix"],
         ),
         ([*TRAIN, "--gin_param=MIXTURE_NAME = 'broken_train'"], ["broken/train.jsonl", "line 8"]),
-        (
+        pytest.param(
             [
                 *TRAIN,
                 "--gin_param=learning_rate_schedules.constant_learning_rate.learning_rate=1e38",
             ],
             ["the loss is", "training has diverged"],
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -105,26 +106,28 @@ def test_another_model_in_the_folder(command, model_dir):
     assert f"Give its own gin file, --gin_file={model_dir}/operative_config.gin" in text
 
 
-def test_checkpoint_of_a_deeper_model_is_not_scored(command, model_dir, tmp_path):
+def test_checkpoint_of_another_depth_is_not_scored(command, model_dir, tmp_path):
     summaries = f"--gin_param=run.eval_summary_dir = '{tmp_path}'"
     more = [f"--gin_param=run.sequence_length = {LENGTHS}", "--gin_param=run.batch_size = 8"]
     more += ["--gin_param=get_variable_dtype.master_dtype = 'float32'", summaries]
-    text = message(
-        command(f"--model_dir={model_dir}", *EVALUATE, *more, "--gin_param=num_layers = 1")
-    )
-    assert "num_layers: 2 in the checkpoint, 1 by the gin files" in text
+    text = message(command(f"--model_dir={model_dir}", *EVALUATE, *more, TWO_LAYERS))
+    assert "num_layers: 1 in the checkpoint, 2 by the gin files" in text
     assert not list(tmp_path.glob("results_*"))
 
 
-def test_split_whose_labels_are_hidden(command, model_dir, tmp_path):
-    summaries = f"--gin_param=run.eval_summary_dir = '{tmp_path}'"
-
+@pytest.fixture
+def score(command, model_dir, tmp_path):
     def score(task):
-        names = [f"--gin_param=MIXTURE_NAME = '{task}'", summaries]
+        names = [f"--gin_param=MIXTURE_NAME = '{task}'"]
+        names.append(f"--gin_param=run.eval_summary_dir = '{tmp_path}'")
         names += [f"--gin_param=run.sequence_length = {LENGTHS}", "--gin_param=run.batch_size = 8"]
         dtype = "--gin_param=get_variable_dtype.master_dtype = 'float32'"
         return command(f"--model_dir={model_dir}", *EVALUATE, *names, dtype)
 
+    return score
+
+
+def test_split_whose_labels_are_hidden(score, tmp_path):
     text = message(score("hidden_which_word_score_eval"))
     assert (
         "none of its 12 examples has a correct choice. The labels of this split are hidden" in text
@@ -133,6 +136,10 @@ def test_split_whose_labels_are_hidden(command, model_dir, tmp_path):
     text = message(score("weather_which_word"))
     assert "not a rank-evaluation task" in text
     assert "weather_which_word_score_eval" in text
+
+
+@pytest.mark.slow
+def test_examples_whose_labels_are_hidden_are_left_out(score):
     done = score("halfhidden_which_word_score_eval")
     assert done.status == 0, done.err
     assert "6 examples, 6 left out" in done.out
@@ -140,7 +147,7 @@ def test_split_whose_labels_are_hidden(command, model_dir, tmp_path):
 
 def test_interrupt_saves_and_says_how_to_go_on(command, tmp_path):
     steps = "--gin_param=run.train_steps = 1000000"
-    done = command(f"--model_dir={tmp_path}", *TRAIN, ONE_LAYER, steps, interrupt_at="step 1/")
+    done = command(f"--model_dir={tmp_path}", *TRAIN, steps, interrupt_at="step 1/")
     assert done.status == 130
     assert "Traceback" not in done.err
     assert re.search(r"stopped by SIGINT at step (\d+) of 1,000,000: everything so far", done.out)

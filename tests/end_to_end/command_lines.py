@@ -4,6 +4,7 @@ LENGTHS = {"inputs": 96, "targets": 32}
 COMMAND = "t5_mesh_transformer: "
 # Half of a short run is building the graph, which grows with the layers.
 ONE_LAYER = "--gin_param=num_layers = 1"
+TWO_LAYERS = "--gin_param=num_layers = 2"
 TRAIN = [
     "--gin_file=dataset.gin",
     "--gin_file=models/t5.1.1.tiny.gin",
@@ -13,8 +14,9 @@ TRAIN = [
     f"--gin_param=run.sequence_length = {LENGTHS}",
     "--gin_param=get_variable_dtype.master_dtype = 'float32'",
     "--gin_file=learning_rate_schedules/constant_0_001.gin",
+    ONE_LAYER,
 ]
-EVALUATE = ["--gin_file=dataset.gin", "--gin_file=models/t5.1.1.tiny.gin"]
+EVALUATE = ["--gin_file=dataset.gin", "--gin_file=models/t5.1.1.tiny.gin", ONE_LAYER]
 EVALUATE += ["--gin_file=score_eval.gin", "--gin_param=MIXTURE_NAME = 'weather_eval'"]
 EVALUATE += ["--gin_param=run.dataset_split = 'validation'"]
 

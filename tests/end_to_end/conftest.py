@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "tests" / "scoring"))  # the independent forward p
 
 import recipes  # noqa: E402
 import tiny_world  # noqa: E402
-from command_lines import LENGTHS  # noqa: E402
+from command_lines import LENGTHS, ONE_LAYER  # noqa: E402
 from command_server import CommandServer  # noqa: E402
 
 # What makes the recipes small: later bindings, as their user would append them.
@@ -117,6 +117,7 @@ def pretrained(cached, command, world):
         "--gin_param=run.batch_size = 4",
         f"--gin_param=run.sequence_length = {LENGTHS}",
         "--gin_param=get_variable_dtype.master_dtype = 'float32'",
+        ONE_LAYER,
     )
     assert done.status == 0, done.err
     return folder

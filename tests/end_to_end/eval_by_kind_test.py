@@ -53,6 +53,7 @@ def test_rank_tasks_are_ranked(evaluate, tmp_path):
     assert not list(tmp_path.glob("decoded_*"))
 
 
+@pytest.mark.slow
 def test_limit_equals_the_first_examples_of_all(evaluate, tmp_path):
     for name, words in (("all", []), ("some", ["--gin_param=t0.evaluation.examples = 4"])):
         done = evaluate("weather_own_choices_score_eval", tmp_path / name, *words)
@@ -121,11 +122,18 @@ def test_a_task_without_metrics_is_measured_and_reported(
     report = server.run("report", str(tmp_path), f"--output={tmp_path}/report", program="t0")
     assert report.status == 0, report.err
     assert "nats_per_token" in report.out
-    again = measured(command, pretrained, own_data, tmp_path / "again", *words, *lengths)
-    assert again.status == 0, again.err
-    assert load(tmp_path / "again" / "perplexity_1.json")["tasks"] == {
-        "text_span_corruption": entry
-    }
+
+
+@pytest.mark.slow
+def test_what_is_measured_twice_is_the_same(command, pretrained, own_data, tmp_path):
+    words = gin(MIXTURE_OR_TASK_NAME="text_span_corruption")
+    words += gin(TASK_FEATURE_LENGTHS={"inputs": 24, "targets": 16})
+    found = []
+    for name in ("first", "again"):
+        done = measured(command, pretrained, own_data, tmp_path / name, *words)
+        assert done.status == 0, done.err
+        found.append(load(tmp_path / name / "perplexity_1.json")["tasks"])
+    assert found[0] == found[1]
 
 
 def test_span_corruption_without_lengths_is_refused_at_the_start(
@@ -159,6 +167,7 @@ def in_other_formats(server, pretrained, world):
     return world.folder
 
 
+@pytest.mark.slow
 def test_one_command_evaluates_a_checkpoint_in_any_format(
     t0_eval, pretrained, in_other_formats, tmp_path, world
 ):
@@ -182,6 +191,7 @@ def test_one_command_evaluates_a_checkpoint_in_any_format(
     assert others == [first, first]
 
 
+@pytest.mark.slow
 def test_a_regular_expression_ranks_and_decodes(t0_eval, pretrained, tmp_path):
     words = ("--tasks=weather_(which_word|retell)", f"--output={tmp_path}", "--limit=2")
     done = t0_eval(pretrained, *words, "--lengths=inputs=40,targets=8", "--batch_tokens=200")

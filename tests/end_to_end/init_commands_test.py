@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_commands_run_as_printed(world, tmp_path):
     with (tmp_path / "mails.csv").open("w", newline="") as file:
         writer = csv.writer(file)

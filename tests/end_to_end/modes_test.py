@@ -134,6 +134,7 @@ def api(command, folder, *argv):
     return done
 
 
+@pytest.mark.slow
 def test_model_api_predict_and_score(command, model_dir, files):
     api(
         *(command, model_dir, "--mode=predict", f"--input_file={files}/inputs"),

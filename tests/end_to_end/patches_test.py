@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_lines import EVALUATE, LENGTHS, ONE_LAYER, TRAIN
+from command_lines import EVALUATE, LENGTHS, TRAIN
 
 from t0 import compat
 
+pytestmark = pytest.mark.slow
 FLOAT32 = "--gin_param=get_variable_dtype.master_dtype = 'float32'"
 PATCHING = sorted({patch.needed_by for patch in compat.PATCHES})
 
@@ -19,8 +20,8 @@ def changes(world, tmp_path_factory):
     """What a process of its own finds changed: by patches, imports, a training run, a scoring."""
     to_model = [f"--model_dir={tmp_path_factory.mktemp('model')}"]
     to_model += ["--module_import=t0.seqio_tasks"]
-    train = [*to_model, *TRAIN, ONE_LAYER, "--gin_param=run.train_steps = 2"]
-    score = [*to_model, *EVALUATE, ONE_LAYER, FLOAT32, "--gin_param=run.batch_size = 4"]
+    train = [*to_model, *TRAIN, "--gin_param=run.train_steps = 2"]
+    score = [*to_model, *EVALUATE, FLOAT32, "--gin_param=run.batch_size = 4"]
     score += [f"--gin_param=run.sequence_length = {LENGTHS}"]
     score += ["--gin_param=mesh_eval_dataset_fn.num_eval_examples = 4"]
     program = Path(__file__).parent / "watched_modules.py"

@@ -89,6 +89,7 @@ def lines(path):
     return [json.loads(line) for line in path.open(encoding="utf-8")]
 
 
+@pytest.mark.slow
 def test_own_folder(evaluated):
     done, folder = evaluated
     content = json.loads((folder / "decoded_1.json").read_text())
@@ -212,7 +213,7 @@ def prepared_wmt(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_t5_s_own_wmt_task(command, pretrained, prepared_wmt, tmp_path):
     common = [
         *(f"--t5_tfds_data_dir={prepared_wmt}", f"--model_dir={tmp_path}"),

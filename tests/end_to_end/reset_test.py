@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from command_lines import EVALUATE, ONE_LAYER, TRAIN
+from command_lines import EVALUATE, TRAIN
 
 
 def _losses(folder):
@@ -22,12 +22,12 @@ def test_train_rank_and_train_in_one_process(world, cached, command, server, tmp
 
     def runs(folder):
         short = "--gin_param=run.train_steps = 4"
-        yield [f"--model_dir={folder}/a", *TRAIN, ONE_LAYER, short, "--seed=3", "--fold_xy"]
+        yield [f"--model_dir={folder}/a", *TRAIN, short, "--seed=3", "--fold_xy"]
         master = "--gin_param=get_variable_dtype.master_dtype = 'float32'"
         last = ["--gin_param=run.batch_size = 8", "--gin_param=run.eval_checkpoint_step = 4"]
-        yield [f"--model_dir={folder}/a", *EVALUATE, ONE_LAYER, master, *last]
+        yield [f"--model_dir={folder}/a", *EVALUATE, master, *last]
         # Were something left of the first run, this one would have its seed, or its optimizer.
-        yield [f"--model_dir={folder}/b", *TRAIN, ONE_LAYER, short]
+        yield [f"--model_dir={folder}/b", *TRAIN, short]
 
     together, alone = tmp_path / "together", tmp_path / "alone"
     words = [json.dumps([*tasks, *argv]) for argv in runs(together)]

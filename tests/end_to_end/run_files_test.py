@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from conftest import LENGTHS
+from command_lines import LENGTHS, ONE_LAYER
 
-TINY = "--gin_file=models/t5.1.1.tiny.gin"
+TINY = ["--gin_file=models/t5.1.1.tiny.gin", ONE_LAYER]
 
 
 def gin(**macros):
@@ -20,7 +20,7 @@ def training(folder, steps, **more):
 @pytest.fixture(scope="module")
 def pretrained_here(command, world):
     folder = world.folder / "run_files" / "pretrained"
-    done = command("--gin_file=runs/pretrain.gin", TINY, *training(folder, 3))
+    done = command("--gin_file=runs/pretrain.gin", *TINY, *training(folder, 3))
     assert done.status == 0, done.err
     return done, folder
 
@@ -29,7 +29,7 @@ def pretrained_here(command, world):
 def finetuned(command, pretrained_here, world):
     folder = world.folder / "run_files" / "finetuned"
     start = str(pretrained_here[1] / "model.ckpt-3")
-    words = ["--gin_file=runs/finetune.gin", TINY, *gin(INIT_CHECKPOINT=start)]
+    words = ["--gin_file=runs/finetune.gin", *TINY, *gin(INIT_CHECKPOINT=start)]
     done = command(*words, *training(folder, 6))
     assert done.status == 0, done.err
     return words, done, folder
@@ -46,6 +46,7 @@ def test_pretraining_begins_with_random_weights(pretrained_here):
     assert "\ndropout_rate = %DROPOUT_RATE" in (folder / "operative_config.gin").read_text()
 
 
+@pytest.mark.slow
 def test_finetuning_begins_with_the_checkpoint(finetuned):
     _, done, folder = finetuned
     assert "training from step 3 to 6" in done.out
@@ -68,6 +69,7 @@ def test_finetuning_goes_on_with_more_steps(finetuned, command):
     assert "training from step 6 to 7" in done.out
 
 
+@pytest.mark.slow
 def test_evaluation_of_one_checkpoint(finetuned, command, tmp_path):
     _, _, folder = finetuned
     before = sorted(folder.rglob("*"))
@@ -83,6 +85,7 @@ def test_evaluation_of_one_checkpoint(finetuned, command, tmp_path):
     assert sorted(folder.rglob("*")) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["task", "file"])
 def test_inference_with_one_checkpoint(finetuned, command, tmp_path, source):
     _, _, folder = finetuned
@@ -107,7 +110,7 @@ def test_inference_with_one_checkpoint(finetuned, command, tmp_path, source):
 def test_dry_run_tells_the_sources_and_writes_nothing(command, tmp_path):
     for run in ("pretrain", "finetune"):
         extra = gin(INIT_CHECKPOINT="/no/model.ckpt-1") if run == "finetune" else []
-        words = [f"--gin_file=runs/{run}.gin", TINY, *training(tmp_path / "model", 5), *extra]
+        words = [f"--gin_file=runs/{run}.gin", *TINY, *training(tmp_path / "model", 5), *extra]
         done = command(*words, "--dry_run", "--seed=7", tasks=False)
         assert done.status == 0, done.err
         assert done.err == "dry run: nothing is written, nothing trained\n"

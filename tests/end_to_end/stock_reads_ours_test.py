@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 STOCK = Path(__file__).parent / "stock_main.py"
 
 
+@pytest.mark.slow
 def test_stock_t5_reads_our_operative_config(pretrained, tmp_path):
     words = [f"--gin_file={pretrained}/operative_config.gin", f"--model_dir={tmp_path}"]
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}

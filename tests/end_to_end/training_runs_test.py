@@ -4,14 +4,13 @@ import json
 import signal
 
 import pytest
-from command_lines import ONE_LAYER, TRAIN
+from command_lines import TRAIN
 
 
 def steps(count, *params):
     cached = "mesh_train_dataset_fn.use_cached = True"
     return [
         *TRAIN,
-        ONE_LAYER,
         *(f"--gin_param={p}" for p in (f"run.train_steps = {count}", cached, *params)),
     ]
 
@@ -20,6 +19,7 @@ def records(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_tasks_are_decoded_and_ranked_while_training(command, cached, tmp_path):
     done = command(
         f"--model_dir={tmp_path}",

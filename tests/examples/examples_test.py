@@ -162,7 +162,7 @@ def ran(tmp_path_factory):
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "infer"])
 def test_training_and_its_report(ran, name):
     out = ran(name)
@@ -178,7 +178,7 @@ def test_training_and_its_report(ran, name):
     assert (out / "report" / "training.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", RANKED)
 def test_ranked_answers(ran, name):
     out = ran(name)
@@ -191,7 +191,7 @@ def test_ranked_answers(ran, name):
     assert (out / "report" / "accuracy.png").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", DECODED)
 def test_decoded_answers(ran, name):
     task, metric, count = DECODED[name]
@@ -202,7 +202,7 @@ def test_decoded_answers(ran, name):
     assert (results.parent / entry["predictions"]).is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_predictions_and_conversion(ran):
     out = ran("infer")
     inputs = _text(EXAMPLES / "infer" / "inputs.txt").splitlines()

@@ -110,6 +110,7 @@ def test_each_epoch_reads_every_document_once_in_another_order(tasks):
     assert [e["inputs"].tolist() for e in other] != [e["inputs"].tolist() for e in passes[1]]
 
 
+@pytest.mark.slow
 def test_one_block_has_the_lengths_that_t5_gives(folder, clean_registries):
     for name, arguments in pretraining_definitions("text", FolderTexts(folder)).items():
         seqio.TaskRegistry.add(name, **arguments)

@@ -93,6 +93,7 @@ def test_split_over_devices(checkpoints, method):
     generator.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [METHODS["greedy"], METHODS["beams"]], ids=["greedy", "beams"])
 def test_layers_that_are_not_replaced(checkpoints, method, monkeypatch):
     # As for a decoder whose attention is none of those known here: Mesh TensorFlow's own states.

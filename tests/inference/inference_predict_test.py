@@ -6,7 +6,7 @@ import gin
 import numpy as np
 import pytest
 import tiny_models
-from tiny_generation import ending_variables
+from tiny_generation import TWO_LAYERS, ending_variables
 from word_predictions import Backwards, Words, lines_of
 
 from t0.errors import UserError
@@ -44,7 +44,8 @@ def backwards(monkeypatch):
 
 def infer(model_dir, *, lengths=LENGTHS, **settings):
     kinds = ("master", "slice", "activation")
-    tiny_models.bind("t5.1.1", *(f"get_variable_dtype.{k}_dtype = 'float32'" for k in kinds))
+    types = [f"get_variable_dtype.{kind}_dtype = 'float32'" for kind in kinds]
+    tiny_models.bind("t5.1.1", TWO_LAYERS, *types)
     for name, value in settings.items():
         gin.bind_parameter(
             f"t0.infer.{name}", str(value) if name.endswith(("file", "dir")) else value
@@ -158,6 +159,7 @@ def test_targets_go_through(model_dir, tmp_path, backwards):
     assert [line["prediction"] for line in found] == ["w6 w5", "w7", ""]
 
 
+@pytest.mark.slow
 def test_shards_are_the_whole_however_it_is_batched(model_dir, inputs, tmp_path):
     # With a real model: draws and scores belong to the example.
     lengths = {"inputs": 16, "targets": 24}

@@ -69,7 +69,14 @@ def test_collective_bytes_counted_by_hand():
     assert batch.wire_bytes == round(2 * 3 / 4 * batch.payload_bytes)
 
 
-@pytest.fixture(scope="module", params=list(planning.CASES))
+SLOW_CASE = "train, two ways of parallelism"
+PARAMS = [
+    pytest.param(name, marks=[pytest.mark.slow] if name == SLOW_CASE else [])
+    for name in planning.CASES
+]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
 def both(request):
     params, score = planning.CASES[request.param]
     run = planning.read(*planning.LAYERS, *params, *(planning.BATCH if score else ()), score=score)

@@ -7,7 +7,9 @@ from t0.mesh import costs, lowering
 from t0.mesh.lowering import read_program
 
 
-@pytest.mark.parametrize("case", ["train, two ways of parallelism", "score"])
+@pytest.mark.parametrize(
+    "case", [pytest.param("train, two ways of parallelism", marks=pytest.mark.slow), "score"]
+)
 def test_one_core_stands_for_all(case):
     params, score = planning.CASES[case]
     run = planning.read(*planning.LAYERS, *params, *(planning.BATCH if score else ()), score=score)
@@ -17,6 +19,7 @@ def test_one_core_stands_for_all(case):
     assert every == one
 
 
+@pytest.mark.slow
 def test_microbatches_repeat_the_loop():
     loops = {}
     for count, tokens in ((1, 256), (4, 64)):

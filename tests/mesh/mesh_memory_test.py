@@ -42,6 +42,7 @@ def peak_of_run(metadata):
     return most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_unfused_estimate_is_what_tensorflow_allocates(shape):
     d_model, d_ff, lengths, sequences = SHAPES[shape]

@@ -65,15 +65,17 @@ def test_two_cores_train_as_one_device(params):
     assert any("slot" in pair.name or "adam" in pair.name for pair in found.variables)
 
 
-@pytest.mark.slow
+SLOW, EXHAUSTIVE = pytest.mark.slow, pytest.mark.exhaustive
+
+
 @pytest.mark.parametrize(
     "params",
     [
-        (*planning.on_slice("v3-8", 2), *IN_PARTS, *FLOAT32),
-        (*planning.on_slice("v3-8", 8), *WHOLE, *FLOAT32),
-        (*planning.on_slice("v3-8", 2), *IN_PARTS),
-        (*planning.on_slice("v3-32", 4), *WHOLE, *FLOAT32),
-        (*planning.on_slice("v4-64", 8), *WHOLE, *FLOAT32),
+        pytest.param((*planning.on_slice("v3-8", 2), *IN_PARTS, *FLOAT32), marks=SLOW),
+        pytest.param((*planning.on_slice("v3-8", 8), *WHOLE, *FLOAT32), marks=SLOW),
+        pytest.param((*planning.on_slice("v3-8", 2), *IN_PARTS), marks=EXHAUSTIVE),
+        pytest.param((*planning.on_slice("v3-32", 4), *WHOLE, *FLOAT32), marks=EXHAUSTIVE),
+        pytest.param((*planning.on_slice("v4-64", 8), *WHOLE, *FLOAT32), marks=EXHAUSTIVE),
     ],
     ids=["v3-8 2", "v3-8 8", "v3-8 bfloat16", "v3-32", "v4-64"],
 )
@@ -130,6 +132,7 @@ def test_a_wrong_part_of_the_batch_is_seen(monkeypatch, on_one_device):
     assert "the loss of step 1 differs by" in found
 
 
+@pytest.mark.slow
 def test_permuted_cores_are_seen(monkeypatch, on_one_device):
     published = simd_mesh_impl.SimdMeshImpl.pnum_tensor.fget
 

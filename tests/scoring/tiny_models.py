@@ -15,7 +15,7 @@ from t0.scoring.mesh_model import Placement  # noqa: E402
 from t0.scoring.scorer import Scorer  # noqa: E402
 
 VOCABULARY = 120  # of 128 with Mesh's padding
-D_MODEL, D_FF, D_KV, HEADS, LAYERS = 16, 32, 8, 2, 2
+D_MODEL, D_FF, D_KV, HEADS, LAYERS = 16, 32, 8, 2, 1
 LAYOUT = "batch:batch,d_ff:model,heads:model,vocab:model"
 
 SIZES = [f"{name} = {size}" for name, size in (("d_model", D_MODEL), ("d_ff", D_FF))]
@@ -24,7 +24,7 @@ SIZES += [f"d_kv = {D_KV}", f"num_heads = {HEADS}", f"num_layers = {LAYERS}"]
 MODELS = {"t5.1.1": "models/t5.1.1.tiny.gin", "t5.1.0": "models/t5.1.0.small.gin"}
 
 
-def random_variables(model, seed=0):
+def random_variables(model, seed=0, layers=LAYERS):
     """Returns Mesh's variable names -> values large enough for every part of the model to tell."""
     rng = np.random.default_rng(seed)
     variables = {"shared/embedding": rng.normal(size=(128, D_MODEL))}
@@ -37,7 +37,7 @@ def random_variables(model, seed=0):
         ("encoder", ["SelfAttention", "DenseReluDense"]),
         ("decoder", ["SelfAttention", "EncDecAttention", "DenseReluDense"]),
     ):
-        for block in range(LAYERS):
+        for block in range(layers):
             for number, kind in enumerate(kinds):
                 layer = f"{stack}/block_{block:03d}/layer_{number:03d}"
                 variables[f"{layer}/rms_norm/scale"] = rng.uniform(0.5, 2, D_MODEL)
@@ -78,8 +78,8 @@ def bind(model, *params):
     parse.parse([MODELS[model]], [*SIZES, "dropout_rate = 0.0", *params])
 
 
-def make_scorer(model="t5.1.1", *, mesh="", master="float32", computed="float32"):
-    bind(model)
+def make_scorer(model="t5.1.1", *, mesh="", master="float32", computed="float32", layers=LAYERS):
+    bind(model, f"num_layers = {layers}")
     built = mesh_utils.build_model(
         input_vocab_size=VOCABULARY,
         output_vocab_size=VOCABULARY,

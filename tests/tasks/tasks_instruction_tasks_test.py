@@ -143,6 +143,7 @@ def joined(most, pieces=PIECES):
     return record["inputs"].decode()
 
 
+@pytest.mark.slow
 def test_examples_stay_as_far_as_they_fit(vocabulary):
     least, whole = tokens(PIECES["definition"] + PIECES["instance"]), tokens(wanted(10**6))
     lengths = range(least - 3, whole + 2, 2)

@@ -305,7 +305,11 @@ def test_empty_choices_are_an_open_prompt(moods):
 REAL = [("super_glue", "rte"), ("super_glue", "cb"), ("hellaswag", None)]
 
 
-@pytest.mark.parametrize(("dataset", "subset"), REAL, ids=["rte", "cb", "hellaswag"])
+@pytest.mark.parametrize(
+    ("dataset", "subset"),
+    [REAL[0], *(pytest.param(*other, marks=pytest.mark.slow) for other in REAL[1:])],
+    ids=["rte", "cb", "hellaswag"],
+)
 def test_real_rows(dataset, subset, stock_vocabulary, monkeypatch):
     monkeypatch.setenv("T0_DATA_DIR", str(real_rows.ROWS))
     from t0.prompts import CompiledTemplate, read_template_file, template_file_path

@@ -286,6 +286,7 @@ def test_faulty_line_comes_out_of_tensorflow_as_it_is(texts):
     assert "train-1.jsonl, line 2: lacks the field 'text'" in str(original(caught.value))
 
 
+@pytest.mark.slow
 def test_tasks_are_made_of_t5s_own_steps(texts, vocabulary):
     made = pretraining_definitions("mine", texts)
     assert list(made) == ["mine_span_corruption", "mine_prefix_lm", "mine_lm"]

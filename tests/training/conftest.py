@@ -6,7 +6,32 @@ from t0 import compat
 
 compat.apply()
 
+from t0.training import loop  # noqa: E402
+
+SESSION_CONFIG = loop.session_config
+
 
 @pytest.fixture(autouse=True)
 def always_empty_gin(empty_gin):
     """For tests that do not say that they bind."""
+
+
+@pytest.fixture(autouse=True)
+def graphs_run_as_written(monkeypatch):
+    """TensorFlow's optimiser of graphs takes longer than the few steps of a tiny model.
+
+    Tests of whole commands train with it, and those that take `as_in_commands`.
+    """
+
+    def config(devices):
+        found = SESSION_CONFIG(devices)
+        found.graph_options.rewrite_options.disable_meta_optimizer = True
+        return found
+
+    monkeypatch.setattr(loop, "session_config", config)
+
+
+@pytest.fixture
+def as_in_commands(graphs_run_as_written, monkeypatch):
+    """For tests of the last bit: as written, some sums are in no fixed order."""
+    monkeypatch.setattr(loop, "session_config", SESSION_CONFIG)

@@ -89,6 +89,7 @@ class Steps:
         )
         devices = tf.ConfigProto(device_count={"CPU": given.mesh_shape.size})
         devices.allow_soft_placement = True
+        devices.graph_options.rewrite_options.disable_meta_optimizer = True
         self.session = tf.Session(graph=self.graph.graph, config=devices)
         with self.graph.graph.as_default():
             self.variables = {v.op.name: v for v in tf.global_variables()}

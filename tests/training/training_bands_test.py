@@ -120,7 +120,7 @@ def program(name, documents, *words, monkeypatch):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_bands_of_a_short_run(documents, tmp_path, monkeypatch):
     words = [f"--out={tmp_path}", "--steps=50"]
     done = program("training_bands.py", documents, *words, monkeypatch=monkeypatch)
@@ -130,7 +130,7 @@ def test_bands_of_a_short_run(documents, tmp_path, monkeypatch):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_budgets_of_a_short_run(documents, tmp_path, monkeypatch):
     words = [f"--out={tmp_path}", "--steps=4", "--seeds", "0", "--validation_batches=1"]
     words += ["--gin_param=train_loop.log_every_steps = 2"]

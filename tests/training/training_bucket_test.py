@@ -23,7 +23,8 @@ def losses(text):
     return {line["step"]: line["loss"] for line in map(json.loads, text.splitlines())}
 
 
-def test_a_killed_run_goes_on_as_on_the_disk(bucket, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_a_killed_run_goes_on_as_on_the_disk(as_in_commands, bucket, tmp_path, monkeypatch):
     run(tmp_path, 8)
     folder = any_path("gs://b/model")
     progress = Recorder.progress

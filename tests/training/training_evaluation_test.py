@@ -88,6 +88,7 @@ def test_any_number_of_examples_and_the_same_ones_alike(trained, unpacked):
     np.testing.assert_array_equal(decoded[8:], decoded[:3])
 
 
+@pytest.mark.slow
 def test_several_devices_say_the_same(trained, unpacked):
     steps, model = trained
     given = tiny.training_spec(dropout=0.0, mesh="batch:2")

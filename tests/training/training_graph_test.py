@@ -36,7 +36,9 @@ def mesh_graph(settings, features):
     )(features, None, tf.estimator.ModeKeys.TRAIN, {})
 
 
-@pytest.mark.parametrize("model", ["t5.1.1.tiny", "t5.1.0.small"])
+@pytest.mark.parametrize(
+    "model", ["t5.1.1.tiny", pytest.param("t5.1.0.small", marks=pytest.mark.slow)]
+)
 def test_losses_weights_and_names_are_those_of_mesh_tensorflow(model):
     batches = tiny.first_batches(3)
     given = tiny.training_spec(dropout=0.0, model=model)
@@ -120,9 +122,11 @@ def test_several_devices_take_the_same_steps_as_one(mesh):
         assert several.step(batch) == pytest.approx(one.step(batch), rel=1e-5)
 
 
-def test_dropout_depends_on_seed_and_step_and_on_the_microbatch():
-    batch = tiny.first_batches(1)[0]
-    given = {"dropout": 0.5, "rate": 0.0}
+DROPOUT = {"dropout": 0.5, "rate": 0.0}
+
+
+def test_dropout_depends_on_seed_and_step():
+    batch, given = tiny.first_batches(1)[0], DROPOUT
     first, again = (tiny.Steps(tiny.training_spec(**given)) for _ in range(2))
     losses = [first.step(batch)["loss"] for _ in range(3)]
     assert [again.step(batch)["loss"] for _ in range(3)] == losses
@@ -132,7 +136,12 @@ def test_dropout_depends_on_seed_and_step_and_on_the_microbatch():
     other = tiny.Steps(tiny.training_spec(**given), seed=1)
     other.load(first.weights() | {"global_step": np.int64(0)})
     assert other.step(batch)["loss"] != losses[0]
+
+
+@pytest.mark.slow
+def test_dropout_depends_on_the_microbatch():
     # All rows are one example: two microbatches differ only in what is dropped.
+    batch, given = tiny.first_batches(1)[0], DROPOUT
     tokens = "serialize_num_microbatches.tokens_per_microbatch_per_replica = 12"
     same = {name: np.repeat(x[:1], 8, axis=0) for name, x in batch.items()}
     parts = tiny.Steps(tiny.training_spec(**given, params=[tokens]))
@@ -141,6 +150,7 @@ def test_dropout_depends_on_seed_and_step_and_on_the_microbatch():
     assert parts.step(same)["loss"] != pytest.approx(alone, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_bfloat16_stays_close_to_float32():
     batches = tiny.first_batches(4)
     wide = tiny.Steps(tiny.training_spec(dropout=0.0))

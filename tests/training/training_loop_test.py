@@ -12,11 +12,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 import tiny_tasks
 import tiny_training as tiny
+from gin import config as gin_config
 
 from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
 from t0.testing import Killed
-from t0.training import checkpointing, evaluation, graph, loop
+from t0.training import checkpointing, evaluation, loop
 from t0.training.loop import train
 from t0.training.options import LoopOptions
 from t0.training.recorder import Recorder
@@ -36,7 +37,7 @@ def run(folder, steps, *, data=None, options=(), **settings):
 @pytest.fixture(scope="module", autouse=True)
 def graphs():
     """Builds the graph of each configuration once, which takes longer than these tests' steps."""
-    built, build = {}, loop.build
+    built, build, used = {}, loop.build, {}
 
     def once(spec, **settings):
         fields = {name: repr(value) for name, value in vars(spec).items()}
@@ -44,6 +45,9 @@ def graphs():
         key = (gin.config_str(), repr(kept), repr(sorted(settings.items())))
         if key not in built:
             built[key] = build(spec, **settings)
+            used[key] = {name: dict(x) for name, x in gin_config._OPERATIVE_CONFIG.items()}
+        # What building has read of gin, a run records as its configuration.
+        gin_config._OPERATIVE_CONFIG.update({name: dict(x) for name, x in used[key].items()})
         return built[key]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -86,8 +90,11 @@ def weights(folder, step):
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-def test_killed_anywhere_a_run_goes_on_bit_for_bit(whole, tmp_path, monkeypatch, capsys):
-    for step in (1, 6, 9):
+@pytest.mark.parametrize("killed", [[9], pytest.param([1, 6, 9], marks=pytest.mark.slow)], ids=len)
+def test_killed_anywhere_a_run_goes_on_bit_for_bit(
+    as_in_commands, whole, tmp_path, monkeypatch, capsys, killed
+):
+    for step in killed:
         with monkeypatch.context() as patch, pytest.raises(Killed):
             killed_after(patch, step)
             run(tmp_path, 12, params=BFLOAT16)
@@ -180,9 +187,7 @@ def test_initial_checkpoint_must_fill_every_variable(whole, tmp_path, capsys):
     assert "optimizer state: 12 of 29 slots restored, the others start at zero" in out
 
 
-def test_another_configuration_is_refused_with_what_differs(tmp_path, capsys, monkeypatch):
-    # Gin notes the values that a build reads.
-    monkeypatch.setattr(loop, "build", graph.build)
+def test_another_configuration_is_refused_with_what_differs(tmp_path, capsys):
     run(tmp_path, 2)
     with pytest.raises(UserError) as error:
         run(tmp_path, 4, dropout=0.2)
@@ -255,7 +260,7 @@ TASKS = ["task_metrics.mixture_or_task_name = 'tiny_decoded'", "task_metrics.exa
 
 
 def test_task_metrics_are_measured_beside_the_loss_and_change_nothing(
-    whole, tmp_path, capsys, held_out
+    as_in_commands, whole, tmp_path, capsys, held_out
 ):
     tiny_tasks.register()
     options = {"evaluate_every_steps": 5, "validate_every_steps": 4, "validation_batches": 2}

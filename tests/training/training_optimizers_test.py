@@ -118,6 +118,7 @@ def _one_variable(params, optimizer, steps=3):
 NAME = "encoder/block_000/layer_000/SelfAttention/q"
 
 
+@pytest.mark.slow
 def test_momentum():
     # From two steps the gradients follow; the third is checked against velocity's rule.
     plain, _ = _one_variable(
@@ -136,6 +137,7 @@ def test_momentum():
     np.testing.assert_allclose(look[1][NAME] - look[0][NAME], 1.9 * step, rtol=1e-3, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_adamw_steps_are_the_rate_at_first_and_decay_apart_from_them():
     found, _ = _one_variable([], optimizers.AdamWOptimizer, 1)
     step = found[1][NAME] - found[0][NAME]
