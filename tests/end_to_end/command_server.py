@@ -24,8 +24,6 @@ import time
 import traceback
 from pathlib import Path
 
-import capabilities
-
 ROOT = Path(__file__).resolve().parents[2]
 # What commands import in any case, in this order. One that moved costs time and nothing else.
 _IMPORTED_FIRST = (
@@ -130,6 +128,8 @@ def _command(job):
     _redirected(job["err"], 2)
     os.chdir(job["cwd"])
     if not job["as_root"]:
+        import capabilities
+
         capabilities.give_up()
     os.environ.update(job["environment"])
     sys.argv = job["argv"]
