@@ -36,6 +36,11 @@ class AbsentData(UserError):
     """The data of a dataset or split was not found; a flag may let a run skip it."""
 
 
+def say(text: str) -> None:
+    """Prints a text that has paths or names of others in it, its control characters escaped."""
+    print(printable(text), flush=True)
+
+
 def printable(text: str) -> str:
     r"""Returns a text that is safe to print, with control characters and lone surrogates escaped.
 
@@ -158,17 +163,26 @@ _OF_PATHS = (
 )  # fmt: skip
 
 
+# The same as TensorFlow words it.
+_PATH_AND_REASON = re.compile(rf"(.+); ({'|'.join(os.strerror(number) for number in _OF_PATHS)})")
+
+
 def path_mistake(error: BaseException) -> str | None:
     """Returns a line about a path that may not be used, or cannot exist; None for other errors.
 
     >>> path_mistake(PermissionError(errno.EACCES, "Permission denied", "/data/x.jsonl"))
     '/data/x.jsonl: Permission denied. Name another path, or change what is there'
     """
-    if not isinstance(error, OSError) or error.errno not in _OF_PATHS or not error.filename:
+    if type(error).__module__.startswith("tensorflow"):
+        found = _PATH_AND_REASON.match(str(getattr(error, "message", "")))
+        path, reason = found.groups() if found else ("", "")
+    elif isinstance(error, OSError) and error.errno in _OF_PATHS and error.filename:
+        path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "a file"
+        reason = error.strerror
+    else:
         return None
-    path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "a file"
     shown = path if len(path) < 300 else f"{path[:300]} ..."
-    return f"{shown}: {error.strerror}. Name another path, or change what is there"
+    return f"{shown}: {reason}. Name another path, or change what is there" if reason else None
 
 
 @contextlib.contextmanager

@@ -46,7 +46,7 @@ from t0.caching.split_state import (
 )
 from t0.caching.work_plan import OpenedSplits, Work, plan_work
 from t0.compat import seqio
-from t0.errors import UserError, interruptible
+from t0.errors import UserError, interruptible, printable
 from t0.files import paths, publishing
 
 DIRECT_RUNNER = ["--runner=DirectRunner"]
@@ -412,6 +412,5 @@ def _conclude(
             f"{len(failed)} of {len(plan.tasks)} tasks could not be cached, {done} are in "
             f"{request.output_cache_dir}:\n" + "\n".join(f"  {fault}" for fault in faults)
         )
-    console.print(
-        f"{done} tasks cached in {request.output_cache_dir}", highlight=False, soft_wrap=True
-    )
+    where = printable(request.output_cache_dir)
+    console.print(f"{done} tasks cached in {where}", highlight=False, markup=False, soft_wrap=True)

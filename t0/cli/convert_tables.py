@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from t0.checkpoints import Report
-from t0.errors import UserError
+from t0.errors import UserError, say
 from t0.files.paths import read_bytes
 
 _SHOWN = 20
@@ -30,7 +30,7 @@ def print_report(report: Report, *, table: bool) -> None:
         print(f"note: {note}", file=sys.stderr)
     rate = report.nbytes / max(report.seconds, 1e-9) / 1e6
     source, target = report.kinds
-    print(
+    say(
         f"{source} -> {target}: {len(report.rows):,} tensors, each used once and written once, "
         f"{report.nbytes / 1e9:,.2f} GB in {report.seconds:,.1f} s ({rate:,.0f} MB/s); "
         f"{len(report.left_out):,} left out\n{report.path}"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from t0.errors import UserError
+from t0.errors import UserError, say
 
 _VALIDATION = ("validation", "dev", "valid", "val", "test")
 
@@ -126,7 +126,7 @@ def _chosen(table: Any, found: list[str], flag: str, what: str) -> str:
 def _print_summary(plan: Any, folder: str, written: Mapping[str, Any]) -> None:
     rows = ", ".join(f"{split} {count:,}" for split, count in written["rows"].items())
     left = f"; {written['left_out']:,} without text or label left out" * bool(written["left_out"])
-    print(f"# {folder}: {rows} rows{left}. Text: {', '.join(plan.texts)}")
+    say(f"# {folder}: {rows} rows{left}. Text: {', '.join(plan.texts)}")
     for place, (choice, count) in enumerate(
         zip(plan.labels.choices, plan.labels.counts, strict=True)
     ):
@@ -134,4 +134,4 @@ def _print_summary(plan: Any, folder: str, written: Mapping[str, Any]) -> None:
         print(f"#   {plan.labels.column} {' or '.join(names) or '-'} is '{choice}': {count:,} rows")
     if plan.vocabulary is None:
         print("#   vocabulary: T5's, which is read from Google Cloud Storage; --vocab=FILE else")
-    print(f"# Prompts to change: {folder}/data/{plan.name}/templates.yaml. The commands:")
+    say(f"# Prompts to change: {folder}/data/{plan.name}/templates.yaml. The commands:")

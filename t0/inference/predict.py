@@ -17,7 +17,7 @@ from typing import Any
 from t0.checkpoints import checkpoint_files
 from t0.compat import mesh_utils, mtf
 from t0.compat import tf1 as tf
-from t0.errors import UserError
+from t0.errors import UserError, say
 from t0.inference.generator import Generator
 from t0.inference.inputs import WINDOW, InferenceExample, InputBatch, batches, windows
 from t0.inference.jobs import (
@@ -86,7 +86,7 @@ def predict(
         left = [both for both in zip(wanted, outputs, strict=True) if not both[1].finished]
         if left:
             generator = generator or _generator(model, vocabularies, wanted[0])
-            print(f"restored {generator.restore(path)} variables from {path}")
+            say(f"restored {generator.restore(path)} variables from {path}")
         for job, output in left:
             _predict(job, output, generator, vocabularies[1])
 
@@ -95,7 +95,7 @@ def _prediction_file(job: PredictionJob, step: int, facts: Mapping[str, Any]) ->
     path = job.path.replace("{step}", str(step))
     file = PredictionFile(path, {**facts, **job.facts()}, described=job.as_json)
     if file.finished:
-        print(f"{path}: {file.finished['examples']:,} predictions, finished before")
+        say(f"{path}: {file.finished['examples']:,} predictions, finished before")
     return file
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from t0.config import flags as command_flags
-from t0.errors import UserError, original
+from t0.errors import UserError, original, say
 from t0.files import paths
 from t0.run import configure, tpu_checks
 
@@ -174,7 +174,7 @@ def _save_specification(path: str, mode: str, arguments: dict[str, Any]) -> None
 
     text = specification.to_json(specify.run_spec(mode, arguments))
     publishing.write_whole(path, text + "\n")
-    print(f"the run's specification is in {path}; nothing was run")
+    say(f"the run's specification is in {path}; nothing was run")
 
 
 def _list_configuration(flags: Any, parsed: Any) -> None:

@@ -35,6 +35,7 @@ import numpy as np
 
 from t0 import compat
 from t0.compat import mesh_dataset, mesh_utils, seqio, t5_metrics
+from t0.errors import say
 from t0.progress import ProgressLine
 from t0.scoring.reading import Lengths, text_of
 from t0.scoring.results import SCHEMA, write_json, write_whole
@@ -195,7 +196,7 @@ class _DecodingRecorder:
         content = {"schema": SCHEMA, "run": run, "tasks": self._entries}
         path = os.path.join(self._folder, f"decoded_{step}.json")  # noqa: PTH118
         write_json(path, content)
-        print(f"results: {path}")
+        say(f"results: {path}")
 
 
 def intervals(

@@ -27,7 +27,7 @@ from t0.checkpoints import checkpoint_files
 from t0.compat import gin, mesh_utils, mtf
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
-from t0.errors import UserError, unknown_name
+from t0.errors import UserError, say, unknown_name
 from t0.progress import ProgressLine
 from t0.scoring import data_facts
 from t0.scoring.batch_planning import (
@@ -149,7 +149,7 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
         for result in results:
             if result.unfinished:
                 _score_checkpoint(scorer, result, tasks, plan)
-            print(f"results: {result.write()}")
+            say(f"results: {result.write()}")
     # Only after all steps, so that a run that is interrupted in a later step also resumes earlier
     # ones.
     for result in results:
@@ -251,7 +251,7 @@ def _score_checkpoint(
     scorer: Scorer, results: CheckpointResults, tasks: Sequence[ScoringTask], plan: BatchPlan
 ) -> None:
     checkpoint, unfinished = results.run["checkpoint"], results.unfinished
-    print(f"restored {scorer.restore(checkpoint)} variables from {checkpoint}")
+    say(f"restored {scorer.restore(checkpoint)} variables from {checkpoint}")
     choices = sum(int(task.choices.sum()) for task in tasks if task.name in unfinished)
     examples = sum(len(task.choices) for task in tasks if task.name in unfinished)
     with ProgressLine(examples, unit="example", doing="scoring") as progress:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from t0.compat import tf1 as tf
-from t0.errors import UserError
+from t0.errors import UserError, say
 from t0.feeding.live import elements
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.progress import ProgressLine
@@ -68,7 +68,7 @@ def measure(
         graph=held_out.graph, config=tf.ConfigProto(allow_soft_placement=True)
     ) as session:
         for step, path in checkpoints.items():
-            print(f"restored {restore_variables(session, path)} variables from {path}")
+            say(f"restored {restore_variables(session, path)} variables from {path}")
             session.run(held_out.to_slices)
             entries = {}
             for dataset in datasets:
@@ -84,7 +84,7 @@ def measure(
             found = os.path.join(folder, f"perplexity_{step}.json")  # noqa: PTH118
             write_events(folder, step, entries, kind="perplexity")
             write_json(found, {"schema": SCHEMA, "run": run, "tasks": entries})
-            print(f"results: {found}")
+            say(f"results: {found}")
 
 
 def _feature_names(datasets: Sequence[Any]) -> list[str]:

@@ -38,7 +38,7 @@ from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.compat import tf1 as tf
 from t0.config import masking, operative
-from t0.errors import UserError, short_reason
+from t0.errors import UserError, say, short_reason
 from t0.files import object_facts, paths, publishing
 from t0.files.untrusted import parsed_json
 from t0.training.graph import TrainingGraph
@@ -93,7 +93,7 @@ def is_finished(model_dir: str, train_steps: int) -> bool:
     """Returns whether the model directory is at its last step; prints a line if it is."""
     done = steps_done(model_dir)
     if done >= train_steps:
-        print(
+        say(
             f"nothing to train: {model_dir} is at step {done:,} of {train_steps:,}. To go on, "
             f"raise run.train_steps (TRAIN_STEPS in a run file), which counts from the start of "
             f"pretraining: for 1,000 steps more, {done + 1000}"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from t0.compat import tf1 as tf
-from t0.errors import INTERRUPTED, UserError, original
+from t0.errors import INTERRUPTED, UserError, original, say
 from t0.files import paths, publishing, untrusted
 from t0.training import checkpointing
 from t0.training.checkpointing import is_finished
@@ -217,10 +217,9 @@ def _train_with_estimator(
         return
     where = f"step {hook.last_step:,} of {hook.total_steps:,}"
     if stop.signalled:
-        print(
+        say(
             f"stopped by {stop.signalled.name} at {where}: everything so far is kept in "
-            f"{estimator.model_dir}; the same command goes on from there",
-            flush=True,
+            f"{estimator.model_dir}; the same command goes on from there"
         )
         raise SystemExit(INTERRUPTED if stop.signalled == signal.SIGINT else PREEMPTED)
     if stop.over:

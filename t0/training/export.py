@@ -18,7 +18,7 @@ from t0.checkpoints.conversion import check_destination
 from t0.compat import mesh_utils
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
-from t0.errors import UserError
+from t0.errors import UserError, say
 from t0.files.any_path import any_path
 from t0.mesh import formulas
 
@@ -54,10 +54,9 @@ def export(folder: str, *, model_dir: str, vocabulary: Any) -> None:
         options = Options(tokenizer=tokenizer)
         progress = sys.stderr.isatty()
         report = convert(checkpoint, folder, to="hf", options=options, progress=progress)
-    print(
+    say(
         f"exported {checkpoint} to {folder}: {len(report.rows):,} tensors, "
-        f"{report.nbytes / 1e9:,.2f} GB" + ("" if tokenizer else ", no tokenizer"),
-        flush=True,
+        f"{report.nbytes / 1e9:,.2f} GB" + ("" if tokenizer else ", no tokenizer")
     )
 
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from t0.checkpoints import checkpoint_files
 from t0.compat import tf1 as tf
-from t0.errors import INTERRUPTED, UserError, original
+from t0.errors import INTERRUPTED, UserError, original, say
 from t0.feeding.live import DatasetBatches
 from t0.feeding.training_data import ReadAhead, TrainingData
 from t0.files import write_whole
@@ -231,11 +231,10 @@ class _Run:
             self._save(recording)
         if signalled:
             path = checkpoint_files.checkpoint_path(self._spec.model_dir, self._step)
-            print(
+            say(
                 f"stopped by {signalled.name} at step {self._step:,} of "
                 f"{self._options.train_steps:,}: everything so far is kept in {path}; the same "
-                "command goes on from there, bit for bit",
-                flush=True,
+                "command goes on from there, bit for bit"
             )
             raise SystemExit(INTERRUPTED if signalled == signal.SIGINT else PREEMPTED)
         return ended

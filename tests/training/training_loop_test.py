@@ -321,7 +321,7 @@ def test_budget_of_hours_ends_a_run_in_time_and_counts_all_starts(
 
 @pytest.mark.slow
 def test_sigterm_saves_before_it_evaluates_and_the_next_start_does_both(
-    whole, tmp_path, monkeypatch, capsys, held_out
+    as_in_commands, whole, tmp_path, monkeypatch, capsys, held_out
 ):
     progress = Recorder.progress
 
