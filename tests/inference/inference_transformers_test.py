@@ -36,7 +36,7 @@ def test_equals_generate(tmp_path, method, settings, seed):
     longest = max(map(len, INPUTS))
     inputs = torch.tensor([ids + [0] * (longest - len(ids)) for ids in INPUTS])
     with torch.no_grad():
-        theirs = hf_model(variables).generate(
+        theirs = hf_model(variables, layers=2).generate(
             input_ids=inputs,
             attention_mask=(inputs > 0).long(),
             max_new_tokens=LIMIT,

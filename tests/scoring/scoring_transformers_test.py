@@ -21,14 +21,14 @@ INPUTS = [[5, 9, 44, 17, 3, 100, 61], [7], list(range(3, 60)), [90, 91, 92]]
 CHOICES = [[[10, 11, 1], [12, 1]], [[1], [33, 34, 35, 36, 1]], [[70, 1], [71, 1]], [[8, 1], [9, 1]]]
 
 
-def hf_model(variables):
+def hf_model(variables, layers=LAYERS):
     """Transformers' T5.1.1 with our weights: names and transposition spelled out here."""
     settings = transformers.T5Config(
         vocab_size=128,
         d_model=D_MODEL,
         d_kv=D_KV,
         d_ff=D_FF,
-        num_layers=LAYERS,
+        num_layers=layers,
         num_heads=HEADS,
         feed_forward_proj="gated-gelu",
         tie_word_embeddings=False,
