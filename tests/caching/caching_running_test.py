@@ -190,9 +190,10 @@ def _kill_and_check(process, out, seconds, *, after_a_part):
         assert ".incomplete-" in directory.name or (directory / "COMPLETED").exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "kills",
-    [pytest.param(1, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.exhaustive)],
+    [1, 20],
     ids=["once", "twenty_times"],
 )
 def test_a_killed_run_leaves_nothing_that_looks_whole_and_the_next_finishes(

@@ -235,7 +235,7 @@ def test_offsets_of_records(tmp_path, monkeypatch):
     assert [len(frame) for frame in parts.read_frames(path)] == sizes
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_memory_does_not_grow_with_the_rows(toy_folder, command_environment, tmp_path):
     """Twenty times the rows, in as many more shards, through one worker and the joining."""
     lines = "".join(f"{'rain and snow ' * 30}{i}|sun\n" for i in range(1000))

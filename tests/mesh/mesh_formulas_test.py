@@ -126,7 +126,7 @@ def test_activations_agree(score):
     assert fast.recomputed_bytes == pytest.approx(real.recomputed_bytes, rel=0.25)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_xxl_on_v3_512_lowers_whole():
     run = planning.read(
         *planning.on_slice("v3-512", 8),

@@ -25,7 +25,7 @@ def peak_bytes(model_dir, examples):
     return 1024 * int(re.search(r"^peak (\d+)$", done.stdout, re.M)[1])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ten_times_the_examples_take_no_more_memory(tmp_path):
     few, many = 2_000, 20_000
     growth = peak_bytes(tmp_path / "many", many) - peak_bytes(tmp_path / "few", few)
