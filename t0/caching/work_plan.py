@@ -34,6 +34,7 @@ from t0.caching.split_state import ABSENT, FAILED, Outcome, SplitSpec, exemption
 from t0.catalogue.prompted_task import check_columns
 from t0.compat import seqio
 from t0.errors import AbsentData, UserError, original
+from t0.files import paths
 from t0.files.any_path import any_path
 from t0.tasks import PromptedSource
 from t0.tasks.prompted_tasks import expand_choices
@@ -42,6 +43,8 @@ from t0.tasks.vocabulary import SharedVocabulary
 # Increase one when the records of its engine change, so that no run takes over parts from before.
 ROWS_FORMAT, SHARDS_FORMAT = 2, 1
 MIN_ROWS, MAX_ROWS, RANGES = 500, 50_000, 64
+# On an object store a range costs some ten requests for each task, so there are fewer of them.
+REMOTE_MIN_ROWS, REMOTE_RANGES = 10_000, 8
 _TOKENISED = (seqio.preprocessors.tokenize, seqio.preprocessors.append_eos)
 
 # Dataset, subset, and split by the dataset's own name.
@@ -186,7 +189,7 @@ def _plan_row_ranges(
             status = ABSENT if isinstance(error, AbsentData) else FAILED
             failed += [Outcome(split, status, message=str(error)) for split in of_data]
             continue
-        pieces = _pieces(rows.num_rows)
+        pieces = _pieces(rows.num_rows, remote=paths.is_remote(parts_dir))
         prompts, faults = _prompts(of_data, tasks, rows, stem, data, pieces)
         failed += faults
         specs |= {spec.split: spec for prompt in prompts for spec in prompt.specs}
@@ -202,9 +205,10 @@ def _plan_row_ranges(
     )
 
 
-def _pieces(rows: int) -> tuple[tuple[int, int], ...]:
+def _pieces(rows: int, *, remote: bool) -> tuple[tuple[int, int], ...]:
     """Returns the ranges of a split: some tens, to use all cores and to lose little by a kill."""
-    size = min(max(MIN_ROWS, math.ceil(rows / RANGES)), MAX_ROWS)
+    least, count = (REMOTE_MIN_ROWS, REMOTE_RANGES) if remote else (MIN_ROWS, RANGES)
+    size = min(max(least, math.ceil(rows / count)), MAX_ROWS)
     return tuple((start, min(start + size, rows)) for start in range(0, rows, size)) or ((0, 0),)
 
 

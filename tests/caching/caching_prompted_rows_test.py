@@ -9,7 +9,10 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from t0.caching import Options, prompted_rows, work_plan
+from t0.caching import Options, Request, prompted_rows, work_plan
+from t0.caching.cache_plan import make_plan
+from t0.caching.running import registered
+from t0.caching.work_plan import OpenedSplits
 from t0.files import protobuf_wire, tfrecord
 
 OPTIONS = Options(max_dropped_share=0.5)
@@ -58,6 +61,18 @@ def test_records_are_those_of_the_general_engine_in_order(
     assert ours.keys() == general.keys()
     assert ours == general
     assert len(ours) > 4 * 2 * len(templates)
+
+
+@pytest.mark.parametrize(("folder", "ranges"), [("/out", 13), ("gs://b/out", 2)])
+def test_an_object_store_gets_fewer_ranges(with_data, prompted, monkeypatch, folder, ranges):
+    monkeypatch.setattr(work_plan, "MIN_ROWS", 100)
+    monkeypatch.setattr(work_plan, "REMOTE_MIN_ROWS", 1000)
+    opened = OpenedSplits()
+    request = Request("/out", tasks=["weather_plain"], splits=["train"])
+    plan = make_plan(request, registered("/out", opened), "tag")
+    work = work_plan.plan_work(plan.splits, OPTIONS, folder, opened, ())
+    assert len(work.row_ranges) == ranges
+    assert sum(r.stop - r.start for r in work.row_ranges) == 1203
 
 
 @pytest.mark.parametrize("shards", [{"min_shards": 7}, {"max_shards": 1}])
