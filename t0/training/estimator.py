@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from t0.compat import tf1 as tf
-from t0.errors import INTERRUPTED, UserError, original, say
+from t0.errors import UserError, original
 from t0.files import paths, publishing, untrusted
 from t0.training import checkpointing
 from t0.training.checkpointing import is_finished
 from t0.training.options import LoopOptions
 from t0.training.recorder import RecorderHook
-from t0.training.stopping import PREEMPTED, TimeLimit, watched_signals
+from t0.training.stopping import TimeLimit, exit_by_signal, watched_signals
 
 # In the model directory: the seconds of training up to the last checkpoint, all starts.
 SECONDS_FILE = "training_seconds.json"
@@ -97,7 +97,7 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
         options.max_hours, spent_seconds=_spent_seconds(estimator.model_dir) if done else 0.0
     )
     if limit.over():
-        print(f"nothing to train: the budget of {limit.hours:g} hours is used (--max_hours)")
+        print(f"nothing to train: {limit.verdict}")
         return
     _train_with_estimator(estimator, input_fn, hook, limit, keep_iterator=checkpoint_input_pipeline)
 
@@ -155,9 +155,8 @@ class _StopHook(tf.estimator.SessionRunHook):
         if self._last_call:  # the first call compiles
             self._longest = max(self._longest, now - self._last_call)
         self._last_call = now
-        # One more call and one more checkpoint must fit, even if they take 1.5 times as long.
         self.signalled = self._came()
-        self.over = self._limit.over(1.5 * self._longest)
+        self.over = self._limit.over(self._longest)
         if self.signalled or self.over:
             run_context.request_stop()
 
@@ -217,13 +216,10 @@ def _train_with_estimator(
         return
     where = f"step {hook.last_step:,} of {hook.total_steps:,}"
     if stop.signalled:
-        say(
-            f"stopped by {stop.signalled.name} at {where}: everything so far is kept in "
-            f"{estimator.model_dir}; the same command goes on from there"
-        )
-        raise SystemExit(INTERRUPTED if stop.signalled == signal.SIGINT else PREEMPTED)
+        kept = f"{estimator.model_dir}; the same command goes on from there"
+        exit_by_signal(stop.signalled, where, kept)
     if stop.over:
-        print(f"the budget of {limit.hours:g} hours is used (--max_hours); saved at {where}")
+        print(f"{limit.verdict}; saved at {where}")
         return
     raise UserError(
         f"the training data ended at {where}: the mixture has too few examples to fill a batch. "

@@ -26,7 +26,7 @@ import numpy as np
 
 from t0.checkpoints import checkpoint_files
 from t0.compat import tf1 as tf
-from t0.errors import INTERRUPTED, UserError, original, say
+from t0.errors import UserError, original
 from t0.feeding.live import DatasetBatches
 from t0.feeding.training_data import ReadAhead, TrainingData
 from t0.files import write_whole
@@ -38,7 +38,13 @@ from t0.training.evaluation import Evaluation
 from t0.training.graph import METRICS, TrainingGraph, build
 from t0.training.options import LoopOptions, TrainingSpec
 from t0.training.recorder import Recorder
-from t0.training.stopping import PREEMPTED, BestEvaluation, BestRule, TimeLimit, watched_signals
+from t0.training.stopping import (
+    BestEvaluation,
+    BestRule,
+    TimeLimit,
+    exit_by_signal,
+    watched_signals,
+)
 from t0.training.warm_start import restored_line, slots_line, warm_start
 
 Data = TrainingData | DatasetBatches
@@ -231,23 +237,17 @@ class _Run:
             self._save(recording)
         if signalled:
             path = checkpoint_files.checkpoint_path(self._spec.model_dir, self._step)
-            say(
-                f"stopped by {signalled.name} at step {self._step:,} of "
-                f"{self._options.train_steps:,}: everything so far is kept in {path}; the same "
-                "command goes on from there, bit for bit"
-            )
-            raise SystemExit(INTERRUPTED if signalled == signal.SIGINT else PREEMPTED)
+            where = f"step {self._step:,} of {self._options.train_steps:,}"
+            kept = f"{path}; the same command goes on from there, bit for bit"
+            exit_by_signal(signalled, where, kept)
         return ended
 
     def _ended(self) -> str:
         """Returns why the run ends before its last step, "" if it goes on."""
         if self._best.exhausted:
             return f"early stop: {self._best.verdict} (train_loop.stop_after_evaluations)"
-        # One more step, evaluation and checkpoint must fit, even if they take 1.5 times as long.
         once_more = self._step_seconds + self._evaluating_seconds + self._saving_seconds
-        if self._time_limit.over(1.5 * once_more):
-            return f"the budget of {self._options.max_hours:g} hours is used (--max_hours)"
-        return ""
+        return self._time_limit.verdict if self._time_limit.over(once_more) else ""
 
     def _next(self, batches: ReadAhead) -> tuple[Mapping[str, np.ndarray], Mapping[str, Any]]:
         try:

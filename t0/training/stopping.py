@@ -7,7 +7,7 @@
 
     limit = TimeLimit(hours=4.0, spent_seconds=record["seconds"])
     with watched_signals() as came:       # came() returns SIGTERM or SIGINT if it came
-        limit.over(reserve_seconds=30)
+        limit.over(next_seconds=30)
 
 Each checkpoint holds the state of `BestEvaluation` and the seconds of `TimeLimit`, so that both
 continue in a resumed run. A start counts its time from before it builds the model. The time that a
@@ -20,9 +20,9 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
-from t0.errors import UserError, unknown_name
+from t0.errors import INTERRUPTED, UserError, say, unknown_name
 
 # The exit status of a run that SIGTERM stopped, that has saved and can be resumed: EX_TEMPFAIL.
 PREEMPTED = 75
@@ -158,9 +158,33 @@ class TimeLimit:
         """The seconds that all starts have spent so far."""
         return self.before_seconds + time.monotonic() - self._began
 
-    def over(self, reserve_seconds: float = 0.0) -> bool:
-        """Returns whether less than `reserve_seconds` are left."""
-        return self.hours is not None and self.seconds + reserve_seconds >= self.hours * 3600
+    def over(self, next_seconds: float = 0.0) -> bool:
+        """Returns whether the limit is reached before the next steps and their checkpoint end.
+
+        Args:
+          next_seconds: how long these took the last time; they may take 1.5 times as long now.
+        """
+        return self.hours is not None and self.seconds + 1.5 * next_seconds >= self.hours * 3600
+
+    @property
+    def verdict(self) -> str:
+        """The reason for the end of a run at the limit, as part of a sentence."""
+        return f"the budget of {self.hours:g} hours is used (--max_hours)"
+
+
+def exit_by_signal(signalled: signal.Signals, where: str, kept: str) -> NoReturn:
+    """Prints where a signal ended a run that has saved, and exits.
+
+    Args:
+      signalled: SIGTERM or SIGINT.
+      where: the step, such as "step 3 of 8".
+      kept: the checkpoint or its folder, and the way to continue, as the end of a sentence.
+
+    Raises:
+      SystemExit: `PREEMPTED` after SIGTERM, `INTERRUPTED` after Ctrl-C.
+    """
+    say(f"stopped by {signalled.name} at {where}: everything so far is kept in {kept}")
+    raise SystemExit(INTERRUPTED if signalled == signal.SIGINT else PREEMPTED)
 
 
 @contextlib.contextmanager

@@ -87,8 +87,8 @@ def test_limit_counts_all_starts(monkeypatch):
     now[0] += 1700
     assert limit.seconds == 1700
     assert not limit.over()
-    assert not limit.over(reserve_seconds=99)
-    assert limit.over(reserve_seconds=101)
+    assert not limit.over(next_seconds=66)
+    assert limit.over(next_seconds=68)
     later = TimeLimit(0.5)
     later.before_seconds = limit.seconds
     now[0] += 100
