@@ -36,11 +36,6 @@ class AbsentData(UserError):
     """The data of a dataset or split was not found; a flag may let a run skip it."""
 
 
-def say(text: str) -> None:
-    """Prints a text that has paths or names of others in it, its control characters escaped."""
-    print(printable(text), flush=True)
-
-
 def printable(text: str) -> str:
     r"""Returns a text that is safe to print, with control characters and lone surrogates escaped.
 
@@ -48,6 +43,11 @@ def printable(text: str) -> str:
     'red: \\x1b[31m, half of a pair: \\ud800'
     """
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def say(text: str) -> None:
+    """Prints a text that has paths or names of others in it, its control characters escaped."""
+    print(printable(text), flush=True)
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5) -> list[str]:
@@ -161,9 +161,7 @@ _OF_PATHS = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR,
     errno.EISDIR, errno.ENOSPC, errno.EDQUOT,
 )  # fmt: skip
-
-
-# The same as TensorFlow words it.
+# The same in TensorFlow's words: "PATH; Permission denied".
 _PATH_AND_REASON = re.compile(rf"(.+); ({'|'.join(os.strerror(number) for number in _OF_PATHS)})")
 
 
@@ -173,16 +171,22 @@ def path_mistake(error: BaseException) -> str | None:
     >>> path_mistake(PermissionError(errno.EACCES, "Permission denied", "/data/x.jsonl"))
     '/data/x.jsonl: Permission denied. Name another path, or change what is there'
     """
+    found = _path_and_reason(error)
+    if not found:
+        return None
+    path, reason = found
+    shown = path if len(path) < 300 else f"{path[:300]} ..."
+    return f"{shown}: {reason}. Name another path, or change what is there"
+
+
+def _path_and_reason(error: BaseException) -> tuple[str, str] | None:
     if type(error).__module__.startswith("tensorflow"):
         found = _PATH_AND_REASON.match(str(getattr(error, "message", "")))
-        path, reason = found.groups() if found else ("", "")
-    elif isinstance(error, OSError) and error.errno in _OF_PATHS and error.filename:
-        path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "a file"
-        reason = error.strerror
-    else:
+        return (found[1], found[2]) if found else None
+    if not isinstance(error, OSError) or error.errno not in _OF_PATHS or not error.filename:
         return None
-    shown = path if len(path) < 300 else f"{path[:300]} ..."
-    return f"{shown}: {reason}. Name another path, or change what is there" if reason else None
+    named = isinstance(error.filename, str | bytes)
+    return os.fsdecode(error.filename) if named else "a file", error.strerror
 
 
 @contextlib.contextmanager
