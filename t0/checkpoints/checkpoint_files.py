@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
+from t0.checkpoints.bundle import BundleReader
 from t0.compat import tf1 as tf
 from t0.errors import UserError
 
@@ -28,21 +29,51 @@ def steps(model_dir: str) -> list[int]:
 
 
 def latest(model_dir: str) -> str | None:
-    """Returns the checkpoint that TensorFlow would resume training from, None for a new model.
+    """Returns the checkpoint that training goes on from, None for a new model.
+
+    It is the one that the file `checkpoint` names, in which TensorFlow looks it up. Where that file
+    is missing or unreadable, or the files of that checkpoint are not all there, it is the newest
+    checkpoint whose files are complete, by its index: a run can be killed before it writes
+    `checkpoint`, and checkpoints can be deleted by hand.
 
     Raises:
-      UserError: if there are checkpoints, but the file `checkpoint`, in which TensorFlow looks up
-        the latest, is missing or names none of them: training would start afresh.
+      UserError: if there are checkpoints, and none is complete.
     """
-    found = tf.train.latest_checkpoint(model_dir)
-    present = steps(model_dir)
-    if found is None and present:
-        name = os.path.basename(checkpoint_path(model_dir, present[-1]))  # noqa: PTH119
+    found = named(model_dir)
+    if found:
+        return found
+    reasons = []
+    for step in reversed(steps(model_dir)):
+        path = checkpoint_path(model_dir, step)
+        try:
+            BundleReader(path).close()
+        except UserError as error:
+            reasons.append(str(error))
+        else:
+            return path
+    if reasons:
         raise UserError(
-            f"{model_dir} holds {name}, and no file 'checkpoint' that says so: training would "
-            f'start afresh. Write into it: model_checkpoint_path: "{name}"'
+            f"{model_dir} holds checkpoints ({len(reasons)}), and none is complete: {reasons[0]}. "
+            "To start afresh, name another --model_dir, or remove the model.ckpt-* files"
         )
-    return found
+    return None
+
+
+def named(model_dir: str) -> str | None:
+    """Returns the checkpoint that the file `checkpoint` names, None where files of it are missing.
+
+    Files are looked for by name; none is read.
+    """
+    try:
+        found = tf.train.latest_checkpoint(model_dir)
+    except ValueError:  # not UTF-8, or no checkpoint is named in it
+        return None
+    if not found or not tf.io.gfile.exists(f"{found}.index"):  # one file, in TensorFlow's old form
+        return found
+    ends = [path.rpartition("-")[2] for path in tf.io.gfile.glob(f"{found}.data-?????-of-?????")]
+    return (
+        found if any(each.isdecimal() and ends.count(each) == int(each) for each in ends) else None
+    )
 
 
 def checkpoint_path(model_dir: str, step: int) -> str:

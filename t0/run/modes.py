@@ -27,7 +27,7 @@ from t0.run import arguments as run_arguments
 from t0.run import by_kind, tpu_checks
 from t0.scoring import decoded, perplexity
 from t0.scoring.mesh_model import MeshModel
-from t0.training import directory_lock, estimator, loop
+from t0.training import checkpointing, directory_lock, estimator, loop
 from t0.training.checkpointing import is_finished
 from t0.training.options import LoopOptions, TrainingSpec
 from t0.training.stopping import PREEMPTED
@@ -185,6 +185,8 @@ def train_here(
 def _train_in_directory(
     spec: TrainingSpec, train_dataset_fn: Callable[..., Any], train_steps: int, dataset_split: str
 ) -> None:
+    for line in checkpointing.name_again(spec.model_dir):
+        print(line, flush=True)
     if is_finished(spec.model_dir, train_steps):
         return
     options = LoopOptions(train_steps)

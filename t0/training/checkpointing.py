@@ -89,6 +89,27 @@ def steps_done(model_dir: str) -> int:
     return checkpoint_files.global_step(latest) if latest else 0
 
 
+def name_again(model_dir: str) -> list[str]:
+    """Writes the file `checkpoint` anew where the checkpoint that it names is not all there.
+
+    A run that was killed before it wrote that file goes on then by itself, and tools that look up
+    the latest checkpoint in it find the one that the run goes on from.
+
+    Returns:
+      a line about it; none where nothing was written.
+
+    Raises:
+      UserError: if there are checkpoints, and none is complete.
+    """
+    latest = checkpoint_files.latest(model_dir)
+    if latest is None or latest == checkpoint_files.named(model_dir):
+        return []
+    path = os.path.join(model_dir, "checkpoint")  # noqa: PTH118
+    why = "does not name a checkpoint that is complete" if paths.exists(path) else "is missing"
+    _name_latest(model_dir, int(latest.rpartition("-")[2]))
+    return [f"{path} {why}: going on from {latest}, the newest whose files are complete"]
+
+
 def is_finished(model_dir: str, train_steps: int) -> bool:
     """Returns whether the model directory is at its last step; prints a line if it is."""
     done = steps_done(model_dir)
@@ -270,7 +291,9 @@ class Checkpoints:
         self._session.run(self._graph.to_slices)
         resume = self._read_resume(checkpoint)
         if resume is not None:
-            self._own = resume.pop("own")
+            # Those that were deleted meanwhile count for nothing where the last ones are kept.
+            own = resume.pop("own")
+            self._own = [s for s in checkpoint_files.steps(self._model_dir) if s in own]
         return resume
 
     def assign(self, name: str, value: np.ndarray) -> None:

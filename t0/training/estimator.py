@@ -71,6 +71,8 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     check_input_options(
         skip_seen_data=skip_seen_data, checkpoint_input_pipeline=checkpoint_input_pipeline
     )
+    for line in checkpointing.name_again(estimator.model_dir):  # the estimator reads that file
+        print(line, flush=True)
     if is_finished(estimator.model_dir, train_steps):
         return
     options = LoopOptions(train_steps)

@@ -56,22 +56,55 @@ def test_step_that_is_none(tmp_path, wanted):
         checkpoint_files.select_steps(str(tmp_path), wanted)
 
 
-def test_latest_is_what_tensorflow_goes_on_from(tmp_path):
+# What is in the file `checkpoint`, beside whole checkpoints of steps 5 and 20; its latest step.
+NAMES = {
+    None: 20,
+    b"": 20,
+    b"\xff": 20,
+    b"nonsense": 20,
+    b'model_checkpoint_path: "model.ckpt-5"': 5,
+    b'model_checkpoint_path: "model.ckpt-30"': 20,
+    b'model_checkpoint_path: "\\000x"': 20,
+}
+
+
+@pytest.mark.parametrize("content", NAMES)
+def test_latest_is_what_is_named_or_else_the_newest(tmp_path, content):
     assert checkpoint_files.latest(str(tmp_path)) is None
-    save(tmp_path, 5)
-    assert checkpoint_files.latest(str(tmp_path)) == str(tmp_path / "model.ckpt-5")
+    for step in (5, 20):
+        save(tmp_path, step)
+    assert checkpoint_files.latest(str(tmp_path)) == str(tmp_path / "model.ckpt-20")
     (tmp_path / "checkpoint").unlink()
-    with pytest.raises(UserError, match="holds model.ckpt-5, and no file 'checkpoint'.*afresh"):
-        checkpoint_files.latest(str(tmp_path))
+    if content is not None:
+        (tmp_path / "checkpoint").write_bytes(content)
+    found = checkpoint_files.latest(str(tmp_path))
+    assert found == str(tmp_path / f"model.ckpt-{NAMES[content]}")
+    assert checkpoint_files.named(str(tmp_path)) == (found if NAMES[content] == 5 else None)
 
 
-def test_remedy_for_a_missing_checkpoint_file_works(tmp_path):
-    save(tmp_path, 5)
-    (tmp_path / "checkpoint").unlink()
-    with pytest.raises(UserError) as caught:
-        checkpoint_files.latest(str(tmp_path))
-    (tmp_path / "checkpoint").write_text(str(caught.value).rpartition("Write into it: ")[2])
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("damage", ["index cut off", "data cut off", "data lost", "index lost"])
+def test_what_is_incomplete_is_not_gone_on_from(tmp_path, damage, named):
+    for step in (5, 20):
+        save(tmp_path, step, weights=EMBEDDING)
+    file, what = damage.split(maxsplit=1)
+    path = next(tmp_path.glob(f"model.ckpt-20.{file}*"))
+    if what == "lost":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1])
+    if named and what == "cut off":  # its names are there: that it is damaged, a start says
+        assert checkpoint_files.latest(str(tmp_path)) == str(tmp_path / "model.ckpt-20")
+        return
+    if not named:
+        (tmp_path / "checkpoint").unlink()
     assert checkpoint_files.latest(str(tmp_path)) == str(tmp_path / "model.ckpt-5")
+    (tmp_path / "model.ckpt-5.index").write_bytes(b"")
+    (tmp_path / "checkpoint").unlink(missing_ok=True)
+    with pytest.raises(
+        UserError, match=r"holds checkpoints \([12]\), and none is complete: .*: .*"
+    ):
+        checkpoint_files.latest(str(tmp_path))
 
 
 def test_step_of_a_checkpoint(tmp_path):

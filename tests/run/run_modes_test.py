@@ -1,8 +1,11 @@
 """Which program carries out a mode: ours, or Mesh TensorFlow's `run`."""
 
 import inspect
+import types
 
+import numpy as np
 import pytest
+from tiny_checkpoints import write_mtf
 
 from t0.compat import gin, mesh_utils
 from t0.config.flags import GIN_MODES
@@ -52,6 +55,17 @@ def test_a_language_model_is_mesh_tensorflows_and_waits_for_no_checkpoint(monkey
     monkeypatch.setattr(mesh_utils, "run", lambda **given: mesh_utils.infer_model("e", None))
     modes.carry_out(Request("infer", "local", ARGUMENTS))
     assert steps == [-1]
+
+
+def test_training_here_writes_a_missing_file_checkpoint(tmp_path, capsys):
+    weights = {"shared/embedding": np.zeros([8, 2], np.float32)}
+    write_mtf(tmp_path, weights, step=5)
+    spec = types.SimpleNamespace(model_dir=str(tmp_path))
+    modes.train_here(spec, None, train_steps=5)
+    said = capsys.readouterr().out
+    assert f"checkpoint is missing: going on from {tmp_path}/model.ckpt-5, the newest" in said
+    assert "nothing to train" in said
+    assert 'model_checkpoint_path: "model.ckpt-5"' in (tmp_path / "checkpoint").read_text()
 
 
 def test_what_is_replaced_for_a_call_is_back_after_it(monkeypatch, called):

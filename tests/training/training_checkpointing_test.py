@@ -154,6 +154,44 @@ def test_a_damaged_resume_file_names_the_checkpoint_before_it(checkpoints, tmp_p
         saver.restore(latest)
 
 
+def test_the_file_checkpoint_is_written_again(checkpoints, tmp_path):
+    saver = checkpoints()
+    assert checkpointing.name_again(str(tmp_path)) == []
+    for step in (1, 2, 3):
+        saver.save(step, RESUME)
+    path = tmp_path / "checkpoint"
+    whole = path.read_text()
+    assert checkpointing.name_again(str(tmp_path)) == []
+    path.unlink()
+    (line,) = checkpointing.name_again(str(tmp_path))
+    latest = tmp_path / "model.ckpt-3"
+    assert line == f"{path} is missing: going on from {latest}, the newest whose files are complete"
+    assert path.read_text() == whole
+    for file in tmp_path.glob("model.ckpt-3.*"):
+        file.unlink()
+    (line,) = checkpointing.name_again(str(tmp_path))
+    assert line.startswith(f"{path} does not name a checkpoint that is complete: going on from")
+    # Stock tools find the same, and older checkpoints.
+    state = tf.train.get_checkpoint_state(str(tmp_path))
+    assert state.model_checkpoint_path == str(tmp_path / "model.ckpt-2")
+    assert [str(tmp_path / f"model.ckpt-{step}") for step in (1, 2)] == [
+        *state.all_model_checkpoint_paths
+    ]
+    assert checkpointing.name_again(str(tmp_path)) == []
+
+
+def test_checkpoints_that_were_deleted_do_not_count_among_the_last(checkpoints, tmp_path):
+    saver = checkpoints(Keep(last=3))
+    for step in (1, 2, 3):
+        saver.save(step, RESUME)
+    for file in tmp_path.glob("model.ckpt-2.*"):
+        file.unlink()
+    again = checkpoints(Keep(last=3))
+    again.restore(str(tmp_path / "model.ckpt-3"))
+    again.save(4, RESUME)
+    assert checkpoint_files.steps(str(tmp_path)) == [1, 3, 4]
+
+
 @pytest.mark.parametrize("content", [b"[1]", b'{"a": 1}', b"{", b"[" * 9**5, b"\xff", None])
 def test_a_damaged_record_of_the_configuration_is_named(tmp_path, content):
     path = tmp_path / "configuration.json"

@@ -76,6 +76,16 @@ def test_a_signal_saves_and_the_run_goes_on(train, tmp_path, capsys, number, sta
     assert steps[-1] == 8
 
 
+def test_it_goes_on_where_the_file_checkpoint_is_missing(train, tmp_path, capsys):
+    train(3)
+    (tmp_path / "checkpoint").unlink()
+    train(5)
+    out = capsys.readouterr().out
+    assert f"{tmp_path}/checkpoint is missing: going on from {tmp_path}/model.ckpt-3, the" in out
+    assert "training from step 3 to 5" in out
+    assert last_checkpoint(tmp_path) == "5"
+
+
 def test_hours_are_those_of_all_starts(train, tmp_path, capsys, monkeypatch):
     hours = iter(range(10**6))
     monkeypatch.setattr(estimator.time, "monotonic", lambda: next(hours) / 1000)
