@@ -18,6 +18,7 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 USER_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -200,7 +201,8 @@ def reported(name: str) -> Iterator[None]:
       SystemExit: 2 for a `UserError`, 130 for Ctrl-C, 141 when the reader of stdout has closed it.
     """
     try:
-        yield
+        with _interrupts_noted():
+            yield
         # Otherwise a closed stdout is noticed after this block, when the interpreter exits.
         sys.stdout.flush()
     except KeyboardInterrupt as error:
@@ -221,6 +223,37 @@ def reported(name: str) -> Iterator[None]:
         raise SystemExit(USER_ERROR) from None
 
 
+# Whether Ctrl-C came within `reported`.
+_interrupted = threading.Event()
+
+
+@contextlib.contextmanager
+def _interrupts_noted() -> Iterator[None]:
+    """Raises an error that follows Ctrl-C as KeyboardInterrupt.
+
+    A library that calls Python from C++ may replace the KeyboardInterrupt with an error of its own.
+    """
+
+    def note(number: int, frame: Any) -> None:
+        _interrupted.set()
+        signal.default_int_handler(number, frame)
+
+    # Another handler, or another thread, has its own way.
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or (
+        threading.current_thread() is not threading.main_thread()
+    ):
+        yield
+        return
+    _interrupted.clear()
+    signal.signal(signal.SIGINT, note)
+    try:
+        with interruptible(""):
+            yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _interrupted.clear()
+
+
 @contextlib.contextmanager
 def interruptible(kept: str) -> Iterator[None]:
     """Lets Ctrl-C within the block say what is kept and how to go on; the innermost block wins.
@@ -232,6 +265,10 @@ def interruptible(kept: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(str(error) or kept) from error
+    except Exception as error:
+        if _interrupted.is_set():
+            raise KeyboardInterrupt(kept) from error
+        raise
 
 
 @contextlib.contextmanager

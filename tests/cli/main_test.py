@@ -1,11 +1,12 @@
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from t0.cli import main as cli
-from t0.errors import UserError, reported
+from t0.errors import UserError, interruptible, reported
 
 
 class FakeVerb:
@@ -98,6 +99,20 @@ def test_interrupt_is_one_line(verb, capsys):
     verb(run)
     assert exit_status(["greet"]) == 130
     assert capsys.readouterr().err.strip() == "t0 greet: interrupted"
+
+
+def test_an_interrupt_that_a_library_replaced_is_one_line(verb, capsys):
+    def run(args):
+        with interruptible("all is kept"):
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                raise RuntimeError("a callback failed") from None
+
+    verb(run)
+    assert exit_status(["greet"]) == 130
+    assert capsys.readouterr().err.strip() == "t0 greet: interrupted: all is kept"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_our_own_faults_keep_their_traceback(verb):

@@ -205,7 +205,7 @@ def test_mistake_32_interrupts_say_what_is_kept(command, pretrained, tmp_path):
     more = [lengths(), "--gin.run.batch_size=8", "--gin.get_variable_dtype.master_dtype='float32'"]
     words = [*EVALUATE, *more, f"--checkpoint={pretrained}", f"--model_dir={tmp_path}"]
     done = command(*words, interrupt_at="padding adds")
-    assert done.status == 130
+    assert done.status == 130, done.err
     assert "interrupted: the tasks that were ranked are kept, and the same command" in done.err
 
 
