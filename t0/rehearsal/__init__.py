@@ -2,6 +2,7 @@
 
     virtual_cores   copy_program: a core's lowered program, once for each core of the slice
     collectives     sums and exchanges between cores, as operations over the copies
+    groups          group_faults: which cores each collective joins, on a slice of any size
     virtual_pod     VirtualPod: the copies in a session; initialises, trains, reads variables
     one_device      OneDevice: the same steps by our own loop on one device
     comparing       compare_training: both side by side, and whether they agree
