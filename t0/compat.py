@@ -302,6 +302,7 @@ _NEEDS = {
     "mesh_tensorflow": ("gin", "tensorflow", "seqio", "mesh_tensorflow"),
 }
 _NEEDS |= {"tensorflow_datasets": _NEEDS["seqio"], "t5": _NEEDS["mesh_tensorflow"]}
+_NEEDS |= {"tensorflow_estimator": _NEEDS["tensorflow"]}
 
 # Name in this project -> the module of another package.
 DOORS: dict[str, str] = {
@@ -331,6 +332,7 @@ DOORS: dict[str, str] = {
     "tf_estimator": "tensorflow.compat.v1.estimator",
     "tfds": "tensorflow_datasets",
     "tpu_device_assignment": "tensorflow.python.tpu.device_assignment",
+    "tpu_estimator": "tensorflow_estimator.python.estimator.tpu.tpu_estimator",
     "tpu_topology": "tensorflow.python.tpu.topology",
     "transformer": "mesh_tensorflow.transformer.transformer",
     "transformer_layers": "mesh_tensorflow.transformer.transformer_layers",

@@ -8,6 +8,7 @@
     comparing       compare_training: both side by side, and whether they agree
     saving          save_and_restore: a checkpoint by the pod's saver, read by both sides
     ranking         rank: choices scored by the pod's scoring program and by our scorer
+    feeding         fed: what each core gets, by TPUEstimator's own operations
     batches         packed batches and answer choices of random tokens
     shrinking       shrink: the configured run with a model that fits this machine
     rehearse        all of it as `t0 rehearse` shows it

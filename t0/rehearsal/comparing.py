@@ -10,13 +10,14 @@ much rounding may do depends on the type of activations, and is in `BANDS`.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from t0.errors import UserError
 from t0.mesh.pod_run import PodRun
 from t0.rehearsal.batches import choices
+from t0.rehearsal.feeding import Batch, other_batches
 from t0.rehearsal.one_device import OneDevice
 from t0.rehearsal.ranking import Ranked, VirtualScorer, rank
 from t0.rehearsal.saving import Saved, save_and_restore
@@ -141,15 +142,13 @@ class Comparison:
         return [*beyond, *of_steps, *self.faults, *self.saved.faults]
 
 
-def compare_training(
-    run: PodRun, batches: Iterable[Mapping[str, np.ndarray]], *, steps: int
-) -> Comparison:
+def compare_training(run: PodRun, batches: Iterable[Sequence[Batch]], *, steps: int) -> Comparison:
     """Takes training steps on virtual cores and on one device, and compares them.
 
     Args:
       run: the run on a slice, small enough for this machine.
-      batches: feature -> int32 [sequences, length], one mapping for each step, and one more for
-        the step after the checkpoint.
+      batches: for each step, and for one more after the checkpoint, what each core is fed:
+        feature -> int32 [sequences, length]. Our loop takes the first core's.
       steps: how many steps both take.
 
     Raises:
@@ -164,7 +163,7 @@ def compare_training(
         # Our loop is built last: it binds what our own models look up embeddings with.
         with (
             VirtualScorer.open(run) as scorer,
-            OneDevice.open(run, tuple(pod.features)) as device,
+            OneDevice.open(run, pod.features) as device,
         ):
             ranking = functools.partial(rank, run, scorer, examples=choices(run))
             return compare_steps(run, pod, device, batches, steps=steps, ranking=ranking)
@@ -174,7 +173,7 @@ def compare_steps(
     run: PodRun,
     pod: VirtualPod,
     device: OneDevice,
-    batches: Iterable[Mapping[str, np.ndarray]],
+    batches: Iterable[Sequence[Batch]],
     *,
     steps: int,
     ranking: Callable[[str], Ranked] | None = None,
@@ -204,10 +203,8 @@ def compare_steps(
     )
 
 
-def _pair(
-    step: int, pod: VirtualPod, device: OneDevice, batch: Mapping[str, np.ndarray]
-) -> StepPair:
-    theirs, ours = pod.step(batch), device.step(batch)
+def _pair(step: int, pod: VirtualPod, device: OneDevice, batches: Sequence[Batch]) -> StepPair:
+    theirs, ours = pod.step(batches), device.step(batches[0])
     gradients = theirs.gradients.values.values()
     square = sum(float(np.square(x.astype(np.float64)).sum()) for x in gradients)
     return StepPair(
@@ -216,11 +213,14 @@ def _pair(
         device_loss=ours.loss,
         pod_gradient_norm=square**0.5,
         device_gradient_norm=ours.gradient_norm,
-        faults=tuple(f"step {step}: {fault}" for fault in _faults(theirs, batch)),
+        faults=tuple(f"step {step}: {fault}" for fault in _faults(theirs, batches)),
     )
 
 
-def _faults(step: PodStep, batch: Mapping[str, np.ndarray]) -> Iterator[str]:
+def _faults(step: PodStep, batches: Sequence[Batch]) -> Iterator[str]:
+    batch = batches[0]
+    for other in other_batches(batches)[:1]:
+        yield f"core {other.core} is fed other {other.feature} than core 0"
     if np.ptp(step.losses) != 0:
         yield f"the cores' losses are not equal: {step.losses.min()} to {step.losses.max()}"
     for name in step.gradients.unequal:

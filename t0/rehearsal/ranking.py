@@ -20,7 +20,7 @@ from t0.compat import tf1 as tf
 from t0.mesh.lowering import Lowered, lower
 from t0.mesh.pod_run import PodRun
 from t0.rehearsal.virtual_cores import copy_program
-from t0.rehearsal.virtual_pod import as_written
+from t0.rehearsal.virtual_pod import as_written, feature_names, fed_to_cores
 from t0.scoring.mesh_model import MeshModel, build_model
 from t0.scoring.scorer import Scorer
 
@@ -54,17 +54,15 @@ class VirtualScorer:
 
     def __init__(self, lowered: Lowered) -> None:
         scores, _ = lowered.fetches
-        features = [op for op in lowered.graph.get_operations() if op.type == "Placeholder"]
-        self._features = {op.name: f"{op.name}:0" for op in features}
+        self._features = feature_names(lowered)
         with lowered.graph.as_default():
             to_slices = lowered.lowering.copy_masters_to_slices()
             slices = tf.group(*(v.initializer for v in tf.get_collection("TPU_VAR")))
             # As TensorFlow's estimator makes it where a model function gives none.
             saver = tf.train.Saver(sharded=True, allow_empty=True).as_saver_def()
         restore = lowered.graph.get_operation_by_name(saver.restore_op_name)
-        copied = copy_program(
-            lowered, program=[scores], host=[to_slices, slices, restore, *features]
-        )
+        copied = copy_program(lowered, program=[scores], host=[to_slices, slices, restore])
+        self._copied = copied
         self._file_name = saver.filename_tensor_name
         self._restore = [restore.name, slices.name, to_slices.name]
         self._scores = [copied.name(scores.name, core) for core in range(copied.cores)]
@@ -90,7 +88,7 @@ class VirtualScorer:
 
     def scores(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns each core's log-likelihoods of the targets, float32 [cores, sequences]."""
-        fed = {tensor: batch[name] for name, tensor in self._features.items()}
+        fed = fed_to_cores(self._copied, self._features, [batch] * self._copied.cores)
         return np.array(self.session.run(self._scores, fed))
 
 

@@ -15,8 +15,8 @@ from t0.mesh.pod_run import (
     model_dimensions,
     read_pod_run,
 )
-from t0.rehearsal.batches import random_batches
 from t0.rehearsal.comparing import Comparison, compare_training
+from t0.rehearsal.feeding import fed, random_input
 from t0.rehearsal.shrinking import shrink
 
 # Cores whose programs were run at once on this kind of machine; graphs grow with their number.
@@ -51,7 +51,8 @@ def rehearse(*, steps: int, small: bool) -> int:
         shrunk = shrink(run, dimensions)
         run = shrunk.run
         print(f"made small: {'; '.join(shrunk.changes)}", flush=True)
-    comparison = compare_training(run, random_batches(run), steps=steps)
+    with fed(run, random_input(run)) as batches:
+        comparison = compare_training(run, batches, steps=steps)
     for line in text(comparison, run):
         print(line)
     return 1 if comparison.disagreements() else 0

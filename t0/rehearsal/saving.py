@@ -1,6 +1,6 @@
 """A checkpoint through the pod's own path, and restored by the pod and by our loop.
 
-    saved = save_and_restore(pod, device, batch)
+    saved = save_and_restore(pod, device, batches)
     saved.pod_loss, saved.device_loss          # of the next step, both from that checkpoint
     saved.faults                               # what the checkpoint lost, one clause each
 
@@ -10,7 +10,7 @@ writes the masters; restoring goes the other way. Our loop reads the same files 
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,15 +41,15 @@ class Saved:
 def save_and_restore(
     pod: VirtualPod,
     device: OneDevice,
-    batch: Mapping[str, np.ndarray],
+    batches: Sequence[Mapping[str, np.ndarray]],
     ranking: Callable[[str], Ranked] | None = None,
 ) -> Saved:
-    """Saves on the pod's hosts, restores on both sides, and takes one step more on `batch`.
+    """Saves on the pod's hosts, restores on both sides, and takes one step more.
 
     Args:
       pod: the cores, trained.
       device: our loop.
-      batch: feature -> int32 [sequences, length].
+      batches: what each core is fed: feature -> int32 [sequences, length].
       ranking: scores choices with a checkpoint; None to leave that out.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -63,7 +63,7 @@ def save_and_restore(
         faults += _differences(restored, _read(prefix), "the cores did not restore")
         device.restore(prefix)
         ranked = ranking(prefix) if ranking else None
-    losses = float(pod.step(batch).losses[0]), device.step(batch).loss
+    losses = float(pod.step(batches).losses[0]), device.step(batches[0]).loss
     return Saved(*losses, tuple(faults), ranked)
 
 

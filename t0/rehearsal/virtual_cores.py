@@ -7,9 +7,9 @@
 
 The program is the one that Mesh TensorFlow lowers for a TPU; nothing of it is computed otherwise:
 
-- A node whose value depends on the core (it reads the core's slices of variables or the core's
-  number, draws random numbers, or gets such a value) is copied for each core. All other nodes are
-  pure functions of the step and the batch, and exist once.
+- A node whose value depends on the core (it is the core's batch, reads its slices of variables or
+  its number, draws random numbers, or gets such a value) is copied for each core. All other nodes
+  are pure functions of the step, and exist once.
 - A slice's handle becomes the handle of the core's own slice; the core's number becomes the number
   of that core (`TPUReplicatedInput`); a collective becomes operations over the copies
   (`t0/rehearsal/collectives.py`).
@@ -127,7 +127,7 @@ class _Copy:
         op = node.op
         return (
             node.name in self._slices
-            or op == "TPUReplicatedInput"
+            or op in ("TPUReplicatedInput", "Placeholder")
             or op in collectives.COLLECTIVES
             or _draws(op)
         )

@@ -2,7 +2,7 @@
 
     with VirtualPod.open(run) as pod:                    # after gin has been parsed
         pod.initialise()
-        pod.step({"inputs": ..., "targets": ...}).losses   # one for each core
+        pod.step([batch] * cores).losses                   # one for each core
         pod.variables().values["shared/embedding"]        # joined from the cores' slices
 
 Hosts hold a master of each variable, which checkpoints hold, too; each core holds a slice of it, by
@@ -84,8 +84,7 @@ class VirtualPod:
 
     def __init__(self, lowered: Lowered, gradients: Mapping[str, mtf.Tensor]) -> None:
         train, loss = lowered.fetches
-        features = [op for op in lowered.graph.get_operations() if op.type == "Placeholder"]
-        self.features = {op.name: f"{op.name}:0" for op in features}
+        self.features = feature_names(lowered)
         taken = _taken_features(lowered, self.features)
         with lowered.graph.as_default():
             slices = {
@@ -98,12 +97,13 @@ class VirtualPod:
         copied = copy_program(
             lowered,
             program=[train, loss, *slices.values()],
-            host=[*host.values(), *features, *(tensor for _, tensor in fill.values())],
+            host=[*host.values(), *(tensor for _, tensor in fill.values())],
         )
         self._file_name = saver.filename_tensor_name
         self._host = {name: op.name for name, op in host.items()}
         self._fill = {name: (op.name, tensor.name) for name, (op, tensor) in fill.items()}
         self.draws = copied.draws
+        self._copied = copied
         self._losses = _of_cores(copied, loss.name)
         self._train = _of_cores(copied, train.name)
         self.graph = tf.Graph()
@@ -137,13 +137,13 @@ class VirtualPod:
         self.session.run([op for (op, _), _ in pairs], {tensor: x for (_, tensor), x in pairs})
         self._run_on_host("to_slices")
 
-    def step(self, batch: Mapping[str, np.ndarray]) -> PodStep:
-        """Takes one training step; every core gets the whole batch, as from a TPU's hosts.
+    def step(self, batches: Sequence[Mapping[str, np.ndarray]]) -> PodStep:
+        """Takes one training step.
 
         Args:
-          batch: feature -> int32 [sequences, length].
+          batches: what each core is fed, the global batch: feature -> int32 [sequences, length].
         """
-        fed = {tensor: batch[name] for name, tensor in self.features.items()}
+        fed = fed_to_cores(self._copied, self.features, batches)
         losses, gradients, taken, _ = self.session.run(
             [self._losses, self._gradients.names, self._taken.names, self._train], fed
         )
@@ -237,7 +237,7 @@ def _variables(lowered: Lowered, graph: tf.Graph) -> _Tensors:
     return _Tensors(lowered, names, of)
 
 
-def _taken_features(lowered: Lowered, names: Mapping[str, str]) -> dict[str, mtf.Tensor]:
+def _taken_features(lowered: Lowered, names: Sequence[str]) -> dict[str, mtf.Tensor]:
     """Returns feature -> the tensor of the mesh that the layout has split."""
     taken: dict[str, mtf.Tensor] = {}
     for op in lowered.lowering.graph.operations:
@@ -256,6 +256,23 @@ def _host_operations(lowered: Lowered, saver: Any) -> dict[str, Any]:
         "to_masters": lowered.lowering.copy_slices_to_masters(),
         "save": lowered.graph.get_operation_by_name(saver.save_tensor_name.partition(":")[0]),
         "restore": lowered.graph.get_operation_by_name(saver.restore_op_name),
+    }
+
+
+def feature_names(lowered: Lowered) -> tuple[str, ...]:
+    """Returns the names of the features that a core's program is fed."""
+    return tuple(op.name for op in lowered.graph.get_operations() if op.type == "Placeholder")
+
+
+def fed_to_cores(
+    copied: Copied, features: Sequence[str], batches: Sequence[Mapping[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """Returns what a session is fed so that each core gets its batch."""
+    return {
+        copied.name(f"{name}:0", core): batch[name]
+        for core, batch in enumerate(batches)
+        for name in features
+        if name in copied.of_each_core
     }
 
 

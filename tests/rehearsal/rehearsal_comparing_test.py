@@ -40,9 +40,14 @@ def read(*params):
     return planning.read(*planning.TINY, *SMALL, *params, vocabulary_size=256)
 
 
+def broadcast(run):
+    """Yields the same random batch for every core."""
+    return ([batch] * run.slice_.cores for batch in random_batches(run))
+
+
 def compare(*params, steps=2):
     run = read(*params)
-    return comparing.compare_training(run, random_batches(run), steps=steps)
+    return comparing.compare_training(run, broadcast(run), steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +103,10 @@ def on_one_device():
         yield opened.enter_context(OneDevice.open(run, tuple(names)))
 
 
-def faults(device):
+def faults(device, feed=broadcast):
     run = read(*planning.on_slice("1x1", 1), *WHOLE, *FLOAT32)
     with VirtualPod.open(run) as pod:
-        found = comparing.compare_steps(run, pod, device, random_batches(run), steps=1)
+        found = comparing.compare_steps(run, pod, device, feed(run), steps=1)
     return " ".join(found.disagreements())
 
 
@@ -130,6 +135,16 @@ def test_a_wrong_part_of_the_batch_is_seen(monkeypatch, on_one_device):
     found = faults(on_one_device)
     assert "the parts that the cores took of inputs are not the batch" in found
     assert "the loss of step 1 differs by" in found
+
+
+@pytest.mark.slow
+def test_a_core_that_is_fed_another_batch_is_seen(on_one_device):
+    def apart(run):
+        return zip(random_batches(run), random_batches(run, seed=1), strict=False)
+
+    found = faults(on_one_device, apart)
+    assert "core 1 is fed other inputs than core 0" in found
+    assert "the parts that the cores took of inputs are not the batch" in found
 
 
 @pytest.mark.slow

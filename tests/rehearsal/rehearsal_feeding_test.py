@@ -1,0 +1,54 @@
+"""Every core of a slice is fed what TPUEstimator's own operations enqueue for it."""
+
+import itertools
+
+import numpy as np
+import planning
+import pytest
+
+from t0.compat import tf1 as tf
+from t0.errors import UserError
+from t0.rehearsal.batches import random_batches
+from t0.rehearsal.feeding import fed, other_batches, random_input
+
+
+def read(name):
+    return planning.read(*planning.TINY, *planning.on_slice(name, 2))
+
+
+@pytest.mark.parametrize("name", ["v3-8", "v3-32", "v4-16"])
+def test_every_core_gets_the_global_batch(name):
+    run = read(name)
+    with fed(run, random_input(run)) as batches:
+        steps = list(itertools.islice(batches, 2))
+    for cores, expected in zip(steps, random_batches(run), strict=False):
+        assert len(cores) == run.slice_.cores
+        assert other_batches(cores) == []
+        assert cores[0].keys() == expected.keys()
+        for feature, value in expected.items():
+            np.testing.assert_array_equal(cores[-1][feature], value)
+    assert other_batches([steps[0][0], steps[1][0]])[0].core == 1
+
+
+def test_data_that_ends_is_one_line():
+    run = read("v3-8")
+
+    def one(params):
+        del params
+        return tf.data.Dataset.from_tensors(next(random_batches(run)))
+
+    with fed(run, one) as batches:
+        next(batches)
+        with pytest.raises(UserError, match="too few examples to fill a batch"):
+            next(batches)
+
+
+def test_an_input_function_without_a_dataset_is_refused():
+    run = read("v3-8")
+
+    def tensors(params):
+        del params
+        return {name: tf.constant(x) for name, x in next(random_batches(run)).items()}
+
+    with pytest.raises(UserError, match=r"returns no tf\.data\.Dataset"), fed(run, tensors):
+        pass
