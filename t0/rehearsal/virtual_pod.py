@@ -280,9 +280,13 @@ def _of_cores(copied: Copied, name: str) -> list[str]:
     return [copied.name(name, core) for core in range(copied.cores)]
 
 
-def as_written() -> Any:
-    """Returns a session's settings under which TensorFlow runs the graph without rewriting it."""
-    config = tf.ConfigProto()
+def as_written(config: Any = None) -> Any:
+    """Returns a session's settings under which TensorFlow runs the graph without rewriting it.
+
+    Args:
+      config: the `tf.ConfigProto` to change; None for a new one.
+    """
+    config = tf.ConfigProto() if config is None else config
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = -1  # neither folds nor joins nodes
     return config

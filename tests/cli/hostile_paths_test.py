@@ -57,5 +57,5 @@ def test_a_path_that_cannot_be_used_is_one_line(words, tmp_path):
         path = str(hostile(kind, folder))
         given = [word.format(path).replace("$OUT", f"{folder}/out") for word in words]
         status, text = answer(given, folder)
-        wrong += fault(kind, status, text)
+        wrong += fault("t0", kind, status, text)
     assert not wrong, "\n\n".join(wrong)

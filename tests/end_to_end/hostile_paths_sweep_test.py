@@ -4,7 +4,6 @@ import pytest
 from command_lines import EVALUATE, TRAIN
 from hostile_paths import KINDS, fault, hostile
 
-RANKED = "weather_which_word_score_eval"
 MESH = ["--module_import=t0.seqio_tasks", "--model_dir=$OUT/model"]
 CACHE = ["--tasks=weather_retell", "--module_import=t0.seqio_tasks"]
 # (program, its words): {} is the hostile path, $OUT a folder that can be written, $MODEL a
@@ -62,7 +61,7 @@ def test_a_path_that_cannot_be_used_is_one_message(
         filled["$RESULTS"] = str(results)
         given = [_filled(word, filled) for word in words]
         done = server.run(*given, program=program, as_root=False)
-        wrong += fault(kind, done.status, done.out + done.err)
+        wrong += fault(program, kind, done.status, done.out + done.err)
     assert not wrong, "\n\n".join(wrong)
 
 

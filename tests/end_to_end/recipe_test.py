@@ -36,7 +36,8 @@ def test_training_prints_progress_and_nothing_else(trained):
     ]
     metrics = [json.loads(line) for line in (model_dir / "metrics.jsonl").open()]
     assert [line["step"] for line in metrics] == list(range(1, 21))
-    assert metrics[-1]["loss"] < 0.95 * metrics[0]["loss"]
+    losses = [line["loss"] for line in metrics]
+    assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
     assert metrics[-1]["learning_rate"] == pytest.approx(0.001)
     assert metrics[-1]["tokens_per_second"] > 0
 

@@ -18,6 +18,7 @@ import tensorflow.compat.v1 as tf
 
 from t0.mesh.lowering import Program, Step, Value, placeholders, read_program
 from t0.mesh.memory import peak_memory
+from t0.rehearsal.virtual_pod import as_written
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPES = {
@@ -64,8 +65,7 @@ def test_unfused_estimate_is_what_tensorflow_allocates(shape):
         spec = planning.cpu_model_fn(run)(features)
         fetched = planning.fetches(spec, "train")
         estimate = peak_memory(read_program(tf.get_default_graph(), fetched), fused=False).bytes
-        config = tf.ConfigProto(inter_op_parallelism_threads=1)
-        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        config = as_written(tf.ConfigProto(inter_op_parallelism_threads=1))
         with tf.Session(config=config) as session:
             planning.initialise(session)
             metadata = tf.RunMetadata()

@@ -1,5 +1,7 @@
 """Paths that no command can use, and what is wrong with a command's answer to one."""
 
+import re
+
 KINDS = ["long", "newline", "file", "folder", "below a file", "loop", "shut file", "shut folder"]
 
 
@@ -22,10 +24,10 @@ def hostile(kind, folder):
     return path / "x" if kind == "below a file" else path
 
 
-def fault(kind, status, text):
+def fault(program, kind, status, text):
     """What is wrong with a command's answer, in a list that is empty if it is right."""
     if status not in (0, 1, 2) or "Traceback" in text or "\x1b[31m" in text:
         return [f"{kind}: status {status}: {text[-700:]}"]
-    if status == 2 and not text.strip():
-        return [f"{kind}: no message"]
+    if status == 2 and not re.search(rf"^({program}( \w+)?: |usage: {program})", text, re.M):
+        return [f"{kind}: no message of {program}: {text[-700:]}"]
     return []

@@ -6,6 +6,7 @@ from t0 import compat
 
 compat.apply()
 
+from t0.rehearsal.virtual_pod import as_written  # noqa: E402
 from t0.training import loop  # noqa: E402
 
 SESSION_CONFIG = loop.session_config
@@ -23,12 +24,7 @@ def graphs_run_as_written(monkeypatch):
     Tests of whole commands train with it, and those that take `as_in_commands`.
     """
 
-    def config(devices):
-        found = SESSION_CONFIG(devices)
-        found.graph_options.rewrite_options.disable_meta_optimizer = True
-        return found
-
-    monkeypatch.setattr(loop, "session_config", config)
+    monkeypatch.setattr(loop, "session_config", lambda devices: as_written(SESSION_CONFIG(devices)))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from t0.feeding.mixing import MixedStream
 from t0.feeding.reading import Block
 from t0.feeding.token_files import Ragged
 from t0.feeding.training_data import TrainingData
+from t0.rehearsal.virtual_pod import as_written
 from t0.training import graph
 from t0.training.options import TrainingSpec
 
@@ -87,9 +88,8 @@ class Steps:
         self.graph = graph.build(
             given, features=FEATURES, seed=seed, activations=activations, validates=validates
         )
-        devices = tf.ConfigProto(device_count={"CPU": given.mesh_shape.size})
+        devices = as_written(tf.ConfigProto(device_count={"CPU": given.mesh_shape.size}))
         devices.allow_soft_placement = True
-        devices.graph_options.rewrite_options.disable_meta_optimizer = True
         self.session = tf.Session(graph=self.graph.graph, config=devices)
         with self.graph.graph.as_default():
             self.variables = {v.op.name: v for v in tf.global_variables()}
