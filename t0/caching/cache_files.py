@@ -8,8 +8,10 @@ A run writes the files of a task into a directory beside the final one,
 `<task>.incomplete-HOST-PID-START` (`-` cannot occur in a task's name). `publish` writes `COMPLETED`
 into it and renames it to the task's directory (see `t0.files.publishing`). So a killed run leaves
 no directory that looks finished, two runs with the same output directory never share a file, and
-the first run to finish publishes. SeqIO only checks that `COMPLETED` exists; ours holds what
-`verify` compares with:
+the first run to finish publishes. For an object store the directory is on this machine, if there is
+room (`t0.caching.uploads`): the files are uploaded to their final names, and `COMPLETED` after they
+were seen there, whole. SeqIO only checks that `COMPLETED` exists; ours holds what `verify` compares
+with:
 
     {"schema": 1, "task": "toy", "absent_splits": {}, "splits": {"train": {"examples": 3,
      "files": {"train.tfrecord-00000-of-00001": {"bytes": 310, "crc32c": "4waSgw==", "examples": 3,
@@ -235,18 +237,19 @@ def join_parts(job: JoinParts) -> Outcome:
       OutputError: if they cannot be written.
     """
     spec, split = job.spec, job.spec.split
-    make_directory(split.directory)
+    directory = job.directory or split.directory
+    make_directory(directory)
     with ExitStack() as stack:
-        with writing(split.directory):
+        with writing(directory):
             files = [stack.enter_context(paths.local_copy(path)) for path in job.parts]
         sizes = [(info["records"], info["bytes"]) for info in job.infos]
         if spec.choices:
-            files, sizes = _numbered_through(files, job.infos, split.directory, stack)
+            files, sizes = _numbered_through(files, job.infos, directory, stack)
         total, size_bytes = (sum(numbers) for numbers in zip(*sizes, strict=True))
         count = shard_count(job.options, spec.source_shards, total, size_bytes)
         bounds = [total * index // count for index in range(count + 1)]
         stretches = _stretches(files, [records for records, _ in sizes], bounds)
-        written = _write_files(stretches, bounds, job)
+        written = _write_files(stretches, bounds, split.name, directory)
     stats = totals(job.infos)
     info = {
         "features": _features(job),
@@ -254,7 +257,7 @@ def join_parts(job: JoinParts) -> Outcome:
         "seqio_version": job.seqio_version,
     }
     for name, content in ((f"info.{split.name}.json", info), (f"stats.{split.name}.json", stats)):
-        written[name] = _write_json(path_inside(split.directory, name), content)
+        written[name] = _write_json(path_inside(directory, name), content)
     return Outcome(
         split,
         WRITTEN,
@@ -347,13 +350,12 @@ def _stretches(
 
 
 def _write_files(
-    stretches: Sequence[Sequence[Stretch]], bounds: Sequence[int], job: JoinParts
+    stretches: Sequence[Sequence[Stretch]], bounds: Sequence[int], split: str, directory: str
 ) -> dict[str, dict[str, Any]]:
-    split, count = job.spec.split, len(stretches)
     files = {}
     for index, of_file in enumerate(stretches):
-        name = file_name(split.name, index, count)
-        path = path_inside(split.directory, name)
+        name = file_name(split, index, len(stretches))
+        path = path_inside(directory, name)
         described = write_file(path, lambda local, s=of_file: copy_frames(local, s))
         files[name] = {**described, "examples": bounds[index + 1] - bounds[index]}
     return files

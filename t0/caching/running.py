@@ -9,6 +9,7 @@ stay, and the same call continues from there.
 """
 
 import collections
+import functools
 import os
 import posixpath
 import sys
@@ -42,12 +43,14 @@ from t0.caching.split_state import (
     JoinParts,
     Outcome,
     PartInfo,
+    SplitSpec,
     SplitState,
 )
+from t0.caching.uploads import InPlace, output_of
 from t0.caching.work_plan import OpenedSplits, Work, plan_work
 from t0.compat import seqio
 from t0.errors import UserError, interruptible, printable
-from t0.files import paths, publishing
+from t0.files import OutputError, paths, publishing
 
 DIRECT_RUNNER = ["--runner=DirectRunner"]
 # A run of at most so many rows starts no workers, because starting them takes as long.
@@ -98,19 +101,27 @@ def cache(
         return []
     cache_files.make_directory(parts_dir)
     kept = "finished tasks and parts are kept, and the same command goes on after them"
+    beam = on_beam(pipeline_options)
+    unfinished = {task.staging for task in plan.tasks.values()}
     try:
-        with Progress(plan, console) as progress, interruptible(kept):
-            run = _Run(plan, work, request, options, setup, parts_dir, progress)
-            if on_beam(pipeline_options):
-                outcomes = run.carried_out(run.on_beam(pipeline_options))
+        with (
+            Progress(plan, console) as progress,
+            interruptible(kept),
+            output_of(parts_dir, on_this_machine=not beam) as output,
+        ):
+            run = _Run(plan, work, request, options, setup, parts_dir, progress, output)
+            if beam:
+                results = run.on_beam(pipeline_options)
             else:
-                outcomes = run.carried_out(run.here(chosen_workers(plan, num_workers)))
+                results = run.here(chosen_workers(plan, num_workers))
+            outcomes = run.carried_out(results)
+        unfinished.clear()
         paths.remove(parts_dir)
     finally:
-        if not parts.any_whole(parts_dir):
+        if unfinished and not parts.any_whole(parts_dir):
             paths.remove(parts_dir)
-        for task in plan.tasks.values():
-            paths.remove(task.staging)
+        for staging in unfinished:
+            paths.remove(staging)
     _conclude(plan, request, outcomes, console)
     return outcomes
 
@@ -137,7 +148,15 @@ def _console() -> Console:
 
 def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
     """Returns SeqIO's tasks, mixtures and caches; caches in the output directory come first."""
-    directories = [output_cache_dir, *seqio.utils.get_global_cache_dirs()]
+    directories = dict.fromkeys([output_cache_dir, *seqio.utils.get_global_cache_dirs()])
+    listed = functools.cache(paths.list_names)
+
+    def finished(directory: str) -> bool:
+        # One listing, in place of two requests for each task that is not there.
+        above, name = posixpath.split(directory)
+        there = not paths.is_remote(directory) or name in listed(above)
+        return there and cache_files.is_finished(directory)
+
     return Catalogue(
         tasks={name: seqio.TaskRegistry.get(name) for name in seqio.TaskRegistry.names()},
         mixtures=_Mixtures(),
@@ -145,7 +164,7 @@ def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
             (
                 directory
                 for directory in (task_directory(d, name) for d in directories)
-                if cache_files.is_finished(directory)
+                if finished(directory)
             ),
             None,
         ),
@@ -167,14 +186,15 @@ class _Mixtures(dict):
 def _tidied(plan: CachePlan, request: Request, parts_dir: str) -> list[str]:
     """Takes over the parts of killed runs, removes their other files, and returns notes."""
     out = request.output_cache_dir
-    dead, _ = publishing.leftovers([out])
+    known = [*plan.tasks, *plan.skipped]
+    dead, foreign = publishing.leftovers(
+        [out, *(posixpath.dirname(task_directory(out, name)) for name in known)]
+    )
     of_parts = [path for path in dead if posixpath.basename(path).startswith(f"{PARTS}.")]
     if of_parts and plan.splits:  # without a split to cache they are removed, with the rest
         parts.adopt(parts_dir, of_parts)
-    known = [*plan.tasks, *plan.skipped]
-    foreign = publishing.remove_leftovers(
-        [out, *(posixpath.dirname(task_directory(out, name)) for name in known)]
-    )
+    for path in dead:
+        paths.remove(path)
     return [f"unfinished run of another machine, not removed: {path}" for path in foreign]
 
 
@@ -207,6 +227,7 @@ class _Run:
         setup: Setup,
         parts_dir: str,
         progress: Progress,
+        output: InPlace,
     ) -> None:
         self._plan = plan
         self._work = work
@@ -215,6 +236,7 @@ class _Run:
         self._setup = setup
         self._parts_dir = parts_dir
         self._progress = progress
+        self._output = output
         self._states = {
             split: SplitState(spec, options, parts_dir) for split, spec in work.specs.items()
         }
@@ -225,11 +247,7 @@ class _Run:
         """Takes over existing parts, and returns the outcomes so far and the jobs to do."""
         left = []
         for job in (*self._work.row_ranges, *self._work.shard_runs):
-            absent = [
-                spec
-                for spec in job.specs
-                if not self._states[spec.split].take_over(job.start, job.stop)
-            ]
+            absent = [spec for spec in job.specs if not self._taken_over(spec, job)]
             if absent:
                 left.append(job.only(absent))
         follow = [
@@ -239,10 +257,15 @@ class _Run:
         joins = [job for job in follow if not isinstance(job, Outcome)]
         return [*self._work.failed, *outcomes], [*joins, *left]
 
+    def _taken_over(self, spec: SplitSpec, job: RowRange | ShardRun) -> bool:
+        path = self._output.found(spec.part_path(self._parts_dir, job.start, job.stop))
+        return path is not None and self._states[spec.split].take_over(job.start, path)
+
     def here(self, num_workers: int) -> Iterator[Outcome]:
         """Does the jobs on this machine: first those without TensorFlow, then the others."""
         outcomes, jobs = self._begin()
         yield from outcomes
+        jobs = [self._output.job(job) for job in jobs]
         light = collections.deque(job for job in jobs if not isinstance(job, ShardRun))
         heavy = collections.deque(job for job in jobs if isinstance(job, ShardRun))
         self._show(self._states)
@@ -276,6 +299,9 @@ class _Run:
         """Adds the results of a job to their splits; yields outcomes, and queues joins."""
         ends = [result for result in made.values() if isinstance(result, Outcome)]
         yield from (end for end in ends if end.status == STOP)
+        for spec in job.specs:
+            if not isinstance(made[spec.split.task], Outcome):
+                self._output.part_made(spec.part_path(self._parts_dir, job.start, job.stop))
         done: list[RowRange | ShardRun] = [job]
         if ends and isinstance(job, ShardRun):
             # The split has failed: its jobs in the queue end in the same way.
@@ -293,7 +319,7 @@ class _Run:
                     yield follows
                 elif follows:
                     # Joined next, so that the task is published early, and safe from a kill.
-                    queue.appendleft(follows)
+                    queue.appendleft(self._output.job(follows))
         self._underway.pop(job, None)
         self._show(spec.split for spec in job.specs)
 
@@ -318,6 +344,7 @@ class _Run:
         )
 
     def _reported(self, job: Any, examples: int | None) -> None:
+        self._output.check()
         if isinstance(job, ShardRun) and examples:
             self._underway[job] = examples
             self._show([job.spec.split])
@@ -338,35 +365,39 @@ class _Run:
           UserError: if the output cannot be written.
         """
         outcomes: dict[str, list[Outcome]] = defaultdict(list)
-        for outcome in results:
-            if outcome.status == STOP:
-                raise stopped(f"{outcome.message} (at {outcome.split})")
-            self._progress.finished(outcome)
-            task = self._plan.tasks[outcome.split.task]
-            outcomes[task.name].append(outcome)
-            if len(outcomes[task.name]) == len(task.splits):
-                _finish(task, outcomes[task.name], self._request)
-                for done in outcomes[task.name]:
-                    if done.split in self._states:
-                        self._states[done.split].forget()
+        try:
+            for outcome in results:
+                if outcome.status == STOP:
+                    raise OutputError(f"{outcome.message} (at {outcome.split})")
+                self._progress.finished(outcome)
+                task = self._plan.tasks[outcome.split.task]
+                outcomes[task.name].append(outcome)
+                if len(outcomes[task.name]) == len(task.splits):
+                    self._publish(task, outcomes[task.name])
+            self._output.wait()
+        except OutputError as error:
+            raise UserError(
+                f"{error}. The run has stopped; finished tasks stay, and the same command "
+                "continues from there."
+            ) from error
         return [outcome for of_task in outcomes.values() for outcome in of_task]
 
+    def _publish(self, task: TaskPlan, outcomes: Sequence[Outcome]) -> None:
+        states = [self._states[one.split] for one in outcomes if one.split in self._states]
+        self._output.publish(
+            task.staging,
+            functools.partial(_finish, task, outcomes, self._request),
+            [path for state in states for path in state.part_paths()],
+        )
 
-def stopped(why: str) -> UserError:
-    """Returns the error of a run that cannot continue."""
-    return UserError(
-        f"{why}. The run has stopped; finished tasks stay, and the same command continues from "
-        "there."
-    )
 
-
-def _finish(task: TaskPlan, outcomes: Sequence[Outcome], request: Request) -> None:
+def _finish(task: TaskPlan, outcomes: Sequence[Outcome], request: Request, staging: str) -> None:
     by_status: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         by_status[outcome.status].append(outcome)
     written, absent = by_status[WRITTEN], by_status[ABSENT]
     if not written or by_status[FAILED] or (absent and not request.skip_absent_splits):
-        paths.remove(task.staging)
+        paths.remove(staging)
         return
     manifest = {
         "schema": 1,
@@ -387,7 +418,7 @@ def _finish(task: TaskPlan, outcomes: Sequence[Outcome], request: Request) -> No
             for outcome in sorted(written, key=lambda o: o.split.name)
         },
     }
-    cache_files.publish(task.staging, task.final, manifest, replace=request.overwrite)
+    cache_files.publish(staging, task.final, manifest, replace=request.overwrite)
 
 
 def _conclude(

@@ -1,7 +1,7 @@
 """The state of a split of a task during caching: its finished pieces, and its outcome.
 
     state = SplitState(spec, options, parts_dir)
-    state.take_over(0, 500)        # True: a killed run has left the part
+    state.take_over(0, path)       # True: a killed run has left the part of the first piece
     state.add(500, info)           # the counts that `PartWriter.finish` returned, or an `Outcome`
     state.conclusion()             # None: pieces are missing; else `JoinParts`, or an `Outcome`
 
@@ -31,7 +31,6 @@ from typing import Any
 
 from t0.caching import parts
 from t0.caching.cache_plan import Options, TaskSplit
-from t0.files import paths
 from t0.prompts import NO_LABEL
 from t0.prompts.row_report import DROPPED, HIDDEN, NO_CHOICE, UNLABELLED
 
@@ -165,6 +164,7 @@ class JoinParts:
       options: how files are written.
       seqio_version: SeqIO's version, for `info.<split>.json`.
       notes: the notes of the outcome.
+      directory: where the files are written; None for the split's own directory.
     """
 
     spec: SplitSpec
@@ -173,6 +173,7 @@ class JoinParts:
     options: Options
     seqio_version: str
     notes: tuple[str, ...] = ()
+    directory: str | None = None
 
     def __str__(self) -> str:
         return f"{self.spec.split} (joining its {len(self.parts)} parts)"
@@ -193,9 +194,9 @@ class SplitState:
         self._parts_dir = parts_dir
         self._results: dict[int, PartInfo | Outcome] = {}
 
-    def take_over(self, start: int, stop: int) -> bool:
-        """Adds the part of a piece that an earlier run made; returns whether there is one."""
-        info = parts.read_info(self.spec.part_path(self._parts_dir, start, stop))
+    def take_over(self, start: int, path: str) -> bool:
+        """Adds the part of a piece that an earlier run made; returns whether it is there, whole."""
+        info = parts.read_info(path)
         if info is not None:
             self._results[start] = info
         return info is not None
@@ -224,10 +225,9 @@ class SplitState:
         rows = counted(infos).get("rows") if infos else None
         return rows, sum(info["records"] for info in infos)
 
-    def forget(self) -> None:
-        """Removes the parts of a split that is published."""
-        for start, stop in self.spec.pieces:
-            paths.remove(self.spec.part_path(self._parts_dir, start, stop))
+    def part_paths(self) -> list[str]:
+        """Returns where the parts are."""
+        return [self.spec.part_path(self._parts_dir, *piece) for piece in self.spec.pieces]
 
 
 def _joined_or_refused(

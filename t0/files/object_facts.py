@@ -131,6 +131,12 @@ def location(bucket: str) -> Location:
     return Location(found.location, found.location_type, tuple(found.data_locations or ()))
 
 
+def prepare() -> None:
+    """Makes the client, so that the first call does not wait for its imports."""
+    if installed():
+        _client()
+
+
 def _client() -> Any:
     # A connection must not be shared with a process that was forked.
     return _made(os.getpid(), os.environ.get(TOKEN_VARIABLE), os.environ.get(FILE_VARIABLE))

@@ -26,7 +26,7 @@ from typing import IO, Any
 
 Path = str | os.PathLike[str]
 _BUCKETS = "gs://"
-_BLOCK_BYTES = 1 << 24
+_BLOCK_BYTES = 1 << 20
 
 
 def is_remote(path: Path) -> bool:
@@ -229,6 +229,20 @@ def remove(path: Path) -> None:
                 (gfile.rmtree if gfile.isdir(os.fspath(path)) else gfile.remove)(os.fspath(path))
         elif os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114
             shutil.rmtree(path)
+        else:
+            os.remove(path)  # noqa: PTH107
+
+
+def remove_file(path: Path) -> None:
+    """Removes a file if it exists; a remote one by one request, where `remove` takes three.
+
+    Raises:
+      OSError: if that fails.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if is_remote(path):
+            with converted(path) as gfile:
+                gfile.remove(os.fspath(path))
         else:
             os.remove(path)  # noqa: PTH107
 

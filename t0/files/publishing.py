@@ -183,11 +183,13 @@ def publish_folder(
     """Makes the folder `staging` the finished folder `final`.
 
     A local folder is renamed in one step. In an object store, where renaming is not one step, the
-    files are moved one by one, and `last` is written after the others were seen there, each with
-    its size and, where the object store says it, its checksum.
+    files are uploaded, or moved within it, several at a time, and `last` is written after the
+    others were seen there, each with its size and, where the object store says it, its checksum.
+    What replaces a finished folder is in the object store first, so that it is not finished for a
+    moment alone.
 
     Args:
-      staging: the folder with the files.
+      staging: the folder with the files: a local one for any `final`, a remote one for a remote.
       final: the folder's final path.
       last: the name of the file whose presence marks the folder as finished.
       replace: whether a finished folder is replaced.
@@ -204,15 +206,37 @@ def publish_folder(
     with writing(final):
         if not paths.is_remote(final):
             return _rename_folder(staging, final, last, replace)
-        if _is_finished(final, last) and not replace:
-            paths.remove(staging)
-            return False
+        if _is_finished(final, last):
+            if not replace:
+                paths.remove(staging)
+                return False
+            staging = into_store(staging, f"{final}.{unfinished_tag()}")
         _move_folder(staging, final, last, files)
         return True
 
 
+def into_store(staging: str, remote: str) -> str:
+    """Moves the files of a local folder into a remote one, and returns this; a remote one stays.
+
+    Raises:
+      OSError: if that fails.
+    """
+    if paths.is_remote(staging):
+        return staging
+    _move_files(staging, remote, paths.list_names(staging))
+    paths.remove(staging)
+    return remote
+
+
 def _is_finished(folder: str, last: str) -> bool:
-    return paths.exists(posixpath.join(folder, last))
+    path = posixpath.join(folder, last)
+    if not object_facts.applies(path):
+        return paths.exists(path)
+    # By one request; TensorFlow asks by another whether there is a folder of this name.
+    try:
+        return bool(object_facts.facts(path))
+    except FileNotFoundError:
+        return False
 
 
 def _rename_folder(staging: str, final: str, last: str, replace: bool) -> bool:
@@ -243,10 +267,10 @@ def _move_folder(staging: str, final: str, last: str, files: Mapping[str, Facts]
     check_whole(staging, files, there)
     paths.make_folder(final)
     # The marker is removed from `final` first and written last: no state in between looks whole.
-    paths.remove(posixpath.join(final, last))
-    for name in paths.list_names(final):
+    paths.remove_file(posixpath.join(final, last))
+    for name in _files_in(final):
         if name not in there:
-            paths.remove(path_inside(final, name))
+            paths.remove_file(path_inside(final, name))
     _move_files(staging, final, sorted(there))
     check_whole(final, there, object_facts.below(final) if object_facts.applies(final) else {})
     write_whole(posixpath.join(final, last), marker)
@@ -254,21 +278,31 @@ def _move_folder(staging: str, final: str, last: str, files: Mapping[str, Facts]
 
 
 def _listed(folder: str, names: Iterable[str]) -> dict[str, Facts]:
-    """Returns the files in a remote folder; those of `names` also where a listing lacks them."""
+    """Returns the files in a folder; those of `names` also where a remote listing lacks them."""
+    found: dict[str, Facts] = {}
     if object_facts.applies(folder):
         listed = object_facts.below(folder)
         found = {name: facts for name, facts in listed.items() if "/" not in name}
         asked = set(names) - found.keys()
     else:
-        found, asked = {}, {*names, *paths.list_names(folder)}
+        asked = {*names, *paths.list_names(folder)}
     return found | {name: _facts(path_inside(folder, name)) for name in asked}
 
 
+def _files_in(folder: str) -> list[str]:
+    """Returns the names of the files in a remote folder, without those in folders below."""
+    if object_facts.applies(folder):
+        return [name for name in object_facts.below(folder) if "/" not in name]
+    return [name for name in paths.list_marked(folder) if not name.endswith("/")]
+
+
 def _facts(path: str) -> Facts:
-    """Returns the facts of one remote file, the checksum "" where nothing says it."""
+    """Returns the facts of one file, the checksum "" where nothing says it."""
     if object_facts.applies(path):
         return object_facts.facts(path)
-    return Facts(paths.size_bytes(path), "")
+    if paths.is_remote(path):
+        return Facts(paths.size_bytes(path), "")
+    return object_facts.of_file(path)
 
 
 def check_whole(
@@ -301,10 +335,11 @@ def _fault(wanted: Facts, found: Facts) -> str | None:
 
 
 def _move_files(source: str, target: str, names: Sequence[str]) -> None:
-    """Moves files from a remote folder to another, several at a time."""
+    """Moves files from a remote folder to another, or uploads local ones, several at a time."""
+    move = paths.rename if paths.is_remote(source) else put
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
         befores, afters = ([path_inside(f, name) for name in names] for f in (source, target))
-        list(threads.map(paths.rename, befores, afters))
+        list(threads.map(move, befores, afters))
 
 
 def check_writable(folder: str) -> None:
@@ -318,7 +353,7 @@ def check_writable(folder: str) -> None:
         paths.make_folder(folder)
         with paths.opened(probe, "w") as file:
             file.write("x")
-        paths.remove(probe)
+        paths.remove_file(probe)
 
 
 def unfinished_tag() -> str:

@@ -1,0 +1,106 @@
+"""Caching into a bucket: workers write here, this process uploads what a disk would get."""
+
+import contextlib
+
+import pytest
+
+from t0.caching import Options, uploads, work_plan, workers
+from t0.caching.uploads import Uploads, output_of
+from t0.errors import UserError
+from t0.files import publishing
+from t0.testing import Killed
+from t0.testing.bucket_faults import Once
+
+TASKS = ("weather_plain", "weather_plain_score_eval", "weather_open")
+OPTIONS = Options(max_dropped_share=0.5)
+OUT = "gs://b/cache"
+
+
+@pytest.fixture
+def whole(with_data, cache_here, tmp_path, monkeypatch, bucket):
+    """What the disk gets; a split has several parts in the bucket, too."""
+    monkeypatch.setattr(work_plan, "REMOTE_MIN_ROWS", 500)
+    cache_here(tmp_path / "whole", *TASKS, options=OPTIONS)
+    files = [path for path in (tmp_path / "whole").rglob("*") if path.is_file()]
+    return {f"cache/{path.relative_to(tmp_path / 'whole')}": path.read_bytes() for path in files}
+
+
+# Room for everything, for one split in a few, and for nothing.
+@pytest.mark.parametrize("room", [2**30, 150_000, 0])
+def test_objects_are_those_of_the_disk(whole, cache_here, bucket, monkeypatch, room):
+    monkeypatch.setattr(uploads, "LOCAL_BYTES", room)
+    cache_here(OUT, *TASKS, options=OPTIONS)
+    assert bucket.files("b") == whole
+    if room == 2**30:
+        # Three for a part, two for a file, a dozen for a task; some for the run.
+        assert bucket.counts().total() <= 20 + 12 * len(TASKS) + 3 * 30 + 2 * len(whole)
+
+
+def test_a_marker_follows_what_it_names(whole, cache_here, bucket):
+    cache_here(OUT, *TASKS, options=OPTIONS)
+    there = {}
+    for change in bucket.changes():
+        there[change.name] = change.content
+        folder, _, name = change.name.rpartition("/")
+        if name == "COMPLETED" and change.content:
+            files = {
+                n: content for n, content in whole.items() if f"b/{n}".startswith(f"{folder}/")
+            }
+            assert {f"b/{n}": content for n, content in files.items()}.items() <= there.items()
+
+
+def test_the_next_run_takes_over_the_parts_of_a_killed_one(whole, cache_here, bucket, monkeypatch):
+    done = []
+    execute = workers.execute
+
+    def counted(job, make):
+        if len(done) == 4:
+            raise Killed
+        done.append(job)
+        return execute(job, make)
+
+    host = publishing.unfinished_tag().split("-", 1)[1].rsplit("-", 2)[0]
+    with monkeypatch.context() as patch, contextlib.suppress(Killed):
+        patch.setattr(workers, "execute", counted)
+        patch.setattr(publishing, "unfinished_tag", lambda: f"incomplete-{host}-{2**22 + 1}-1")
+        cache_here(OUT, *TASKS, options=OPTIONS)
+    there = {name for name in bucket.files("b") if name.endswith(".part")}
+    assert there
+    names = {name.rpartition("/")[2] for name in there}
+    sent = []
+    begin = uploads.publishing.put
+    monkeypatch.setattr(publishing, "put", lambda here, to: (sent.append(to), begin(here, to)))
+    cache_here(OUT, *TASKS, options=OPTIONS)
+    assert bucket.files("b") == whole
+    assert not names & {path.rpartition("/")[2] for path in sent}
+
+
+def test_an_upload_that_fails_stops_the_run_which_goes_on_later(whole, cache_here, bucket):
+    bucket.set_faults(Once(403, "begin", times=1000, ending="info.train.json"))
+    with pytest.raises(UserError, match=r"cannot write gs://b/cache/weather.*The run has stopped"):
+        cache_here(OUT, *TASKS, options=OPTIONS)
+    assert not any(name.endswith("COMPLETED") for name in bucket.files("b"))
+    bucket.set_faults(Once(None))
+    cache_here(OUT, *TASKS, options=OPTIONS)
+    assert bucket.files("b") == whole
+
+
+def test_a_finished_cache_stays_until_its_successor_is_in_the_bucket(whole, cache_here, bucket):
+    cache_here(OUT, TASKS[0], options=OPTIONS)
+    before = len(bucket.changes())
+    cache_here(OUT, TASKS[0], options=OPTIONS, overwrite=True)
+    kinds = [
+        ("beside" if ".incomplete-" in change.name else "final", change.content is None)
+        for change in bucket.changes()[before:]
+        if f"/{TASKS[0]}" in change.name and "unfinished-parts" not in change.name
+    ]
+    assert kinds[0] == ("beside", False)
+    assert ("beside", False) not in kinds[kinds.index(("final", True)) :]
+    assert bucket.files("b").items() <= whole.items()
+
+
+def test_a_disk_needs_none_of_this(tmp_path):
+    for folder, here in ((str(tmp_path), True), ("gs://b/parts", False)):
+        with output_of(folder, on_this_machine=here) as output:
+            assert not isinstance(output, Uploads)
+            assert output.job("job") == "job"
