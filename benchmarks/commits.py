@@ -11,6 +11,7 @@ means that this commit is faster.
 
 import argparse
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,8 +22,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pandas
+from converting import generate, xl_shape
 from training import Worker
-from workers import ask
+from workers import ask, environment, worker
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 3  # of training, in a round
@@ -42,6 +45,20 @@ for line in sys.stdin:
     examples, seconds, _ = f.ours(1024, 1, "validation")
     print('{"rate": %f}' % (examples / seconds), flush=True)
 """
+PRETRAINING = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import pretraining_feed as f
+f.set_vocabulary(sys.argv[3])
+f.tf.disable_v2_behavior()
+f.gin.bind_parameter("pack_dataset.use_custom_ops", False)
+f.register(Path(sys.argv[2]))
+for line in sys.stdin:
+    tokens, seconds = f.ours(400, 1)
+    print('{"rate": %f}' % (tokens / seconds), flush=True)
+"""
+CONVERTED_BLOCKS = 2  # of T5 1.1 XL's shape in each stack, 1.3 GB
 
 
 class Tree:
@@ -49,23 +66,20 @@ class Tree:
 
     def __init__(self, root: Path, given: argparse.Namespace, scratch: Path) -> None:
         self.root, self.given, self.scratch = root, given, scratch
-        # For `training.Worker`, whose children have this process's environment.
-        self.environment = {**os.environ, "PYTHONPATH": str(root), "TF_CPP_MIN_LOG_LEVEL": "3"}
 
     def seconds(self, *words: str) -> float:
         """Runs a command; returns its seconds."""
         began = time.monotonic()
         command = [sys.executable, *words]
-        run = subprocess.run(command, env=self.environment, cwd=self.root, capture_output=True)
+        place: dict[str, Any] = {"cwd": self.root, "env": environment(self.root)}
+        run = subprocess.run(command, capture_output=True, **place)
         if run.returncode:
             sys.exit(f"{' '.join(command)}: {run.stderr.decode()[-2000:]}")
         return time.monotonic() - began
 
     def asked(self, *words: str) -> subprocess.Popen:
         """Starts a process that answers questions, as `workers.ask` puts them."""
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        command = [sys.executable, *words]
-        return subprocess.Popen(command, env=self.environment, cwd=self.root, **pipes)
+        return worker([sys.executable, *words], os.cpu_count() or 1, self.root)
 
     def script(self, name: str) -> str:
         """Returns the path of a benchmark of this checkout."""
@@ -75,11 +89,11 @@ class Tree:
 @contextmanager
 def training(tree: Tree) -> Iterator[Callable[[], float]]:
     """Steps a second of t5.1.1.small in float32."""
-    os.environ["PYTHONPATH"] = str(tree.root)
-    worker = Worker(sys.executable, tree.script("training_mesh.py"), ["ours", "float32"])
-    worker.steps(STEPS)
-    yield lambda: STEPS / worker.steps(STEPS)
-    worker.close()
+    words = ["ours", "float32"]
+    trainer = Worker(sys.executable, tree.script("training_mesh.py"), words, tree.root)
+    trainer.steps(STEPS)
+    yield lambda: STEPS / trainer.steps(STEPS)
+    trainer.close()
 
 
 def _answers(process: subprocess.Popen, question: dict[str, Any], name: str) -> Callable[[], float]:
@@ -108,12 +122,9 @@ def inference(tree: Tree) -> Iterator[Callable[[], float]]:
 
 
 def _cache_words(tree: Tree, tasks: str, output: Path) -> list[str]:
-    paths = [f"--data_dir={tree.given.data_dir}", f"--vocab={tree.given.vocab}"]
-    return ["-m", "t0.cli.cache_tasks", f"--tasks={tasks}", "--module_import=t0.seqio_tasks"] + [
-        f"--output_cache_dir={output}",
-        "--splits=validation",
-        *paths,
-    ]
+    words = ["-m", "t0.cli.cache_tasks", f"--tasks={tasks}", "--module_import=t0.seqio_tasks"]
+    words += [f"--output_cache_dir={output}", "--splits=validation"]
+    return [*words, f"--data_dir={tree.given.data_dir}", f"--vocab={tree.given.vocab}"]
 
 
 @contextmanager
@@ -137,6 +148,37 @@ def feeding(tree: Tree) -> Iterator[Callable[[], float]]:
     process.kill()
 
 
+@contextmanager
+def pretraining(tree: Tree) -> Iterator[Callable[[], float]]:
+    """Tokens a second of span corruption, 512 + 114, packed, from 12 MB of text."""
+    text = tree.scratch / "text"
+    text.mkdir()
+    rows = sorted(Path(tree.given.data_dir, "hellaswag").rglob("*.jsonl*"))
+    lines = [line for path in rows for line in pandas.read_json(path, lines=True)["ctx"]]
+    while sum(map(len, lines)) < 12e6:
+        lines += lines
+    for part in range(64):
+        (text / f"train-{part:02d}.txt").write_text("\n".join(lines[part::64]) + "\n")
+    words = [str(tree.root / "benchmarks"), str(text), tree.given.vocab]
+    process = tree.asked("-c", PRETRAINING, *words)
+    yield _answers(process, {}, "rate")
+    process.kill()
+
+
+@contextmanager
+def converting(tree: Tree) -> Iterator[Callable[[], float]]:
+    """Conversions an hour of a Mesh TensorFlow checkpoint to Hugging Face's form."""
+    made, converted = tree.scratch / "mesh", tree.scratch / "converted"
+    generate(made, xl_shape(CONVERTED_BLOCKS))
+
+    def rate() -> float:
+        shutil.rmtree(converted, ignore_errors=True)
+        words = ["-m", "t0.cli.main", "convert", str(made), str(converted), "--to=hf"]
+        return 3600 / tree.seconds(*words)
+
+    yield rate
+
+
 def _hourly(*words: str) -> Callable[[Tree], Any]:
     @contextmanager
     def figure(tree: Tree) -> Iterator[Callable[[], float]]:
@@ -154,6 +196,8 @@ FIGURES: dict[str, Callable[[Tree], Any]] = {
     "inference": inference,
     "caching": caching,
     "feeding": feeding,
+    "pretraining": pretraining,
+    "converting": converting,
     "planning": _hourly(*_PLAN, "--gin_file=mesh/v3-512.gin", "--fast"),
 }
 

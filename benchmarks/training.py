@@ -16,6 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from workers import environment
+
 FOLDER = Path(__file__).resolve().parent
 ROWS, INPUTS, TARGETS = 16, 128, 32
 AIM_STOCK, AIM_HF = 2.2, 1.6
@@ -34,9 +36,12 @@ SYSTEMS = {
 class Worker:
     """A system in a process of its own."""
 
-    def __init__(self, python: str, script: str, arguments: list[str]) -> None:
+    def __init__(
+        self, python: str, script: str, arguments: list[str], root: Path | None = None
+    ) -> None:
         self._process = subprocess.Popen(
             [python, "-W", "ignore", str(FOLDER / script), *arguments],
+            env=environment(root),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

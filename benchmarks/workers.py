@@ -15,20 +15,25 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def worker(command: list[str], threads: int) -> subprocess.Popen:
-    """Starts a worker: a JSON line in asks for a measurement, a JSON line out answers."""
-    environment = {
-        **os.environ,
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": str(threads),
-        "PYTHONPATH": str(ROOT),
-    }
+def environment(root: Path | None = None) -> dict[str, str]:
+    """Returns the environment of a process that measures a checkout, this one or that in `root`."""
+    found = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     # What data there is, each benchmark says itself.
-    environment.pop("T0_DATA_DIR", None)
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    )
+    found.pop("T0_DATA_DIR", None)
+    return {**found, "PYTHONPATH": str(root or ROOT)}
+
+
+def worker(command: list[str], threads: int, root: Path | None = None) -> subprocess.Popen:
+    """Starts a worker: a JSON line in asks for a measurement, a JSON line out answers.
+
+    Args:
+      command: the program and its arguments.
+      threads: the threads that it may compute with.
+      root: the checkout to measure, in which it starts; None for this one, started here.
+    """
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    variables = {**environment(root), "OMP_NUM_THREADS": str(threads)}
+    return subprocess.Popen(command, cwd=root, env=variables, **pipes)
 
 
 def ask(process: subprocess.Popen, question: dict[str, Any]) -> Any:
