@@ -20,7 +20,7 @@ SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 DEEPEST = 100
 LARGEST_YAML = 16 * 2**20
 # Values in a YAML file, each alias counted as all that it stands for.
-MOST_YAML_VALUES = 10**6
+MOST_YAML_VALUES = 200_000
 
 
 def parsed_json(text: str | bytes) -> Any:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from t0.errors import UserError
-from t0.files import paths
+from t0.files import paths, publishing
 from t0.scoring.results import read_json, write_json, write_whole
 
 SCHEMA = 1
@@ -66,6 +66,9 @@ class PredictionFile:
         self._facts = json.loads(json.dumps(dict(facts)))
         self._described = described
         self._folder = f"{path}.partial"
+        if not paths.is_remote(path):
+            # The summary of a run that was killed while it wrote that.
+            publishing.remove_leftovers([os.path.dirname(path) or "."])  # noqa: PTH120
         self.finished = self._finished() if described else None
         if self.finished is None:
             self._begin()

@@ -34,6 +34,9 @@ METER = "\0meter"
 
 SECONDS_VARIABLE = "T0_TEMPLATE_SECONDS"
 CHARACTERS_VARIABLE = "T0_TEMPLATE_CHARACTERS"
+LONGEST_TEMPLATE = 50_000
+"""Characters of a template of one's own: compiling takes up to a second for each thousand."""
+
 _STEPS_BETWEEN_LOOKS = 256
 _DIGITS = re.compile(r"\d+")
 

@@ -461,6 +461,12 @@ class CompiledTemplate:
         return None if self.template.answer_choices is None else self._compile("answer_choices")
 
     def _source(self, field: str) -> str:
+        size = len(getattr(self.template, field))
+        if size > budget.LONGEST_TEMPLATE and not self.template.published:
+            raise UserError(
+                f"{self._label}: its {field} has {size:,} characters, more than "
+                f"{budget.LONGEST_TEMPLATE:,}; write it shorter, and long texts into the rows"
+            )
         if field == "jinja":
             return self.template.jinja.replace("}}", _TRUNCATION)
         return self.template.answer_choices

@@ -11,7 +11,6 @@ folders where it lacks them. This module lists folders and reads only these two 
 
 import dataclasses
 import functools
-import math
 import re
 import sys
 from pathlib import Path
@@ -27,6 +26,9 @@ from t0.sources.schema import DEFAULT_SUBSET, features, split_sizes
 TEMPLATES = "templates.yaml"
 MIXTURES = "mixtures.yaml"
 LONGEST_EXPRESSION = 1000
+# Characters, with its counted repetitions written out.
+_LONGEST_WRITTEN_OUT = 100_000
+_COUNTS = re.compile(r"\{(\d*),?(\d*)\}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,17 +222,31 @@ def _mixture(path: Path, name: object, entry: object) -> OwnMixture:
         )
     for pattern in tasks:
         try:
-            if len(pattern) > LONGEST_EXPRESSION:
-                raise re.error(f"it has more than {LONGEST_EXPRESSION:,} characters")
-            re.compile(pattern)
+            _check_expression(pattern)
         except (re.error, RecursionError, OverflowError) as error:
             raise UserError(
                 f"{where}: key 'tasks': '{pattern:.80}' is no regular expression: {error}."
             ) from error
     rate = entry.get("rate", "examples")
-    number = isinstance(rate, int | float) and not isinstance(rate, bool) and math.isfinite(rate)
-    if rate != "examples" and not (number and rate > 0):
+    number = isinstance(rate, int | float) and not isinstance(rate, bool)
+    if rate != "examples" and not (number and 0 < rate <= sys.float_info.max):
         raise UserError(
-            f"{where}: the key 'rate' must be 'examples' or a number above 0, got {rate!r}."
+            f"{where}: the key 'rate' must be 'examples' or a number above 0, got {rate!r:.80}."
         )
     return OwnMixture(name, tuple(tasks), rate, path)
+
+
+def _check_expression(pattern: str) -> None:
+    """Checks the form and size of an expression, which takes memory for all its repetitions.
+
+    Raises:
+      re.error, RecursionError, OverflowError: if it is malformed or too long.
+    """
+    if len(pattern) > LONGEST_EXPRESSION:
+        raise re.error(f"it has more than {LONGEST_EXPRESSION:,} characters")
+    re.compile(pattern)
+    size = len(pattern)
+    for counts in _COUNTS.findall(pattern):
+        size *= max([1, *(int(count) for count in counts if count)])
+    if size > _LONGEST_WRITTEN_OUT:
+        raise re.error(f"with its repetitions it has more than {_LONGEST_WRITTEN_OUT:,} characters")

@@ -236,3 +236,8 @@ def test_an_expression_that_would_not_end_is_named(monkeypatch):
         mixtures.own_mixture_tasks(mine, names)
     one = dataclasses.replace(mine, tasks=mine.tasks[:1])
     assert mixtures.own_mixture_tasks(one, names) == [("reviews_write_one", 2.0)]
+    with pytest.raises(UserError, match="up to 'reviews.*' all mixtures take more than 30 s"):
+        mixtures.own_mixture_tasks(mine, names, until=0.0)
+    # A name is compared, which takes no time.
+    name = dataclasses.replace(mine, tasks=("reviews_write_one",))
+    assert mixtures.own_mixture_tasks(name, names, until=0.0) == [("reviews_write_one", 2.0)]

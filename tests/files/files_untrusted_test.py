@@ -29,8 +29,8 @@ def test_json_within_the_depth():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (BOMB, r":\d+: .*more than 1,000,000 values, with those of aliases"),
-        ("a: &a [*a]", "more than 1,000,000 values"),
+        (BOMB, r":\d+: .*more than 200,000 values, with those of aliases"),
+        ("a: &a [*a]", "more than 200,000 values"),
         ("[" * 10**5, ":1: .*nested more than 100 levels deep"),
         ("- " * 10**5, "nested more than 100 levels"),
         ("{a: " * 200 + "1" + "}" * 200, "nested more than 100 levels"),

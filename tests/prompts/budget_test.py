@@ -129,3 +129,15 @@ def test_a_metered_template_prints_what_it_prints_without(jinja):
     published = dataclasses.replace(own, published=True)
     assert CompiledTemplate(own).example(ROW) == CompiledTemplate(published).example(ROW)
     assert CompiledTemplate(own).columns == CompiledTemplate(published).columns
+
+
+def test_a_template_that_would_compile_for_minutes_is_named():
+    long = "{{text}}" * 6251
+    for one in (template(long), template("{{text}}", long)):
+        with pytest.raises(UserError, match=r"t.yaml:3: .* has 50,008 characters, more than 50"):
+            CompiledTemplate(one).compile()
+    with pytest.raises(UserError, match="write it shorter"):
+        _ = CompiledTemplate(template(long)).columns
+    text = "a" * 60_000
+    published = dataclasses.replace(template(f"{text}{{{{n}}}} ||| b"), published=True)
+    assert CompiledTemplate(published).example(ROW).inputs == f"{text}3"
