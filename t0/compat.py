@@ -317,6 +317,7 @@ DOORS: dict[str, str] = {
     "mesh_ops": "mesh_tensorflow.ops_with_redefined_builtins",
     "mesh_utils": "mesh_tensorflow.transformer.utils",
     "mtf": "mesh_tensorflow",
+    "mtf_ops": "mesh_tensorflow.ops",
     "optimize": "mesh_tensorflow.optimize",
     "seqio": "seqio",
     "simd_mesh_impl": "mesh_tensorflow.simd_mesh_impl",
@@ -350,6 +351,7 @@ REPLACEABLE: dict[str, str] = {
     "mesh_utils.decode": "an evaluation by decoding records which checkpoint wrote its outputs",
     "mesh_utils.get_checkpoint_iterator": "weights may be in Hugging Face's or T5X's format",
     "mesh_utils.get_step_from_checkpoint_path": "such weights have no step in their path",
+    "mtf_ops.random_uniform": "a rehearsal's two programs cannot draw the same random numbers",
     "t5_mesh.seqio": "our feeding needs the mixture and options that T5's dataset function reads",
     "t5_mesh.transformer_dataset": "it packs one example in turn, ours packs a window of examples",
 }

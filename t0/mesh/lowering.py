@@ -64,7 +64,7 @@ def lower(run: PodRun, *, every_slice: bool = False) -> Lowered:
     """Builds the program that one core runs for `run`.
 
     Args:
-      run: the run that gin configures; `run.mode` is "train" or "score_eval".
+      run: the run that gin configures; `run.mode` is "train", "score_eval" or "perplexity_eval".
       every_slice: whether each variable's slice is made on every core.
     """
     graph = tf.Graph()
@@ -82,20 +82,24 @@ def lower(run: PodRun, *, every_slice: bool = False) -> Lowered:
             _estimator_mode(run.mode),
             params={"context": _context(run.slice_)},
         )
-    hooks = [*spec.training_hooks, *spec.prediction_hooks]
+    hooks = [*spec.training_hooks, *spec.evaluation_hooks, *spec.prediction_hooks]
     lowering = next(h._lowering for h in hooks if isinstance(h, mtf.MtfRestoreHook))
-    fetches = (spec.train_op, spec.loss) if run.mode == "train" else _tensors(spec.predictions)
     (mesh_impl,) = lowering.mesh_to_impl.values()
-    return Lowered(graph, tuple(fetches), lowering, mesh_impl)
+    return Lowered(graph, _fetches(spec, run.mode), lowering, mesh_impl)
 
 
-def _tensors(predictions: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(predictions[name] for name in sorted(predictions))
+def _fetches(spec: Any, mode: str) -> tuple[Any, ...]:
+    if mode == "train":
+        return spec.train_op, spec.loss
+    if mode == "perplexity_eval":
+        _, of_tokens = spec.eval_metrics
+        return spec.loss, *of_tokens
+    return tuple(spec.predictions[name] for name in sorted(spec.predictions))
 
 
 def _estimator_mode(mode: str) -> str:
     keys = tf_estimator.ModeKeys
-    return keys.TRAIN if mode == "train" else keys.PREDICT
+    return {"train": keys.TRAIN, "perplexity_eval": keys.EVAL}.get(mode, keys.PREDICT)
 
 
 def placeholders(run: PodRun) -> dict[str, tf.Tensor]:

@@ -6,8 +6,12 @@
     virtual_pod     VirtualPod: the copies in a session; initialises, trains, reads variables
     one_device      OneDevice: the same steps by our own loop on one device
     comparing       compare_training: both side by side, and whether they agree
+    differences     variable_pairs: how far weights and gradients differ
+    draws           draws_by_place: dropout that two programs share
     saving          save_and_restore: a checkpoint by the pod's saver, read by both sides
+    reading_cores   ReadingCores: the cores' programs that restore a checkpoint and train nothing
     ranking         rank: choices scored by the pod's scoring program and by our scorer
+    measuring       measure: perplexity by the pod's program and by our measuring
     feeding         fed: what each core gets, by TPUEstimator's own operations
     batches         packed batches and answer choices of random tokens
     shrinking       shrink: the configured run with a model that fits this machine

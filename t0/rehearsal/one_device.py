@@ -20,6 +20,7 @@ from t0.compat import tf1 as tf
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.mesh.lowering import loops_in_the_graph
 from t0.mesh.pod_run import PodRun
+from t0.rehearsal.draws import draws_by_place
 from t0.training.checkpointing import Checkpoints, Keep
 from t0.training.graph import build
 from t0.training.loop import one_step, session_config
@@ -28,10 +29,11 @@ from t0.training.options import TrainingSpec
 
 @dataclasses.dataclass(frozen=True)
 class DeviceStep:
-    """The loss of a step, and the norm of its gradients before any clipping."""
+    """The loss of a step, and its gradients before any clipping: their norm, and each by name."""
 
     loss: float
     gradient_norm: float
+    gradients: Mapping[str, np.ndarray]
 
 
 class OneDevice:
@@ -45,7 +47,7 @@ class OneDevice:
     def __init__(self, run: PodRun, features: tuple[str, ...]) -> None:
         spec = training_spec(run)
         bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
-        with loops_in_the_graph():
+        with loops_in_the_graph(), draws_by_place():
             self._graph = build(
                 spec,
                 features=features,
@@ -58,6 +60,7 @@ class OneDevice:
             variables = {v.op.name: v for v in tf.global_variables()}
             wider = {name: pieces[0] for name, pieces in self._graph.slices.items()}
             self._read = {n: v.read_value() for n, v in (variables | wider).items()}
+            self._gradients = self._graph.gradients()
             self._initialise = tf.global_variables_initializer()
             self._fill = {name: (v.initializer, v.initial_value) for name, v in variables.items()}
 
@@ -78,8 +81,10 @@ class OneDevice:
 
     def step(self, batch: Mapping[str, np.ndarray]) -> DeviceStep:
         """Takes one training step."""
+        fed = {tensor: batch[name] for name, tensor in self._graph.features.items()}
+        gradients = self.session.run(self._gradients, fed)  # first: the step changes the weights
         values = one_step(self.session, self._graph, batch)
-        return DeviceStep(values["loss"], values["gradient_square"] ** 0.5)
+        return DeviceStep(values["loss"], values["gradient_square"] ** 0.5, gradients)
 
     def restore(self, checkpoint: str) -> None:
         """Restores a checkpoint as a run does that goes on from it."""

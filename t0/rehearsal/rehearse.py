@@ -95,6 +95,12 @@ def text(comparison: Comparison, run: PodRun) -> list[str]:
             f"{saved.ranked.pod.size} choices scored with it: the greatest difference is "
             f"{saved.ranked.difference:.1e} of the largest log-likelihood"
         )
+    if saved.measured:
+        lines.append(
+            f"its perplexity over {saved.measured.device.tokens:,.0f} tokens: "
+            f"{saved.measured.pod.nats_per_token:.6f} nats a token on cores, "
+            f"{saved.measured.device.nats_per_token:.6f} on one device"
+        )
     dtype = run.variable_dtype.activation_dtype.name
     found = comparison.disagreements()
     if found:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from t0.compat import tf1 as tf
+from t0.rehearsal.measuring import Measured
 from t0.rehearsal.one_device import OneDevice
 from t0.rehearsal.ranking import Ranked
 from t0.rehearsal.virtual_pod import VirtualPod
@@ -30,19 +31,21 @@ class Saved:
       device_loss: that of our loop, which restored it, too.
       faults: what the checkpoint or a restored core lacks, one clause each.
       ranked: choices scored with it on both sides; None where no scoring program was built.
+      measured: its perplexity on both sides; None where no such program was built.
     """
 
     pod_loss: float
     device_loss: float
     faults: tuple[str, ...]
     ranked: Ranked | None = None
+    measured: Measured | None = None
 
 
 def save_and_restore(
     pod: VirtualPod,
     device: OneDevice,
     batches: Sequence[Mapping[str, np.ndarray]],
-    ranking: Callable[[str], Ranked] | None = None,
+    evaluating: Callable[[str], tuple[Ranked, Measured]] | None = None,
 ) -> Saved:
     """Saves on the pod's hosts, restores on both sides, and takes one step more.
 
@@ -50,7 +53,7 @@ def save_and_restore(
       pod: the cores, trained.
       device: our loop.
       batches: what each core is fed: feature -> int32 [sequences, length].
-      ranking: scores choices with a checkpoint; None to leave that out.
+      evaluating: scores choices with a checkpoint and measures it; None to leave that out.
     """
     with tempfile.TemporaryDirectory() as folder:
         prefix = str(Path(folder) / "model.ckpt-1")
@@ -62,9 +65,9 @@ def save_and_restore(
         restored = pod.variables().values
         faults += _differences(restored, _read(prefix), "the cores did not restore")
         device.restore(prefix)
-        ranked = ranking(prefix) if ranking else None
+        evaluated = evaluating(prefix) if evaluating else ()
     losses = float(pod.step(batches).losses[0]), device.step(batches[0]).loss
-    return Saved(*losses, tuple(faults), ranked)
+    return Saved(*losses, tuple(faults), *evaluated)
 
 
 def _read(prefix: str) -> dict[str, np.ndarray]:

@@ -5,9 +5,8 @@
     small.changes                                               # ("num_layers: 24 -> 1", ...)
 
 What the mesh splits stays divisible by its parts: each core keeps some heads, some columns of d_ff.
-Types, optimizer, schedule, packing and vocabulary stay as they are. Sizes are gin macros, as T5's
-model files and Mesh TensorFlow's operative configs have them. Dropout is turned off, because two
-programs never draw the same random numbers.
+Types, optimizer, schedule, packing, dropout and vocabulary stay as they are. Sizes are gin macros,
+as T5's model files and Mesh TensorFlow's operative configs have them.
 """
 
 import dataclasses
@@ -51,7 +50,7 @@ def shrink(run: PodRun, dimensions: Mapping[str, int]) -> Shrunk:
     Raises:
       UserError: if a size cannot be made smaller, because no macro sets it.
     """
-    macros = {name: bound(f"%{name}") for name in [*_SIZES, "dropout_rate"]}
+    macros = {name: bound(f"%{name}") for name in _SIZES}
     smaller = {
         name: size
         for name, size in ((name, _rounded_up(run, name)) for name in _SIZES)
@@ -67,8 +66,6 @@ def shrink(run: PodRun, dimensions: Mapping[str, int]) -> Shrunk:
         f"run.batch_size = {rows}",
         f"{_TOKENS} = {tokens}",
     ]
-    if macros["dropout_rate"]:
-        lines.append("dropout_rate = 0.0")
     with gin.unlock_config():
         gin.parse_config(lines)
     small = read_pod_run(vocabulary_size=run.vocabulary_size)
@@ -81,8 +78,6 @@ def shrink(run: PodRun, dimensions: Mapping[str, int]) -> Shrunk:
     ]
     changes.append(f"sequences of a batch: {run.batch_sequences} -> {small.batch_sequences}")
     changes.append(f"microbatches: {run.microbatches} -> {small.microbatches}")
-    if macros["dropout_rate"]:
-        changes.append(f"dropout_rate: {macros['dropout_rate']} -> 0.0")
     return Shrunk(small, tuple(changes))
 
 

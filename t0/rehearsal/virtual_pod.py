@@ -20,6 +20,7 @@ from t0.compat import mtf
 from t0.compat import tf1 as tf
 from t0.mesh.lowering import Lowered, lower
 from t0.mesh.pod_run import PodRun
+from t0.rehearsal.draws import draws_by_place
 from t0.rehearsal.virtual_cores import Copied, copy_program
 
 # Type -> the most that sums in another order may differ by, as a share of the largest value.
@@ -121,7 +122,8 @@ class VirtualPod:
     def open(cls, run: PodRun) -> Iterator["VirtualPod"]:
         """Builds the cores' programs of a training run, and closes their session at the end."""
         gradients = _Gradients(run.optimizer)
-        lowered = lower(dataclasses.replace(run, optimizer=gradients), every_slice=True)
+        with draws_by_place():
+            lowered = lower(dataclasses.replace(run, optimizer=gradients), every_slice=True)
         pod = cls(lowered, gradients.kept)
         with pod.session:
             yield pod

@@ -48,6 +48,8 @@ class TrainingGraph:
         checkpoint.
       microbatches: the number of microbatches of a step.
       another: returns one more program over the same variables, in this graph.
+      gradients: returns the gradient of each trained variable, before any clipping, as tensors that
+        it adds to this graph.
     """
 
     graph: tf.Graph
@@ -64,6 +66,7 @@ class TrainingGraph:
     slices: Mapping[str, Sequence[tf.Variable]]
     microbatches: int
     another: Callable[[], "Program"]
+    gradients: Callable[[], Mapping[str, tf.Tensor]]
 
 
 def build(
@@ -128,6 +131,7 @@ def _build(
     }
     numbers["learning_rate"] = tf.cast(rate, tf.float32)
     metrics = tf.stack([numbers[name] for name in METRICS])
+    named = {v.name: g for v, g in zip(trained, kept, strict=True) if g is not None}
     with tf.control_dependencies([lowering.lowered_operation(op) for op in updates.operations]):
         done = tf.assign_add(step, 1)
     if hasattr(model, "initialize"):
@@ -151,6 +155,7 @@ def _build(
         slices=_wider_slices(lowering),
         microbatches=train.microbatches,
         another=another,
+        gradients=lambda: {n: lowering.export_to_tf_tensor(g) for n, g in named.items()},
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from t0.compat import simd_mesh_impl
 from t0.compat import tf1 as tf
 from t0.errors import UserError
-from t0.rehearsal import collectives, comparing
+from t0.rehearsal import collectives, comparing, one_device, virtual_pod
 from t0.rehearsal.batches import random_batches
 from t0.rehearsal.one_device import OneDevice
 from t0.rehearsal.virtual_pod import VirtualPod
@@ -53,14 +53,14 @@ def compare(*params, steps=2):
 @pytest.mark.parametrize(
     "params",
     [
-        (*planning.on_slice("1x1", 2), *IN_PARTS, *FLOAT32),
+        (*planning.on_slice("1x1", 2), *IN_PARTS, *FLOAT32, "dropout_rate = 0.1"),
         pytest.param(
             (*planning.on_slice("1x1", 1), *WHOLE, "run.optimizer = @t0.AdamWOptimizer", *FLOAT32),
             marks=pytest.mark.slow,
         ),
         pytest.param((*planning.on_slice("1x1", 2), *WHOLE, *TIED), marks=pytest.mark.slow),
     ],
-    ids=["model, microbatches", "batch, AdamW", "model, bfloat16, T5 1.0"],
+    ids=["model, microbatches, dropout", "batch, AdamW", "model, bfloat16, T5 1.0"],
 )
 def test_two_cores_train_as_one_device(params):
     found = compare(*params)
@@ -88,9 +88,38 @@ def test_slices_train_as_one_device(params):
     assert compare(*params, steps=5).disagreements() == []
 
 
-def test_dropout_is_refused():
-    with pytest.raises(UserError, match="draws random numbers .*dropout_rate = 0.0"):
+@pytest.fixture
+def real_draws(monkeypatch):
+    """Both sides draw as they do outside of a rehearsal."""
+    for module in (virtual_pod, one_device):
+        monkeypatch.setattr(module, "draws_by_place", contextlib.nullcontext)
+
+
+@pytest.mark.slow
+def test_draws_that_differ_are_refused(real_draws):
+    del real_draws
+    with pytest.raises(UserError, match=r"draws random numbers \(.*uniform"):
         compare(*planning.on_slice("1x1", 2), *WHOLE, *FLOAT32, "dropout_rate = 0.1")
+
+
+@pytest.mark.slow
+def test_dropout_has_one_distribution(real_draws):
+    del real_draws
+    still = ("dropout_rate = 0.3", "run.learning_rate_schedule = 0.0")
+    run = read(*planning.on_slice("1x1", 2), *WHOLE, *FLOAT32, *still)
+    count = 40
+    with VirtualPod.open(run) as pod, OneDevice.open(run, pod.features) as device:
+        pod.initialise()
+        device.load(pod.variables().values)
+        fed = next(broadcast(run))
+        steps = [pod.step(fed) for _ in range(count)]
+        ours = np.array([device.step(fed[0]).loss for _ in range(count)])
+    assert all(step.gradients.unequal == () for step in steps)  # both cores drop the same
+    theirs = np.array([step.losses[0] for step in steps])
+    assert len(set(theirs.tolist())) == len(set(ours.tolist())) == count
+    error = np.sqrt((theirs.var() + ours.var()) / count)
+    assert abs(theirs.mean() - ours.mean()) < 4 * error
+    assert 0.5 < theirs.std() / ours.std() < 2
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,33 @@ import dataclasses
 import numpy as np
 import pytest
 
-from t0.rehearsal.comparing import BANDS, Comparison, StepPair, VariablePair, variable_pairs
+from t0.rehearsal.comparing import BANDS, Comparison, StepPair
+from t0.rehearsal.differences import (
+    VariablePair,
+    relative_difference,
+    sign_is_rounding,
+    variable_pairs,
+)
+from t0.rehearsal.measuring import Measured, Perplexity
 from t0.rehearsal.ranking import Ranked
 from t0.rehearsal.saving import Saved
 
-STEP = StepPair(1, 2.0, 2.0, 0.5, 0.5, ())
+STEP = StepPair(1, 2.0, 2.0, 0.5, 0.5, {"v": 1e-7, "w": 1e-6}, ())
 SCORES = np.array([[-3.0, -4.0]], np.float32)
-SAVED = Saved(1.5, 1.5, (), Ranked(SCORES, SCORES, equal_on_cores=True))
+PERPLEXITY = Perplexity(3.0, 2, 40)
+SAVED = Saved(
+    1.5,
+    1.5,
+    (),
+    Ranked(SCORES, SCORES, equal_on_cores=True),
+    Measured(PERPLEXITY, PERPLEXITY, equal_on_cores=True),
+)
 EQUAL = Comparison((STEP, STEP), (VariablePair("w", 1e-9, 1e-6),), SAVED, (), BANDS["float32"])
+
+
+def measured(pod, *, equal=True):
+    """Returns what was saved, with another perplexity by the pod."""
+    return dataclasses.replace(SAVED, measured=Measured(pod, PERPLEXITY, equal))
 
 
 def test_equal_numbers_agree():
@@ -29,6 +48,10 @@ def test_equal_numbers_agree():
             {"steps": (dataclasses.replace(STEP, pod_gradient_norm=0.6),)},
             "the gradient norm of step 1 differs",
         ),
+        (
+            {"steps": (dataclasses.replace(STEP, gradients={"v": 1e-7, "w": np.inf}),)},
+            "step 1's gradient of w differs",
+        ),
         ({"variables": (VariablePair("w", 0.1, 0.3),)}, "w, by how far it moved, differs"),
         ({"saved": dataclasses.replace(SAVED, pod_loss=1.6)}, "after restoring the checkpoint"),
         (
@@ -39,6 +62,16 @@ def test_equal_numbers_agree():
             {"saved": dataclasses.replace(SAVED, ranked=Ranked(SCORES, SCORES, False))},
             "the cores' scores are not equal",
         ),
+        (
+            {"saved": measured(dataclasses.replace(PERPLEXITY, nats_per_token=3.1))},
+            "nats per token differ by 3.3e-02",
+        ),
+        ({"saved": measured(dataclasses.replace(PERPLEXITY, tokens=41))}, "differ by inf"),
+        (
+            {"saved": measured(dataclasses.replace(PERPLEXITY, correct=3))},
+            "token accuracy differs by 2.5e-02",
+        ),
+        ({"saved": measured(PERPLEXITY, equal=False)}, "the cores' cross entropies are not equal"),
         ({"saved": dataclasses.replace(SAVED, faults=("w is lost",))}, "w is lost"),
         ({"faults": ("only the cores have x",)}, "only the cores have x"),
     ],
@@ -56,16 +89,43 @@ def test_bfloat16_rounds_more():
 
 def test_what_is_not_a_number_differs():
     before, after = {"w": np.zeros(2)}, {"w": np.array([0.1, np.nan])}
-    (pair,) = variable_pairs(before, after, {"w": np.array([0.1, 0.2])})
+    no_sign = {"w": np.array([False, True])}
+    (pair,) = variable_pairs(before, after, {"w": np.array([0.1, 0.2])}, no_sign)
     assert pair == VariablePair("w", np.inf, np.inf)
+    assert relative_difference(np.array([np.nan]), np.array([1.0])) == np.inf
+    assert relative_difference(np.array([1.0]), np.array([0.0])) == np.inf
 
 
-@pytest.mark.parametrize(("flipped", "agrees"), [(1, True), (8, True), (40, False), (400, False)])
-def test_a_gradient_that_is_rounding_has_no_sign(flipped, agrees):
-    before, after = {"w": np.zeros((100, 80))}, {"w": np.full((100, 80), 0.1)}
+def stepped(shape, flipped, gradients):
+    """Returns a variable that one step moved, some of its numbers down in place of up."""
+    after = {"w": np.full(shape, 0.1)}
     ours = {"w": after["w"].copy()}
     ours["w"].flat[:flipped] *= -1
-    (pair,) = variable_pairs(before, after, ours)
+    no_sign = {"w": sign_is_rounding(*gradients, BANDS["float32"].sign)}
+    (pair,) = variable_pairs({"w": np.zeros(shape)}, after, ours, no_sign)
     assert pair.greatest == 0.2
-    found = dataclasses.replace(EQUAL, variables=(pair,)).disagreements()
-    assert (found == []) is agrees
+    return dataclasses.replace(EQUAL, variables=(pair,)).disagreements()
+
+
+@pytest.mark.parametrize("shape", [(2,), (100, 80)])
+@pytest.mark.parametrize("flipped", [1, 8, 40, 400])
+def test_a_number_that_moved_the_other_way_is_seen(flipped, shape):
+    gradient = np.ones(shape)
+    assert stepped(shape, flipped, (gradient, gradient)) != []
+    # Its gradient is small on one side alone: that is no rounding.
+    small = gradient.copy()
+    small.flat[:flipped] = 1e-6
+    assert stepped(shape, flipped, (small, gradient)) != []
+
+
+@pytest.mark.parametrize("flipped", [1, 8, 40, 400])
+def test_a_gradient_that_is_rounding_has_no_sign(flipped):
+    theirs, ours = np.ones((100, 80)), np.ones((100, 80))
+    theirs.flat[:flipped], ours.flat[:flipped] = 3e-6, -3e-6
+    assert stepped(theirs.shape, flipped, (theirs, ours)) == []
+    # One more that moved the other way has a gradient.
+    assert stepped(theirs.shape, flipped + 1, (theirs, ours)) != []
+
+
+def test_a_gradient_of_zero_leaves_nothing_out():
+    assert not sign_is_rounding(np.zeros(4), np.zeros(4), 1e-4).any()
