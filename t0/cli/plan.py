@@ -107,8 +107,8 @@ def run_flags(args: argparse.Namespace, command: str) -> Any:
     return command_flags.parse([command, *words])
 
 
-def configure_run(given: Any) -> None:
-    """Configures gin by the flags, for a run that reads neither checkpoints nor data."""
+def configure_run(given: Any, *, reads_data: bool = False) -> None:
+    """Configures gin by the flags, for a run that reads no checkpoint, and no data unless told."""
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     from t0.config import gin_files, parse
     from t0.run import configure
@@ -120,7 +120,8 @@ def configure_run(given: Any) -> None:
     if mesh:
         print(f"note: --gin_file={mesh}, which the run file's header names", file=sys.stderr)
     # A plan needs no task, and the default, T5's own tasks, takes seconds to import.
-    modules = given.module_import if given["module_import"].present else ()
+    modules = given.module_import if reads_data or given["module_import"].present else ()
     configure.prepare(given, modules)
     parsed = configure.parse_gin(given, [mesh] if mesh else [])
-    parse.check_required(parsed, but=_NOT_NEEDED, undefined=False)
+    not_needed = _NOT_NEEDED - {"MIXTURE_OR_TASK_NAME"} if reads_data else _NOT_NEEDED
+    parse.check_required(parsed, but=not_needed, undefined=False)

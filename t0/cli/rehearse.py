@@ -4,13 +4,16 @@
 
 It takes the flags of `t5_mesh_transformer`, makes the model small, runs the program of each core of
 the slice, and compares it with the same steps on one device; the exit status is 1 if they differ.
-It needs no TPU, no checkpoint, no data and no network.
+It needs no TPU, no checkpoint, no data and no network. With `--data DIR` both sides train on the
+run's own mixture, whose cache or sources are in that folder, else on random tokens.
 """
 
 import argparse
+from pathlib import Path
 
 from t0.cli.plan import add_run_flags, configure_run, reworded, run_flags
 from t0.errors import UserError
+from t0.files.paths import is_remote
 
 __all__ = ["add_arguments", "main", "reworded"]
 
@@ -24,6 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="make model and batch small (auto), or take them as they are",
     )
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="read the run's own mixture, from its cache or its data in DIR; else random tokens",
+    )
     add_run_flags(parser)
 
 
@@ -31,7 +39,17 @@ def main(args: argparse.Namespace) -> int:
     """Rehearses the run and prints the comparison."""
     if args.steps < 1:
         raise UserError(f"--steps {args.steps}: wanted a whole number above 0")
-    configure_run(run_flags(args, "t0 rehearse"))
+    given = run_flags(args, "t0 rehearse")
+    if args.data is not None:
+        if not is_remote(args.data) and not Path(args.data).is_dir():
+            raise UserError(f"--data {args.data}: there is no such folder")
+        for name in ("data_dir", "additional_task_cache_dirs"):
+            given[name].value = [*given[name].value, args.data]
+    configure_run(given, reads_data=args.data is not None)
     from t0.rehearsal import rehearse
 
-    return rehearse.rehearse(steps=args.steps, small=args.shrink == "auto")
+    return rehearse.rehearse(
+        steps=args.steps,
+        small=args.shrink == "auto",
+        data=given if args.data is not None else None,
+    )

@@ -13,8 +13,10 @@
     ranking         rank: choices scored by the pod's scoring program and by our scorer
     measuring       measure: perplexity by the pod's program and by our measuring
     feeding         fed: what each core gets, by TPUEstimator's own operations
+    configured_data the run's own mixture, as TPUEstimator would be given it
     batches         packed batches and answer choices of random tokens
     shrinking       shrink: the configured run with a model that fits this machine
+    memory_needed   check_memory: whether this machine has the memory
     rehearse        all of it as `t0 rehearse` shows it
 
 Importing this package imports none of them: they need TensorFlow.

@@ -5,6 +5,9 @@
 It prints what was changed, both sides' losses and gradient norms, and a verdict in the last line.
 """
 
+from typing import Any
+
+from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.mesh.lowering import build_model
 from t0.mesh.pod_run import (
@@ -15,21 +18,25 @@ from t0.mesh.pod_run import (
     model_dimensions,
     read_pod_run,
 )
+from t0.rehearsal import configured_data
 from t0.rehearsal.comparing import Comparison, compare_training
 from t0.rehearsal.feeding import fed, random_input
+from t0.rehearsal.memory_needed import check_memory
 from t0.rehearsal.shrinking import shrink
 
 # Cores whose programs were run at once on this kind of machine; graphs grow with their number.
 MOST_CORES = 64
 _MODEL_TYPE = "bitransformer"
+_ENSEMBLES = ("run.ensemble_inputs", "Unitransformer.ensemble")
 
 
-def rehearse(*, steps: int, small: bool) -> int:
+def rehearse(*, steps: int, small: bool, data: Any = None) -> int:
     """Rehearses the run that gin configures, and prints the comparison.
 
     Args:
       steps: how many training steps both sides take.
       small: whether the model and the batch are made small first.
+      data: the parsed flags of a command whose own mixture is read; None for random tokens.
 
     Returns:
       0 if the cores' program and our loop agree, else 1.
@@ -37,21 +44,25 @@ def rehearse(*, steps: int, small: bool) -> int:
     Raises:
       UserError: for a run that cannot be rehearsed, or that could not run on the slice.
     """
-    size, _ = configured_vocabulary_size()
+    vocabulary = configured_data.check(data) if data else None
+    size = configured_data.vocabulary_size(vocabulary) if data else configured_vocabulary_size()[0]
     run = read_pod_run(vocabulary_size=size)
     _check_covered(run)
     dimensions = model_dimensions(build_model(run))
     check_model(run, dimensions)
+    tokens = f"tokens of {bound('mesh_train_dataset_fn.mixture_or_task_name')}"
     print(
         f"{run.slice_.name}: mesh {describe_shape(run.mesh_shape)}, {run.slice_.cores} virtual "
-        "cores; random tokens, random weights",
+        f"cores; {tokens if data else 'random tokens'}, random weights",
         flush=True,
     )
     if small:
         shrunk = shrink(run, dimensions)
         run = shrunk.run
         print(f"made small: {'; '.join(shrunk.changes)}", flush=True)
-    with fed(run, random_input(run)) as batches:
+    check_memory(run, build_model(run))
+    given = configured_data.input_function(vocabulary) if data else random_input(run)
+    with fed(run, given) as batches:
         comparison = compare_training(run, batches, steps=steps)
     for line in text(comparison, run):
         print(line)
@@ -65,6 +76,12 @@ def _check_covered(run: PodRun) -> None:
         raise UserError(
             f"run.model_type is '{run.model_type}', and a rehearsal covers encoder-decoders "
             f"('{_MODEL_TYPE}'). `t0 plan` covers this run"
+        )
+    ensembles = [name for name in _ENSEMBLES if bound(name)]
+    if ensembles:
+        raise UserError(
+            f"{ensembles[0]} = {bound(ensembles[0])} makes an ensemble of models, and a rehearsal "
+            f"covers one model: set {ensembles[0]} = None"
         )
     if run.slice_.cores > MOST_CORES:
         raise UserError(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from t0.compat import tf1 as tf
+from t0.config.bindings import bound
 from t0.errors import UserError, original
 from t0.files import paths, publishing, untrusted
 from t0.training import checkpointing
@@ -106,6 +107,7 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
 
 # Fields of `LoopOptions` that only our own loop obeys.
 _NOT_BY_ESTIMATOR = ("validate_every_steps", "evaluate_every_steps", "stop_after_evaluations")
+_CLIPPING = "apply_updates.clip_gradient_norm"
 
 
 def _check_estimator_can(options: LoopOptions) -> None:
@@ -114,6 +116,13 @@ def _check_estimator_can(options: LoopOptions) -> None:
         raise UserError(
             f"train_loop.{asked[0]} is set, which only training without a TPU obeys; on a TPU, "
             "evaluate checkpoints by run.mode = 'eval' or 'score_eval'"
+        )
+    limit = bound(_CLIPPING)
+    if limit is not None:
+        raise UserError(
+            f"{_CLIPPING} = {limit} is set, which only training without a TPU obeys; on a TPU, "
+            "AdafactorOptimizer.clipping_threshold bounds a step. Set "
+            f"{_CLIPPING} = None"
         )
 
 

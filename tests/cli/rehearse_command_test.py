@@ -22,6 +22,11 @@ V3_512 = [
     "--gin_file=mesh/v3-512.gin",
     "--gin_param=run.batch_size = ('tokens_per_replica', 2048)",
 ]
+XL = [
+    "--shrink=none",
+    "--gin_file=models/t5.1.1.xxl.gin",
+    "--gin_file=mesh/v3-8.gin",
+]
 TWO_CORES = "--gin_param=utils.tpu_mesh_shape.tpu_topology = '1x1'"
 
 
@@ -46,6 +51,7 @@ def test_two_cores_agree(capsys):
         assert change in out
     assert "a checkpoint of the pod, restored by both" in out
     assert "choices scored with it" in out
+    assert "its perplexity over" in out
     assert "VERDICT: the cores' program and one device agree (float32, band 1e-06)" in out
 
 
@@ -54,10 +60,21 @@ def test_two_cores_agree(capsys):
     [
         (["--steps=0"], "--steps 0: wanted a whole number above 0"),
         (["--gin_param=run.model_type = 'lm'"], "a rehearsal covers encoder-decoders"),
+        (["--gin_param=run.ensemble_inputs = 2"], "run.ensemble_inputs = 2 makes an ensemble"),
+        (["--data=nowhere"], "--data nowhere: there is no such folder"),
+        (XL, "v3-8 need about"),
         (V3_512, "v3-512 has 512 cores, and a rehearsal takes up to 64"),
         (["--gin_param=tpu_mesh_shape.model_parallelism = 8"], "does not divide by 8"),
     ],
-    ids=["no steps", "language model", "too many cores", "heads"],
+    ids=[
+        "no steps",
+        "language model",
+        "ensemble",
+        "no folder",
+        "memory",
+        "too many cores",
+        "heads",
+    ],
 )
 def test_what_is_refused(words, said, capsys):
     with pytest.raises(SystemExit) as ended:

@@ -18,6 +18,7 @@ FLOAT32 = (
     "get_variable_dtype.activation_dtype = 'float32'",
     "get_variable_dtype.master_dtype = 'float32'",
 )
+BFLOAT16 = ("get_variable_dtype.slice_dtype = 'bfloat16'",)  # masters and activations are, too
 SMALL = (
     "d_model = 32",
     "d_ff = 64",
@@ -59,8 +60,14 @@ def compare(*params, steps=2):
             marks=pytest.mark.slow,
         ),
         pytest.param((*planning.on_slice("1x1", 2), *WHOLE, *TIED), marks=pytest.mark.slow),
+        pytest.param((*planning.on_slice("1x1", 2), *WHOLE, *BFLOAT16), marks=pytest.mark.slow),
     ],
-    ids=["model, microbatches, dropout", "batch, AdamW", "model, bfloat16, T5 1.0"],
+    ids=[
+        "model, microbatches, dropout",
+        "batch, AdamW",
+        "model, bfloat16, T5 1.0",
+        "bfloat16 alone",
+    ],
 )
 def test_two_cores_train_as_one_device(params):
     found = compare(*params)
@@ -132,8 +139,8 @@ def on_one_device():
         yield opened.enter_context(OneDevice.open(run, tuple(names)))
 
 
-def faults(device, feed=broadcast):
-    run = read(*planning.on_slice("1x1", 1), *WHOLE, *FLOAT32)
+def faults(device, feed=broadcast, parallelism=1):
+    run = read(*planning.on_slice("1x1", parallelism), *WHOLE, *FLOAT32)
     with VirtualPod.open(run) as pod:
         found = comparing.compare_steps(run, pod, device, feed(run), steps=1)
     return " ".join(found.disagreements())
@@ -174,6 +181,20 @@ def test_a_core_that_is_fed_another_batch_is_seen(on_one_device):
     found = faults(on_one_device, apart)
     assert "core 1 is fed other inputs than core 0" in found
     assert "the parts that the cores took of inputs are not the batch" in found
+
+
+@pytest.mark.slow
+def test_a_broken_layout_rule_is_seen(monkeypatch, on_one_device):
+    published = simd_mesh_impl.SimdMeshImpl.slice_begin
+
+    def without_heads(self, shape, core):
+        places = zip(shape.dims, published(self, shape, core), strict=True)
+        return [0 if dim.name == "heads" else begin for dim, begin in places]
+
+    monkeypatch.setattr(simd_mesh_impl.SimdMeshImpl, "slice_begin", without_heads)
+    found = faults(on_one_device, parallelism=2)
+    assert "the loss of step 1 differs by" in found
+    assert "the cores did not restore encoder/block_000/layer_000/SelfAttention/q" in found
 
 
 @pytest.mark.slow

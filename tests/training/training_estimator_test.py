@@ -114,6 +114,18 @@ def bound(max_hours):
         gin.bind_parameter("t0.train_loop.max_hours", max_hours)
 
 
+def test_clipping_that_only_our_loop_does_is_refused(train, tmp_path):
+    from t0.compat import gin
+    from t0.training import optimizers
+
+    assert optimizers.apply_updates
+    with gin.unlock_config():
+        gin.bind_parameter("t0.apply_updates.clip_gradient_norm", 1.0)
+    with pytest.raises(UserError, match="clip_gradient_norm = 1.0 is set, which only training"):
+        train(1)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("text", ["{}", "[", '{"seconds": "x"}', '{"seconds": NaN}', "[1]"])
 def test_damaged_seconds_are_one_message(train, tmp_path, text):
     train(1)

@@ -1,0 +1,97 @@
+"""The memory that a rehearsal takes here, estimated before anything is built.
+
+    needed_bytes(run, model)          # 1.9 GiB for t5.1.1.tiny on a v3-8
+    check_memory(run, model)          # UserError: ... need about 41 GiB, 14 fit
+
+Each core has a copy of the program as a graph, its slices, and its activations; one device has all
+of that once more. The graph's share is measured: see `_GRAPH_BYTES`.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from t0.errors import UserError
+from t0.mesh.formulas import ModelSizes, costs_by_formulas, model_sizes
+from t0.mesh.pod_run import PodRun
+
+_GIB = 2**30
+# Python with TensorFlow and Mesh TensorFlow, and the programs of one device.
+_PROCESS_BYTES = int(0.9 * _GIB)
+# One core's training, scoring and perplexity programs: of a model without layers, and of a layer.
+_GRAPH_BYTES, _LAYER_BYTES = 14 << 20, 10 << 20
+# Copies of a core's weights: to train, to score, to measure perplexity, and in transit.
+_COPIES = 4
+
+
+def needed_bytes(run: PodRun, sizes: ModelSizes) -> int:
+    """Returns about how many bytes a rehearsal of a run takes.
+
+    Args:
+      run: the run as it is rehearsed.
+      sizes: the sizes of its model.
+    """
+    return _PROCESS_BYTES + _whole_model_bytes(run, sizes) + run.slice_.cores * _core(run, sizes)
+
+
+def check_memory(
+    run: PodRun, model: Any, available: Callable[[], int | None] | None = None
+) -> None:
+    """Checks that this machine has the memory for a rehearsal.
+
+    Args:
+      run: the run as it is rehearsed.
+      model: its model; one that is no plain T5 is not estimated.
+      available: returns the free bytes, None where they are not known.
+
+    Raises:
+      UserError: if it has not; the message says how many cores fit.
+    """
+    try:
+        sizes = model_sizes(model)
+    except UserError:
+        return
+    free = (available or available_bytes)()
+    needed = needed_bytes(run, sizes)
+    if free is None or needed <= free:
+        return
+    fixed = _PROCESS_BYTES + _whole_model_bytes(run, sizes)
+    fitting = max(0, (free - fixed) // _core(run, sizes))
+    raise UserError(
+        f"the {run.slice_.cores} virtual cores of {run.slice_.name} need about "
+        f"{needed / _GIB:.1f} GiB of memory, and {free / _GIB:.1f} GiB are free: {fitting} "
+        "cores of this model fit. Make the model small (--shrink auto), or rehearse a smaller "
+        "slice with the same tpu_mesh_shape.model_parallelism"
+    )
+
+
+def available_bytes() -> int | None:
+    """Returns the memory that is free on this machine, or in its container; None if not known."""
+    free = re.search(r"MemAvailable:\s+(\d+) kB", _read("/proc/meminfo"))
+    sizes = [int(free.group(1)) * 1024] if free else []
+    limit, used = (_read(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
+    if limit.isdigit() and used.isdigit():
+        sizes.append(int(limit) - int(used))
+    return min(sizes, default=None)
+
+
+def _core(run: PodRun, sizes: ModelSizes) -> int:
+    costs = costs_by_formulas(run, sizes)
+    layers = sizes.encoder_layers + sizes.decoder_layers
+    values = _COPIES * costs.weights_bytes + costs.optimizer_bytes
+    return values + sum(costs.temporary_bytes.values()) + _GRAPH_BYTES + layers * _LAYER_BYTES
+
+
+def _whole_model_bytes(run: PodRun, sizes: ModelSizes) -> int:
+    """Returns the bytes of the hosts' masters, of one device, and of the values compared."""
+    costs = costs_by_formulas(run, sizes)
+    optimizer = costs.optimizer_bytes * max(run.split("heads"), run.split("d_ff"))
+    return 4 * (4 * costs.parameters + optimizer)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,44 @@
+"""A rehearsal that does not fit is refused before anything is built, with the cores that fit."""
+
+import planning
+import pytest
+
+from t0.errors import UserError
+from t0.mesh.formulas import model_sizes
+from t0.mesh.lowering import build_model
+from t0.rehearsal import memory_needed
+
+GIB = 2**30
+
+
+def read(name, *params, files=("models/t5.1.1.tiny.gin",)):
+    return planning.read(*planning.on_slice(name, 2), *params, files=files, vocabulary_size=32100)
+
+
+def needed(run):
+    return memory_needed.needed_bytes(run, model_sizes(build_model(run)))
+
+
+def test_small_models_fit_and_large_ones_do_not():
+    small = needed(read("v3-8", *planning.TINY))
+    assert GIB < small < 4 * GIB
+    assert needed(read("v3-32", *planning.TINY)) > small
+    assert needed(read("v3-8", files=("models/t5.1.1.xl.gin",))) > 100 * GIB
+
+
+def test_the_message_says_how_many_cores_fit():
+    run = read("v3-32", *planning.TINY)
+    model = build_model(run)
+    memory_needed.check_memory(run, model, lambda: needed(run))
+    memory_needed.check_memory(run, model, lambda: None)
+    free = needed(read("v3-8", *planning.TINY))
+    with pytest.raises(UserError, match=r"the 32 virtual cores of v3-32 need about \d") as refused:
+        memory_needed.check_memory(run, model, lambda: free)
+    assert ": 8 cores of this model fit" in str(refused.value)
+    with pytest.raises(UserError, match=": 0 cores of this model fit"):
+        memory_needed.check_memory(run, model, lambda: GIB // 2)
+
+
+def test_this_machine_has_memory():
+    free = memory_needed.available_bytes()
+    assert free is None or free > 0
