@@ -87,16 +87,32 @@ def room_of(module):
     return room if known else None
 
 
+@functools.cache
+def nodes(tree):
+    """Every node of a tree, which seven rules look at."""
+    return tuple(ast.walk(tree))
+
+
+@functools.cache
 def imported(tree):
     """Every module a file imports, at the top or within a function, as (line, dotted name)."""
-    for node in ast.walk(tree):
+    return tuple(_imported(tree))
+
+
+def _imported(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"line {node.lineno}: relative import"
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        elif isinstance(node, ast.Call) and last_name(node.func) == "import_module":
             yield from ((node.lineno, a.value) for a in node.args if isinstance(a, ast.Constant))
+
+
+def last_name(function):
+    """The name after the last dot of what is called; None for anything else than names."""
+    return getattr(function, "attr", None) or getattr(function, "id", None)
 
 
 def allowed_rooms(path):
@@ -153,14 +169,14 @@ def test_imports_are_seen():
 def foreign_names(tree):
     """The names of other packages' modules in a file, doors included, and of their parts."""
     names = {"compat"}  # as in compat.mesh_utils
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             module = getattr(node, "module", "") or ""
             for alias in node.names:
                 origin = module or alias.name
                 if origin == "t0.compat" or room_of(origin) is None and origin != "t0":
                     names.add(alias.asname or alias.name.partition(".")[0])
-    aliases = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    aliases = [node for node in nodes(tree) if isinstance(node, ast.Assign)]
     while found := [
         target.id
         for node in aliases
@@ -189,7 +205,7 @@ def root(node):
 def changes_of_other_packages(tree):
     """What in a file changes another package's module, as (line, what)."""
     foreign = {*foreign_names(tree), "import_module"}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
             if getattr(node, "attr", "") == "__code__" or root(node) in foreign:
                 yield node.lineno, f"assigns to {ast.unparse(node)}"
@@ -259,8 +275,9 @@ def test_only_the_catalogue_registers():
         f"{_name(path)}:{node.lineno}"
         for path in SOURCES
         if not path.is_relative_to(ROOT / "seqio_tasks")
-        for node in ast.walk(_tree(path))
+        for node in nodes(_tree(path))
         if isinstance(node, ast.Call)
+        and last_name(node.func) in ("add", "add_provider")
         and re.search(r"(Task|Mixture)Registry\.add(_provider)?$", ast.unparse(node.func))
     ]
     assert not calls, f"registers outside seqio_tasks: {calls}"
@@ -276,8 +293,9 @@ def test_json_of_others_is_read_by_one_parser():
         f"{_name(path)}:{node.lineno}"
         for path in SOURCES
         if not _name(path).endswith((*OWN_JSON, "files/untrusted.py"))
-        for node in ast.walk(_tree(path))
+        for node in nodes(_tree(path))
         if isinstance(node, ast.Call)
+        and last_name(node.func) in ("load", "loads")
         and ast.unparse(node.func) in ("json.load", "json.loads")
         and not ast.unparse(node.args[0]).startswith("json.dumps(")
     ]
@@ -295,7 +313,7 @@ def test_functions_are_short():
     long = [
         f"{_name(path)}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
         for path in ALL_PYTHON
-        for node in ast.walk(_tree(path))
+        for node in nodes(_tree(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.end_lineno - node.lineno + 1 > LONGEST_FUNCTION_LINES
     ]
@@ -366,7 +384,7 @@ NEWER = {
 def test_nothing_needs_more_than_python_3_10():
     found = []
     for path in sorted([*ROOT.glob("t0/**/*.py"), *ROOT.glob("seqio_tasks/*.py")]):
-        for node in ast.walk(_tree(path)):
+        for node in nodes(_tree(path)):
             used = set()
             if isinstance(node, ast.Import):
                 used = {"tomllib"} & {alias.name for alias in node.names}

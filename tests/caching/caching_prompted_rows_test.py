@@ -148,6 +148,7 @@ def test_which_tasks_have_the_form(with_data, prompted):
     )
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(with_data, prompted, tmp_path):
     """Ten times the rows through a fresh worker's engine, in a process of its own."""
     if not Path("/proc/self/status").exists():

@@ -62,7 +62,7 @@ def train_and_save(model, folder, *, master, devices):
 
 @pytest.mark.parametrize(
     ("model", "devices", "master"),
-    [(PLAIN, 1, "float32"), (FACTORED, 2, "bfloat16")],
+    [(PLAIN, 1, "float32"), pytest.param(FACTORED, 2, "bfloat16", marks=pytest.mark.slow)],
     ids=["1.0", "1.1 stacked, bfloat16 masters"],
 )
 def test_round_trips_of_what_mesh_tensorflow_wrote(tmp_path, model, devices, master):

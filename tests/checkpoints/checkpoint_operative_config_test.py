@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("empty_gin")
 @pytest.mark.parametrize(
     ("model", "dtype", "legacy_norms"),
     [
-        (V10, np.float32, True),
+        pytest.param(V10, np.float32, True, marks=pytest.mark.slow),
         (V11, BFLOAT16, False),
         pytest.param(*(model_shape(shared_bias=False), np.float32, False), marks=pytest.mark.slow),
     ],

@@ -203,7 +203,8 @@ def test_each_step_has_its_events(model_dir, variables):
     assert sorted(steps) == [7, 8]
 
 
-@pytest.mark.parametrize("shapes", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("shapes", [1, 3])
 def test_tasks_share_batches_and_keep_their_scores(model_dir, variables, shapes):
     tasks = {f"task_{i}": make_records(20 + i, examples=2 + i % 3) for i in range(12)}
     folder = evaluate(model_dir, [dataset(*task) for task in tasks.items()], shapes=shapes)

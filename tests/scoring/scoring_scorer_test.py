@@ -80,7 +80,7 @@ def test_choice_of_padding_scores_nothing(scorer):
     assert scores[0, 1] == 0
 
 
-@pytest.mark.parametrize("mesh", ["batch:2", "model:2"])
+@pytest.mark.parametrize("mesh", [pytest.param("batch:2", marks=pytest.mark.slow), "model:2"])
 def test_mesh_of_two_devices_gives_the_same_scores(mesh, checkpoint, variables):
     scorer = make_scorer(mesh=mesh)
     assert scorer.replicas == (2 if mesh == "batch:2" else 1)
@@ -105,7 +105,7 @@ def test_bfloat16_masters_are_widened(variables, tmp_path):
     scorer.close()
 
 
-@pytest.mark.parametrize("mesh", ["", "model:2"])
+@pytest.mark.parametrize("mesh", ["", pytest.param("model:2", marks=pytest.mark.slow)])
 def test_logits_and_softmax_are_float32_whatever_the_model_computes_in(variables, tmp_path, mesh):
     # All that bfloat16 computes here is exact in it: layers that add nothing, hidden states of 1
     # and -1. Logits, sums of 16 numbers of 7 bits, and their softmax are not.

@@ -84,8 +84,8 @@ def training_spec(
 class Steps:
     """A lowered step and its session."""
 
-    def __init__(self, given, seed=0, activations=tf.float32, validates=False):
-        self.graph = graph.build(
+    def __init__(self, given, seed=0, activations=tf.float32, validates=False, built=None):
+        self.graph = built or graph.build(
             given, features=FEATURES, seed=seed, activations=activations, validates=validates
         )
         devices = as_written(tf.ConfigProto(device_count={"CPU": given.mesh_shape.size}))
