@@ -252,9 +252,9 @@ def _format(column: str, key: str, block: int) -> str:
 
 
 _BLOCK = {
-    "mtf": re.compile(r"(?<=/block_)\d{3,}(?=/)"),
-    "hf": re.compile(r"(?<=\.block\.)\d+(?=\.)"),
-    "t5x": re.compile(r"(?<=/layers_)\d+(?=/)"),
+    "mtf": re.compile(r"(?<=/block_)\d{3,9}(?=/)"),
+    "hf": re.compile(r"(?<=\.block\.)\d{1,9}(?=\.)"),
+    "t5x": re.compile(r"(?<=/layers_)\d{1,9}(?=/)"),
 }
 
 

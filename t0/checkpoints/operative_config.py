@@ -29,6 +29,7 @@ from t0.files import paths
 FILE = "operative_config.gin"
 _BINDING = re.compile(r"^([\w./]+)\s*=\s*(.+)$")
 _LONGEST_BYTES = 1 << 20
+_LONGEST_CHAIN = 100  # macros, each the value of the one before
 # The packages whose modules public operative configs and ours import.
 KNOWN_PACKAGES = ("mesh_tensorflow", "t5", "seqio", "t0", "seqio_tasks", "gin")
 _UNREADABLE = (SyntaxError, ValueError, TypeError, tokenize.TokenError, RecursionError, MemoryError)
@@ -230,8 +231,14 @@ def _read_as_gin(name: str, folders: Sequence[str]) -> str:
         path = os.path.join(folder, name)  # noqa: PTH118 (as gin does; gs:// paths)
         for reader, exists in gin_config._FILE_READERS:
             if exists(path):
-                with reader(path) as file:
-                    data = file.read()
+                try:
+                    paths.check_regular(path)
+                    with reader(path) as file:
+                        data = file.read(_LONGEST_BYTES + 1)
+                except (OSError, ValueError) as error:
+                    raise UserError(f"{name} is no gin file: {error}") from error
+                if len(data) > _LONGEST_BYTES:
+                    raise UserError(f"{name} is no gin file: it is larger than 1 MiB")
                 return data if isinstance(data, str) else data.decode("utf-8", "replace")
     raise UserError(f"gin file not found: {name}")
 
@@ -265,7 +272,7 @@ _LITERALS = (int, float, bool, str, list, Macro)
 
 
 def _resolved(found: dict[str, Any], value: Any) -> Any:
-    for _ in range(len(found)):
+    for _ in range(_LONGEST_CHAIN):
         if not (isinstance(value, str) and value.startswith("%")):
             return value
         value = found.get(value[1:].rpartition(".")[2], found.get(value[1:]))

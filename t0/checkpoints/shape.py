@@ -70,9 +70,10 @@ class ModelShape:
 
 
 def listed(items: list[str]) -> str:
-    """Returns the items, one to a line; after `SHOWN` lines the others are counted."""
+    """Returns the items, one to a line, cut; after `SHOWN` lines the others are counted."""
     more = [f"... and {len(items) - SHOWN:,} more"] if len(items) > SHOWN else []
-    return "\n  ".join(["", *items[:SHOWN], *more])
+    cut = [item if len(item) < 200 else f"{item[:200]}..." for item in items[:SHOWN]]
+    return "\n  ".join(["", *cut, *more])
 
 
 def shown(value: object) -> str:

@@ -393,5 +393,5 @@ def _stacked_slot(slot: str, name: str, shape: tuple[int, ...]) -> tuple[str, in
 
 def _split_layer(path: str) -> tuple[str, int | None, str]:
     """Returns (stack, layer, path within the layer); the layer is None outside of layers."""
-    match = re.fullmatch(r"(encoder|decoder)/layers_(\d+)/(.+)", path)
+    match = re.fullmatch(r"(encoder|decoder)/layers_(\d{1,9})/(.+)", path)
     return (match[1], int(match[2]), match[3]) if match else ("", None, path)

@@ -34,6 +34,7 @@ import safetensors
 from t0.checkpoints.formats import read_json
 from t0.checkpoints.shape import listed, shown
 from t0.errors import UserError
+from t0.files.names import checked_name
 from t0.files.paths import is_remote
 from t0.files.publishing import UnfinishedFile
 from t0.files.untrusted import parsed_json
@@ -60,6 +61,7 @@ _BLOCK_ROWS = 1024
 _LINE_ROWS = 16
 SAFE_SINCE = (2, 6)
 _LARGEST_HEADER_BYTES = 100_000_000  # as in the library
+_MOST_TENSORS = 20_000
 _ADVICE = (
     "It is a pickle, which can run any code when opened, and is not read. Use the model's "
     "safetensors files, or install PyTorch 2.6 or later (pip install t0[hf]), whose weights_only "
@@ -211,8 +213,7 @@ def _shards_by_key(index: Path) -> dict[str, str]:
     if not isinstance(where, dict) or not where:
         raise UserError(f"{index} has no weight_map")
     for shard in where.values():
-        if not isinstance(shard, str) or Path(shard).name != shard:
-            raise UserError(f"{index} names a file outside its folder: {shown(shard)}")
+        checked_name(shard, "file", index)
     return where
 
 
@@ -222,7 +223,10 @@ def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     try:
         size = path.stat().st_size
         with safetensors.safe_open(path, framework="numpy") as file:
-            parts = {key: file.get_slice(key) for key in file.offset_keys()}
+            keys = file.offset_keys()
+            if len(keys) > _MOST_TENSORS:
+                raise UserError(f"{path} has {len(keys):,} tensors; a T5 has some hundreds")
+            parts = {key: file.get_slice(key) for key in keys}
             kinds = {key: (tuple(p.get_shape()), p.get_dtype()) for key, p in parts.items()}
             metadata = file.metadata() or {}
     except OSError as error:

@@ -175,8 +175,9 @@ def binary(path: "str | os.PathLike[str]") -> BinaryIO:
     """Opens a file to read bytes at any place, for libraries that want a file.
 
     Raises:
-      OSError: if it cannot be opened.
+      OSError: if it cannot be opened, or is a pipe or a device.
     """
+    paths.check_regular(path)
     return any_path(path).open("rb")
 
 

@@ -20,6 +20,7 @@ import errno
 import os
 import posixpath
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from typing import IO, Any
@@ -56,6 +57,23 @@ def converted(path: Path) -> Iterator[Any]:
         raise OSError(number, why, os.fspath(path)) from error
 
 
+def check_regular(path: Path) -> None:
+    """Checks that a path of this machine is no pipe or device, which may give bytes without end.
+
+    A folder from elsewhere can hold them, or links to them. Those that a user names, such as
+    /dev/stdin, are read.
+
+    Raises:
+      OSError: if it is one, or is absent.
+    """
+    if is_remote(path):
+        return
+    kind = stat.S_IFMT(os.stat(path).st_mode)  # noqa: PTH116
+    named = os.path.abspath(path).startswith(("/dev/", "/proc/"))  # noqa: PTH100
+    if kind not in (stat.S_IFREG, stat.S_IFDIR) and not named:
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", os.fspath(path))
+
+
 @contextlib.contextmanager
 def opened(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:
     """Opens a file for the block; text is UTF-8.
@@ -64,6 +82,8 @@ def opened(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:
       OSError: if it cannot be opened; also within the block, if it cannot be read or written.
     """
     if not is_remote(path):
+        if mode.startswith("r"):
+            check_regular(path)
         with open(path, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
         return

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 import types
 
 import msgpack
@@ -260,6 +261,26 @@ def test_a_file_that_is_no_gin(tmp_path):
         operative_config.check_imports(str(path), folders=[""])
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfed = 1\n", b"#" * (1 << 21)])
+@pytest.mark.parametrize("included", [False, True])
+def test_a_gin_file_of_any_bytes(tmp_path, content, included):
+    path = tmp_path / operative_config.FILE
+    (tmp_path / "other.gin").write_bytes(content)
+    path.write_bytes(b"include 'other.gin'\n" if included else content)
+    with pytest.raises(UserError, match="no gin file"):
+        operative_config.check_imports(str(path), folders=["", str(tmp_path)])
+
+
+def test_macros_that_stand_for_macros(tmp_path):
+    path = tmp_path / operative_config.FILE
+    chain = "".join(f"a{n} = %a{n + 1}\n" for n in range(20_000))
+    path.write_text(f"{chain}rate = %b0\nb0 = %b1\nb1 = 0.1\nc = %c\n")
+    began = time.thread_time()
+    found = operative_config.read_operative(path)
+    assert (found["rate"], found["c"], found["a0"]) == (0.1, None, None)
+    assert time.thread_time() - began < 20
+
+
 @pytest.mark.parametrize("mode", ["finetune", "eval", "predict", "score", "export_predict"])
 def test_the_model_api_checks_the_file_that_it_finds(tmp_path, mode):
     from t0.run import model_api
@@ -372,3 +393,33 @@ def test_safetensors_that_do_not_tile_their_file(changed, tmp_path, change):
     folder = changed()
     rewritten(folder, change)
     refused(folder, tmp_path, "truncated or no safetensors file")
+
+
+@pytest.mark.parametrize("block", ["9" * 6000, "9" * 10])
+def test_a_block_of_more_digits_than_a_number_has(changed, tmp_path, block):
+    def named(header):
+        header[f"encoder.block.{block}.layer.0.SelfAttention.q.weight"] = header.pop(
+            "encoder.block.0.layer.0.SelfAttention.q.weight"
+        )
+
+    folder = changed()
+    rewritten(folder, named)
+    refused(folder, tmp_path, "tensors are unknown")
+
+
+def test_more_tensors_than_any_model_has(changed, tmp_path):
+    def many(header):
+        empty = {"dtype": "F32", "shape": [0]} | {"data_offsets": [0, 0]}
+        header |= {f"x{n}": empty for n in range(20_001)}
+
+    folder = changed()
+    rewritten(folder, many)
+    refused(folder, tmp_path, "tensors; a T5 has some hundreds")
+
+
+@pytest.mark.parametrize("shard", ["a\0b", "\ud800", "..", "", "x/y", 5, None])
+def test_a_shard_of_any_name(changed, tmp_path, shard):
+    folder = changed()
+    index = json.dumps({"weight_map": {"shared.weight": shard}})
+    (folder / "model.safetensors.index.json").write_text(index)
+    refused(folder, tmp_path, "")

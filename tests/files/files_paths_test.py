@@ -1,9 +1,11 @@
 """Paths of both kinds do the same, and fail the same."""
 
+import os
+
 import pytest
 
 from t0.errors import UserError
-from t0.files import paths, write_whole
+from t0.files import any_path, paths, write_whole
 
 
 def test_bytes_and_text(root):
@@ -114,3 +116,15 @@ def test_a_users_error_passes_through(root):
 def write_file(path, text="text"):
     paths.make_folder(path.rpartition("/")[0])
     write_whole(path, text)
+
+
+def test_a_pipe_or_device_among_files_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        with pytest.raises(OSError, match="a pipe or a device, not a file"):
+            paths.read_bytes(tmp_path / name)
+        with pytest.raises(OSError, match="a pipe or a device, not a file"):
+            any_path.binary(tmp_path / name)
+    assert paths.read_bytes("/dev/null") == b""
+    assert paths.read_text("/proc/self/comm")
