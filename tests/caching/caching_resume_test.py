@@ -72,7 +72,9 @@ def dying_run(cache_here, monkeypatch):
     return cache
 
 
-@pytest.mark.parametrize("jobs", [0, 1, 7, 15, 16, 20])
+@pytest.mark.parametrize(
+    "jobs", [*(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1, 15, 20)), 7, 16]
+)
 def test_only_unfinished_ranges_are_done_again(
     whole, dying_run, cache_here, tmp_path, monkeypatch, jobs
 ):

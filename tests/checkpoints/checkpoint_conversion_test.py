@@ -296,6 +296,7 @@ def test_slots_of_another_optimizer(tmp_path):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chain", [("hf", "mtf", "t5x", "hf"), ("t5x", "mtf")], ids="-".join)
 def test_memory_is_one_tensor(tmp_path, monkeypatch, chain):
     monkeypatch.setattr(MODULE, "AHEAD_BYTES", 1)

@@ -42,6 +42,7 @@ def load(path):
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 def test_rank_tasks_are_ranked(evaluate, tmp_path):
     done = evaluate("weather_eval", tmp_path, "--gin_param=t0.evaluation.examples = 5")
     assert done.status == 0, done.err

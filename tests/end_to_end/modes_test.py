@@ -107,7 +107,9 @@ def test_score_from_task_agrees_with_rank_evaluation(run_mode, files, scored, mo
     np.testing.assert_allclose(found, gold, rtol=1e-4)
 
 
-@pytest.mark.parametrize("mode", ["export_infer", "export_score"])
+@pytest.mark.parametrize(
+    "mode", ["export_infer", pytest.param("export_score", marks=pytest.mark.slow)]
+)
 def test_export(run_mode, tmp_path, mode):
     done = run_mode(*bind(run__mode=mode, run__export_path=str(tmp_path), run__batch_size=2))
     assert "Object was never used" not in done.err

@@ -70,7 +70,7 @@ def test_some_predictions_end_and_some_reach_their_limit():
     assert not all(ended[:-1])
 
 
-@pytest.mark.parametrize("top_k", [0, 5])
+@pytest.mark.parametrize("top_k", [pytest.param(0, marks=pytest.mark.slow), 5])
 def test_draws(checkpoints, top_k):
     method = DecodingMethod(temperature=0.7, top_k=top_k)
     generator = restored(checkpoints, method)

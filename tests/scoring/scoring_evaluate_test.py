@@ -28,8 +28,15 @@ def model_dir(tmp_path, variables):
     return tmp_path
 
 
-@pytest.mark.parametrize("differing_inputs", [False, True])
-@pytest.mark.parametrize("limits", [LIMITS, None])
+@pytest.mark.parametrize(
+    ("limits", "differing_inputs"),
+    [
+        (LIMITS, True),
+        (None, False),
+        pytest.param(LIMITS, False, marks=pytest.mark.slow),
+        pytest.param(None, True, marks=pytest.mark.slow),
+    ],
+)
 def test_files_hold_what_a_computation_by_hand_gives(
     model_dir, variables, limits, differing_inputs
 ):

@@ -95,7 +95,7 @@ def test_fixture_has_near_ties_that_a_rounding_could_turn(unpadded):
 @pytest.mark.parametrize(
     ("shapes", "batch_size", "mesh"),
     [
-        (3, 1, ""),
+        pytest.param(3, 1, "", marks=pytest.mark.slow),
         (1, 64, "batch:2"),
         pytest.param(1, 64, "", marks=pytest.mark.slow),
         pytest.param(5, 64, "", marks=pytest.mark.slow),

@@ -216,7 +216,11 @@ def stock_vocabulary(vocabulary):
 
 
 @pytest.mark.parametrize("name", ["closed", "choices of the row", "open", "may lack a label"])
-@pytest.mark.parametrize("length", [None, {"inputs": 7, "targets": 3}], ids=["whole", "trimmed"])
+@pytest.mark.parametrize(
+    "length",
+    [pytest.param(None, marks=pytest.mark.slow, id="whole")]
+    + [pytest.param({"inputs": 7, "targets": 3}, id="trimmed")],
+)
 def test_records_of_both_tasks_are_stock_s(name, length, mood_tasks, stock_vocabulary):
     plain, scored = mood_tasks(name)
     # A hidden label is where the rank-evaluation tasks differ, on purpose: see below.

@@ -73,7 +73,9 @@ def test_last_kept_and_best_stay_and_others_go(checkpoints, tmp_path):
     assert checkpoint_files.steps(str(tmp_path)) == [2, 3, 5, 6, 10]
 
 
-@pytest.mark.parametrize("place", ["write_resume", "low_halves"])
+@pytest.mark.parametrize(
+    "place", [pytest.param("write_resume", marks=pytest.mark.slow), "low_halves"]
+)
 def test_full_disk_leaves_the_last_checkpoint_intact(checkpoints, tmp_path, monkeypatch, place):
     saver = checkpoints()
     saver.save(1, RESUME)

@@ -117,6 +117,7 @@ def test_killed_anywhere_a_run_goes_on_bit_for_bit(
     assert "optimizer state: restored" in out
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_run_and_is_not_gone_on_with(whole, tmp_path):
     run(tmp_path, 4, options={"seed": 5}, data=tiny.made_up_data(5), params=BFLOAT16)
     assert recorded(tmp_path)[1]["loss"] != recorded(whole)[1]["loss"]
@@ -135,6 +136,7 @@ def test_data_position_is_small_and_records_are_complete(whole):
     assert {"loss", "learning_rate", "tokens_per_second"} <= tags
 
 
+@pytest.mark.slow
 def test_graphs_and_layouts_are_written_only_when_asked_for(whole, tmp_path):
     names = {re.sub(r"[-.\d].*", "", path.name) for path in whole.iterdir()}
     assert names == {
@@ -373,6 +375,7 @@ def test_disk_that_fills_up_while_training(tmp_path, capsys):
     assert checkpoint_files.steps(str(tmp_path))[-1] == 6
 
 
+@pytest.mark.slow
 def test_gradient_that_is_no_number_stops_the_run_though_the_loss_is_one(tmp_path, monkeypatch):
     one_step, done = loop.one_step, itertools.count(1)
 
