@@ -38,7 +38,7 @@ import numpy as np
 
 from t0.checkpoints.shape import shown
 from t0.errors import UserError
-from t0.files.any_path import any_path
+from t0.files.any_path import any_path, binary
 from t0.files.paths import is_remote
 from t0.files.protobuf_wire import field, fields, fixed32_field, read_varint, varint
 from t0.files.tfrecord import masked, masked_crc
@@ -111,7 +111,8 @@ class BundleReader:
         self._prefix = str(prefix)
         index = any_path(f"{self._prefix}.index")
         try:
-            shards, self.entries = read_index(index.read_bytes())
+            with binary(index) as file:
+                shards, self.entries = read_index(file.read())
         except OSError as error:
             raise UserError(f"checkpoint {self._prefix}: {error.strerror}: {index}") from error
         except DamagedIndexError as error:

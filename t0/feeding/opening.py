@@ -205,7 +205,8 @@ def _number_in(path: str, name: str) -> int:
         ) from error
     if type(number) is not int or not 0 <= number < _MOST[name]:
         raise UserError(
-            f"the cache's {path} has {name} {number!r:.40}; wanted a number below {_MOST[name]:,}"
+            f"the cache's {path} has {name} {number!r:.40}; wanted a number below "
+            f"{_MOST[name]:,}. All that is damaged is found by: t0 verify {posixpath.dirname(path)}"
         )
     return number
 

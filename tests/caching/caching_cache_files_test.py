@@ -5,8 +5,9 @@ import json
 import pytest
 import tensorflow as tf
 
-from t0.caching import cache_files
+from t0.caching import cache_files, parts
 from t0.caching.cache_files import publish
+from t0.errors import UserError
 from t0.files import OutputError
 
 MANIFEST = {"schema": 1, "splits": {"train": {"examples": 1, "files": {"x": {"bytes": 4}}}}}
@@ -87,3 +88,20 @@ def test_splits_of_a_cache(tmp_path):
     for name in ("info.train.json", "info.a.b.json", "stats.train.json", "info.json"):
         write(f"{tmp_path}/{name}")
     assert cache_files.cached_splits(str(tmp_path)) == {"train", "a.b"}
+
+
+@pytest.mark.parametrize(
+    "splits", [None, 5, {"train": 5}, {"train": {"files": {"x": {"bytes": "1", "sha256": ""}}}}]
+)
+def test_a_manifest_with_its_checksum_and_without_files(splits):
+    content = cache_files.with_checksum({"schema": 1, "splits": splits})
+    with pytest.raises(ValueError, match="does not list files"):
+        cache_files.checked_manifest(content)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".."])
+def test_a_part_is_not_written_elsewhere(tmp_path, name):
+    (tmp_path / "parts").mkdir()
+    with pytest.raises(UserError, match="would be written elsewhere"):
+        parts.PartWriter(str(tmp_path / "parts"), name)
+    assert [path.name for path in tmp_path.rglob("*")] == ["parts"]

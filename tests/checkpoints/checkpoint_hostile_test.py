@@ -1,6 +1,7 @@
 """What lies beside a checkpoint brings no code into gin, and no value but numbers and words."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from tiny_checkpoints import V10, V11, model_shape, weights, write_inline, write_mtf
 
-from t0.checkpoints import Options, convert, open_source, operative_config
+from t0.checkpoints import Options, convert, open_source, operative_config, weight_files
 from t0.checkpoints.bundle import BundleReader, BundleWriter, Entry, write_index
 from t0.errors import UserError
 
@@ -393,6 +394,8 @@ def test_safetensors_that_do_not_tile_their_file(changed, tmp_path, change):
     folder = changed()
     rewritten(folder, change)
     refused(folder, tmp_path, "truncated or no safetensors file")
+    with pytest.raises(UserError, match="truncated or no safetensors file"):  # as in a bucket
+        weight_files._read_remote_header(folder / "model.safetensors")
 
 
 @pytest.mark.parametrize("block", ["9" * 6000, "9" * 10])
@@ -423,3 +426,13 @@ def test_a_shard_of_any_name(changed, tmp_path, shard):
     index = json.dumps({"weight_map": {"shared.weight": shard}})
     (folder / "model.safetensors.index.json").write_text(index)
     refused(folder, tmp_path, "")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "zero"])
+def test_an_index_without_end(tmp_path, kind):
+    source = write_mtf(tmp_path / "mtf", weights(V11))
+    index = next(source.glob("*.index"))
+    index.unlink()
+    os.mkfifo(index) if kind == "pipe" else index.symlink_to("/dev/zero")
+    with pytest.raises(UserError, match="a pipe or a device, not a file"):
+        BundleReader(index.with_suffix(""))

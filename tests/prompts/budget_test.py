@@ -99,6 +99,10 @@ def test_the_limits_are_for_a_row_and_configured(monkeypatch):
     prompt = CompiledTemplate(template(source))
     for index in range(5):
         assert prompt.example(ROW, index).inputs == ROW["big"]
+    made = "{% for w in ['x'] %}{% set y = big ~ w %}{% print w %}{% endfor %} ||| x"
+    prompt = CompiledTemplate(template(made))
+    for index in range(5):
+        assert prompt.example(ROW, index).inputs == "x"
     monkeypatch.setenv("T0_TEMPLATE_CHARACTERS", "4000")
     with pytest.raises(UserError, match="more than 4,000 characters"):
         CompiledTemplate(template(source)).example(ROW)
