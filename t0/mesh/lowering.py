@@ -40,6 +40,7 @@ _TRAIN_FEATURES = tuple(
     for feature in ("inputs", "targets")
     for suffix in ("", "_segmentation", "_position")
 )
+_FEATURES = {"infer": ("inputs",)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,8 @@ def lower(run: PodRun, *, every_slice: bool = False) -> Lowered:
     """Builds the program that one core runs for `run`.
 
     Args:
-      run: the run that gin configures; `run.mode` is "train", "score_eval" or "perplexity_eval".
+      run: the run that gin configures; `run.mode` is "train", "score_eval", "perplexity_eval" or
+        "infer".
       every_slice: whether each variable's slice is made on every core.
     """
     graph = tf.Graph()
@@ -104,7 +106,7 @@ def _estimator_mode(mode: str) -> str:
 
 def placeholders(run: PodRun) -> dict[str, tf.Tensor]:
     """Returns a batch's features: packed for training unless configured otherwise, else padded."""
-    names = _TRAIN_FEATURES if run.packed else ("inputs", "targets")
+    names = _TRAIN_FEATURES if run.packed else _FEATURES.get(run.mode, ("inputs", "targets"))
     length = run.sequence_length
     return {
         name: tf.placeholder(

@@ -15,8 +15,9 @@ The program is the one that Mesh TensorFlow lowers for a TPU; nothing of it is c
   (`t0/rehearsal/collectives.py`).
 - All reads of variables come before all writes, as XLA compiles a step. TensorFlow 1 leaves their
   order open.
-- Microbatches are one loop: the copies of a loop share its frame and its condition, so that a
-  collective within the loop joins copies of the same iteration.
+- The copies of a loop (microbatches, decoded tokens) share its frame and its condition, so that a
+  collective within the loop joins copies of the same iteration. Where the condition depends on the
+  core, it is the first core's: the program sums up over all cores whether to go on.
 """
 
 import collections
@@ -25,7 +26,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from t0.compat import tf1 as tf
-from t0.errors import UserError
 from t0.mesh.lowering import Lowered
 from t0.rehearsal import collectives
 from t0.rehearsal.collectives import Core
@@ -63,9 +63,6 @@ def copy_program(lowered: Lowered, *, program: Sequence[Any], host: Sequence[Any
       lowered: the lowered run, with the slices of every core.
       program: operations and tensors that a core computes in a step.
       host: operations and tensors that hosts compute; they are kept as they are.
-
-    Raises:
-      UserError: for a program with a loop whose end depends on a core's values, as decoding has.
     """
     return _Copy(lowered, program, host).made()
 
@@ -111,16 +108,10 @@ class _Copy:
         found: set[str] = set()
         while stack:
             name = stack.pop()
-            if name in found or self._writes_shared(self._nodes[name]):
+            if name in found or self._is_shared(self._nodes[name]):
                 continue
             found.add(name)
             stack.extend(users[name])
-        loops = sorted(name for name in found if self._nodes[name].op == "LoopCond")
-        if loops:
-            raise UserError(
-                f"the program has a loop whose end depends on a core's own values ({loops[0]}), as "
-                "decoding has; a rehearsal covers training and scoring"
-            )
         return found
 
     def _starts_at_core(self, node: Any) -> bool:
@@ -132,8 +123,14 @@ class _Copy:
             or _draws(op)
         )
 
-    def _writes_shared(self, node: Any) -> bool:
-        """Whether a node writes a variable that all cores share, such as the global step."""
+    def _is_shared(self, node: Any) -> bool:
+        """Whether a node exists once, though its inputs are of each core; it gets the first's.
+
+        It writes a variable that all cores share, such as the global step, or ends a loop: all
+        cores sum up whether to go on.
+        """
+        if node.op == "LoopCond":
+            return True
         return _writes(node) and _node_name(node.input[0]) not in self._slices
 
     def _on_host(self, node: Any) -> Any:

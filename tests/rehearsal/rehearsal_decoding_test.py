@@ -1,0 +1,68 @@
+"""A pod decodes what our inference predicts, from the same checkpoint."""
+
+import contextlib
+import types
+
+import numpy as np
+import planning
+import pytest
+
+from t0.compat import mtf
+from t0.inference.generator import Generator
+from t0.inference.search import EOS, DecodingMethod
+from t0.rehearsal.batches import choices
+from t0.rehearsal.reading_cores import ReadingCores, equal_on_cores
+from t0.rehearsal.virtual_pod import VirtualPod
+from t0.scoring.mesh_model import MeshModel, build_model
+
+FLOAT32 = (
+    "get_variable_dtype.activation_dtype = 'float32'",
+    "get_variable_dtype.master_dtype = 'float32'",
+    "serialize_num_microbatches.tokens_per_microbatch_per_replica = None",
+)
+SMALL = (
+    "d_model = 32",
+    "d_ff = 64",
+    "d_kv = 8",
+    "num_heads = 4",
+    "num_layers = 1",
+    "run.sequence_length = {'inputs': 12, 'targets': 8}",
+    "run.batch_size = ('sequences_per_batch', 8)",
+)
+
+
+def predicted(run, prefix, inputs):
+    """Returns what our inference predicts greedily, up to as many tokens as an input has."""
+    vocabulary = types.SimpleNamespace(vocab_size=run.vocabulary_size)
+    spec = MeshModel(run.model_type, mtf.Shape([]), run.layout_rules)
+    model, placement = build_model(spec, (vocabulary, vocabulary))
+    generator = Generator(model, run.variable_dtype, placement, DecodingMethod())
+    with contextlib.closing(generator):
+        generator.restore(prefix)
+        limits = np.full(len(inputs), inputs.shape[1], np.int32)
+        return generator.predict(inputs, limits, np.zeros(inputs.shape, np.float32))[0]
+
+
+def up_to_end(ids):
+    return np.where(np.cumsum(ids == EOS, axis=1) > 0, 0, ids)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_two_cores_decode_as_one_device(parallelism, tmp_path):
+    run = planning.read(
+        *SMALL, *FLOAT32, *planning.on_slice("1x1", parallelism), vocabulary_size=256
+    )
+    prefix = str(tmp_path / "model.ckpt-1")
+    with VirtualPod.open(run) as pod:
+        pod.initialise()
+        pod.save(prefix)
+    inputs = np.repeat(choices(run)[0], 2, axis=0)
+    inputs[1::2, 6:] = 0
+    with ReadingCores.open(run, "infer") as cores:
+        cores.restore(prefix)
+        values = cores.values({"inputs": inputs})
+    assert equal_on_cores(values)
+    _, outputs = values[0]
+    assert len(np.unique(outputs)) > 4
+    np.testing.assert_array_equal(up_to_end(outputs), up_to_end(predicted(run, prefix, inputs)))
