@@ -311,12 +311,7 @@ class Checkpoints:
     def _delete(self, best: int | None) -> None:
         stay = kept(self._own, self._keep, best)
         for step in set(self._own) - set(stay):
-            path = checkpoint_files.checkpoint_path(self._model_dir, step)
-            # The index first: files without an index do not count as a checkpoint.
-            for file in sorted(
-                tf.io.gfile.glob(path + ".*"), key=lambda name: not name.endswith(".index")
-            ):
-                tf.io.gfile.remove(file)
+            _remove_checkpoint(checkpoint_files.checkpoint_path(self._model_dir, step))
         self._own = stay
 
     def write_resume(self, prefix: str, resume: Mapping[str, Any]) -> None:
@@ -427,6 +422,24 @@ def _name_latest(model_dir: str, step: int) -> None:
     publishing.write_whole(target, "\n".join(lines) + "\n")
 
 
+def _remove_checkpoint(path: str) -> None:
+    """Removes a checkpoint that is not kept.
+
+    Raises:
+      UserError: if that fails.
+    """
+    try:
+        # The index first: files without an index do not count as a checkpoint.
+        for file in sorted(tf.io.gfile.glob(path + ".*"), key=lambda n: not n.endswith(".index")):
+            tf.io.gfile.remove(file)
+    except WRITE_ERRORS as error:
+        raise UserError(
+            f"the latest checkpoint is saved, but {path}, which is not to be kept, cannot be "
+            f"removed: {reason_of(error)}. Mend that, or keep all (run.keep_checkpoint_max = "
+            "None), and start the same command again"
+        ) from error
+
+
 def _remove(folder: str) -> None:
     if tf.io.gfile.exists(folder):
         tf.io.gfile.rmtree(folder)
@@ -494,7 +507,10 @@ def reason_of(error: BaseException) -> str:
 
 def _last_checkpoint(model_dir: str) -> str:
     """Returns a sentence about the last checkpoint of `model_dir`, and what to do."""
-    steps = checkpoint_files.steps(model_dir)
+    try:
+        steps = checkpoint_files.steps(model_dir)
+    except WRITE_ERRORS:  # a permission or a connection that is lost for reading, too
+        return f"{model_dir} cannot be read either; mend that, and start the same command again"
     last = checkpoint_files.checkpoint_path(model_dir, steps[-1]) if steps else None
     there = f"The last checkpoint, {last}, is intact" if last else "There is no checkpoint yet"
     return f"{there}; make room and start the same command again"
