@@ -24,6 +24,8 @@ from t0.testing.served_buckets import FAST, served_buckets  # noqa: E402
 
 # Folders whose tests share a trained model or a server of commands.
 _TOGETHER = ("end_to_end", "examples")
+# Folders whose files take long. Begun first, so that the processes end at about the same time.
+_LONG = ("end_to_end", "training", "rehearsal", "inference", "scoring", "mesh")
 _CALLERS_SETTINGS = ("T0_DATA_DIR", "T0_VOCAB", "TPU_NAME", "HF_TOKEN")
 
 
@@ -53,7 +55,15 @@ def pytest_xdist_make_scheduler(config, log):
             path = Path(nodeid.partition("::")[0])
             return str(path.parent if path.parent.name in _TOGETHER else path)
 
+    config.option.loadscopereorder = False  # by number of tests
     return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Orders the folders for several processes, each of which collects all tests."""
+    if hasattr(config, "workerinput"):
+        folders = {name: place for place, name in enumerate(_LONG)}
+        items.sort(key=lambda item: folders.get(item.path.parent.name, len(folders)))
 
 
 @pytest.hookimpl(optionalhook=True)
