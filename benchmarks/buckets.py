@@ -30,7 +30,7 @@ PROMPTS = {
 }
 # What is counted -> the most of it.
 BOUNDS = {
-    "requests for a task cached": 200,
+    "requests for a task cached": 80,
     "caching: times the disk's seconds": 1.5,
     "requests for a checkpoint saved": 20,
     "requests for a step trained": 0.05,
