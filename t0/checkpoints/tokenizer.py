@@ -8,6 +8,7 @@ contain the sentinels as pieces (T5's own `.100extra`). `transformers` adds the 
 model file, so `write_hf` writes the file without them.
 """
 
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from t0.checkpoints.formats import write_json
 from t0.errors import UserError
 
 FILE = "spiece.model"
+# Of the file that T5's, T0's and the LM-adapted models have.
+T5_SHA256 = "d60acb128cf7b7f2536e8f38a5b18a05535c9e14c7a355904270e15b0945ea86"
 _EXTRA_IDS = 100
 _PADDED_TO = 128
 _SENTINEL = re.compile(r"\u2581?<extra_id_([0-9]{1,6})>")
@@ -49,6 +52,20 @@ def check(path: Path, rows: int) -> None:
             f"the tokenizer {path} gives {count:,} ids (with T5's sentinels), the checkpoint has "
             f"{rows:,} embeddings: name the vocabulary that it was trained with"
         )
+
+
+def caution(path: Path) -> str:
+    """Returns a line about a vocabulary that came with a checkpoint; "" for T5's own.
+
+    A crafted model file can make SentencePiece before 0.2.1 write outside its memory
+    (CVE-2026-1260). Later ones need protobuf 5, and TensorFlow 2.15 needs protobuf 4.
+    """
+    if hashlib.sha256(path.read_bytes()).hexdigest() == T5_SHA256:
+        return ""
+    return (
+        f"vocabulary: {path}, which is not T5's. SentencePiece 0.2.0 trusts such a file as it "
+        "trusts a program (CVE-2026-1260): name your own copy by --vocab unless you trust its maker"
+    )
 
 
 def write_hf(folder: Path, path: Path) -> None:

@@ -62,13 +62,16 @@ def main(args: argparse.Namespace) -> int:
     lengths = given_lengths(args.lengths) or None
     if args.data_dir:
         set_data_dirs(args.data_dir)
-    from t0.checkpoints import described
+    from t0.checkpoints import described, tokenizer
 
     path, source = described.locate(args.checkpoint)
     name = Path(source.rpartition("@")[0] or source).name
     output = Path(args.output or Path("t0_eval") / name)
     found = described.describe(path, source, output)
     vocabulary = args.vocab or found.vocabulary
+    if vocabulary and not args.vocab:
+        note = tokenizer.caution(Path(vocabulary))
+        print(printable(note), end="\n" if note else "", file=sys.stderr)
     if vocabulary:
         os.environ["T0_VOCAB"] = vocabulary  # t5's own tasks read it while they are imported
     modules = args.module_import or ["t0.seqio_tasks"]

@@ -1,5 +1,6 @@
 """Tokenizer files that go with the weights."""
 
+import hashlib
 import json
 
 import pytest
@@ -75,3 +76,12 @@ def test_no_sentencepiece_model(tmp_path, content):
         path.write_bytes(content)
     with pytest.raises(UserError, match="is no SentencePiece model"):
         tokenizer.check(path, 128)
+
+
+def test_a_vocabulary_that_is_not_t5s_is_said_to_be_one_to_trust(tmp_path, monkeypatch):
+    path = tmp_path / "spiece.model"
+    path.write_bytes(b"somebody's")
+    assert f"vocabulary: {path}, which is not T5's" in tokenizer.caution(path)
+    own = hashlib.sha256(b"somebody's").hexdigest()
+    monkeypatch.setattr(tokenizer, "T5_SHA256", own)
+    assert tokenizer.caution(path) == ""
