@@ -101,7 +101,15 @@ def test_interrupt_is_one_line(verb, capsys):
     assert capsys.readouterr().err.strip() == "t0 greet: interrupted"
 
 
-def test_an_interrupt_that_a_library_replaced_is_one_line(verb, capsys):
+@pytest.fixture
+def ctrl_c_interrupts():
+    """As in a shell's foreground: what a shell begins in the background ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_that_a_library_replaced_is_one_line(verb, capsys, ctrl_c_interrupts):
     def run(args):
         with interruptible("all is kept"):
             try:
