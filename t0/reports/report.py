@@ -21,6 +21,7 @@ from t0.files.publishing import remove_leftovers, unfinished_tag, write_whole
 from t0.reports.browsed import PATTERN, browsed
 from t0.reports.evaluation_plots import (
     MOST_METRIC_PANELS,
+    MOST_PANELS,
     box_panels,
     boxed_runs,
     metric_panels,
@@ -130,9 +131,6 @@ def _plots(summary: Summary, curves: Sequence[TrainingCurves]) -> list[_Plot]:
     boxed = boxed_runs(runs)
     all_boxed = len(boxed) == sum(bool(run.tasks) for run in runs)
     last = "" if all_boxed else " Only the last checkpoint of each series is shown."
-    metrics = metric_panels(summary)
-    most = MOST_METRIC_PANELS
-    more = f" The first {most} of {len(metrics)}; the tables hold all." * (len(metrics) > most)
     legend = run_legend(runs)
     of_curves = curve_legend(curves, runs)
     found = [
@@ -158,8 +156,9 @@ def _plots(summary: Summary, curves: Sequence[TrainingCurves]) -> list[_Plot]:
         _plot(
             _METRICS,
             heading="Metrics against step",
-            caption="What the tasks’ metrics say of the decoded text." + more,
-            panels=metrics[:most],
+            caption="What the tasks’ metrics say of the decoded text.",
+            panels=metric_panels(summary),
+            most=MOST_METRIC_PANELS,
             legend=_series_legend([run for run in runs if run.decoded], runs),
         ),
         _plot(
@@ -191,9 +190,13 @@ def _plot(
     panels: Sequence[Panel],
     legend: Sequence[tuple[str, str]],
     zoomed: Sequence[Panel] = (),
+    most: int = MOST_PANELS,
 ) -> _Plot | None:
     if not panels:
         return None
+    if len(panels) > most:
+        caption += f" The first {most} of {len(panels)}; the tables hold all."
+        panels, zoomed = panels[:most], zoomed[:most]
     anchor = file.removesuffix(".png").replace("_", "-")
     svgs = tuple(panel_svg(panel, f"{anchor}-{i}") for i, panel in enumerate(panels))
     own = tuple(panel_svg(panel, f"{anchor}-own-{i}") for i, panel in enumerate(zoomed))

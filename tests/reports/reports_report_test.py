@@ -10,7 +10,8 @@ from PIL import Image
 from t0.cli import main as t0_main
 from t0.errors import UserError
 from t0.files.publishing import unfinished_tag
-from t0.reports import write_report
+from t0.reports import report, write_report
+from t0.reports.evaluation_plots import MOST_PANELS
 from t0.reports.evaluations import read_runs
 from t0.reports.plan_picture import draw_plan
 from t0.reports.tables import plain
@@ -174,3 +175,17 @@ def test_the_picture_of_a_plan(tmp_path):
     text = (tmp_path / "plan.svg").read_text()
     wanted = ["train on v3-8 (batch 4 x model 2)", "gradients: 0.50", "usable: 15.00", "1.500 s"]
     assert [words for words in wanted if f">{words}<" not in text.replace("> ", ">")] == []
+
+
+def test_a_plot_has_the_first_panels_of_too_many(evaluation, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "panel_svg", lambda panel, anchor: f"<svg>{panel.title}</svg>")
+    monkeypatch.setattr(report, "panels_png", lambda panels, **_: str(len(panels)).encode())
+    one = evaluation()
+    for number in range(MOST_PANELS + 1):
+        one.add(f"d{number}_a", f"data/d{number:03}", "a", random_lines(3, [3], number))
+    one.write()
+    (plot,) = report.write_report([tmp_path / "tiny"], tmp_path / "out").plots
+    assert plot.read_bytes() == b"%d" % MOST_PANELS
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert f"The first {MOST_PANELS} of {MOST_PANELS + 1}; the tables hold all." in page
+    assert f"data/d{MOST_PANELS:03}" in (tmp_path / "out" / "report.md").read_text()
