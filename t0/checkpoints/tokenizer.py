@@ -57,6 +57,8 @@ def check(path: Path, rows: int) -> None:
 def caution(path: Path) -> str:
     """Returns a line about a vocabulary that came with a checkpoint; "" for T5's own.
 
+    It is for commands that hand the file to SentencePiece; conversion only parses it.
+
     A crafted model file can make SentencePiece before 0.2.1 write outside its memory
     (CVE-2026-1260). Later ones need protobuf 5, and TensorFlow 2.15 needs protobuf 4.
     """

@@ -63,17 +63,17 @@ def main(args: argparse.Namespace) -> int:
     if args.data_dir:
         set_data_dirs(args.data_dir)
     from t0.checkpoints import described, tokenizer
+    from t0.files.any_path import any_path
 
     path, source = described.locate(args.checkpoint)
     name = Path(source.rpartition("@")[0] or source).name
     output = Path(args.output or Path("t0_eval") / name)
     found = described.describe(path, source, output)
     vocabulary = args.vocab or found.vocabulary
-    if vocabulary and not args.vocab:
-        note = tokenizer.caution(Path(vocabulary))
-        print(printable(note), end="\n" if note else "", file=sys.stderr)
     if vocabulary:
         os.environ["T0_VOCAB"] = vocabulary  # t5's own tasks read it while they are imported
+        if not args.vocab and (caution := tokenizer.caution(any_path(vocabulary))):
+            print(printable(caution), file=sys.stderr)
     modules = args.module_import or ["t0.seqio_tasks"]
     for module in modules:
         importlib.import_module(module)

@@ -27,7 +27,7 @@ from typing import IO, Any
 
 Path = str | os.PathLike[str]
 _BUCKETS = "gs://"
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20  # Many threads upload at once, each with a block of its own.
 
 
 def is_remote(path: Path) -> bool:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MOST_BOXES = 8
 # The largest number of pictures of a kind; the tables hold the other values.
 MOST_METRIC_PANELS = 24
-# Panels of any plot, T0++ has 62 datasets: drawing one takes a third of a second.
+# Panels of any plot; T0++ has 62 datasets, and results with thousands would be drawn for minutes.
 MOST_PANELS = 100
 # Metric with values from 0 to 100 -> the unit on its axis.
 UNITS = {

@@ -101,8 +101,10 @@ def name_again(model_dir: str) -> list[str]:
     Raises:
       UserError: if there are checkpoints, and none is complete.
     """
+    if checkpoint_files.named(model_dir):
+        return []
     latest = checkpoint_files.latest(model_dir)
-    if latest is None or latest == checkpoint_files.named(model_dir):
+    if latest is None:
         return []
     path = os.path.join(model_dir, "checkpoint")  # noqa: PTH118
     why = "does not name a checkpoint that is complete" if paths.exists(path) else "is missing"

@@ -5,12 +5,12 @@ else, over gRPC.
 """
 
 import contextlib
-import json
 import socket
 import subprocess
 import sys
 import types
 
+import cached_letters
 import numpy as np
 import pytest
 import seqio
@@ -46,8 +46,6 @@ MODES = {
         ["run.dataset_split = 'train'", "scores_filename = 'out'"],
     ),
 }
-FEATURES = {name: seqio.Feature(seqio.ByteVocabulary(), add_eos=False) for name in LENGTHS}
-COUNT = 40
 
 
 class Letters:
@@ -57,32 +55,6 @@ class Letters:
 
     def encode(self, text):
         return [ord(letter) for letter in text]
-
-
-def example(number):
-    inputs = [2 + number % 50] * (1 + number % 9)
-    ids = {"inputs": inputs, "targets": [2 + number % 50, 1]}
-    lists = {name: tf.train.Int64List(value=value) for name, value in ids.items()}
-    parts = {name: tf.train.Feature(int64_list=value) for name, value in lists.items()}
-    return tf.train.Example(features=tf.train.Features(feature=parts)).SerializeToString()
-
-
-def write_cache(folder):
-    folder.mkdir()
-    with tf.io.TFRecordWriter(str(folder / "train.tfrecord-00000-of-00001")) as writer:
-        for number in range(COUNT):
-            writer.write(example(number))
-    spec = {name: {"shape": [None], "dtype": "int32"} for name in LENGTHS}
-    info = {"num_shards": 1, "features": spec, "seqio_version": "0.0.20"}
-    (folder / "info.train.json").write_text(json.dumps(info))
-    (folder / "stats.train.json").write_text(json.dumps({"examples": COUNT}))
-    (folder / "COMPLETED").touch()
-
-
-def generated(split, shuffle_files, seed=None):
-    del split, shuffle_files, seed
-    kind = dict.fromkeys(LENGTHS, tf.TensorSpec([None], tf.int32))
-    return tf.data.Dataset.from_generator(lambda: iter(()), output_signature=kind)
 
 
 def by_python(dataset):
@@ -103,14 +75,8 @@ def tasks(tmp_path, clean_registries, monkeypatch):
     seqio.set_global_cache_dirs([str(tmp_path)])
     later = {"letters": [], "late": [by_python]}
     for name, steps in later.items():
-        write_cache(tmp_path / name)
-        seqio.TaskRegistry.add(
-            name,
-            seqio.FunctionDataSource(generated, splits=["train"]),
-            preprocessors=[seqio.CacheDatasetPlaceholder(), *steps],
-            output_features=FEATURES,
-            metric_fns=[lambda targets, predictions: {}],
-        )
+        cached_letters.write_cache(tmp_path / name)
+        cached_letters.add_task(name, *steps, metric_fns=[lambda targets, predictions: {}])
     (tmp_path / "lines.txt").write_text("rain in Oslo\n")
     model = train_vocabulary(tmp_path / "tiny.model", ["rain in Oslo", "snow in Lima"] * 40)
     vocabulary = seqio.SentencePieceVocabulary(str(model))
