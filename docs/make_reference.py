@@ -44,10 +44,11 @@ VARIABLES = {
     "T0_TRAIN_COMMAND": "what `bin/tpu_train` runs (`t5_mesh_transformer`)",
     "T0_VOCAB": "a SentencePiece model; `--vocab`",
 }
-# Files -> the module whose head describes them.
+# Files, or what is printed -> the module whose head describes them.
 FORMATS = (
     ("A task's cache: COMPLETED", "t0/caching/cache_files.py"),
     ("metrics.jsonl, and what a line of training says", "t0/training/recorder.py"),
+    ("The lines that training prints at its start", "t0/training/start_report.py"),
     ("results_STEP.json and scores/TASK_STEP.jsonl: rank evaluation", "t0/scoring/results.py"),
     ("decoded_STEP.json and predictions/: decoding", "t0/scoring/decoded.py"),
     ("perplexity_STEP.json", "t0/scoring/perplexity.py"),

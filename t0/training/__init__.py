@@ -17,7 +17,12 @@ checkpointing   a run's model directory: checkpoints, resume state, configuratio
 warm_start      fills variables from another run's checkpoint
 evaluation      held-out loss and task metrics during training
 stopping        the best evaluation, early stopping, the time limit, SIGTERM
-recorder        lines of progress, metrics.jsonl, TensorBoard's event file
+recorder        lines of progress, metrics.jsonl
+recorder_hook   the same for a run that TensorFlow's estimator trains
+event_files     TensorBoard's event files
+start_report    the lines at a run's start: its size, memory and data
+graph_memory    the memory that a step's graph needs, and that GPUs have used
+directory_lock  one trainer at a time in a model directory
 export          the last checkpoint as a Hugging Face folder
 
 Importing this package imports none of its modules; the modules import TensorFlow.

@@ -21,7 +21,7 @@ from t0.files import paths, publishing, untrusted
 from t0.training import checkpointing
 from t0.training.checkpointing import is_finished
 from t0.training.options import LoopOptions
-from t0.training.recorder import RecorderHook
+from t0.training.recorder_hook import RecorderHook
 from t0.training.stopping import TimeLimit, exit_by_signal, watched_signals
 
 # In the model directory: the seconds of training up to the last checkpoint, all starts.

@@ -32,7 +32,7 @@ from t0.feeding.training_data import ReadAhead, TrainingData
 from t0.files import write_whole
 from t0.mesh.devices import visible_gpus
 from t0.mesh.gather_embedding import bind_gather_embedding
-from t0.training import checkpointing, evaluation, recorder
+from t0.training import checkpointing, evaluation, graph_memory, recorder, start_report
 from t0.training.checkpointing import Checkpoints, Keep
 from t0.training.evaluation import Evaluation
 from t0.training.graph import METRICS, TrainingGraph, build
@@ -197,15 +197,20 @@ class _Run:
             print(f"nothing to train: {ended}")
             return
         interval = options.log_every_steps or recorder.default_interval(total - first)
-        recording = Recorder(spec.model_dir, total=total, tokens=self._tokens, start=first)
+        recording = Recorder(
+            spec.model_dir,
+            total=total,
+            tokens=self._tokens,
+            start=first,
+            gpu_peaks=graph_memory.gpu_peaks,
+        )
         batches = ReadAhead(self._data.batches(self._rows, self._position))
         with contextlib.closing(recording), batches, watched_signals() as came:
             size = self._size() if self._saved is None or first == 0 else {}
             if self._saved is None:
                 self._save(recording)
             batch = self._next(batches)
-            recorder.show_start(spec, self._data, self._graph, recorder.Span(first, total))
-            for line in self._evaluation.describe():
+            for line in [*self._start_lines(first, total), *self._evaluation.describe()]:
                 print(line, flush=True)
             if not self._evaluated:
                 self._evaluate(recording, last=False)
@@ -224,6 +229,18 @@ class _Run:
                     return
                 if self._step < total:
                     batch = self._next(batches)
+
+    def _start_lines(self, first: int, last: int) -> list[str]:
+        spec, graph = self._spec, self._graph
+        return start_report.lines(
+            start_report.Steps(first, last, self._rows, spec.sequence_length),
+            parameters=graph.parameters,
+            microbatches=graph.microbatches,
+            memory=start_report.memory_line(
+                graph_memory.memory(graph), devices=spec.mesh_shape.size, how=graph_memory.HOW
+            ),
+            data=self._data,
+        )
 
     def _after_step(self, recording: Recorder, signalled: signal.Signals | None) -> str:
         """Evaluates and saves if that is due; returns why the run ends here, "" if it goes on."""

@@ -1,4 +1,4 @@
-"""Prints and records a run's metrics: its size, lines of progress, `metrics.jsonl`, event files.
+"""Prints and records a run's metrics: lines of progress, `metrics.jsonl`, event files.
 
     recorder = Recorder("/models/tiny", total=12_200, tokens=11_264, start=0)
     recorder.progress(1_200, step_fields(values, positions))
@@ -12,20 +12,11 @@ validation. The accuracy shown leaves EOS out (`token_accuracy_without_eos`; `to
 it). T5's loss (`loss`) is Mesh TensorFlow's: nats and z-loss summed over the target tokens, divided
 by all target positions, padding included.
 `passes` is the examples read divided by the examples of all tasks. Of a run on a TPU, which
-TensorFlow's estimator trains, `RecorderHook` records loss and learning rate in the same way.
+TensorFlow's estimator trains, `recorder_hook` records loss and learning rate in the same way.
+`start_report` has the lines that a run begins with; `Recorder.first_pace` prints the expected
+duration some steps later, when it can be measured.
 
-`show_start` prints, at the start of a run of our own loop:
-
-    training from step 0 to 12,200: 16 sequences, 11,264 tokens a step at inputs 512, targets 192
-      model: 76,961,152 parameters
-      memory: about 1.7 GiB on each of 1 device(s): weights and optimizer 294.5 MiB, gradients and
-        activations 1.4 GiB (estimated by liveness over the step's own graph, within a quarter)
-      12,200 steps of 1 microbatch(es), 137,420,800 tokens
-      packing: 9.8 examples a sequence; filled: inputs 99.1%, targets 28.7%
-      data: 2 task(s); passes over each in these steps:
-        super_glue_rte_guaranteed_true: 31.20 passes (2,490 examples, 50.0% of the mixture)
-
-`Recorder.first_pace` prints the expected duration some steps later, when it can be measured.
+Local paths need no TensorFlow, so that every engine records by this module.
 """
 
 import dataclasses
@@ -35,21 +26,14 @@ import math
 import os
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from t0.checkpoints import checkpoint_files
-from t0.compat import tf as tf2
-from t0.compat import tf1 as tf
-from t0.errors import UserError, reading
+from t0.errors import reading
 from t0.files import paths, publishing, write_whole
+from t0.files.any_path import any_path
 from t0.files.untrusted import parsed_json
-from t0.mesh.devices import visible_gpus
-from t0.mesh.lowering import read_program
-from t0.mesh.memory import peak_memory
 from t0.training.event_files import EventFile
-from t0.training.graph import TrainingGraph
-from t0.training.options import TrainingSpec
 
 METRICS_FILE = "metrics.jsonl"
 # Seconds between two writes of the metrics to a bucket, if no checkpoint is saved.
@@ -71,14 +55,13 @@ _SHOWN: dict[str, tuple[str, str]] = {
     "seconds_per_step": ("{} s/step", ".2f"),
     "passes": ("{} passes", ".2f"),
 }
-_MOST_TASKS = 12
 
 
 def step_fields(values: Mapping[str, float], positions: int) -> dict[str, float]:
     """Returns the fields of a step from the graph's sums.
 
     Args:
-      values: the values of `graph.METRICS`, or the "loss" and sums of a validation.
+      values: the sums of a step by name, which are `graph.METRICS`, or those of a validation.
       positions: the number of target positions of the batch.
     """
     tokens = max(values["tokens"], 1.0)
@@ -98,12 +81,15 @@ def step_fields(values: Mapping[str, float], positions: int) -> dict[str, float]
     return fields
 
 
-def used_memory() -> str:
-    """Returns the peak memory of this process as text."""
-    gpus = [f"GPU:{number}" for number in range(len(visible_gpus()))]
-    peaks = [tf2.config.experimental.get_memory_info(name)["peak"] for name in gpus]
-    if peaks:
-        return f"{max(peaks) / 2**30:.1f} GiB used on a GPU"
+def used_memory(gpu_peaks: Sequence[int]) -> str:
+    """Returns the peak memory of a run as text.
+
+    Args:
+      gpu_peaks: the most bytes that were in use on each GPU; without a GPU the text is about this
+        process.
+    """
+    if gpu_peaks:
+        return f"{max(gpu_peaks) / 2**30:.1f} GiB used on a GPU"
     # Linux counts in KiB.
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB used"
 
@@ -118,6 +104,11 @@ def line(step: int, total: int, fields: Mapping[str, float]) -> str:
         left = round((total - step) * fields["seconds_per_step"])
         words.append(f"left {datetime.timedelta(seconds=left)}")
     return "  ".join(words)
+
+
+def default_interval(steps: int) -> int:
+    """Returns the steps between two lines of progress: a hundredth of the run, at most 100."""
+    return max(1, min(100, steps // 100))
 
 
 @dataclasses.dataclass
@@ -135,14 +126,23 @@ class Recorder:
       tokens: the positions of a batch, padding included.
       start: the step from which the run continues; records of later steps are removed.
       events: whether to write TensorBoard's event file, too.
+      gpu_peaks: returns the most bytes that were in use on each GPU so far.
     """
 
-    def __init__(
-        self, model_dir: str, *, total: int, tokens: int, start: int, events: bool = True
+    def __init__(  # noqa: PLR0913 (a run's facts, all by name)
+        self,
+        model_dir: str,
+        *,
+        total: int,
+        tokens: int,
+        start: int,
+        events: bool = True,
+        gpu_peaks: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self._path = os.path.join(model_dir, METRICS_FILE)  # noqa: PTH118
         self._total = total
         self._tokens = tokens
+        self._gpu_peaks = gpu_peaks
         self._mark: _Mark | None = None
         self._pace_shown = False
         # An object of a bucket is rewritten as a whole, at most once a second.
@@ -176,9 +176,10 @@ class Recorder:
         self._pace_shown = True
         pace = (time.monotonic() - self._mark.seconds) / (step - self._mark.step)
         left = datetime.timedelta(seconds=round((self._total - step) * pace))
+        used = used_memory(self._gpu_peaks())
         print(
             f"  pace: {pace:.2f} s/step, {self._tokens / pace:,.0f} tokens/s: step {self._total:,} "
-            f"in about {left}, saving and evaluation not counted; {used_memory()}",
+            f"in about {left}, saving and evaluation not counted; {used}",
             flush=True,
         )
 
@@ -198,7 +199,7 @@ class Recorder:
 
     def _write_waiting(self) -> None:
         if self._waiting:
-            with tf.io.gfile.GFile(self._path, "a") as file:
+            with paths.opened(self._path, "a") as file:
                 file.write("".join(self._waiting))
             self._waiting.clear()
 
@@ -232,7 +233,7 @@ class Recorder:
 
 def _forget_after(path: str, step: int) -> None:
     # A killed run has recorded steps that are now taken again.
-    if not tf.io.gfile.exists(path):
+    if not any_path(path).exists():
         return
     with reading(path):
         lines = paths.read_bytes(path).decode("utf-8", "replace").splitlines()
@@ -247,216 +248,3 @@ def _step_of(text: str) -> float:
     except (ValueError, KeyError, TypeError):
         return math.inf  # an incomplete line, from a killed run
     return step if isinstance(step, int | float) else math.inf
-
-
-@dataclasses.dataclass(frozen=True)
-class Span:
-    """The steps of a run: it starts at step `first` and ends at step `last`."""
-
-    first: int
-    last: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Memory:
-    """The memory of a run in bytes, summed over all its devices.
-
-    Attributes:
-      variables: the weights, in all the types in which they are held, and the optimizer's slots.
-      step: the peak of a step's gradients and activations.
-    """
-
-    variables: int
-    step: int
-
-
-def show_start(spec: TrainingSpec, data: Any, graph: TrainingGraph, span: Span) -> None:
-    """Prints the size of the run: its steps, model, memory and data."""
-    steps = span.last - span.first
-    rows = spec.batch_size * (spec.ensemble_inputs or 1)
-    tokens = rows * sum(spec.sequence_length.values())
-    lines = [
-        _first_line(span, rows, spec.sequence_length),
-        f"  model: {graph.parameters:,} parameters",
-        _memory_line(memory(graph), spec.mesh_shape.size),
-        f"  {steps:,} steps of {graph.microbatches} microbatch(es), {steps * tokens:,} tokens",
-        *_data_lines(data, steps * rows),
-    ]
-    print("\n".join(lines), flush=True)
-
-
-def _first_line(span: Span, sequences: int, lengths: Mapping[str, int]) -> str:
-    tokens = sequences * sum(lengths.values())
-    each = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
-    return (
-        f"training from step {span.first:,} to {span.last:,}: {sequences:,} sequences, "
-        f"{tokens:,} tokens a step at {each}"
-    )
-
-
-def memory(graph: TrainingGraph) -> Memory:
-    """Estimates the memory of a lowered step.
-
-    The peak of gradients and activations is the largest sum of values that are alive at the same
-    time, in the order in which TensorFlow's executor may run the step's operations; see
-    `t0.mesh.memory`.
-    """
-    program = read_program(graph.graph, (graph.train, graph.metrics))
-    needed = {step.name for step in program.steps}
-    handles = (
-        op
-        for op in graph.graph.get_operations()
-        if op.type in ("VarHandleOp", "VariableV2") and op.name in needed
-    )
-    return Memory(sum(map(_variable_bytes, handles)), peak_memory(program, fused=False).bytes)
-
-
-def _variable_bytes(handle: tf.Operation) -> int:
-    elements = tf.TensorShape(handle.get_attr("shape")).num_elements() or 0
-    return elements * tf.as_dtype(handle.get_attr("dtype")).size
-
-
-def _memory_line(needed: Memory, devices: int) -> str:
-    both = needed.variables + needed.step
-    total, variables, step = (_size(n / devices) for n in (both, needed.variables, needed.step))
-    return (
-        f"  memory: about {total} on each of {devices} device(s): weights and optimizer "
-        f"{variables}, gradients and activations {step}\n"
-        "    (estimated by liveness over the step's own graph, within a quarter)"
-    )
-
-
-def _size(count: float) -> str:
-    """Returns bytes as text, in GiB if it is at least one, else in MiB."""
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
-
-
-def _data_lines(data: Any, rows: int) -> list[str]:
-    filling = data.filling
-    if filling is None:
-        return []
-    each = filling.examples / filling.rows
-    full = ", ".join(f"{name} {share:.1%}" for name, share in filling.filled.items())
-    found = [f"  packing: {each:.1f} examples a sequence; filled: {full}"]
-    drawn = rows * each
-    shares = sorted(data.shares(), key=lambda share: -share.rate)
-    found.append(f"  data: {len(shares)} task(s); passes over each in these steps:")
-    for share in shares[:_MOST_TASKS]:
-        passes = f"{drawn * share.rate / share.examples:.2f}" if share.examples else "?"
-        count = f"{share.examples:,} examples" if share.examples else "unknown size"
-        found.append(
-            f"    {share.name}: {passes} passes ({count}, {share.rate:.1%} of the mixture)"
-        )
-    if len(shares) > _MOST_TASKS:
-        found.append(f"    ... and {len(shares) - _MOST_TASKS} more")
-    return found
-
-
-class RecorderHook(tf.estimator.SessionRunHook):
-    """Records the loss of a run that TensorFlow's estimator trains.
-
-    Args:
-      model_dir: the model directory.
-      total_steps: the run's last step.
-      sequences: the number of sequences of a global batch.
-      sequence_length: name of a feature -> its length in tokens.
-      interval: steps between two lines; None for a hundredth of the run, at most 100. The first
-        and the last step always have a line.
-    """
-
-    def __init__(
-        self,
-        model_dir: str,
-        *,
-        total_steps: int,
-        sequences: int,
-        sequence_length: Mapping[str, int],
-        interval: int | None = None,
-    ) -> None:
-        self._model_dir = model_dir
-        self.total_steps = total_steps
-        self._sequences = sequences
-        self._lengths = dict(sequence_length)
-        self._interval = interval
-        self._fetches: dict[str, tf.Tensor] = {}
-        self._recorder: Recorder | None = None
-        self._recorded = False
-        self.last_step = 0
-
-    def begin(self) -> None:
-        """Finds the loss and the learning rate in the graph.
-
-        Raises:
-          UserError: if the model directory holds a checkpoint of another model.
-        """
-        checkpoint = checkpoint_files.latest(self._model_dir)
-        if checkpoint:
-            checkpoint_files.check_variables(
-                checkpoint, checkpoint_files.described(tf.global_variables())
-            )
-        self._fetches = {"loss": tf.get_collection(tf.GraphKeys.LOSSES)[-1]}
-        rate = _summarised("learning_rate")
-        if rate is not None:
-            self._fetches["learning_rate"] = rate
-        self._step = tf.train.get_global_step()
-
-    def after_create_session(self, session: tf.Session, coord: Any) -> None:
-        """Prints the step from which the run starts: 0, or that of a checkpoint."""
-        del coord
-        start = self.last_step = int(session.run(self._step))
-        self._interval = self._interval or default_interval(self.total_steps - start)
-        print(
-            _first_line(Span(start, self.total_steps), self._sequences, self._lengths), flush=True
-        )
-        self._recorder = Recorder(
-            self._model_dir,
-            total=self.total_steps,
-            tokens=self._sequences * sum(self._lengths.values()),
-            start=start,
-            events=False,  # the estimator writes its own
-        )
-
-    def before_run(self, run_context: Any) -> tf.estimator.SessionRunArgs:
-        """Returns the tensors to fetch with the step."""
-        del run_context
-        return tf.estimator.SessionRunArgs(self._fetches)
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Prints and records the fetched numbers.
-
-        Raises:
-          UserError: if the loss is not finite.
-        """
-        values = {name: value.item() for name, value in run_values.results.items()}
-        # Read after the step: fetched with it, the value may be that before or after its increment.
-        step, before = int(run_context.session.run(self._step)), self.last_step
-        self.last_step = step
-        if not math.isfinite(values["loss"]):
-            raise UserError(
-                f"the loss is {values['loss']} at step {step:,}: training has diverged. The last "
-                "checkpoint is kept; lower the learning rate or check the data"
-            )
-        # A TPU takes many steps at once, which may pass a multiple of the interval.
-        due = step // self._interval > before // self._interval
-        if not self._recorded or due or step >= self.total_steps:
-            self._recorder.progress(step, values)
-            self._recorded = True
-
-    def end(self, session: tf.Session) -> None:
-        """Writes what waits for a bucket."""
-        del session
-        if self._recorder is not None:
-            self._recorder.close()
-
-
-def default_interval(steps: int) -> int:
-    """Returns the steps between two lines of progress: a hundredth of the run, at most 100."""
-    return max(1, min(100, steps // 100))
-
-
-def _summarised(tag: str) -> tf.Tensor | None:
-    # Mesh TensorFlow has the learning rate only as a scalar summary.
-    for operation in tf.get_default_graph().get_operations():
-        if operation.type == "ScalarSummary" and operation.name.endswith(tag):
-            return operation.inputs[1]
-    return None

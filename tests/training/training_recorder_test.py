@@ -5,7 +5,8 @@ import json
 import pytest
 
 from t0.errors import UserError
-from t0.training.recorder import Recorder, RecorderHook
+from t0.training.recorder import Recorder, used_memory
+from t0.training.recorder_hook import RecorderHook
 
 import tensorflow.compat.v1 as tf  # isort: skip (after t0, which quietens it)
 
@@ -98,3 +99,8 @@ def test_damaged_lines_of_before_are_dropped(tmp_path):
     path.mkdir()
     with pytest.raises(UserError, match=r"metrics\.jsonl: cannot be read"):
         Recorder(str(tmp_path), total=3, tokens=1, start=2, events=False)
+
+
+def test_memory_of_gpus_or_of_the_process():
+    assert used_memory([2**30, 3 * 2**30]) == "3.0 GiB used on a GPU"
+    assert used_memory([]).endswith("GiB used")

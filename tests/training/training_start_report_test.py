@@ -1,0 +1,51 @@
+"""The lines at a run's start, from numbers alone."""
+
+import types
+
+from t0.feeding.mixing import Share
+from t0.feeding.training_data import Filling
+from t0.training import start_report
+from t0.training.start_report import Memory, Steps
+
+
+def data(count, examples=200):
+    shares = [Share(f"task_{n}", rate=1 / count, examples=examples, served=0) for n in range(count)]
+    filling = Filling(rows=4, examples=10, filled={"inputs": 0.991, "targets": 0.287})
+    return types.SimpleNamespace(filling=filling, shares=lambda: shares)
+
+
+def lines(given):
+    return start_report.lines(
+        Steps(first=20, last=1_020, sequences=16, lengths={"inputs": 512, "targets": 192}),
+        parameters=76_961_152,
+        microbatches=2,
+        memory=start_report.memory_line(Memory(2**30, 3 * 2**30), devices=2, how="a guess"),
+        data=given,
+    )
+
+
+def test_lines_of_a_start():
+    assert "\n".join(lines(data(2))) == (
+        "training from step 20 to 1,020: 16 sequences, 11,264 tokens a step at inputs 512, "
+        "targets 192\n"
+        "  model: 76,961,152 parameters\n"
+        "  memory: about 2.0 GiB on each of 2 device(s): weights and optimizer 512.0 MiB, "
+        "gradients and activations 1.5 GiB\n"
+        "    (a guess)\n"
+        "  1,000 steps of 2 microbatch(es), 11,264,000 tokens\n"
+        "  packing: 2.5 examples a sequence; filled: inputs 99.1%, targets 28.7%\n"
+        "  data: 2 task(s); passes over each in these steps:\n"
+        "    task_0: 100.00 passes (200 examples, 50.0% of the mixture)\n"
+        "    task_1: 100.00 passes (200 examples, 50.0% of the mixture)"
+    )
+
+
+def test_a_dozen_tasks_and_those_of_unknown_size():
+    found = lines(data(14, examples=None))
+    assert found[-1] == "    ... and 2 more"
+    assert found[-2] == "    task_11: ? passes (unknown size, 7.1% of the mixture)"
+
+
+def test_a_dataset_of_the_users_own_has_no_lines():
+    filled = types.SimpleNamespace(filling=None, shares=list)
+    assert len(lines(filled)) == 4
