@@ -176,9 +176,14 @@ class RunSpec:
       seed: the seed of initial weights and dropout.
       optimizer: the optimizer; None where the run does not train.
       schedule: the learning rate's schedule, or a constant learning rate.
+      schedule_steps: the number of steps for which the schedule is made.
+      clip_gradient_norm: the largest norm of all gradients together, or None.
+      variable_filter: a regular expression of the variables that are trained, the name of a
+        function that chooses them, or None for all.
       init_checkpoint: the checkpoint to start from, or None.
       save_checkpoints_steps: steps between checkpoints.
       keep_checkpoint_max: the number of checkpoints that are kept.
+      keep_checkpoints: which others are kept, as gin names the parameters.
       training: the other parameters of the training loop, as gin names them.
       data: the data that the run reads; None where it reads no mixture.
       schema: the version of this record.
@@ -196,9 +201,13 @@ class RunSpec:
     seed: int = 0
     optimizer: ConfiguredSpec | None = None
     schedule: ConfiguredSpec | float | None = None
+    schedule_steps: int = 0
+    clip_gradient_norm: float | None = None
+    variable_filter: str | None = None
     init_checkpoint: str | None = None
     save_checkpoints_steps: int | None = None
     keep_checkpoint_max: int | None = None
+    keep_checkpoints: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     data: DataSpec | None = None
     schema: int = SCHEMA

@@ -23,7 +23,10 @@ from t0.run import arguments as run_arguments
 from t0.run.preflight import DATASET_FUNCTIONS
 
 # Arguments of a layer's or model's constructor that depend on the mesh, not on the model.
-_OF_THE_BUILDER = ("self", "name", "layout", "mesh_shape", "layer_stack", "ensemble")
+_OF_THE_BUILDER = ("self", "name", "layout", "mesh_shape", "layer_stack")
+# Argument of a constructor -> the attribute that holds it, where it has another name.
+_ATTRIBUTES = {"d_model": "model_dim"}
+_DECAY = "mesh_tensorflow.optimize.adafactor_decay_rate_pow"
 
 
 def run_spec(mode: str, given: Mapping[str, Any]) -> RunSpec:
@@ -63,12 +66,20 @@ def run_spec(mode: str, given: Mapping[str, Any]) -> RunSpec:
         seed=_seed(mode),
         optimizer=_configured("run.optimizer") if trains else None,
         schedule=_configured("run.learning_rate_schedule") if trains else None,
+        schedule_steps=bound("run.total_run_steps") or arguments["train_steps"],
+        clip_gradient_norm=bound("t0.apply_updates.clip_gradient_norm") if trains else None,
+        variable_filter=_plain(_filter(arguments)),
         init_checkpoint=arguments["init_checkpoint"],
         save_checkpoints_steps=arguments["save_checkpoints_steps"],
         keep_checkpoint_max=arguments["keep_checkpoint_max"],
+        keep_checkpoints=_parameters("t0.keep_checkpoints") if trains else {},
         training=_parameters("t0.train_loop") if trains else {},
         data=_data_spec(mode, arguments),
     )
+
+
+def _filter(arguments: Mapping[str, Any]) -> Any:
+    return arguments["variable_filter"] or bound("tpu_estimator_model_fn.variable_filter")
 
 
 def _seed(mode: str) -> int:
@@ -133,8 +144,13 @@ def _model_spec(arguments: Mapping[str, Any], inputs_size: int, targets_size: in
 
 
 def _stack(stack: Any) -> dict[str, Any]:
-    """Returns a transformer's parameters; "layers" holds the layers' parameters in order."""
+    """Returns a transformer's parameters.
+
+    "layers" holds its layers in order, and "sublayers" what is computed around each of them:
+    "initial", "per_layer" and "final". "input_vocab" is the number of embeddings, padding included.
+    """
     described = _constructor_arguments(stack)
+    described["input_vocab"] = stack.input_vocab_dim.size
     described["layers"] = [
         {
             "selector": _selector(type(layer)),
@@ -143,19 +159,45 @@ def _stack(stack: Any) -> dict[str, Any]:
         }
         for layer in stack.layer_stack.layers
     ]
+    described["sublayers"] = {
+        place: [
+            _sublayer(function, stack.layer_stack)
+            for function in getattr(stack.layer_stack, f"_sublayers_{place}")
+        ]
+        for place in ("initial", "per_layer", "final")
+    }
     return described
+
+
+def _sublayer(function: Callable[..., Any], layer_stack: Any) -> dict[str, Any]:
+    selector = _selector(function)
+    parameters = _parameters(selector)
+    if "legacy" in selector:  # these read the parameters of their stack
+        legacy = {"dropout_rate": layer_stack.dropout_rate, "epsilon": layer_stack.norm_epsilon}
+        kept = "dropout_rate" if "dropout" in selector else "epsilon"
+        parameters[kept] = legacy[kept]
+    return {"selector": selector, "parameters": parameters}
 
 
 def _constructor_arguments(built: Any) -> dict[str, Any]:
     """Returns the arguments of an object's constructor, read from the object's attributes."""
-    names = inspect.signature(inspect.unwrap(type(built).__init__)).parameters
     attributes = vars(built)
     kept = {}
-    for name in names:
-        found = next((a for a in (name, f"_{name}", f"{name}_dim") if a in attributes), None)
+    for name in _constructor_names(type(built)):
+        names = (_ATTRIBUTES.get(name, name), f"_{name}", f"{name}_dim")
+        found = next((each for each in names if each in attributes), None)
         if found is not None and name not in _OF_THE_BUILDER:
             kept[name] = _plain(attributes[found], name)
     return kept
+
+
+def _constructor_names(kind: type) -> list[str]:
+    """Returns the names of a constructor's parameters, with those it hands to its base class."""
+    parameters = inspect.signature(inspect.unwrap(kind.__init__)).parameters
+    names = [name for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD]
+    if len(names) < len(parameters) and kind.__base__ is not object:
+        names += [name for name in _constructor_names(kind.__base__) if name not in names]
+    return names
 
 
 def _configured(parameter: str) -> ConfiguredSpec | float | None:
@@ -163,7 +205,13 @@ def _configured(parameter: str) -> ConfiguredSpec | float | None:
     value = bound(parameter, evaluate=False)
     if isinstance(value, gin_config.ConfigurableReference):
         scope, selector = value.config_key
-        return ConfiguredSpec(selector, _parameters(selector, scope))
+        parameters = _parameters(selector, scope)
+        if parameters.get("decay_rate", 0) is None:  # Adafactor's, which then calls this function
+            parameters["decay_rate"] = {
+                "selector": _DECAY,
+                "parameters": _parameters(_DECAY, scope),
+            }
+        return ConfiguredSpec(selector, parameters)
     if isinstance(value, list):
         product = "mesh_tensorflow.transformer.learning_rate_schedules.product_learning_rate"
         return ConfiguredSpec(product, {"factors": _plain(value)})

@@ -1,0 +1,7 @@
+"""The PyTorch engine: a run specification carried out on CPUs or GPUs, by one process or many.
+
+    torchrun --nproc_per_node=8 -m t0.torch spec.json
+
+Nothing in this room imports TensorFlow, gin or SeqIO; a test checks that. Weights, the optimizer's
+state and batches are Mesh TensorFlow's, so that a run can go from one engine to the other.
+"""

@@ -1,0 +1,285 @@
+"""T5 as a PyTorch module: packed sequences, Mesh TensorFlow's numbers, Hugging Face's names.
+
+    model = T5(spec)                               # spec: a `t0.torch.shape.T5Spec`
+    losses = model(batch)                          # batch: name -> int [B, L]; float32 [6]
+
+Letters of the shapes: B sequences, L tokens of a sequence, M tokens of the memory that is attended
+to, H heads, D `d_model`, V vocabulary rows. Of a packed batch, tokens attend to tokens of the same
+example: "inputs_segmentation" and "targets_segmentation" number the examples of a row from 1 on, 0
+is padding. Without them a row is one example.
+
+Dropout is where Mesh TensorFlow has it, and like there, one draw serves all positions of a
+sequence: the factor of attention weights has the shape [B, H, 1, M], so it multiplies the values.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from t0.torch.losses import sums
+from t0.torch.shape import Dropout, T5Spec
+
+_HIDDEN = -1e9  # added to the attention logits of what is not attended to, as in Mesh TensorFlow
+_MAX_DISTANCE = 128
+_ACTIVATIONS = {
+    "relu": functional.relu,
+    "gelu": lambda x: functional.gelu(x, approximate="tanh"),
+    "silu": functional.silu,
+}
+
+
+class Norm(nn.Module):
+    """T5's norm: a scale without mean or bias, computed in float32."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns x [B, L, D] in units of its root mean square, times the scale."""
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
+        return wide.to(x.dtype) * self.weight
+
+
+class Attention(nn.Module):
+    """Attention of x to itself or to an encoder's output.
+
+    Args:
+      spec: the model.
+      bidirectional: whether a relative position has a sign; None for a layer without positions.
+    """
+
+    def __init__(self, spec: T5Spec, bidirectional: bool | None = None) -> None:
+        super().__init__()
+        sizes = spec.sizes
+        self._heads, self._rate = sizes.heads, spec.dropout.attention
+        for name in "qkv":
+            setattr(self, name, nn.Linear(sizes.d_model, sizes.inner, bias=False))
+        self.o = nn.Linear(sizes.inner, sizes.d_model, bias=False)
+        self._bidirectional = bidirectional
+        if bidirectional is not None:
+            self.relative_attention_bias = nn.Embedding(sizes.buckets, sizes.heads)
+
+    def bias(self, length: int) -> torch.Tensor:
+        """Returns the bias of relative positions, [1, H, L, L]."""
+        table = self.relative_attention_bias.weight
+        place = torch.arange(length, device=table.device)
+        found = bucket(place[None] - place[:, None], table.shape[0], self._bidirectional)
+        return table[found].permute(2, 0, 1)[None]
+
+    def forward(
+        self, x: torch.Tensor, memory: torch.Tensor, bias: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns [B, L, D] of x [B, L, D], memory [B, M, D] and bias [B or 1, H or 1, L, M]."""
+        q, k, v = (self._split(x_, w) for x_, w in ((x, self.q), (memory, self.k), (memory, self.v)))
+        if self.training and self._rate:
+            v = dropped(v, self._rate, (*v.shape[:3], 1))
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
+        return self.o(mixed.transpose(1, 2).flatten(2))
+
+    def _split(self, x: torch.Tensor, project: nn.Linear) -> torch.Tensor:
+        return project(x).unflatten(-1, (self._heads, -1)).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """The feed-forward layer, gated in T5 1.1."""
+
+    def __init__(self, spec: T5Spec) -> None:
+        super().__init__()
+        sizes = spec.sizes
+        self._activation, self._rate = _ACTIVATIONS[spec.activation], spec.dropout.hidden
+        self._inner = ("wi_0", "wi_1") if sizes.gated else ("wi",)
+        for name in self._inner:
+            setattr(self, name, nn.Linear(sizes.d_model, sizes.d_ff, bias=False))
+        self.wo = nn.Linear(sizes.d_ff, sizes.d_model, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns [B, L, D] of x [B, L, D]."""
+        first, *gates = (getattr(self, name) for name in self._inner)
+        hidden = self._activation(first(x))
+        for gate in gates:
+            hidden = hidden * gate(x)
+        if self.training and self._rate:
+            hidden = dropped(hidden, self._rate, (x.shape[0], 1, hidden.shape[-1]))
+        return self.wo(hidden)
+
+
+class Layer(nn.Module):
+    """A layer between its norm and its residual; Hugging Face's name of the inner layer is given."""
+
+    def __init__(self, name: str, inner: nn.Module, spec: T5Spec) -> None:
+        super().__init__()
+        self.layer_norm = Norm(spec.sizes.d_model)
+        self._name, self._rate = name, spec.dropout.residual
+        self.add_module(name, inner)
+
+    @property
+    def inner(self) -> nn.Module:
+        """The layer within."""
+        return getattr(self, self._name)
+
+    def forward(self, x: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        """Returns [B, L, D]: x and what the inner layer makes of it."""
+        normed = self.layer_norm(x)
+        if self._name == "SelfAttention":
+            given = (normed, *given)
+        return x + along_rows(self.inner(normed, *given), self._rate, self.training)
+
+
+class Block(nn.Module):
+    """A block of the encoder or the decoder; the first makes the bias for all."""
+
+    def __init__(self, spec: T5Spec, *, decoder: bool, first: bool) -> None:
+        super().__init__()
+        own = Attention(spec, (not decoder) if first else None)
+        inner = [("SelfAttention", own)]
+        if decoder:
+            inner.append(("EncDecAttention", Attention(spec)))
+        inner.append(("DenseReluDense", FeedForward(spec)))
+        self.layer = nn.ModuleList(Layer(name, module, spec) for name, module in inner)
+        self._first = first
+
+    def forward(
+        self, x: torch.Tensor, bias: torch.Tensor, memory: torch.Tensor | None = None,
+        cross: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the next x and the bias of the next block.
+
+        Args:
+          x: [B, L, D].
+          bias: [B, H, L, L]; of the first block the mask [B, 1, L, L], to which it adds its bias.
+          memory: the encoder's output [B, M, D], of a decoder's block.
+          cross: the mask of the memory, [B, 1, L, M].
+        """
+        attention, *others, dense = self.layer
+        if self._first:
+            bias = attention.inner.bias(x.shape[1]).to(x.dtype) + bias
+        x = attention(x, bias)
+        for layer in others:
+            x = layer(x, memory, cross)
+        return dense(x), bias
+
+
+class Stack(nn.Module):
+    """The encoder's or the decoder's blocks."""
+
+    def __init__(self, spec: T5Spec, *, decoder: bool) -> None:
+        super().__init__()
+        count = spec.sizes.decoder_layers if decoder else spec.sizes.encoder_layers
+        self.block = nn.ModuleList(
+            Block(spec, decoder=decoder, first=not number) for number in range(count)
+        )
+        self.final_layer_norm = Norm(spec.sizes.d_model)
+        self._rate = spec.dropout.residual
+
+    def forward(
+        self, x: torch.Tensor, mask: torch.Tensor, *memory: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns [B, L, D] of the embedded x [B, L, D] and the mask [B, 1, L, L]."""
+        x, bias = along_rows(x, self._rate, self.training), mask
+        for block in self.block:
+            x, bias = block(x, bias, *memory)
+        return along_rows(self.final_layer_norm(x), self._rate, self.training)
+
+
+class T5(nn.Module):
+    """A T5 with the names of Hugging Face's state dicts.
+
+    Args:
+      spec: the model.
+      activations: the type that it computes in; weights are cast to it where they are used.
+    """
+
+    def __init__(self, spec: T5Spec) -> None:
+        super().__init__()
+        self.spec, sizes = spec, spec.sizes
+        self.shared = nn.Embedding(sizes.vocabulary, sizes.d_model)
+        self.encoder = Stack(spec, decoder=False)
+        self.decoder = Stack(spec, decoder=True)
+        if not sizes.tied:
+            self.lm_head = nn.Linear(sizes.d_model, sizes.vocabulary, bias=False)
+
+    def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Returns `losses.sums` over the batch, float32 [6]."""
+        targets = batch["targets"]
+        hidden = self.decode(batch, *self.encode(batch))
+        wanted = targets > 0  # logits are computed where a token is predicted
+        logits = self.logits(hidden[wanted])
+        z_loss = self.spec.z_loss if self.training else 0.0
+        return sums(logits, targets[wanted], z_loss, self.spec.label_smoothing)
+
+    def encode(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the encoder's output [B, M, D] and the segments of the inputs [B, M]."""
+        inputs = batch["inputs"]
+        segments = batch.get("inputs_segmentation", inputs.clamp(max=1))
+        x = self.shared(inputs)
+        return self.encoder(x, mask(segments, segments, x.dtype)), segments
+
+    def decode(
+        self, batch: Mapping[str, torch.Tensor], memory: torch.Tensor, segments: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns the decoder's output [B, L, D] for all positions of the targets [B, L]."""
+        targets = batch["targets"]
+        own = batch.get("targets_segmentation", targets.clamp(max=1))
+        x = self.shared(shifted(targets, own))
+        length = targets.shape[1]
+        later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+        seen = mask(own, own, x.dtype).masked_fill(later, _HIDDEN)
+        return self.decoder(x, seen, memory, mask(own, segments, x.dtype))
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Returns the logits [..., V] of the decoder's output [..., D]."""
+        if not self.spec.sizes.tied:
+            return self.lm_head(hidden)
+        return functional.linear(hidden * self.spec.sizes.d_model**-0.5, self.shared.weight)
+
+
+def shifted(targets: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+    """Returns what the decoder reads [B, L]: the token before each, 0 before an example's first."""
+    before = functional.pad(targets, (1, 0))[:, :-1]
+    same = functional.pad(segments, (1, 0))[:, :-1] == segments
+    return before * same
+
+
+def mask(one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Returns 0 where two segments [B, L], [B, M] are equal, else -1e9, as [B, 1, L, M]."""
+    apart = one[:, None, :, None] != other[:, None, None, :]
+    return torch.zeros(apart.shape, dtype=dtype, device=one.device).masked_fill(apart, _HIDDEN)
+
+
+def bucket(distance: torch.Tensor, buckets: int, bidirectional: bool) -> torch.Tensor:
+    """Returns the bucket of each distance from query to key, as Mesh TensorFlow counts them.
+
+    Half of the buckets are for distances one by one, half for logarithmically growing ranges up to
+    128; with `bidirectional`, keys after the query have buckets of their own.
+    (`_relative_position_bucket` in mesh_tensorflow/transformer/transformer_layers.py.)
+    """
+    first = torch.zeros_like(distance)
+    if bidirectional:
+        buckets //= 2
+        first = (distance > 0) * buckets
+        back = distance.abs()
+    else:
+        back = (-distance).clamp(min=0)
+    exact = buckets // 2
+    scale = (buckets - exact) / math.log(_MAX_DISTANCE / exact)
+    far = exact + (torch.log(back.clamp(min=1).float() / exact) * scale).long()
+    return first + torch.where(back < exact, back, far.clamp(max=buckets - 1))
+
+
+def along_rows(x: torch.Tensor, rate: float, training: bool) -> torch.Tensor:
+    """Returns x [B, L, D] after dropout that is the same for all positions of a row."""
+    return dropped(x, rate, (x.shape[0], 1, x.shape[2])) if training and rate else x
+
+
+def dropped(x: torch.Tensor, rate: float, shape: tuple[int, ...]) -> torch.Tensor:
+    """Returns x times a draw of `shape`: 0 with probability `rate`, else 1 / (1 - rate)."""
+    keep = torch.rand(shape, device=x.device) >= rate
+    return x * (keep / (1.0 - rate)).to(x.dtype)
+
+
+__all__ = ["T5", "Dropout"]

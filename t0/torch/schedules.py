@@ -1,0 +1,209 @@
+"""The learning rate of a step, by the schedule that a specification names.
+
+    rate = schedule(spec.schedule, total=spec.schedule_steps)
+    rate(0)
+
+The functions are those of `t0.training.schedules` and of Mesh TensorFlow's
+`transformer/learning_rate_schedules.py`, in Python's floating point numbers.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from t0.config.specification import ConfiguredSpec
+from t0.errors import UserError
+
+Rate = Callable[[int], float]
+
+
+def schedule(configured: ConfiguredSpec | float | None, total: int) -> Rate:
+    """Returns the learning rate as a function of the number of steps done.
+
+    Args:
+      configured: the schedule of a specification, or a constant rate.
+      total: the number of steps for which the schedule is made.
+
+    Raises:
+      UserError: if it is a schedule that this engine does not have.
+    """
+    if configured is None:
+        raise UserError(
+            "run.learning_rate_schedule is not bound; add a file of learning_rate_schedules/, such "
+            "as --gin_file=learning_rate_schedules/constant_0_001.gin"
+        )
+    if isinstance(configured, float | int):
+        return lambda step: float(configured)
+    function = _function(configured.selector)
+    return lambda step: function(step, total, **configured.parameters)
+
+
+def _function(selector: str) -> Callable[..., float]:
+    kind, _, name = selector.rpartition(".")
+    family = _OURS if kind == "t0" else _MESH if kind.startswith("mesh_tensorflow") else {}
+    if name not in family:
+        known = [f"t0.{each}" for each in _OURS] + [*_MESH]
+        raise UserError(
+            f"run.learning_rate_schedule uses @{selector}, which the PyTorch engine does not have; "
+            f"wanted one of {', '.join(known)}"
+        )
+    return family[name]
+
+
+def _product(step: float, total: float, *, factors: list[Any], offset: float = 0) -> float:
+    rate = 1.0
+    for factor in factors:
+        if isinstance(factor, Mapping):
+            function = _function(factor["selector"])
+            rate *= function(step - offset, total - offset, **factor["parameters"])
+        else:
+            rate *= factor
+    return rate
+
+
+def _linear_decay(step: float, total: float, *, steps_or_fraction: float = 0.1) -> float:
+    steps = steps_or_fraction * (total if steps_or_fraction <= 1 else 1)
+    return min(1.0, (total - step) / steps)
+
+
+def _linear_warmup(step: float, total: float, *, steps_or_fraction: float = 10000) -> float:
+    return min(1.0, step / (steps_or_fraction * (total if steps_or_fraction <= 1 else 1)))
+
+
+def _truncated_rsqrt(step: float, total: float, *, warmup_steps: float = 10000) -> float:
+    return max(step, warmup_steps) ** -0.5
+
+
+def _linear_decay_learning_rate(
+    step: float, total: float, *, initial_lr: float = 0.1, offset: float = 0
+) -> float:
+    return initial_lr * min(1.0, (total - step) / (total - offset))
+
+
+def _noam(
+    step: float,
+    total: float,
+    *,
+    warmup_steps: float = 10000,
+    linear_decay_fraction: float = 0.1,
+    multiplier: float = 1.0,
+    offset: float = 0,
+) -> float:
+    step, total = step - offset, total - offset
+    rate = multiplier * max(step, warmup_steps) ** -0.5
+    if linear_decay_fraction > 0:
+        rate *= min(1.0, (total - step) / (total * linear_decay_fraction))
+    return rate
+
+
+def _slanted_triangular(
+    step: float,
+    total: float,
+    *,
+    cut_fraction: float = 0.1,
+    ratio: float = 32,
+    max_learning_rate: float = 0.01,
+    start_step: float = 0,
+) -> float:
+    cut, past = math.floor(total * cut_fraction), step - start_step
+    share = past / cut if past < cut else 1 - (past - cut) / (cut * (1 / cut_fraction - 1))
+    return max_learning_rate * (1 + share * (ratio - 1)) / ratio
+
+
+def _warmed_up(count: float, warmup_steps: float, begin: float = 0.0) -> float:
+    if begin and warmup_steps:
+        return min(1.0, begin + (1.0 - begin) * count / warmup_steps)
+    return min(1.0, (count + 1.0) / max(1, warmup_steps))
+
+
+def _progress(count: float, first: float, last: float) -> float:
+    return min(max((count - first) / max(1.0, last - first), 0.0), 1.0)
+
+
+def _constant_with_warmup(
+    step: float, total: float, *, peak: float = 0.001, warmup_steps: int = 0, offset: int = 0
+) -> float:
+    return peak * _warmed_up(step - offset, warmup_steps)
+
+
+def _rsqrt(
+    step: float,
+    total: float,
+    *,
+    warmup_steps: int = 10000,
+    multiplier: float = 1.0,
+    ramp_down_fraction: float = 0.0,
+    offset: int = 0,
+) -> float:
+    return _noam(
+        step,
+        total,
+        warmup_steps=warmup_steps,
+        linear_decay_fraction=ramp_down_fraction,
+        multiplier=multiplier,
+        offset=offset,
+    )
+
+
+def _rsqrt_then_linear(
+    step: float,
+    total: float,
+    *,
+    warmup_steps: int = 10000,
+    multiplier: float = 1.0,
+    linear_fraction: float = 0.1,
+    offset: int = 0,
+) -> float:
+    count, total = step - offset, total - offset
+    turn = float(math.ceil(total * (1.0 - linear_fraction)))
+    rate = multiplier * max(min(count, turn), warmup_steps) ** -0.5
+    return rate * (1.0 - _progress(count, turn, total))
+
+
+def _linear_with_warmup(
+    step: float,
+    total: float,
+    *,
+    peak: float = 0.001,
+    warmup_steps: int = 0,
+    end: float = 0.0,
+    offset: int = 0,
+) -> float:
+    count = step - offset
+    done = _progress(count, warmup_steps, total - offset)
+    return (peak + (end - peak) * done) * _warmed_up(count, warmup_steps)
+
+
+def _cosine_with_warmup(
+    step: float,
+    total: float,
+    *,
+    peak: float = 0.001,
+    warmup_steps: int = 0,
+    end: float = 0.0,
+    begin: float = 0.0,
+    offset: int = 0,
+) -> float:
+    count = step - offset
+    shape = 0.5 * (1.0 + math.cos(math.pi * _progress(count, warmup_steps, total - offset)))
+    return (end + (peak - end) * shape) * _warmed_up(count, warmup_steps, begin)
+
+
+_OURS = {
+    "constant_with_warmup": _constant_with_warmup,
+    "rsqrt": _rsqrt,
+    "rsqrt_then_linear": _rsqrt_then_linear,
+    "linear_with_warmup": _linear_with_warmup,
+    "cosine_with_warmup": _cosine_with_warmup,
+}
+_MESH = {
+    "product_learning_rate": _product,
+    "linear_decay": _linear_decay,
+    "linear_warmup": _linear_warmup,
+    "truncated_rsqrt": _truncated_rsqrt,
+    "constant": lambda step, total, *, value=1.0: value,
+    "constant_learning_rate": lambda step, total, *, learning_rate: learning_rate,
+    "linear_decay_learning_rate": _linear_decay_learning_rate,
+    "learning_rate_schedule_noam": _noam,
+    "slanted_triangular": _slanted_triangular,
+}

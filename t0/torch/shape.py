@@ -1,0 +1,210 @@
+"""What model a run specification describes: a T5's sizes, rates and loss, as plain numbers.
+
+    model = t5(spec.model)
+    model.sizes.d_model, model.activation, model.dropout.residual
+
+A specification holds the parameters of Mesh TensorFlow's layers as gin sets them. `t5` accepts T5
+1.0, 1.1, LM-adapted and mT5, and refuses every setting that this engine does not compute, by name:
+no parameter is ignored.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from t0.checkpoints.shape import ModelShape
+from t0.config.specification import ModelSpec
+from t0.errors import UserError
+
+_ATTENTION = {
+    "num_memory_heads": 0,
+    "shared_kv": False,
+    "attention_kwargs": {},
+    "attention_func": None,
+    "combine_dims": True,
+    "keep_query_heads_dims": False,
+    "fold_scaling_into_initializer": True,
+    "z_loss_coeff": None,
+    "use_hyperprompt": False,
+    "hyperprompt_length_encoder": None,
+    "hyperprompt_length_decoder": None,
+}
+_STACK = {
+    "loss_fn": None,
+    "positional_embedding": False,
+    "sinusoid_positional_embedding": False,
+    "input_full_attention": False,
+    "loss_on_targets_only": False,
+    "token_dropout_rate": 0.0,
+    "ensemble": None,
+}
+# Parameters with one value that this engine computes: layer -> parameter -> value.
+_FIXED = {
+    "SelfAttention": _ATTENTION,
+    "EncDecAttention": {**_ATTENTION, "relative_attention_type": None},
+    "DenseReluDense": {"use_bias": False},
+}
+_BLOCKS = {
+    "encoder": ("SelfAttention", "DenseReluDense"),
+    "decoder": ("SelfAttention", "EncDecAttention", "DenseReluDense"),
+}
+_NORMS = ("sublayer_rms_norm", "sublayer_legacy_rms_norm", "sublayer_legacy_final_rms_norm")
+_DROPOUTS = ("sublayer_dropout", "sublayer_legacy_dropout")
+# The order of a T5's sublayers; dropout may be left out.
+_SUBLAYERS = {
+    "initial": ("dropout",),
+    "per_layer": ("norm", "sublayer_call_layer", "dropout", "sublayer_residual"),
+    "final": ("norm", "dropout"),
+}
+_ACTIVATIONS = {("relu",): "relu", ("gelu", "linear"): "gelu", ("swish", "linear"): "silu"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Dropout:
+    """The dropout rates of a T5.
+
+    Attributes:
+      residual: of the embeddings, of each layer's result, and of each stack's result.
+      attention: of the attention weights.
+      hidden: of the feed-forward layer's hidden values.
+    """
+
+    residual: float = 0.0
+    attention: float = 0.0
+    hidden: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Spec:
+    """A T5.
+
+    Attributes:
+      sizes: the sizes of its tensors.
+      activation: "relu", or of a gated layer "gelu" or "silu".
+      dropout: its dropout rates.
+      label_smoothing: the share of the target's probability that all tokens share.
+      z_loss: the factor of the squared logarithm of the softmax's denominator.
+      loss_denominator: what the summed loss is divided by; None for the batch's target positions.
+      legacy_norms: whether checkpoints of Mesh TensorFlow have the older names of norms.
+    """
+
+    sizes: ModelShape
+    activation: str
+    dropout: Dropout
+    label_smoothing: float
+    z_loss: float
+    loss_denominator: float | None
+    legacy_norms: bool = False
+
+
+def t5(spec: ModelSpec) -> T5Spec:
+    """Returns the T5 of a specification.
+
+    Raises:
+      UserError: naming the setting that this engine does not compute.
+    """
+    if spec.model_type != "bitransformer":
+        raise _refused("run.model_type", spec.model_type, "'bitransformer', an encoder-decoder")
+    stacks = {"encoder": spec.encoder, "decoder": spec.decoder}
+    layers = {side: _checked_layers(side, stack) for side, stack in stacks.items()}
+    everything = [*layers["encoder"], *layers["decoder"]]
+    attention = [x for x in everything if "num_heads" in x]
+    first = [x for x in everything if "relative_attention_num_buckets" in x and _has_bias(x)]
+    dense = [x for x in everything if "hidden_size" in x]
+    heads, width = _one(attention, "num_heads"), _one(attention, "key_value_size")
+    activation = dense[0]["activation"]
+    activation = tuple(activation) if isinstance(activation, list) else (activation,)
+    if activation not in _ACTIVATIONS or any(x["activation"] != dense[0]["activation"] for x in dense):
+        raise _refused("DenseReluDense.activation", dense[0]["activation"], "relu, or gelu * linear")
+    decoder = spec.decoder
+    sizes = ModelShape(
+        vocabulary=_one(stacks.values(), "input_vocab"),
+        d_model=_one(stacks.values(), "d_model"),
+        d_ff=_one(dense, "hidden_size"),
+        inner=heads * width,
+        heads=heads,
+        buckets=_one(first, "relative_attention_num_buckets"),
+        encoder_layers=len(spec.encoder["layers"]) // len(_BLOCKS["encoder"]),
+        decoder_layers=len(decoder["layers"]) // len(_BLOCKS["decoder"]),
+        gated=len(activation) == 2,
+        tied=decoder["shared_embedding_and_softmax_weights"],
+        shared_bias=True,
+    )
+    return T5Spec(
+        sizes,
+        activation=_ACTIVATIONS[activation],
+        dropout=Dropout(
+            residual=_one(map(_residual_dropout, stacks.values()), "rate"),
+            attention=_one(attention, "dropout_rate"),
+            hidden=_one(dense, "dropout_rate"),
+        ),
+        label_smoothing=decoder["label_smoothing"],
+        z_loss=decoder["z_loss"],
+        loss_denominator=decoder["loss_denominator"],
+        legacy_norms=any("legacy" in x["selector"] for x in decoder["sublayers"]["per_layer"]),
+    )
+
+
+def _checked_layers(side: str, stack: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the parameters of a stack's layers; checks their kinds and fixed parameters."""
+    _check_fixed(side, stack, _STACK)
+    _check_sublayers(side, stack["sublayers"])
+    kinds = [layer["selector"].rpartition(".")[2] for layer in stack["layers"]]
+    wanted = _BLOCKS[side]
+    if not kinds or kinds != list(wanted) * (len(kinds) // len(wanted)):
+        raise _refused(f"the {side}'s layers", kinds[: len(wanted)], f"blocks of {', '.join(wanted)}")
+    for kind, layer in zip(kinds, stack["layers"], strict=True):
+        _check_fixed(kind, layer["parameters"], _FIXED[kind])
+        bias = layer["parameters"].get("relative_attention_type")
+        if kind == "SelfAttention" and bias != "bias_shared":
+            raise _refused("SelfAttention.relative_attention_type", bias, "'bias_shared'")
+    return [layer["parameters"] for layer in stack["layers"]]
+
+
+def _has_bias(attention: Mapping[str, Any]) -> bool:
+    return attention.get("relative_attention_type") is not None
+
+
+def _check_fixed(owner: str, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
+    for name, value in fixed.items():
+        if name in given and given[name] != value:
+            raise _refused(f"{owner}.{name}", given[name], repr(value))
+
+
+def _check_sublayers(side: str, sublayers: Mapping[str, Any]) -> None:
+    for place, wanted in _SUBLAYERS.items():
+        found = [x["selector"].rpartition(".")[2] for x in sublayers[place]]
+        kinds = ["norm" if x in _NORMS else "dropout" if x in _DROPOUTS else x for x in found]
+        if kinds not in (list(wanted), [x for x in wanted if x != "dropout"]):
+            raise _refused(f"{side}'s LayerStack.sublayers_{place}", found, ", ".join(wanted))
+        for one in sublayers[place]:
+            epsilon = one["parameters"].get("epsilon", 1e-6)
+            if epsilon != 1e-6:
+                raise _refused("sublayer_rms_norm.epsilon", epsilon, "1e-06")
+
+
+def _residual_dropout(stack: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the one rate of a stack's sublayers."""
+    rates = [
+        sublayer["parameters"].get("dropout_rate", 0.0)
+        for place in stack["sublayers"].values()
+        for sublayer in place
+        if sublayer["selector"].rpartition(".")[2] in _DROPOUTS
+    ]
+    return {"rate": _one([{"rate": rate} for rate in rates] or [{"rate": 0.0}], "sublayers' rate")}
+
+
+def _one(given: Iterable[Mapping[str, Any]], name: str) -> Any:
+    """Returns the value of a parameter that must be the same wherever it occurs."""
+    key = name.rpartition(" ")[2]
+    values = [x[key] for x in given]
+    if any(value != values[0] for value in values):
+        raise _refused(name, sorted(set(values)), "one value for all layers")
+    return values[0]
+
+
+def _refused(name: str, got: Any, wanted: str) -> UserError:
+    return UserError(
+        f"{name} is {got!r:.100}, which the PyTorch engine does not compute; wanted {wanted}. Leave "
+        "--engine=torch out to train by Mesh TensorFlow"
+    )

@@ -1,0 +1,127 @@
+"""A model whose weights are sharded over the processes (FSDP2), in mixed precision.
+
+    model = sharded(spec, world, activations=torch.bfloat16, recompute=False)
+    weights = trained_weights(model, variable_filter=None)
+
+Each block is a unit of `fully_shard`: its weights are gathered before it computes, in the type of
+activations, and its gradients are summed over the processes in float32. A process keeps the rows of
+each weight that are its own, in float32. With one process nothing is gathered.
+"""
+
+import re
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from t0.checkpoints import names
+from t0.checkpoints.shape import expected_shapes
+from t0.errors import UserError
+from t0.torch.model import T5, Block
+from t0.torch.optimizers import Weight
+from t0.torch.shape import T5Spec
+from t0.torch.world import World
+
+
+def sharded(
+    spec: T5Spec, world: World, *, activations: torch.dtype, recompute: bool = False
+) -> T5:
+    """Returns a model without values: the weights' rows of this process are not yet filled.
+
+    Args:
+      spec: the model.
+      world: the processes.
+      activations: the type to compute in.
+      recompute: whether the blocks' activations are computed again in the backward pass, which
+        saves memory.
+    """
+    with torch.device("meta"):
+        model = T5(spec)
+    if recompute:
+        for stack in (model.encoder, model.decoder):
+            for number, block in enumerate(stack.block):
+                stack.block[number] = checkpoint_wrapper(block)
+    mesh = init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("rows",))
+    policy = MixedPrecisionPolicy(param_dtype=activations, reduce_dtype=torch.float32)
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    for module in [*blocks, model]:
+        fully_shard(module, mesh=mesh, mp_policy=policy)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            # The loss is a sum over all processes, which the loop has divided; gloo only sums.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    return model.to_empty(device=world.device)
+
+
+def names_and_parameters(model: T5) -> dict[str, nn.Parameter]:
+    """Returns canonical name -> parameter, in Mesh TensorFlow's order."""
+    own = {
+        name.replace("_checkpoint_wrapped_module.", ""): parameter
+        for name, parameter in model.named_parameters()
+    }
+    return {name: own[names.hf_name(name)] for name in expected_shapes(model.spec.sizes)}
+
+
+def trained_weights(model: T5, variable_filter: str | None) -> list[Weight]:
+    """Returns the weights that are trained; the others keep their values.
+
+    Args:
+      model: the model.
+      variable_filter: a regular expression of Mesh TensorFlow's names, None for all.
+
+    Raises:
+      UserError: if it is no regular expression, or no weight matches.
+    """
+    try:
+        wanted = re.compile(variable_filter or "")
+    except re.error as error:
+        raise UserError(
+            f"run.variable_filter is {variable_filter!r}, which the PyTorch engine cannot read: "
+            f"{error}; wanted a regular expression of variables' names"
+        ) from error
+    shapes, found = expected_shapes(model.spec.sizes), []
+    for name, parameter in names_and_parameters(model).items():
+        mesh_name = names.to_mtf(name, legacy_norms=model.spec.legacy_norms)
+        parameter.requires_grad_(wanted.search(mesh_name) is not None)
+        if parameter.requires_grad:
+            transposed = names.row_of(name).transposed
+            found.append(
+                Weight(mesh_name, shapes[name], transposed, _local(parameter), _gradient(parameter))
+            )
+    if not found:
+        raise UserError(f"run.variable_filter is {variable_filter!r}, which matches no variable")
+    return found
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns all rows of a sharded tensor; every process must call it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def own_rows(rows: int, world: World) -> slice:
+    """Returns which rows of a weight are this process's: equal chunks, the last ones shorter."""
+    chunk = -(-rows // world.size)
+    return slice(min(world.rank * chunk, rows), min((world.rank + 1) * chunk, rows))
+
+
+def _local(parameter: nn.Parameter) -> Callable[[], torch.Tensor]:
+    return lambda: parameter.data.to_local() if isinstance(parameter, DTensor) else parameter.data
+
+
+def _gradient(parameter: nn.Parameter) -> Callable[[], torch.Tensor | None]:
+    def gradient() -> torch.Tensor | None:
+        found = parameter.grad
+        return found.to_local() if isinstance(found, DTensor) else found
+
+    return gradient
+
+
+def ready(model: T5, *, last: bool) -> None:
+    """Says whether the next backward pass is a step's last, after which gradients are summed."""
+    model.set_requires_gradient_sync(last)
+    model.set_is_last_backward(last)

@@ -1,0 +1,139 @@
+"""The processes of a run: their number, their devices, and what they agree on.
+
+    with joined("auto") as world:
+        world.rank, world.size, world.device
+        world.total(tensor)                        # the sum over all processes
+        world.agree("the specification", text)     # UserError where they differ
+
+`torchrun`, `accelerate launch` and SLURM's scripts of `bin/` set RANK, WORLD_SIZE and LOCAL_RANK;
+without them there is one process. CUDA uses NCCL, the CPU gloo.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import os
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+
+from t0.errors import UserError
+
+DEVICES = ("auto", "cuda", "cpu")
+_MINUTES = 30  # how long a process waits for the others before it says which is missing
+_HASH_BYTES = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """The processes of a run.
+
+    Attributes:
+      rank: the number of this process, from 0 on.
+      size: the number of processes.
+      device: the device of this process.
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether this process prints, and writes what one process writes."""
+        return self.rank == 0
+
+    def total(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sums a tensor over all processes, in place; returns it."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def any(self, flag: int) -> int:
+        """Returns the largest of the processes' numbers."""
+        tensor = torch.tensor([flag], device=self.device)
+        if self.size > 1:
+            dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        return int(tensor.item())
+
+    def wait(self) -> None:
+        """Waits until all processes are here."""
+        self.any(0)
+
+    def agree(self, what: str, text: str) -> None:
+        """Checks that all processes have the same text.
+
+        Raises:
+          UserError: naming the processes that differ from the first.
+        """
+        digest = hashlib.sha256(text.encode()).digest()[:_HASH_BYTES]
+        own = torch.tensor(list(digest), dtype=torch.uint8, device=self.device)
+        if self.size == 1:
+            return
+        all_ = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(all_, own)
+        others = [str(rank) for rank, other in enumerate(all_) if not torch.equal(other, all_[0])]
+        if others:
+            raise UserError(
+                f"{what} of process {', '.join(others)} differs from that of process 0: start all "
+                "processes with the same command, and give every machine the same files"
+            )
+
+
+@contextlib.contextmanager
+def joined(wanted: str) -> Iterator[World]:
+    """Joins the processes of this run for the block.
+
+    Args:
+      wanted: "cuda", "cpu", or "auto" for CUDA where there is a GPU.
+
+    Raises:
+      UserError: if there is no such device.
+    """
+    rank, size, local = (int(os.environ.get(n, d)) for n, d in _VARIABLES.items())
+    device = _device(wanted, local)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    options = {} if "RANK" in os.environ else {"store": dist.HashStore()}
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        rank=rank,
+        world_size=size,
+        timeout=datetime.timedelta(minutes=_MINUTES),
+        **options,
+    )
+    try:
+        yield World(rank, size, device)
+    finally:
+        dist.destroy_process_group()
+
+
+_VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+
+
+def _device(wanted: str, local: int) -> torch.device:
+    if wanted not in DEVICES:
+        raise UserError(f"--device is {wanted!r}; wanted one of {', '.join(DEVICES)}")
+    there = torch.cuda.device_count() if wanted != "cpu" else 0
+    if wanted == "cpu" or (wanted == "auto" and not there):
+        return torch.device("cpu")
+    if not there:
+        raise UserError(f"--device=cuda: PyTorch {torch.__version__} finds no GPU{_why()}")
+    if local >= there:
+        raise UserError(
+            f"process {local} of this machine has no GPU: there are {there}; start at most as many "
+            f"processes (torchrun --nproc_per_node={there})"
+        )
+    return torch.device("cuda", local)
+
+
+def _why() -> str:
+    if torch.version.cuda is None:
+        return ": this build of PyTorch is for the CPU; install one for CUDA"
+    try:
+        torch.cuda.init()
+    except RuntimeError as error:
+        return f" ({str(error).splitlines()[0]}): nvidia-smi shows the driver"
+    return ""
