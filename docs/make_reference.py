@@ -4,7 +4,8 @@
 
 Flags are read from the tables that define them. Gin files and Python files are read as text, so
 TensorFlow is not imported: macros are the plain names that a file in gin/ sets, what they mean is
-in the file's head; parameters are those of functions and classes that `gin.configurable` registers;
+in the file's head; parameters are those of functions and classes that `gin.configurable` or
+`gin.external_configurable` registers;
 a format is what the head of the module that writes it says.
 """
 
@@ -61,6 +62,7 @@ _DESCRIBED = re.compile(r"^#   (?! )([A-Za-z_][\w., /]*?)(?:  +(.*))?$")
 _CONTINUED = re.compile(r"^#    +(\S.*)$")
 # In Python a whole text; in shell $NAME or ${NAME...}.
 _VARIABLE = re.compile(r"(?:(?<=[\"'])|(?<=\$)|(?<=\$\{))(T0_[A-Z_]+)(?=[\"':}])")
+_REGISTERS = "gin.external_configurable"
 _SECTION = re.compile(r"^\s*(Attributes|Args|Returns|Yields|Raises|Note|Example):")
 _ENTRY = re.compile(r"^  (\w+(?:, \w+)*): (.*)$")
 
@@ -260,12 +262,14 @@ def _parameters() -> Iterator[str]:
     found = {}
     for path in sorted((ROOT / "t0").rglob("*.py")):
         source = path.read_text(encoding="utf-8")
-        if "gin.configurable" not in source:
+        if "gin.configurable" not in source and _REGISTERS not in source:
             continue
-        for node in ast.parse(source).body:
+        tree = ast.parse(source)
+        for node in tree.body:
             name = _registered(node)
             if name:
                 found[name] = (node, path)
+        found |= {name: _definition(tree, what) for name, what in _registered_elsewhere(tree)}
     for name, (node, path) in sorted(found.items()):
         yield f"### t0.{name}\n"
         docstring = inspect.cleandoc(ast.get_docstring(node) or "")
@@ -285,6 +289,27 @@ def _registered(node: ast.stmt) -> str | None:
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "gin.configurable":
             return decorator.args[0].value if decorator.args else node.name
     return None
+
+
+def _registered_elsewhere(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yields each name that `gin.external_configurable` gives, with what it is: MODULE.NAME."""
+    for node in tree.body:
+        call = getattr(node, "value", None)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == _REGISTERS:
+            yield call.args[1].value, ast.unparse(call.args[0])
+
+
+def _definition(tree: ast.Module, name: str) -> tuple[ast.stmt, Path]:
+    """Returns the definition of MODULE.NAME, a module that a file imports, and its file."""
+    module, _, name = name.partition(".")
+    (folder,) = (
+        node.module
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and module in [alias.name for alias in node.names]
+    )
+    path = ROOT / folder.replace(".", "/") / f"{module}.py"
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return next(node for node in body if getattr(node, "name", None) == name), path
 
 
 def _defaults(node: ast.stmt) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.feeding.opening import open_dataset_function
 from t0.mesh.batch import check_batch
-from t0.training import checkpointing
+from t0.training import resume_file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ def first_step(model_dir: str) -> int:
     """Returns the step that the run in `model_dir` began at, or will begin at."""
     latest = checkpoint_files.latest(model_dir)
     if latest:
-        known = checkpointing.record(latest)
+        known = resume_file.record(latest)
         return known["began"] if known else checkpoint_files.global_step(latest)
     checkpoint = bound("run.init_checkpoint") or bound("tpu_estimator_model_fn.init_checkpoint")
     return checkpoint_files.global_step(checkpoint) if checkpoint else 0

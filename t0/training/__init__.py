@@ -13,7 +13,9 @@ losses          the loss in float32, and the sums that are recorded with it
 randomness      random numbers that depend on seed and step alone
 optimizers      Adafactor, Adam and others
 schedules       learning rate schedules
-checkpointing   a run's model directory: checkpoints, resume state, configuration
+checkpointing   a run's model directory: checkpoints and configuration
+resume_file     the resume state beside a checkpoint
+kept_checkpoints    which checkpoints stay
 warm_start      fills variables from another run's checkpoint
 evaluation      held-out loss and task metrics during training
 stopping        the best evaluation, early stopping, the time limit, SIGTERM

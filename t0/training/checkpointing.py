@@ -19,16 +19,11 @@ one run.
 """
 
 import contextlib
-import dataclasses
 import errno
-import io
 import json
 import os
 import re
-import struct
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -41,6 +36,7 @@ from t0.config import masking, operative
 from t0.errors import UserError, say, short_reason
 from t0.files import object_facts, paths, publishing
 from t0.files.untrusted import parsed_json
+from t0.training import kept_checkpoints, resume_file
 from t0.training.graph import TrainingGraph
 
 _SAVING = ".saving-"
@@ -63,24 +59,10 @@ _MAY_DIFFER = re.compile(
 )
 
 
-@gin.configurable("keep_checkpoints", module="t0", denylist=["last"])
-@dataclasses.dataclass(frozen=True)
-class Keep:
-    """The checkpoints that a run keeps; gin sets the fields as `keep_checkpoints.NAME`.
-
-    Attributes:
-      last: the number of latest checkpoints to keep (`run.keep_checkpoint_max`); None keeps all.
-      every_steps: keep each checkpoint whose step is a multiple of this; None keeps none of them.
-      best_by: keep the best checkpoint by this metric of evaluation, such as "validation_loss" or
-        "eval/accuracy"; a checkpoint is then written whenever an evaluation is the best so far.
-      smaller_is_better: whether a smaller value of that metric is better; None to decide by its
-        name: smaller is better for a loss, a perplexity or an error.
-    """
-
-    last: int | None = None
-    every_steps: int | None = None
-    best_by: str | None = None
-    smaller_is_better: bool | None = None
+# The rule that gin has a say in; the plain class, which other engines take, knows no gin.
+Keep = gin.external_configurable(
+    kept_checkpoints.Keep, "keep_checkpoints", module="t0", denylist=["last"]
+)
 
 
 def steps_done(model_dir: str) -> int:
@@ -124,99 +106,6 @@ def is_finished(model_dir: str, train_steps: int) -> bool:
     return done >= train_steps
 
 
-def record(checkpoint: str) -> dict[str, Any] | None:
-    """Returns the resume state of `checkpoint`; None for a checkpoint of another loop."""
-    with _resume_file(checkpoint) as content:
-        return None if content is None else _record_in(content, "began")
-
-
-_RECORD = {"began": int, "seed": int | None, "position": dict | None, "own": list}
-
-
-def _record_in(content: Mapping[str, np.ndarray], *names: str) -> dict[str, Any]:
-    resume = parsed_json(str(content["record"]))
-    for name in names or _RECORD:
-        if not isinstance(resume[name], _RECORD[name]):
-            raise ValueError(f"its {name} is {resume[name]!r:.40}")
-    return resume
-
-
-@contextlib.contextmanager
-def _resume_file(checkpoint: str) -> Iterator[Mapping[str, np.ndarray] | None]:
-    """Yields the arrays of a checkpoint's resume file, which are read in the block; None without.
-
-    Raises:
-      UserError: if it is damaged, with the checkpoint that the run can go on from.
-    """
-    path = checkpoint + ".resume.npz"
-    if not tf.io.gfile.exists(path):
-        yield None
-        return
-    try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            content = np.load(io.BytesIO(file.read()))
-        if not isinstance(content, np.lib.npyio.NpzFile):
-            raise ValueError("it is not an archive of arrays")
-        yield content
-    except _DAMAGED as error:
-        reason = str(error).strip().splitlines() or [""]
-        why = f"{type(error).__name__}: {reason[0]:.120}"
-        raise UserError(f"{path} is damaged ({why}). {_way_back(checkpoint)}") from error
-
-
-# What numpy, zipfile, zlib, json and TensorFlow raise for bytes that are not a resume file's.
-_DAMAGED = (
-    OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, SyntaxError,
-    RuntimeError, MemoryError, OverflowError, struct.error, zlib.error, zipfile.BadZipFile,
-    tf.errors.OpError,
-)  # fmt: skip
-
-
-def _way_back(checkpoint: str) -> str:
-    """Returns a sentence about the checkpoint before a damaged one, and what to do."""
-    model_dir, step = os.path.dirname(checkpoint), int(checkpoint.rpartition("-")[2])  # noqa: PTH120
-    for older in sorted(checkpoint_files.steps(model_dir), reverse=True):
-        path = checkpoint_files.checkpoint_path(model_dir, older)
-        if older < step and _is_resumable(path):
-            name = os.path.basename(path)  # noqa: PTH119
-            return (
-                f"To go on from {path}, write into {os.path.join(model_dir, 'checkpoint')} this "  # noqa: PTH118
-                f'line alone: model_checkpoint_path: "{name}"; then start the same command again'
-            )
-    return (
-        f"No older checkpoint can be gone on from. To train on from these weights, with the data "
-        f"from its beginning, remove {checkpoint}.resume.npz"
-    )
-
-
-def _is_resumable(checkpoint: str) -> bool:
-    path = checkpoint + ".resume.npz"
-    try:
-        with tf.io.gfile.GFile(path, "rb") as file, np.load(io.BytesIO(file.read())) as content:
-            for name in content.files:
-                _ = content[name]
-            _record_in(content)
-    except _DAMAGED:
-        return False
-    return True
-
-
-def kept(steps: Sequence[int], keep: Keep, best: int | None = None) -> list[int]:
-    """Returns the steps whose checkpoints stay.
-
-    >>> kept([10, 20, 30, 40], Keep(last=1, every_steps=20))
-    [20, 40]
-    """
-    if keep.last is None:
-        return sorted(steps)
-    stay = set(sorted(steps)[-max(1, keep.last) :])
-    if keep.every_steps:
-        stay |= {step for step in steps if step % keep.every_steps == 0}
-    if best is not None:
-        stay |= {best} & set(steps)
-    return sorted(stay)
-
-
 class Checkpoints:
     """The checkpoints of one run.
 
@@ -228,7 +117,11 @@ class Checkpoints:
     """
 
     def __init__(
-        self, model_dir: str, graph: TrainingGraph, session: tf.Session, keep: Keep
+        self,
+        model_dir: str,
+        graph: TrainingGraph,
+        session: tf.Session,
+        keep: kept_checkpoints.Keep,
     ) -> None:
         self._model_dir = model_dir
         self._graph = graph
@@ -311,17 +204,14 @@ class Checkpoints:
         return checkpoint_files.described(self._variables.values())
 
     def _delete(self, best: int | None) -> None:
-        stay = kept(self._own, self._keep, best)
+        stay = kept_checkpoints.kept(self._own, self._keep, best)
         for step in set(self._own) - set(stay):
             _remove_checkpoint(checkpoint_files.checkpoint_path(self._model_dir, step))
         self._own = stay
 
     def write_resume(self, prefix: str, resume: Mapping[str, Any]) -> None:
         """Writes the resume state and the weights' low halves beside the checkpoint `prefix`."""
-        content = io.BytesIO()
-        np.savez(content, record=np.array(json.dumps(resume)), **self.low_halves())
-        with tf.io.gfile.GFile(prefix + ".resume.npz", "wb") as file:
-            file.write(content.getvalue())
+        resume_file.write(prefix, resume, self.low_halves())
 
     def low_halves(self) -> dict[str, np.ndarray]:
         """Returns the bits of the weights in memory that the checkpoint's types leave out."""
@@ -336,7 +226,7 @@ class Checkpoints:
         return halves
 
     def _read_resume(self, checkpoint: str) -> dict[str, Any] | None:
-        with _resume_file(checkpoint) as content:
+        with resume_file.opened(checkpoint, tf.errors.OpError) as content:
             if content is None:
                 return None
             for group in self._slices_together():
@@ -349,7 +239,7 @@ class Checkpoints:
                         value = content[f"wide/{key}"]
                     feeds[variable.initializer.inputs[1]] = value
                 self._session.run([variable.initializer for _, _, variable in group], feeds)
-            return _record_in(content)
+            return resume_file.record_in(content)
 
     def _slices_together(self) -> Iterator[list[tuple[tf.Variable, str, tf.Variable]]]:
         """Yields lists of (master, key in the resume file, slice), of at most `BYTES_AT_ONCE`.

@@ -1,5 +1,7 @@
 import random
+import re
 
+import gin
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -11,8 +13,9 @@ from hypothesis.extra import numpy as arrays
 from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
 from t0.testing import Killed
-from t0.training import checkpointing
-from t0.training.checkpointing import Checkpoints, Keep, kept
+from t0.training import checkpointing, kept_checkpoints, resume_file
+from t0.training.checkpointing import Checkpoints, Keep
+from t0.training.kept_checkpoints import kept
 
 ALL = Keep()
 RESUME = {"began": 0, "seed": 0, "position": None}
@@ -24,6 +27,18 @@ def test_which_checkpoints_stay():
     assert kept(steps, Keep(last=2)) == [40, 50]
     assert kept(steps, Keep(last=1, every_steps=20)) == [20, 40, 50]
     assert kept(steps, Keep(last=1), best=10) == [10, 50]
+
+
+def test_gin_sets_the_rule_and_not_the_plain_class():
+    gin.bind_parameter("keep_checkpoints.best_by", "eval/accuracy")
+    assert Keep(2) == kept_checkpoints.Keep(last=2, best_by="eval/accuracy")
+    assert kept_checkpoints.Keep(2).best_by is None
+    names = re.findall(r"^(\S+) = ", gin.operative_config_str(), re.MULTILINE)
+    assert names == [
+        f"keep_checkpoints.{n}" for n in ("best_by", "every_steps", "smaller_is_better")
+    ]
+    with pytest.raises(ValueError, match="last"):
+        gin.bind_parameter("t0.keep_checkpoints.last", 3)
 
 
 @given(arrays.arrays(np.uint32, 20, elements=st.integers(0, 2**32 - 1)))
@@ -140,7 +155,7 @@ def test_a_damaged_resume_file_names_the_checkpoint_before_it(checkpoints, tmp_p
             assert str(error).startswith(f"{damaged} is damaged (")
             assert f"To go on from {tmp_path}/model.ckpt-1, write" in str(error)
             with pytest.raises(UserError, match="is damaged"):
-                checkpointing.record(latest)
+                resume_file.record(latest)
         else:  # a byte that says nothing, of a date
             assert resume == RESUME | {"began": 3}
     assert refused > 40

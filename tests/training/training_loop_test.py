@@ -17,7 +17,7 @@ from gin import config as gin_config
 from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
 from t0.testing import Killed
-from t0.training import checkpointing, evaluation, loop, stopping
+from t0.training import evaluation, loop, resume_file, stopping
 from t0.training.loop import train
 from t0.training.options import LoopOptions
 from t0.training.recorder import Recorder
@@ -126,7 +126,7 @@ def test_another_seed_is_another_run_and_is_not_gone_on_with(whole, tmp_path):
 
 
 def test_data_position_is_small_and_records_are_complete(whole):
-    record = checkpointing.record(str(whole / "model.ckpt-8"))
+    record = resume_file.record(str(whole / "model.ckpt-8"))
     assert len(json.dumps(record)) < 2000
     fields = recorded(whole)[12]
     assert {"loss", "z_loss", "token_accuracy", "learning_rate", "gradient_norm"} < fields.keys()
@@ -186,7 +186,7 @@ def test_initial_checkpoint_must_fill_every_variable(whole, tmp_path, capsys):
     out = capsys.readouterr().out
     assert f"variables from {initial}, step 8" in out
     assert "training from step 8 to 9" in out
-    assert checkpointing.record(str(tmp_path / "b" / "model.ckpt-9"))["began"] == 8
+    assert resume_file.record(str(tmp_path / "b" / "model.ckpt-9"))["began"] == 8
     some = {"init_checkpoint": initial, "init_variable_filter": "encoder|global_step|shared"}
     with pytest.raises(UserError, match="leaves .* unfilled, such as decoder"):
         run(tmp_path / "c", 9, **some)
@@ -321,7 +321,7 @@ def test_budget_of_hours_ends_a_run_in_time_and_counts_all_starts(
     assert "step 5  held-out" in out
     assert "the budget of 0.1 hours is used (--max_hours); saved at step 5 of 100" in out
     assert checkpoint_files.latest(str(tmp_path)).endswith("ckpt-5")
-    record = checkpointing.record(str(tmp_path / "model.ckpt-5"))
+    record = resume_file.record(str(tmp_path / "model.ckpt-5"))
     assert record["seconds"] == 300
     run(tmp_path, 100, options={"max_hours": 5 / 60})
     assert "nothing to train: the budget of 0.0833333 hours is used" in capsys.readouterr().out
