@@ -1,0 +1,292 @@
+"""How often the intervals of t0.reports.statistics cover, and its tests reject, by simulation.
+
+    .venv/bin/python benchmarks/interval_coverage.py                          # 10,000 for each row
+    .venv/bin/python benchmarks/interval_coverage.py --evaluations=500        # half a minute
+
+Each simulated evaluation has P prompts on the same E examples. A choice is right where
+
+    level + prompt + example + (prompt and example) > 0,
+
+all normal: an example is easy or hard under every prompt, a prompt is good or bad, and their
+interaction is noise that belongs to both. The standard deviations are in DEVIATIONS: prompts differ
+by about 6 points, and the outcomes of one example under two prompts correlate by 0.4, as in
+rank evaluations of T0. Two runs that are compared share a part of each of the three.
+
+With random prompts every evaluation has new ones, and the truth is the mean over all prompts; with
+fixed prompts the truth is the mean over the prompts that it has. Under the null both runs have the
+same accuracy: of random prompts on average, of fixed ones because the second run's prompts are
+the first's in another order.
+
+The peer is what is usually done: every row (example under a prompt) is one independent observation,
+with the normal interval of a share, and a paired t-test over rows. The crossed percentile bootstrap
+of prompts and examples (Owen, 2007) is beside it. Prints Markdown tables, in percent.
+"""
+
+import argparse
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from scipy import special
+
+from t0.reports import statistics
+
+EXAMPLES, PROMPTS, ACCURACIES = (56, 277, 1267), (5, 10, 15), (0.6, 0.9)
+KINDS = (statistics.FIXED, statistics.RANDOM)
+# Of the latent score: prompt, example, interaction; and the share of each that runs have in common.
+DEVIATIONS = {"prompt": 0.25, "example": 1.2, "both": 1.0}
+SHARED = {"prompt": 0.8, "example": 0.8, "both": 0.6}
+SEEDS = 3
+SEED_DEVIATIONS = {"seed": 0.08, "prompt": 0.08, "example": 0.5}
+SHARPNESS = {"none": 1.0, "too sure, 10 points": 2.0}
+CHUNK_CELLS = 2_000_000
+Z = special.ndtri(0.975)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What is simulated: counts, whether prompts are fixed or random, the mean accuracy."""
+
+    examples: int
+    prompts: int
+    kind: str = statistics.RANDOM
+    accuracy: float = 0.6
+    seeds: int = 1
+    documents: bool = False
+
+    @property
+    def level(self) -> float:
+        """The latent level that gives the accuracy over all prompts and examples."""
+        return special.ndtri(self.accuracy) * np.sqrt(sum(d**2 for d in self.deviations.values()))
+
+    @property
+    def deviations(self) -> dict[str, float]:
+        """The deviations of prompt, example and interaction, and of seeds where there are some."""
+        return DEVIATIONS | ({"seeds": _seeds_deviation()} if self.seeds > 1 else {})
+
+    @property
+    def clusters(self) -> np.ndarray | None:
+        """The document of each example: 1, 2 ... 9 examples for each in turn."""
+        sizes = np.resize(np.arange(1, 10), self.examples)
+        return (
+            np.repeat(np.arange(self.examples), sizes)[: self.examples] if self.documents else None
+        )
+
+
+def _seeds_deviation() -> float:
+    return float(np.sqrt(sum(d**2 for d in SEED_DEVIATIONS.values())))
+
+
+Evaluations = tuple[np.ndarray, np.ndarray, np.ndarray]  # first [N, S, P, E], second, truth [N]
+
+
+def simulated(setting: Setting, count: int, *, seed: int = 0) -> Iterator[Evaluations]:
+    """Yields two equally good runs, as arrays of 1 and 0, and the accuracy of the first."""
+    rng = np.random.default_rng(seed)
+    chunk = max(1, CHUNK_CELLS // (setting.seeds * setting.prompts * setting.examples))
+    for start in range(0, count, chunk):
+        size = min(chunk, count - start)
+        effects = _effects(setting, size, rng)
+        runs = [_run(setting, one, rng) for one in effects]
+        yield *runs, _truth(setting, effects[0][0])
+
+
+def _effects(
+    setting: Setting, size: int, rng: np.random.Generator
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Returns (of prompts [N, 1, P, 1], of examples, of both) for each of two runs."""
+    shapes = {
+        "prompt": (size, 1, setting.prompts, 1),
+        "example": (size, 1, 1, setting.examples),
+        "both": (size, 1, setting.prompts, setting.examples),
+    }
+    runs = [_halves(name, shape, setting, rng) for name, shape in shapes.items()]
+    first, second = zip(*runs, strict=True)
+    if setting.kind == statistics.FIXED:
+        second = (np.roll(first[0], 1, axis=2), *second[1:])
+    return [first, second]
+
+
+def _halves(
+    name: str, shape: tuple[int, ...], setting: Setting, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns an effect in two runs, of which a part is the same."""
+    common, *own = (_normal(rng, shape) for _ in range(3))
+    if name == "example" and setting.documents:
+        places = setting.clusters
+        of_document = _normal(rng, (*shape[:-1], places.max() + 1))[..., places]
+        common = np.sqrt(0.5) * (common + of_document)
+    of_runs = [np.sqrt(SHARED[name]) * common + np.sqrt(1 - SHARED[name]) * one for one in own]
+    return tuple(DEVIATIONS[name] * one for one in of_runs)
+
+
+def _run(setting: Setting, effects: tuple[np.ndarray, ...], rng: np.random.Generator) -> np.ndarray:
+    latent = np.float32(setting.level) + sum(effects)
+    if setting.seeds > 1:
+        size, _, prompts, examples = latent.shape
+        shapes = {"seed": (1, 1), "prompt": (prompts, 1), "example": (1, examples)}
+        for name, shape in shapes.items():
+            drawn = _normal(rng, (size, setting.seeds, *shape))
+            latent = latent + SEED_DEVIATIONS[name] * drawn
+    return (latent > 0).astype(np.float32)
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def _truth(setting: Setting, of_prompts: np.ndarray) -> np.ndarray:
+    if setting.kind == statistics.RANDOM:
+        return np.full(len(of_prompts), setting.accuracy)
+    others = np.sqrt(sum(d**2 for name, d in setting.deviations.items() if name != "prompt"))
+    return special.ndtr((setting.level + of_prompts) / others).mean(axis=(1, 2, 3))
+
+
+class Tally:
+    """Counts how often intervals cover the truth, and adds up their widths."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, np.ndarray] = {}
+
+    def interval(self, name: str, low: np.ndarray, high: np.ndarray, truth: np.ndarray) -> None:
+        """Adds the intervals of some evaluations."""
+        self._add(name, (low <= truth) & (truth <= high), high - low)
+
+    def test(
+        self, name: str, p_values: np.ndarray, interval: statistics.Interval | None = None
+    ) -> None:
+        """Adds the tests of some evaluations, with the interval of the difference."""
+        widths = interval.high - interval.low if interval else np.zeros(len(p_values))
+        self._add(name, p_values < 0.05, widths)
+
+    def _add(self, name: str, hits: np.ndarray, widths: np.ndarray) -> None:
+        added = np.array([hits.sum(), widths.sum(), len(hits)])
+        self.sums[name] = self.sums.get(name, 0) + added
+
+    def share(self, name: str) -> float:
+        """The percentage of the evaluations that covered, or rejected."""
+        return float(100 * self.sums[name][0] / self.sums[name][2])
+
+    def width(self, name: str) -> float:
+        """The mean width of the intervals, in percentage points."""
+        return float(100 * self.sums[name][1] / self.sums[name][2])
+
+
+def measure(setting: Setting, evaluations: int, *, seed: int = 0) -> Tally:
+    """Returns the intervals and tests of ours, of the crossed bootstrap, and over rows."""
+    tally = Tally()
+    given = {"prompts": setting.kind, "clusters": setting.clusters}
+    drawn = simulated(setting, evaluations, seed=seed)
+    for number, (first, second, truth) in enumerate(drawn):
+        found = statistics.interval_of_share(statistics.crossed_mean(first, **given))
+        tally.interval("ours", found.low, found.high, truth)
+        gap = statistics.crossed_difference(first, second, **given)
+        tally.test("paired", statistics.p_value(gap), statistics.interval_of_difference(gap))
+        _over_rows(tally, first, second, truth)
+        if setting.prompts > 1 and setting.seeds == 1:
+            found = statistics.crossed_bootstrap(first[:, 0], seed=number)
+            tally.interval("bootstrap", found.low, found.high, truth)
+        elif setting.prompts == 1:
+            _of_one_prompt(tally, first[:, 0, 0] > 0, second[:, 0, 0] > 0, truth)
+    return tally
+
+
+def _over_rows(tally: Tally, first: np.ndarray, second: np.ndarray, truth: np.ndarray) -> None:
+    rows = np.prod(first.shape[1:])
+    mean, gains = first.mean(axis=(1, 2, 3)), second - first
+    reach = Z * np.sqrt(mean * (1 - mean) / rows)
+    tally.interval("rows", mean - reach, mean + reach, truth)
+    error = gains.std(axis=(1, 2, 3)) / np.sqrt(rows)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tally.test("rows_paired", 2 * special.ndtr(-np.abs(gains.mean(axis=(1, 2, 3))) / error))
+
+
+def _of_one_prompt(tally: Tally, first: np.ndarray, second: np.ndarray, truth: np.ndarray) -> None:
+    found = statistics.wilson(first.sum(axis=-1), np.array(first.shape[-1]))
+    tally.interval("wilson", found.low, found.high, truth)
+    test = statistics.mcnemar(first, second)
+    tally.test("exact", test.p_value)
+    tally.test("mid", test.mid_p_value)
+
+
+def calibration_coverage(examples: int, sharpness: float, evaluations: int) -> Tally:
+    """Returns the coverage of the interval of the calibration error.
+
+    Args:
+      examples: E.
+      sharpness: 1 for a model without error; above, it is too sure of itself.
+      evaluations: the number of simulated evaluations.
+    """
+    rng = np.random.default_rng(0)
+
+    def drawn(count: int) -> tuple[np.ndarray, np.ndarray]:
+        logit = np.abs(rng.normal(0, 1.5, count))
+        return special.expit(sharpness * logit), special.expit(logit)
+
+    truth = statistics.calibration_error(*drawn(2_000_000)) if sharpness != 1 else 0.0
+    tally = Tally()
+    for _ in range(evaluations):
+        confidence, share = drawn(examples)
+        found = statistics.calibration_interval(confidence, rng.random(examples) < share)
+        tally.interval("ours", *(np.array([v]) for v in (found.low, found.high, truth)))
+    return tally
+
+
+def table(heads: str, rows: Iterable[tuple[str, Tally]], columns: Sequence[str]) -> None:
+    """Prints a Markdown table, row by row; a column without widths has only shares."""
+    print(f"\n| {heads} |\n|{'---|' * (heads.count('|') + 1)}", flush=True)
+    for name, tally in rows:
+        cells = [f"{tally.share(column):.1f}" for column in columns]
+        widths = [tally.width(column) for column in columns]
+        texts = [f"{c} ({w:.1f})" if w else c for c, w in zip(cells, widths, strict=True)]
+        print(f"| {name} | {' | '.join(texts)} |", flush=True)
+
+
+def main() -> None:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--evaluations", type=int, default=10_000)
+    count = parser.parse_args().evaluations
+    print(f"{count:,} simulated evaluations for each row")
+    for accuracy in ACCURACIES:
+        cells = itertools.product(KINDS, PROMPTS, EXAMPLES)
+        table(
+            f"accuracy {accuracy:.0%}: prompts | examples | interval | crossed bootstrap "
+            "| over rows | paired test | over rows",
+            (
+                (f"{p} {kind} | {e:,}", measure(Setting(e, p, kind, accuracy), count))
+                for kind, p, e in cells
+            ),
+            ("ours", "bootstrap", "rows", "paired", "rows_paired"),
+        )
+    table(
+        "one prompt: accuracy | examples | Wilson | normal | McNemar exact | mid-p",
+        (
+            (f"{a:.0%} | {e:,}", measure(Setting(e, 1, statistics.FIXED, a), count))
+            for a, e in itertools.product(ACCURACIES, EXAMPLES)
+        ),
+        ("wilson", "rows", "exact", "mid"),
+    )
+    others = {f"{SEEDS} seeds": {"seeds": SEEDS}, "documents of 1 to 9": {"documents": True}}
+    cells = itertools.product(others.items(), KINDS, EXAMPLES[1:])
+    table(
+        "10 prompts, accuracy 60% | examples | interval | over rows | paired test | over rows",
+        (
+            (f"{name}, prompts {kind} | {e:,}", measure(Setting(e, 10, kind, **given), count))
+            for (name, given), kind, e in cells
+        ),
+        ("ours", "rows", "paired", "rows_paired"),
+    )
+    table(
+        "calibration error | examples | interval",
+        (
+            (f"{name} | {e:,}", calibration_coverage(e, sharpness, min(count, 2000)))
+            for (name, sharpness), e in itertools.product(SHARPNESS.items(), EXAMPLES)
+        ),
+        ("ours",),
+    )
+
+
+if __name__ == "__main__":
+    main()

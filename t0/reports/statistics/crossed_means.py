@@ -1,0 +1,326 @@
+"""The mean over prompts, seeds and examples that are crossed, with its interval.
+
+Axes of the arrays: S seeds, P prompts, E examples; any axes may stand before them (a batch). Values
+are right or wrong (1 or 0), or the gain of one run over another (-1, 0, 1); a mean is in the same
+unit.
+
+    >>> right = np.random.default_rng(0).random((1, 10, 56)) < 0.6
+    >>> found = interval_of_share(crossed_mean(right, prompts=RANDOM))
+    >>> round(float(found.low), 3), round(float(found.high), 3)
+    (0.522, 0.616)
+
+One example under P prompts is one observation of the example, not P of them; one prompt on E
+examples is one observation of the prompt. So the variance of the mean is that of a crossed design,
+
+    V = V[prompts] + V[examples] - V[prompts and examples],
+
+each the sum of squares of its centred sums: the third is in both of the first two (for complete
+data this is (MSA + MSB - MSAB) / (P E), Searle, Casella and McCulloch, Variance Components, 1992,
+chapter 4; for any crossed levels Cameron, Gelbach and Miller, 2011, J. Bus. Econ. Stat. 29). Its
+degrees of freedom are Satterthwaite's (1946, Biometrics Bulletin 2). Prompts are FIXED if the
+question is about these prompts, RANDOM if they are a sample of prompts: only then V[prompts]
+counts. Seeds are random.
+
+Examples that share a document are one cluster. Clusters of unequal size are weighted by CR2, with
+the degrees of freedom of Bell and McCaffrey (2002, Survey Methodology 28).
+
+The interval of a share is Wilson's with the effective number of examples, and Student's quantile
+(Wilson, 1927, J. Am. Stat. Assoc. 22; effective numbers: Kish, Survey Sampling, 1965): it stays
+between 0 and 1 and holds near them. The interval of a difference is symmetric, Student's.
+`benchmarks/coverage.py` measures all of them; its table is in docs/statistics.md.
+
+Assumptions: runs, prompts and clusters are independent draws; a prompt's mean is over the examples
+that it has; all seeds have the same cells. With one cluster there is no variance: NaN.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+CONFIDENCE = 0.95
+POWER = 0.8
+FIXED, RANDOM = "fixed", "random"
+_SEEDS, _PROMPTS, _EXAMPLES = -3, -2, -1
+
+
+@dataclass(frozen=True)
+class CrossedMean:
+    """A mean, or a batch of means, with what its interval needs.
+
+    Attributes:
+      value: the mean over seeds and prompts of each prompt's mean.
+      variance: the variance of `value`; NaN with one cluster of examples.
+      degrees: its degrees of freedom.
+      clusters: the number of clusters of examples.
+      cells: the number of values.
+    """
+
+    value: np.ndarray
+    variance: np.ndarray
+    degrees: np.ndarray
+    clusters: int
+    cells: int
+
+    @property
+    def standard_error(self) -> np.ndarray:
+        """The square root of the variance."""
+        return np.sqrt(self.variance)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A two-sided interval at the level `CONFIDENCE`."""
+
+    low: np.ndarray
+    high: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The variance that one level, or several crossed ones, add; `sign` is 1 or -1."""
+
+    sign: int
+    variance: np.ndarray
+    degrees: float
+    single: bool
+
+
+def crossed_mean(
+    values: np.ndarray,
+    *,
+    prompts: str,
+    present: np.ndarray | None = None,
+    clusters: np.ndarray | None = None,
+) -> CrossedMean:
+    """Returns the mean of values [..., S, P, E], with its variance.
+
+    Args:
+      values: the values; those that are not present count as nothing.
+      prompts: FIXED or RANDOM; a single prompt is always fixed.
+      present: bool [P, E], which prompts have which examples; None if all have all.
+      clusters: [E], the document of each example; None if each is one of its own.
+    """
+    cells = _Cells.of(values, present, clusters)
+    return _mean(cells.value, cells, cells.parts(prompts, seeds=True))
+
+
+def crossed_difference(
+    first: np.ndarray,
+    second: np.ndarray,
+    *,
+    prompts: str,
+    present: np.ndarray | None = None,
+    clusters: np.ndarray | None = None,
+) -> CrossedMean:
+    """Returns the mean of `second` less that of `first`, paired by prompt and example.
+
+    The seeds of the two are not paired, so each run's add their variance.
+
+    Args:
+      first: values [..., S, P, E] of one run.
+      second: values [..., T, P, E] of the other.
+      prompts: see `crossed_mean`.
+      present: see `crossed_mean`.
+      clusters: see `crossed_mean`.
+    """
+    one, two = (_Cells.of(values, present, clusters) for values in (first, second))
+    averaged = [np.mean(values, axis=_SEEDS, keepdims=True) for values in (first, second)]
+    gains = _Cells.of(averaged[1] - averaged[0], present, clusters)
+    parts = gains.parts(prompts, seeds=False)
+    for run in (one, two):
+        parts += run.parts(prompts, seeds=True, only_seeds=True)
+    return _mean(two.value - one.value, gains, parts)
+
+
+def mean_of_means(means: Sequence[CrossedMean]) -> CrossedMean:
+    """Returns the plain mean of independent means, such as those of several datasets."""
+    count = len(means)
+    parts = [_Part(1, m.variance / count**2, float(m.degrees), single=True) for m in means]
+    variance, degrees = _total(parts)
+    return CrossedMean(
+        value=np.mean([m.value for m in means], axis=0),
+        variance=variance,
+        degrees=degrees,
+        clusters=sum(m.clusters for m in means),
+        cells=sum(m.cells for m in means),
+    )
+
+
+def interval_of_share(mean: CrossedMean) -> Interval:
+    """Returns the interval of a mean of values from 0 to 1; 0 to 1 where there is no variance."""
+    share = np.clip(mean.value, 0.0, 1.0)
+    spread = share * (1 - share)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        effective = np.where(mean.variance > 0, spread / mean.variance, mean.clusters)
+    degrees = np.where(mean.variance > 0, mean.degrees, mean.clusters - 1)
+    found = score_interval(share, np.minimum(effective, mean.cells), _quantile(degrees))
+    known = ~np.isnan(mean.variance)
+    return Interval(np.where(known, found.low, 0.0), np.where(known, found.high, 1.0))
+
+
+def wilson(right: np.ndarray, examples: np.ndarray) -> Interval:
+    """Returns Wilson's interval of a share, for one prompt whose examples are independent.
+
+    >>> found = wilson(np.array(56), np.array(56))
+    >>> round(float(found.low), 3), float(found.high)
+    (0.936, 1.0)
+    """
+    from scipy.special import ndtri
+
+    return score_interval(right / examples, examples, ndtri((1 + CONFIDENCE) / 2))
+
+
+def score_interval(share: np.ndarray, effective: np.ndarray, quantile: np.ndarray) -> Interval:
+    """Returns the score interval of a share of `effective` examples."""
+    squared = quantile**2 / effective
+    middle = (share + squared / 2) / (1 + squared)
+    reach = np.sqrt(squared * (share * (1 - share) + squared / 4)) / (1 + squared)
+    return Interval(np.clip(middle - reach, 0.0, 1.0), np.clip(middle + reach, 0.0, 1.0))
+
+
+def interval_of_difference(mean: CrossedMean) -> Interval:
+    """Returns the interval of a difference of shares; -1 to 1 where there is no variance."""
+    reach = _quantile(mean.degrees) * mean.standard_error
+    known = ~np.isnan(mean.variance)
+    low, high = (np.clip(mean.value + sign * reach, -1.0, 1.0) for sign in (-1, 1))
+    return Interval(np.where(known, low, -1.0), np.where(known, high, 1.0))
+
+
+def p_value(mean: CrossedMean) -> np.ndarray:
+    """Returns the two-sided p-value of a difference: Student's t with Satterthwaite's degrees.
+
+    Where all examples differ by the same amount, it is the sign test's; 1 where there is no
+    variance to judge by, or no difference.
+    """
+    from scipy.special import stdtr
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.abs(mean.value) / mean.standard_error
+        found = 2 * stdtr(mean.degrees, -t)
+    found = np.where(mean.variance > 0, found, np.minimum(1.0, 2.0 * 0.5**mean.clusters))
+    return np.where((mean.value == 0) | np.isnan(mean.variance), 1.0, found)
+
+
+def minimum_detectable(mean: CrossedMean, power: float = POWER) -> np.ndarray:
+    """Returns the true difference that a test at level 1 - CONFIDENCE finds with a probability.
+
+    Source: Bloom (1995), Evaluation Review 19: the standard error times the sum of the quantiles of
+    level and power.
+    """
+    from scipy.special import stdtrit
+
+    return (_quantile(mean.degrees) + stdtrit(mean.degrees, power)) * mean.standard_error
+
+
+def _quantile(degrees: np.ndarray) -> np.ndarray:
+    from scipy.special import stdtrit
+
+    return stdtrit(degrees, (1 + CONFIDENCE) / 2)
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Values as prompts' means, and what each cluster adds to them.
+
+    Attributes:
+      means: [..., S, P], divided by S P.
+      sums: [..., S, P, C], what the examples of a cluster add to the mean over its expectation, as
+        CR2 adjusts it; their sum over clusters is near 0.
+      degrees: the degrees of freedom of the clusters.
+      count: the number of values.
+    """
+
+    means: np.ndarray
+    sums: np.ndarray
+    degrees: float
+    count: int
+
+    @classmethod
+    def of(
+        cls, values: np.ndarray, present: np.ndarray | None, clusters: np.ndarray | None
+    ) -> "_Cells":
+        seeds, prompts, examples = values.shape[-3:]
+        values = values if values.dtype.kind == "f" else values.astype(float)
+        if present is None:
+            means = values.mean(axis=-1, dtype=np.float64)
+            sums = (values - means[..., None].astype(values.dtype)) / values.dtype.type(examples)
+            sizes = np.ones(examples)
+        else:
+            weights = present / present.sum(axis=-1, keepdims=True)
+            means = (values * weights).sum(axis=-1)
+            sums = (values - means[..., None]) * weights
+            sizes = weights.sum(axis=0)
+        if clusters is not None:
+            _, places = np.unique(clusters, return_inverse=True)
+            of_cluster = np.eye(places.max() + 1)[places]
+            sums, sizes = sums @ of_cluster, sizes @ of_cluster
+        shares = sizes / sizes.sum()
+        count = seeds * (prompts * examples if present is None else int(present.sum()))
+        if len(shares) == 1:
+            return cls(means / (seeds * prompts), sums * np.nan, np.nan, count)
+        if np.ptp(shares) == 0:
+            sums *= np.sqrt(len(shares) / (len(shares) - 1)) / (seeds * prompts)
+        else:
+            sums = sums / np.sqrt(1 - shares) / (seeds * prompts)
+        return cls(means / (seeds * prompts), sums, bell_mccaffrey(shares), count)
+
+    @property
+    def value(self) -> np.ndarray:
+        return self.means.sum(axis=(-2, -1))
+
+    def parts(self, prompts: str, *, seeds: bool, only_seeds: bool = False) -> list[_Part]:
+        """Returns the parts of the variance, of which those with seeds alone may be wanted."""
+        levels = [_EXAMPLES]
+        levels += [_PROMPTS] if prompts == RANDOM and self.means.shape[-1] > 1 else []
+        levels += [_SEEDS] if seeds and self.means.shape[-2] > 1 else []
+        found = []
+        for size in range(1, len(levels) + 1):
+            for chosen in itertools.combinations(levels, size):
+                if not only_seeds or _SEEDS in chosen:
+                    found.append(self._part(chosen))
+        return found
+
+    def _part(self, chosen: Sequence[int]) -> _Part:
+        # The axes of `means` are one fewer than those of `sums`.
+        axes = [a for a in chosen if a != _EXAMPLES]
+        table = self.sums if _EXAMPLES in chosen else self.means[..., None]
+        dropped = tuple(a for a in (_SEEDS, _PROMPTS) if a not in chosen)
+        table = table.sum(axis=dropped, keepdims=True) if dropped else table
+        factor, degrees = 1.0, self.degrees if _EXAMPLES in chosen else 1.0
+        for axis in axes:
+            table = table - table.mean(axis=axis, keepdims=True)
+            count = table.shape[axis]
+            factor, degrees = factor * count / (count - 1), degrees * (count - 1)
+        variance = factor * np.einsum("...ijk,...ijk->...", table, table, dtype=np.float64)
+        return _Part(1 if len(chosen) % 2 else -1, variance, degrees, len(chosen) == 1)
+
+
+def bell_mccaffrey(shares: np.ndarray) -> float:
+    """Returns the degrees of freedom of the CR2 variance of a mean.
+
+    Args:
+      shares: [C], each cluster's share of the observations.
+
+    >>> round(bell_mccaffrey(np.full(56, 1 / 56)), 6)
+    55.0
+    """
+    between = shares**2 / (1 - shares)
+    return float(1 / ((shares**2).sum() + between.sum() ** 2 - (between**2).sum()))
+
+
+def _mean(value: np.ndarray, cells: _Cells, parts: Iterable[_Part]) -> CrossedMean:
+    variance, degrees = _total(list(parts))
+    return CrossedMean(value, variance, degrees, cells.sums.shape[-1], cells.count)
+
+
+def _total(parts: Sequence[_Part]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the variance and Satterthwaite's degrees; neither is below that of one level."""
+    raw = sum(part.sign * part.variance for part in parts)
+    single = [part for part in parts if part.single]
+    variance = np.maximum(raw, np.max([part.variance for part in single], axis=0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        degrees = raw**2 / sum(part.variance**2 / part.degrees for part in parts)
+    fewest = min(part.degrees for part in single)
+    return variance, np.where(degrees > fewest, degrees, fewest)
