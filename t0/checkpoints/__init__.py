@@ -21,9 +21,11 @@
 | `t5x`, `t5x_files` | T5X's checkpoints; its msgpack index and zarr arrays |
 | `conversion` | `FORMATS`, `open_source`, `convert`, `as_mesh_checkpoint` |
 | `compare` | `compare` and `compare_forward`: two checkpoints' tensors, and their logits |
-| `checkpoint_files` | a model directory's steps, variables and vocabulary, through TensorFlow |
+| `checkpoint_files` | a model directory's steps, variables and vocabulary |
+| `checkpoint_state` | the file `checkpoint` of a model directory |
 
-Conversion does not import TensorFlow; only `checkpoint_files` and logits by Mesh TensorFlow do.
+Conversion does not import TensorFlow; variables' types in `checkpoint_files` and logits by Mesh
+TensorFlow do.
 """
 
 from t0.checkpoints.conversion import (

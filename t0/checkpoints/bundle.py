@@ -39,7 +39,7 @@ import numpy as np
 from t0.checkpoints.shape import shown
 from t0.errors import UserError
 from t0.files.any_path import any_path, binary
-from t0.files.paths import is_remote
+from t0.files.paths import is_remote, names_like
 from t0.files.protobuf_wire import field, fields, fixed32_field, read_varint, varint
 from t0.files.tfrecord import masked, masked_crc
 
@@ -263,10 +263,10 @@ class BundleWriter:
 def prefixes(folder: Path) -> dict[int, str]:
     """Returns the prefixes of the checkpoints in a model directory by step, ascending."""
     found = {}
-    for path in folder.glob("model.ckpt-*.index"):
-        match = re.fullmatch(r"model\.ckpt-(\d+)\.index", path.name)
+    for name in names_like(folder, "model.ckpt-*.index"):
+        match = re.fullmatch(r"(model\.ckpt-(\d+))\.index", name)
         if match:
-            found[int(match[1])] = str(path.with_suffix(""))
+            found[int(match[2])] = str(folder / match[1])
     return dict(sorted(found.items()))
 
 

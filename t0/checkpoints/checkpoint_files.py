@@ -1,31 +1,37 @@
 """The steps, variables and vocabulary of a model directory, read without building a model.
 
-steps("/models/tiny")                                     # [0, 1000]
-check_variables("/models/tiny/model.ckpt-1000", wanted)   # UserError where they do not fit
+    steps("/models/tiny")                                     # [0, 1000]
+    check_variables("/models/tiny/model.ckpt-1000", wanted)   # UserError where they do not fit
+
+What has TensorFlow's types, and checkpoints in its old form, are read by TensorFlow, which is
+imported for them alone.
 """
 
+import glob
 import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from t0.checkpoints.bundle import BundleReader
-from t0.compat import tf1 as tf
-from t0.errors import UserError
+from t0.checkpoints import checkpoint_state
+from t0.checkpoints.bundle import BundleReader, prefixes
+from t0.errors import UserError, short_reason
+from t0.files import paths
+from t0.files.any_path import any_path
 
-# The embedding's dimensions end in [vocabulary, d_model]; Mesh TensorFlow's three layouts.
+if TYPE_CHECKING:
+    from t0.compat import tf1 as tf
+
+_STEP = "global_step"
 _SHOWN = 3  # differing variables that a message lists
+# The embedding's dimensions end in [vocabulary, d_model]; Mesh TensorFlow's three layouts.
 _EMBEDDINGS = ("shared/embedding", "encoder/embedding", "decoder/embedding", "embedding")
 
 
 def steps(model_dir: str) -> list[int]:
     """Returns the steps that have a whole checkpoint in `model_dir`, ascending."""
-    found = []
-    for path in tf.io.gfile.glob(os.path.join(model_dir, "model.ckpt-*.index")):  # noqa: PTH118
-        match = re.search(r"model\.ckpt-(\d+)\.index$", path)
-        if match:
-            found.append(int(match[1]))
-    return sorted(found)
+    return list(prefixes(any_path(model_dir)))
 
 
 def latest(model_dir: str) -> str | None:
@@ -62,18 +68,20 @@ def latest(model_dir: str) -> str | None:
 def named(model_dir: str) -> str | None:
     """Returns the checkpoint that the file `checkpoint` names, None where files of it are missing.
 
-    Files are looked for by name; none is read.
+    They are looked for by name; none is read.
     """
     try:
-        found = tf.train.latest_checkpoint(model_dir)
-    except ValueError:  # not UTF-8, or no checkpoint is named in it
+        state = paths.read_text(os.path.join(model_dir, "checkpoint"))  # noqa: PTH118
+        found = os.path.join(model_dir, checkpoint_state.latest_path(state))  # noqa: PTH118
+    except (OSError, ValueError):  # TensorFlow passes over it, too
         return None
-    if not found or not tf.io.gfile.exists(f"{found}.index"):  # one file, in TensorFlow's old form
-        return found
-    ends = [path.rpartition("-")[2] for path in tf.io.gfile.glob(f"{found}.data-?????-of-?????")]
-    return (
-        found if any(each.isdecimal() and ends.count(each) == int(each) for each in ends) else None
-    )
+    folder, name = os.path.split(found)
+    names = paths.names_like(folder or ".", f"{glob.escape(name)}*")
+    if f"{name}.index" not in names:  # one file, in TensorFlow's old form
+        return found if name in names else None
+    data = re.compile(re.escape(name) + r"\.data-\d{5}-of-(\d{5})")
+    ends = [match[1] for match in map(data.fullmatch, names) if match]
+    return found if any(ends.count(each) == int(each) for each in ends) else None
 
 
 def checkpoint_path(model_dir: str, step: int) -> str:
@@ -113,34 +121,53 @@ def select_steps(model_dir: str, wanted: int | list[int] | str | None) -> list[i
     return sorted(set(chosen))
 
 
-def read(checkpoint: str) -> dict[str, tuple[tuple[int, ...], tf.DType]]:
+def read(checkpoint: str) -> "dict[str, tuple[tuple[int, ...], tf.DType]]":
     """Returns name -> (shape, type) of a checkpoint's variables.
 
     Raises:
       UserError: if there is no such checkpoint, or its index cannot be read.
     """
+    reader = _tensorflows_reader(checkpoint)
+    types = reader.get_variable_to_dtype_map()
+    shapes = reader.get_variable_to_shape_map()
+    return {name: (tuple(shape), types[name]) for name, shape in shapes.items()}
+
+
+def _tensorflows_reader(checkpoint: str) -> Any:
+    from t0.compat import tf1 as tf
+
     try:
-        reader = tf.train.load_checkpoint(checkpoint)
+        return tf.train.load_checkpoint(checkpoint)
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
             f"checkpoint {checkpoint} cannot be read ({reason}). Wanted the path of a checkpoint "
             "without its ending, such as /models/t5/model.ckpt-1000000"
         ) from error
-    types = reader.get_variable_to_dtype_map()
-    shapes = reader.get_variable_to_shape_map()
-    return {name: (tuple(shape), types[name]) for name, shape in shapes.items()}
 
 
-def described(variables: Iterable[tf.Variable]) -> dict[str, tuple[tuple[int, ...], tf.DType]]:
+def described(
+    variables: "Iterable[tf.Variable]",
+) -> "dict[str, tuple[tuple[int, ...], tf.DType]]":
     """Returns name -> (shape, type) of a graph's variables, as `read` does for a checkpoint."""
     return {v.op.name: (tuple(v.shape.as_list()), v.dtype.base_dtype) for v in variables}
 
 
 def global_step(checkpoint: str) -> int:
-    """Returns the step at which a checkpoint was saved, 0 if the checkpoint has no step."""
-    reader = tf.train.load_checkpoint(checkpoint)
-    return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
+    """Returns the step at which a checkpoint was saved, 0 if the checkpoint has no step.
+
+    Raises:
+      UserError: if there is no such checkpoint, or it cannot be read.
+    """
+    try:
+        with BundleReader(checkpoint) as reader:
+            return int(reader.load(_STEP)) if _STEP in reader.entries else 0
+    except UserError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+    # A checkpoint in TensorFlow's old form, or a folder whose latest checkpoint is meant.
+    old = _tensorflows_reader(checkpoint)
+    return int(old.get_tensor(_STEP)) if old.has_tensor(_STEP) else 0
 
 
 def weights_dtype(checkpoint: str) -> str | None:
@@ -166,10 +193,9 @@ def fingerprint(checkpoint: str) -> str:
       UserError: if there is no such checkpoint.
     """
     try:
-        with tf.io.gfile.GFile(f"{checkpoint}.index", "rb") as file:
-            return hashlib.sha256(file.read()).hexdigest()
-    except (tf.errors.OpError, OSError) as error:
-        raise UserError(f"checkpoint {checkpoint} cannot be read: {error}") from error
+        return hashlib.sha256(paths.read_bytes(f"{checkpoint}.index")).hexdigest()
+    except OSError as error:
+        raise UserError(f"checkpoint {checkpoint} cannot be read: {short_reason(error)}") from error
 
 
 def vocabulary_size(checkpoint: str) -> int | None:
@@ -204,7 +230,7 @@ def check_vocabulary(checkpoint: str, *, vocabulary: int, divisor: int, source: 
 
 
 def check_variables(
-    checkpoint: str, wanted: Mapping[str, tuple[tuple[int, ...], tf.DType]]
+    checkpoint: str, wanted: "Mapping[str, tuple[tuple[int, ...], tf.DType]]"
 ) -> None:
     """Checks that a checkpoint holds every variable of a model, in its shape and type.
 
@@ -245,7 +271,7 @@ def _of_another_model(checkpoint: str, differing: list[str], missing: list[str],
             f"  it lacks {len(missing)} of the model's {count} variables, such as {missing[0]}"
         )
     config = os.path.join(folder, "operative_config.gin")  # noqa: PTH118
-    there = tf.io.gfile.exists(config)
+    there = paths.exists(config)
     mend = f"its own --gin_file={config}" if there else "the gin files of its own model"
     return (
         f"checkpoint {checkpoint} is of another model than the gin files configure:\n"

@@ -17,6 +17,7 @@ no call for an object's checksum or a bucket's region: `object_facts` asks for t
 
 import contextlib
 import errno
+import fnmatch
 import os
 import posixpath
 import shutil
@@ -198,6 +199,26 @@ def list_names(folder: Path) -> list[str]:
             return sorted(name.rstrip("/") for name in gfile.listdir(os.fspath(folder)))
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def names_like(folder: Path, pattern: str) -> list[str]:
+    """Returns the names in a folder that match a pattern, sorted; none if there is no folder.
+
+    A bucket gives them by one listing, where `list_names` asks first whether there is a folder.
+
+    Args:
+      folder: the folder.
+      pattern: as in `glob`; what stands for itself in it is escaped by `glob.escape`.
+
+    Raises:
+      OSError: if it may not be read.
+    """
+    if not is_remote(folder):
+        return fnmatch.filter(list_names(folder), pattern)
+    place = os.fspath(folder).rstrip("/")
+    with converted(folder) as gfile:
+        found = (posixpath.split(path) for path in gfile.glob(f"{place}/{pattern}"))
+        return sorted(name for above, name in found if above == place)
 
 
 def walk(folder: Path) -> Iterator[tuple[str, list[str]]]:

@@ -1,10 +1,16 @@
 import numpy as np
 import pytest
+from google.protobuf import text_format
+from hypothesis import given
+from hypothesis import strategies as st
 
-from t0.checkpoints import checkpoint_files
+from t0.checkpoints import checkpoint_files, checkpoint_state
+from t0.checkpoints.bundle import BundleWriter
 from t0.errors import UserError
+from t0.files.any_path import any_path
 
 import tensorflow.compat.v1 as tf  # isort: skip (after t0, which quietens it)
+from tensorflow.python.training.checkpoint_state_pb2 import CheckpointState  # isort: skip
 
 
 def save(folder, step, **variables):
@@ -82,6 +88,79 @@ def test_latest_is_what_is_named_or_else_the_newest(tmp_path, content):
     assert checkpoint_files.named(str(tmp_path)) == (found if NAMES[content] == 5 else None)
 
 
+# Contents of the file `checkpoint`, and whether TensorFlow finds a path in them.
+STATES = {
+    r'model_checkpoint_path: "model.ckpt-5"': True,
+    'all_model_checkpoint_paths: "a"\nmodel_checkpoint_path : "b" # "c"\n#\n': True,
+    "# a comment at the end\nmodel_checkpoint_path: 'one \"two\"' ' three'  # x": True,
+    'model_checkpoint_path:"a";model_checkpoint_path:"b",': True,
+    'model_checkpoint_path: "\\303\\251\\x61\\"\\\\ \\t\\101é#"': True,
+    'all_model_checkpoint_paths: ["a", \'b\' "c"] model_checkpoint_path: "/d"': True,
+    "all_model_checkpoint_paths: []\n": False,
+    'model_checkpoint_path: "a"\nall_model_checkpoint_timestamps: [1.5e9, -.5, inf, 3.f]\n'
+    "last_preserved_timestamp: 1659450000.25\n": True,
+    'model_checkpoint_path: "a"\nlast_preserved_timestamp: [1.5]': False,
+    'model_checkpoint_path: "a"\nlast_preserved_timestamp: 12x': False,
+    'model_checkpoint_path: ""': False,
+    'model_checkpoint_path "a"': False,
+    'model_checkpoint_path: "a': False,
+    'model_checkpoint_path: "a\nb"': False,
+    'model_checkpoint_path: "\\377"': False,
+    "model_checkpoint_path: a": False,
+    'model_checkpoint_paths: "a"': False,
+    'model_checkpoint_path: "a" {}': False,
+    'model_checkpoint_path: "a" ,,': False,
+    "": False,
+    "#": False,
+}
+
+
+def theirs(content):
+    """The path that TensorFlow finds; None where it passes over the file."""
+    try:
+        state = text_format.Merge(content, CheckpointState())
+    except text_format.ParseError:
+        return None
+    return state.model_checkpoint_path or None
+
+
+def ours(content):
+    try:
+        return checkpoint_state.latest_path(content)
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize("content", STATES)
+def test_the_file_checkpoint_is_read_as_tensorflow_reads_it(content):
+    found = ours(content)
+    assert (found is not None) == STATES[content]
+    assert found == theirs(content)
+
+
+@given(st.text(min_size=1).filter(lambda text: "\0" not in text))
+def test_every_path_that_a_saver_writes_is_read(path):
+    state = CheckpointState(model_checkpoint_path=path, all_model_checkpoint_paths=["x", path])
+    for as_utf8 in (False, True):
+        assert ours(text_format.MessageToString(state, as_utf8=as_utf8)) == path
+
+
+def test_comments_and_quotes_without_end_are_refused_at_once():
+    for content in ("#" * 50_000 + "\n?", "model_checkpoint_path: " + '"a"' * 20_000 + "?"):
+        with pytest.raises(ValueError, match="not a field"):
+            checkpoint_state.latest_path(content)
+
+
+def test_checkpoints_of_another_folder_and_in_the_old_form(tmp_path):
+    save(tmp_path / "other", 7)
+    for path in (tmp_path / "other" / "model.ckpt-7", "other/model.ckpt-7", "old"):
+        (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "{path}"')
+        assert checkpoint_files.named(str(tmp_path)) == tf.train.latest_checkpoint(tmp_path)
+    (tmp_path / "old").touch()
+    assert checkpoint_files.named(str(tmp_path)) == str(tmp_path / "old")
+    assert checkpoint_files.global_step(str(tmp_path / "other")) == 7  # a folder, as a prefix
+
+
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("damage", ["index cut off", "data cut off", "data lost", "index lost"])
 def test_what_is_incomplete_is_not_gone_on_from(tmp_path, damage, named):
@@ -109,6 +188,25 @@ def test_what_is_incomplete_is_not_gone_on_from(tmp_path, damage, named):
 
 def test_step_of_a_checkpoint(tmp_path):
     assert checkpoint_files.global_step(save(tmp_path, 1_100_000)) == 1_100_000
+    with pytest.raises(UserError, match="none cannot be read .*without its ending"):
+        checkpoint_files.global_step(str(tmp_path / "none"))
+
+
+def test_few_requests_to_a_bucket(bucket):
+    for step in (5, 20):
+        writer = BundleWriter(any_path(f"gs://b/model/model.ckpt-{step}"))
+        writer.add("global_step", np.array(step, np.int64))
+        writer.finish()
+    any_path("gs://b/model/checkpoint").write_text('model_checkpoint_path: "model.ckpt-20"')
+    requests = {
+        lambda: checkpoint_files.steps("gs://b/model") == [5, 20]: 1,
+        lambda: checkpoint_files.named("gs://b/model") == "gs://b/model/model.ckpt-20": 3,
+        lambda: checkpoint_files.global_step("gs://b/model/model.ckpt-20") == 20: 6,
+    }
+    for call, most in requests.items():
+        first = len(bucket.calls())
+        assert call()
+        assert bucket.counts(first).total() <= most
 
 
 @pytest.mark.parametrize(
