@@ -370,6 +370,30 @@ def test_import_without_tensorflow(module):
     assert done.stdout.split() == []
 
 
+# What an engine without TensorFlow shares with training by Mesh TensorFlow.
+SHARED_WITH_OTHER_ENGINES = (
+    *("t0.config.specification", "t0.feeding.training_data", "t0.progress"),
+    *("t0.checkpoints.checkpoint_files", "t0.checkpoints.conversion"),
+    *("t0.checkpoints.hugging_face", "t0.checkpoints.mtf"),
+    *("t0.training.directory_lock", "t0.training.event_files", "t0.training.kept_checkpoints"),
+    *("t0.training.recorder", "t0.training.resume_file", "t0.training.start_report"),
+    "t0.training.stopping",
+)
+
+
+def test_what_engines_share_is_without_tensorflow():
+    """In one process: each module takes its turn, and is named if it imports what is heavy."""
+    code = (
+        "import importlib, sys\n"
+        f"for name in {SHARED_WITH_OTHER_ENGINES!r}:\n"
+        "    importlib.import_module(name)\n"
+        f"    found = sorted({{*{HEAVY!r}}} & {{*sys.modules}})\n"
+        "    assert not found, f'{name} imports {found}'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
 # Names that Python 3.11 has and 3.10 lacks; the suite runs on 3.11.
 NEWER = {
     "tomllib": {"load", "loads"},

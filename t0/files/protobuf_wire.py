@@ -5,9 +5,10 @@ r"""The wire format of protocol buffers, written and read by hand: varints, tags
     dict(fields(field(1, b"x") + field(2, 300))) # {1: b"x", 2: 300}
 
 There is no class for each message, so nothing is copied into one: a nested message stays bytes
-until it is read. Numbers are 0 or more.
+until it is read. Whole numbers are 0 or more.
 """
 
+import math
 import struct
 from collections.abc import Iterator
 
@@ -66,6 +67,20 @@ def field(number: int, value: int | bytes) -> bytes:
 def fixed32_field(number: int, value: int) -> bytes:
     """Returns a field that holds a number in four bytes."""
     return varint(number << 3 | FIXED32) + struct.pack("<I", value)
+
+
+def float_field(number: int, value: float) -> bytes:
+    """Returns a field that holds a float of four bytes; one out of their range is infinite."""
+    try:
+        content = struct.pack("<f", value)
+    except OverflowError:
+        content = struct.pack("<f", math.copysign(math.inf, value))
+    return varint(number << 3 | FIXED32) + content
+
+
+def double_field(number: int, value: float) -> bytes:
+    """Returns a field that holds a float of eight bytes."""
+    return varint(number << 3 | FIXED64) + struct.pack("<d", value)
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -15,7 +15,7 @@ optimizers      Adafactor, Adam and others
 schedules       learning rate schedules
 checkpointing   a run's model directory: checkpoints and configuration
 resume_file     the resume state beside a checkpoint
-kept_checkpoints    which checkpoints stay
+kept_checkpoints  which checkpoints stay
 warm_start      fills variables from another run's checkpoint
 evaluation      held-out loss and task metrics during training
 stopping        the best evaluation, early stopping, the time limit, SIGTERM
@@ -27,5 +27,6 @@ graph_memory    the memory that a step's graph needs, and that GPUs have used
 directory_lock  one trainer at a time in a model directory
 export          the last checkpoint as a Hugging Face folder
 
-Importing this package imports none of its modules; the modules import TensorFlow.
+Importing this package imports none of its modules. What other engines share imports no TensorFlow:
+event_files, kept_checkpoints, recorder, resume_file, start_report, stopping and directory_lock.
 """
