@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from t0.checkpoints import bundle, hugging_face, mtf, names, t5x, tokenizer
+from t0.checkpoints import bundle, hugging_face, mtf, names, t5x, tokenizer, torch_shards
 from t0.checkpoints.formats import (
     ACTIVATIONS,
     DTYPES,
@@ -55,6 +55,7 @@ _SPARE_BYTES = 64 << 20  # for indexes, configs, and other processes' files
 _READ = {
     "hf": ("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json"),
     "t5x": ("**/*",),
+    "torch": (torch_shards.RECORD, "*.safetensors"),
 }
 
 
@@ -152,6 +153,8 @@ FORMATS = {
     "hf": Format("Hugging Face", hugging_face.HfTarget, hugging_face.adapted),
     "t5x": Format("T5X", t5x.T5xTarget, t5x.adapted),
 }
+# Kind of a source -> its name in messages; the PyTorch engine's checkpoints are only read.
+_TITLES = {kind: found.title for kind, found in FORMATS.items()} | {"torch": "PyTorch engine"}
 
 
 def open_source(path: str | Path, *, step: int | None = None, keep_slots: bool = True) -> Source:
@@ -159,7 +162,9 @@ def open_source(path: str | Path, *, step: int | None = None, keep_slots: bool =
 
     Args:
       path: a Mesh TensorFlow model directory or checkpoint prefix, a Hugging Face folder or one of
-        its weight files, a T5X folder with `checkpoint_STEP` folders or one of these.
+        its weight files, a T5X folder with `checkpoint_STEP` folders or one of these, a model
+        directory of the PyTorch engine or one of its `torch.ckpt-STEP` folders. Of a directory with
+        checkpoints of both engines, the newest is opened.
       step: the step of the checkpoint in a folder; the last by default.
       keep_slots: whether the optimizer's state is read.
 
@@ -171,6 +176,8 @@ def open_source(path: str | Path, *, step: int | None = None, keep_slots: bool =
         return mtf.MtfSource(str(place), keep_slots=keep_slots)
     if kind == "t5x":
         return t5x.T5xSource(any_path(place), keep_slots=keep_slots)
+    if kind == "torch":
+        return torch_shards.TorchSource(Path(place), keep_slots=keep_slots)
     return hugging_face.HfSource(any_path(place))
 
 
@@ -183,6 +190,9 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
     path = any_path(path)
     if path.is_file() and path.name in (SINGLE, INDEX):
         path = path.parent
+    shards = _torch_folder(path, step)
+    if shards:
+        return "torch", str(shards)
     prefix = mtf.find_prefix(path, step)
     if prefix:
         return "mtf", prefix
@@ -201,6 +211,15 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
         "with safetensors (Hugging Face), or checkpoint_STEP/checkpoint (T5X)"
         + (f". {alone.name} lacks its index: copy that, too" if alone else "")
     )
+
+
+def _torch_folder(path: Path, step: int | None) -> Path | None:
+    """Returns the PyTorch engine's checkpoint that a path names; None for an older one of two."""
+    if not isinstance(path, Path):  # of a bucket, to which that engine does not write
+        return None
+    found = torch_shards.find_folder(path, step)
+    there = bundle.prefixes(path) if found and step is None and found != path else {}
+    return None if there and max(there) > max(torch_shards.steps(path)) else found
 
 
 def convert(
@@ -286,7 +305,7 @@ def as_mesh_checkpoint(
         return place
     if "://" in str(workdir):
         raise UserError(
-            f"{path} is a {FORMATS[kind].title} checkpoint, and its conversion would go into "
+            f"{path} is a {_TITLES[kind]} checkpoint, and its conversion would go into "
             f"{workdir}, which is not on this machine: `t0 convert {path} DST --to mtf`, copy DST "
             "there and name it instead"
         )
@@ -319,7 +338,7 @@ def make_plan(source: Source, to: str, options: Options) -> tuple[Plan, list[str
     }
     facts = _facts(source, to, options, notes)
     settings = {
-        "source": f"{FORMATS[source.kind].title}: {_printable(any_path(source.path).name)}",
+        "source": f"{_TITLES[source.kind]}: {_printable(any_path(source.path).name)}",
         "scan_layers": options.scan_layers,
         "gzip_level": options.gzip_level,
         "shard_bytes": options.shard_bytes,

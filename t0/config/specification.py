@@ -186,6 +186,7 @@ class RunSpec:
       keep_checkpoints: which others are kept, as gin names the parameters.
       training: the other parameters of the training loop, as gin names them.
       data: the data that the run reads; None where it reads no mixture.
+      validation: the data on which training measures the held-out loss, or None.
       schema: the version of this record.
     """
 
@@ -210,6 +211,7 @@ class RunSpec:
     keep_checkpoints: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     data: DataSpec | None = None
+    validation: DataSpec | None = None
     schema: int = SCHEMA
 
 

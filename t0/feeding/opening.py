@@ -228,21 +228,23 @@ def open_split(data: TrainingData | DatasetBatches, split: str) -> TrainingData 
       split: the split.
     """
     spec: DataSpec | None = data.spec
-    if spec is None:
-        return None
+    found = split_spec(spec, split) if spec else None
+    return open_data(found) if found else None
+
+
+def split_spec(spec: DataSpec, split: str) -> DataSpec | None:
+    """Returns the specification of another split, unshuffled, or None if no task has it."""
     tasks = seqio.get_subtasks(known_mixture(spec.mixture))
     if not any(split in task.splits for task in tasks):
         return None
-    return open_data(
-        data_spec(
-            spec.mixture,
-            spec.lengths,
-            dataset_split=split,
-            shuffle=False,
-            seed=spec.seed,
-            use_cached=spec.use_cached,
-            pack=spec.pack,
-        )
+    return data_spec(
+        spec.mixture,
+        spec.lengths,
+        dataset_split=split,
+        shuffle=False,
+        seed=spec.seed,
+        use_cached=spec.use_cached,
+        pack=spec.pack,
     )
 
 

@@ -46,6 +46,8 @@ def run_spec(mode: str, given: Mapping[str, Any]) -> RunSpec:
     targets = mesh_utils.targets_vocabulary(arguments["vocabulary"])
     outer = bound("tpu_estimator_model_fn.outer_batch_size", 1) or 1
     lengths, batch = arguments["sequence_length"], arguments["batch_size"]
+    data = _data_spec(mode, arguments)
+    validates = trains and bound("t0.train_loop.validate_every_steps")
     return RunSpec(
         mode=mode,
         model_dir=arguments["model_dir"],
@@ -74,7 +76,8 @@ def run_spec(mode: str, given: Mapping[str, Any]) -> RunSpec:
         keep_checkpoint_max=arguments["keep_checkpoint_max"],
         keep_checkpoints=_parameters("t0.keep_checkpoints") if trains else {},
         training=_parameters("t0.train_loop") if trains else {},
-        data=_data_spec(mode, arguments),
+        data=data,
+        validation=opening.split_spec(data, "validation") if validates else None,
     )
 
 

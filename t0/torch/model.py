@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from t0.torch.losses import sums
-from t0.torch.shape import Dropout, T5Spec
+from t0.torch.shape import T5Spec
 
 _HIDDEN = -1e9  # added to the attention logits of what is not attended to, as in Mesh TensorFlow
 _MAX_DISTANCE = 128
@@ -71,11 +71,11 @@ class Attention(nn.Module):
         found = bucket(place[None] - place[:, None], table.shape[0], self._bidirectional)
         return table[found].permute(2, 0, 1)[None]
 
-    def forward(
-        self, x: torch.Tensor, memory: torch.Tensor, bias: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, memory: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Returns [B, L, D] of x [B, L, D], memory [B, M, D] and bias [B or 1, H or 1, L, M]."""
-        q, k, v = (self._split(x_, w) for x_, w in ((x, self.q), (memory, self.k), (memory, self.v)))
+        q, k, v = (
+            self._split(x_, w) for x_, w in ((x, self.q), (memory, self.k), (memory, self.v))
+        )
         if self.training and self._rate:
             v = dropped(v, self._rate, (*v.shape[:3], 1))
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
@@ -109,7 +109,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """A layer between its norm and its residual; Hugging Face's name of the inner layer is given."""
+    """A layer between its norm and its residual; `name` is Hugging Face's of the inner layer."""
 
     def __init__(self, name: str, inner: nn.Module, spec: T5Spec) -> None:
         super().__init__()
@@ -144,7 +144,10 @@ class Block(nn.Module):
         self._first = first
 
     def forward(
-        self, x: torch.Tensor, bias: torch.Tensor, memory: torch.Tensor | None = None,
+        self,
+        x: torch.Tensor,
+        bias: torch.Tensor,
+        memory: torch.Tensor | None = None,
         cross: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the next x and the bias of the next block.
@@ -176,9 +179,7 @@ class Stack(nn.Module):
         self.final_layer_norm = Norm(spec.sizes.d_model)
         self._rate = spec.dropout.residual
 
-    def forward(
-        self, x: torch.Tensor, mask: torch.Tensor, *memory: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: torch.Tensor, *memory: torch.Tensor) -> torch.Tensor:
         """Returns [B, L, D] of the embedded x [B, L, D] and the mask [B, 1, L, L]."""
         x, bias = along_rows(x, self._rate, self.training), mask
         for block in self.block:
@@ -191,7 +192,6 @@ class T5(nn.Module):
 
     Args:
       spec: the model.
-      activations: the type that it computes in; weights are cast to it where they are used.
     """
 
     def __init__(self, spec: T5Spec) -> None:
@@ -280,6 +280,3 @@ def dropped(x: torch.Tensor, rate: float, shape: tuple[int, ...]) -> torch.Tenso
     """Returns x times a draw of `shape`: 0 with probability `rate`, else 1 / (1 - rate)."""
     keep = torch.rand(shape, device=x.device) >= rate
     return x * (keep / (1.0 - rate)).to(x.dtype)
-
-
-__all__ = ["T5", "Dropout"]

@@ -323,9 +323,7 @@ class AdamW(Optimizer):
 
     def _adam(self, weight: Weight, gradient: torch.Tensor, risen: Sequence[float]) -> torch.Tensor:
         of = self._of
-        mean, square = (
-            self.slots[f"{weight.name}/{kind}"].value for kind in ("adam_m", "adam_v")
-        )
+        mean, square = (self.slots[f"{weight.name}/{kind}"].value for kind in ("adam_m", "adam_v"))
         mean.mul_(of["beta_1"]).add_(gradient, alpha=1.0 - of["beta_1"])
         square.mul_(of["beta_2"]).addcmul_(gradient, gradient, value=1.0 - of["beta_2"])
         epsilon = of["epsilon"] / (math.sqrt(risen[1]) if self._epsilon_first else 1.0)

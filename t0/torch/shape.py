@@ -114,8 +114,12 @@ def t5(spec: ModelSpec) -> T5Spec:
     heads, width = _one(attention, "num_heads"), _one(attention, "key_value_size")
     activation = dense[0]["activation"]
     activation = tuple(activation) if isinstance(activation, list) else (activation,)
-    if activation not in _ACTIVATIONS or any(x["activation"] != dense[0]["activation"] for x in dense):
-        raise _refused("DenseReluDense.activation", dense[0]["activation"], "relu, or gelu * linear")
+    if activation not in _ACTIVATIONS or any(
+        x["activation"] != dense[0]["activation"] for x in dense
+    ):
+        raise _refused(
+            "DenseReluDense.activation", dense[0]["activation"], "relu, or gelu * linear"
+        )
     decoder = spec.decoder
     sizes = ModelShape(
         vocabulary=_one(stacks.values(), "input_vocab"),
@@ -152,7 +156,9 @@ def _checked_layers(side: str, stack: Mapping[str, Any]) -> list[Mapping[str, An
     kinds = [layer["selector"].rpartition(".")[2] for layer in stack["layers"]]
     wanted = _BLOCKS[side]
     if not kinds or kinds != list(wanted) * (len(kinds) // len(wanted)):
-        raise _refused(f"the {side}'s layers", kinds[: len(wanted)], f"blocks of {', '.join(wanted)}")
+        raise _refused(
+            f"the {side}'s layers", kinds[: len(wanted)], f"blocks of {', '.join(wanted)}"
+        )
     for kind, layer in zip(kinds, stack["layers"], strict=True):
         _check_fixed(kind, layer["parameters"], _FIXED[kind])
         bias = layer["parameters"].get("relative_attention_type")
@@ -205,6 +211,6 @@ def _one(given: Iterable[Mapping[str, Any]], name: str) -> Any:
 
 def _refused(name: str, got: Any, wanted: str) -> UserError:
     return UserError(
-        f"{name} is {got!r:.100}, which the PyTorch engine does not compute; wanted {wanted}. Leave "
-        "--engine=torch out to train by Mesh TensorFlow"
+        f"{name} is {got!r:.100}, which the PyTorch engine does not compute; wanted {wanted}. Mesh "
+        "TensorFlow computes it: t5_mesh_transformer without --engine=torch"
     )

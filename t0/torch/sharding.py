@@ -27,9 +27,7 @@ from t0.torch.shape import T5Spec
 from t0.torch.world import World
 
 
-def sharded(
-    spec: T5Spec, world: World, *, activations: torch.dtype, recompute: bool = False
-) -> T5:
+def sharded(spec: T5Spec, world: World, *, activations: torch.dtype, recompute: bool = False) -> T5:
     """Returns a model without values: the weights' rows of this process are not yet filled.
 
     Args:
@@ -125,3 +123,10 @@ def ready(model: T5, *, last: bool) -> None:
     """Says whether the next backward pass is a step's last, after which gradients are summed."""
     model.set_requires_gradient_sync(last)
     model.set_is_last_backward(last)
+
+
+def give_back(model: T5) -> None:
+    """Leaves each process its own rows after a forward pass without a backward pass."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()

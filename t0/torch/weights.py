@@ -93,9 +93,7 @@ def random(model: T5, seed: int, world: World) -> None:
         _local(parameter).copy_(value[own_rows(parameter.shape[0], world)])
 
 
-def _initial(
-    name: str, shape: tuple[int, ...], model: T5, draw: torch.Generator
-) -> torch.Tensor:
+def _initial(name: str, shape: tuple[int, ...], model: T5, draw: torch.Generator) -> torch.Tensor:
     """Returns a tensor's initial values, in PyTorch's orientation."""
     row, sizes = names.row_of(name), model.spec.sizes
     if row.dims == "D":
@@ -112,7 +110,9 @@ def _initial(
     return value.normal_(0.0, deviation, generator=draw)
 
 
-def arrays(model: T5, optimizer: Optimizer | None, world: World) -> Iterator[tuple[str, np.ndarray]]:
+def arrays(
+    model: T5, optimizer: Optimizer | None, world: World
+) -> Iterator[tuple[str, np.ndarray]]:
     """Yields canonical name and whole array of each weight, then of each slot.
 
     Every process must take part; the arrays are on the CPU of each.

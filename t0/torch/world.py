@@ -14,7 +14,7 @@ import dataclasses
 import datetime
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -61,6 +61,37 @@ class World:
     def wait(self) -> None:
         """Waits until all processes are here."""
         self.any(0)
+
+    def shared(self, made: Callable[[], str]) -> str:
+        """Returns on every process the text that the first one makes.
+
+        Raises:
+          SystemExit: on the others, where the first one could not make it.
+        """
+        text = b""
+        if self.first:
+            try:
+                text = made().encode()
+            except (SystemExit, UserError):
+                self._from_first(b"")
+                raise
+        text = self._from_first(text)
+        if not text:
+            raise SystemExit(2)  # the first process says why
+        return text.decode()
+
+    def _from_first(self, content: bytes) -> bytes:
+        if self.size == 1:
+            return content
+        length = torch.tensor([len(content)], device=self.device)
+        dist.broadcast(length, 0)
+        buffer = torch.zeros(int(length.item()), dtype=torch.uint8, device=self.device)
+        if self.first:
+            buffer.copy_(
+                torch.frombuffer(bytearray(content or b" "), dtype=torch.uint8)[: len(content)]
+            )
+        dist.broadcast(buffer, 0)
+        return bytes(buffer.cpu().numpy())
 
     def agree(self, what: str, text: str) -> None:
         """Checks that all processes have the same text.
@@ -137,3 +168,19 @@ def _why() -> str:
     except RuntimeError as error:
         return f" ({str(error).splitlines()[0]}): nvidia-smi shows the driver"
     return ""
+
+
+def activations(wanted: str, device: torch.device) -> torch.dtype:
+    """Returns the type of activations.
+
+    Args:
+      wanted: "float32", "bfloat16", or "auto": bfloat16 where the device computes it fast.
+      device: the device.
+    """
+    if wanted != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
+    if device.type == "cuda":
+        fast = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if fast else torch.float32

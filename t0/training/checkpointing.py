@@ -38,6 +38,7 @@ from t0.files import object_facts, paths, publishing
 from t0.files.untrusted import parsed_json
 from t0.training import kept_checkpoints, resume_file
 from t0.training.graph import TrainingGraph
+from t0.training.stepping import finished_line
 
 _SAVING = ".saving-"
 BYTES_AT_ONCE = 2**28
@@ -98,11 +99,7 @@ def is_finished(model_dir: str, train_steps: int) -> bool:
     """Returns whether the model directory is at its last step; prints a line if it is."""
     done = steps_done(model_dir)
     if done >= train_steps:
-        say(
-            f"nothing to train: {model_dir} is at step {done:,} of {train_steps:,}. To go on, "
-            f"raise run.train_steps (TRAIN_STEPS in a run file), which counts from the start of "
-            f"pretraining: for 1,000 steps more, {done + 1000}"
-        )
+        say(finished_line(model_dir, done, train_steps))
     return done >= train_steps
 
 

@@ -36,9 +36,8 @@ from t0.mesh.gather_embedding import target_log_probabilities
 from t0.training.graph import Program, TrainingGraph
 from t0.training.losses import PARTS
 from t0.training.options import LoopOptions, TrainingSpec
-from t0.training.recorder import step_fields
+from t0.training.recorder import PREFIX, step_fields
 
-PREFIX = "eval/"
 # (placeholders, result) of a lowered program.
 _Lowered = tuple[Mapping[str, tf.Tensor], tf.Tensor]
 
@@ -398,18 +397,3 @@ def _read_tasks(spec: TrainingSpec, data: Any) -> list[TaskExamples]:
         examples=chosen.examples,
         use_cached=bool(read and read.use_cached) if cached is None else cached,
     )
-
-
-def line(step: int, fields: Mapping[str, float]) -> str:
-    """Returns the line about an evaluation: the held-out loss and the means over tasks."""
-    words = [f"step {step:,}"]
-    if "validation_loss" in fields:
-        words += [
-            f"held-out {fields['validation_loss_per_token']:.3f} nats/token",
-            f"perplexity {fields['validation_perplexity']:.4g}",
-            f"accuracy {fields['validation_token_accuracy_without_eos']:.1%}",
-            f"T5 loss {fields['validation_loss']:.3f}",
-        ]
-    means = {name: x for name, x in fields.items() if name.startswith(PREFIX)}
-    words += [f"{name} {x:.4g}" for name, x in means.items() if name.count("/") == 1]
-    return "  ".join(words)

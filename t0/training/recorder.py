@@ -36,6 +36,8 @@ from t0.files.untrusted import parsed_json
 from t0.training.event_files import EventFile
 
 METRICS_FILE = "metrics.jsonl"
+# Fields of task metrics are PREFIX<task>/<metric>, and PREFIX<metric> of their means.
+PREFIX = "eval/"
 # Seconds between two writes of the metrics to a bucket, if no checkpoint is saved.
 _REMOTE_SECONDS = 60
 # The number of steps after which the measured pace is printed.
@@ -103,6 +105,21 @@ def line(step: int, total: int, fields: Mapping[str, float]) -> str:
     if "seconds_per_step" in fields:
         left = round((total - step) * fields["seconds_per_step"])
         words.append(f"left {datetime.timedelta(seconds=left)}")
+    return "  ".join(words)
+
+
+def evaluation_line(step: int, fields: Mapping[str, float]) -> str:
+    """Returns the line about an evaluation: the held-out loss and the means over tasks."""
+    words = [f"step {step:,}"]
+    if "validation_loss" in fields:
+        words += [
+            f"held-out {fields['validation_loss_per_token']:.3f} nats/token",
+            f"perplexity {fields['validation_perplexity']:.4g}",
+            f"accuracy {fields['validation_token_accuracy_without_eos']:.1%}",
+            f"T5 loss {fields['validation_loss']:.3f}",
+        ]
+    means = {name: x for name, x in fields.items() if name.startswith(PREFIX)}
+    words += [f"{name} {x:.4g}" for name, x in means.items() if name.count("/") == 1]
     return "  ".join(words)
 
 

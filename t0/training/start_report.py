@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _MOST_TASKS = 12
+NO_POSITION = "the checkpoint records no position in the data: the data is read from its beginning"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,3 +140,22 @@ def data_lines(data: Any, sequences: int) -> list[str]:
     if len(shares) > _MOST_TASKS:
         found.append(f"    ... and {len(shares) - _MOST_TASKS} more")
     return found
+
+
+def restored_line(filled: int, total: int, path: str, step: int) -> str:
+    """Returns the line about the restored variables."""
+    return f"restored {filled:,} of {total:,} variables from {path}, step {step:,}"
+
+
+def slots_line(filled: int, total: int) -> str:
+    """Returns the line about the optimizer's state."""
+    if not total:
+        return "the optimizer keeps no state"
+    if filled == total:
+        return f"optimizer state: restored, {total:,} of {total:,} slots"
+    return f"optimizer state: {filled:,} of {total:,} slots restored, the others start at zero"
+
+
+def random_line(seed: int) -> str:
+    """Returns the line about a run that starts from no checkpoint."""
+    return f"no checkpoint: starting from random weights, seed {seed}"

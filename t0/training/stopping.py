@@ -172,18 +172,22 @@ class TimeLimit:
         return f"the budget of {self.hours:g} hours is used (--max_hours)"
 
 
-def exit_by_signal(signalled: signal.Signals, where: str, kept: str) -> NoReturn:
+def exit_by_signal(
+    signalled: signal.Signals, where: str, kept: str, *, prints: bool = True
+) -> NoReturn:
     """Prints where a signal ended a run that has saved, and exits.
 
     Args:
       signalled: SIGTERM or SIGINT.
       where: the step, such as "step 3 of 8".
       kept: the checkpoint or its folder, and the way to continue, as the end of a sentence.
+      prints: whether this process prints; one of several that compute a run does.
 
     Raises:
       SystemExit: `PREEMPTED` after SIGTERM, `INTERRUPTED` after Ctrl-C.
     """
-    say(f"stopped by {signalled.name} at {where}: everything so far is kept in {kept}")
+    if prints:
+        say(f"stopped by {signalled.name} at {where}: everything so far is kept in {kept}")
     raise SystemExit(INTERRUPTED if signalled == signal.SIGINT else PREEMPTED)
 
 

@@ -17,6 +17,7 @@ from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.training.checkpointing import Checkpoints
 from t0.training.graph import TrainingGraph
+from t0.training.start_report import restored_line, slots_line
 
 _STEP = "global_step"
 
@@ -73,20 +74,6 @@ def warm_start(
     slots = sum(name in filled for name in graph.slots)
     lines.append(slots_line(slots, len(graph.slots)))
     return lines
-
-
-def restored_line(filled: int, total: int, path: str, step: int) -> str:
-    """Returns the line about the restored variables."""
-    return f"restored {filled:,} of {total:,} variables from {path}, step {step:,}"
-
-
-def slots_line(filled: int, total: int) -> str:
-    """Returns the line about the optimizer's state."""
-    if not total:
-        return "the optimizer keeps no state"
-    if filled == total:
-        return f"optimizer state: restored, {total:,} of {total:,} slots"
-    return f"optimizer state: {filled:,} of {total:,} slots restored, the others start at zero"
 
 
 def _patterns(names: Sequence[str]) -> list[str]:

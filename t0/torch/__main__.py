@@ -1,0 +1,114 @@
+"""Carries out a run on PyTorch, by one process or by those that `torchrun` starts.
+
+    torchrun --nproc_per_node=8 -m t0.torch spec.json
+    torchrun --nproc_per_node=8 -m t0.torch --model_dir=/models/tiny --gin_file=... [flags]
+    python -m t0.torch spec.json --device=cpu
+
+A specification is what `t5_mesh_transformer ... --save_spec=spec.json` writes. Of flags, which are
+those of `t5_mesh_transformer`, the first process has a specification made by another process, which
+imports TensorFlow and gin, and hands it to the others: this one imports neither.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from t0.config.specification import RunSpec, from_json
+from t0.errors import UserError, interruptible, reading, reported
+
+if TYPE_CHECKING:
+    from t0.torch.world import World
+
+COMMAND = "t0.torch"
+_KEPT = "the last checkpoint, if any, is kept, and the same command goes on from there"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m t0.torch",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--device", default="auto", help="cuda, cpu, or auto: CUDA where there is a GPU"
+    )
+    parser.add_argument(
+        "--recompute", action="store_true", help="save memory: compute activations twice"
+    )
+    parser.add_argument("--compile", action="store_true", help="compile the model's blocks")
+    parser.add_argument(
+        "--no_tf32", action="store_true", help="on Ampere and later, float32 products in full"
+    )
+    parser.add_argument(
+        "--export_mtf", metavar="DIR", help="write the last checkpoint here for Mesh TensorFlow"
+    )
+    parser.add_argument("--export_hf", metavar="DIR", help="the same for Hugging Face")
+    return parser
+
+
+def main(argv: Sequence[str]) -> None:
+    """Carries out the run that the words of a command line describe.
+
+    Raises:
+      UserError: for a mistake of the user.
+    """
+    given, words = _parser().parse_known_args(argv)
+    if not words:
+        raise UserError("no run: wanted a specification, spec.json, or t5_mesh_transformer's flags")
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "PyTorch is not installed: python -m pip install 't0[torch]', or on a machine without "
+            "GPUs first `pip install torch --index-url https://download.pytorch.org/whl/cpu`"
+        ) from error
+    from t0.torch import loop, world
+
+    with world.joined(given.device) as joined:
+        text = _shared(words, joined)
+        joined.agree("the specification", text)
+        spec = from_json(text, RunSpec)
+        if joined.device.type == "cuda":
+            torch.set_float32_matmul_precision("highest" if given.no_tf32 else "high")
+        settings = loop.Settings(
+            world.activations(spec.training.get("activation_dtype", "auto"), joined.device),
+            recompute=given.recompute,
+            compile=given.compile,
+            export_mtf=given.export_mtf,
+            export_hf=given.export_hf,
+        )
+        loop.train(spec, joined, settings)
+
+
+def _shared(words: Sequence[str], world: "World") -> str:
+    """Returns the text of the specification, which the first process reads or has made."""
+    if len(words) == 1 and not words[0].startswith("-"):
+        with reading(words[0]):
+            return Path(words[0]).read_text(encoding="utf-8")
+    return world.shared(lambda: _specified(words))
+
+
+def _specified(words: Sequence[str]) -> str:
+    """Returns the specification of a run that flags describe, made by a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "spec.json"
+        command = [sys.executable, "-m", "t0.cli.mesh_transformer", *words, f"--save_spec={path}"]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+        if done.returncode or not path.exists():
+            raise SystemExit(done.returncode or 2)  # it has said why
+        return path.read_text(encoding="utf-8")
+
+
+def console_entry_point() -> None:
+    """Runs `python -m t0.torch`."""
+    with reported(COMMAND), interruptible(_KEPT):
+        main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    console_entry_point()

@@ -1,0 +1,238 @@
+"""Sharded checkpoints of a run on PyTorch: written whole or not at all, kept by the usual rules.
+
+    checkpoints = Checkpoints(spec.model_dir, model, optimizer, world, Keep(last=2))
+    checkpoints.save(100, {"position": position, ...}, best=80)
+    record = checkpoints.restore(latest("/models/tiny"))
+
+The checkpoint of step 100 is the folder `torch.ckpt-100`: a safetensors file from each process, by
+`torch.distributed.checkpoint`, and `resume.json`, with the position in the data and what else a
+resumed run needs. It is read by any number of processes, each its own rows. A folder gets its name
+when it is complete and on the disk; nothing in it is pickled.
+"""
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from t0.checkpoints import torch_shards
+from t0.checkpoints.torch_shards import RECORD
+from t0.errors import UserError, reading
+from t0.files import publishing
+from t0.files.untrusted import parsed_json
+from t0.torch.model import T5
+from t0.torch.optimizers import Optimizer, Slot
+from t0.torch.sharding import names_and_parameters
+from t0.torch.world import World
+from t0.training.kept_checkpoints import Keep, kept
+
+_SAVING = ".saving-torch-"
+_SCHEMA = 1
+
+
+def steps(model_dir: str) -> list[int]:
+    """Returns the steps of the complete checkpoints, ascending."""
+    return list(torch_shards.steps(Path(model_dir)))
+
+
+def folder_of(model_dir: str, step: int) -> Path:
+    """Returns the folder of a checkpoint."""
+    return Path(model_dir) / f"torch.ckpt-{step}"
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Args:
+      model_dir: the model directory, which every process can write.
+      model: the model.
+      optimizer: its optimizer.
+      world: the processes.
+      keep: which checkpoints stay.
+      vocabulary: the SentencePiece model's path.
+    """
+
+    def __init__(
+        self,
+        model_dir: str,
+        model: T5,
+        optimizer: Optimizer,
+        world: World,
+        keep: Keep,
+        vocabulary: str,
+    ) -> None:
+        self._model_dir, self._world, self._keep = model_dir, world, keep
+        self._facts = {
+            "activation": model.spec.activation,
+            "dropout_rate": model.spec.dropout.residual,
+            "legacy_norms": model.spec.legacy_norms,
+            "vocabulary": vocabulary,
+        }
+        self._model, self._optimizer = model, optimizer
+        self._own: list[int] = []
+
+    def save(self, step: int, record: Mapping[str, Any], best: int | None = None) -> Path:
+        """Writes the checkpoint of `step`; every process must call it.
+
+        Args:
+          step: the number of steps done.
+          record: what `restore` returns.
+          best: the step whose checkpoint is the best so far.
+
+        Raises:
+          UserError: if it cannot be written; the earlier checkpoints are as they were.
+        """
+        target = folder_of(self._model_dir, step)
+        staging = target.with_name(f"{_SAVING}{step}")
+        own = sorted({*self._own, step})
+        with _explained(target, self._model_dir):
+            if self._world.first:
+                for path in Path(self._model_dir).glob(f"{_SAVING}*"):
+                    shutil.rmtree(path)
+                staging.mkdir(parents=True)
+            self._world.wait()
+            writer = dcp.HuggingFaceStorageWriter(str(staging), save_distributed=True)
+            dcp.save(self._state(), storage_writer=writer)
+            if self._world.first:
+                files = {path.name: path.stat().st_size for path in staging.iterdir()}
+                facts = {"own": own, "files": files, "model": self._facts}
+                content = {"schema": _SCHEMA, "step": step, **record, **facts}
+                (staging / RECORD).write_text(json.dumps(content), encoding="utf-8")
+                _publish(staging, target)
+        self._world.wait()
+        stay = kept(own, self._keep, best)
+        if self._world.first:
+            for old in set(own) - set(stay):
+                _remove(folder_of(self._model_dir, old))
+        self._own = stay
+        return target
+
+    def restore(self, step: int) -> dict[str, Any]:
+        """Loads a checkpoint exactly; returns its record.
+
+        Raises:
+          UserError: if it is damaged, or of another model or optimizer.
+        """
+        path = folder_of(self._model_dir, step)
+        record = _read_record(path / RECORD)
+        _check_files(path, record.pop("files"))
+        state = self._state()
+        try:
+            dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(path)))
+        except (CheckpointException, RuntimeError, ValueError, KeyError, OSError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            raise UserError(
+                f"checkpoint {path} cannot be read ({reason:.200}). Is it of another model or "
+                "optimizer, or damaged? To go on from an older one, remove this folder"
+            ) from error
+        own = record.pop("own")
+        self._own = [s for s in steps(self._model_dir) if s in own]
+        return record
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        weights = {
+            f"weights/{name}": parameter.detach()
+            for name, parameter in names_and_parameters(self._model).items()
+        }
+        mesh = next(iter(weights.values())).device_mesh
+        slots = {
+            f"slots/{name}": _as_dtensor(slot, mesh) for name, slot in self._optimizer.slots.items()
+        }
+        return weights | slots
+
+
+def _as_dtensor(slot: Slot, mesh: Any) -> DTensor:
+    stride = torch.empty(slot.shape, device="meta").stride()
+    return DTensor.from_local(
+        slot.value,
+        mesh,
+        [Shard(0) if slot.by_rows else Replicate()],
+        run_check=False,
+        shape=torch.Size(slot.shape),
+        stride=stride,
+    )
+
+
+def _publish(staging: Path, target: Path) -> None:
+    """Gives a complete folder its name, in the place of one of that name."""
+    for path in staging.iterdir():
+        publishing.to_disk(str(path))
+    publishing.to_disk(str(staging))
+    if target.exists():
+        shutil.rmtree(target)
+    staging.rename(target)
+    publishing.to_disk(str(target.parent))
+
+
+def _remove(folder: Path) -> None:
+    # Without its record it is no checkpoint, however far the removal gets.
+    with contextlib.suppress(FileNotFoundError):
+        (folder / RECORD).unlink()
+        shutil.rmtree(folder)
+
+
+def _check_files(folder: Path, files: Mapping[str, int]) -> None:
+    # Rows of a missing file would keep whatever values they have.
+    for name, size in files.items():
+        path = folder / name
+        there = path.stat().st_size if path.is_file() else None
+        if there != size:
+            got = "is missing" if there is None else f"has {there:,} bytes, not {size:,}"
+            raise UserError(
+                f"{path} {got}: the checkpoint is damaged. To go on from an older one, remove "
+                f"{folder}"
+            )
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    with reading(str(path)):
+        text = path.read_text(encoding="utf-8")
+    try:
+        record = parsed_json(text)
+        wrong = [n for n, kind in _RECORD.items() if not isinstance(record[n], kind)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} is damaged ({error}); to go on from an older checkpoint, remove {path.parent}"
+        ) from error
+    if wrong or record["schema"] != _SCHEMA:
+        raise UserError(
+            f"{path} is damaged or of another version: {', '.join(wrong) or 'schema'}; to go on "
+            f"from an older checkpoint, remove {path.parent}"
+        )
+    return record
+
+
+_RECORD = {
+    "schema": int,
+    "step": int,
+    "began": int,
+    "seed": int | None,
+    "position": dict | None,
+    "own": list,
+    "files": dict,
+}
+
+
+@contextlib.contextmanager
+def _explained(path: Path, model_dir: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, CheckpointException) as error:
+        causes = [
+            each[0] if isinstance(each, tuple) else each
+            for each in getattr(error, "failures", {}).values()
+        ] or [error]
+        reason = (str(causes[0]).strip().splitlines() or [type(causes[0]).__name__])[0]
+        there = steps(model_dir)
+        last = f"The last one, {folder_of(model_dir, there[-1])}, is intact; m" if there else "M"
+        raise UserError(
+            f"checkpoint {path} cannot be saved: {reason}. {last}ake room and start the same "
+            "command again"
+        ) from error

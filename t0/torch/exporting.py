@@ -1,0 +1,63 @@
+"""Writes a checkpoint of the PyTorch engine for the other engines: Mesh TensorFlow, Hugging Face.
+
+    to_mesh(Path("/models/tiny/torch.ckpt-20"), "/models/tiny_mtf")   # with slots and position
+    to_hugging_face(Path("/models/tiny/torch.ckpt-20"), "/models/tiny_hf")
+
+A run goes on in the folder that `to_mesh` writes, by Mesh TensorFlow, with the same next batch.
+Tensors are moved one at a time.
+"""
+
+import shutil
+import uuid
+from pathlib import Path
+
+from t0.checkpoints.conversion import check_destination, convert
+from t0.checkpoints.formats import read_json
+from t0.checkpoints.torch_shards import RECORD
+from t0.errors import UserError
+from t0.files import publishing
+from t0.training import resume_file
+
+# The fields of the record that are of this engine's checkpoint alone.
+_OWN = ("schema", "step", "files", "model")
+
+
+def to_mesh(checkpoint: Path, folder: str) -> str:
+    """Writes a model directory of Mesh TensorFlow; returns a line about it.
+
+    Args:
+      checkpoint: the folder of a checkpoint of this engine.
+      folder: the folder to write, new or empty.
+
+    Raises:
+      UserError: if the checkpoint is damaged, or the folder cannot be written.
+    """
+    target = Path(folder)
+    check_destination(target, 0)
+    record = read_json(checkpoint / RECORD)
+    step = record["step"]
+    kept = {name: value for name, value in record.items() if name not in _OWN}
+    staging = target.with_name(f".{target.name}.{uuid.uuid4().hex}.{publishing.unfinished_tag()}")
+    try:
+        report = convert(checkpoint, staging, to="mtf", progress=False)
+        resume_file.write(f"{staging}/model.ckpt-{step}", {**kept, "own": [step]})
+        staging.replace(target)
+    except OSError as error:
+        raise UserError(f"{target} cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return f"exported {checkpoint} to {target}: {len(report.rows):,} tensors for Mesh TensorFlow"
+
+
+def to_hugging_face(checkpoint: Path, folder: str) -> str:
+    """Writes a Hugging Face folder, with the tokenizer's files; returns a line about it.
+
+    Args:
+      checkpoint: the folder of a checkpoint of this engine.
+      folder: the folder to write, new or empty.
+
+    Raises:
+      UserError: if the checkpoint is damaged, or the folder cannot be written.
+    """
+    report = convert(checkpoint, folder, to="hf", progress=False)
+    return f"exported {checkpoint} to {folder}: {len(report.rows):,} tensors for Hugging Face"

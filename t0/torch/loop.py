@@ -1,0 +1,307 @@
+"""Trains a run specification on PyTorch: its model and optimizer, sharded, as `Stepping`'s engine.
+
+    train(spec, world, Settings(activations=torch.bfloat16))
+
+`train` fills the weights from the newest checkpoint of the model directory, whichever engine wrote
+it, from the initial checkpoint, or at random. `t0.training.stepping` takes the steps; the resumed
+run reads the same next batch, also on another number of processes.
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from t0.checkpoints import checkpoint_files
+from t0.config.specification import RunSpec
+from t0.errors import UserError, say
+from t0.feeding.training_data import TrainingData, open_training_data
+from t0.torch import checkpointing, exporting, optimizers, sharding, weights
+from t0.torch.checkpointing import Checkpoints
+from t0.torch.losses import PARTS
+from t0.torch.schedules import schedule
+from t0.torch.shape import t5
+from t0.torch.world import World
+from t0.training import directory_lock, resume_file, start_report
+from t0.training.kept_checkpoints import Keep
+from t0.training.recorder import step_fields
+from t0.training.stepping import Size, Stepping
+from t0.training.stopping import TimeLimit
+
+_HOW = "weights, gradients, moments and activations by formula; see docs/gpu.md"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How a run is computed; nothing of it changes what is computed but for rounding.
+
+    Attributes:
+      activations: the type of activations.
+      recompute: whether activations are computed again in the backward pass.
+      compile: whether the blocks are compiled.
+      export_mtf: the folder to write the last checkpoint to for Mesh TensorFlow, or None.
+      export_hf: the folder to write it to for Hugging Face, or None.
+    """
+
+    activations: torch.dtype = torch.float32
+    recompute: bool = False
+    compile: bool = False
+    export_mtf: str | None = None
+    export_hf: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """The fields of `train_loop` in a specification; see `t0.training.options.LoopOptions`."""
+
+    train_steps: int
+    seed: int = 0
+    log_every_steps: int | None = None
+    activation_dtype: str = "auto"
+    validate_every_steps: int | None = None
+    validation_batches: int = 8
+    evaluate_every_steps: int | None = None
+    stop_after_evaluations: int | None = None
+    max_hours: float | None = None
+    unfilled_variables: Sequence[str] = ()
+    allow_config_change: bool = False
+
+
+def train(spec: RunSpec, world: World, settings: Settings) -> None:
+    """Trains to the specification's last step.
+
+    Args:
+      spec: a training run.
+      world: the processes.
+      settings: how it is computed.
+
+    Raises:
+      UserError: if this engine does not compute such a run, the data ends, the loss is not finite,
+        or a checkpoint cannot be read or written.
+      SystemExit: `PREEMPTED` after SIGTERM; 130 after Ctrl-C.
+    """
+    options = _checked(spec, world)
+    time_limit = TimeLimit(options.max_hours)
+    with contextlib.ExitStack() as held:
+        if world.first:
+            held.enter_context(directory_lock.held(spec.model_dir))
+        world.wait()
+        data = open_training_data(spec.data)
+        engine = _Engine(spec, options, data, world, settings)
+        stepping = Stepping(
+            engine,
+            data,
+            options,
+            size=engine.size,
+            model_dir=spec.model_dir,
+            keep=engine.keep,
+            save_every=spec.save_checkpoints_steps,
+            prints=world.first,
+        )
+        for line in engine.fill(stepping, time_limit):
+            if world.first:
+                print(line, flush=True)
+        if not stepping.finished:
+            stepping.go(time_limit)
+        if world.first:
+            _export(spec, settings)
+
+
+def _export(spec: RunSpec, settings: Settings) -> None:
+    last = max(checkpointing.steps(spec.model_dir), default=None)
+    for folder, write in (
+        (settings.export_mtf, exporting.to_mesh),
+        (settings.export_hf, exporting.to_hugging_face),
+    ):
+        if folder and last is not None:
+            say(write(checkpointing.folder_of(spec.model_dir, last), folder))
+
+
+def _checked(spec: RunSpec, world: World) -> _Options:
+    """Returns the options of the loop; checks what this engine does not do."""
+    if spec.data is None or spec.mode != "train":
+        raise UserError(f"the specification's mode is {spec.mode!r}; wanted 'train' with a mixture")
+    if "://" in spec.model_dir:
+        raise UserError(
+            f"--model_dir={spec.model_dir} is not on this machine; the PyTorch engine writes to "
+            "folders that all its processes see"
+        )
+    parts = world.size * spec.microbatches
+    if spec.batch_sequences % parts:
+        raise UserError(
+            f"a batch of {spec.batch_sequences} sequences cannot be divided over {world.size} "
+            f"process(es) with {spec.microbatches} microbatch(es) each; wanted a multiple of "
+            f"{parts} (run.batch_size)"
+        )
+    options = _Options(spec.train_steps, **{**spec.training, "seed": spec.seed})
+    if options.evaluate_every_steps:
+        raise UserError(
+            "train_loop.evaluate_every_steps is set, and the PyTorch engine evaluates the held-out "
+            "loss only (train_loop.validate_every_steps); evaluate its checkpoints by t0 eval"
+        )
+    return options
+
+
+class _Engine:
+    """The engine of `Stepping` on PyTorch."""
+
+    def __init__(
+        self, spec: RunSpec, options: _Options, data: TrainingData, world: World, settings: Settings
+    ) -> None:
+        self._spec, self._options, self._data, self._world = spec, options, data, world
+        self._settings = settings
+        shape = t5(spec.model)
+        self._model = sharding.sharded(
+            shape, world, activations=settings.activations, recompute=settings.recompute
+        )
+        trained = sharding.trained_weights(self._model, spec.variable_filter)
+        self._optimizer = optimizers.build(spec.optimizer, trained, world.total)
+        self._rate = schedule(spec.schedule, spec.schedule_steps)
+        self.keep = Keep(**{**spec.keep_checkpoints, "last": spec.keep_checkpoint_max})
+        count = sum(p.numel() for p in self._model.parameters())
+        self.size = Size(spec.batch_sequences, spec.data.lengths, count)
+        self._checkpoints = Checkpoints(
+            spec.model_dir,
+            self._model,
+            self._optimizer,
+            world,
+            self.keep,
+            spec.targets_vocabulary.file,
+        )
+        self._step = 0
+        self._held_out: list[Mapping[str, np.ndarray]] = []
+        positions = shape.loss_denominator
+        self._denominator = positions if positions is not None else self.size.target_positions
+
+    def fill(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
+        """Fills the weights and slots; yields lines about their origin."""
+        spec, model_dir = self._spec, self._spec.model_dir
+        ours = max(checkpointing.steps(model_dir), default=-1)
+        named = checkpoint_files.latest(model_dir) if Path(model_dir).is_dir() else None
+        if ours >= 0 and ours >= (checkpoint_files.global_step(named) if named else -1):
+            record = self._checkpoints.restore(ours)
+            self._step = ours
+            yield f"restored {checkpointing.folder_of(model_dir, ours)}, step {ours:,}"
+            stepping.resume(ours, record, time_limit)
+            return
+        start = named or spec.init_checkpoint
+        if start is None:
+            weights.random(self._model, spec.seed, self._world)
+            yield start_report.random_line(spec.seed)
+            stepping.begin(0)
+            return
+        self._step, lines = weights.load(self._model, self._optimizer, start, self._world)
+        yield from lines
+        if named is None:
+            stepping.begin(self._step)
+            return
+        record = resume_file.record(named)
+        if record is None:
+            yield start_report.NO_POSITION
+        stepping.resume(self._step, record, time_limit)
+
+    def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Takes one step; returns its values."""
+        rate, parts = self._rate(self._step), self._spec.microbatches
+        self._model.train()
+        sums = torch.zeros(len(PARTS), device=self._world.device)
+        for number in range(parts):
+            sharding.ready(self._model, last=number == parts - 1)
+            _seed(self._spec.seed, self._step, self._world.rank * parts + number)
+            part = self._model(self._own_rows(batch, number, parts))
+            ((part[0] + part[1]) / self._denominator).backward()
+            sums += part.detach()
+        squares = self._optimizer.step(self._step, rate, self._spec.clip_gradient_norm)
+        self._model.zero_grad(set_to_none=True)
+        self._step += 1
+        return {
+            **self._values(sums),
+            "learning_rate": rate,
+            "gradient_square": squares.gradient,
+            "weight_square": squares.weight,
+        }
+
+    def _values(self, sums: torch.Tensor) -> dict[str, float]:
+        values = dict(zip(PARTS, self._world.total(sums).tolist(), strict=True))
+        return {"loss": (values["nll"] + values["z_loss"]) / self._denominator, **values}
+
+    def _own_rows(
+        self, batch: Mapping[str, np.ndarray], number: int, parts: int
+    ) -> dict[str, torch.Tensor]:
+        """Returns this process's rows of a microbatch, which has every `parts`-th of the batch."""
+        chosen = slice(number + self._world.rank * parts, None, parts * self._world.size)
+        return {
+            name: torch.from_numpy(values[chosen]).to(self._world.device, torch.int64)
+            for name, values in batch.items()
+        }
+
+    def evaluate(self, step: int, *, last: bool) -> dict[str, float]:
+        """Returns the fields of the held-out loss, if it is due."""
+        every = self._options.validate_every_steps
+        if not every or not (last or step % every == 0):
+            return {}
+        count = self._options.validation_batches
+        if not self._held_out:
+            if self._spec.validation is None:
+                raise UserError(
+                    "train_loop.validate_every_steps is set, and the training data has no split "
+                    "'validation'; unset it, or train on tasks that have that split"
+                )
+            batches = open_training_data(self._spec.validation).batches(self.size.rows)
+            self._held_out = [next(batches)[0] for _ in range(count)]
+        self._model.eval()
+        sums = torch.zeros(len(PARTS), device=self._world.device)
+        with torch.no_grad():
+            for batch in self._held_out:
+                sums += self._model(self._own_rows(batch, 0, 1))
+        sharding.give_back(self._model)
+        values = self._values(sums)
+        values["loss"] /= count
+        fields = step_fields(values, self.size.target_positions * count)
+        fields["perplexity"] = math.exp(min(fields["loss_per_token"], 700.0))
+        return {f"validation_{name}": value for name, value in fields.items()}
+
+    def all_kinds_in(self, fields: Mapping[str, float]) -> bool:
+        """Returns whether the fields have those of the held-out loss."""
+        return "validation_loss" in fields
+
+    def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
+        """Writes a checkpoint."""
+        self._checkpoints.save(step, record, best)
+
+    def checkpoint(self, step: int) -> str:
+        """Returns the path of the checkpoint of a step."""
+        return str(checkpointing.folder_of(self._spec.model_dir, step))
+
+    def start_lines(self, first: int, last: int) -> list[str]:
+        """Returns the lines about the run's size."""
+        steps = start_report.Steps(first, last, self.size.rows, self.size.lengths)
+        where = f"{self._world.size} process(es) on {self._world.device.type}"
+        activations = str(self._settings.activations).removeprefix("torch.")
+        return start_report.lines(
+            steps,
+            parameters=self.size.parameters,
+            microbatches=self._spec.microbatches,
+            memory=f"  engine: PyTorch {torch.__version__}, {where}, activations in {activations}",
+            data=self._data,
+        )
+
+    def gpu_peaks(self) -> list[int]:
+        """Returns the most bytes that were in use on this process's GPU so far."""
+        device = self._world.device
+        return [torch.cuda.max_memory_allocated(device)] if device.type == "cuda" else []
+
+    def jointly(self, number: int) -> int:
+        """Returns the largest of the numbers that the processes give."""
+        return self._world.any(int(number))
+
+
+def _seed(seed: int, step: int, place: int) -> None:
+    """Makes dropout depend on the seed, the step, the process and the microbatch alone."""
+    mixed = np.random.SeedSequence([seed, step, place]).generate_state(1, np.uint64)
+    torch.manual_seed(int(mixed[0] >> np.uint64(1)))

@@ -1,0 +1,376 @@
+"""Takes the steps of a run, whatever computes them: reads, records, evaluates, saves and ends.
+
+    stepping = Stepping(engine, data, options, size=size, model_dir="/models/tiny", keep=keep)
+    stepping.resume(100, record, time_limit)        # the record that `Engine.save` got at step 100
+    stepping.go(time_limit)
+
+The loop is the same for every engine. It ends when the run has taken its steps, the time limit is
+reached, early stopping applies, SIGTERM or Ctrl-C came (it saves, and exits with `PREEMPTED` or
+130), or the loss is not finite. Of several processes that compute a run together, each takes the
+same steps and the same decisions; the first prints and records.
+"""
+
+import contextlib
+import dataclasses
+import io
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from t0.errors import UserError
+from t0.feeding.training_data import ReadAhead
+from t0.files import write_whole
+from t0.training import recorder
+from t0.training.kept_checkpoints import Keep
+from t0.training.recorder import Recorder
+from t0.training.stopping import (
+    BestEvaluation,
+    BestRule,
+    TimeLimit,
+    exit_by_signal,
+    watched_signals,
+)
+
+Values = Mapping[str, float]
+
+
+class Engine(Protocol):
+    """What computes a run."""
+
+    def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Takes one step; returns its values by the names that `recorder.step_fields` reads."""
+
+    def evaluate(self, step: int, *, last: bool) -> dict[str, float]:
+        """Returns the fields of the evaluations that are due; of all at the last step."""
+
+    def all_kinds_in(self, fields: Values) -> bool:
+        """Returns whether the fields have those of each kind of evaluation of the run."""
+
+    def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
+        """Writes a checkpoint with a record to go on from; `best` is the best one's step so far."""
+
+    def checkpoint(self, step: int) -> str:
+        """Returns the path of the checkpoint of a step."""
+
+    def start_lines(self, first: int, last: int) -> Sequence[str]:
+        """Returns the lines that a start prints, when the first batch is there."""
+
+    def gpu_peaks(self) -> Sequence[int]:
+        """Returns the most bytes that were in use on each GPU so far."""
+
+    def jointly(self, number: int) -> int:
+        """Returns the largest of the numbers that the processes give."""
+
+
+class Options(Protocol):
+    """The settings that the loop reads, `train_loop.NAME` in gin; see `options.LoopOptions`."""
+
+    train_steps: int
+    log_every_steps: int | None
+    seed: int
+    stop_after_evaluations: int | None
+    validate_every_steps: int | None
+    evaluate_every_steps: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """The sizes of a run.
+
+    Attributes:
+      rows: the sequences of a batch.
+      lengths: name of a feature -> its length in tokens.
+      parameters: the number of the model's parameters.
+    """
+
+    rows: int
+    lengths: Mapping[str, int]
+    parameters: int
+
+    @property
+    def tokens(self) -> int:
+        """The positions of a batch, padding included."""
+        return self.rows * sum(self.lengths.values())
+
+    @property
+    def target_positions(self) -> int:
+        """The positions of a batch's targets."""
+        return self.rows * self.lengths["targets"]
+
+
+class Stepping:
+    """One start of a run: its step, and its position in the data.
+
+    Args:
+      engine: what computes the run.
+      data: the training data.
+      options: the settings of the loop.
+      size: the sizes of the run.
+      model_dir: the model directory.
+      keep: which checkpoints stay.
+      save_every: steps between two checkpoints, or None.
+      prints: whether this process prints and records.
+    """
+
+    def __init__(  # noqa: PLR0913 (a run's facts, all by name)
+        self,
+        engine: Engine,
+        data: Any,
+        options: Options,
+        *,
+        size: Size,
+        model_dir: str,
+        keep: Keep,
+        save_every: int | None,
+        prints: bool = True,
+    ) -> None:
+        self._engine, self._data, self._options = engine, data, options
+        self._size, self._model_dir = size, model_dir
+        self._rule = _best_rule(keep, options)
+        self._best = BestEvaluation(self._rule)
+        self._save_every, self._prints = save_every, prints
+        self._position: Mapping[str, Any] | None = None
+        self._step = self._began = 0
+        self._saved: int | None = None
+        self._evaluated = True
+        self._step_seconds = self._evaluating_seconds = self._saving_seconds = 0.0
+
+    def begin(self, step: int) -> None:
+        """Begins a new run, at step 0 or that of an initial checkpoint."""
+        self._step = self._began = step
+
+    def resume(self, step: int, record: Mapping[str, Any] | None, time_limit: TimeLimit) -> None:
+        """Goes on from a checkpoint of this run.
+
+        Args:
+          step: its step.
+          record: the record that it was saved with; None for a checkpoint of another loop.
+          time_limit: to which the seconds of earlier starts are added.
+
+        Raises:
+          UserError: if it was trained with another seed.
+        """
+        self._step = self._saved = step
+        record = record or {"began": step, "seed": self._options.seed, "position": None}
+        self._began = record["began"]
+        self._position = record["position"]
+        self._evaluated = record.get("evaluated", True)
+        self._best = BestEvaluation(self._rule, record.get("judge"))
+        time_limit.before_seconds = record.get("seconds", 0.0)
+        if record["seed"] != self._options.seed:
+            raise UserError(
+                f"{self._engine.checkpoint(step)} was trained with seed {record['seed']}, this run "
+                f"has seed {self._options.seed}, which would read the data in another order. Add "
+                f"--seed={record['seed']}"
+            )
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are taken; prints a line if they are."""
+        step, total = self._step, self._options.train_steps
+        if step >= total:
+            self._say(finished_line(self._model_dir, step, total))
+        return step >= total
+
+    def go(self, time_limit: TimeLimit) -> None:
+        """Takes the steps that are left.
+
+        Raises:
+          UserError: if the data ends, or the loss or the gradient is not finite.
+          SystemExit: `PREEMPTED` after SIGTERM; 130 after Ctrl-C.
+        """
+        self._time_limit = time_limit
+        first, total = self._step, self._options.train_steps
+        ended = self._ended()
+        if ended:
+            self._say(f"nothing to train: {ended}")
+            return
+        interval = self._options.log_every_steps or recorder.default_interval(total - first)
+        batches = ReadAhead(self._data.batches(self._size.rows, self._position))
+        with (
+            contextlib.closing(self._recording(first)) as recording,
+            batches,
+            watched_signals() as came,
+        ):
+            size = self._first_fields() if self._saved is None or first == 0 else {}
+            if self._saved is None:
+                self._save(recording)
+            batch = self._next(batches)
+            for line in self._engine.start_lines(first, total):
+                self._say(line)
+            if not self._evaluated:
+                self._evaluate(recording, last=False)
+            while self._step < total:
+                values = self._one_step(batch[0])
+                self._position = batch[1]
+                self._check_finite(values, batch[0])
+                due = self._step % interval == 0
+                if due or self._step in (first + 1, total):
+                    recording.progress(self._step, self._fields(values) | size)
+                    size = {}
+                recording.first_pace(self._step)
+                ended = self._after_step(recording, came())
+                if ended:
+                    self._say(f"{ended}; saved at step {self._step:,} of {total:,}")
+                    return
+                if self._step < total:
+                    batch = self._next(batches)
+
+    def _recording(self, first: int) -> "Recorder | _Silent":
+        if not self._prints:
+            return _Silent()
+        return Recorder(
+            self._model_dir,
+            total=self._options.train_steps,
+            tokens=self._size.tokens,
+            start=first,
+            gpu_peaks=self._engine.gpu_peaks,
+        )
+
+    def _say(self, line: str) -> None:
+        if self._prints:
+            print(line, flush=True)
+
+    def _after_step(self, recording: Recorder, signalled: signal.Signals | None) -> str:
+        """Evaluates and saves if that is due; returns why the run ends here, "" if it goes on."""
+        signalled = self._engine.jointly(signalled or 0)
+        last = self._step == self._options.train_steps
+        # After a signal there may be little time: the next start evaluates.
+        self._evaluated = last or not signalled
+        better = self._evaluated and self._evaluate(recording, last=last or bool(self._ended()))
+        every = self._save_every
+        ended = "" if last else self._ended()
+        if signalled or last or better or ended or (every and self._step % every == 0):
+            self._save(recording)
+        if signalled:
+            where = f"step {self._step:,} of {self._options.train_steps:,}"
+            path = self._engine.checkpoint(self._step)
+            kept = f"{path}; the same command goes on from there, bit for bit"
+            exit_by_signal(signal.Signals(signalled), where, kept, prints=self._prints)
+        return ended
+
+    def _ended(self) -> str:
+        """Returns why the run ends before its last step, "" if it goes on."""
+        if self._best.exhausted:
+            return f"early stop: {self._best.verdict} (train_loop.stop_after_evaluations)"
+        limit = self._time_limit
+        if limit.hours is None:
+            return ""
+        once_more = self._step_seconds + self._evaluating_seconds + self._saving_seconds
+        return limit.verdict if self._engine.jointly(limit.over(once_more)) else ""
+
+    def _next(self, batches: ReadAhead) -> tuple[Mapping[str, np.ndarray], Mapping[str, Any]]:
+        try:
+            return next(batches)
+        except StopIteration:
+            raise UserError(
+                f"the training data ended at step {self._step:,} of {self._options.train_steps:,}: "
+                "the mixture gives too few examples to fill a batch. Is its cache empty?"
+            ) from None
+
+    def _one_step(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
+        began = time.monotonic()
+        values = self._engine.take(batch)
+        self._step += 1
+        self._step_seconds = time.monotonic() - began
+        return values
+
+    def _first_fields(self) -> dict[str, int]:
+        """Returns what a new run's first record has, too: the sizes of the model and a batch."""
+        return {
+            "parameters": self._size.parameters,
+            "batch_sequences": self._size.rows,
+            "batch_tokens": self._size.tokens,
+        }
+
+    def _fields(self, values: Values) -> dict[str, float]:
+        fields = recorder.step_fields(values, self._size.target_positions)
+        shares = [s for s in self._data.shares() if s.examples]
+        if shares and self._position:
+            fields["passes"] = self._position["examples"] / sum(s.examples for s in shares)
+        return fields
+
+    def _check_finite(self, values: Values, batch: Mapping[str, np.ndarray]) -> None:
+        if all(math.isfinite(values[name]) for name in ("loss", "gradient_square")):
+            return
+        path = os.path.join(self._model_dir, f"bad_batch_{self._step}.npz")  # noqa: PTH118
+        if self._prints:
+            content = io.BytesIO()
+            np.savez(content, **batch)
+            write_whole(path, content.getvalue())
+        square = values["gradient_square"]
+        norm = math.sqrt(square) if square >= 0 else math.nan
+        raise UserError(
+            f"the loss is {values['loss']:g} and the gradient's norm {norm:g} at step "
+            f"{self._step:,}: training has diverged. The last checkpoint, step {self._saved:,}, is "
+            f"kept, and the batch of this step is in {path}; lower the learning rate or check the "
+            "data"
+        )
+
+    def _evaluate(self, recording: Recorder, *, last: bool) -> bool:
+        """Runs the evaluations that are due; returns whether the result is the best so far."""
+        began = time.monotonic()
+        fields = self._engine.evaluate(self._step, last=last)
+        if not fields:
+            return False
+        better = self._best.see(self._step, fields)
+        recording.record(self._step, fields)
+        recording.note(self._step, self._best.note)
+        line = recorder.evaluation_line(self._step, fields)
+        self._say(line + ("  best so far" if better else ""))
+        self._evaluating_seconds = time.monotonic() - began
+        recording.pause(self._evaluating_seconds)
+        if self._engine.all_kinds_in(fields) and not self._best.knows_metric:
+            self._save(recording)  # the steps are right, only the metric's name is not
+            raise self._best.unknown_metric()
+        return better
+
+    def _save(self, recording: Recorder) -> None:
+        began = time.monotonic()
+        record = {
+            "began": self._began,
+            "seed": self._options.seed,
+            "position": self._position,
+            "seconds": self._time_limit.seconds,
+            "judge": self._best.state,
+            "evaluated": self._evaluated,
+        }
+        best = self._best.best
+        self._engine.save(self._step, record, best.step if best else None)
+        recording.flush()
+        self._saved = self._step
+        self._saving_seconds = time.monotonic() - began
+        recording.pause(self._saving_seconds)
+
+
+def finished_line(model_dir: str, step: int, total: int) -> str:
+    """Returns the line about a run that has no steps left."""
+    return (
+        f"nothing to train: {model_dir} is at step {step:,} of {total:,}. To go on, raise "
+        "run.train_steps (TRAIN_STEPS in a run file), which counts from the start of pretraining: "
+        f"for 1,000 steps more, {step + 1000}"
+    )
+
+
+class _Silent:
+    """The recorder of a process that does not record."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *given, **named: None
+
+
+def _best_rule(keep: Keep, options: Options) -> BestRule:
+    metric = keep.best_by
+    if options.stop_after_evaluations is not None and metric is None:
+        metric = "validation_loss"
+    if metric and not (options.validate_every_steps or options.evaluate_every_steps):
+        raise UserError(
+            f"the best checkpoint is chosen by {metric}, and nothing is evaluated: set "
+            "train_loop.validate_every_steps or train_loop.evaluate_every_steps"
+        )
+    return BestRule(metric, keep.smaller_is_better, options.stop_after_evaluations)
