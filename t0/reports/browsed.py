@@ -176,4 +176,7 @@ def diagnosis_record(found: Diagnosis | None) -> dict[str, Any] | None:
         "most_predicted_answer": cut_in_middle(found.most_predicted_answer, 120),
         "calibration": [list(one) for one in found.bins],
         "calibration_error": round(found.calibration_error, 4),
+        "calibration_interval": [round(found.calibration_low, 4), round(found.calibration_high, 4)],
+        "accuracy_without_ties": found.without_ties and round(found.without_ties, 4),
+        "entropy_bits": round(found.entropy, 4),
     }

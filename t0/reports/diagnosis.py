@@ -1,4 +1,4 @@
-"""What a prompt's predictions are: confusion matrix, majority baseline, calibration.
+"""What a prompt's predictions are: confusion matrix, majority baseline, ties, calibration.
 
     >>> gold, predicted = np.array([0, 0, 0, 1]), np.array([0, 1, 1, 1])
     >>> confusion(gold, predicted, 2).tolist()      # a row for each right choice
@@ -22,10 +22,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from t0.reports import statistics
 from t0.reports.example_scores import ExampleScores
 
 MOST_ANSWERS = 15  # a larger confusion matrix is not readable
-BINS = 10
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,12 @@ class Diagnosis:
       most_predicted_answer: that answer.
       bins: (mean confidence from 0 to 1, accuracy, number of examples) of each bin that has some.
       calibration_error: the mean distance between confidence and accuracy over the examples.
+      calibration_low: the low end of its interval.
+      calibration_high: the high end.
+      without_ties: the accuracy on examples without several choices of the same highest score; None
+        if there are none.
+      entropy: of the distribution over answers that the predictions have, in bits: 0 if they are
+        all the same answer.
     """
 
     answers: tuple[str, ...]
@@ -52,6 +58,10 @@ class Diagnosis:
     most_predicted_answer: str
     bins: tuple[tuple[float, float, int], ...]
     calibration_error: float
+    calibration_low: float
+    calibration_high: float
+    without_ties: float | None
+    entropy: float
 
 
 def diagnose(scores: ExampleScores) -> Diagnosis | None:
@@ -63,7 +73,9 @@ def diagnose(scores: ExampleScores) -> Diagnosis | None:
     gold = np.bincount(scores.gold, minlength=count)
     predicted = np.bincount(scores.prediction, minlength=count)
     bins = calibration(scores.confidence, scores.correct)
-    weighted = sum(size * abs(100 * mean - accuracy) for mean, accuracy, size in bins)
+    interval = statistics.calibration_interval(scores.confidence, scores.correct)
+    decided = scores.correct[~scores.tied]
+    shares = predicted[predicted > 0] / len(scores)
     return Diagnosis(
         answers=answers,
         fixed=scores.labels is not None,
@@ -74,7 +86,11 @@ def diagnose(scores: ExampleScores) -> Diagnosis | None:
         most_predicted=100.0 * int(predicted.max()) / len(scores),
         most_predicted_answer=answers[int(predicted.argmax())],
         bins=tuple(bins),
-        calibration_error=weighted / len(scores),
+        calibration_error=100 * statistics.calibration_error(scores.confidence, scores.correct),
+        calibration_low=100 * interval.low,
+        calibration_high=100 * interval.high,
+        without_ties=100 * float(decided.mean()) if len(decided) else None,
+        entropy=abs(float((shares * np.log2(shares)).sum())),
     )
 
 
@@ -89,8 +105,8 @@ def calibration(confidence: np.ndarray, correct: np.ndarray) -> list[tuple[float
 
 
 def _bins(confidence: np.ndarray, correct: np.ndarray) -> Iterator[tuple[float, float, int]]:
-    places = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    for place in range(BINS):
+    places = statistics.calibration_bins(confidence)
+    for place in range(statistics.BINS):
         inside = places == place
         if inside.any():
             mean, accuracy = float(confidence[inside].mean()), 100 * float(correct[inside].mean())

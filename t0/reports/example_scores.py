@@ -19,6 +19,7 @@ and line.
 """
 
 import math
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,13 +45,17 @@ class ScoredChoice:
 
 @dataclass(frozen=True)
 class ScoredExample:
-    """One scored example; `inputs` is the prompted text where the file holds it."""
+    """One scored example; `inputs` is the prompted text where the file holds it.
+
+    `document` is what the rows of one document share: the field `document`, a text or a number.
+    """
 
     idx: int
     choices: tuple[ScoredChoice, ...]
     gold: int
     prediction: int
     inputs: str | None
+    document: str | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,9 @@ class ExampleScores:
       choices: int32 [E], number of answer choices.
       tied: bool [E], whether two or more choices share the highest log-likelihood exactly.
       labels: the texts of the choices, if they are the same in all examples, else None.
+      texts: uint32 [E], a checksum of input and choices without regard to spaces; 0 if the file
+        does not have the input.
+      documents: [E], what the rows of one document share; None if the file does not say.
     """
 
     path: Path
@@ -77,6 +85,8 @@ class ExampleScores:
     choices: np.ndarray
     tied: np.ndarray
     labels: tuple[str, ...] | None
+    texts: np.ndarray
+    documents: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.idx)
@@ -101,7 +111,8 @@ def read_scores(path: Path) -> ExampleScores:
     Raises:
       UserError: if the file cannot be read, or a line is malformed; it names file and line.
     """
-    rows: list[tuple[int, int, int, bool, float, int, bool]] = []
+    rows: list[tuple[int, int, int, bool, float, int, bool, int]] = []
+    documents: list[str | None] = []
     labels: set[tuple[str, ...]] = set()
     seen: set[int] = set()
     for where, example in read_examples(path):
@@ -113,11 +124,12 @@ def read_scores(path: Path) -> ExampleScores:
         tied = likelihoods.count(max(likelihoods)) > 1
         share = 1 / sum(math.exp(value - max(likelihoods)) for value in likelihoods)
         given = (example.idx, example.gold, example.prediction, right)
-        rows.append((*given, share, len(likelihoods), tied))
+        rows.append((*given, share, len(likelihoods), tied, _checksum(example)))
+        documents.append(example.document)
         if len(labels) < 2:
             labels.add(tuple(choice.text for choice in example.choices))
-    columns = zip(*rows, strict=True) if rows else ((),) * 7
-    idx, gold, prediction, correct, confidence, choices, tied_flags = columns
+    columns = zip(*rows, strict=True) if rows else ((),) * 8
+    idx, gold, prediction, correct, confidence, choices, tied_flags, texts = columns
     return ExampleScores(
         path=path,
         idx=np.array(idx, np.int64),
@@ -128,7 +140,17 @@ def read_scores(path: Path) -> ExampleScores:
         choices=np.array(choices, np.int32),
         tied=np.array(tied_flags, bool),
         labels=labels.pop() if len(labels) == 1 else None,
+        texts=np.array(texts, np.uint32),
+        documents=np.array(documents, object) if documents and None not in documents else None,
     )
+
+
+def _checksum(example: ScoredExample) -> int:
+    if example.inputs is None:
+        return 0
+    parts = [example.inputs, *(choice.text for choice in example.choices)]
+    text = "\0".join(" ".join(part.split()) for part in parts)
+    return max(1, zlib.crc32(text.encode(errors="surrogatepass")))
 
 
 def read_examples(path: Path) -> Iterator[tuple[str, ScoredExample]]:
@@ -164,6 +186,7 @@ def _example(record: Mapping[str, Any], where: str) -> ScoredExample | None:
         gold=_integer(record, "gold", where, below=len(choices)),
         prediction=_integer(record, "prediction", where, below=len(choices)),
         inputs=next((v for k in ("inputs", "input") if isinstance(v := record.get(k), str)), None),
+        document=None if record.get("document") is None else str(record["document"]),
     )
     best = max(choice.log_likelihood for choice in example.choices)
     if example.choices[example.prediction].log_likelihood < best - _ROUNDING_NATS:

@@ -32,7 +32,7 @@ from t0.reports.held_out import HeldOutMean
 from t0.reports.plots import RUN_COLOURS, run_letter, themed
 from t0.reports.published import MODELS, published
 from t0.reports.published import figures as figures_of_t0
-from t0.reports.significance import CONFIDENCE, RESAMPLES
+from t0.reports.statistics import CONFIDENCE
 from t0.reports.summary import CATEGORY, PART, WHOLE, Summary, group_values
 from t0.reports.tables import (
     count,
@@ -188,7 +188,6 @@ def _render(
         links=links,
         training=curves,
         training_rows=training_table(curves),
-        resamples=RESAMPLES,
         confidence=round(100 * CONFIDENCE),
         script=Markup(script),
         script_digest=digest,

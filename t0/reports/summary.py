@@ -15,55 +15,57 @@ accuracies and differences are in percent.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
 
 from t0.errors import printable
+from t0.reports import accuracies
+from t0.reports.accuracies import Accuracy
 from t0.reports.diagnosis import diagnose
 from t0.reports.evaluations import DecodedTask, EvaluatedRun, RankedTask
-from t0.reports.published import published
-from t0.reports.significance import (
-    Difference,
-    Interval,
-    bootstrap,
-    difference,
-    mcnemar,
-    pair,
-    spread,
+from t0.reports.paired_runs import (
+    COMPARED_DATASET_COLUMNS,
+    COMPARED_PROMPT_COLUMNS,
+    FIXED,
+    INTERVAL,
+    bounds,
+    clear_prompts,
+    fixed_bounds,
+    gap_row,
+    other_texts,
+    prompt_gaps,
+    shared_tasks,
 )
+from t0.reports.published import published
+from t0.reports.statistics import Interval, benjamini_hochberg
 
-SIGNIFICANT = 0.05
 # The kinds of rows in the table `metrics`: a task, one of its categories, or a task within it.
 WHOLE, CATEGORY, PART = "whole", "category", "part"
 SPREAD_COLUMNS = ("mean", "median", "first_quartile", "third_quartile", "low", "high")
 
 _NAMES = ("run", "label", "step", "dataset", "title", "group")
-_INTERVAL = ("interval_low", "interval_high")
-_ANSWERS = ("majority", "most_predicted", "most_predicted_answer")
+_ANSWERS = ("majority", "most_predicted", "most_predicted_answer", "without_ties", "entropy")
+_CALIBRATION = ("calibration_error", "calibration_low", "calibration_high")
 _COUNTS = ("ties", "truncated_inputs", "truncated_targets", "excluded", "excluded_reasons")
 _DATASET_COLUMNS = (
     *_NAMES,
-    *("prompts", "fewest_examples", "most_examples", *SPREAD_COLUMNS, *_INTERVAL, "chance"),
-    *("majority", "most_predicted"),
+    *("prompts", "fewest_examples", "most_examples", *SPREAD_COLUMNS, *INTERVAL, *FIXED),
+    *("chance", "majority", "most_predicted"),
     *_COUNTS,
 )
 _PROMPT_COLUMNS = (
     *_NAMES,
-    *("prompt", "task", "accuracy", *_INTERVAL, "chance", *_ANSWERS, "examples", *_COUNTS),
+    *("prompt", "task", "accuracy", *INTERVAL, "chance", *_ANSWERS, *_CALIBRATION),
+    *("examples", *_COUNTS),
     *("metrics", "results_file"),
 )
 _METRIC_COLUMNS = (
-    *("run", "label", "step", "task", "kind", "group", "metric", "value", *_INTERVAL, "examples"),
+    *("run", "label", "step", "task", "kind", "group", "metric", "value", *INTERVAL, "examples"),
     *("truncated_inputs", "truncated_targets", "signature", "results_file"),
 )
-_DIFFERENCE = ("dataset", "title", "examples", "difference", *_INTERVAL)
-_COMPARED_DATASET_COLUMNS = (*_DIFFERENCE, "prompts", "better", "worse")
-_TEST = ("first_only", "second_only", "p_value", "method")
-_COMPARED_PROMPT_COLUMNS = (*_DIFFERENCE, "prompt", "task", *_TEST)
-
 _GROUP_ORDER = {"held-out": 0, "training": 1}
 # The name of a group that is a task of Super-NaturalInstructions; other groups are categories.
 _INSTRUCTION_TASK = re.compile(r"task\d+_")
@@ -81,15 +83,18 @@ class Comparison:
     """The comparison of two runs, given by their positions, on the examples that both scored.
 
     Attributes:
-      datasets: a row for each dataset: the difference of mean accuracies, and the number of
-        prompts where the second run is `better` or `worse` with p below `SIGNIFICANT`.
+      datasets: a row for each dataset: the difference of mean accuracies, its test, adjusted by
+        Benjamini and Hochberg over these datasets, and the number of prompts where the second run
+        is `better` or `worse` with McNemar's p below `SIGNIFICANT`.
       prompts: a row for each prompt, with McNemar's test.
+      notes: what only one of the runs has, or has with other texts.
     """
 
     first: int
     second: int
     datasets: pd.DataFrame
     prompts: pd.DataFrame
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -155,15 +160,21 @@ def summarise(
     """
     datasets, prompts = rank_tables(runs)
     metrics = metrics_table(runs)
+    comparisons = _comparisons(runs)
     given = dict.fromkeys([*map(printable, notes), *(note for run in runs for note in run.notes)])
     return Summary(
         title=printable(title) if title else _TITLES[not datasets.empty, bool(_by_task(runs))],
-        notes=(*given, *_warnings(runs), *_signature_warnings(metrics)),
+        notes=(
+            *given,
+            *_warnings(runs),
+            *(note for comparison in comparisons for note in comparison.notes),
+            *_signature_warnings(metrics),
+        ),
         runs=tuple(runs),
         datasets=datasets,
         prompts=prompts,
         metrics=metrics,
-        comparisons=_comparisons(runs),
+        comparisons=comparisons,
         decoded=_decoded_results(runs),
     )
 
@@ -180,21 +191,21 @@ def rank_tables(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Returns the tables `datasets` and `prompts` of a summary."""
     datasets, prompts = [], []
-    for dataset, group in _dataset_groups(runs).items():
+    for dataset, group in dataset_groups(runs).items():
         for position, run in enumerate(runs):
             tasks = [task for task in run.tasks if task.dataset == dataset]
             if not tasks:
                 continue
-            names = (position, run.label, run.step, dataset, _title(dataset), group)
+            names = (position, run.label, run.step, dataset, title_of(dataset), group)
             named = dict(zip(_NAMES, names, strict=True))
-            intervals, overall = _intervals(tasks, dataset) if with_intervals else ({}, None)
+            intervals, overall = _intervals(tasks) if with_intervals else ({}, None)
             each = [_prompt_row(task, intervals.get(task.name)) for task in tasks]
             prompts += [named | row | {"results_file": printable(str(run.path))} for row in each]
             datasets.append(named | _dataset_row(tasks, each, overall))
     return _table(datasets, _DATASET_COLUMNS), _table(prompts, _PROMPT_COLUMNS)
 
 
-def _dataset_groups(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
+def dataset_groups(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
     """Returns the group of each dataset, in the order of the report."""
     groups: dict[str, set[str]] = {}
     for run in runs:
@@ -205,21 +216,20 @@ def _dataset_groups(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
     return {name: names[name] for name in ordered}
 
 
-def _title(dataset: str) -> str:
+def title_of(dataset: str) -> str:
+    """Returns T0's title of a held-out dataset; of any other its name."""
     facts = published().get(dataset)
     return facts.title if facts else dataset
 
 
-def _intervals(
-    tasks: Sequence[RankedTask], dataset: str
-) -> tuple[dict[str, Interval], Interval | None]:
-    """Returns the interval of each task with scores, and of the mean if all tasks have scores."""
+def _intervals(tasks: Sequence[RankedTask]) -> tuple[dict[str, Interval], Accuracy | None]:
+    """Returns the interval of each task with scores, and the mean's if all tasks have scores."""
     scored = [task for task in tasks if task.scores is not None and len(task.scores)]
-    if not scored:
-        return {}, None
-    each, overall = bootstrap([task.scores for task in scored], dataset)
-    of_task = dict(zip((task.name for task in scored), each, strict=True))
-    return of_task, overall if len(scored) == len(tasks) else None
+    each = {task.name: accuracies.prompt_interval(task.scores) for task in scored}
+    if not scored or len(scored) < len(tasks):
+        return each, None
+    grid = accuracies.shared_grid([[task.scores for task in scored]])
+    return each, accuracies.accuracy(grid, 0)
 
 
 def _prompt_row(task: RankedTask, interval: Interval | None) -> dict[str, Any]:
@@ -227,7 +237,7 @@ def _prompt_row(task: RankedTask, interval: Interval | None) -> dict[str, Any]:
         "prompt": task.prompt,
         "task": task.name,
         "accuracy": task.accuracy,
-        **_bounds(interval),
+        **bounds(interval),
         "chance": task.chance,
         **_answers(task),
         "examples": task.examples,
@@ -242,11 +252,13 @@ def _prompt_row(task: RankedTask, interval: Interval | None) -> dict[str, Any]:
 
 def _answers(task: RankedTask) -> dict[str, Any]:
     found = None if task.scores is None else diagnose(task.scores)
-    return {name: None if found is None else getattr(found, name) for name in _ANSWERS}
+    return {
+        name: None if found is None else getattr(found, name) for name in (*_ANSWERS, *_CALIBRATION)
+    }
 
 
 def _dataset_row(
-    tasks: Sequence[RankedTask], rows: Sequence[Mapping[str, Any]], overall: Interval | None
+    tasks: Sequence[RankedTask], rows: Sequence[Mapping[str, Any]], overall: Accuracy | None
 ) -> dict[str, Any]:
     chances = [task.chance for task in tasks if task.chance is not None]
     reasons = sum((Counter(task.excluded) for task in tasks), Counter())
@@ -254,8 +266,9 @@ def _dataset_row(
         "prompts": len(tasks),
         "fewest_examples": min(task.examples for task in tasks),
         "most_examples": max(task.examples for task in tasks),
-        **asdict(spread([task.accuracy for task in tasks])),
-        **_bounds(overall),
+        **asdict(accuracies.spread([task.accuracy for task in tasks])),
+        **bounds(overall),
+        **fixed_bounds(overall),
         "chance": sum(chances) / len(chances) if chances else None,
         **{name: _mean(row[name] for row in rows) for name in ("majority", "most_predicted")},
         "ties": _total(row["ties"] for row in rows),
@@ -276,11 +289,6 @@ def _total(counts: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _bounds(interval: Interval | None) -> dict[str, float | None]:
-    low, high = (interval.low, interval.high) if interval else (None, None)
-    return dict(zip(_INTERVAL, (low, high), strict=True))
-
-
 # The comparison of two runs.
 
 
@@ -292,48 +300,27 @@ def _comparisons(runs: Sequence[EvaluatedRun]) -> tuple[Comparison, ...]:
 
 
 def _compare(runs: Sequence[EvaluatedRun], first: int, second: int) -> Comparison:
-    datasets, prompts = [], []
-    for dataset in _dataset_groups(runs):
-        paired = list(_paired(runs[first], runs[second], dataset))
-        if not paired:
+    datasets, prompts, notes = [], [], []
+    for dataset in dataset_groups(runs):
+        tasks, grid = shared_tasks([[runs[first]], [runs[second]]], dataset)
+        if grid is None:
             continue
-        names = {"dataset": dataset, "title": _title(dataset)}
-        each, overall = difference([rows for _, rows in paired], dataset)
-        rows = [
-            names
-            | {"prompt": task.prompt, "task": task.name}
-            | _difference(gap)
-            | asdict(mcnemar(first_right, second_right))
-            for (task, (_, first_right, second_right)), gap in zip(paired, each, strict=True)
-        ]
-        clear = [row["difference"] for row in rows if row["p_value"] < SIGNIFICANT]
-        better, worse = sum(gap > 0 for gap in clear), sum(gap < 0 for gap in clear)
-        counted = {"prompts": len(rows), "better": better, "worse": worse}
-        datasets.append(names | _difference(overall) | counted)
+        names = {"dataset": dataset, "title": title_of(dataset)}
+        rows = [names | row for row in prompt_gaps(tasks, grid, 0, 1)]
+        found = accuracies.gap(grid, 0, 1)
+        datasets.append(names | gap_row(found) | clear_prompts(rows))
         prompts += rows
+        notes += other_texts(tasks, grid)
+    adjusted = benjamini_hochberg([row["p_value"] for row in datasets])
+    for row, value in zip(datasets, adjusted, strict=True):
+        row["adjusted_p_value"] = float(value)
     return Comparison(
         first,
         second,
-        _table(datasets, _COMPARED_DATASET_COLUMNS),
-        _table(prompts, _COMPARED_PROMPT_COLUMNS),
+        _table(datasets, COMPARED_DATASET_COLUMNS),
+        _table(prompts, COMPARED_PROMPT_COLUMNS),
+        tuple(f"{runs[second].label}: {note}" for note in notes),
     )
-
-
-def _paired(first: EvaluatedRun, second: EvaluatedRun, dataset: str) -> Iterator[tuple]:
-    """Yields each task of a dataset that both runs scored, with what `pair` returns."""
-    others = {task.name: task for task in second.tasks if task.scores is not None}
-    for task in first.tasks:
-        other = others.get(task.name)
-        if task.dataset != dataset or task.scores is None or other is None:
-            continue
-        if other.dataset == dataset:
-            rows = pair(task.scores, other.scores)
-            if len(rows[0]):
-                yield task, rows
-
-
-def _difference(gap: Difference) -> dict[str, Any]:
-    return {"examples": gap.examples, "difference": gap.difference, **_bounds(gap.interval)}
 
 
 # Mode `eval`.
@@ -376,7 +363,7 @@ def _value_row(
         "group": group,
         "metric": metric,
         "value": values.get(metric),
-        **_bounds(_metric_interval(task, metric) if not group else None),
+        **bounds(_metric_interval(task, metric) if not group else None),
         "examples": None if group else task.examples,
         "truncated_inputs": None if group else task.truncated_inputs,
         "truncated_targets": None if group else task.truncated_targets,

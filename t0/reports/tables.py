@@ -31,7 +31,7 @@ from t0.reports.evaluations import EvaluatedRun, read_runs
 from t0.reports.held_out import HeldOutMean, held_out_mean
 from t0.reports.plots import run_letter
 from t0.reports.published import MODELS, published
-from t0.reports.significance import CONFIDENCE, RESAMPLES, SEED
+from t0.reports.statistics import CONFIDENCE
 from t0.reports.summary import (
     CATEGORY,
     PART,
@@ -84,11 +84,17 @@ def span(low: int, high: int) -> str:
     return f"{low:,}" if low == high else f"{low:,}–{high:,}"
 
 
-def interval(row: Any) -> str:
-    """Returns a table row's interval as "low to high", empty where there is none."""
-    if row.interval_low is None:
+def interval(row: Any, kind: str = "interval") -> str:
+    """Returns a table row's interval as "low to high", empty where there is none.
+
+    Args:
+      row: the row, with the columns `<kind>_low` and `<kind>_high`.
+      kind: "interval", "fixed" (for these prompts alone) or "calibration".
+    """
+    ends = getattr(row, f"{kind}_low"), getattr(row, f"{kind}_high")
+    if ends[0] is None:
         return ""
-    low, high = (f"{v:.1f}".replace("-", "−") for v in (row.interval_low, row.interval_high))
+    low, high = (f"{end:.1f}".replace("-", "−") for end in ends)
     return f"{low} to {high}"
 
 
@@ -164,8 +170,8 @@ def markdown(summary: Summary, plots: Sequence[tuple[str, str]] = ()) -> str:
         parts += [
             "## Datasets",
             "",
-            f"Accuracy in percent over prompts; the interval ({CONFIDENCE:.0%}, {RESAMPLES:,} "
-            "bootstrap resamples of examples) is of the mean.",
+            f"Accuracy in percent over prompts. The interval ({CONFIDENCE:.0%}) is the mean’s for "
+            "other examples and other prompts like these; the second for these prompts alone.",
             "",
             *_datasets(summary.datasets),
             "",
@@ -219,8 +225,8 @@ def _runs(runs: Sequence[EvaluatedRun]) -> list[str]:
 
 
 def _datasets(datasets: pd.DataFrame) -> list[str]:
-    heads = ["Dataset", "Group", "Run", "Prompts", "Examples", "Mean", "Interval", "Median"]
-    heads += ["Quartiles", "Range", "Chance", *MODELS, "Ties", "Truncated", "Excluded"]
+    heads = ["Dataset", "Group", "Run", "Prompts", "Examples", "Mean", "Interval", "These prompts"]
+    heads += ["Median", "Quartiles", "Range", "Chance", *MODELS, "Ties", "Truncated", "Excluded"]
     rows = []
     for row in datasets.itertuples():
         facts = published().get(row.dataset)
@@ -231,6 +237,7 @@ def _datasets(datasets: pd.DataFrame) -> list[str]:
                 span(row.fewest_examples, row.most_examples),
                 number(row.mean),
                 interval(row) or "–",
+                interval(row, "fixed") or "–",
                 number(row.median),
                 f"{row.first_quartile:.1f}–{row.third_quartile:.1f}",
                 f"{row.low:.1f}–{row.high:.1f}",
@@ -245,15 +252,17 @@ def _datasets(datasets: pd.DataFrame) -> list[str]:
 
 
 def _differences(comparison: Comparison) -> list[str]:
-    heads = ["Dataset", "Prompt", "Examples", "Difference", "Interval", "McNemar p"]
+    heads = ["Dataset", "Prompt", "Examples", "Difference", "Interval", "p", "Adjusted p"]
+    heads += ["Detectable"]
     rows = []
     for row in comparison.datasets.itertuples():
-        gap = (row.examples, signed(row.difference), interval(row))
-        rows.append([row.dataset, "mean over prompts", *gap, "–"])
+        gap = (row.examples, signed(row.difference), interval(row), p_value(row.p_value))
+        last = (p_value(row.adjusted_p_value), number(row.detectable))
+        rows.append([row.dataset, "mean over prompts", *gap, *last])
         prompts = comparison.prompts
         for prompt in prompts[prompts.dataset == row.dataset].itertuples():
             gap = (prompt.examples, signed(prompt.difference), interval(prompt))
-            rows.append([row.dataset, prompt.prompt, *gap, p_value(prompt.p_value)])
+            rows.append([row.dataset, prompt.prompt, *gap, p_value(prompt.p_value), "–", "–"])
     return _markdown_table(heads, rows, 2)
 
 
@@ -337,6 +346,11 @@ PROMPT_COLUMNS = {
     "majority_percent": "majority",
     "most_predicted_percent": "most_predicted",
     "most_predicted_answer": "most_predicted_answer",
+    "accuracy_without_ties_percent": "without_ties",
+    "prediction_entropy_bits": "entropy",
+    "calibration_error_percent": "calibration_error",
+    "calibration_low_percent": "calibration_low",
+    "calibration_high_percent": "calibration_high",
     "examples": "examples",
     "ties": "ties",
     "truncated_inputs": "truncated_inputs",
@@ -407,7 +421,7 @@ def data_json(summary: Summary) -> str:
         "schema": SCHEMA,
         "title": summary.title,
         "notes": list(summary.notes),
-        "bootstrap": {"resamples": RESAMPLES, "confidence": CONFIDENCE, "seed": SEED},
+        "intervals": {"confidence": CONFIDENCE, "prompts": "random; interval_fixed: these alone"},
         "runs": [
             {
                 "label": run.label,
@@ -450,6 +464,7 @@ def _dataset_records(summary: Summary) -> list[dict[str, Any]]:
                 "run": row.label,
                 "accuracy": {name: getattr(row, name) for name in SPREAD_COLUMNS},
                 "interval_of_mean": _bounds(row),
+                "interval_fixed": _bounds(row, "fixed"),
                 "chance": row.chance,
                 "examples": [row.fewest_examples, row.most_examples],
                 **_count_records(row),
@@ -473,8 +488,9 @@ def _dataset_records(summary: Summary) -> list[dict[str, Any]]:
     return records
 
 
-def _bounds(row: Any) -> list[float] | None:
-    return None if row.interval_low is None else [row.interval_low, row.interval_high]
+def _bounds(row: Any, kind: str = "interval") -> list[float] | None:
+    ends = [getattr(row, f"{kind}_low"), getattr(row, f"{kind}_high")]
+    return None if ends[0] is None else ends
 
 
 def _count_records(row: Any) -> dict[str, Any]:
@@ -486,12 +502,17 @@ def _count_records(row: Any) -> dict[str, Any]:
     }
 
 
+_TESTED = ("p_value", "fixed_p_value", "adjusted_p_value", "detectable", "correlation")
+
+
 def _difference_records(comparison: Comparison) -> list[dict[str, Any]]:
     prompts = comparison.prompts.groupby("dataset", sort=False)
     return [
         {
             "dataset": row.dataset,
             **_difference_record(row),
+            "interval_fixed": {"low": row.fixed_low, "high": row.fixed_high},
+            **{name: getattr(row, name) for name in _TESTED},
             "clearly_better_prompts": row.better,
             "clearly_worse_prompts": row.worse,
             "prompts": [
@@ -502,7 +523,7 @@ def _difference_records(comparison: Comparison) -> list[dict[str, Any]]:
                     "first_only": prompt.first_only,
                     "second_only": prompt.second_only,
                     "p_value": prompt.p_value,
-                    "method": prompt.method,
+                    "mid_p_value": prompt.mid_p_value,
                 }
                 for prompt in prompts.get_group(row.dataset).itertuples()
             ],

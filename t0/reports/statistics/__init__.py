@@ -1,11 +1,13 @@
 """Statistics of evaluations: arrays in, numbers out; on numpy and scipy alone.
 
-    from t0.reports import statistics
-
-    mean = statistics.crossed_mean(right, prompts=statistics.RANDOM)       # right: [S, P, E]
-    statistics.interval_of_share(mean)                                     # low, high
-    gap = statistics.crossed_difference(first, second, prompts=statistics.RANDOM)
-    statistics.p_value(gap), statistics.minimum_detectable(gap)
+    >>> import numpy as np
+    >>> first = np.random.default_rng(0).random((1, 10, 277)) < 0.6    # seeds, prompts, examples
+    >>> interval = interval_of_share(crossed_mean(first, prompts=RANDOM))
+    >>> round(float(interval.low), 3), round(float(interval.high), 3)
+    (0.585, 0.632)
+    >>> gap = crossed_difference(first, ~first, prompts=RANDOM)
+    >>> float(p_value(gap)) < 0.001, round(float(minimum_detectable(gap)), 3)
+    (True, 0.067)
 
     crossed_mean, crossed_difference     the mean over prompts, seeds, examples, or of its gain
     wilson                               one prompt's interval
@@ -41,6 +43,7 @@ from t0.reports.statistics.crossed_means import (
     wilson,
 )
 from t0.reports.statistics.resampling import (
+    BINS,
     RESAMPLES,
     SEED,
     calibration_bins,
@@ -50,6 +53,7 @@ from t0.reports.statistics.resampling import (
 )
 
 __all__ = [
+    "BINS",
     "CONFIDENCE",
     "FIXED",
     "POWER",

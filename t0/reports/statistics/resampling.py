@@ -1,4 +1,4 @@
-"""Bootstrap intervals: of calibration error, and of the mean by resampling prompts and examples.
+"""Intervals by drawing: of calibration error, and of the mean by resampling prompts and examples.
 
     >>> confidence, right = np.array([0.9, 0.6, 0.8, 0.7]), np.array([True, False, True, True])
     >>> round(calibration_error(confidence, right), 3)
@@ -16,7 +16,7 @@ Hauskrecht, 2015, AAAI). It is biased: noise alone makes distances, so that a mo
 seems to have some, and percentiles of resampled errors miss the true one. The true error is at
 least the observed one less the sum of the bins' noise, and at most the observed one less what noise
 adds in the directions of the bins' errors, both by the triangle inequality; the ends are quantiles
-of these sums over resampled examples.
+of these sums, whose terms are drawn from the normal distribution with the examples' covariance.
 """
 
 import numpy as np
@@ -26,7 +26,6 @@ from t0.reports.statistics.crossed_means import CONFIDENCE, Interval
 RESAMPLES = 1000
 SEED = 0
 BINS = 10
-CHUNK_CELLS = 4_000_000  # resampled counts held at once, to bound memory
 _TAILS = (50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE))
 
 
@@ -63,16 +62,15 @@ def calibration_interval(
 ) -> Interval:
     """Returns the interval of the calibration error of examples [E]."""
     examples = len(confidence)
-    excess = np.zeros((examples, BINS), np.float32)
+    excess = np.zeros((examples, BINS))
     excess[np.arange(examples), calibration_bins(confidence)] = confidence - right
+    sums = excess.mean(axis=0)
+    covariance = (excess.T @ excess / examples - np.outer(sums, sums)) / examples
     rng = np.random.default_rng(seed)
-    chunk = max(1, CHUNK_CELLS // examples)
-    sizes = [min(chunk, resamples - start) for start in range(0, resamples, chunk)]
-    drawn = np.concatenate([_draws(rng, size, examples) @ excess for size in sizes])
-    noise = drawn - excess.mean(axis=0)
+    noise = rng.multivariate_normal(np.zeros(BINS), covariance, resamples, method="eigh")
     observed = calibration_error(confidence, right)
     low = observed - np.percentile(np.abs(noise).sum(axis=-1), _TAILS[1])
-    high = observed + np.percentile(noise @ np.sign(excess.sum(axis=0)), _TAILS[1])
+    high = observed + np.percentile(noise @ np.sign(sums), _TAILS[1])
     return Interval(max(0.0, float(low)), min(1.0, float(high)))
 
 

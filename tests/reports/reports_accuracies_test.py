@@ -1,0 +1,132 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up_evaluations import example_line, random_lines
+from scipy import stats
+
+from t0.reports import accuracies, read_runs, summarise
+from t0.reports.diagnosis import diagnose
+from t0.reports.example_scores import ExampleScores
+
+
+def scores(correct, idx=None, gold=None, choices=2, texts=None, documents=None):
+    count = len(correct)
+    return ExampleScores(
+        path=Path("made-up.jsonl"),
+        idx=np.arange(count) if idx is None else np.array(idx),
+        gold=np.zeros(count, np.int32) if gold is None else np.array(gold),
+        prediction=np.zeros(count, np.int32),
+        correct=np.array(correct, bool),
+        confidence=np.ones(count),
+        choices=np.full(count, choices),
+        tied=np.zeros(count, bool),
+        labels=None,
+        texts=np.zeros(count, np.uint32) if texts is None else np.array(texts, np.uint32),
+        documents=None if documents is None else np.array(documents, object),
+    )
+
+
+def test_spread_by_hand():
+    s = accuracies.spread([40.0, 50.0, 60.0, 90.0])
+    assert (s.mean, s.median, s.low, s.high) == (60.0, 55.0, 40.0, 90.0)
+    assert (s.first_quartile, s.third_quartile) == (47.5, 67.5)
+
+
+def test_a_prompt_s_interval_is_wilson_s():
+    right = np.random.default_rng(3).random(56) < 0.6
+    found = accuracies.prompt_interval(scores(right))
+    wanted = stats.binomtest(int(right.sum()), 56).proportion_ci(method="wilson")
+    assert (found.low, found.high) == pytest.approx((100 * wanted.low, 100 * wanted.high))
+    # Of rows that share documents it is wider: 14 documents say less than 56 examples.
+    several = scores(np.repeat(right[:14], 4), documents=np.repeat(np.arange(14), 4).astype(str))
+    assert np.ptp(list(vars(accuracies.prompt_interval(several)).values())) > 1.5 * (
+        found.high - found.low
+    )
+
+
+def test_a_grid_has_the_rows_that_all_runs_scored():
+    first = scores([True, False, True, True], idx=[5, 3, 1, 2], gold=[0, 1, 0, 0])
+    second = scores([False, True, True, True], idx=[1, 5, 9, 3], gold=[0, 0, 0, 0])
+    grid = accuracies.shared_grid([[first], [second]])
+    assert grid.rows.tolist() == [1, 5]
+    assert [one[0, 0].tolist() for one in grid.right] == [[True, True], [False, True]]
+    assert grid.left_out == (3,)  # rows 2, 9, and 3 of another right choice
+    nothing = accuracies.shared_grid([[first], [scores([True], idx=[5], choices=3)]])
+    assert not nothing.present.any()
+
+
+def test_other_texts_are_other_examples_unless_wanted():
+    first = scores([True] * 4, texts=[1, 2, 3, 4])
+    second = scores([False] * 4, texts=[1, 2, 9, 0])  # 0: the file does not have it
+    grid = accuracies.shared_grid([[first], [second]])
+    assert (grid.rows.tolist(), grid.other_texts, grid.left_out) == ([0, 1, 3], (1,), (0,))
+    assert len(accuracies.shared_grid([[first], [second]], any_texts=True).rows) == 4
+
+
+def test_a_gap_by_hand_and_its_prompts():
+    a = np.array([True] * 30 + [False] * 70)
+    b = np.array([True] * 50 + [False] * 50)
+    grid = accuracies.shared_grid([[scores(a), scores(a)], [scores(b), scores(b)]])
+    found = accuracies.gap(grid, 0, 1)
+    wanted = stats.ttest_1samp(b.astype(float) - a, 0)
+    assert (found.examples, found.prompts) == (100, 2)
+    assert found.difference == pytest.approx(20)
+    assert found.fixed_p_value == pytest.approx(wanted.pvalue)
+    low, high = wanted.confidence_interval()
+    assert (found.fixed_low, found.fixed_high) == pytest.approx((100 * low, 100 * high))
+    # The two prompts agree in all: nothing is known of other prompts that these do not say.
+    assert found.low <= found.fixed_low and 10 < found.detectable < 40
+    assert found.correlation == pytest.approx(np.corrcoef(a, b)[0, 1])
+    other = accuracies.mean_gap([found, found])
+    assert other.difference == pytest.approx(20)
+    assert other.high - other.low < found.high - found.low
+
+
+def test_seeds_are_averaged_and_widen_the_interval():
+    rng = np.random.default_rng(6)
+    easy = rng.random(200)
+    seeds = [[scores(easy < level) for _ in range(3)] for level in (0.5, 0.6, 0.4)]
+    grid = accuracies.shared_grid([seeds, [scores(easy < 0.5)] * 3])
+    assert grid.right[0].shape == (3, 3, 200)
+    several, alone = accuracies.accuracy(grid, 0), accuracies.accuracy(grid, 1)
+    assert several.mean == pytest.approx(alone.mean, abs=4)
+    assert several.fixed_high - several.fixed_low > 1.5 * (alone.fixed_high - alone.fixed_low)
+
+
+def test_a_report_says_what_it_left_out_and_adjusts(evaluation):
+    paths = []
+    for model, word in (("first", "old"), ("second", "new")):
+        made = evaluation(model)
+        for name, dataset in (("rte", "super_glue/rte"), ("cb", "super_glue/cb")):
+            lines = random_lines(40, [2], 1 + len(word), skill=len(model) / 4)
+            for line in lines:
+                line["inputs"] = f"{word if line['idx'] < 3 else ''} row {line['idx']}"
+            made.add(f"{name}_1", dataset, "one", lines)
+        paths.append(made.write())
+    summary = summarise(read_runs(paths))
+    (comparison,) = summary.comparisons
+    assert list(comparison.datasets.examples) == [37, 37]
+    p_values = list(comparison.datasets.p_value)
+    assert list(comparison.datasets.adjusted_p_value) == pytest.approx(
+        stats.false_discovery_control(p_values)
+    )
+    assert any("3 examples of rte_1 have other inputs" in note for note in summary.notes)
+
+
+def test_documents_and_texts_are_read(evaluation):
+    lines = random_lines(20, [2], 1, inputs="the  same", document=7)
+    lines += [example_line(20, [-1.0, -2.0], 0, inputs="the same", document="7")]
+    (run,) = read_runs([evaluation().add("rte_1", "super_glue/rte", "one", lines).write()])
+    found = run.tasks[0].scores
+    assert set(found.documents) == {"7"} and len(set(found.texts)) == 1 and found.texts[0] > 0
+
+
+def test_ties_and_entropy(evaluation):
+    tied = [example_line(i, [-1.0, -1.0], 0) for i in range(4)]  # predicts the first: right
+    decided = [example_line(4 + i, [-1.0, -2.0], i % 2) for i in range(4)]
+    made = evaluation().add("rte_1", "super_glue/rte", "one", tied + decided)
+    (run,) = read_runs([made.write()])
+    found = diagnose(run.tasks[0].scores)
+    assert (run.tasks[0].accuracy, found.without_ties, found.entropy) == (75.0, 50.0, 0.0)
+    assert found.calibration_low <= found.calibration_error <= found.calibration_high
