@@ -30,6 +30,7 @@ ROOMS = (
     "mesh",
     "checkpoints",
     "training",
+    "torch",
     "scoring",
     "inference",
     "reports",
@@ -38,9 +39,12 @@ ROOMS = (
     "cli",
     "testing",
 )
-# Reports are made from files alone.
-ONLY = {"reports": {"errors", "files", "reports"}}
-WITHOUT_TENSORFLOW = ("prompts", "sources", "catalogue", "reports")
+# Reports are made from files alone, and the PyTorch engine from plain data.
+ONLY = {
+    "reports": {"errors", "files", "reports"},
+    "torch": {"errors", "files", "config", "feeding", "checkpoints", "training", "torch", "cli"},
+}
+WITHOUT_TENSORFLOW = ("prompts", "sources", "catalogue", "reports", "torch")
 HEAVY = ("tensorflow", "tensorflow_datasets", "t5", "seqio", "mesh_tensorflow", "gin")
 # Settings that other packages keep for their users, and how a file sets them.
 SETTINGS = tuple(

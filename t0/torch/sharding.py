@@ -96,11 +96,6 @@ def trained_weights(model: T5, variable_filter: str | None) -> list[Weight]:
     return found
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns all rows of a sharded tensor; every process must call it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
 def own_rows(rows: int, world: World) -> slice:
     """Returns which rows of a weight are this process's: equal chunks, the last ones shorter."""
     chunk = -(-rows // world.size)

@@ -1,31 +1,30 @@
-"""Weights and slots between a sharded model and checkpoints of Mesh TensorFlow, T5X, Hugging Face.
+"""Fills a sharded model: from a checkpoint in any format, or at random.
 
     load(model, optimizer, "/models/t0_3b", world)       # every process reads its own rows
     random(model, seed=0, world=world)                   # Mesh TensorFlow's distributions
-    for name, array in arrays(model, optimizer):         # whole arrays, one at a time
-        ...
 
 Names and orientation are the canonical ones of `t0.checkpoints.names`.
 """
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
 
 import numpy as np
 import torch
 
 from t0.checkpoints import names
+from t0.checkpoints.bundle import BundleReader
 from t0.checkpoints.conversion import open_source
 from t0.checkpoints.formats import Source
 from t0.errors import UserError
 from t0.torch.model import T5
-from t0.torch.optimizers import Optimizer, Slot
-from t0.torch.sharding import names_and_parameters, own_rows, whole
+from t0.torch.optimizers import Optimizer
+from t0.torch.sharding import names_and_parameters, own_rows
 from t0.torch.world import World
+from t0.training import start_report
 
 
-def load(model: T5, optimizer: Optimizer | None, path: str, world: World) -> tuple[int, str]:
+def load(model: T5, optimizer: Optimizer | None, path: str, world: World) -> tuple[int, list[str]]:
     """Fills the weights, and the optimizer's slots where the checkpoint has them.
 
     Args:
@@ -35,23 +34,23 @@ def load(model: T5, optimizer: Optimizer | None, path: str, world: World) -> tup
       world: the processes.
 
     Returns:
-      the checkpoint's step, and a line that says what was restored.
+      the checkpoint's step, and lines that say what was restored.
 
     Raises:
       UserError: if there is no such checkpoint, or it is of another model.
     """
-    with contextlib.closing(open_source(path, keep_slots=optimizer is not None)) as source:
+    with contextlib.closing(open_source(path, keep_slots=False)) as source:
         _check(model, source)
         for name, parameter in names_and_parameters(model).items():
             rows = _in_torch(source.load(name), name)[own_rows(parameter.shape[0], world)]
             _local(parameter).copy_(torch.from_numpy(rows))
-        slots = _load_slots(optimizer, source, world) if optimizer else 0
-        step = source.facts.step or 0
+        step, prefix = source.facts.step or 0, source.path
+        slots = _load_slots(optimizer, prefix, world) if optimizer and source.kind == "mtf" else 0
     count = len(names_and_parameters(model))
-    line = f"restored {count:,} of {count:,} variables from {path}, step {step:,}"
+    lines = [start_report.restored_line(count, count, path, step)]
     if optimizer:
-        line += f"; optimizer state: {slots:,} of {len(optimizer.slots):,} slots"
-    return step, line
+        lines.append(start_report.slots_line(slots, len(optimizer.slots)))
+    return step, lines
 
 
 def _check(model: T5, source: Source) -> None:
@@ -68,17 +67,21 @@ def _check(model: T5, source: Source) -> None:
         )
 
 
-def _load_slots(optimizer: Optimizer, source: Source, world: World) -> int:
-    filled = 0
-    for full_name, slot in optimizer.slots.items():
-        name = names.from_mtf(full_name)
-        if name not in source.entries:
-            continue
-        array = _in_torch(source.load(name), name)
-        rows = array[own_rows(slot.shape[0], world)] if slot.by_rows else array
-        slot.value.copy_(torch.from_numpy(rows))
-        filled += 1
-    return filled
+def _load_slots(optimizer: Optimizer, prefix: str, world: World) -> int:
+    """Fills the slots that a checkpoint of Mesh TensorFlow has; returns how many."""
+    with contextlib.closing(BundleReader(prefix)) as reader:
+        there = optimizer.slots.keys() & reader.entries.keys()
+        for name in there:
+            slot = optimizer.slots[name]
+            array = _in_torch(reader.load(name), slot.weight)
+            if array.shape != slot.shape:
+                raise UserError(
+                    f"checkpoint {prefix} holds {name} with the shape {list(array.shape)}, not "
+                    f"{list(slot.shape)}: it is of another optimizer"
+                )
+            rows = array[own_rows(slot.shape[0], world)] if slot.by_rows else array
+            slot.value.copy_(torch.from_numpy(rows))
+    return len(there)
 
 
 def random(model: T5, seed: int, world: World) -> None:
@@ -110,36 +113,10 @@ def _initial(name: str, shape: tuple[int, ...], model: T5, draw: torch.Generator
     return value.normal_(0.0, deviation, generator=draw)
 
 
-def arrays(
-    model: T5, optimizer: Optimizer | None, world: World
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields canonical name and whole array of each weight, then of each slot.
-
-    Every process must take part; the arrays are on the CPU of each.
-    """
-    for name, parameter in names_and_parameters(model).items():
-        yield name, _canonical(whole(parameter.detach()), name)
-    for full_name, slot in (optimizer.slots if optimizer else {}).items():
-        yield names.from_mtf(full_name), _canonical(_whole_slot(slot, world), full_name)
-
-
-def _whole_slot(slot: Slot, world: World) -> torch.Tensor:
-    if not slot.by_rows or world.size == 1:
-        return slot.value
-    value = torch.zeros(slot.shape, device=slot.value.device)
-    value[own_rows(slot.shape[0], world)] = slot.value
-    return world.total(value)
-
-
 def _in_torch(array: np.ndarray, name: str) -> np.ndarray:
     """Returns a canonical array as float32 in PyTorch's orientation."""
     wide = np.asarray(array, np.float32)
     return np.ascontiguousarray(wide.T if _is_transposed(array, name) else wide)
-
-
-def _canonical(tensor: torch.Tensor, name: str) -> np.ndarray:
-    array = tensor.float().cpu().numpy()
-    return np.ascontiguousarray(array.T if _is_transposed(array, name) else array)
 
 
 def _is_transposed(array: np.ndarray, name: str) -> bool:

@@ -24,6 +24,9 @@ from t0.errors import UserError
 DEVICES = ("auto", "cuda", "cpu")
 _MINUTES = 30  # how long a process waits for the others before it says which is missing
 _HASH_BYTES = 8
+FAILED = 2  # the exit status after a mistake of the user
+# What gloo says where another process has ended.
+_LOST = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Socket")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,8 +140,39 @@ def joined(wanted: str) -> Iterator[World]:
     )
     try:
         yield World(rank, size, device)
+    except UserError:
+        if not _first_to_fail():
+            raise SystemExit(FAILED) from None
+        raise
+    except dist.DistBackendError as error:
+        raise _lost(rank, error) from error
+    except RuntimeError as error:  # which gloo raises
+        if not any(words in str(error) for words in _LOST):
+            raise
+        raise _lost(rank, error) from error
     finally:
-        dist.destroy_process_group()
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()
+
+
+def _lost(rank: int, error: Exception) -> BaseException:
+    """Returns how a process ends that has lost another one; the one that failed first says why."""
+    if not _first_to_fail():
+        return SystemExit(FAILED)
+    reason = (str(error).strip().splitlines() or [""])[-1]
+    return UserError(
+        f"process {rank} waited for the others, and one is lost ({reason:.200}). Look for what it "
+        "printed last, and on its machine for a full memory (dmesg) or network; the same command "
+        "goes on from the last checkpoint"
+    )
+
+
+def _first_to_fail() -> bool:
+    """Returns whether no other process has failed so far; that one prints its message."""
+    try:
+        return dist.distributed_c10d._get_default_store().add("t0/failed", 1) == 1
+    except (RuntimeError, ValueError):  # it was kept by the process that failed
+        return False
 
 
 _VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
