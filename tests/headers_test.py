@@ -24,6 +24,7 @@ ROOMS = (
     "training",
     "scoring",
     "inference",
+    "overlap",
     "reports",
     "files",
     "config",

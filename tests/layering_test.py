@@ -33,6 +33,7 @@ ROOMS = (
     "torch",
     "scoring",
     "inference",
+    "overlap",
     "reports",
     "run",
     "rehearsal",
@@ -44,7 +45,7 @@ ONLY = {
     "reports": {"errors", "files", "reports"},
     "torch": {"errors", "files", "config", "feeding", "checkpoints", "training", "torch", "cli"},
 }
-WITHOUT_TENSORFLOW = ("prompts", "sources", "catalogue", "reports", "torch")
+WITHOUT_TENSORFLOW = ("prompts", "sources", "catalogue", "overlap", "reports", "torch")
 HEAVY = ("tensorflow", "tensorflow_datasets", "t5", "seqio", "mesh_tensorflow", "gin")
 # Settings that other packages keep for their users, and how a file sets them.
 SETTINGS = tuple(
@@ -362,6 +363,7 @@ def test_gin_is_data_only():
             "t0.sources",
             "t0.catalogue",
             "t0.checkpoints",
+            "t0.overlap",
             "t0.reports",
         ),
         *("t0.cli.main", "t0.cli.doctor", "t0.cli.convert"),

@@ -200,8 +200,17 @@ def here(
         on_report(None, None)
 
 
+_KEPT = "Finished tasks and parts stay, and the same command continues from there."
+
+
 def in_processes(
-    queue: collections.deque, start: fork_server.Start, on_report: OnReport, *, workers: int
+    queue: collections.deque,
+    start: fork_server.Start,
+    on_report: OnReport,
+    *,
+    workers: int,
+    doing: str = "caching",
+    kept: str = _KEPT,
 ) -> Iterator[tuple[Any, Any]]:
     """Does the jobs in up to `workers` processes; yields each with its result when it is done.
 
@@ -211,6 +220,8 @@ def in_processes(
         jobs and their results must be.
       on_report: a function that takes a job and its report.
       workers: the largest number of processes.
+      doing: what is done with a job, for the message if a worker dies.
+      kept: what is kept then.
 
     Raises:
       UserError: if a worker dies, or cannot start.
@@ -222,7 +233,7 @@ def in_processes(
         program = Path(folder) / "program"
         with program.open("wb") as file:
             fork_server.pickled(start, file)
-        pool = _Pool(program, min(workers, len(queue)))
+        pool = _Pool(program, min(workers, len(queue)), doing, kept)
         try:
             while queue or any(member.busy for member in pool.members):
                 for member in pool.members:
@@ -251,7 +262,8 @@ class _Worker:
 class _Pool:
     """The workers, and the fork server that starts them."""
 
-    def __init__(self, program: Path, count: int) -> None:
+    def __init__(self, program: Path, count: int, doing: str, kept: str) -> None:
+        self._doing, self._kept = doing, kept
         self._control, control = _pipe()
         pairs = [_pipe() for _ in range(count)]
         theirs = [end for _, end in pairs]
@@ -296,7 +308,8 @@ class _Pool:
 
     def _death(self, member: _Worker) -> UserError:
         code = self._exit_status(member.number)
-        at = f"while caching {member.job}" if member.job is not None else "before its first task"
+        started = member.job is not None
+        at = f"while {self._doing} {member.job}" if started else "before its first task"
         if code is not None and code < 0:
             name = signal.Signals(-code).name
             why = f"was killed ({name})"
@@ -304,10 +317,7 @@ class _Pool:
                 why += ", most likely by the system for lack of memory: try a smaller --num_workers"
         else:
             why = f"ended (exit status {code})"
-        return UserError(
-            f"a worker process {why}. It stopped {at}. Finished tasks and parts stay, and the same "
-            "command continues from there."
-        )
+        return UserError(f"a worker process {why}. It stopped {at}. {self._kept}")
 
     def _exit_status(self, number: int) -> int | None:
         """Returns a worker's exit status, or the fork server's if that ended its workers."""

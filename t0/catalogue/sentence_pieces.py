@@ -83,6 +83,11 @@ class Tokens:
             model_proto=model.SerializeToString()
         )
 
+    @property
+    def model(self) -> bytes:
+        """The model, sentinels included, for `SentencePieceProcessor(model_proto=...)`."""
+        return self._processor.serialized_model_proto()
+
     def ids(self, text: str) -> list[int]:
         """Returns a text's token ids, without EOS."""
         return self._processor.encode(text)

@@ -32,6 +32,10 @@ VERBS = {
         "t0.cli.eval",
         "a checkpoint in any format on T0's held-out datasets, or on any tasks",
     ),
+    "overlap": (
+        "t0.cli.overlap",
+        "evaluation rows whose text is in the training data: how much, and where",
+    ),
     "report": ("t0.cli.report", "tables, plots and a page from the results of evaluations"),
 }
 

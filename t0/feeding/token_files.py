@@ -29,7 +29,7 @@ _FILES_IN_TURNS = 8
 # A record with more entries is treated as one with another layout.
 _MOST_ENTRIES = 256
 _FIELD_1, _FIELD_2, _FIELD_3 = 0x0A, 0x12, 0x1A
-_INT64_LIST = _FIELD_3
+_BYTES_LIST, _INT64_LIST = _FIELD_1, _FIELD_3
 _LONGEST_VARINT = 10
 _TOO_LARGE = 2**40
 
@@ -76,7 +76,7 @@ def read_ids(files: Sequence[str], names: Sequence[str]) -> dict[str, Ragged]:
     counts = []
     for file in files:
         counts.append(0)
-        for records in _batches(file):
+        for records in record_batches(file):
             try:
                 decoded = ids_of(records, names)
             except ValueError as error:
@@ -90,14 +90,19 @@ def read_ids(files: Sequence[str], names: Sequence[str]) -> dict[str, Ragged]:
 
 def first_ids(file: str, names: Sequence[str], count: int) -> dict[str, Ragged]:
     """Reads integer features of the first `count` records of a file; see `read_ids`."""
-    records = next(_batches(file), [])[:count]
+    records = next(record_batches(file), [])[:count]
     try:
         return ids_of(records, names)
     except ValueError as error:
         raise _unreadable(file, error) from error
 
 
-def _batches(file: str) -> Iterator[list[bytes]]:
+def record_batches(file: str) -> Iterator[list[bytes]]:
+    """Yields the records of a file, some thousands at a time.
+
+    Raises:
+      UserError: if it cannot be read, or is damaged; the message has its name.
+    """
     try:
         with paths.opened(file) as opened:
             records = tfrecord.unframed(opened)
@@ -168,12 +173,36 @@ def ids_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, Ragged]:
     return found
 
 
-# Feature -> where its packed integers begin and end in a buffer, int64 [records] each.
+def texts_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, list[bytes | None]]:
+    """Finds text features, each of one value, in `tf.train.Example` messages.
+
+    Returns:
+      feature -> the bytes of each record's value, None for a record that lacks the feature.
+
+    Raises:
+      ValueError: if a record is not such a message.
+    """
+    buffer, spans, unusual = _found(records, names, _BYTES_LIST)
+    found: dict[str, list[bytes | None]] = {
+        name: [buffer[a:b] if b else None for a, b in zip(*map(np.ndarray.tolist, span))]  # noqa: B905
+        for name, span in spans.items()
+    }
+    for number in unusual.tolist():
+        features = _features(records[number])
+        for name in names:
+            values = dict(_nested(features.get(name, b""), 1))
+            found[name][number] = dict(_nested(values[1], 1)).get(1) if values else None
+    return found
+
+
+# Feature -> where its packed integers, or its text, begin and end in a buffer, int64 [records].
 Spans = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
-def _found(records: Sequence[bytes], names: Sequence[str]) -> tuple[bytes, Spans, np.ndarray]:
-    """Finds features in records.
+def _found(
+    records: Sequence[bytes], names: Sequence[str], kind: int = _INT64_LIST
+) -> tuple[bytes, Spans, np.ndarray]:
+    """Finds features of one kind in records.
 
     Returns:
       the joined records; the features' spans in them; and the numbers of the records that do not
@@ -191,7 +220,7 @@ def _found(records: Sequence[bytes], names: Sequence[str]) -> tuple[bytes, Spans
     for _ in range(_MOST_ENTRIES):
         if not rows.size:
             break
-        good, at = _entries(data, at, ends[rows], rows, spans)
+        good, at = _entries(data, at, ends[rows], rows, spans, kind)
         usual[rows[~good]] = False
         more = good & (at < ends[rows])
         rows, at = rows[more], at[more]
@@ -200,7 +229,12 @@ def _found(records: Sequence[bytes], names: Sequence[str]) -> tuple[bytes, Spans
 
 
 def _entries(
-    data: np.ndarray, at: np.ndarray, stops: np.ndarray, rows: np.ndarray, spans: Spans
+    data: np.ndarray,
+    at: np.ndarray,
+    stops: np.ndarray,
+    rows: np.ndarray,
+    spans: Spans,
+    kind: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reads one entry of each of some records, and writes its feature's span into `spans`.
 
@@ -210,6 +244,7 @@ def _entries(
       stops: where the records end.
       rows: the records' numbers.
       spans: the features' spans, which are changed.
+      kind: the tag of the features' list.
 
     Returns:
       whether each entry has the usual layout, and where it ends.
@@ -227,21 +262,22 @@ def _entries(
         here = np.flatnonzero(good & (name_size == wanted.size))
         letters = _bytes(data, name_at[here, None] + np.arange(wanted.size))
         here = here[(letters == wanted).all(axis=1)]
-        starts[rows[here]], ends[rows[here]], packed = _packed(data, feature[here], end[here])
+        starts[rows[here]], ends[rows[here]], packed = _packed(data, feature[here], end[here], kind)
         good[here[~packed]] = False
     return good, end
 
 
 def _packed(
-    data: np.ndarray, at: np.ndarray, end: np.ndarray
+    data: np.ndarray, at: np.ndarray, end: np.ndarray, kind: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns where features' packed integers begin and end, and which have the usual layout."""
+    """Returns where features' packed integers, or texts, are, and which have the usual layout."""
     list_size, inside = _varints(data, at + 1)
     packed_size, packed = _varints(data, inside + 1)
     empty = (at == end) | ((list_size == 0) & (inside == end))
-    usual = (_bytes(data, at) == _INT64_LIST) & (inside + list_size == end)
+    usual = (_bytes(data, at) == kind) & (inside + list_size == end)
     full = usual & (_bytes(data, inside) == _FIELD_1) & (packed + packed_size == end)
-    full &= _bytes(data, end - 1) < 128  # the last integer is whole
+    if kind == _INT64_LIST:
+        full &= _bytes(data, end - 1) < 128  # the last integer is whole
     empty &= usual | (at == end)
     return np.where(empty, end, packed), end, empty | full
 
@@ -285,19 +321,27 @@ def _unpacked(packed: np.ndarray, packed_ends: np.ndarray) -> Ragged:
 
 def _in_usual_layout(record: bytes, names: Sequence[str]) -> bytes:
     """Returns a `tf.train.Example` with the integers of `names` in the usual layout."""
-    packed = dict.fromkeys(names, b"")
+    features = _features(record)
     try:
-        for _, features in _nested(record, 1):
-            for _, entry in _nested(features, 1):
-                content = dict(_nested(entry, 1, 2))
-                name = content.get(1, b"").decode("utf-8", "replace")
-                if name in packed:
-                    packed[name] = _packed_integers(name, content.get(2, b""))
+        packed = {name: _packed_integers(name, features.get(name, b"")) for name in names}
     except ValueError as error:
         raise ValueError(f"a record is no tf.train.Example: {error}") from error
     return tf_examples.example(
         b"".join(tf_examples.packed_entry(name, content) for name, content in packed.items())
     )
+
+
+def _features(record: bytes) -> dict[str, bytes]:
+    """Returns name -> feature, as bytes, of a record of any layout."""
+    found = {}
+    try:
+        for _, features in _nested(record, 1):
+            for _, entry in _nested(features, 1):
+                content = dict(_nested(entry, 1, 2))
+                found[content.get(1, b"").decode("utf-8", "replace")] = content.get(2, b"")
+    except ValueError as error:
+        raise ValueError(f"a record is no tf.train.Example: {error}") from error
+    return found
 
 
 def _packed_integers(name: str, feature: bytes) -> bytes:

@@ -1,0 +1,103 @@
+"""`t0 overlap`: finds evaluation rows whose text occurs in the training data.
+
+t0 overlap --train /data/cache --eval t0_eval_score_eval --output overlap
+t0 overlap --train t0_train --eval 'super_glue_rte_.*' --data_dir data --output overlap
+t0 overlap --train 'reviews_.*' --eval 'reviews_.*' --data_dir mine --output overlap   # own splits
+
+Training data is a folder of caches, or tasks, which are rendered where --cache_dirs has no cache of
+them. It writes overlap.txt, overlap.json and rows.jsonl; `t0 report --overlap` reads them.
+"""
+
+import argparse
+
+from t0.errors import UserError, printable
+from t0.sources import set_data_dirs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
+    parser.add_argument(
+        "--train",
+        nargs="+",
+        required=True,
+        metavar="CACHE_OR_MIXTURE",
+        help="the training data: folders of caches, mixtures, or regular expressions of tasks",
+    )
+    parser.add_argument(
+        "--eval",
+        nargs="+",
+        required=True,
+        metavar="MIXTURE",
+        help="what is evaluated: mixtures, or regular expressions of tasks",
+    )
+    parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write into")
+    parser.add_argument("--train_split", default="train", help="(default train)")
+    parser.add_argument("--eval_split", default="validation", help="(default validation)")
+    parser.add_argument(
+        "--ngrams", default="13,8", help="runs of words, the headline's first (default 13,8)"
+    )
+    parser.add_argument(
+        "--min_words", type=int, default=5, help="fewest words of a whole field (default 5)"
+    )
+    parser.add_argument("--cache_dirs", default="", help="folders of caches, comma-separated")
+    parser.add_argument("--data_dir", action="append", help="a folder with datasets of your own")
+    parser.add_argument("--vocab", help="SentencePiece model of caches without text (T0_VOCAB)")
+    parser.add_argument(
+        "--skip_absent_splits", action="store_true", help="leave out splits whose data is absent"
+    )
+    parser.add_argument(
+        "--num_workers", type=int, help="processes; default: all cores; 0: in this process"
+    )
+    parser.add_argument(
+        "--pipeline_options",
+        default="",
+        help="Beam options, comma-separated. More than --runner=DirectRunner: use Beam",
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Searches, writes the files, and prints the tables and the paths."""
+    from t0.catalogue.sentence_pieces import given_tokens
+    from t0.files import path_inside
+    from t0.overlap import Request, Settings, find
+    from t0.overlap.finding import RESULT, ROWS, TABLES
+    from t0.overlap.found_tables import tables
+
+    if args.num_workers is not None and args.num_workers < 0:
+        raise UserError(f"--num_workers {args.num_workers}: wanted a number from 0")
+    if args.min_words < 1:
+        raise UserError(f"--min_words {args.min_words}: wanted a number from 1")
+    if args.data_dir:
+        set_data_dirs(args.data_dir)
+    tokens = given_tokens(args.vocab)
+    facts = find(
+        Request(
+            train=tuple(args.train),
+            evaluation=tuple(args.eval),
+            train_split=args.train_split,
+            eval_split=args.eval_split,
+            settings=Settings(_ngrams(args.ngrams), args.min_words),
+            cache_dirs=tuple(filter(None, args.cache_dirs.split(","))),
+            skip_absent=args.skip_absent_splits,
+        ),
+        args.output.rstrip("/") or "/",
+        workers=args.num_workers,
+        pipeline_options=[option for option in args.pipeline_options.split(",") if option],
+        vocabulary=tokens and tokens.model,
+    )
+    for line in tables(facts):
+        print(line)
+    print()
+    for name in (TABLES, ROWS, RESULT):
+        print(printable(path_inside(args.output, name)))
+    return 0
+
+
+def _ngrams(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word.isdigit() and 2 <= int(word) <= 100 for word in words):
+        raise UserError(
+            f"--ngrams {text}: wanted lengths from 2 to 100 words, separated by commas, such as "
+            "13,8"
+        )
+    return tuple(dict.fromkeys(map(int, words)))

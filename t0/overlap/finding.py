@@ -1,0 +1,245 @@
+"""One search for evaluation rows in training data: what is asked, carried out, and written.
+
+    find(Request(train=("t0_train",), evaluation=("t0_eval_score_eval",)), "overlap", workers=8)
+
+writes into the folder `overlap`:
+
+    rows.jsonl      a line for each evaluation row that overlaps: how much, and where it was found
+    overlap.txt     tables of datasets, fields and prompts, and examples, at most 80 columns wide
+    overlap.json    all counts; written last, with the size and SHA-256 of rows.jsonl
+
+The evaluation rows are indexed, the training data goes past the index once, and the evaluation rows
+are read again. So memory and disk are bounded by the evaluation rows, not by the training data.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import posixpath
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from t0.catalogue.listing import Listing, read_listing
+from t0.errors import UserError, interruptible
+from t0.files import path_inside, paths, publishing
+from t0.overlap.evaluation_rows import EvaluationSet, evaluation_sets
+from t0.overlap.found_tables import tables
+from t0.overlap.index import Index, IndexWriter, Settings
+from t0.overlap.outcome import Outcome, dataset_names
+from t0.overlap.scanning import Matches, MatchTable, Scanner, processor, search
+from t0.overlap.training_texts import Training, cached_training, listed_training
+from t0.progress import ProgressLine
+from t0.sources import data_dirs
+
+SCHEMA = 1
+ROWS, TABLES, RESULT = "rows.jsonl", "overlap.txt", "overlap.json"
+# Fewer texts start no processes, because starting them takes as long.
+_SMALL_TEXTS = 20_000
+_DIRECT_RUNNER = ["--runner=DirectRunner"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What is searched for where.
+
+    Attributes:
+      train: folders of caches, mixtures, tasks, or regular expressions of tasks.
+      evaluation: mixtures, tasks, or regular expressions of tasks.
+      train_split, eval_split: the splits, as the tasks name them.
+      settings: what counts as an overlap.
+      cache_dirs: folders with caches of tasks, which are read in place of rendering the tasks.
+      skip_absent: whether to leave out splits whose data is absent.
+    """
+
+    train: tuple[str, ...]
+    evaluation: tuple[str, ...]
+    train_split: str = "train"
+    eval_split: str = "validation"
+    settings: Settings = Settings()
+    cache_dirs: tuple[str, ...] = ()
+    skip_absent: bool = False
+
+
+def find(
+    request: Request,
+    output: str,
+    *,
+    workers: int | None = None,
+    pipeline_options: Sequence[str] = (),
+    vocabulary: bytes | None = None,
+) -> dict[str, Any]:
+    """Searches, writes the files, and returns what `overlap.json` holds.
+
+    Args:
+      request: what is searched for where.
+      output: the folder to write into, local or remote; an earlier result in it is replaced.
+      workers: the number of processes; None for one on each core, or none for little data; 0 for
+        this process alone.
+      pipeline_options: Apache Beam's options; with any but `--runner=DirectRunner` alone, Beam
+        searches, and its workers must be able to write to `output`.
+      vocabulary: the SentencePiece model for caches without texts, or None.
+
+    Raises:
+      UserError: if a name is unknown, data is absent, unfinished or malformed, the evaluation rows
+        hold no text, or the output cannot be written.
+    """
+    listing = read_listing(request.cache_dirs)
+    training = training_data(request, listing)
+    sets, notes = evaluation_sets(
+        listing, request.evaluation, request.eval_split, skip_absent=request.skip_absent
+    )
+    _refuse_itself(sets, training, request)
+    publishing.check_writable(output)
+    publishing.remove_leftovers([output])
+    with (
+        interruptible("nothing was written"),
+        tempfile.TemporaryDirectory(prefix="t0_overlap_") as folder,
+    ):
+        index = _indexed(sets, folder, request.settings)
+        scanner = Scanner(
+            folder, tuple(dataset_names(training)[1]), vocabulary, tuple(map(str, data_dirs()))
+        )
+        if pipeline_options and list(pipeline_options) != _DIRECT_RUNNER:
+            from t0.overlap.beam_search import search_on_beam
+
+            run_dir = posixpath.join(output, f"beam.{publishing.unfinished_tag()}")
+            found = _joined(
+                search_on_beam(
+                    training.jobs, scanner, pipeline_options=pipeline_options, run_dir=run_dir
+                )
+            )
+        else:
+            found = _searched(training, scanner, _workers(training, workers))
+        outcome = Outcome(index, found, training, processor(vocabulary))
+        facts = {
+            "schema": SCHEMA,
+            "kind": "overlap",
+            "run": _run(request, training, found, [*training.notes, *notes]),
+            "error": _error(index, found),
+        }
+        return _write(output, facts, outcome, sets)
+
+
+def training_data(request: Request, listing: Listing) -> Training:
+    """Returns the training data of all that a request names."""
+    training = Training()
+    for name in request.train:
+        known = name in listing.mixtures or name in listing.tasks
+        if not known and (paths.is_folder(name) or "/" in name):
+            training.join(cached_training(name, request.train_split, listing))
+        else:
+            training.join(
+                listed_training(listing, name, request.train_split, skip_absent=request.skip_absent)
+            )
+    return training
+
+
+def _refuse_itself(sets: Sequence[EvaluationSet], training: Training, request: Request) -> None:
+    for one in sets:
+        if one.place in training.places:
+            raise UserError(
+                f"--train and --eval both have the split '{one.split}' of {one.name}: every row "
+                "would be found in itself. Name another split by --train_split or --eval_split, or "
+                "tasks of other datasets"
+            )
+    del request
+
+
+def _indexed(sets: Sequence[EvaluationSet], folder: str, settings: Settings) -> Index:
+    rows = 0
+    with (
+        ProgressLine(None, unit="row", doing="indexing") as progress,
+        IndexWriter(folder, settings) as writer,
+    ):
+        for one in sets:
+            for batch in one.batches():
+                writer.add(batch)
+                rows += len(batch.rows)
+                progress.count(len(batch.rows), note=one.name)
+    index = Index(folder)
+    if not len(index):
+        shortest = min(*settings.ngrams, settings.min_words)
+        raise UserError(
+            f"the {rows:,} evaluation rows of {', '.join(one.name for one in sets)} hold no text "
+            f"of {shortest} words or more, so nothing can be searched for. Is the text in columns "
+            "that the prompts read? Shorter fields are searched for by --min_words"
+        )
+    return index
+
+
+def _workers(training: Training, workers: int | None) -> int:
+    if workers is not None:
+        return workers
+    if training.texts is not None and training.texts <= _SMALL_TEXTS:
+        return 0
+    return min(len(os.sched_getaffinity(0)), len(training.jobs))
+
+
+def _searched(training: Training, scanner: Scanner, workers: int) -> Matches:
+    with ProgressLine(training.texts, unit="text", doing="searching") as progress:
+        return _joined(search(training.jobs, scanner, workers=workers, on_texts=progress.count))
+
+
+def _joined(several: Iterable[Matches]) -> Matches:
+    table = MatchTable()
+    for found in several:
+        table.add(found)
+    return table.all()
+
+
+def _run(
+    request: Request, training: Training, found: Matches, notes: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "train": list(request.train),
+        "train_split": request.train_split,
+        "train_texts": found.texts,
+        "train_words": found.words,
+        "train_tasks": sorted({source.task for source in training.sources}),
+        "eval": list(request.evaluation),
+        "eval_split": request.eval_split,
+        "ngrams": list(request.settings.ngrams),
+        "min_words": request.settings.min_words,
+        "normalisation": "NFKC, case folded; words of letters, marks and digits; no apostrophes",
+        "notes": list(notes),
+    }
+
+
+def _error(index: Index, found: Matches) -> dict[str, Any]:
+    runs = found.words * len(index.lengths)
+    return {
+        "hash_bits": 64,
+        "hashes": len(index),
+        "training_runs": runs,
+        "expected_false_matches": runs * len(index) / 2**64,
+    }
+
+
+def _write(
+    output: str, facts: dict[str, Any], outcome: Outcome, sets: Sequence[EvaluationSet]
+) -> dict[str, Any]:
+    result = path_inside(output, RESULT)
+    with publishing.writing(result):
+        paths.remove_file(result)
+    digest, lines = hashlib.sha256(), 0
+
+    def encoded() -> Iterator[str]:
+        nonlocal lines
+        for one in sets:
+            for record in outcome.rows(one):
+                line = json.dumps(record, ensure_ascii=False) + "\n"
+                line = line.encode("utf-8", "backslashreplace").decode()
+                digest.update(line.encode())
+                lines += 1
+                yield line
+
+    publishing.write_whole(path_inside(output, ROWS), encoded())
+    facts["datasets"] = {one.name: outcome.datasets[one.name].record() for one in sets}
+    facts["rows"] = {"file": ROWS, "lines": lines, "sha256": digest.hexdigest()}
+    text = json.dumps(facts, indent=1, ensure_ascii=False)
+    facts = {**facts}
+    publishing.write_whole(path_inside(output, TABLES), (f"{line}\n" for line in tables(facts)))
+    publishing.write_whole(result, text.encode("utf-8", "backslashreplace") + b"\n", durable=True)
+    return facts

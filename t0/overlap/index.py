@@ -1,0 +1,280 @@
+"""The hashes of the evaluation's runs of words: written on disk, sorted, then looked up.
+
+    with IndexWriter(folder, settings) as writer:
+        writer.add(batch)                  # batches of evaluation rows, see `evaluation_rows`
+    index = Index(folder)
+    index.lookup(hashes)                   # int64 [hashes]: places in the index, -1 for none
+
+The index holds a hash for each of these runs:
+
+- n-grams: the runs of n words in the texts of a row's columns, and in what prompts make of the row,
+  there as far as all n words are the row's (`row_words`): so a prompt's own words, which other
+  datasets' prompts may share, are no overlap, and fields that a prompt joins are one text;
+- whole fields: all words of a field. A field that is longer than the shortest n-gram is looked for
+  where its first n-gram is found (`anchors`).
+
+Hashes have 64 bits. Among T runs of words in the training data, about T * H / 2**64 are equal to
+one of H hashes of the index by chance: for 10**12 and 10**8 that is 5.
+
+Writing takes memory for a part of the hashes only: they are put into files by their first bits,
+which are sorted one after the other. Reading maps the files, which processes share.
+"""
+
+import dataclasses
+import json
+import posixpath
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from t0.files.untrusted import parsed_json
+from t0.overlap.evaluation_rows import Batch
+from t0.overlap.words import Words, split_words
+
+_PARTS_BITS = 6
+_PARTS = 2**_PARTS_BITS
+_PENDING = 2**19
+# Places of the filter for each hash, at least; of 2**26 bytes at most.
+_FILTER_SHARE, _LARGEST_FILTER_BITS = 16, 26
+FILES = ("hashes", "anchors", "index.json")
+# Words of a prompted text are a row's where so many of them in a row are in one of its fields.
+_RUN_OF_FIELD = 3
+_HASH = np.dtype("<u8")
+_ANCHOR = np.dtype([("hash", "<u8"), ("words", "<i8")])
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What counts as an overlap.
+
+    Attributes:
+      ngrams: the lengths of runs in words, the headline's first.
+      min_words: the fewest words of a field that is looked for as a whole.
+    """
+
+    ngrams: tuple[int, ...] = (13, 8)
+    min_words: int = 5
+
+    @property
+    def anchor_words(self) -> int:
+        """The length of the run that a longer field is found by."""
+        return min(self.ngrams)
+
+
+class _Parts:
+    """Records in files by the first bits of their hash, which are read one file at a time."""
+
+    def __init__(self, folder: Path, kind: np.dtype) -> None:
+        self._folder, self._kind = folder, kind
+        self._pending: list[np.ndarray] = []
+        self._count = 0
+        folder.mkdir()
+
+    def add(self, records: np.ndarray) -> None:
+        self._pending.append(records)
+        self._count += len(records)
+        if self._count >= _PENDING:
+            self._flush()
+
+    def read(self, part: int) -> np.ndarray:
+        self._flush()
+        path = self._folder / str(part)
+        return np.fromfile(path, self._kind) if path.exists() else np.zeros(0, self._kind)
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        records = np.unique(np.concatenate(self._pending))
+        hashes = records if records.dtype == np.uint64 else records["hash"]
+        bounds = np.searchsorted(hashes >> np.uint64(64 - _PARTS_BITS), np.arange(_PARTS + 1))
+        for part in np.flatnonzero(np.diff(bounds)).tolist():
+            with (self._folder / str(part)).open("ab") as file:
+                records[bounds[part] : bounds[part + 1]].tofile(file)
+        self._pending, self._count = [], 0
+
+
+class IndexWriter:
+    """Writes an index into a folder, which must exist; it is whole when the block ends.
+
+    Args:
+      folder: the folder.
+      settings: what counts as an overlap.
+    """
+
+    def __init__(self, folder: str, settings: Settings) -> None:
+        self._folder, self._settings = Path(folder), settings
+
+    def __enter__(self) -> "IndexWriter":
+        self._runs = _Parts(self._folder / "runs", _HASH)
+        self._anchors = _Parts(self._folder / "longer", _ANCHOR)
+        self._short: set[int] = set()
+        return self
+
+    def add(self, batch: Batch) -> None:
+        """Adds the runs of words of some rows."""
+        words = split_words(batch.texts)
+        row_words_before = np.append(0, np.cumsum(row_words(batch, words)))
+        for length in self._settings.ngrams:
+            self._runs.add(runs_of_rows(words, row_words_before, length)[1])
+        self._add_whole(words, np.flatnonzero(batch.is_field))
+
+    def _add_whole(self, words: Words, fields: np.ndarray) -> None:
+        starts, sizes = words.ends[fields], np.diff(words.ends)[fields]
+        long_enough = sizes >= self._settings.min_words
+        starts, sizes = starts[long_enough], sizes[long_enough]
+        self._runs.add(words.at(starts, sizes))
+        anchor = self._settings.anchor_words
+        self._short |= set(sizes[sizes < anchor].tolist())
+        longer = sizes > anchor
+        found = np.zeros(longer.sum(), _ANCHOR)
+        found["hash"], found["words"] = words.at(starts[longer], anchor), sizes[longer]
+        self._anchors.add(found)
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is not None:
+            return
+        size = 0
+        with (
+            (self._folder / "hashes").open("wb") as hashes,
+            (self._folder / "anchors").open("wb") as anchors,
+        ):
+            for part in range(_PARTS):
+                every = np.unique(self._runs.read(part))
+                every.tofile(hashes)
+                np.unique(self._anchors.read(part)).tofile(anchors)
+                size += len(every)
+        lengths = sorted({*self._settings.ngrams, *self._short})
+        facts = {"size": size, "lengths": lengths, **dataclasses.asdict(self._settings)}
+        (self._folder / "index.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+def row_words(batch: Batch, words: Words) -> np.ndarray:
+    """Returns which words are the rows' and not their prompts' own, bool [W].
+
+    These are the words of fields; and in what a prompt makes of a row, those in three words in a
+    row that one of the row's fields has, or that are a whole field of one word or two.
+
+    Args:
+      batch: rows.
+      words: the words of the batch's texts.
+    """
+    in_field = batch.is_field[words.text_of]
+    marks = np.zeros(len(in_field) + _RUN_OF_FIELD + 1, np.int64)
+    sizes = np.diff(words.ends)
+    for length in range(1, _RUN_OF_FIELD + 1):
+        positions, hashes = words.windows(length)
+        keys = _with_row(hashes, batch.owner[words.text_of[positions]])
+        of_fields = in_field[positions]
+        if length < _RUN_OF_FIELD:
+            of_fields = of_fields & (sizes[words.text_of[positions]] == length)
+        found = positions[np.isin(keys, np.unique(keys[of_fields]))]
+        marks[found] += 1
+        marks[found + length] -= 1
+    return in_field | (np.cumsum(marks)[: len(in_field)] > 0)
+
+
+def _with_row(hashes: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return hashes ^ ((rows + 1).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+
+
+def runs_of_rows(
+    words: Words, row_words_before: np.ndarray, length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the runs of `length` words that are all the rows'.
+
+    Args:
+      words: words of evaluation rows.
+      row_words_before: the number of the rows' words before each word, int64 [W + 1].
+      length: n.
+
+    Returns:
+      the place of each run's first word, int64 [runs], and the runs' hashes, uint64 [runs].
+    """
+    positions, hashes = words.windows(length)
+    own = row_words_before[positions + length] - row_words_before[positions] == length
+    return positions[own], hashes[own]
+
+
+class Index:
+    """An index in a folder of this machine.
+
+    Attributes:
+      settings: what counts as an overlap.
+      lengths: the lengths of runs that training texts are searched for: the n-grams', and those of
+        fields that are shorter.
+      hashes: the hashes, ascending, uint64 [H].
+    """
+
+    def __init__(self, folder: str) -> None:
+        facts = parsed_json((Path(folder) / "index.json").read_bytes())
+        self.settings = Settings(tuple(facts["ngrams"]), facts["min_words"])
+        self.lengths: list[int] = facts["lengths"]
+        self.hashes = _mapped(posixpath.join(folder, "hashes"), "<u8", facts["size"])
+        anchors = np.fromfile(posixpath.join(folder, "anchors"), _ANCHOR)
+        self._anchor_hashes, self._anchor_words = anchors["hash"].copy(), anchors["words"].copy()
+        bits = min(max(16, (len(self.hashes) * _FILTER_SHARE).bit_length()), _LARGEST_FILTER_BITS)
+        self._shift = np.uint64(64 - bits)
+        self._filter = np.zeros(2**bits, bool)
+        for start in range(0, len(self.hashes), _PENDING):
+            self._filter[self.hashes[start : start + _PENDING] >> self._shift] = True
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def lookup(self, hashes: np.ndarray) -> np.ndarray:
+        """Returns the place of each hash in the index, -1 for those that it lacks, int64."""
+        places = np.full(len(hashes), -1, np.int64)
+        maybe = np.flatnonzero(self._filter.take((hashes >> self._shift).astype(np.int64)))
+        if maybe.size and len(self.hashes):
+            wanted = hashes[maybe]
+            found = np.searchsorted(self.hashes, wanted)
+            found[found == len(self.hashes)] = 0
+            same = self.hashes[found] == wanted
+            places[maybe[same]] = found[same]
+        return places
+
+    def found_in(self, words: Words) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the runs of the index in some texts: their first words, and places in the index.
+
+        Args:
+          words: the texts' words.
+        """
+        starts, places = [], []
+        for length in self.lengths:
+            positions, hashes = words.windows(length)
+            found = self.lookup(hashes)
+            there = np.flatnonzero(found >= 0)
+            starts.append(positions[there])
+            places.append(found[there])
+            if length == self.settings.anchor_words:
+                more = self._whole_from(words, positions[there], hashes[there])
+                starts.append(more[0])
+                places.append(more[1])
+        return np.concatenate(starts), np.concatenate(places)
+
+    def _whole_from(
+        self, words: Words, positions: np.ndarray, hashes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the fields longer than an anchor that begin at some anchors, as `found_in`."""
+        first = np.searchsorted(self._anchor_hashes, hashes)
+        counts = np.searchsorted(self._anchor_hashes, hashes, "right") - first
+        starts = np.repeat(positions, counts)
+        ends = np.cumsum(counts)
+        numbers = np.repeat(first - np.append(0, ends[:-1])[: len(first)], counts)
+        lengths = self._anchor_words[numbers + np.arange(len(starts))]
+        fit = words.fits(starts, lengths)
+        starts = starts[fit]
+        places = self.lookup(words.at(starts, lengths[fit]))
+        return starts[places >= 0], places[places >= 0]
+
+
+def _mapped(path: str, kind: str, size: int) -> np.ndarray:
+    # An empty file cannot be mapped.
+    return np.memmap(path, kind, "r", shape=(size,)) if size else np.zeros(0, kind)
+
+
+def whole_hashes(words: Words, texts: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Returns the hash of all words of each of some texts, uint64."""
+    chosen = np.asarray(texts, np.int64)
+    return words.at(words.ends[chosen], np.diff(words.ends)[chosen])

@@ -1,0 +1,404 @@
+"""What was found, by row, prompt and dataset: shares of words, whole fields, places, examples.
+
+    outcome = Outcome(index, found, training, vocabulary=None)
+    for record in outcome.rows(chosen_set):      # a record of each row that overlaps
+        ...
+    outcome.datasets[chosen_set.name]            # the counts over all rows of the set
+
+A row overlaps at n if one of its fields has an n-gram that occurs in the training data, or occurs
+there as a whole; or if the text that a prompt makes of it has such an n-gram. A prompt's example
+overlaps at n if its text does, or a field that the prompt reads. The share of a text is that of its
+words that are in such an n-gram or whole field.
+"""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from t0.overlap.evaluation_rows import Batch, EvaluationSet
+from t0.overlap.index import Index, Settings, row_words, runs_of_rows, whole_hashes
+from t0.overlap.scanning import Matches, place_of, places_and_datasets
+from t0.overlap.training_texts import Training, text_at
+from t0.overlap.words import Words, split_words, word_list
+
+# Shares of overlapping words at and above which rows are counted.
+SHARES = (0.2, 0.5, 0.8, 1.0)
+_EXAMPLES = 5
+_WORDS_SHOWN, _WORDS_BESIDE = 60, 8
+_PLACES = 20
+
+
+@dataclasses.dataclass
+class Tally:
+    """Counts over the texts of a field, or the examples of a prompt.
+
+    Attributes:
+      texts: the number of texts.
+      words: the number of their words.
+      overlapping: by n, the texts, or a prompt's examples, that overlap.
+      overlapping_words: by n, the words in them that do.
+      at_least: by n, the number of texts whose share is at least each of `SHARES`.
+      whole: the texts that occur as a whole.
+    """
+
+    settings: dataclasses.InitVar[Settings]
+    texts: int = 0
+    words: int = 0
+    overlapping: dict[int, int] = dataclasses.field(default_factory=dict)
+    overlapping_words: dict[int, int] = dataclasses.field(default_factory=dict)
+    at_least: dict[int, list[int]] = dataclasses.field(default_factory=dict)
+    whole: int = 0
+
+    def __post_init__(self, settings: Settings) -> None:
+        for n in settings.ngrams:
+            self.overlapping[n] = self.overlapping_words[n] = 0
+            self.at_least[n] = [0] * len(SHARES)
+
+    def add(self, words: int, covered: Mapping[int, int], overlaps: Mapping[int, bool]) -> None:
+        """Counts a text: its words, those that overlap, and whether it overlaps."""
+        self.texts += 1
+        self.words += words
+        for n, some in covered.items():
+            self.overlapping[n] += overlaps[n]
+            self.overlapping_words[n] += some
+            for number, share in enumerate(SHARES):
+                self.at_least[n][number] += words > 0 and some >= share * words
+
+    def record(self) -> dict[str, Any]:
+        """Returns the counts for JSON."""
+        share = {
+            str(n): round(some / self.words, 6) if self.words else 0.0
+            for n, some in self.overlapping_words.items()
+        }
+        at_least = {
+            str(n): dict(zip(map(str, SHARES), counts, strict=True))
+            for n, counts in self.at_least.items()
+        }
+        return {
+            "texts": self.texts,
+            "words": self.words,
+            "overlapping": _by_n(self.overlapping),
+            "overlapping_words": _by_n(self.overlapping_words),
+            "share": share,
+            "share_at_least": at_least,
+        }
+
+
+def _by_n(values: Mapping[int, Any]) -> dict[str, Any]:
+    return {str(n): value for n, value in values.items()}
+
+
+@dataclasses.dataclass
+class SetTally:
+    """Counts over the rows of an evaluation set.
+
+    Attributes:
+      rows: the number of rows.
+      overlapping: by n, the rows that overlap.
+      fields, prompts: by name, the counts over texts.
+      found_in: by dataset of the training data, the number of rows that overlap with it.
+      examples: some overlapping rows, with the training text.
+    """
+
+    rows: int
+    overlapping: dict[int, int]
+    fields: dict[str, Tally]
+    prompts: dict[str, Tally]
+    found_in: collections.Counter[str]
+    examples: list[dict[str, Any]]
+
+    def record(self) -> dict[str, Any]:
+        """Returns the counts for JSON."""
+        fields = {
+            name: {**tally.record(), "whole": tally.whole}
+            for name, tally in sorted(self.fields.items())
+        }
+        return {
+            "rows": self.rows,
+            "overlapping": _by_n(self.overlapping),
+            "fields": fields,
+            "prompts": {name: tally.record() for name, tally in self.prompts.items()},
+            "found_in": dict(sorted(self.found_in.items(), key=lambda one: (-one[1], one[0]))),
+            "examples": self.examples,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Covered:
+    """What of a batch's texts overlaps.
+
+    Attributes:
+      words: the number of words of each text, int64 [texts].
+      by_n: n -> the number of overlapping words of each text, int64 [texts].
+      whole: whether each text is a field that occurs as a whole, bool [texts].
+      places: for each text the places in the index that were found in it.
+    """
+
+    words: np.ndarray
+    by_n: dict[int, np.ndarray]
+    whole: np.ndarray
+    places: dict[int, list[int]]
+
+
+class Outcome:
+    """Goes through the evaluation rows again, and says which of their words were found.
+
+    Args:
+      index: the index of the evaluation rows.
+      found: what the search found.
+      training: the training data.
+      vocabulary: the SentencePiece processor for records without texts, or None.
+
+    Attributes:
+      datasets: the counts of each set whose rows were read to the end.
+    """
+
+    def __init__(
+        self, index: Index, found: Matches, training: Training, vocabulary: Any | None
+    ) -> None:
+        self._index, self._training, self._vocabulary = index, training, vocabulary
+        self._found = found
+        self._places, self._dataset_of = places_and_datasets(found.keys)
+        self._names = dataset_names(training)[0]
+        self._hit = np.zeros(len(index) + 1, bool)
+        self._hit[self._places] = True
+        self._text_at = functools.lru_cache(maxsize=64)(
+            lambda source, record: text_at(training, source, record, vocabulary)
+        )
+        self.datasets: dict[str, SetTally] = {}
+
+    def rows(self, chosen: EvaluationSet) -> Iterator[dict[str, Any]]:
+        """Yields a record of each row that overlaps, and counts all rows.
+
+        Raises:
+          UserError: if rows, or the training texts of the examples, cannot be read.
+        """
+        settings = self._index.settings
+        tally = SetTally(
+            rows=0,
+            overlapping=dict.fromkeys(settings.ngrams, 0),
+            fields={},
+            prompts={prompt.name: Tally(settings) for prompt in chosen.prompts},
+            found_in=collections.Counter(),
+            examples=[],
+        )
+        for batch in chosen.batches():
+            covered = self._covered(batch, split_words(batch.texts))
+            of_row: list[list[int]] = [[] for _ in batch.rows]
+            for text, place in enumerate(batch.owner.tolist()):
+                of_row[place].append(text)
+            for row, texts in zip(batch.rows, of_row, strict=True):
+                record = self._row(chosen, batch, row, texts, covered, tally)
+                if record is not None:
+                    yield record
+        self.datasets[chosen.name] = tally
+
+    def _covered(self, batch: Batch, words: Words) -> _Covered:
+        """Finds the words of a batch's texts that overlap."""
+        index, sizes = self._index, np.diff(words.ends)
+        whole = np.zeros(len(batch.texts), bool)
+        places: dict[int, list[int]] = collections.defaultdict(list)
+        fields = np.flatnonzero(batch.is_field & (sizes >= index.settings.min_words))
+        at = index.lookup(whole_hashes(words, fields))
+        hit = (at >= 0) & self._hit[at]
+        whole[fields[hit]] = True
+        for text, place in zip(fields[hit].tolist(), at[hit].tolist(), strict=True):
+            places[text].append(place)
+        by_n = {}
+        before = np.append(0, np.cumsum(row_words(batch, words)))
+        for n in index.settings.ngrams:
+            positions, found = self._found_runs(words, before, n)
+            for text, place in zip(words.text_of[positions].tolist(), found.tolist(), strict=True):
+                places[text].append(place)
+            marks = np.zeros(len(words.hashes) + 1, np.int64)
+            np.add.at(marks, positions, 1)
+            np.add.at(marks, positions + n, -1)
+            inside = np.cumsum(marks[:-1]) > 0
+            self._mark_whole(batch, words, np.flatnonzero(whole), n, inside)
+            sums = np.append(0, np.cumsum(inside))
+            by_n[n] = np.diff(sums[words.ends])
+        return _Covered(sizes, by_n, whole, places)
+
+    def _found_runs(
+        self, words: Words, row_words_before: np.ndarray, n: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the first words of n-grams that were found, and their places in the index."""
+        positions, hashes = runs_of_rows(words, row_words_before, n)
+        found = self._index.lookup(hashes)
+        hit = (found >= 0) & self._hit[found]
+        return positions[hit], found[hit]
+
+    def _mark_whole(
+        self, batch: Batch, words: Words, whole: np.ndarray, n: int, inside: np.ndarray
+    ) -> None:
+        """Marks whole fields that are too short for n-grams, in themselves and in prompts."""
+        sizes = np.diff(words.ends)
+        for text in whole.tolist():
+            inside[words.ends[text] : words.ends[text + 1]] = True
+            if sizes[text] >= n:
+                continue
+            wanted = whole_hashes(words, [text])[0]
+            for other in np.flatnonzero(
+                ~batch.is_field & (batch.owner == batch.owner[text])
+            ).tolist():
+                starts = np.arange(words.ends[other], words.ends[other + 1] - sizes[text] + 1)
+                for start in starts[words.at(starts, sizes[text]) == wanted].tolist():
+                    inside[start : start + sizes[text]] = True
+
+    def _row(
+        self,
+        chosen: EvaluationSet,
+        batch: Batch,
+        row: int,
+        texts: list[int],
+        covered: _Covered,
+        tally: SetTally,
+    ) -> dict[str, Any] | None:
+        """Counts a row; returns its record if it overlaps."""
+        ngrams = self._index.settings.ngrams
+        fields, prompts = {}, {}
+        in_fields: dict[str, dict[int, bool]] = {}
+        for text in texts:
+            some = {n: int(covered.by_n[n][text]) for n in ngrams}
+            overlaps = {n: count > 0 for n, count in some.items()}
+            size = int(covered.words[text])
+            shown = {"words": size, "overlapping_words": _by_n(some)}
+            if batch.is_field[text]:
+                name = batch.parts[text]
+                counts = tally.fields.setdefault(name, Tally(self._index.settings))
+                counts.whole += bool(covered.whole[text])
+                counts.add(size, some, overlaps)
+                known = in_fields.setdefault(name.partition(".")[0], dict.fromkeys(ngrams, False))
+                for n in ngrams:
+                    known[n] |= overlaps[n]
+                if any(overlaps.values()):
+                    fields.setdefault(name, []).append(
+                        {**shown, "whole": bool(covered.whole[text])}
+                    )
+                continue
+            prompt = chosen.prompts[batch.parts[text]]
+            for name in prompt.compiled.columns & in_fields.keys():
+                for n in ngrams:
+                    overlaps[n] |= in_fields[name][n]
+            tally.prompts[prompt.name].add(size, some, overlaps)
+            prompts[prompt.name] = {
+                "idx": batch.numbers[text],
+                **shown,
+                "overlaps": _by_n(overlaps),
+            }
+        found = {
+            n: any(one[n] for one in in_fields.values())
+            or any(one["overlaps"][str(n)] for one in prompts.values())
+            for n in ngrams
+        }
+        tally.rows += 1
+        for n in ngrams:
+            tally.overlapping[n] += found[n]
+        if not any(found.values()):
+            return None
+        places = sorted({place for text in texts for place in covered.places.get(text, ())})
+        where = self._where(places)
+        tally.found_in.update(one["dataset"] for one in where)
+        record = {
+            "dataset": chosen.name,
+            "split": chosen.split,
+            "row": row,
+            "overlaps": _by_n(found),
+            "fields": fields,
+            "prompts": {name: p for name, p in prompts.items() if any(p["overlaps"].values())},
+            "found": where,
+        }
+        if len(tally.examples) < _EXAMPLES and found[ngrams[0]]:
+            tally.examples.append(self._example(chosen, batch, row, texts, covered))
+        return record
+
+    def _where(self, places: list[int]) -> list[dict[str, Any]]:
+        """Returns the datasets that runs were found in, with a place in each."""
+        wanted = np.array(places, np.int64)
+        lows = np.searchsorted(self._places, wanted)
+        highs = np.searchsorted(self._places, wanted, "right")
+        firsts: dict[int, collections.Counter[int]] = {}
+        runs: collections.Counter[int] = collections.Counter()
+        times: collections.Counter[int] = collections.Counter()
+        for low, high in zip(lows.tolist(), highs.tolist(), strict=True):
+            for number in range(low, high):
+                dataset, first = int(self._dataset_of[number]), int(self._found.first[number])
+                firsts.setdefault(dataset, collections.Counter())[first] += 1
+                runs[dataset] += 1
+                times[dataset] += int(self._found.counts[number])
+        found = []
+        for dataset in sorted(firsts, key=lambda one: (-runs[one], self._names[one])):
+            # Of the places where runs occur first, that of most of them.
+            place = min(firsts[dataset].items(), key=lambda one: (-one[1], one[0]))[0]
+            number, record = place_of(place)
+            source = self._training.sources[number]
+            where = {"task": source.task, "split": source.split, "file": source.file}
+            found.append(
+                {
+                    "dataset": self._names[dataset],
+                    "runs": runs[dataset],
+                    "times": times[dataset],
+                    "where": {**where, "record": record, "source": number},
+                }
+            )
+        return found[:_PLACES]
+
+    def _example(
+        self,
+        chosen: EvaluationSet,
+        batch: Batch,
+        row: int,
+        texts: list[int],
+        covered: _Covered,
+    ) -> dict[str, Any]:
+        """Returns the text of a row that overlaps most, and the training text beside it."""
+        n = self._index.settings.ngrams[0]
+        found = [one for one in texts if covered.places.get(one)]
+        text = max(found, key=lambda one: (covered.by_n[n][one], bool(batch.is_field[one])))
+        part = batch.parts[text]
+        where = self._where(sorted(set(covered.places[text])))[0]["where"]
+        trained = self._text_at(where["source"], where["record"]) or ""
+        mine, theirs = word_list(batch.texts[text]), word_list(trained)
+        begin, other, length = longest_common(mine, theirs)
+        return {
+            "row": row,
+            "part": part if batch.is_field[text] else chosen.prompts[part].name,
+            "text": " ".join(mine[:_WORDS_SHOWN]),
+            "same_words": " ".join(mine[begin : begin + length][:_WORDS_SHOWN]),
+            "same": length,
+            "training_text": " ".join(
+                theirs[max(0, other - _WORDS_BESIDE) :][: length + 2 * _WORDS_BESIDE][:_WORDS_SHOWN]
+            ),
+            "where": where,
+        }
+
+
+def dataset_names(training: Training) -> tuple[list[str], list[int]]:
+    """Returns the names of the training data's datasets, and the number of each source's."""
+    names = sorted({source.dataset for source in training.sources})
+    numbers = {name: number for number, name in enumerate(names)}
+    return names, [numbers[source.dataset] for source in training.sources]
+
+
+def longest_common(one: list[str], other: list[str]) -> tuple[int, int, int]:
+    """Returns where the longest run of words that two lists share begins in each, and its length.
+
+    >>> longest_common("a b c d".split(), "x b c y".split())
+    (1, 1, 2)
+    """
+    best = (0, 0, 0)
+    before: dict[int, int] = {}
+    places: dict[str, list[int]] = collections.defaultdict(list)
+    for place, word in enumerate(other):
+        places[word].append(place)
+    for begin, word in enumerate(one):
+        now = {place: before.get(place - 1, 0) + 1 for place in places.get(word, ())}
+        for place, length in now.items():
+            if length > best[2]:
+                best = (begin - length + 1, place - length + 1, length)
+        before = now
+    return best

@@ -1,0 +1,363 @@
+"""The training data as texts: from caches in SeqIO's layout, or rendered from rows.
+
+    training = cached_training("/data/cache", "train")       # every task below the folder
+    training = listed_training(read_listing(["/data/cache"]), "t0_train", "train")
+    for texts, records in text_batches(training.jobs[0], vocabulary=None):
+        ...                            # ["It rains. Is it wet? Yes", ...], int64 [texts]
+
+A text is what the model reads and writes of an example: inputs, a blank, targets. A cache of T0's
+tasks holds them as text (`inputs_pretokenized`); the ids of another cache are decoded, for which
+its vocabulary is needed. A task of the catalogue that has no cache is rendered.
+
+A job is a file of a cache, or a range of rows; jobs are done in any order, on any machine that can
+read the data. A source is a file of a cache, or a task whose rows are rendered; together with the
+number of the record, or row, it says where a text is.
+"""
+
+import dataclasses
+import itertools
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from t0 import sources
+from t0.caching.cache_files import COMPLETED, cached_splits, is_finished
+from t0.caching.verify import find_caches
+from t0.catalogue import PromptedTask
+from t0.catalogue.listing import Listing
+from t0.errors import AbsentData, UserError, reading
+from t0.feeding.token_files import ids_of, record_batches, texts_of
+from t0.files import paths
+from t0.files.untrusted import parsed_json
+from t0.prompts import CompiledTemplate, Template
+
+ROWS_OF_A_JOB = 5000
+# Texts are handed on when they have this many characters: some dozen MB as numbers.
+_CHARACTERS_AT_ONCE = 2**19
+_NAMES = ("inputs", "targets")
+_TEXTS = tuple(f"{name}_pretokenized" for name in _NAMES)
+_SHARD = re.compile(r"(?P<split>.+)\.tfrecord-\d{5}-of-\d{5}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A file of a cache, or a task whose rows are rendered.
+
+    Attributes:
+      dataset: the dataset's name, or for a task that is not in the catalogue the task's.
+      task: the task's name.
+      split: the split, of rendered rows as the dataset names it.
+      file: the path of the file; None for rendered rows.
+    """
+
+    dataset: str
+    task: str
+    split: str
+    file: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class FileJob:
+    """A file of a cache.
+
+    Attributes:
+      source: the source's number.
+      path: the file.
+    """
+
+    source: int
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
+
+
+@dataclasses.dataclass(frozen=True)
+class RowsJob:
+    """A range of rows of a dataset's split, and the prompts that render them.
+
+    Attributes:
+      place: dataset, subset and split.
+      start: the first row's number.
+      stop: the number after the last row's.
+      prompts: the source's number, the template and the seed's name of each prompt.
+    """
+
+    place: tuple[str, str | None, str]
+    start: int
+    stop: int
+    prompts: tuple[tuple[int, Template, str], ...]
+
+    def __str__(self) -> str:
+        dataset, subset, split = self.place
+        name = f"{dataset}/{subset}" if subset else dataset
+        return f"{name} split '{split}', rows {self.start} to {self.stop}"
+
+
+Job = FileJob | RowsJob
+
+
+@dataclasses.dataclass
+class Training:
+    """Training data.
+
+    Attributes:
+      sources: the sources; their numbers are their places.
+      jobs: the jobs.
+      texts: the number of texts; None if it is not known for all.
+      places: dataset, subset and split of the rows, where they are known.
+      notes: what was left out.
+    """
+
+    sources: list[Source] = dataclasses.field(default_factory=list)
+    jobs: list[Job] = dataclasses.field(default_factory=list)
+    texts: int | None = 0
+    places: set[tuple[str, str | None, str]] = dataclasses.field(default_factory=set)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def add_cache(
+        self, directory: str, name: str, split: str, task: PromptedTask | None = None
+    ) -> None:
+        """Adds the files of a split of a cache, of the task of this name."""
+        dataset = name
+        if task is not None:
+            dataset = "/".join(filter(None, (task.dataset, task.subset)))
+            self.places.add((task.dataset, task.subset, task.split_mapping.get(split, split)))
+        files = [
+            file
+            for file in paths.list_names(directory)
+            if (found := _SHARD.fullmatch(file)) and found["split"] == split
+        ]
+        for file in files:
+            path = posixpath.join(directory, file)
+            self.jobs.append(FileJob(len(self.sources), path))
+            self.sources.append(Source(dataset, name, split, path))
+        self._count(_examples(directory, split))
+
+    def add_rows(self, tasks: Sequence[PromptedTask], split: str) -> None:
+        """Adds the rows of a split, rendered by tasks of one dataset that share it."""
+        rows, first = tasks[0].open(split), tasks[0]
+        of_dataset = first.split_mapping[split]
+        place = (first.dataset, first.subset, of_dataset)
+        name = "/".join(filter(None, (first.dataset, first.subset)))
+        prompts = []
+        for task in tasks:
+            prompts.append((len(self.sources), task.template, task.name))
+            self.sources.append(Source(name, task.name, of_dataset))
+        for start in range(0, rows.num_rows, ROWS_OF_A_JOB):
+            stop = min(start + ROWS_OF_A_JOB, rows.num_rows)
+            self.jobs.append(RowsJob(place, start, stop, tuple(prompts)))
+        self.places.add(place)
+        self._count(rows.num_rows * len(tasks))
+
+    def _count(self, texts: int | None) -> None:
+        self.texts = None if texts is None or self.texts is None else self.texts + texts
+
+    def join(self, other: "Training") -> None:
+        """Adds another's sources and jobs to this one's."""
+        by = len(self.sources)
+        self.sources += other.sources
+        self.jobs += [_renumbered(job, by) for job in other.jobs]
+        self._count(other.texts)
+        self.places |= other.places
+        self.notes += other.notes
+
+
+def _renumbered(job: Job, by: int) -> Job:
+    if isinstance(job, FileJob):
+        return FileJob(job.source + by, job.path)
+    prompts = tuple((number + by, *rest) for number, *rest in job.prompts)
+    return dataclasses.replace(job, prompts=prompts)
+
+
+def _examples(directory: str, split: str) -> int | None:
+    path = posixpath.join(directory, f"stats.{split}.json")
+    try:
+        count = parsed_json(paths.read_bytes(path)).get("examples")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return count if isinstance(count, int) else None
+
+
+def cached_training(folder: str, split: str, listing: Listing | None = None) -> Training:
+    """Returns the training data in a task's cache, or in all caches below a folder.
+
+    Args:
+      folder: the folder.
+      split: the split.
+      listing: all tasks that are known; of another task only the name is.
+
+    Raises:
+      UserError: if there is no cache, one of them is not finished, or none has the split.
+    """
+    training, others = Training(), {}
+    for directory in find_caches(folder):
+        if not is_finished(directory):
+            raise UserError(
+                f"{directory} is not a finished cache: it has no {COMPLETED}. Write it to its end "
+                "by the seqio_cache_tasks command that began it, or name the finished ones"
+            )
+        task = posixpath.basename(directory.rstrip("/"))
+        splits = cached_splits(directory)
+        if split not in splits:
+            others[task] = sorted(splits)
+            continue
+        known = listing.tasks.get(task) if listing else None
+        training.add_cache(directory, task, split, known.task if known else None)
+    if not training.jobs:
+        had = "; ".join(f"{task} has {', '.join(names)}" for task, names in [*others.items()][:3])
+        raise UserError(
+            f"no cache in {folder} has records of a split '{split}': {had or 'they are empty'}. "
+            "Name another by --train_split"
+        )
+    training.notes += [f"{task}: left out, its cache has no split '{split}'" for task in others]
+    return training
+
+
+def listed_training(
+    listing: Listing, expression: str, split: str, *, skip_absent: bool = False
+) -> Training:
+    """Returns the training data of a mixture, of a task, or of tasks that an expression matches.
+
+    Args:
+      listing: all tasks and mixtures, with the caches that are known.
+      expression: the mixture's name, or a regular expression of tasks.
+      split: the split.
+      skip_absent: whether to leave out tasks whose data is absent.
+
+    Raises:
+      UserError: if the name is unknown, no task has the split, or its data is absent.
+    """
+    training = Training()
+    groups: dict[tuple[Any, ...], dict[str, PromptedTask]] = {}
+    others = {}
+    for name in listing.select(expression):
+        listed = listing.tasks[name]
+        task = listed.task
+        if split not in task.split_mapping:
+            others[name] = task.split_mapping
+        elif listed.cache_dir:
+            training.add_cache(listed.cache_dir, name, split, task)
+        else:
+            key = (task.dataset, task.subset, task.split_mapping[split])
+            groups.setdefault(key, {})[task.name] = task
+    for tasks in groups.values():
+        try:
+            training.add_rows([*tasks.values()], split)
+        except AbsentData as error:
+            if not skip_absent:
+                raise UserError(
+                    f"{error}\nOr name a folder with the task's cache by --cache_dirs, or leave it "
+                    "out by --skip_absent_splits."
+                ) from error
+            training.notes.append(f"{next(iter(tasks))}: left out, its data is absent")
+    if not training.jobs:
+        had = next((f"{name} has: {', '.join(splits)}" for name, splits in others.items()), "")
+        raise UserError(
+            f"no task of {expression} has rows of a split '{split}'{had and f'; {had}'}. Name "
+            "another by --train_split, or a folder with data by --data_dir"
+        )
+    training.notes += [f"{name}: left out, it has no split '{split}'" for name in others]
+    return training
+
+
+# Texts, and the number of each one's source and record.
+TextBatch = tuple[list[str], np.ndarray, np.ndarray]
+
+
+def text_batches(job: Job, vocabulary: Any | None) -> Iterator[TextBatch]:
+    """Yields the texts of a job, some at a time.
+
+    Args:
+      job: the job.
+      vocabulary: a SentencePiece processor, for records without texts; or None.
+
+    Yields:
+      the texts, the number of each one's source, and that of its record or row, int64 [texts].
+
+    Raises:
+      UserError: if the data cannot be read, or needs a vocabulary that is not there.
+    """
+    found = _of_file(job, vocabulary) if isinstance(job, FileJob) else _of_rows(job)
+    texts: list[str] = []
+    places: list[tuple[int, int]] = []
+    size = 0
+    for text, source, record in found:
+        texts.append(text)
+        places.append((source, record))
+        size += len(text)
+        if size >= _CHARACTERS_AT_ONCE:
+            yield texts, *np.array(places, np.int64).T
+            texts, places, size = [], [], 0
+    if texts:
+        yield texts, *np.array(places, np.int64).T
+
+
+def _of_file(job: FileJob, vocabulary: Any | None) -> Iterator[tuple[str, int, int]]:
+    number = itertools.count()
+    for records in record_batches(job.path):
+        with reading(job.path, ValueError):
+            inputs, targets = texts_of(records, _TEXTS).values()
+            if not any(inputs) and not any(targets):
+                inputs, targets = _decoded(records, job.path, vocabulary)
+            for one, other in zip(inputs, targets, strict=True):
+                text = b" ".join(filter(None, (one, other)))
+                yield text.decode("utf-8", "replace"), job.source, next(number)
+
+
+def _decoded(records: Sequence[bytes], path: str, vocabulary: Any | None) -> Iterator[list[bytes]]:
+    """Yields the texts of inputs and of targets, decoded from their ids."""
+    if vocabulary is None:
+        raise UserError(
+            f"{path}: its records hold no text, but token ids. Name the vocabulary that they were "
+            "made with: --vocab=FILE or T0_VOCAB=FILE"
+        )
+    for ids in ids_of(records, _NAMES).values():
+        largest, size = int(ids.values.max(initial=0)), vocabulary.vocab_size()
+        if largest >= size:
+            raise UserError(
+                f"{path}: has the token id {largest:,}, and the vocabulary {size:,} pieces: the "
+                "cache was made with another one. Name that by --vocab=FILE"
+            )
+        rows = [
+            ids.values[start:stop].tolist() for start, stop in itertools.pairwise(ids.ends.tolist())
+        ]
+        yield [text.encode() for text in vocabulary.decode(rows)]
+
+
+def _of_rows(job: RowsJob) -> Iterator[tuple[str, int, int]]:
+    dataset, subset, split = job.place
+    compiled = [
+        (number, CompiledTemplate(template, seed)) for number, template, seed in job.prompts
+    ]
+    rows = sources.open_split(dataset, subset, split).rows(job.start, job.stop)
+    for index, row in enumerate(rows, start=job.start):
+        for number, template in compiled:
+            example = template.example(row, index)
+            if example is not None:
+                yield f"{example.inputs} {example.targets}", number, index
+
+
+def text_at(training: Training, source: int, record: int, vocabulary: Any | None) -> str | None:
+    """Returns one text, which is read again; None if it is not there any more.
+
+    Raises:
+      UserError: if the data cannot be read.
+    """
+    for job in training.jobs:
+        if isinstance(job, FileJob):
+            if job.source != source:
+                continue
+        elif not (
+            job.start <= record < job.stop and source in (number for number, *_ in job.prompts)
+        ):
+            continue
+        else:
+            prompts = tuple(prompt for prompt in job.prompts if prompt[0] == source)
+            job = dataclasses.replace(job, start=record, stop=record + 1, prompts=prompts)
+        found = _of_file(job, vocabulary) if isinstance(job, FileJob) else _of_rows(job)
+        return next((text for text, _, number in found if number == record), None)
+    return None

@@ -1,0 +1,191 @@
+"""Normalised words of texts, and 64-bit hashes of runs of words, computed for many texts at once.
+
+    words = split_words(["The cat's mat.", "A mat"])
+    words.hashes                       # uint64 [5]: the, cats, mat, a, mat
+    words.ends                         # int64 [3]: 0, 3, 5
+    positions, hashes = words.windows(2)     # runs of two words, each within one text
+    word_list("The cat's mat.")        # ["the", "cats", "mat"], the same words as text
+
+Two texts have the same words if they differ in nothing but case, punctuation, blanks, apostrophes,
+and compatible characters (Unicode's NFKC: ligatures, full-width letters). A word is a run of
+letters, marks and digits. Apostrophes and invisible characters are removed and end no word; every
+other character ends it. Scripts that write no blanks between words (Chinese, Japanese, Thai, Lao,
+Khmer, Burmese) have a word for each character.
+
+A run of words has the polynomial of its words' hashes modulo 2**64 as its hash, then mixed, with
+the number of words. So all runs of a length cost a few operations of numpy for each word, and equal
+runs have equal hashes in every process and on every machine.
+"""
+
+import functools
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+
+_SEPARATOR, _LETTER, _OWN_WORD, _REMOVED = range(4)
+_APOSTROPHES = "'`\u2018\u2019\u201b\u02bb\u02bc\u2032"
+# Scripts without blanks between words: first and last code point.
+_OWN_WORDS = (
+    (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x31F0, 0x31FF),
+    (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF),
+)  # fmt: skip
+_BASE = 2**64
+_IN_TABLE = 0x2100  # Latin, Greek, Cyrillic and most punctuation: 66 kB
+# Odd, and so invertible modulo 2**64: of characters in a word, of words in a run.
+_OF_LETTERS, _OF_WORDS = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
+
+
+class Words:
+    """The words of several texts, one text after another.
+
+    Attributes:
+      hashes: the hash of each word, uint64 [W].
+      ends: the end of each text in `hashes`, after a leading 0, int64 [texts + 1].
+      text_of: the number of each word's text, int64 [W].
+    """
+
+    def __init__(self, hashes: np.ndarray, ends: np.ndarray) -> None:
+        self.hashes, self.ends = hashes, ends
+        sizes = np.diff(ends)
+        self.text_of = np.repeat(np.arange(len(sizes)), sizes)
+        self._left = np.repeat(ends[1:], sizes) - np.arange(len(hashes))
+        self._sums = _sums(hashes, _OF_WORDS)
+
+    def windows(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns all runs of `length` words that are within one text.
+
+        Returns:
+          the place of each run's first word, int64 [runs], and the runs' hashes, uint64 [runs].
+        """
+        positions = np.flatnonzero(self._left >= length)
+        return positions, self.at(positions, length)
+
+    def at(self, positions: np.ndarray, lengths: np.ndarray | int) -> np.ndarray:
+        """Returns the hashes of the runs of `lengths` words from `positions` on, uint64."""
+        inverses = _powers(pow(_OF_WORDS, -1, _BASE), len(self.hashes) + 1)
+        plain = (self._sums[positions + lengths] - self._sums[positions]) * inverses[positions]
+        return _mixed(plain + np.asarray(lengths, np.uint64) * np.uint64(_OF_LETTERS))
+
+    def fits(self, positions: np.ndarray, lengths: np.ndarray | int) -> np.ndarray:
+        """Returns whether the runs of `lengths` words from `positions` on are within one text."""
+        return self._left[positions] >= lengths
+
+
+def split_words(texts: Sequence[str]) -> Words:
+    """Returns the words of some texts; together they should have at most some million letters."""
+    normal = [text.lower() if text.isascii() else _normal(text) for text in texts]
+    joined = "\n".join([*normal, ""])
+    ends = np.cumsum([0, *(len(text) + 1 for text in normal)])
+    if joined.isascii():
+        data = np.frombuffer(joined.encode("ascii"), np.uint8)
+    else:
+        data = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), np.uint32)
+    kinds = _kinds().take(data)
+    removed = np.flatnonzero(kinds == _REMOVED)
+    if removed.size:
+        data, kinds = np.delete(data, removed), np.delete(kinds, removed)
+        ends = ends - np.searchsorted(removed, ends)
+    values = _values(data)
+    starts, stops = _word_bounds(kinds)
+    sums = _sums(values, _OF_LETTERS)
+    inverses = _powers(pow(_OF_LETTERS, -1, _BASE), len(values) + 1)
+    hashes = _mixed((sums[stops] - sums[starts]) * inverses[starts])
+    return Words(hashes, np.searchsorted(starts, ends))
+
+
+def word_list(text: str) -> list[str]:
+    """Returns the words that `split_words` hashes, as text; slower, for a few texts."""
+    kinds, words, inside = _kinds(), [], False
+    for letter in _normal(text):
+        kind = kinds[ord(letter)]
+        if kind == _REMOVED:
+            continue
+        if kind == _LETTER and inside:
+            words[-1] += letter
+        elif kind != _SEPARATOR:
+            words.append(letter)
+        inside = kind == _LETTER
+    return words
+
+
+def _normal(text: str) -> str:
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return unicodedata.normalize("NFKC", folded)
+
+
+def _word_bounds(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns where words start, and where they end, in the characters' kinds."""
+    inside, own = kinds != _SEPARATOR, kinds == _OWN_WORD
+    # Between two characters: whether one word goes on.
+    goes_on = inside[:-1] & inside[1:] & ~own[:-1] & ~own[1:]
+    starts, stops = inside.copy(), inside.copy()
+    starts[1:] &= ~goes_on
+    stops[:-1] &= ~goes_on
+    return np.flatnonzero(starts), np.flatnonzero(stops) + 1
+
+
+def _sums(values: np.ndarray, base: int) -> np.ndarray:
+    """Returns the sums of the first values, each times a power of the base, uint64 [values + 1]."""
+    sums = np.zeros(len(values) + 1, np.uint64)
+    np.cumsum(values * _powers(base, len(values)), out=sums[1:])
+    return sums
+
+
+_known_powers: dict[int, np.ndarray] = {}
+
+
+def _powers(base: int, count: int) -> np.ndarray:
+    """Returns the first `count` powers of a base modulo 2**64, uint64 [count]."""
+    known = _known_powers.get(base)
+    if known is None or len(known) < count:
+        factors = np.full(max(2 * count, 2**16), base, np.uint64)
+        factors[0] = 1
+        known = _known_powers[base] = np.cumprod(factors, dtype=np.uint64)
+    return known[:count]
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """Returns numbers whose every bit depends on all bits: the finaliser of SplitMix64."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _values(code_points: np.ndarray) -> np.ndarray:
+    """Returns a number for each character, uint64."""
+    if code_points.max(initial=0) < _IN_TABLE:
+        return _value_table().take(code_points)
+    # A table of all code points would be read from memory, not from the processor's cache.
+    values = _value_table().take(code_points, mode="clip")
+    others = np.flatnonzero(code_points >= _IN_TABLE)
+    values[others] = _mixed(code_points[others].astype(np.uint64) + np.uint64(_OF_WORDS))
+    return values
+
+
+@functools.cache
+def _value_table() -> np.ndarray:
+    return _mixed(np.arange(_IN_TABLE, dtype=np.uint64) + np.uint64(_OF_WORDS))
+
+
+@functools.cache
+def _kinds() -> np.ndarray:
+    """Returns the kind of every code point, uint8 [0x110000]."""
+    kinds = np.full(0x110000, _SEPARATOR, np.uint8)
+    # Above these two planes there are ideographs, and invisible tags and selectors alone.
+    kinds[:0x20000] = [_kind(chr(code)) for code in range(0x20000)]
+    kinds[0x20000:0x40000] = _LETTER
+    kinds[0xE0000:0xE1000] = _REMOVED
+    for first, last in _OWN_WORDS:
+        part = kinds[first : last + 1]
+        part[part == _LETTER] = _OWN_WORD
+    return kinds
+
+
+def _kind(character: str) -> int:
+    if character in _APOSTROPHES:
+        return _REMOVED
+    category = unicodedata.category(character)
+    if category == "Cf":
+        return _REMOVED
+    return _LETTER if category[0] in "LNM" else _SEPARATOR
