@@ -17,7 +17,7 @@ from gin import config as gin_config
 from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
 from t0.testing import Killed
-from t0.training import evaluation, loop, resume_file, stopping
+from t0.training import evaluation, loop, recorder, resume_file, stepping, stopping
 from t0.training.loop import train
 from t0.training.options import LoopOptions
 from t0.training.recorder import Recorder
@@ -231,7 +231,7 @@ def test_best_checkpoint_stays_and_a_run_without_a_better_one_ends(
         "measure",
         lambda self, step, last: {"validation_loss": given[step // 2 - 1]} if step % 2 == 0 else {},
     )
-    monkeypatch.setattr(evaluation, "line", lambda step, fields: f"evaluated {step}")
+    monkeypatch.setattr(recorder, "evaluation_line", lambda step, fields: f"evaluated {step}")
     options = {"validate_every_steps": 2, "stop_after_evaluations": 2}
     keep = {"keep_checkpoint_max": 1, "save_checkpoints_steps": 3}
     run(tmp_path, 12, options=options, **keep)
@@ -313,7 +313,7 @@ def test_budget_of_hours_ends_a_run_in_time_and_counts_all_starts(
         return values
 
     monkeypatch.setattr(loop, "one_step", step)
-    monkeypatch.setattr(loop.time, "monotonic", lambda: 60 * minutes[0])
+    monkeypatch.setattr(stepping.time, "monotonic", lambda: 60 * minutes[0])
     options = {"validate_every_steps": 1000, "validation_batches": 1}
     run(tmp_path, 100, options={"max_hours": 0.1, **options})  # 6 minutes
     out = capsys.readouterr().out

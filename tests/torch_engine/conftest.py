@@ -1,0 +1,126 @@
+"""Runs of both engines over a small cached mixture; TensorFlow cannot be imported by ours."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "end_to_end"))  # for tiny_world
+
+# `python -c` of this runs a module that can import none of these packages.
+WITHOUT = """
+import runpy, sys
+
+class Absent:
+    def find_spec(self, name, *rest):
+        if name.partition(".")[0] in {names!r}:
+            raise ModuleNotFoundError(f"{{name}} was imported", name=name)
+
+sys.meta_path.insert(0, Absent())
+runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
+"""
+HEAVY = ("tensorflow", "tensorflow_text", "mesh_tensorflow", "t5", "seqio", "gin")
+MODEL = [
+    "--gin_file=dataset.gin",
+    "--gin_file=models/t5.1.1.tiny.gin",
+    "--gin_file=learning_rate_schedules/constant_0_001.gin",
+    "--gin_param=MIXTURE_NAME = 'weather_train'",
+    "--gin_param=mesh_train_dataset_fn.use_cached = True",
+    "--gin_param=run.batch_size = 4",
+    "--gin_param=run.sequence_length = {'inputs': 64, 'targets': 16}",
+    "--gin_param=get_variable_dtype.master_dtype = 'float32'",
+    "--gin_param=num_layers = 2",
+    # Both dimensions of most matrices are those that Adafactor factors.
+    "--gin_param=d_model = 128",
+    "--gin_param=d_ff = 256",
+    "--gin_param=dropout_rate = 0.0",
+    "--gin_param=train_loop.log_every_steps = 1",
+    "--gin_param=run.total_run_steps = 30",
+    "--activation_dtype=float32",
+]
+
+
+class World:
+    """The small world's folders, and the commands of both engines."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.environment = {
+            **os.environ,
+            "T0_DATA_DIR": f"{folder}/data",
+            "T0_VOCAB": f"{folder}/vocab.model",
+            "PYTHONPATH": str(ROOT),
+            # More threads than cores wait for each other.
+            "OMP_NUM_THREADS": "1",
+            "PYTHONWARNINGS": "ignore",
+        }
+
+    def python(self, *words, **given):
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=self.folder,
+            env={**self.environment, **given},
+            capture_output=True,
+            text=True,
+        )
+
+    def mesh(self, model_dir, steps, *flags, model=MODEL):
+        """Runs t5_mesh_transformer to a step."""
+        return self.python(
+            "-m",
+            "t0.cli.mesh_transformer",
+            "--module_import=t0.seqio_tasks",
+            f"--additional_task_cache_dirs={self.folder}/cache",
+            f"--model_dir={model_dir}",
+            f"--gin_param=run.train_steps = {steps}",
+            *model,
+            *flags,
+        )
+
+    def specified(self, model_dir, steps, *flags, **given):
+        """The path of the specification of a run."""
+        path = self.folder / f"{model_dir.name}-{steps}.json"
+        done = self.mesh(model_dir, steps, *flags, f"--save_spec={path}", **given)
+        assert done.returncode == 0, done.stderr
+        return path
+
+    def torch(self, *words, processes=1, **given):
+        """Runs `python -m t0.torch`, from which TensorFlow cannot be imported."""
+        if processes == 1:
+            code = WITHOUT.format(names=HEAVY, module="t0.torch")
+            return self.python("-c", code, *words, "--device=cpu", **given)
+        launch = [f"--nproc_per_node={processes}", "--max_restarts=0", "-m", "t0.torch"]
+        return self.python("-m", "torch.distributed.run", *launch, *words, "--device=cpu", **given)
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+    import tiny_world
+
+    folder = tmp_path_factory.mktemp("world")
+    tiny_world.lay_out(folder)
+    world = World(folder)
+    tasks = "--tasks=weather_train,weather_eval"
+    cache = [f"--output_cache_dir={folder}/cache", "--module_import=t0.seqio_tasks"]
+    done = world.python("-m", "t0.cli.cache_tasks", tasks, *cache)
+    assert done.returncode == 0, done.stderr
+    return world
+
+
+def losses(model_dir):
+    """Step -> T5's loss, as metrics.jsonl has it."""
+    records = map(json.loads, (model_dir / "metrics.jsonl").read_text().splitlines())
+    return {record["step"]: record["loss"] for record in records if "loss" in record}
+
+
+def message(done):
+    """The one line of a command that ended as a user's mistake should."""
+    assert done.returncode, done.stdout
+    assert "Traceback" not in done.stderr, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("t0.torch: ")]
+    assert len(lines) == 1, done.stderr
+    return lines[0]

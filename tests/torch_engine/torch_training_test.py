@@ -1,0 +1,205 @@
+"""Training on PyTorch: Mesh TensorFlow's numbers, on any number of processes, and between engines."""
+
+import contextlib
+import json
+import shutil
+
+import numpy as np
+import pytest
+from conftest import losses, message
+
+pytest.importorskip("torch")
+
+ADAMW = [
+    "--gin_param=run.optimizer = @t0.AdamWOptimizer",
+    "--gin_param=AdamWOptimizer.weight_decay_rate = 0.01",
+    "--gin_param=AdamWOptimizer.rms_clipping_threshold = 1.0",
+    "--gin_param=AdamWOptimizer.multiply_by_parameter_scale = True",
+    "--gin_param=t0.apply_updates.clip_gradient_norm = 1.0",
+]
+MICROBATCHES = ["--gin_param=serialize_num_microbatches.tokens_per_microbatch_per_replica = 80"]
+RUNS = {"Adafactor": [], "AdamW, microbatches": [*ADAMW, *MICROBATCHES]}
+
+
+def weights(path):
+    """Canonical name -> weight of a checkpoint in any format."""
+    from t0.checkpoints import open_source
+
+    with contextlib.closing(open_source(path, keep_slots=False)) as source:
+        return {name: source.load(name) for name in source.entries}
+
+
+def furthest(one, other):
+    """The largest difference of two checkpoints' weights, in units of a weight's mean square root."""
+    assert one.keys() == other.keys()
+    return max(
+        float(np.abs(one[name] - other[name]).max() / np.sqrt(np.square(one[name]).mean()))
+        for name in one
+    )
+
+
+def whole(world, name, *flags):
+    """A run of 30 steps by Mesh TensorFlow."""
+    folder = world.folder / name
+    if not folder.exists():
+        done = world.mesh(folder, 30, *flags)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def begun(world, reference, name):
+    """A new model directory that begins with another's first checkpoint."""
+    folder = world.folder / name
+    folder.mkdir()
+    for path in reference.glob("model.ckpt-0.*"):
+        shutil.copy(path, folder)
+    return folder
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("run", RUNS)
+def test_losses_and_weights_are_those_of_mesh_tensorflow(world, run, processes):
+    reference = whole(world, f"mesh {run[:5]}", *RUNS[run])
+    folder = begun(world, reference, f"torch {run[:5]} {processes}")
+    spec = world.specified(folder, 30, *RUNS[run])
+    assert json.loads(spec.read_text())["microbatches"] == (4 if "micro" in run else 1)
+    done = world.torch(spec, processes=processes)
+    assert done.returncode == 0, done.stderr
+    assert "restored 52 of 52 variables" in done.stdout
+    assert "optimizer state: restored" in done.stdout
+    ours, theirs = losses(folder), losses(reference)
+    assert ours.keys() == theirs.keys() == set(range(1, 31))
+    assert theirs[30] < 0.5 * theirs[1]
+    for step, loss in theirs.items():
+        assert ours[step] == pytest.approx(loss, rel=1e-4), step
+    assert furthest(weights(reference), weights(folder / "torch.ckpt-30")) < 1e-4
+
+
+@pytest.fixture(scope="module")
+def halves(world):
+    """A run on two processes that was begun and gone on with at step 20, each way of going on."""
+    reference = whole(world, "mesh Adafa")
+    begun_ = begun(world, reference, "half")
+    done = world.torch(world.specified(begun_, 20), processes=2)
+    assert done.returncode == 0, done.stderr
+    return begun_
+
+
+def gone_on(world, halves, name, processes):
+    folder = world.folder / name
+    shutil.copytree(halves, folder)
+    done = world.torch(world.specified(folder, 30), processes=processes)
+    assert done.returncode == 0, done.stderr
+    assert "step 20" in done.stdout
+    return folder
+
+
+def test_a_run_goes_on_bit_for_bit_and_on_another_number_of_processes(world, halves):
+    at_once = begun(world, whole(world, "mesh Adafa"), "at once")
+    done = world.torch(world.specified(at_once, 30), processes=2)
+    assert done.returncode == 0, done.stderr
+    expected = weights(at_once / "torch.ckpt-30")
+    on_two = gone_on(world, halves, "on two", 2)
+    assert furthest(expected, weights(on_two / "torch.ckpt-30")) == 0
+    assert losses(on_two) == losses(at_once)
+    on_one = gone_on(world, halves, "on one", 1)
+    assert furthest(expected, weights(on_one / "torch.ckpt-30")) < 1e-4
+    # Only the last steps' checkpoints of one run are there, and nothing unfinished.
+    assert not [path for path in on_two.iterdir() if path.name.startswith(".saving")]
+
+
+def test_a_run_moves_between_the_engines(world):
+    reference = whole(world, "mesh Adafa")
+    first, there, back = (world.folder / name for name in ("first", "there", "back"))
+    assert world.mesh(first, 10).returncode == 0
+    shutil.copytree(first, there)
+    done = world.torch(world.specified(there, 20), f"--export_mtf={back}")
+    assert done.returncode == 0, done.stderr
+    assert "step 10" in done.stdout
+    done = world.mesh(back, 30)
+    assert done.returncode == 0, done.stderr
+    assert "optimizer state: restored, 90 of 90 slots" in done.stdout
+    found = losses(first) | losses(there) | losses(back)
+    expected = losses(reference)
+    assert found.keys() >= set(range(1, 31)) - {1}
+    for step, loss in found.items():
+        if step > 10:
+            assert loss == pytest.approx(expected[step], rel=1e-4), step
+    assert furthest(weights(reference), weights(back)) < 1e-4
+
+
+def test_an_export_for_hugging_face_has_the_weights(world, halves):
+    folder = world.folder / "exported"
+    shutil.copytree(halves, folder)
+    done = world.torch(world.specified(folder, 20), f"--export_hf={world.folder}/hf")
+    assert done.returncode == 0, done.stderr
+    assert "nothing to train" in done.stdout
+    assert furthest(weights(folder / "torch.ckpt-20"), weights(world.folder / "hf")) == 0
+
+
+@pytest.fixture
+def copied(world, halves, tmp_path):
+    """A specification that goes on from step 20, and its folder."""
+    folder = tmp_path / "model"
+    shutil.copytree(halves, folder)
+    return world.specified(folder, 30), folder
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_missing_part_of_a_checkpoint_is_one_message(world, copied, processes):
+    spec, folder = copied
+    part = next((folder / "torch.ckpt-20").glob("shard-00002*"))
+    part.unlink()
+    done = world.torch(spec, processes=processes)
+    assert f"{part} is missing: the checkpoint is damaged" in message(done)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("{", "is damaged"), ("{}", "is damaged"), ('{"schema": 1, "step": "x"}', "is damaged")],
+)
+def test_a_damaged_record_is_one_message(world, copied, text, said):
+    spec, folder = copied
+    (folder / "torch.ckpt-20" / "resume.json").write_text(text)
+    assert said in message(world.torch(spec))
+
+
+def test_a_batch_that_cannot_be_divided_is_refused(world, tmp_path):
+    spec = world.specified(tmp_path / "model", 30, "--gin_param=run.batch_size = 5")
+    assert "a batch of 5 sequences cannot be divided over 2" in message(
+        world.torch(spec, processes=2)
+    )
+
+
+def test_uncached_tasks_are_refused_with_the_caching_command(world, tmp_path):
+    live = "--gin_param=mesh_train_dataset_fn.use_cached = False"
+    spec = world.specified(tmp_path / "model", 30, live)
+    assert "seqio_cache_tasks" in message(world.torch(spec))
+
+
+def test_training_that_diverges_stops_with_the_batch_kept(world, tmp_path):
+    folder = tmp_path / "model"
+    # The third step's batch meets weights that are not finite.
+    rate = "--gin_param=constant_learning_rate.learning_rate = 1e38"
+    done = world.torch(world.specified(folder, 30, rate), processes=2)
+    assert "training has diverged" in message(done)
+    assert list(folder.glob("bad_batch_*.npz"))
+
+
+def test_flags_in_the_place_of_a_specification(world, tmp_path):
+    from conftest import MODEL
+
+    flags = [
+        "--module_import=t0.seqio_tasks",
+        f"--additional_task_cache_dirs={world.folder}/cache",
+        f"--model_dir={tmp_path}/model",
+        "--gin_param=run.train_steps = 2",
+    ]
+    done = world.torch(*flags, *MODEL)
+    assert done.returncode == 0, done.stderr
+    assert len(losses(tmp_path / "model")) == 2
+    assert "no such mixture" not in done.stderr
+    wrong = world.torch(*flags, *MODEL, "--gin_param=MIXTURE_NAME = 'nowhere'", processes=2)
+    assert wrong.returncode
+    assert wrong.stderr.count("nowhere") >= 1
+    assert "t5_mesh_transformer: " in wrong.stderr
