@@ -40,6 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="metrics of training runs, or their model directories, for training curves with "
         "their best evaluation and early stop",
     )
+    parser.add_argument(
+        "--overlap",
+        type=any_path,
+        metavar="DIR",
+        help="what `t0 overlap` wrote: adds the accuracy on examples that are not in the training "
+        "data, with a paired test",
+    )
     parser.add_argument("--title", help="heading of the page")
     parser.add_argument(
         "--note",
@@ -64,6 +71,7 @@ def main(args: argparse.Namespace) -> int:
         title=args.title,
         notes=args.note,
         metrics_paths=args.metrics,
+        overlap_path=args.overlap,
     )
     if args.results:
         for table in console_tables(args.results):

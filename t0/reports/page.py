@@ -35,6 +35,8 @@ from t0.reports.published import figures as figures_of_t0
 from t0.reports.statistics import CONFIDENCE
 from t0.reports.summary import CATEGORY, PART, WHOLE, Summary, group_values
 from t0.reports.tables import (
+    clean_cells,
+    clean_heads,
     count,
     fact,
     interval,
@@ -164,6 +166,7 @@ def _render(
     script = environment.get_template("script.js.j2").render()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     datasets = set(summary.datasets.dataset)
+    of_clean, gaps = clean_heads(summary.clean)
     metrics = summary.metrics
     return environment.get_template("page.html.j2").render(
         summary=summary,
@@ -173,6 +176,11 @@ def _render(
         fact_keys=list(dict.fromkeys(key for run in summary.runs for key in run.facts)),
         datasets=list(summary.datasets.itertuples()),
         prompts=list(summary.prompts.itertuples()),
+        clean_heads=[("Dataset", "t"), ("Run", "t"), *((head, "n") for head in of_clean)],
+        clean=[
+            (row, list(zip(of_clean, clean_cells(row, gaps=gaps), strict=True)))
+            for row in summary.clean
+        ],
         values=list(metrics[metrics.kind == WHOLE].itertuples()),
         categories=lambda task: group_values(metrics, task, CATEGORY),
         parts=lambda task: group_values(metrics, task, PART),

@@ -19,6 +19,7 @@ from t0.files.any_path import any_path
 from t0.files.paths import is_remote
 from t0.files.publishing import remove_leftovers, unfinished_tag, write_whole
 from t0.reports.browsed import PATTERN, browsed
+from t0.reports.clean_part import read_overlap
 from t0.reports.evaluation_plots import (
     MOST_METRIC_PANELS,
     MOST_PANELS,
@@ -73,6 +74,7 @@ def write_report(
     title: str | None = None,
     notes: Sequence[str] = (),
     metrics_paths: Sequence[Path] = (),
+    overlap_path: Path | None = None,
 ) -> ReportPaths:
     """Writes the report of one or more evaluations.
 
@@ -83,6 +85,7 @@ def write_report(
       title: the page's heading; None for a heading that names its content.
       notes: sentences that are shown above everything else, before the runs' own notes.
       metrics_paths: `metrics.jsonl` files, or model directories, for training curves.
+      overlap_path: what `t0 overlap` wrote, for the accuracy on examples that do not overlap.
 
     Raises:
       UserError: if an input is missing or malformed, or the output cannot be written.
@@ -92,7 +95,8 @@ def write_report(
     runs = read_runs(results_paths) if results_paths else ()
     curves = read_curves(metrics_paths)
     notes = [*notes, *(note for run in curves for note in run.notes)]
-    summary = summarise(runs, title=title, notes=notes)
+    overlap = read_overlap(overlap_path) if overlap_path else None
+    summary = summarise(runs, title=title, notes=notes, overlap=overlap)
     drawn = _plots(summary, curves)
     pictures = [(plot.figure.heading, plot.file) for plot in drawn]
     texts = {

@@ -24,6 +24,7 @@ import pandas as pd
 from t0.errors import printable
 from t0.reports import accuracies
 from t0.reports.accuracies import Accuracy
+from t0.reports.clean_part import Overlap, clean_rows
 from t0.reports.diagnosis import diagnose
 from t0.reports.evaluations import DecodedTask, EvaluatedRun, RankedTask
 from t0.reports.paired_runs import (
@@ -136,6 +137,8 @@ class Summary:
       prompts: a row for each prompt and run.
       metrics: a row for each value of mode `eval`: of a task (`kind` is WHOLE), of one of its
         categories, or of a task within it. An undefined value is None.
+      clean: a row for each dataset and run, see `clean_part.clean_rows`; none without an overlap.
+      overlap: what an overlap is, in a sentence; None without one.
     """
 
     title: str
@@ -146,10 +149,16 @@ class Summary:
     metrics: pd.DataFrame
     comparisons: tuple[Comparison, ...]
     decoded: tuple[DecodedResults, ...]
+    clean: tuple[Mapping[str, Any], ...] = ()
+    overlap: str | None = None
 
 
 def summarise(
-    runs: Sequence[EvaluatedRun], *, title: str | None = None, notes: Sequence[str] = ()
+    runs: Sequence[EvaluatedRun],
+    *,
+    title: str | None = None,
+    notes: Sequence[str] = (),
+    overlap: Overlap | None = None,
 ) -> Summary:
     """Returns the tables of some runs; without runs they are empty.
 
@@ -157,6 +166,10 @@ def summarise(
       runs: the runs, the baseline first.
       title: the report's title; None for a title that names its content.
       notes: sentences that are shown first.
+      overlap: the overlap with the training data, or None.
+
+    Raises:
+      UserError: if the overlap is of other rows than the runs.
     """
     datasets, prompts = rank_tables(runs)
     metrics = metrics_table(runs)
@@ -176,6 +189,8 @@ def summarise(
         metrics=metrics,
         comparisons=comparisons,
         decoded=_decoded_results(runs),
+        clean=tuple(clean_rows(runs, overlap)) if overlap else (),
+        overlap=printable(overlap.sentence) if overlap else None,
     )
 
 

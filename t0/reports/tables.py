@@ -176,6 +176,9 @@ def markdown(summary: Summary, plots: Sequence[tuple[str, str]] = ()) -> str:
             *_datasets(summary.datasets),
             "",
         ]
+    if summary.clean:
+        parts += ["## Without overlapping examples", "", plain(summary.overlap), ""]
+        parts += [*_clean(summary.clean), ""]
     for heading, path in plots:
         parts += [f"## {plain(heading)}", "", f"![{plain(heading)}]({path})", ""]
     for comparison in summary.comparisons:
@@ -249,6 +252,37 @@ def _datasets(datasets: pd.DataFrame) -> list[str]:
             ]
         )
     return _markdown_table(heads, rows, 3)
+
+
+CLEAN_HEADS = ("Examples", "Overlapping", "All", "Clean", "Clean - all", "Interval", "p")
+_GAP_HEADS = ("Difference, all", "Difference, clean", "p, clean")
+
+
+def clean_cells(row: Mapping[str, Any], *, gaps: bool) -> list[str]:
+    """Returns the cells of a row of `Summary.clean`, under `CLEAN_HEADS` and those of gaps."""
+    difference = ["–"] * 3
+    if row["difference"] is not None:
+        ends = (signed(row["difference_low"]), signed(row["difference_high"]))
+        tested = p_value(row["p_value"])
+        difference = [signed(row["difference"]), " to ".join(ends), tested]
+    compared = ["–"] * 3
+    if row["gap_clean"] is not None:
+        compared = [signed(row["gap_all"]), signed(row["gap_clean"]), p_value(row["gap_p_value"])]
+    counts = [count(row["examples"]), count(row["overlapping"])]
+    means = [number(row["all"]), number(row["clean"])]
+    return [*counts, *means, *difference, *(compared if gaps else ())]
+
+
+def clean_heads(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], bool]:
+    """Returns the headings of numbers for rows of `Summary.clean`, and whether there are gaps."""
+    gaps = any(row["gap_all"] is not None for row in rows)
+    return [*CLEAN_HEADS, *(_GAP_HEADS if gaps else ())], gaps
+
+
+def _clean(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    heads, gaps = clean_heads(rows)
+    cells = [[row["dataset"], row["label"], *clean_cells(row, gaps=gaps)] for row in rows]
+    return _markdown_table(["Dataset", "Run", *heads], cells, 2)
 
 
 def _differences(comparison: Comparison) -> list[str]:
@@ -433,6 +467,7 @@ def data_json(summary: Summary) -> str:
             for run in runs
         ],
         "datasets": _dataset_records(summary),
+        **({"clean_part": [dict(row) for row in summary.clean]} if summary.clean else {}),
         "comparisons": [
             {
                 "first": runs[comparison.first].label,

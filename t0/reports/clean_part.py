@@ -1,0 +1,258 @@
+"""Accuracy on the examples whose text is not in the training data, beside that on all examples.
+
+    overlap = read_overlap(Path("overlap"))             # what `t0 overlap` wrote
+    rows = clean_rows(read_runs([Path("eval")]), overlap)
+    rows[0]["all"], rows[0]["clean"], rows[0]["p_value"]
+
+An example is clean if it overlaps, by the headline's n-grams or a whole field, under none of the
+dataset's prompts that were scored. The test is paired: both accuracies are of the same examples, so
+the difference `clean - all` is judged by how much each example, with all its prompts, moves it (its
+influence), for these prompts and other examples. With a baseline there are also the differences
+from it, by example, on all and on the clean ones.
+
+Assumptions: the overlap was computed for the rows that were evaluated. Examples beyond its rows, or
+another split, are a UserError.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t0.errors import UserError
+from t0.files.any_path import any_path
+from t0.reports import accuracies
+from t0.reports.accuracies import Grid
+from t0.reports.evaluations import EvaluatedRun, RankedTask
+from t0.reports.paired_runs import shared_tasks
+from t0.reports.result_files import field, is_integer, json_object
+from t0.reports.statistics import FIXED, crossed_mean, interval_of_difference, p_value
+
+SCHEMA = 1
+RESULT = "overlap.json"
+# With fewer clean or overlapping examples nothing can be said of their difference.
+FEWEST = 5
+_SCORE_EVAL = "_score_eval"
+
+
+@dataclasses.dataclass(frozen=True)
+class Overlap:
+    """Which examples overlap with the training data.
+
+    Attributes:
+      path: the file.
+      split: the split of the evaluation tasks.
+      ngram: the length that an overlap is judged by.
+      train: what the training data was.
+      examples: task, without `_score_eval` -> the number of its examples.
+      rows: task, without `_score_eval` -> the `idx` of those that overlap.
+    """
+
+    path: Path
+    split: str
+    ngram: int
+    train: tuple[str, ...]
+    examples: Mapping[str, int]
+    rows: Mapping[str, frozenset[int]]
+
+    @property
+    def sentence(self) -> str:
+        """What an overlap is, in a sentence."""
+        return (
+            f"Examples overlap that have {self.ngram} words in a row, or a whole field, in the "
+            f"training data {', '.join(self.train)}."
+        )
+
+
+def read_overlap(path: Path) -> Overlap:
+    """Reads the result of `t0 overlap`.
+
+    Args:
+      path: the folder, or its `overlap.json`.
+
+    Raises:
+      UserError: if there is no whole result.
+    """
+    path = any_path(path)
+    path = path / RESULT if path.is_dir() else path
+    if not path.is_file():
+        raise UserError(
+            f"{path} does not exist: no finished result of `t0 overlap`. Name its --output"
+        )
+    content = json_object(_read(path).decode("utf-8", "replace"), path)
+    if content.get("kind") != "overlap" or content.get("schema") != SCHEMA:
+        raise UserError(f"{path}: wanted what `t0 overlap` of this version writes")
+    run = field(content, "run", dict, path)
+    ngrams = field(run, "ngrams", list, f"{path}: run")
+    if not ngrams or not all(map(is_integer, ngrams)):
+        raise UserError(f"{path}: 'ngrams' must be lengths in words, got {ngrams!r:.80}")
+    examples = {
+        task: field(tally, "texts", int, f"{path}: {task}")
+        for found in field(content, "datasets", dict, path).values()
+        for task, tally in field(found, "prompts", dict, path).items()
+    }
+    listed = field(content, "rows", dict, path)
+    lines = _read(path.parent / field(listed, "file", str, f"{path}: rows"))
+    if hashlib.sha256(lines).hexdigest() != listed.get("sha256"):
+        raise UserError(
+            f"{path.parent / listed['file']} is not what {path} was written with. Run `t0 overlap` "
+            "again"
+        )
+    return Overlap(
+        path=path,
+        split=field(run, "eval_split", str, f"{path}: run"),
+        ngram=ngrams[0],
+        train=tuple(map(str, field(run, "train", list, f"{path}: run"))),
+        examples=examples,
+        rows=_overlapping(lines, str(ngrams[0]), path),
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
+
+
+def _overlapping(lines: bytes, ngram: str, path: Path) -> dict[str, frozenset[int]]:
+    found: dict[str, set[int]] = {}
+    for number, line in enumerate(lines.decode("utf-8", "replace").splitlines(), start=1):
+        where = f"{path.parent}, line {number} of the rows"
+        for task, example in field(json_object(line, where), "prompts", dict, where).items():
+            if field(example, "overlaps", dict, where).get(ngram):
+                found.setdefault(task, set()).add(field(example, "idx", int, where))
+    return {task: frozenset(rows) for task, rows in found.items()}
+
+
+def clean_rows(runs: Sequence[EvaluatedRun], overlap: Overlap) -> list[dict[str, Any]]:
+    """Returns a row for each dataset and run that has scores of tasks of the overlap.
+
+    Returns:
+      `dataset`, `run` (its position), `label`, `prompts`, `examples`, `overlapping`; in percent
+      `all` and `clean` (None without a clean example) with `clean_low` and `clean_high`;
+      `difference`, clean less all, with its interval and `p_value`, None where either part has
+      fewer than `FEWEST` examples; and `gap_all`, `gap_clean`, `gap_p_value`, the difference from
+      the first run by example, None for that run.
+
+    Raises:
+      UserError: if the overlap is of other rows, or of none of the tasks.
+    """
+    rows = []
+    for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
+        baseline = None
+        for position, run in enumerate(runs):
+            tasks, grid = shared_tasks([[run]], dataset)
+            known = [p for p, task in enumerate(tasks) if _plain(task) in overlap.examples]
+            if grid is None or not known:
+                continue
+            _check(run, [tasks[p] for p in known], overlap)
+            clean = _is_clean(grid.of_prompts(known), [tasks[p] for p in known], overlap)
+            named = {"dataset": dataset, "run": position, "label": run.label}
+            row = named | _of_run(grid.of_prompts(known), clean)
+            baseline = run if baseline is None else baseline
+            rows.append(row | _gaps(baseline, run, dataset, overlap))
+    if not rows:
+        raise UserError(
+            f"{overlap.path} is of none of the tasks that were scored here; it is of "
+            f"{', '.join([*overlap.examples][:3])} ... Run `t0 overlap --eval` with the mixture "
+            "that was evaluated"
+        )
+    return rows
+
+
+def _plain(task: RankedTask) -> str:
+    return task.name.removesuffix(_SCORE_EVAL)
+
+
+def _check(run: EvaluatedRun, tasks: Sequence[RankedTask], overlap: Overlap) -> None:
+    split = run.facts.get("split")
+    if split is not None and split != overlap.split:
+        raise UserError(
+            f"{overlap.path} is of the split '{overlap.split}', {run.path} of '{split}'. Run "
+            f"`t0 overlap --eval_split={split}`"
+        )
+    for task in tasks:
+        count = overlap.examples[_plain(task)]
+        if task.scores is not None and len(task.scores) and task.scores.idx.max() >= count:
+            raise UserError(
+                f"{overlap.path} has {count:,} examples of {_plain(task)}, and {run.path} has idx "
+                f"{task.scores.idx.max():,}: they are of other rows. Run `t0 overlap` on the data "
+                "that was evaluated"
+            )
+
+
+def _is_clean(grid: Grid, tasks: Sequence[RankedTask], overlap: Overlap) -> np.ndarray:
+    overlapping = frozenset().union(*(overlap.rows.get(_plain(task), ()) for task in tasks))
+    return ~np.isin(grid.rows, np.array(sorted(overlapping), np.int64))
+
+
+def _of_run(grid: Grid, clean: np.ndarray) -> dict[str, Any]:
+    found: dict[str, Any] = dict.fromkeys(("clean", "clean_low", "clean_high"))
+    found |= dict.fromkeys(("difference", "difference_low", "difference_high", "p_value"))
+    found |= {
+        "prompts": len(grid.present),
+        "examples": len(clean),
+        "overlapping": int((~clean).sum()),
+        "all": accuracies.accuracy(grid, 0).mean,
+    }
+    part = _examples(grid, clean)
+    if part is None:
+        return found
+    of_clean = accuracies.accuracy(part, 0)
+    found |= {"clean": of_clean.mean, "clean_low": of_clean.low, "clean_high": of_clean.high}
+    if min(clean.sum(), (~clean).sum()) >= FEWEST and (grid.present & clean).any(axis=1).all():
+        moved = _clean_less_all(grid, clean)
+        interval = interval_of_difference(moved)
+        found |= {
+            "difference": 100 * float(moved.value),
+            "difference_low": 100 * float(interval.low),
+            "difference_high": 100 * float(interval.high),
+            "p_value": float(p_value(moved)),
+        }
+    return found
+
+
+def _examples(grid: Grid, wanted: np.ndarray) -> Grid | None:
+    """Returns the grid of some of the examples; None without any."""
+    present = grid.present & wanted
+    kept = np.flatnonzero(present.any(axis=1)).tolist()
+    return dataclasses.replace(grid, present=present).of_prompts(kept) if kept else None
+
+
+def _clean_less_all(grid: Grid, clean: np.ndarray) -> Any:
+    """Returns the mean over prompts of clean accuracy less all accuracy, with its variance.
+
+    An example moves the difference by its influence on both means, which the linearised variance
+    of a ratio estimator is made of (Cochran, Sampling Techniques, 3rd ed., 1977, chapter 6).
+    """
+    right = grid.right[0].astype(float)
+    present, part = grid.present.astype(float), (grid.present & clean).astype(float)
+    count, clean_count = present.sum(axis=1)[:, None], part.sum(axis=1)[:, None]
+    mean = (right * present).sum(axis=2)[..., None] / count
+    clean_mean = (right * part).sum(axis=2)[..., None] / clean_count
+    influence = part * count / clean_count * (right - clean_mean) - present * (right - mean)
+    moved = crossed_mean(influence, prompts=FIXED, present=grid.present, clusters=grid.documents)
+    return dataclasses.replace(moved, value=np.asarray((clean_mean - mean).mean()))
+
+
+def _gaps(
+    first: EvaluatedRun, second: EvaluatedRun, dataset: str, overlap: Overlap
+) -> dict[str, float | None]:
+    found: dict[str, float | None] = dict.fromkeys(("gap_all", "gap_clean", "gap_p_value"))
+    if first is second:
+        return found
+    tasks, grid = shared_tasks([[first], [second]], dataset)
+    known = [p for p, task in enumerate(tasks) if _plain(task) in overlap.examples]
+    if grid is None or not known:
+        return found
+    grid = grid.of_prompts(known)
+    part = _examples(grid, _is_clean(grid, [tasks[p] for p in known], overlap))
+    found["gap_all"] = accuracies.gap(grid, 0, 1).difference
+    if part is not None:
+        gap = accuracies.gap(part, 0, 1)
+        found |= {"gap_clean": gap.difference, "gap_p_value": gap.p_value}
+    return found

@@ -1,0 +1,201 @@
+"""Accuracy without the examples that overlap with the training data, and its paired test."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from made_up_evaluations import example_line
+
+from t0.errors import UserError
+from t0.reports import write_report
+from t0.reports.clean_part import clean_rows, read_overlap
+from t0.reports.evaluations import read_runs
+
+TASK = "super_glue_rte_{}_score_eval"
+PROMPTS = ("can_we_infer", "should_assume")
+
+
+def write_overlap(folder, rows, *, examples=200, split="validation", **run):
+    """Writes a result of `t0 overlap` with overlapping `idx` by prompt."""
+    folder.mkdir(parents=True)
+    lines = [
+        {
+            "row": idx,
+            "prompts": {
+                f"super_glue_rte_{prompt}": {"idx": idx, "overlaps": {"13": idx in some, "8": True}}
+                for prompt, some in rows.items()
+            },
+        }
+        for idx in range(examples)
+    ]
+    content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    (folder / "rows.jsonl").write_bytes(content)
+    prompts = {f"super_glue_rte_{prompt}": {"texts": examples} for prompt in PROMPTS}
+    facts = {
+        "schema": 1,
+        "kind": "overlap",
+        "run": {"ngrams": [13, 8], "train": ["books"], "eval_split": split, **run},
+        "datasets": {"super_glue/rte": {"prompts": prompts}},
+        "rows": {"file": "rows.jsonl", "sha256": hashlib.sha256(content).hexdigest()},
+    }
+    (folder / "overlap.json").write_text(json.dumps(facts))
+    return folder
+
+
+def lines_of(right):
+    return [
+        example_line(i, [-1.0, -2.0] if one else [-2.0, -1.0], 0) for i, one in enumerate(right)
+    ]
+
+
+@pytest.fixture
+def evaluated(evaluation):
+    """Returns a maker of an evaluation of two prompts, from which examples are right."""
+
+    def make(right, model="tiny", **run):
+        made = evaluation(model, **run)
+        for prompt, some in zip(PROMPTS, right, strict=True):
+            made.add(TASK.format(prompt), "super_glue/rte", prompt, lines_of(some))
+        return made.write()
+
+    return make
+
+
+def right_where(share_of, seed=0, examples=200):
+    """Whether each example is right, under two prompts."""
+    rng = np.random.default_rng(seed)
+    shares = np.array([share_of(idx) for idx in range(examples)])
+    return rng.random((2, examples)) < shares
+
+
+def test_clean_accuracy_and_its_test(evaluated, tmp_path):
+    known = set(range(60))
+    right = right_where(lambda idx: 0.95 if idx in known else 0.5)
+    overlap = read_overlap(write_overlap(tmp_path / "o", dict.fromkeys(PROMPTS, known)))
+    (row,) = clean_rows(read_runs([evaluated(right)]), overlap)
+    assert (row["prompts"], row["examples"], row["overlapping"]) == (2, 200, 60)
+    assert row["all"] == pytest.approx(100 * right.mean())
+    assert row["clean"] == pytest.approx(100 * right[:, 60:].mean())
+    assert row["difference"] == pytest.approx(row["clean"] - row["all"])
+    assert row["difference_low"] < row["difference"] < row["difference_high"] < 0
+    assert row["p_value"] < 1e-4
+    assert row["gap_clean"] is None
+
+
+def test_the_test_is_quiet_under_the_null():
+    """Two hundred evaluations in which overlap changes nothing: few differ."""
+    from t0.reports.accuracies import Grid
+    from t0.reports.clean_part import _clean_less_all
+    from t0.reports.statistics import p_value
+
+    rng = np.random.default_rng(5)
+    clean = np.arange(150) >= 40
+    small = 0
+    for _ in range(300):
+        skill = rng.random(150)  # the prompts of an example are alike
+        right = rng.random((1, 4, 150)) < skill
+        present = np.ones((4, 150), bool)
+        grid = Grid(np.arange(150), (right,), present, None, (0,) * 4, (0,) * 4)
+        small += p_value(_clean_less_all(grid, clean)) < 0.05
+    assert small <= 27  # of 300; with 5% true rejections more in one of 1,000
+
+
+def test_an_example_is_clean_if_no_prompts_is_found(evaluated, tmp_path):
+    rows = {PROMPTS[0]: {1, 2, 3}, PROMPTS[1]: {3, 4, 5, 6}}
+    overlap = read_overlap(write_overlap(tmp_path / "o", rows))
+    (row,) = clean_rows(read_runs([evaluated(right_where(lambda idx: 0.5))]), overlap)
+    assert row["overlapping"] == 6
+
+
+@pytest.mark.parametrize("number", [0, 3, 197, 200])
+def test_too_few_examples_of_a_part(evaluated, tmp_path, number):
+    rows = dict.fromkeys(PROMPTS, set(range(number)))
+    overlap = read_overlap(write_overlap(tmp_path / "o", rows))
+    (row,) = clean_rows(read_runs([evaluated(right_where(lambda idx: 0.5))]), overlap)
+    assert row["p_value"] is None
+    assert (row["clean"] is None) == (number == 200)
+
+
+def test_two_runs_are_compared_on_the_clean_part(evaluated, tmp_path):
+    known = set(range(80))
+    same = right_where(lambda idx: 0.5)
+    better = same.copy()
+    better[:, :80] = True
+    paths = [evaluated(same), evaluated(better, "other")]
+    overlap = read_overlap(write_overlap(tmp_path / "o", dict.fromkeys(PROMPTS, known)))
+    first, second = clean_rows(read_runs(paths), overlap)
+    assert first["gap_all"] is None
+    assert second["gap_all"] == pytest.approx(100 * (better.mean() - same.mean()))
+    assert (second["gap_clean"], second["gap_p_value"]) == (0.0, 1.0)
+
+
+def test_a_report_has_the_clean_part(evaluated, tmp_path):
+    known = set(range(60))
+    right = right_where(lambda idx: 0.95 if idx in known else 0.5)
+    folder = write_overlap(tmp_path / "o", dict.fromkeys(PROMPTS, known))
+    paths = [evaluated(right), evaluated(~right, "other")]
+    made = write_report(paths, tmp_path / "report", overlap_path=folder)
+    texts = {path: path.read_text() for path in (made.markdown, made.html)}
+    for text in texts.values():
+        assert "Without overlapping examples" in text
+        assert "Examples overlap that have 13 words in a row" in text
+    (line,) = [
+        line
+        for line in texts[made.markdown].splitlines()
+        if line.startswith("| super\\_glue/rte | tiny") and "| 60 |" in line
+    ]
+    assert f"| {100 * right.mean():.1f} | {100 * right[:, 60:].mean():.1f} |" in line
+    rows = json.loads(made.json.read_text())["clean_part"]
+    assert [row["overlapping"] for row in rows] == [60, 60]
+    without = write_report(paths, tmp_path / "without")
+    assert "clean_part" not in json.loads(without.json.read_text())
+    assert "overlapping" not in without.html.read_text()
+
+
+def damaged_rows(folder):
+    (folder / "rows.jsonl").write_text("{}\n")
+
+
+def unfinished(folder):
+    (folder / "overlap.json").unlink()
+
+
+def other_schema(folder):
+    (folder / "overlap.json").write_text('{"kind": "overlap", "schema": 2}')
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (unfinished, "no finished result of `t0 overlap`"),
+        (damaged_rows, "is not what .* was written with"),
+        (other_schema, "wanted what `t0 overlap` of this version writes"),
+    ],
+)
+def test_files_that_are_no_result(tmp_path, change, message):
+    folder = write_overlap(tmp_path / "o", {})
+    change(folder)
+    with pytest.raises(UserError, match=message):
+        read_overlap(folder)
+
+
+@pytest.mark.parametrize(
+    ("given", "run", "message"),
+    [
+        ({"examples": 100}, {}, "idx 199: they are of other rows"),
+        ({"split": "test"}, {"split": "validation"}, "Run `t0 overlap --eval_split=validation`"),
+    ],
+)
+def test_an_overlap_of_other_rows(evaluated, tmp_path, given, run, message):
+    overlap = read_overlap(write_overlap(tmp_path / "o", {}, **given))
+    runs = read_runs([evaluated(right_where(lambda idx: 0.5), **run)])
+    with pytest.raises(UserError, match=message):
+        clean_rows(runs, overlap)
+
+
+def test_an_overlap_of_other_tasks(evaluation, tmp_path):
+    lines = lines_of([True, False])
+    made = evaluation().add("copa_best_score_eval", "super_glue/copa", "best", lines).write()
+    with pytest.raises(UserError, match="is of none of the tasks"):
+        clean_rows(read_runs([made]), read_overlap(write_overlap(tmp_path / "o", {})))
