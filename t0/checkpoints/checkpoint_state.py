@@ -3,8 +3,8 @@ r"""The file `checkpoint`, in which TensorFlow's savers name the latest checkpoi
     latest_path('model_checkpoint_path: "model.ckpt-1000"\n')      # "model.ckpt-1000"
 
 It is a `CheckpointState` in the text form of protocol buffers, which allows more than savers write:
-comments, either quote, escapes, texts in pieces, lists, fields in any order. All of that is read;
-of what `text_format` reads beside, only Unicode escapes (`\u0041`) are not, which no writer makes.
+comments, either quote, escapes, texts in pieces, lists, fields in any order. All of that is read,
+but for escapes that no writer makes (`\u0041`, and those that C does not have), and nothing else.
 """
 
 import re
