@@ -25,6 +25,7 @@ _TIMES = (
     (r"(hf|t5x|mtf)-[0-9a-f]{16}\b", r"\1-PLACE"),  # of a converted copy: of the path it is from
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?", "MOMENT"),
     (r"\b\d{4}-\d\d-\d\d\b", "DAY"),
+    (r'("pid": )\d+', r"\1PROCESS"),
     (r"\b[IWE]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ", "LOGGED "),
     (r'("\w*(?:second|hours|_time|time_|date|mtime)\w*": )[^,}\n]+', r"\1TIME"),
     (rf"\b{_NUMBER}k? ?(?=(?:[A-Za-z]+/s\b|[a-z]+ (?:a|per) second))", "SPEED "),
