@@ -6,6 +6,7 @@
     loop.train(spec, data, LoopOptions(train_steps=12_200))
 
 loop            our own loop: takes the steps, evaluates and saves
+stepping        the steps of a run, whatever computes them
 estimator       training on a TPU, by TensorFlow's estimator
 options         what a run trains (`TrainingSpec`) and what its loop does (`LoopOptions`)
 graph           the training step as a TensorFlow graph: model, gradients, optimizer
@@ -28,5 +29,6 @@ directory_lock  one trainer at a time in a model directory
 export          the last checkpoint as a Hugging Face folder
 
 Importing this package imports none of its modules. What other engines share imports no TensorFlow:
-event_files, kept_checkpoints, recorder, resume_file, start_report, stopping and directory_lock.
+event_files, kept_checkpoints, recorder, resume_file, start_report, stepping, stopping and
+directory_lock.
 """
