@@ -37,6 +37,7 @@ VERBS = {
         "evaluation rows whose text is in the training data: how much, and where",
     ),
     "report": ("t0.cli.report", "tables, plots and a page from the results of evaluations"),
+    "compare": ("t0.cli.compare", "evaluated runs beside each other, with tested differences"),
 }
 
 

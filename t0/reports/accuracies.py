@@ -207,6 +207,16 @@ def accuracy(grid: Grid, run: int) -> Accuracy:
     return Accuracy(100 * float(means[0].value), *_percent(found[0]), *_percent(found[1]))
 
 
+def mean_accuracy(grids: Sequence[Grid], run: int) -> Accuracy:
+    """Returns the plain mean of a run's accuracies on several datasets, which are fixed."""
+    means = [
+        statistics.mean_of_means([_mean(grid, run, prompts) for grid in grids])
+        for prompts in (RANDOM, FIXED)
+    ]
+    found = [statistics.interval_of_share(mean) for mean in means]
+    return Accuracy(100 * float(means[0].value), *_percent(found[0]), *_percent(found[1]))
+
+
 def prompt_interval(scores: ExampleScores) -> Interval:
     """Returns the interval of one prompt's accuracy, in percent."""
     found = accuracy(shared_grid([[scores]]), 0)

@@ -118,7 +118,7 @@ def breakable(name: str, signs: str = "/_|") -> Any:
 
 
 @functools.cache
-def _environment() -> Any:
+def environment() -> Any:
     """Returns the Jinja environment, made once; templates are read as package data."""
     import jinja2
     from markupsafe import Markup
@@ -151,6 +151,14 @@ def _environment() -> Any:
     return environment
 
 
+def page_script() -> tuple[Any, str]:
+    """Returns the page's script and the digest by which its policy allows it."""
+    from markupsafe import Markup
+
+    script = environment().get_template("script.js.j2").render()
+    return Markup(script), base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
 def _render(
     summary: Summary,
     figures: Sequence[PageFigure],
@@ -162,13 +170,12 @@ def _render(
 ) -> str:
     from markupsafe import Markup
 
-    environment = _environment()
-    script = environment.get_template("script.js.j2").render()
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    made = environment()
+    script, digest = page_script()
     datasets = set(summary.datasets.dataset)
     of_clean, gaps = clean_heads(summary.clean)
     metrics = summary.metrics
-    return environment.get_template("page.html.j2").render(
+    return made.get_template("page.html.j2").render(
         summary=summary,
         runs=summary.runs,
         several=len(summary.runs) > 1,
@@ -197,7 +204,7 @@ def _render(
         training=curves,
         training_rows=training_table(curves),
         confidence=round(100 * CONFIDENCE),
-        script=Markup(script),
+        script=script,
         script_digest=digest,
         svg=Markup,
     )

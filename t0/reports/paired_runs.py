@@ -66,11 +66,18 @@ def _scored(run: EvaluatedRun, dataset: str) -> dict[str, RankedTask]:
     }
 
 
-def other_texts(tasks: Sequence[RankedTask], grid: Grid) -> list[str]:
-    """Returns a sentence for each prompt of which the runs have other inputs or choices."""
+def other_texts(tasks: Sequence[RankedTask], grid: Grid, *, any_texts: bool = False) -> list[str]:
+    """Returns a sentence for each prompt of which the runs have other inputs or choices.
+
+    Args:
+      tasks: the prompts of the grid.
+      grid: what the runs share.
+      any_texts: whether such examples are compared nonetheless.
+    """
+    done = "are compared nonetheless" if any_texts else "are left out"
     return [
-        f"{count:,} examples of {task.name} have other inputs or choices than the run that it is "
-        "compared with, so they are left out: another version of the prompt, or of the rows"
+        f"{task.name}: {count:,} examples have other inputs or choices in one run than in another "
+        f"and {done}: another version of the prompt, or of the rows."
         for task, count in zip(tasks, grid.other_texts, strict=True)
         if count
     ]

@@ -10,7 +10,7 @@ Assumptions: the same input gives the same bytes (no dates, seeded statistics).
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,7 +119,7 @@ def write_report(
     files |= {name: text.encode() for name, text in (texts | dict(beside)).items()}
     files["report.html"] = page.encode()  # the last one
     output_dir = any_path(output_dir)
-    _replace_files(files, output_dir)
+    replace_files(files, output_dir, outdated=_outdated(output_dir, files))
     return ReportPaths(
         html=output_dir / "report.html",
         markdown=output_dir / "report.md",
@@ -208,12 +208,24 @@ def _plot(
     return _Plot(file, figure, panels_png(panels, legend=legend, heading=heading))
 
 
-def _replace_files(files: Mapping[str, bytes], output_dir: Path) -> None:
+def replace_files(
+    files: Mapping[str, bytes], output_dir: Path, *, outdated: Collection[str] = ()
+) -> None:
+    """Writes files, the page last, in place of an earlier report's.
+
+    Args:
+      files: their contents by name.
+      output_dir: made where absent.
+      outdated: the names of files of an earlier report that are not among these.
+
+    Raises:
+      UserError: if the folder cannot be written.
+    """
     if is_remote(output_dir):
         # An object is replaced in one step; the page is the last of them.
         for name, content in files.items():
             write_whole(str(output_dir / name), content)
-        for name in _outdated(output_dir, files):
+        for name in outdated:
             (output_dir / name).unlink(missing_ok=True)
         return
     staging = output_dir / f"report.{unfinished_tag()}"
@@ -224,7 +236,7 @@ def _replace_files(files: Mapping[str, bytes], output_dir: Path) -> None:
             (staging / name).write_bytes(content)
         for name in files:
             (staging / name).replace(output_dir / name)
-        for name in _outdated(output_dir, files):
+        for name in outdated:
             (output_dir / name).unlink(missing_ok=True)
     except OSError as error:
         raise UserError(

@@ -147,9 +147,7 @@ def plain(text: object) -> str:
     return html.escape(escaped, quote=False)
 
 
-def _markdown_table(
-    heads: Sequence[str], rows: Iterable[Sequence[object]], texts: int
-) -> list[str]:
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[object]], texts: int) -> list[str]:
     """Returns a table whose first `texts` columns are left-aligned texts, the others numbers."""
     rules = ["---"] * texts + ["---:"] * (len(heads) - texts)
     lines = [heads, rules, *([plain(cell) for cell in row] for row in rows)]
@@ -212,7 +210,7 @@ def _answer(summary: Summary) -> list[str]:
     if not rows:
         return []
     heads = ["Held-out mean", "Datasets", "Mean", "Chance", *MODELS]
-    return [*_markdown_table(heads, rows, 1), ""]
+    return [*markdown_table(heads, rows, 1), ""]
 
 
 def run_mean(summary: Summary, position: int) -> HeldOutMean | None:
@@ -224,7 +222,7 @@ def run_mean(summary: Summary, position: int) -> HeldOutMean | None:
 def _runs(runs: Sequence[EvaluatedRun]) -> list[str]:
     keys = list(dict.fromkeys(key for run in runs for key in run.facts))
     rows = [[key, *(fact(run.facts.get(key)) for run in runs)] for key in keys]
-    return _markdown_table(["", *(plain(run.label) for run in runs)], rows, 1 + len(runs))
+    return markdown_table(["", *(plain(run.label) for run in runs)], rows, 1 + len(runs))
 
 
 def _datasets(datasets: pd.DataFrame) -> list[str]:
@@ -251,7 +249,7 @@ def _datasets(datasets: pd.DataFrame) -> list[str]:
                 row.excluded,
             ]
         )
-    return _markdown_table(heads, rows, 3)
+    return markdown_table(heads, rows, 3)
 
 
 CLEAN_HEADS = ("Examples", "Overlapping", "All", "Clean", "Clean - all", "Interval", "p")
@@ -282,7 +280,7 @@ def clean_heads(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], bool]:
 def _clean(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     heads, gaps = clean_heads(rows)
     cells = [[row["dataset"], row["label"], *clean_cells(row, gaps=gaps)] for row in rows]
-    return _markdown_table(["Dataset", "Run", *heads], cells, 2)
+    return markdown_table(["Dataset", "Run", *heads], cells, 2)
 
 
 def _differences(comparison: Comparison) -> list[str]:
@@ -297,7 +295,7 @@ def _differences(comparison: Comparison) -> list[str]:
         for prompt in prompts[prompts.dataset == row.dataset].itertuples():
             gap = (prompt.examples, signed(prompt.difference), interval(prompt))
             rows.append([row.dataset, prompt.prompt, *gap, p_value(prompt.p_value), "–", "–"])
-    return _markdown_table(heads, rows, 2)
+    return markdown_table(heads, rows, 2)
 
 
 def _prompts(prompts: pd.DataFrame) -> list[str]:
@@ -311,7 +309,7 @@ def _prompts(prompts: pd.DataFrame) -> list[str]:
         ]
         for row in prompts.itertuples()
     ]
-    return _markdown_table(heads, rows, 3)
+    return markdown_table(heads, rows, 3)
 
 
 def _metrics(metrics: pd.DataFrame) -> list[str]:
@@ -325,7 +323,7 @@ def _metrics(metrics: pd.DataFrame) -> list[str]:
         ]
         for row in metrics[metrics.kind == WHOLE].itertuples()
     ]
-    return _markdown_table(heads, rows, 3)
+    return markdown_table(heads, rows, 3)
 
 
 def _signatures_and_groups(found: DecodedResults, summary: Summary) -> list[str]:
@@ -343,7 +341,7 @@ def _signatures_and_groups(found: DecodedResults, summary: Summary) -> list[str]
             parts += [
                 f"### {plain(found.task)} {heading}",
                 "",
-                *_markdown_table(heads, rows, 2),
+                *markdown_table(heads, rows, 2),
                 "",
             ]
     return parts
@@ -359,7 +357,7 @@ def _decoded_examples(found: DecodedResults, runs: Sequence[EvaluatedRun]) -> li
         for run, text in example.answers:
             cells = (inputs, runs[run].label, text, wanted)
             rows.append([shortened(cell, 300) for cell in cells])
-    table = _markdown_table(["Input", "Run", "Prediction", "Wanted"], rows, 4)
+    table = markdown_table(["Input", "Run", "Prediction", "Wanted"], rows, 4)
     files = [f"All: {', '.join(map(plain, found.files))}", ""] if found.files else []
     return [f"### Predictions of {plain(found.task)}", "", *table, "", *files]
 

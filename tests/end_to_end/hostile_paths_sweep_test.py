@@ -14,6 +14,7 @@ COMMANDS = [
     ("t0", ["lint", "--data_dir={}", "weather_retell"]),
     ("t0", ["report", "{}", "--output=$OUT/report"]),
     ("t0", ["report", "$RESULTS", "--output={}"]),
+    ("t0", ["compare", "$RESULTS", "{}"]),
     ("t0", ["convert", "{}", "$OUT/hf"]),
     ("t0", ["convert", "$MODEL", "{}", "--to=hf"]),
     ("t0", ["convert", "$MODEL", "$OUT/hf", "--to=hf", "--vocab={}"]),

@@ -111,7 +111,7 @@ def test_a_report_says_what_it_left_out_and_adjusts(evaluation):
     assert list(comparison.datasets.adjusted_p_value) == pytest.approx(
         stats.false_discovery_control(p_values)
     )
-    assert any("3 examples of rte_1 have other inputs" in note for note in summary.notes)
+    assert any("rte_1: 3 examples have other inputs" in note for note in summary.notes)
 
 
 def test_documents_and_texts_are_read(evaluation):

@@ -1,0 +1,71 @@
+"""`t0 compare`: what it prints and writes, and what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+
+from t0.cli import main as cli
+
+
+def evaluation(folder, skill):
+    """Writes one prompt of a dataset with 60 examples; more skill is right more often."""
+    rng = np.random.default_rng(1)
+    lines = []
+    for idx in range(60):
+        likelihoods = rng.normal(-5, 1, 2)
+        likelihoods[idx % 2] += skill
+        choices = [
+            {"text": text, "log_likelihood": value, "tokens": 2}
+            for text, value in zip(("no", "yes"), likelihoods.tolist(), strict=True)
+        ]
+        prediction = int(likelihoods.argmax())
+        lines.append({"idx": idx, "choices": choices, "gold": idx % 2, "prediction": prediction})
+    right = sum(line["gold"] == line["prediction"] for line in lines)
+    task = {"dataset": "super_glue/rte", "prompt": "p", "examples": 60, "excluded": {}}
+    task["metrics"] = {"accuracy": 100 * right / 60}
+    (folder / "scores").mkdir(parents=True)
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "scores" / "rte_p_10.jsonl").write_text(text)
+    results = {"schema": 1, "run": {"step": 10}, "tasks": {"rte_p": task}}
+    (folder / "results_10.json").write_text(json.dumps(results))
+    return str(folder)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return [evaluation(tmp_path / name, skill) for name, skill in (("a", 0.0), ("b", 2.0))]
+
+
+def test_tables_and_files(folders, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert cli.main(["compare", *folders, f"--output={out}", "--title=Mine"]) == 0
+    printed = capsys.readouterr().out
+    assert "A a, step 10 (baseline)" in printed and "Difference from A" in printed
+    assert str(out / "compare.html") in printed and (out / "compare.md").is_file()
+    assert "<title>Mine</title>" in (out / "compare.html").read_text()
+
+
+def test_a_baseline_that_is_not_among_the_runs_and_seeds(folders, tmp_path, capsys):
+    third = evaluation(tmp_path / "c", 2.1)
+    assert cli.main(["compare", f"ours={folders[1]},{third}", f"--baseline={folders[0]}"]) == 0
+    printed = capsys.readouterr().out
+    assert "A a, step 10 (baseline)" in printed and "B ours (mean of 2 seeds)" in printed
+    assert cli.main(["compare", folders[0], f"b={folders[1]}", "--baseline=b"]) == 0
+    assert "B b (baseline)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["{0}"], "wanted two or more to compare"),
+        (["{0}", "{1}", "--baseline=nothing"], "unknown run 'nothing'"),
+        (["{0}", "/no"], "/no does not exist"),
+        (["{0}", "{1}", "--output=/proc/x"], "cannot write"),
+    ],
+)
+def test_mistakes_are_one_message(words, wanted, folders, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["compare", *(word.format(*folders) for word in words)])
+    said = capsys.readouterr().err
+    assert wanted in said and "Traceback" not in said

@@ -1,0 +1,212 @@
+"""`t0 compare`'s data: what runs share, what is refused, tied sets, seeds."""
+
+import json
+
+import pytest
+from made_up_evaluations import example_line, random_lines
+
+from t0.errors import UserError
+from t0.reports.comparing import compare
+from t0.reports.comparison_page import write_comparison
+from t0.reports.comparison_tables import (
+    comparison_json,
+    legend_lines,
+    terminal_tables,
+    tied_letters,
+)
+from t0.reports.contenders import position_of, read_contenders
+
+
+def model(evaluation, name, skill, *, seed=0, step=100, **run):
+    """A model on two datasets; models of one seed differ by their skill alone."""
+    made = evaluation(name, step, **run)
+    for number, (dataset, prompts) in enumerate((("super_glue/rte", 4), ("super_glue/cb", 3))):
+        for p in range(prompts):
+            lines = random_lines(80, [2], 100 * seed + 10 * number + p, skill=skill)
+            for line in lines:
+                line["inputs"] = f"row {line['idx']} of {dataset} <b>"
+            made.add(f"{dataset[-3:].strip('/')}_{p}", dataset, f"prompt {p}", lines)
+    return str(made.write())
+
+
+def alike(evaluation, **skills):
+    return [f"{name}={model(evaluation, name, skill)}" for name, skill in skills.items()]
+
+
+def test_a_clear_difference_and_two_runs_that_are_tied(evaluation):
+    words = alike(evaluation, weak=0.0, good=3.0, same=3.05)
+    found = compare(read_contenders(words))
+    for row in (*found.datasets, found.mean):
+        assert row.tied == ((0,), (1, 2))
+        assert [tied_letters(row, run) for run in range(3)] == ["b", "a", "a"]
+        assert all(one.clear and one.gap.difference > 20 for one in row.differences)
+    rte = next(row for row in found.datasets if row.title == "RTE")
+    assert rte.number_of_examples == 80 and len(rte.prompts[1]) == 4
+    assert rte.won[1] > rte.lost[1] and len(rte.examples) <= 20
+    example = next(one for one in rte.examples if one.run == 1 and one.gain > 0)
+    assert example.example.prediction == example.example.gold != example.baseline
+    # The same runs with the last as the baseline: the signs change, what is tied does not.
+    other = compare(read_contenders(words), baseline=2)
+    assert other.datasets[0].tied == found.datasets[0].tied
+    assert other.datasets[0].differences[0].gap.difference < -20
+    assert not other.datasets[0].differences[1].clear
+
+
+def test_equal_runs_are_not_told_apart(evaluation):
+    words = [model(evaluation, "one", 1.0), model(evaluation, "two", 1.0)]
+    found = compare(read_contenders(words))
+    gaps = [one.gap for row in found.datasets for one in row.differences]
+    assert all(gap.p_value == 1 and gap.difference == 0 for gap in gaps)
+    assert "no two runs can be told apart on any dataset" in legend_lines(found)
+
+
+def test_seeds_are_averaged(evaluation):
+    seeds = [model(evaluation, f"seed{n}", 1.0, seed=n) for n in range(3)]
+    # Other seeds draw other right choices here: those of seed 0 are put into all.
+    single = read_contenders([seeds[0], model(evaluation, "other", 1.0)])
+    assert [one.name for one in single] == ["seed0, step 100", "other, step 100"]
+    words = [
+        f"several={model(evaluation, 'a', 0.5)},{model(evaluation, 'b', 1.5)}",
+        f"one={seeds[0]}",
+    ]
+    contenders = read_contenders(words)
+    assert [len(one.seeds) for one in contenders] == [2, 1]
+    found = compare(contenders)
+    tasks = [
+        [t.accuracy for t in run.tasks if t.dataset == "super_glue/rte"]
+        for run in contenders[0].seeds
+    ]
+    rte = next(row for row in found.datasets if row.title == "RTE")
+    assert rte.accuracies[0].mean == pytest.approx(sum(map(sum, tasks)) / 8)
+    assert all(prompt["first_only"] is None for prompt in rte.prompts[1])
+    assert any("mean of 2 seeds" in line for line in legend_lines(found))
+
+
+def test_what_is_not_shared_is_left_out_and_said(evaluation):
+    first = evaluation("first").add("rte_0", "super_glue/rte", "0", random_lines(50, [2], 1))
+    first.add("rte_1", "super_glue/rte", "1", random_lines(50, [2], 2))
+    first.add("cb_0", "super_glue/cb", "0", random_lines(50, [2], 3))
+    lines = random_lines(40, [2], 1)
+    lines[0]["gold"] = 1 - lines[0]["gold"]
+    second = evaluation("second", vocabulary_sha256="b").add("rte_0", "super_glue/rte", "0", lines)
+    first.run["vocabulary_sha256"] = "a"
+    found = compare(read_contenders([str(first.write()), str(second.write())]))
+    (rte,) = found.datasets
+    assert (rte.number_of_prompts, rte.number_of_examples) == (1, 39) and found.mean is None
+    said = "\n".join(found.notes)
+    assert "other vocabularies" in said and "(first, step 100: a; second, step 100: b)" in said
+    assert "super_glue/cb is left out: only first, step 100 has scores of it." in said
+    assert "first, step 100 has prompts that not every run has: rte_1 (1 in all)" in said
+    assert "11 of 50 examples" in said
+
+
+def test_prompts_of_another_version(evaluation):
+    paths = []
+    for name in ("old", "new"):
+        lines = random_lines(30, [2], 1)
+        for line in lines:
+            line["inputs"] = f"{line['idx']}  in the {name if line['idx'] < 10 else 'same'} words"
+        paths.append(str(evaluation(name).add("rte_0", "super_glue/rte", "0", lines).write()))
+    found = compare(read_contenders(paths))
+    assert found.datasets[0].number_of_examples == 20
+    assert any("rte_0: 10 examples have other inputs" in note for note in found.notes)
+    every = compare(read_contenders(paths), any_texts=True)
+    assert every.datasets[0].number_of_examples == 30
+    assert any("compared nonetheless" in note for note in every.notes)
+
+
+def test_documents_widen_the_interval(evaluation):
+    paths, grouped = [], []
+    for name, skill in (("one", 0.5), ("two", 1.5)):
+        for made, field in ((paths, {}), (grouped, {"document": "same"})):
+            lines = random_lines(60, [2], 1, skill=skill)
+            for line in lines:
+                line |= dict.fromkeys(field, f"{line['idx'] // 6}")
+            folder = f"{name}{len(field)}"
+            made.append(str(evaluation(folder).add("rte_0", "super_glue/rte", "0", lines).write()))
+    alone, together = (
+        compare(read_contenders(p)).datasets[0].differences[0].gap for p in (paths, grouped)
+    )
+    assert alone.difference == together.difference
+    degrees = [float(one.estimates[0].degrees) for one in (together, alone)]
+    assert degrees == pytest.approx([9, 59])
+
+
+def refused(words):
+    with pytest.raises(UserError) as error:
+        compare(read_contenders(words))
+    return str(error.value)
+
+
+def test_what_cannot_be_compared_is_refused(evaluation, tmp_path):
+    first = model(evaluation, "first", 1.0, split="validation")
+    assert "cannot be compared by 'split'" in refused(
+        [first, model(evaluation, "b", 1.0, split="test")]
+    )
+    by_tokens = model(evaluation, "c", 1.0, split="validation", normalisation="tokens")
+    plain = model(evaluation, "d", 1.0, normalisation="none")
+    assert "other ways" in refused([by_tokens, plain])
+    assert "is given twice" in refused([first, f"again={first}"])
+    assert "does not exist" in refused([first, str(tmp_path / "nowhere")])
+    assert "wanted NAME=RUN" in refused([first, "name="])
+    assert "have the name 'a'" in refused([f"a={first}", f"a={plain}"])
+    model(evaluation, "first", 2.0, step=200)
+    assert "has 2 evaluated checkpoints" in refused([str(tmp_path / "first"), plain])
+    other = evaluation("other").add("x", "sciq", "x", random_lines(9, [2], 1)).write()
+    assert "share no example of no prompt" in refused([plain, str(other)])
+    bare = evaluation("bare").add("x", "sciq", "x", random_lines(9, [2], 1), with_scores=False)
+    message = refused([plain, str(bare.write())])
+    assert "no per-example scores" in message and "scores/<task>_100.jsonl" in message
+    assert "evaluate again" in message
+
+
+def test_a_baseline_by_its_name_or_as_it_was_given(evaluation):
+    words = alike(evaluation, one=0.1, two=0.2)
+    contenders = read_contenders(words)
+    for word in ("two", words[1]):
+        assert position_of(word, contenders, words) == 1
+    with pytest.raises(UserError, match="two"):
+        position_of("tow", contenders, words)
+
+
+def test_numbers_pictures_and_page(evaluation, tmp_path):
+    words = alike(evaluation, weak=0.0, good=3.0)
+    found = compare(read_contenders(words))
+    paths = write_comparison(found, tmp_path / "out", title="T <i>")
+    assert {path.name for path in paths} == {
+        "compare.html",
+        "compare.md",
+        "compare.json",
+        "compare_differences.png",
+        "compare_prompts.png",
+    }
+    page = (tmp_path / "out" / "compare.html").read_text()
+    assert "T &lt;i&gt;" in page and "of super_glue/rte &lt;b&gt;" in page and "<i>" not in page
+    data = json.loads(comparison_json(found))
+    (difference,) = data["datasets"][0]["differences"]
+    assert difference["adjusted_p_value"] < 0.01 < difference["detectable"]
+    assert data["datasets"][0]["tied_sets"] == [["weak"], ["good"]]
+    again = write_comparison(compare(read_contenders(words)), tmp_path / "again", title="T <i>")
+    for one, other in zip(sorted(paths), sorted(again), strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_the_terminal_s_tables_fit_eighty_columns(evaluation, count):
+    from rich.console import Console
+
+    words = alike(evaluation, **{f"run{n}": n / 2 for n in range(count)})
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    for table in terminal_tables(compare(read_contenders(words))):
+        console.print(table)
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= 80 and not any("…" in line for line in lines)
+    assert any(line.startswith("Mean of 2 datasets") for line in lines)
+
+
+def test_scores_of_a_malformed_file_are_named(evaluation):
+    words = [model(evaluation, "one", 1.0), model(evaluation, "two", 1.0)]
+    change_path = evaluation("two").folder / "scores" / "rte_0_100.jsonl"
+    line = example_line(0, [-1.0, -2.0], 0)
+    change_path.write_text(json.dumps(line | {"prediction": 1}) + "\n")
+    assert "rte_0_100.jsonl, line 1" in refused(words)
