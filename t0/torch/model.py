@@ -62,7 +62,7 @@ class Attention(nn.Module):
         self.o = nn.Linear(sizes.inner, sizes.d_model, bias=False)
         self._bidirectional = bidirectional
         if bidirectional is not None:
-            self.relative_attention_bias = nn.Embedding(sizes.buckets, sizes.heads)
+            self.relative_attention_bias = _embedding(sizes.buckets, sizes.heads)
 
     def bias(self, length: int) -> torch.Tensor:
         """Returns the bias of relative positions, [1, H, L, L]."""
@@ -197,7 +197,7 @@ class T5(nn.Module):
     def __init__(self, spec: T5Spec) -> None:
         super().__init__()
         self.spec, sizes = spec, spec.sizes
-        self.shared = nn.Embedding(sizes.vocabulary, sizes.d_model)
+        self.shared = _embedding(sizes.vocabulary, sizes.d_model)
         self.encoder = Stack(spec, decoder=False)
         self.decoder = Stack(spec, decoder=True)
         if not sizes.tied:
@@ -236,6 +236,11 @@ class T5(nn.Module):
         if not self.spec.sizes.tied:
             return self.lm_head(hidden)
         return functional.linear(hidden * self.spec.sizes.d_model**-0.5, self.shared.weight)
+
+
+def _embedding(rows: int, width: int) -> nn.Embedding:
+    # Without values: drawing them on the meta device imports PyTorch's compiler, for seconds.
+    return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
 def shifted(targets: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:

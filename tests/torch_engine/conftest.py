@@ -14,11 +14,14 @@ sys.path.append(str(ROOT / "tests" / "end_to_end"))  # for tiny_world
 # `python -c` of this runs a module that can import none of these packages.
 WITHOUT = """
 import runpy, sys
+from importlib.machinery import ModuleSpec
 
 class Absent:
     def find_spec(self, name, *rest):
-        if name.partition(".")[0] in {names!r}:
-            raise ModuleNotFoundError(f"{{name}} was imported", name=name)
+        return ModuleSpec(name, self) if name.partition(".")[0] in {names!r} else None
+
+    def create_module(self, spec):
+        raise AssertionError(f"{{spec.name}} was imported")
 
 sys.meta_path.insert(0, Absent())
 runpy.run_module({module!r}, run_name="__main__", alter_sys=True)

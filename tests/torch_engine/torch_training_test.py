@@ -1,4 +1,4 @@
-"""Training on PyTorch: Mesh TensorFlow's numbers, on any number of processes, and between engines."""
+"""Training on PyTorch: Mesh TensorFlow's numbers, on several processes, and between engines."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ def weights(path):
 
 
 def furthest(one, other):
-    """The largest difference of two checkpoints' weights, in units of a weight's mean square root."""
+    """The largest difference of two checkpoints' weights, in units of their root mean squares."""
     assert one.keys() == other.keys()
     return max(
         float(np.abs(one[name] - other[name]).max() / np.sqrt(np.square(one[name]).mean()))
