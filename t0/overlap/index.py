@@ -114,9 +114,10 @@ class IndexWriter:
     def add(self, batch: Batch) -> None:
         """Adds the runs of words of some rows."""
         words = split_words(batch.texts)
-        row_words_before = np.append(0, np.cumsum(row_words(batch, words)))
+        before = np.append(0, np.cumsum(row_words(batch, words)))
         for length in self._settings.ngrams:
-            self._runs.add(runs_of_rows(words, row_words_before, length)[1])
+            positions, hashes = words.windows(length)
+            self._runs.add(hashes[before[positions + length] - before[positions] == length])
         self._add_whole(words, np.flatnonzero(batch.is_field))
 
     def _add_whole(self, words: Words, fields: np.ndarray) -> None:
@@ -176,24 +177,6 @@ def row_words(batch: Batch, words: Words) -> np.ndarray:
 
 def _with_row(hashes: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return hashes ^ ((rows + 1).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-
-
-def runs_of_rows(
-    words: Words, row_words_before: np.ndarray, length: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the runs of `length` words that are all the rows'.
-
-    Args:
-      words: words of evaluation rows.
-      row_words_before: the number of the rows' words before each word, int64 [W + 1].
-      length: n.
-
-    Returns:
-      the place of each run's first word, int64 [runs], and the runs' hashes, uint64 [runs].
-    """
-    positions, hashes = words.windows(length)
-    own = row_words_before[positions + length] - row_words_before[positions] == length
-    return positions[own], hashes[own]
 
 
 class Index:

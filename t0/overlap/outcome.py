@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from t0.overlap.evaluation_rows import Batch, EvaluationSet
-from t0.overlap.index import Index, Settings, row_words, runs_of_rows, whole_hashes
+from t0.overlap.index import Index, Settings, row_words, whole_hashes
 from t0.overlap.scanning import Matches, place_of, places_and_datasets
 from t0.overlap.training_texts import Training, text_at
 from t0.overlap.words import Words, split_words, word_list
@@ -209,9 +209,7 @@ class Outcome:
         for text, place in zip(fields[hit].tolist(), at[hit].tolist(), strict=True):
             places[text].append(place)
         by_n = {}
-        before = np.append(0, np.cumsum(row_words(batch, words)))
-        for n in index.settings.ngrams:
-            positions, found = self._found_runs(words, before, n)
+        for n, (positions, found) in self._found_runs(batch, words).items():
             for text, place in zip(words.text_of[positions].tolist(), found.tolist(), strict=True):
                 places[text].append(place)
             marks = np.zeros(len(words.hashes) + 1, np.int64)
@@ -223,14 +221,22 @@ class Outcome:
             by_n[n] = np.diff(sums[words.ends])
         return _Covered(sizes, by_n, whole, places)
 
-    def _found_runs(
-        self, words: Words, row_words_before: np.ndarray, n: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the first words of n-grams that were found, and their places in the index."""
-        positions, hashes = runs_of_rows(words, row_words_before, n)
-        found = self._index.lookup(hashes)
-        hit = (found >= 0) & self._hit[found]
-        return positions[hit], found[hit]
+    def _found_runs(self, batch: Batch, words: Words) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """Returns n -> the first words, and places in the index, of n-grams that were found."""
+        runs = {}
+        for n in self._index.settings.ngrams:
+            positions, hashes = words.windows(n)
+            found = self._index.lookup(hashes)
+            hit = (found >= 0) & self._hit[found]
+            runs[n] = positions[hit], found[hit]
+        if not any(len(positions) for positions, _ in runs.values()):
+            return runs
+        # What a prompt's own words have in common with another row's field does not count.
+        before = np.append(0, np.cumsum(row_words(batch, words)))
+        for n, (positions, found) in runs.items():
+            own = before[positions + n] - before[positions] == n
+            runs[n] = positions[own], found[own]
+        return runs
 
     def _mark_whole(
         self, batch: Batch, words: Words, whole: np.ndarray, n: int, inside: np.ndarray

@@ -139,6 +139,19 @@ def test_fields_that_a_prompt_joins_are_one_text(tmp_path, monkeypatch):
     }
 
 
+def test_a_prompts_own_words_that_are_another_rows_field(tmp_path, monkeypatch):
+    monkeypatch.setenv("T0_DATA_DIR", str(tmp_path / "data"))
+    words = "is this a good film or rather a bad film"
+    rows = [{"text": text, "label": 0} for text in ("nothing of the sort was ever said", words)]
+    prompt = {"which": (f"{{{{text}}}} {words} ||| {{{{answer_choices[label]}}}}", "bad ||| good")}
+    write_dataset(tmp_path / "data" / "films", prompt, {"validation": rows})
+    planted.write_cache(tmp_path / "cache" / "t", [(f"So {words}?", "good")])
+    request = Request((str(tmp_path / "cache"),), ("films_.*",), settings=Settings((8,)))
+    facts = find(request, str(tmp_path / "out"))
+    assert [*found_rows(tmp_path / "out")] == [1]
+    assert facts["datasets"]["films"]["prompts"]["films_which"]["overlapping"] == {"8": 1}
+
+
 WORD = st.sampled_from("abc")
 SHORT_TEXTS = st.lists(st.lists(WORD, max_size=9).map(" ".join), min_size=1, max_size=5)
 
