@@ -88,6 +88,7 @@ CLAIMS = {
     "converting": Claim("converting.py", ("--folder={scratch}", "--blocks=4", "--repeats=2")),
     "planning": Claim("planning.py"),
     "buckets": Claim("buckets.py", ("--rounds=3",)),
+    "overlap": Claim("overlap.py", ("--data_dir={data_dir}", "--rounds=3")),
     "training_bands": Claim(
         "training_bands.py", ("--data_dir={recipes_dir}", "--out={scratch}/bands")
     ),
