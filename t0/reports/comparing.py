@@ -55,7 +55,7 @@ class DifferingExample:
       run: the run's position.
       row: the row of the dataset.
       gain: the share of prompts (and seeds) that the run has right, less the baseline's.
-      task: the first prompt under which they differ.
+      prompt: a prompt under which they differ so.
       example: the example as the run scored it, under that prompt.
       baseline: the choice that the baseline predicted there.
     """
@@ -63,7 +63,7 @@ class DifferingExample:
     run: int
     row: int
     gain: float
-    task: str
+    prompt: str
     example: ScoredExample
     baseline: int
 
@@ -264,7 +264,7 @@ def _examples(
     means = shared.grid.right[run].mean(axis=0) - shared.grid.right[baseline].mean(axis=0)
     wanted: dict[int, list[tuple[int, int]]] = {}
     for e in [*lost, *won]:
-        p = int(np.argmax(np.abs(means[:, e])))
+        p = int(np.argmax(np.sign(gains[e]) * means[:, e]))
         wanted.setdefault(p, []).append((e, int(shared.grid.rows[e])))
     texts = {}
     for p, listed in wanted.items():

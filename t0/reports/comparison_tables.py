@@ -182,7 +182,7 @@ def comparison_markdown(
     heads = ["Dataset", "Run", "Row", "Prompt", "Gain", "Right", "Baseline's", "Run's"]
     rows = [
         [
-            *(row.title, run_letter(one.run), str(one.row), one.task, signed(100 * one.gain, 0)),
+            *(row.title, run_letter(one.run), str(one.row), one.prompt, signed(100 * one.gain, 0)),
             *(shortened(text, 60) for text in answers(one)),
         ]
         for row in found.datasets
@@ -236,7 +236,7 @@ def _record(row: ComparedDataset, names: Sequence[str]) -> dict[str, Any]:
         "tied_sets": [[names[run] for run in group] for group in row.tied],
         "by_prompt": {names[run]: [dict(one) for one in rows] for run, rows in row.prompts.items()},
         "examples_that_differ": [
-            {"run": names[one.run], "row": one.row, "gain": one.gain, "prompt": one.task}
+            {"run": names[one.run], "row": one.row, "gain": one.gain, "prompt": one.prompt}
             for one in row.examples
         ],
     }

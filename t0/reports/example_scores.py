@@ -6,6 +6,9 @@ One line for each example, in dataset order:
                            {"text": "False", "log_likelihood": -1.2, "tokens": 2}],
      "gold": 1, "prediction": 0}
 
+`inputs` is the prompted text, `document` (a text or a number) what the rows of one document share;
+both may be absent.
+
     scores = read_scores(Path("eval/scores/super_glue_rte_GPT_3_style_score_eval_1000.jsonl"))
     scores.accuracy, scores.confidence.mean()    # 54.15, 0.61
 
