@@ -39,7 +39,7 @@ ROWS_OF_A_JOB = 5000
 _CHARACTERS_AT_ONCE = 2**19
 _NAMES = ("inputs", "targets")
 _TEXTS = tuple(f"{name}_pretokenized" for name in _NAMES)
-_SHARD = re.compile(r"(?P<split>.+)\.tfrecord-\d{5}-of-\d{5}")
+_SHARD = re.compile(r"(?P<split>.+)\.tfrecord-\d{5}-of-(?P<count>\d{5})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,12 +126,7 @@ class Training:
         if task is not None:
             dataset = "/".join(filter(None, (task.dataset, task.subset)))
             self.places.add((task.dataset, task.subset, task.split_mapping.get(split, split)))
-        files = [
-            file
-            for file in paths.list_names(directory)
-            if (found := _SHARD.fullmatch(file)) and found["split"] == split
-        ]
-        for file in files:
+        for file in _shards(directory, split):
             path = posixpath.join(directory, file)
             self.jobs.append(FileJob(len(self.sources), path))
             self.sources.append(Source(dataset, name, split, path))
@@ -171,6 +166,23 @@ def _renumbered(job: Job, by: int) -> Job:
         return FileJob(job.source + by, job.path)
     prompts = tuple((number + by, *rest) for number, *rest in job.prompts)
     return dataclasses.replace(job, prompts=prompts)
+
+
+def _shards(directory: str, split: str) -> list[str]:
+    """Returns the names of a split's files.
+
+    Raises:
+      UserError: if some of those that the names promise are absent.
+    """
+    found = [match for name in paths.list_names(directory) if (match := _SHARD.fullmatch(name))]
+    files = [match[0] for match in found if match["split"] == split]
+    promised = {int(match["count"]) for match in found if match["split"] == split}
+    if files and promised != {len(files)}:
+        raise UserError(
+            f"{directory}: {len(files)} of {max(promised)} files of the split '{split}' are there. "
+            f"All that is damaged is found by: t0 verify {directory}"
+        )
+    return files
 
 
 def _examples(directory: str, split: str) -> int | None:
@@ -239,7 +251,7 @@ def listed_training(
         task = listed.task
         if split not in task.split_mapping:
             others[name] = task.split_mapping
-        elif listed.cache_dir:
+        elif listed.cache_dir and split in cached_splits(listed.cache_dir):
             training.add_cache(listed.cache_dir, name, split, task)
         else:
             key = (task.dataset, task.subset, task.split_mapping[split])

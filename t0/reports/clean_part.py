@@ -91,8 +91,8 @@ def read_overlap(path: Path) -> Overlap:
         raise UserError(f"{path}: 'ngrams' must be lengths in words, got {ngrams!r:.80}")
     examples = {
         task: field(tally, "texts", int, f"{path}: {task}")
-        for found in field(content, "datasets", dict, path).values()
-        for task, tally in field(found, "prompts", dict, path).items()
+        for found in _objects(field(content, "datasets", dict, path), path).values()
+        for task, tally in _objects(field(found, "prompts", dict, path), path).items()
     }
     listed = field(content, "rows", dict, path)
     lines = _read(path.parent / field(listed, "file", str, f"{path}: rows"))
@@ -111,6 +111,13 @@ def read_overlap(path: Path) -> Overlap:
     )
 
 
+def _objects(record: Mapping[str, Any], where: object) -> Mapping[str, dict[str, Any]]:
+    for key, value in record.items():
+        if not isinstance(value, dict):
+            raise UserError(f"{where}: '{key}' must be an object, got {value!r:.80}.")
+    return record
+
+
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -122,7 +129,8 @@ def _overlapping(lines: bytes, ngram: str, path: Path) -> dict[str, frozenset[in
     found: dict[str, set[int]] = {}
     for number, line in enumerate(lines.decode("utf-8", "replace").splitlines(), start=1):
         where = f"{path.parent}, line {number} of the rows"
-        for task, example in field(json_object(line, where), "prompts", dict, where).items():
+        prompts = field(json_object(line, where), "prompts", dict, where)
+        for task, example in _objects(prompts, where).items():
             if field(example, "overlaps", dict, where).get(ngram):
                 found.setdefault(task, set()).add(field(example, "idx", int, where))
     return {task: frozenset(rows) for task, rows in found.items()}

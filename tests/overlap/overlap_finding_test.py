@@ -261,6 +261,10 @@ def test_a_cache_says_what_its_rendered_task_says(found, tmp_path):
     listed = listed_training(read_listing([str(tmp_path / "cache")]), "books_read", "train")
     assert isinstance(listed.jobs[0], FileJob)
     assert isinstance(listed_training(read_listing(), "books_read", "train").jobs[0], RowsJob)
+    # Of a cache without the split the rows are rendered.
+    (cache / "info.train.json").rename(cache / "info.test.json")
+    again = listed_training(read_listing([str(tmp_path / "cache")]), "books_read", "train")
+    assert isinstance(again.jobs[0], RowsJob)
 
 
 def test_a_cache_without_text_is_decoded(with_planted, tmp_path):
@@ -331,6 +335,8 @@ def mistakes(folder):
     unfinished = planted.write_cache(folder / "begun" / "books_read", [("a", "b")])
     (unfinished / "COMPLETED").unlink()
     planted.write_cache(folder / "tests" / "books_read", [("a", "b")], split="test")
+    lacking = planted.write_cache(folder / "lacking" / "books_read", [("a", "b")])
+    (lacking / "train.tfrecord-00000-of-00001").rename(lacking / "train.tfrecord-00001-of-00002")
     (folder / "empty").mkdir()
     begun, tests, empty = (str(folder / name) for name in ("begun", "tests", "empty"))
     yield Request((begun,), ("quiz_.*",)), "is not a finished cache: it has no COMPLETED"
@@ -339,6 +345,7 @@ def mistakes(folder):
         "no cache in .* has records of a split 'train': .* has test",
     )
     yield Request((empty,), ("quiz_.*",)), "holds no cache"
+    yield Request((str(folder / "lacking"),), ("quiz_.*",)), "1 of 2 files of the split 'train' are"
     yield Request((f"{empty}/none",), ("quiz_.*",)), "holds no cache"
     yield (
         Request(("bookz_read",), ("quiz_.*",)),
@@ -360,7 +367,7 @@ def mistakes(folder):
     )
 
 
-@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("number", range(11))
 def test_mistakes_are_said(with_planted, tmp_path, number):
     request, message = next(itertools.islice(mistakes(tmp_path / "caches"), number, None))
     with pytest.raises(UserError, match=message):

@@ -165,9 +165,15 @@ def other_schema(folder):
     (folder / "overlap.json").write_text('{"kind": "overlap", "schema": 2}')
 
 
+def no_object(folder):
+    path = folder / "overlap.json"
+    path.write_text(path.read_text().replace('{"prompts": {', '{"prompts": {"x": 3, '))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (no_object, "'x' must be an object, got 3"),
         (unfinished, "no finished result of `t0 overlap`"),
         (damaged_rows, "is not what .* was written with"),
         (other_schema, "wanted what `t0 overlap` of this version writes"),
