@@ -1,0 +1,131 @@
+"""A specification's model as numbers; settings that this engine does not compute are refused."""
+
+import copy
+
+import pytest
+
+from t0.config.specification import ModelSpec
+from t0.errors import UserError
+from t0.torch.shape import t5
+
+ATTENTION = {
+    "num_heads": 4,
+    "num_memory_heads": 0,
+    "key_value_size": 16,
+    "dropout_rate": 0.1,
+    "relative_attention_num_buckets": 32,
+    "combine_dims": True,
+}
+LAYERS = {
+    "SelfAttention": {**ATTENTION, "relative_attention_type": "bias_shared"},
+    "EncDecAttention": {**ATTENTION, "relative_attention_type": None},
+    "DenseReluDense": {
+        "hidden_size": 64,
+        "dropout_rate": 0.1,
+        "activation": ["gelu", "linear"],
+        "use_bias": False,
+    },
+}
+DROPOUT = {"selector": "m.sublayer_dropout", "parameters": {"dropout_rate": 0.1}}
+NORM = {"selector": "m.sublayer_rms_norm", "parameters": {"epsilon": 1e-6}}
+SUBLAYERS = {
+    "initial": [DROPOUT],
+    "per_layer": [
+        NORM,
+        {"selector": "m.sublayer_call_layer", "parameters": {}},
+        DROPOUT,
+        {"selector": "m.sublayer_residual", "parameters": {}},
+    ],
+    "final": [NORM, DROPOUT],
+}
+STACK = {
+    "d_model": 32,
+    "input_vocab": 128,
+    "shared_embedding_and_softmax_weights": False,
+    "label_smoothing": 0.0,
+    "z_loss": 1e-4,
+    "loss_denominator": None,
+    "sublayers": SUBLAYERS,
+}
+
+
+def stack(*kinds):
+    layers = [
+        {"selector": f"mesh.{kind}", "name": "", "parameters": LAYERS[kind]} for kind in kinds * 2
+    ]
+    return copy.deepcopy({**STACK, "layers": layers})
+
+
+@pytest.fixture
+def stacks():
+    encoder = stack("SelfAttention", "DenseReluDense")
+    return encoder, stack("SelfAttention", "EncDecAttention", "DenseReluDense")
+
+
+def read(encoder, decoder, model_type="bitransformer"):
+    return t5(ModelSpec(model_type, encoder, decoder, "float32", "float32"))
+
+
+def test_sizes_and_rates(stacks):
+    found = read(*stacks)
+    assert (found.sizes.inner, found.sizes.heads, found.sizes.d_kv) == (64, 4, 16)
+    assert (found.sizes.encoder_layers, found.sizes.decoder_layers) == (2, 2)
+    assert (found.sizes.gated, found.sizes.tied, found.activation) == (True, False, "gelu")
+    assert found.dropout.residual == found.dropout.attention == found.dropout.hidden == 0.1
+    assert not found.legacy_norms
+
+
+def test_legacy_norms_are_known_by_their_sublayers(stacks):
+    for each in stacks:
+        each["sublayers"]["per_layer"][0]["selector"] = "m.sublayer_legacy_rms_norm"
+    assert read(*stacks).legacy_norms
+
+
+def layer(number, **changes):
+    def change(stacks):
+        stacks[1]["layers"][number]["parameters"] |= changes
+
+    return change
+
+
+def of_decoder(**changes):
+    return lambda stacks: stacks[1].update(changes)
+
+
+def sublayers(place, value):
+    return lambda stacks: stacks[1]["sublayers"].update({place: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (layer(0, num_memory_heads=1), "SelfAttention.num_memory_heads is 1"),
+        (layer(0, shared_kv=True), "SelfAttention.shared_kv is True"),
+        (layer(0, relative_attention_type="bias"), "relative_attention_type is 'bias'"),
+        (layer(0, z_loss_coeff=0.1), "SelfAttention.z_loss_coeff is 0.1"),
+        (layer(1, dropout_rate=0.2), "dropout_rate is .*one value for all layers"),
+        (layer(3, num_heads=8), "num_heads is .*one value for all layers"),
+        (layer(2, use_bias=True), "DenseReluDense.use_bias is True"),
+        (layer(2, activation="tanh"), "DenseReluDense.activation is"),
+        (of_decoder(ensemble=2), "decoder.ensemble is 2"),
+        (of_decoder(loss_on_targets_only=True), "decoder.loss_on_targets_only is True"),
+        (of_decoder(positional_embedding=True), "decoder.positional_embedding is True"),
+        (of_decoder(d_model=64), "d_model is .*one value"),
+        (sublayers("final", [DROPOUT]), "decoder's LayerStack.sublayers_final is"),
+        (
+            sublayers("final", [{**NORM, "parameters": {"epsilon": 0.1}}, DROPOUT]),
+            "sublayer_rms_norm.epsilon is 0.1",
+        ),
+        (lambda stacks: stacks[1]["layers"].pop(), "the decoder's layers is"),
+        (lambda stacks: stacks[0]["layers"].clear(), "the encoder's layers is"),
+    ],
+)
+def test_what_is_not_computed_is_refused_by_name(stacks, change, said):
+    change(stacks)
+    with pytest.raises(UserError, match=said):
+        read(*stacks)
+
+
+def test_a_language_model_is_refused(stacks):
+    with pytest.raises(UserError, match="run.model_type is 'lm'"):
+        read(*stacks, model_type="lm")
