@@ -5,8 +5,10 @@ r"""`t5_mesh_transformer`: trains, evaluates and decodes; takes every flag of T5
       --gin_file=models/t5.1.1.tiny.gin --gin_param="MIXTURE_NAME = 't0_train'"
 
 Without `--tpu` it runs on this machine. Nothing heavy is imported before the flags are parsed.
+With `--engine=torch` this process trains by PyTorch; flags of `python -m t0.torch` are taken, too.
 """
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -24,6 +26,12 @@ def main(argv: Sequence[str]) -> None:
     if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
         print(f"{__doc__}\nflags:\n{flags.command_flags().get_help(prefix='')}")
         return
+    by_torch = _words_for_torch(argv[1:])
+    if by_torch is not None:
+        from t0.torch import __main__ as torch_engine
+
+        torch_engine.main(by_torch)
+        return
     given = flags.parse(argv)
     from_working_directory()
     if given.vocab:
@@ -36,6 +44,18 @@ def main(argv: Sequence[str]) -> None:
         from t0.run import command
 
         command.run(given, argv)
+
+
+def _words_for_torch(words: Sequence[str]) -> list[str] | None:
+    """Returns the words for `python -m t0.torch`; None where this is no run of that engine.
+
+    A specification is written, and a configuration listed, by Mesh TensorFlow's side for both.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--engine", nargs="?")
+    found, rest = parser.parse_known_args(list(words))
+    here = any(word.lstrip("-").partition("=")[0] in ("save_spec", "dry_run") for word in rest)
+    return None if found.engine != "torch" or here else rest
 
 
 def console_entry_point() -> None:

@@ -1,6 +1,7 @@
 """`t0 plan`: memory and time of a run on a TPU slice, from the flags of `t5_mesh_transformer`.
 
     t0 plan --gin_file=runs/t0_train.gin --gin_file=mesh/v3-512.gin --output plan.png
+    t0 plan --engine=torch --gpu=a100-80 --gpus=8 --gin_file=runs/t0_3b.gin
 
 It needs no TPU, no checkpoint, no cached task and no network. Without a mesh's file the slice is
 the one that the run file's header names.
@@ -17,13 +18,15 @@ from typing import Any
 from t0.config import flags as command_flags
 from t0.errors import UserError
 from t0.files.paths import is_remote
+from t0.torch.gpus import GPUS
 
 _SWITCHES = {
     "fast": "closed formulas instead of lowering the model",
     "json": "print one JSON object",
     "every_slice": "lower every core's variables: slower, the same program",
 }
-_READ = {"gin_file", "gin_param", "module_import", "vocab", "data_dir"}
+_GPUS = [gpu.name for gpu in GPUS]
+_READ = {"engine", "gin_file", "gin_param", "module_import", "vocab", "data_dir"}
 _READ |= {"gin_location_prefix", "gin_search_paths"}
 _PICTURES = (".png", ".svg", ".pdf")
 # Macros that may stay unset here, because a plan reads neither checkpoints nor data.
@@ -39,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sweep", nargs="+", metavar="AXIS=V,V", help=axes)
     parser.add_argument("--utilisation", type=float, default=0.4, help="of the peak (0.4)")
     parser.add_argument("--start_step", type=int, metavar="N", help="step to continue from")
+    parser.add_argument("--gpu", metavar="NAME", help="with --engine=torch: " + ", ".join(_GPUS))
+    parser.add_argument("--gpus", type=int, default=1, help="their number, of all machines (1)")
     add_run_flags(parser)
 
 
@@ -72,6 +77,10 @@ class _Word(argparse.Action):
 def main(args: argparse.Namespace) -> int:
     """Makes the plan or the sweep, prints it and draws it."""
     given = run_flags(args, "t0 plan")
+    if given.engine == "torch":
+        return _on_gpus(args, given)
+    if args.gpu:
+        raise UserError(f"--gpu={args.gpu} is planned with --engine=torch, PyTorch's engine")
     if args.output:
         _check_picture_path(args.output)
     configure_run(given)
@@ -92,6 +101,21 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
+def _on_gpus(args: argparse.Namespace, given: Any) -> int:
+    """Plans a run of the PyTorch engine."""
+    unread = [name for name in ("sweep", "output", "every_slice") if getattr(args, name)]
+    if unread:
+        raise UserError(f"--{unread[0]} is for plans of TPUs; with --engine=torch leave it out")
+    if not args.gpu:
+        raise UserError(f"--engine=torch needs --gpu, one of {', '.join(_GPUS)}")
+    configure_run(given, slice_=False)
+    from t0.run import gpu_plan
+
+    plan = gpu_plan.gpu_plan(args.gpu, args.gpus, args.utilisation)
+    print(json.dumps(plan) if args.json else gpu_plan.plan_text(plan))
+    return 0
+
+
 def _check_picture_path(path: str) -> None:
     """Checks, before minutes of lowering, that a picture can be written to `path`."""
     target = Path(path)
@@ -107,14 +131,20 @@ def run_flags(args: argparse.Namespace, command: str) -> Any:
     return command_flags.parse([command, *words])
 
 
-def configure_run(given: Any, *, reads_data: bool = False) -> None:
-    """Configures gin by the flags, for a run that reads no checkpoint, and no data unless told."""
+def configure_run(given: Any, *, reads_data: bool = False, slice_: bool = True) -> None:
+    """Configures gin by the flags, for a run that reads no checkpoint.
+
+    Args:
+      given: the flags of `t5_mesh_transformer`.
+      reads_data: whether the run reads data.
+      slice_: whether the run is for a TPU slice: by default that of the run file's header.
+    """
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     from t0.config import gin_files, parse
     from t0.run import configure
 
     mesh = None
-    if not any("tpu_topology" in binding for binding in given.gin_param or []):
+    if slice_ and not any("tpu_topology" in binding for binding in given.gin_param or []):
         folders = command_flags.gin_folders(given)
         mesh = gin_files.slice_of_header(given.gin_file or [], folders)
     if mesh:

@@ -37,6 +37,7 @@ _TABLE = (
     ("string", "vocab", None, "SentencePiece model (default: T0_VOCAB, else T5's public one)."),
     ("string", "t5_tfds_data_dir", None, "Where TFDS keeps the datasets it prepares."),
     ("string", "tfds_data_dir", None, "The same, as T5X calls it."),
+    ("enum", "engine", "mesh", "Mesh TensorFlow, or PyTorch (docs/gpu.md).", ["mesh", "torch"]),
     ("string", "tpu", None, "Cloud TPU: a name or a grpc:// address. Without it: this machine."),
     ("string", "tpu_job_name", None, "Name of the TPU worker binary, if not the default."),
     ("string", "gcp_project", None, "Project of the Cloud TPU."),

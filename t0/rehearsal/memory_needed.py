@@ -7,14 +7,13 @@ Each core has a copy of the program as a graph, its slices, and its activations;
 of that once more. The constants are measured, on small models.
 """
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from t0.errors import UserError
 from t0.mesh.formulas import ModelSizes, costs_by_formulas, model_sizes
 from t0.mesh.pod_run import PodRun
+from t0.training.free_memory import available_bytes
 
 _GIB = 2**30
 # Python with TensorFlow and Mesh TensorFlow, and the programs of one device.
@@ -66,16 +65,6 @@ def check_memory(
     )
 
 
-def available_bytes() -> int | None:
-    """Returns the memory that is free on this machine, or in its container; None if not known."""
-    free = re.search(r"MemAvailable:\s+(\d+) kB", _read("/proc/meminfo"))
-    sizes = [int(free.group(1)) * 1024] if free else []
-    limit, used = (_read(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
-    if limit.isdigit() and used.isdigit():
-        sizes.append(int(limit) - int(used))
-    return min(sizes, default=None)
-
-
 def _core(run: PodRun, sizes: ModelSizes) -> int:
     costs = costs_by_formulas(run, sizes)
     layers = sizes.encoder_layers + sizes.decoder_layers
@@ -88,10 +77,3 @@ def _whole_model_bytes(run: PodRun, sizes: ModelSizes) -> int:
     costs = costs_by_formulas(run, sizes)
     optimizer = costs.optimizer_bytes * max(run.split("heads"), run.split("d_ff"))
     return 4 * (4 * costs.parameters + optimizer)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

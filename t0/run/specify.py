@@ -44,30 +44,21 @@ def run_spec(mode: str, given: Mapping[str, Any]) -> RunSpec:
     trains = mode == "train"
     inputs = mesh_utils.inputs_vocabulary(arguments["vocabulary"])
     targets = mesh_utils.targets_vocabulary(arguments["vocabulary"])
-    outer = bound("tpu_estimator_model_fn.outer_batch_size", 1) or 1
-    lengths, batch = arguments["sequence_length"], arguments["batch_size"]
     data = _data_spec(mode, arguments)
     validates = trains and bound("t0.train_loop.validate_every_steps")
     return RunSpec(
         mode=mode,
         model_dir=arguments["model_dir"],
-        model=_model_spec(arguments, inputs.vocab_size, targets.vocab_size),
+        model=model_spec(arguments, inputs.vocab_size, targets.vocab_size),
         inputs_vocabulary=_vocabulary_spec(inputs),
         targets_vocabulary=_vocabulary_spec(targets),
-        lengths=lengths,
-        batch_sequences=batch,
-        microbatches=mesh_utils.serialize_num_microbatches(
-            mtf.Dimension("batch", batch // outer),
-            lengths,
-            arguments["mesh_shape"],
-            arguments["layout_rules"],
-        )
-        if trains
-        else 1,
+        lengths=arguments["sequence_length"],
+        batch_sequences=arguments["batch_size"],
+        microbatches=microbatches(arguments) if trains else 1,
         train_steps=arguments["train_steps"],
         seed=_seed(mode),
-        optimizer=_configured("run.optimizer") if trains else None,
-        schedule=_configured("run.learning_rate_schedule") if trains else None,
+        optimizer=configured("run.optimizer") if trains else None,
+        schedule=configured("run.learning_rate_schedule") if trains else None,
         schedule_steps=bound("run.total_run_steps") or arguments["train_steps"],
         clip_gradient_norm=bound("t0.apply_updates.clip_gradient_norm") if trains else None,
         variable_filter=_plain(_filter(arguments)),
@@ -78,6 +69,21 @@ def run_spec(mode: str, given: Mapping[str, Any]) -> RunSpec:
         training=_parameters("t0.train_loop") if trains else {},
         data=data,
         validation=opening.split_spec(data, "validation") if validates else None,
+    )
+
+
+def microbatches(arguments: Mapping[str, Any]) -> int:
+    """Returns into how many parts a replica's batch is divided.
+
+    Args:
+      arguments: what `arguments.read` returned.
+    """
+    outer = bound("tpu_estimator_model_fn.outer_batch_size", 1) or 1
+    return mesh_utils.serialize_num_microbatches(
+        mtf.Dimension("batch", arguments["batch_size"] // outer),
+        arguments["sequence_length"],
+        arguments["mesh_shape"],
+        arguments["layout_rules"],
     )
 
 
@@ -127,7 +133,14 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
     )
 
 
-def _model_spec(arguments: Mapping[str, Any], inputs_size: int, targets_size: int) -> ModelSpec:
+def model_spec(arguments: Mapping[str, Any], inputs_size: int, targets_size: int) -> ModelSpec:
+    """Returns the model that gin configures.
+
+    Args:
+      arguments: what `arguments.read` returned.
+      inputs_size: the number of ids of the inputs' vocabulary, before the model pads it.
+      targets_size: the same of the targets' vocabulary.
+    """
     model = mesh_utils.build_model(
         model_type=arguments["model_type"],
         input_vocab_size=inputs_size,
@@ -203,7 +216,7 @@ def _constructor_names(kind: type) -> list[str]:
     return names
 
 
-def _configured(parameter: str) -> ConfiguredSpec | float | None:
+def configured(parameter: str) -> ConfiguredSpec | float | None:
     """Returns the value bound to a parameter of `run`; a function or class with its parameters."""
     value = bound(parameter, evaluate=False)
     if isinstance(value, gin_config.ConfigurableReference):

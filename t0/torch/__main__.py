@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from t0.config.specification import RunSpec, from_json
 from t0.errors import UserError, interruptible, reading, reported
+from t0.torch import memory
 
 if TYPE_CHECKING:
     from t0.torch.world import World
@@ -38,7 +39,10 @@ def _parser() -> argparse.ArgumentParser:
         "--device", default="auto", help="cuda, cpu, or auto: CUDA where there is a GPU"
     )
     parser.add_argument(
-        "--recompute", action="store_true", help="save memory: compute activations twice"
+        "--recompute",
+        choices=memory.RECOMPUTE,
+        default="auto",
+        help="compute activations twice, which saves memory; auto: where it fits only so",
     )
     parser.add_argument("--compile", action="store_true", help="compile the model's blocks")
     parser.add_argument(
@@ -48,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "--export_mtf", metavar="DIR", help="write the last checkpoint here for Mesh TensorFlow"
     )
     parser.add_argument("--export_hf", metavar="DIR", help="the same for Hugging Face")
+    parser.add_argument("--engine", choices=["torch"], help=argparse.SUPPRESS)  # is this one
     return parser
 
 
@@ -70,6 +75,8 @@ def main(argv: Sequence[str]) -> None:
     from t0.torch import loop, world
 
     with world.joined(given.device) as joined:
+        if given.export_hf and not _is_file(words):
+            words = [*words, f"--export_hf={given.export_hf}"]  # is checked with the flags
         text = _shared(words, joined)
         joined.agree("the specification", text)
         spec = from_json(text, RunSpec)
@@ -87,10 +94,14 @@ def main(argv: Sequence[str]) -> None:
 
 def _shared(words: Sequence[str], world: "World") -> str:
     """Returns the text of the specification, which the first process reads or has made."""
-    if len(words) == 1 and not words[0].startswith("-"):
+    if _is_file(words):
         with reading(words[0]):
             return Path(words[0]).read_text(encoding="utf-8")
     return world.shared(lambda: _specified(words))
+
+
+def _is_file(words: Sequence[str]) -> bool:
+    return len(words) == 1 and not words[0].startswith("-")
 
 
 def _specified(words: Sequence[str]) -> str:

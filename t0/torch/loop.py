@@ -21,19 +21,17 @@ from t0.checkpoints import checkpoint_files
 from t0.config.specification import RunSpec
 from t0.errors import UserError, say
 from t0.feeding.training_data import TrainingData, open_training_data
-from t0.torch import checkpointing, exporting, optimizers, sharding, weights
+from t0.torch import checkpointing, exporting, gpus, memory, optimizers, sharding, weights
 from t0.torch.checkpointing import Checkpoints
 from t0.torch.losses import PARTS
 from t0.torch.schedules import schedule
-from t0.torch.shape import t5
+from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World
 from t0.training import directory_lock, resume_file, start_report
 from t0.training.kept_checkpoints import Keep
 from t0.training.recorder import step_fields
 from t0.training.stepping import Size, Stepping
 from t0.training.stopping import TimeLimit
-
-_HOW = "weights, gradients, moments and activations by formula; see docs/gpu.md"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,14 +40,15 @@ class Settings:
 
     Attributes:
       activations: the type of activations.
-      recompute: whether activations are computed again in the backward pass.
+      recompute: whether activations are computed again in the backward pass: one of
+        `memory.RECOMPUTE`.
       compile: whether the blocks are compiled.
       export_mtf: the folder to write the last checkpoint to for Mesh TensorFlow, or None.
       export_hf: the folder to write it to for Hugging Face, or None.
     """
 
     activations: torch.dtype = torch.float32
-    recompute: bool = False
+    recompute: str = "auto"
     compile: bool = False
     export_mtf: str | None = None
     export_hf: str | None = None
@@ -131,12 +130,10 @@ def _checked(spec: RunSpec, world: World) -> _Options:
             f"--model_dir={spec.model_dir} is not on this machine; the PyTorch engine writes to "
             "folders that all its processes see"
         )
-    parts = world.size * spec.microbatches
-    if spec.batch_sequences % parts:
+    if spec.batch_sequences % world.size:
         raise UserError(
             f"a batch of {spec.batch_sequences} sequences cannot be divided over {world.size} "
-            f"process(es) with {spec.microbatches} microbatch(es) each; wanted a multiple of "
-            f"{parts} (run.batch_size)"
+            f"processes; wanted a multiple of {world.size} (run.batch_size)"
         )
     options = _Options(spec.train_steps, **{**spec.training, "seed": spec.seed})
     if options.evaluate_every_steps:
@@ -156,8 +153,10 @@ class _Engine:
         self._spec, self._options, self._data, self._world = spec, options, data, world
         self._settings = settings
         shape = t5(spec.model)
+        self._parts = memory.parts_of_rows(spec.batch_sequences, spec.microbatches, world.size)
+        self._recompute, self._needed = self._memory(shape)
         self._model = sharding.sharded(
-            shape, world, activations=settings.activations, recompute=settings.recompute
+            shape, world, activations=settings.activations, recompute=self._recompute
         )
         trained = sharding.trained_weights(self._model, spec.variable_filter)
         self._optimizer = optimizers.build(spec.optimizer, trained, world.total)
@@ -177,6 +176,31 @@ class _Engine:
         self._held_out: list[Mapping[str, np.ndarray]] = []
         positions = shape.loss_denominator
         self._denominator = positions if positions is not None else self.size.target_positions
+
+    def _memory(self, shape: T5Spec) -> tuple[bool, memory.Needed]:
+        """Returns whether activations are computed twice, and the memory of a process."""
+        spec, world = self._spec, self._world
+        part = memory.Part(
+            spec.batch_sequences // world.size // self._parts,
+            **spec.data.lengths,
+            bytes_each=self._settings.activations.itemsize,
+            fused=world.device.type == "cuda",
+        )
+        both = [
+            memory.needed(
+                shape.sizes,
+                spec.optimizer,
+                part,
+                processes=world.size,
+                microbatches=self._parts,
+                recompute=recompute,
+            )
+            for recompute in (False, True)
+        ]
+        own = memory.recomputes(self._settings.recompute, both[False], world.free_bytes())
+        # They all gather a block's weights at the same time, so all compute it twice or none does.
+        recompute = bool(world.any(own))
+        return recompute, both[recompute]
 
     def fill(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
         """Fills the weights and slots; yields lines about their origin."""
@@ -207,7 +231,7 @@ class _Engine:
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Takes one step; returns its values."""
-        rate, parts = self._rate(self._step), self._spec.microbatches
+        rate, parts = self._rate(self._step), self._parts
         self._model.train()
         sums = torch.zeros(len(PARTS), device=self._world.device)
         for number in range(parts):
@@ -280,16 +304,36 @@ class _Engine:
 
     def start_lines(self, first: int, last: int) -> list[str]:
         """Returns the lines about the run's size."""
+        world = self._world
         steps = start_report.Steps(first, last, self.size.rows, self.size.lengths)
-        where = f"{self._world.size} process(es) on {self._world.device.type}"
+        where = f"{world.size} process(es) on {world.device.type}"
         activations = str(self._settings.activations).removeprefix("torch.")
+        twice = ", computed twice (--recompute)" if self._recompute else ""
+        engine = f"  engine: PyTorch {torch.__version__}, {where}, activations in {activations}"
         return start_report.lines(
             steps,
             parameters=self.size.parameters,
-            microbatches=self._spec.microbatches,
-            memory=f"  engine: PyTorch {torch.__version__}, {where}, activations in {activations}",
+            microbatches=self._parts,
+            memory=f"{engine}{twice}\n{self._needed.line(world.size)}",
             data=self._data,
         )
+
+    def ideal_seconds(self) -> float | None:
+        """Returns the seconds of a step at the GPUs' peak, None where that is not known."""
+        world = self._world
+        if world.device.type != "cuda" or self._settings.activations != torch.bfloat16:
+            return None
+        gpu = gpus.named(torch.cuda.get_device_name(world.device))
+        if gpu is None or gpu.teraflops is None:
+            return None
+        filling = self._data.filling
+        flops = memory.model_flops(
+            self._model.spec.sizes,
+            rows=self.size.rows,
+            **self.size.lengths,
+            predicted=filling.filled["targets"] if filling else 1.0,
+        )
+        return flops / (world.size * gpu.teraflops * 1e12)
 
     def gpu_peaks(self) -> list[int]:
         """Returns the most bytes that were in use on this process's GPU so far."""

@@ -20,6 +20,8 @@ import torch
 import torch.distributed as dist
 
 from t0.errors import UserError
+from t0.torch.memory import USABLE
+from t0.training import free_memory
 
 DEVICES = ("auto", "cuda", "cpu")
 _MINUTES = 30  # how long a process waits for the others before it says which is missing
@@ -60,6 +62,14 @@ class World:
         if self.size > 1:
             dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return int(tensor.item())
+
+    def free_bytes(self) -> int | None:
+        """Returns the memory that this process can have, None where it is not known."""
+        if self.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self.device)
+            return int(USABLE * free)
+        free = free_memory.available_bytes()
+        return None if free is None else free // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
     def wait(self) -> None:
         """Waits until all processes are here."""

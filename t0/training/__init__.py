@@ -25,10 +25,11 @@ recorder_hook   the same for a run that TensorFlow's estimator trains
 event_files     TensorBoard's event files
 start_report    the lines at a run's start: its size, memory and data
 graph_memory    the memory that a step's graph needs, and that GPUs have used
+free_memory     the memory that is free on this machine
 directory_lock  one trainer at a time in a model directory
 export          the last checkpoint as a Hugging Face folder
 
 Importing this package imports none of its modules. What other engines share imports no TensorFlow:
-event_files, kept_checkpoints, recorder, resume_file, start_report, stepping, stopping and
-directory_lock.
+event_files, free_memory, kept_checkpoints, recorder, resume_file, start_report, stepping, stopping
+and directory_lock.
 """

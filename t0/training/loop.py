@@ -187,6 +187,9 @@ class _Session:
         )
         return [*lines, *self._evaluation.describe()]
 
+    def ideal_seconds(self) -> None:
+        """Returns None: the peak of this machine's devices is not known."""
+
     def gpu_peaks(self) -> Sequence[int]:
         """Returns the most bytes that were in use on each GPU so far."""
         return graph_memory.gpu_peaks()

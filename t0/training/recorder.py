@@ -54,6 +54,7 @@ _SHOWN: dict[str, tuple[str, str]] = {
     "gradient_norm": ("gradient {}", ".3g"),
     "weight_norm": ("weights {}", ".4g"),
     "tokens_per_second": ("{} tokens/s", ",.0f"),
+    "model_flops_utilization": ("MFU {}", ".0%"),
     "seconds_per_step": ("{} s/step", ".2f"),
     "passes": ("{} passes", ".2f"),
 }
@@ -144,6 +145,10 @@ class Recorder:
       start: the step from which the run continues; records of later steps are removed.
       events: whether to write TensorBoard's event file, too.
       gpu_peaks: returns the most bytes that were in use on each GPU so far.
+
+    Attributes:
+      ideal_seconds: the seconds of a step at the peak of the GPUs' data sheet, from which the
+        utilisation of model FLOPs (MFU) follows; None where that is not known.
     """
 
     def __init__(  # noqa: PLR0913 (a run's facts, all by name)
@@ -160,6 +165,7 @@ class Recorder:
         self._total = total
         self._tokens = tokens
         self._gpu_peaks = gpu_peaks
+        self.ideal_seconds: float | None = None
         self._mark: _Mark | None = None
         self._pace_shown = False
         # An object of a bucket is rewritten as a whole, at most once a second.
@@ -181,6 +187,8 @@ class Recorder:
             pace = (now - self._mark.seconds) / (step - self._mark.step)
             paced["seconds_per_step"] = pace
             paced["tokens_per_second"] = self._tokens / pace
+            if self.ideal_seconds is not None:
+                paced["model_flops_utilization"] = self.ideal_seconds / pace
         self._mark = _Mark(step, now)
         held_out = {} if self._held_out is None else {"held_out": self._held_out}
         print(line(step, self._total, paced | held_out), flush=True)

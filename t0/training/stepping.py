@@ -60,6 +60,9 @@ class Engine(Protocol):
     def start_lines(self, first: int, last: int) -> Sequence[str]:
         """Returns the lines that a start prints, when the first batch is there."""
 
+    def ideal_seconds(self) -> float | None:
+        """Returns the seconds of a step at the devices' peak, None where that is not known."""
+
     def gpu_peaks(self) -> Sequence[int]:
         """Returns the most bytes that were in use on each GPU so far."""
 
@@ -203,6 +206,7 @@ class Stepping:
             batch = self._next(batches)
             for line in self._engine.start_lines(first, total):
                 self._say(line)
+            recording.ideal_seconds = self._engine.ideal_seconds()
             if not self._evaluated:
                 self._evaluate(recording, last=False)
             while self._step < total:

@@ -1,5 +1,6 @@
 """The command's flags, its help, and the record that it keeps of a command line."""
 
+import contextlib
 import importlib.util
 import re
 import shlex
@@ -93,3 +94,25 @@ def test_secrets_are_left_out_of_the_record(word, recorded):
 
 def test_secret_in_a_word_of_its_own():
     assert masked(["run", "--api-key", "abc", "--tpu=t"]) == "run --api-key '***' --tpu=t"
+
+
+@pytest.mark.parametrize(
+    ("words", "handed_on"),
+    [
+        (["--engine=torch", "--device=cpu", "--model_dir=/m"], ["--device=cpu", "--model_dir=/m"]),
+        (["--seed=3", "--engine", "torch", "--recompute=on"], ["--seed=3", "--recompute=on"]),
+        (["--engine=torch", "--save_spec=/s.json", "--model=x"], None),
+        (["--engine=torch", "--dry_run", "--model=x"], None),
+        (["--engine=mesh", "--model=x"], None),
+        (["--engine=jax"], None),
+    ],
+)
+def test_the_pytorch_engine_has_the_words_of_its_runs(words, handed_on, monkeypatch):
+    from t0.cli import mesh_transformer
+    from t0.torch import __main__ as torch_engine
+
+    given = []
+    monkeypatch.setattr(torch_engine, "main", given.append)
+    with contextlib.suppress(UserError) if handed_on else pytest.raises(UserError, match="--"):
+        mesh_transformer.main(["t5_mesh_transformer", *words])
+    assert given == ([handed_on] if handed_on else [])

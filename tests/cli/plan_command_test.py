@@ -170,3 +170,44 @@ def test_recipe_is_lowered_whole_in_a_fresh_process(words):
     assert plan["parameters"] == 11_135_332_352
     if plan["mode"] == "train":
         assert plan["operations"]["CrossReplicaSum"] == 2375
+
+
+def test_a_run_on_gpus_is_planned_for_pytorch(capsys):
+    words = ["--engine=torch", "--gpu=a100-80", "--gin_file=runs/t0_3b.gin"]
+    one, eight = (json.loads(run(capsys, *words, f"--gpus={n}", "--json")) for n in (1, 8))
+    assert one["parameters"] == 2_849_757_184
+    assert (one["batch"]["microbatches"], eight["batch"]["microbatches"]) == (512, 64)
+    assert one["per_gpu_bytes"]["weights"] == 4 * 2_849_757_184
+    assert eight["per_gpu_bytes"]["weights"] == one["per_gpu_bytes"]["weights"] // 8
+    assert one["verdict"]["word"] == eight["verdict"]["word"] == "fits"
+    assert eight["time"]["step_seconds"] == pytest.approx(one["time"]["step_seconds"] / 8)
+    text = run(capsys, *words)
+    assert "activations in bfloat16, --recompute=off" in text and "VERDICT: fits" in text
+
+
+def test_a_run_that_fits_no_gpu_is_told_what_would(capsys):
+    words = ["--engine=torch", "--gin_file=runs/t0_3b.gin"]
+    large = "--gin_param=serialize_num_microbatches.tokens_per_microbatch_per_replica=1048576"
+    plan = json.loads(run(capsys, *words, "--gpu=a100-80", large, "--json"))
+    assert plan["switches"]["recompute"] and plan["verdict"]["word"] == "does not fit"
+    assert "tokens_per_microbatch_per_replica = " in plan["verdict"]["reason"]
+    assert "such GPUs" in run(capsys, *words, "--gpu=t4")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--engine=torch"], "needs --gpu, one of v100-32"),
+        (["--engine=torch", "--gpu=a100-81"], "Did you mean 'a100-80'"),
+        (["--gpu=a100-80"], "is planned with --engine=torch"),
+        (["--engine=torch", "--gpu=l4", "--sweep", "tpu=v3-8"], "--sweep is for plans of TPUs"),
+        (["--engine=torch", "--gpu=l4", "--gpus=3"], "a multiple of 3"),
+    ],
+)
+def test_mistakes_about_gpus(capsys, words, said):
+    import gin
+
+    gin.clear_config()
+    with pytest.raises(SystemExit):
+        cli.main(["plan", *words, "--gin_file=runs/t0_3b.gin"])
+    assert said in capsys.readouterr().err

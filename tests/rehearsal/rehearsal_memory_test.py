@@ -7,6 +7,7 @@ from t0.errors import UserError
 from t0.mesh.formulas import model_sizes
 from t0.mesh.lowering import build_model
 from t0.rehearsal import memory_needed
+from t0.training.free_memory import available_bytes
 
 GIB = 2**30
 
@@ -40,5 +41,5 @@ def test_the_message_says_how_many_cores_fit():
 
 
 def test_this_machine_has_memory():
-    free = memory_needed.available_bytes()
+    free = available_bytes()
     assert free is None or free > 0

@@ -104,3 +104,18 @@ def test_damaged_lines_of_before_are_dropped(tmp_path):
 def test_memory_of_gpus_or_of_the_process():
     assert used_memory([2**30, 3 * 2**30]) == "3.0 GiB used on a GPU"
     assert used_memory([]).endswith("GiB used")
+
+
+def test_utilisation_is_shown_where_the_peak_is_known(tmp_path, capsys):
+    recorder = Recorder(str(tmp_path), total=4, tokens=8, start=0)
+    recorder.progress(1, {})
+    recorder.ideal_seconds = 1e-9
+    recorder.progress(2, {})
+    recorder.ideal_seconds = None
+    recorder.progress(3, {})
+    recorder.close()
+    found = lines(tmp_path)
+    assert found[1]["model_flops_utilization"] == 1e-9 / found[1]["seconds_per_step"]
+    assert "model_flops_utilization" not in found[0].keys() | found[2].keys()
+    shown = capsys.readouterr().out.splitlines()
+    assert [" MFU 0% " in line for line in shown] == [False, True, False]

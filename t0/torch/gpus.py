@@ -1,0 +1,97 @@
+"""GPUs: their memory and the rate of their matrix products, as their data sheets have them.
+
+    find("a100-80")                     # what `t0 plan --engine=torch --gpu=` names
+    named("NVIDIA A100-SXM4-80GB")      # what PyTorch calls a device; None where it is not listed
+
+Rates are of dense products of bfloat16 numbers that are summed in float32; data sheets show twice
+as much "with sparsity", which T5 has not. A run with activations in float32 has no such rate here.
+"""
+
+import dataclasses
+
+from t0.errors import unknown_name
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """A GPU.
+
+    Attributes:
+      name: what `--gpu` takes.
+      memory_gib: its memory.
+      teraflops: TFLOP/s of dense bfloat16 products; None where it does not compute them.
+      devices: PyTorch's names of such devices.
+      source: where the numbers are from; all are NVIDIA's.
+    """
+
+    name: str
+    memory_gib: int
+    teraflops: float | None
+    devices: tuple[str, ...]
+    source: str
+
+    @property
+    def bytes(self) -> int:
+        """The memory in bytes."""
+        return self.memory_gib * 2**30
+
+
+GPUS = (
+    Gpu(
+        "v100-32",
+        32,
+        None,
+        ("Tesla V100-SXM2-32GB", "Tesla V100-SXM3-32GB", "Tesla V100-PCIE-32GB"),
+        "V100 data sheet (2020)",
+    ),
+    Gpu("t4", 16, None, ("Tesla T4",), "T4 data sheet (2019)"),
+    Gpu(
+        "a100-40",
+        40,
+        312.0,
+        ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB"),
+        "A100 data sheet (2021)",
+    ),
+    Gpu(
+        "a100-80",
+        80,
+        312.0,
+        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"),
+        "A100 data sheet (2021)",
+    ),
+    Gpu("h100-80", 80, 989.0, ("NVIDIA H100 80GB HBM3",), "H100 data sheet (2023), SXM"),
+    Gpu("h200-141", 141, 989.0, ("NVIDIA H200",), "H200 data sheet (2023), SXM"),
+    Gpu("l4", 24, 121.0, ("NVIDIA L4",), "L4 data sheet (2023)"),
+    Gpu("a10", 24, 125.0, ("NVIDIA A10",), "A10 data sheet (2021)"),
+    Gpu(
+        "rtx-3090",
+        24,
+        71.0,
+        ("NVIDIA GeForce RTX 3090",),
+        "GA102 whitepaper (2020)",
+    ),
+    Gpu(
+        "rtx-4090",
+        24,
+        165.2,
+        ("NVIDIA GeForce RTX 4090",),
+        "Ada whitepaper (2022)",
+    ),
+)
+
+
+def find(name: str) -> Gpu:
+    """Returns a GPU of the table.
+
+    Raises:
+      UserError: with the nearest names.
+    """
+    found = next((gpu for gpu in GPUS if gpu.name == name.lower()), None)
+    if found is None:
+        raise unknown_name("GPU", name, [gpu.name for gpu in GPUS], "(--gpu)")
+    return found
+
+
+def named(device: str) -> Gpu | None:
+    """Returns the GPU that PyTorch calls so, None where the table has none."""
+    return next((gpu for gpu in GPUS if device in gpu.devices), None)

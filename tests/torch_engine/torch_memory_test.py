@@ -1,0 +1,145 @@
+"""The memory and FLOPs of the PyTorch engine by formula."""
+
+import dataclasses
+import math
+
+import pytest
+
+from t0.checkpoints.shape import ModelShape
+from t0.config.specification import ConfiguredSpec
+from t0.mesh import formulas
+from t0.torch import gpus, memory
+
+SHAPE = ModelShape(1000, 64, 160, 64, 4, 32, 2, 2, True, False, True)
+PLAIN = dataclasses.replace(SHAPE, gated=False, tied=True)
+ADAFACTOR = ConfiguredSpec(
+    "mesh_tensorflow.optimize.AdafactorOptimizer",
+    {"factored": True, "min_dim_size_to_factor": 128, "beta1": 0.0},
+)
+ADAMW = ConfiguredSpec("t0.AdamWScaleOptimizer")
+PART = memory.Part(rows=2, inputs=64, targets=32, bytes_each=4)
+
+
+def needed(shape=SHAPE, part=PART, optimizer=ADAFACTOR, processes=1, parts=1, recompute=False):
+    return memory.needed(
+        shape, optimizer, part, processes=processes, microbatches=parts, recompute=recompute
+    )
+
+
+def of_mesh(shape):
+    """The same sizes as the plan of a TPU slice has them."""
+    return formulas.ModelSizes(
+        d_model=shape.d_model,
+        heads=shape.heads,
+        d_kv=shape.d_kv,
+        d_ff=shape.d_ff,
+        projections_in=2 if shape.gated else 1,
+        vocab=shape.vocabulary,
+        encoder_layers=shape.encoder_layers,
+        decoder_layers=shape.decoder_layers,
+        buckets=shape.buckets,
+        embeddings=1,
+        own_logits=not shape.tied,
+    )
+
+
+@pytest.mark.parametrize("shape", [SHAPE, PLAIN, dataclasses.replace(SHAPE, d_ff=512)])
+def test_sizes_and_flops_are_those_of_the_plan_for_tpus(shape):
+    sizes = of_mesh(shape)
+    assert memory.parameters(shape) == formulas.parameters(sizes)
+    slots = formulas.adafactor_slots_on_core(sizes, {})
+    assert needed(shape).slots == 4 * slots
+    share = formulas.Share(sequences=3, inputs=64, targets=32, split={})
+    train, forward = (formulas.flops(sizes, share, train=train) for train in (True, False))
+    # That plan counts lookups, as products that are computed twice in a step; this one does not.
+    products = train - 2 * forward
+    assert memory.model_flops(shape, rows=3, inputs=64, targets=32) == 3 * products
+
+
+def test_logits_are_counted_where_they_are_computed():
+    lengths = {"rows": 3, "inputs": 64, "targets": 32}
+    whole, none = (memory.model_flops(SHAPE, **lengths, predicted=x) for x in (1.0, 0.0))
+    assert whole - none == 6 * 3 * 32 * 64 * 1000
+
+
+def test_what_processes_share():
+    one, four = needed(optimizer=ADAMW), needed(optimizer=ADAMW, processes=4)
+    assert (one.weights, one.slots) == (4 * one.weights // 4, 2 * one.weights)
+    assert four.weights == one.weights // 4 and four.gradients == one.gradients // 4
+    assert four.activations == one.activations
+    # Gradients of several microbatches are summed on each process before they are divided.
+    assert needed(processes=4, parts=2).gradients == one.gradients
+    assert four.total == four.weights + four.slots + four.step
+
+
+def test_recomputing_keeps_less_and_is_chosen_where_it_fits_only_so():
+    deep = dataclasses.replace(SHAPE, encoder_layers=24, decoder_layers=24)
+    without, with_ = needed(deep), needed(deep, recompute=True)
+    assert with_.activations < without.activations / 4
+    assert dataclasses.replace(with_, activations=without.activations) == without
+    free = without.total - 1
+    assert memory.recomputes("auto", without, free)
+    assert not memory.recomputes("auto", without, free + 1)
+    assert not memory.recomputes("auto", without, None)
+    assert memory.recomputes("on", without, None) and not memory.recomputes("off", without, 0)
+
+
+def test_microbatches_of_a_process_are_no_larger_than_those_of_one_process_alone():
+    for rows, alone, processes in ((1024, 512, 8), (64, 4, 2), (64, 1, 4), (60, 7, 4), (8, 3, 8)):
+        parts = memory.parts_of_rows(rows, alone, processes)
+        own = rows // processes
+        assert own % parts == 0
+        assert own // parts <= math.ceil(rows / alone)
+
+
+def test_gpus_are_found_by_both_names():
+    assert gpus.find("A100-80") is gpus.named("NVIDIA A100 80GB PCIe")
+    assert gpus.named("NVIDIA A10G") is None
+    names = [device for gpu in gpus.GPUS for device in gpu.devices]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_activations_are_what_pytorch_keeps(gated, name):
+    torch = pytest.importorskip("torch")
+    dtype, drawn = getattr(torch, name), []
+    part = memory.Part(2, 128, 32, dtype.itemsize, fused=False)
+    for layers in (1, 2):
+        shape = dataclasses.replace(
+            SHAPE if gated else PLAIN, encoder_layers=layers, decoder_layers=layers
+        )
+        drawn.append((_kept(torch, shape, part, dtype), needed(shape, part).activations))
+    (one, one_formula), (two, two_formula) = drawn
+    # What another layer keeps, exactly but for small factors; the rest is bounded from above.
+    assert two_formula - one_formula == pytest.approx(two - one, rel=0.03)
+    logits = part.rows * part.targets * SHAPE.vocabulary * (4 + dtype.itemsize)
+    assert two - logits < two_formula
+
+
+def _kept(torch, shape, part, dtype):
+    """The bytes that autograd keeps after the forward pass of a batch, without the weights."""
+    from t0.torch.model import T5
+    from t0.torch.shape import Dropout, T5Spec
+
+    activation = "gelu" if shape.gated else "relu"
+    model = T5(T5Spec(shape, activation, Dropout(0.1, 0.1, 0.1), 0.0, 1e-4, None)).to(dtype)
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = (
+            storage.nbytes(),
+            tensor,
+        )  # held, so that no other has its place
+        return tensor
+
+    draw = torch.randint
+    batch = {
+        "inputs": draw(2, 900, (part.rows, part.inputs)),
+        "targets": draw(2, 900, (part.rows, part.targets)),
+    }
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(batch)
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    return sum(size for place, (size, _) in kept.items() if place not in own)
