@@ -1,6 +1,7 @@
 """Takes the steps of a run, whatever computes them: reads, records, evaluates, saves and ends.
 
-    stepping = Stepping(engine, data, options, size=size, model_dir="/models/tiny", keep=keep)
+    stepping = Stepping(engine, data, options, size=size, model_dir="/models/tiny", keep=keep,
+                        save_every=100)
     stepping.resume(100, record, time_limit)        # the record that `Engine.save` got at step 100
     stepping.go(time_limit)
 
