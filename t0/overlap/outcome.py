@@ -29,6 +29,7 @@ from t0.overlap.words import Words, split_words, word_list
 SHARES = (0.2, 0.5, 0.8, 1.0)
 _EXAMPLES = 5
 _WORDS_SHOWN, _WORDS_BESIDE = 60, 8
+# The most datasets of a row that its record names, those with the most runs first.
 _PLACES = 20
 
 
@@ -316,7 +317,7 @@ class Outcome:
             "overlaps": _by_n(found),
             "fields": fields,
             "prompts": {name: p for name, p in prompts.items() if any(p["overlaps"].values())},
-            "found": where,
+            "found": where[:_PLACES],
         }
         if len(tally.examples) < _EXAMPLES and found[ngrams[0]]:
             tally.examples.append(self._example(chosen, batch, row, texts, covered))
@@ -351,7 +352,7 @@ class Outcome:
                     "where": {**where, "record": record, "source": number},
                 }
             )
-        return found[:_PLACES]
+        return found
 
     def _example(
         self,

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from t0.errors import UserError
+from t0.files import path_inside
 from t0.files.any_path import any_path
 from t0.reports import accuracies
 from t0.reports.accuracies import Grid
@@ -95,12 +96,10 @@ def read_overlap(path: Path) -> Overlap:
         for task, tally in _objects(field(found, "prompts", dict, path), path).items()
     }
     listed = field(content, "rows", dict, path)
-    lines = _read(path.parent / field(listed, "file", str, f"{path}: rows"))
+    name = path_inside(str(path.parent), field(listed, "file", str, f"{path}: rows"))
+    lines = _read(any_path(name))
     if hashlib.sha256(lines).hexdigest() != listed.get("sha256"):
-        raise UserError(
-            f"{path.parent / listed['file']} is not what {path} was written with. Run `t0 overlap` "
-            "again"
-        )
+        raise UserError(f"{name} is not what {path} was written with. Run `t0 overlap` again")
     return Overlap(
         path=path,
         split=field(run, "eval_split", str, f"{path}: run"),

@@ -220,14 +220,20 @@ def test_an_index_that_was_written_in_pieces_is_the_same(with_planted, tmp_path,
     assert written("pieces") == at_once
 
 
-@pytest.mark.parametrize("way", ["processes", "beam", "pieces"])
+IN_MEMORY = ["--runner=DirectRunner", "--direct_running_mode=in_memory"]
+PORTABLE = ["--runner=PortableRunner", "--job_endpoint=embed", "--environment_type=LOOPBACK"]
+
+
+@pytest.mark.parametrize(
+    "way", ["processes", "beam", "pieces", pytest.param("portable", marks=pytest.mark.slow)]
+)
 def test_every_way_to_search_writes_the_same_files(found, tmp_path, monkeypatch, way):
     options = {}
     monkeypatch.setattr(training_texts, "ROWS_OF_A_JOB", 2)
     if way == "processes":
         options["workers"] = 2
-    elif way == "beam":
-        options["pipeline_options"] = ["--runner=DirectRunner", "--direct_running_mode=in_memory"]
+    elif way in ("beam", "portable"):
+        options["pipeline_options"] = IN_MEMORY if way == "beam" else PORTABLE
     else:
         monkeypatch.setattr(training_texts, "_CHARACTERS_AT_ONCE", 1)
         monkeypatch.setattr("t0.overlap.scanning._PENDING", 1)
@@ -241,9 +247,8 @@ def test_a_mistake_in_a_beam_worker_is_one_line(with_planted, tmp_path):
     shard = damaged / "train.tfrecord-00000-of-00001"
     shard.write_bytes(shard.read_bytes()[:-2])
     request = Request((str(tmp_path / "cache"),), ("quiz_.*",), settings=SETTINGS)
-    beam = ["--runner=DirectRunner", "--direct_running_mode=in_memory"]
     with pytest.raises(UserError, match="the file ends within record 0"):
-        find(request, str(tmp_path / "out"), pipeline_options=beam)
+        find(request, str(tmp_path / "out"), pipeline_options=IN_MEMORY)
     assert [*(tmp_path / "out").iterdir()] == []
 
 
@@ -265,6 +270,25 @@ def test_a_cache_says_what_its_rendered_task_says(found, tmp_path):
     (cache / "info.train.json").rename(cache / "info.test.json")
     again = listed_training(read_listing([str(tmp_path / "cache")]), "books_read", "train")
     assert isinstance(again.jobs[0], RowsJob)
+
+
+@pytest.mark.slow
+def test_caches_and_results_in_object_stores(with_planted, tmp_path):
+    """Through TensorFlow's file system, of which one in memory stands for gs://."""
+    from t0.files import paths
+    from t0.reports.clean_part import read_overlap
+
+    cache = planted.write_cache(tmp_path / "books_read", [(planted.PLANTED["verbatim"], "no")])
+    place = f"ram://{tmp_path.name}"
+    paths.make_folder(f"{place}/cache/books_read")
+    for path in cache.iterdir():
+        paths.copy(str(path), f"{place}/cache/books_read/{path.name}")
+    request = Request((f"{place}/cache",), ("quiz_.*",), settings=SETTINGS)
+    for way in ((), IN_MEMORY):
+        find(request, f"{place}/{len(way)}", pipeline_options=way)
+        assert paths.list_names(f"{place}/{len(way)}") == sorted(FILES)
+        found = read_overlap(f"{place}/{len(way)}").rows
+        assert found == {"quiz_odd": {0}, "quiz_plain": {0}}
 
 
 def test_a_cache_without_text_is_decoded(with_planted, tmp_path):
