@@ -229,8 +229,8 @@ FULL = [
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("setting", FULL, ids=str)
-def test_every_cell_with_ten_thousand_evaluations(setting):
-    tally = measure(setting, 10_000)
+def test_every_cell_with_twenty_thousand_evaluations(setting):
+    tally = measure(setting, 20_000)  # standard error of a rate: 0.15 points
     assert tally.share("ours") >= 94
     assert tally.share("paired") <= 5.7
 
