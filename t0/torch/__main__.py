@@ -6,7 +6,7 @@
 
 A specification is what `t5_mesh_transformer ... --save_spec=spec.json` writes. Of flags, which are
 those of `t5_mesh_transformer`, the first process has a specification made by another process, which
-imports TensorFlow and gin, and hands it to the others: this one imports neither.
+imports TensorFlow, and hands it to the others: none of them imports it.
 """
 
 import argparse
