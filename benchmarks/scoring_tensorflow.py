@@ -30,11 +30,12 @@ from product_rate import product_rate  # noqa: E402
 from random_weights import random_checkpoint  # noqa: E402
 
 from t0.config import parse  # noqa: E402
-from t0.scoring import evaluate  # noqa: E402
+from t0.scoring import ranking  # noqa: E402
 from t0.scoring.batch_planning import BatchLimits, model_costs, plan_batches  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
-from t0.scoring.reading import ExampleStore, read_task  # noqa: E402
+from t0.scoring.reading import ExampleStore  # noqa: E402
 from t0.scoring.scorer import Scorer  # noqa: E402
+from t0.scoring.task_records import read_task  # noqa: E402
 
 LIMITS = {"inputs": 1024, "targets": 256}
 VOCABULARY = 32128
@@ -87,8 +88,8 @@ class Ours:
         sizes: collections.Counter = collections.Counter()
         for task in self._tasks:
             sizes.update(task.sizes)
-        limits = BatchLimits(evaluate.MAX_TOKENS["cpu"], evaluate.MAX_LOGITS // VOCABULARY)
-        most = evaluate.RankEvaluationSettings().max_shapes
+        limits = BatchLimits(ranking.MAX_TOKENS["cpu"], ranking.MAX_LOGITS // VOCABULARY)
+        most = ranking.RankEvaluationSettings().max_shapes
         self._plan = plan_batches(sizes, self._costs, limits, most_shapes=most)
         dtype = tf.as_dtype(question["dtype"])
         self._scorer = self._make(mtf.VariableDType(tf.float32, dtype, dtype))
@@ -113,7 +114,7 @@ class Ours:
     def _pass(self) -> float:
         started = time.perf_counter()
         names = [task.name for task in self._tasks]
-        scored = evaluate.score_tasks(
+        scored = ranking.score_tasks(
             self._scorer, self._tasks, self._plan, wanted=names, tick=lambda *_: None
         )
         collections.deque(scored, maxlen=0)

@@ -109,6 +109,19 @@ def short_reason(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+# What a message says of a full disk; os.strerror's words may be in another language.
+_FULL = ("No space left", "Disk quota exceeded", os.strerror(errno.ENOSPC), "File too large")
+
+
+def write_reason(error: BaseException) -> str:
+    """Returns in a few words why a file could not be written."""
+    text = str(getattr(error, "message", None) or error)
+    # TensorFlow may put the reason below a first line such as "Graph execution error:".
+    if any(words in text for words in _FULL):
+        return "the disk is full"
+    return (text.splitlines() or [type(error).__name__])[0]
+
+
 @contextlib.contextmanager
 def reading(path: Path | str, *faults: type[Exception]) -> Iterator[None]:
     """Raises errors in reading a file as UserErrors that name the file.

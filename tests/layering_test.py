@@ -30,9 +30,9 @@ ROOMS = (
     "mesh",
     "checkpoints",
     "training",
-    "torch",
     "scoring",
     "inference",
+    "torch",
     "overlap",
     "reports",
     "run",
@@ -43,7 +43,10 @@ ROOMS = (
 # Reports are made from files alone, and the PyTorch engine from plain data.
 ONLY = {
     "reports": {"errors", "files", "reports"},
-    "torch": {"errors", "files", "config", "feeding", "checkpoints", "training", "torch", "cli"},
+    "torch": {
+        *("errors", "files", "config", "feeding", "checkpoints", "training", "scoring", "torch"),
+        "cli",
+    },
 }
 WITHOUT_TENSORFLOW = ("prompts", "sources", "catalogue", "overlap", "reports", "torch")
 HEAVY = ("tensorflow", "tensorflow_datasets", "t5", "seqio", "mesh_tensorflow", "gin")
@@ -384,6 +387,7 @@ SHARED_WITH_OTHER_ENGINES = (
     *("t0.training.directory_lock", "t0.training.event_files", "t0.training.kept_checkpoints"),
     *("t0.training.recorder", "t0.training.resume_file", "t0.training.start_report"),
     *("t0.training.stepping", "t0.training.stopping"),
+    *("t0.scoring.cached_records", "t0.scoring.ranking"),
 )
 
 

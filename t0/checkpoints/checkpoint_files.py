@@ -89,18 +89,21 @@ def checkpoint_path(model_dir: str, step: int) -> str:
     return os.path.join(model_dir, f"model.ckpt-{step}")  # noqa: PTH118
 
 
-def select_steps(model_dir: str, wanted: int | list[int] | str | None) -> list[int]:
+def select_steps(
+    model_dir: str, wanted: int | list[int] | str | None, also: Iterable[int] = ()
+) -> list[int]:
     """Returns the steps to evaluate.
 
     Args:
       model_dir: a folder with `model.ckpt-*` files.
       wanted: a step or several steps, "all", or None or -1 for the latest. For a step without a
         checkpoint, the closest step is taken, as T5 does.
+      also: further steps of the folder, with checkpoints in another form.
 
     Raises:
       UserError: if the folder does not contain a checkpoint.
     """
-    present = steps(model_dir)
+    present = sorted({*steps(model_dir), *also})
     if not present:
         raise UserError(
             f"no checkpoint (model.ckpt-STEP.index) in {model_dir}: name a folder that has one by "

@@ -309,7 +309,7 @@ def as_mesh_checkpoint(
             f"{workdir}, which is not on this machine: `t0 convert {path} DST --to mtf`, copy DST "
             "there and name it instead"
         )
-    files = _fingerprint(kind, Path(place), f"{dtype} {slots}")
+    files = fingerprint(kind, Path(place), f"{dtype} {slots}")
     folder = Path(workdir) / f"{Path(place).absolute().name}-{files}"
     if not folder.is_dir():
         _convert_once(place, folder, _options(place, dtype, slots=slots), progress=progress)
@@ -610,7 +610,7 @@ def _convert_once(place: str, folder: Path, options: Options, *, progress: bool)
         _say(f"note: {note}")
 
 
-def _fingerprint(kind: str, place: Path, wanted: str) -> str:
+def fingerprint(kind: str, place: Path, wanted: str) -> str:
     """Returns a short name for a source, made from its path and its files' modification times."""
     found = sorted({path for pattern in _READ[kind] for path in place.glob(pattern)})
     ages = [f"{p}:{p.stat().st_size}:{p.stat().st_mtime_ns}" for p in found if p.is_file()]

@@ -60,6 +60,24 @@ class ObjectiveSpec:
 
 
 @dataclasses.dataclass(frozen=True)
+class RankTaskSpec:
+    """What rank evaluation needs of a task.
+
+    Attributes:
+      dataset: the dataset with its subset, as in results files.
+      prompt: the prompt's name, "" without one.
+      classes: the number of classes of each of its metrics, which are T5's rank classification;
+        None where the number varies from example to example.
+      other_metrics: the names of its metrics that are functions of the user's own.
+    """
+
+    dataset: str
+    prompt: str
+    classes: tuple[int | None, ...] = ()
+    other_metrics: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class TaskSpec:
     """A task of the mixture.
 
@@ -72,6 +90,9 @@ class TaskSpec:
         while they are read, which needs SeqIO.
       objective: the objective of a pretraining task, whose cache holds documents as "targets";
         None for other tasks.
+      rank: what rank evaluation needs of a task whose records are answer choices; None for other
+        tasks. A record of its cache is a choice: "idx" [2], "inputs", "targets", "is_correct", and
+        the texts "inputs_pretokenized" and "targets_pretokenized".
     """
 
     name: str
@@ -80,6 +101,7 @@ class TaskSpec:
     examples: int | None = None
     cache_files: tuple[str, ...] = ()
     objective: ObjectiveSpec | None = None
+    rank: RankTaskSpec | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +182,27 @@ class ModelSpec:
 
 
 @dataclasses.dataclass(frozen=True)
+class RankSpec:
+    """A rank evaluation.
+
+    Attributes:
+      folder: the folder for results.
+      checkpoint: the checkpoint to score; None for those in the model directory.
+      steps: which of these: a step, a list of steps, "all", or None for the latest.
+      settings: the parameters of `score_eval`.
+      reading: the bound parameters of `mesh_eval_dataset_fn` that select a task's records.
+      vocabulary: what results files hold of the targets' vocabulary.
+    """
+
+    folder: str
+    checkpoint: str | None
+    steps: Any
+    settings: Mapping[str, Any]
+    reading: Mapping[str, Any]
+    vocabulary: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
 class RunSpec:
     """A run.
 
@@ -187,6 +230,7 @@ class RunSpec:
       training: the other parameters of the training loop, as gin names them.
       data: the data that the run reads; None where it reads no mixture.
       validation: the data on which training measures the held-out loss, or None.
+      rank: the rank evaluation, None in other modes.
       schema: the version of this record.
     """
 
@@ -212,6 +256,7 @@ class RunSpec:
     training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     data: DataSpec | None = None
     validation: DataSpec | None = None
+    rank: RankSpec | None = None
     schema: int = SCHEMA
 
 

@@ -119,7 +119,7 @@ def _run_with_gin(flags: Any, *, hosts_read: bool) -> None:
     places = {n: flags[n].value for n in ("tpu_job_name", "tpu", "gcp_project", "tpu_zone")}
     arguments |= {"model_dir": flags.model_dir, **places}
     if flags.save_spec:
-        _save_specification(flags.save_spec, mode, arguments)
+        _save_specification(flags.save_spec, mode, arguments, checkpoint)
         return
     engine = "tpu" if flags.tpu else "local"
     if hosts_read:
@@ -166,13 +166,15 @@ def _bind_flags(flags: Any, mode: str) -> None:
         gin.bind_parameter("run.train_steps", planned.last)
 
 
-def _save_specification(path: str, mode: str, arguments: dict[str, Any]) -> None:
+def _save_specification(
+    path: str, mode: str, arguments: dict[str, Any], checkpoint: str | None
+) -> None:
     """Writes the run's specification as JSON, for another engine."""
     from t0.config import specification
     from t0.files import publishing
     from t0.run import specify
 
-    text = specification.to_json(specify.run_spec(mode, arguments))
+    text = specification.to_json(specify.run_spec(mode, arguments, checkpoint))
     publishing.write_whole(path, text + "\n")
     say(f"the run's specification is in {path}; nothing was run")
 

@@ -8,19 +8,33 @@ Mesh TensorFlow. The model is built, without a TensorFlow graph, to read its lay
 of a layer are the arguments of its constructor, as the layer's attributes hold them.
 """
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from t0.compat import gin_config, mesh_utils, mtf
+from t0.compat import gin_config, mesh_utils, mtf, seqio
 from t0.config import masking
 from t0.config.bindings import bound, resolved
-from t0.config.specification import ConfiguredSpec, DataSpec, ModelSpec, RunSpec, VocabularySpec
+from t0.config.specification import (
+    ConfiguredSpec,
+    DataSpec,
+    ModelSpec,
+    RankSpec,
+    RankTaskSpec,
+    RunSpec,
+    VocabularySpec,
+)
 from t0.errors import UserError
 from t0.feeding import opening
 from t0.run import arguments as run_arguments
+from t0.run.by_kind import is_ranked
 from t0.run.preflight import DATASET_FUNCTIONS
+from t0.scoring import evaluate
+from t0.scoring.rank_metrics import classes_of
+from t0.scoring.ranking import results_folder
+from t0.scoring.task_records import dataset_and_prompt
 
 # Arguments of a layer's or model's constructor that depend on the mesh, not on the model.
 _OF_THE_BUILDER = ("self", "name", "layout", "mesh_shape", "layer_stack")
@@ -29,13 +43,15 @@ _ATTRIBUTES = {"d_model": "model_dim"}
 _DECAY = "mesh_tensorflow.optimize.adafactor_decay_rate_pow"
 
 
-def run_spec(mode: str, given: Mapping[str, Any]) -> RunSpec:
+def run_spec(mode: str, given: Mapping[str, Any], checkpoint: str | None = None) -> RunSpec:
     """Returns the specification of the run that gin configures.
 
     Args:
       mode: the run's mode.
       given: the arguments that the command passes to Mesh TensorFlow's `run` by name, the
         vocabulary included.
+      checkpoint: the checkpoint that a mode other than training reads; None for those in the model
+        directory.
 
     Raises:
       UserError: if the run reads its data by another function than T5's dataset functions.
@@ -69,6 +85,7 @@ def run_spec(mode: str, given: Mapping[str, Any]) -> RunSpec:
         training=_parameters("t0.train_loop") if trains else {},
         data=data,
         validation=opening.split_spec(data, "validation") if validates else None,
+        rank=_rank_spec(arguments, checkpoint, targets) if mode == "score_eval" else None,
     )
 
 
@@ -123,13 +140,46 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
                 "say; wanted T5's mesh_train_dataset_fn, as --gin_file=dataset.gin binds it"
             )
         return data.spec
-    return opening.data_spec(
+    data = opening.data_spec(
         bound(f"{function}.mixture_or_task_name"),
         lengths or {},
         dataset_split=split,
         shuffle=False,
         use_cached=bound(f"{function}.use_cached", False),
         pack=False,
+    )
+    tasks = (dataclasses.replace(task, rank=_rank_task(task.name)) for task in data.tasks)
+    return dataclasses.replace(data, tasks=tuple(tasks))
+
+
+def _rank_task(name: str) -> RankTaskSpec | None:
+    """Returns what rank evaluation needs of a task; None if it is not for rank evaluation."""
+    task = seqio.TaskRegistry.get(name)
+    if not is_ranked(task):
+        return None
+    known = [classes_of(metric) for metric in task.metric_fns]
+    others = [
+        getattr(metric, "__name__", str(metric))
+        for metric, classes in zip(task.metric_fns, known, strict=True)
+        if classes is None
+    ]
+    classes = tuple(found[0] for found in known if found is not None)
+    return RankTaskSpec(*dataset_and_prompt(name), classes, tuple(others))
+
+
+def _rank_spec(arguments: Mapping[str, Any], checkpoint: str | None, vocabulary: Any) -> RankSpec:
+    return RankSpec(
+        folder=results_folder(
+            arguments["model_dir"],
+            arguments["dataset_split"],
+            arguments["eval_summary_dir"],
+            arguments["eval_dir_suffix"],
+        ),
+        checkpoint=checkpoint,
+        steps=_plain(arguments["eval_checkpoint_step"]),
+        settings=dataclasses.asdict(evaluate.RankEvaluationSettings()),
+        reading=_plain(evaluate.reading_facts()),
+        vocabulary=evaluate.vocabulary_facts(vocabulary),
     )
 
 

@@ -20,7 +20,7 @@ from t0.compat import seqio
 from t0.errors import AbsentData, UserError
 from t0.mesh import devices
 from t0.run.by_kind import PERPLEXITY, kinds_of
-from t0.scoring.evaluate import MAX_TOKENS
+from t0.scoring.ranking import MAX_TOKENS
 
 PRETRAINING_LENGTHS = {"inputs": 512, "targets": 114}
 _SHOWN = 6

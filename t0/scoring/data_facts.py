@@ -15,7 +15,6 @@ import numpy as np
 
 from t0.feeding.cut_shares import LOUD, cut_warning
 from t0.scoring.reading import ScoringTask
-from t0.scoring.results import dataset_and_prompt
 
 _PLACES = ("first", "second", "third", "fourth", "fifth")
 _SHOWN_WARNINGS = 12
@@ -25,7 +24,7 @@ def lines(tasks: Sequence[ScoringTask]) -> tuple[list[str], list[str]]:
     """Returns notes about the data, and warnings."""
     by_dataset: dict[str, list[ScoringTask]] = collections.defaultdict(list)
     for task in tasks:
-        by_dataset[dataset_and_prompt(task.name)[0]].append(task)
+        by_dataset[task.dataset].append(task)
     notes = [_note(dataset, prompts) for dataset, prompts in by_dataset.items()]
     warnings = [warning for task in tasks for warning in _warnings(task)]
     more = len(warnings) - _SHOWN_WARNINGS

@@ -14,13 +14,13 @@ Examples without exactly one correct choice are left out, and every weight is 1.
 """
 
 import array
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from t0.compat import t5_metrics
 from t0.errors import UserError
 from t0.scoring.reading import MultipleChoiceExample
 
@@ -130,13 +130,34 @@ def classes_of(metric: Metric) -> tuple[int | None] | None:
 
     The number is None if it varies from example to example.
     """
-    if metric is t5_metrics.rank_classification:
+    if _is_rank_classification(metric):
         return (None,)
-    if isinstance(metric, functools.partial) and metric.func is t5_metrics.rank_classification:
+    if isinstance(metric, functools.partial) and _is_rank_classification(metric.func):
         plain = not metric.args and metric.keywords.keys() <= {"num_classes"}
         return (metric.keywords.get("num_classes") or None,) if plain else None
     known: Any = getattr(metric, "rank_classes", None)
     return (known(),) if known else None
+
+
+def _is_rank_classification(metric: Callable[..., Any]) -> bool:
+    """Returns whether a function is T5's, by its name: T5 is not imported for it."""
+    place = getattr(metric, "__module__", None), getattr(metric, "__qualname__", None)
+    return place == ("t5.evaluation.metrics", "rank_classification")
+
+
+@dataclasses.dataclass(frozen=True)
+class RankClassification:
+    """T5's rank classification as plain data; `RankMetrics` computes it.
+
+    Attributes:
+      classes: the number of classes; None if it varies from example to example.
+    """
+
+    classes: int | None
+
+    def rank_classes(self) -> int | None:
+        """Returns the number of classes, as `classes_of` asks for it."""
+        return self.classes
 
 
 def _of_two(

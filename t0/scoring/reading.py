@@ -1,4 +1,4 @@
-"""Reads the records of rank-evaluation tasks once, and keeps their examples on local disk.
+"""The examples of rank-evaluation tasks, which are read once and kept on local disk.
 
 A task has one record for each choice: `idx` [2] (the example's number and the choice's), `inputs`
 and `targets` as token ids, `is_correct`, and the texts. Ten records of five examples with two
@@ -6,11 +6,13 @@ choices each become five examples. Stock SeqIO shuffles its caches, so records m
 order: a temporary SQLite file sorts them. The same file is used for every checkpoint.
 
     with ExampleStore() as store:
-        task = read_task(dataset, {"inputs": 1024, "targets": 256}, store=store)
+        task = kept_task(facts, store.add(records), {"inputs": 1024, "targets": 256}, store=store)
         for example in task.examples():      # idx ascending, choices in the template's order
             example.choices[example.gold].text
 
-Memory holds only a few counts for each task, and does not grow with the examples' texts.
+Records come from SeqIO (`t0.scoring.task_records`) or from a cache's files
+(`t0.scoring.cached_records`). Memory holds only a few counts for each task, and does not grow with
+the examples' texts.
 """
 
 import collections
@@ -23,18 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from t0.compat import tf1 as tf
-from t0.compat import tfds
-from t0.errors import UserError, original
+from t0.errors import UserError
 from t0.files import publishing
 
 EOS = 1
-
-# Why an example is excluded; these strings are in results files.
-NO_CORRECT_CHOICE = "no correct choice"
-SEVERAL_CORRECT_CHOICES = "several correct choices"
-
-_FEATURES = (
+# The features of a record that are read.
+FEATURES = (
     "idx",
     "inputs",
     "targets",
@@ -42,8 +38,11 @@ _FEATURES = (
     "inputs_pretokenized",
     "targets_pretokenized",
 )
-# Records that are read from TensorFlow at once; one at a time, Python's overhead would dominate.
-_AT_ONCE = 512
+
+# Why an example is excluded; these strings are in results files.
+NO_CORRECT_CHOICE = "no correct choice"
+SEVERAL_CORRECT_CHOICES = "several correct choices"
+
 # The most excluded examples whose numbers are kept, for each reason.
 _LISTED = 20
 _CACHE_KIB = 32 * 1024
@@ -145,6 +144,31 @@ class ExcludedExamples:
 
 
 @dataclasses.dataclass(frozen=True)
+class TaskFacts:
+    """What is known of a rank-evaluation task before its records are read.
+
+    Attributes:
+      name: the task's name.
+      dataset: its dataset with the subset, as in results files.
+      prompt: its prompt's name; "" for a task without one.
+      metric_fns: its metric functions.
+    """
+
+    name: str
+    dataset: str
+    prompt: str
+    metric_fns: Sequence[Callable[..., Mapping[str, float]]]
+
+
+def not_ranked(task: str) -> UserError:
+    """Returns the error about a task whose records have no answer choices."""
+    return UserError(
+        f"task {task} is not a rank-evaluation task (its records have no answer choices); its "
+        f"rank-evaluation form, if it has one, is {task}_score_eval"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class ScoringTask:
     """A task whose records were read.
 
@@ -159,6 +183,8 @@ class ScoringTask:
       truncated: the numbers of truncated inputs and targets.
       excluded: reason -> examples that are left out of the accuracy.
       metric_fns: the task's metric functions.
+      dataset: its dataset with the subset.
+      prompt: its prompt's name.
     """
 
     name: str
@@ -171,6 +197,8 @@ class ScoringTask:
     truncated: Truncation
     excluded: Mapping[str, ExcludedExamples]
     metric_fns: Sequence[Callable[..., Mapping[str, float]]]
+    dataset: str = ""
+    prompt: str = ""
 
     def examples(self) -> Iterator[MultipleChoiceExample]:
         """Yields the examples, truncated to the limits, in the order of `idx`."""
@@ -245,32 +273,29 @@ class ExampleStore:
             yield MultipleChoiceExample(idx, tuple(choices), text)
 
 
-def read_task(
-    dataset: Any,
+def kept_task(
+    facts: TaskFacts,
+    number: int,
     lengths: Lengths,
     *,
     store: ExampleStore,
     max_excluded_share: float = 0.5,
     max_truncated_targets_share: float = 0.5,
 ) -> ScoringTask:
-    """Reads one task's records.
+    """Counts and checks a task's examples, whose records are in the store.
 
     Args:
-      dataset: a Mesh TensorFlow `EvalDataset` whose `dataset_fn` returns unpadded records.
+      facts: the task's name, prompt and metrics.
+      number: the task's number in the store.
       lengths: the model's limits {"inputs": tokens, "targets": tokens}, or None for no limits.
-      store: the store for the examples.
+      store: the store with the examples.
       max_excluded_share: the share of examples that may not have exactly one correct choice.
       max_truncated_targets_share: the share of choices that may exceed the limit.
 
     Raises:
-      UserError: if the split is empty, its labels are hidden, the records are not rank-evaluation
-        records, or too many examples are excluded or too many choices truncated.
+      UserError: if the split is empty, its labels are hidden, or too many examples are excluded or
+        too many choices truncated.
     """
-    with tf.Graph().as_default():
-        try:
-            number = store.add(_records(dataset))
-        except tf.errors.OpError as error:
-            raise original(error) from error
     choices: list[int] = []
     gold: list[int] = []
     sizes: collections.Counter[Size] = collections.Counter()
@@ -288,9 +313,9 @@ def read_task(
             if found.count <= _LISTED:
                 found.first.append(example.idx)
     if not choices:
-        raise UserError(f"task {dataset.name} has no examples in this split")
+        raise UserError(f"task {facts.name} has no examples in this split")
     task = ScoringTask(
-        name=dataset.name,
+        name=facts.name,
         number=number,
         store=store,
         lengths=lengths,
@@ -299,7 +324,9 @@ def read_task(
         sizes=dict(sizes),
         truncated=truncated,
         excluded=dict(excluded),
-        metric_fns=dataset.metric_fns,
+        metric_fns=facts.metric_fns,
+        dataset=facts.dataset,
+        prompt=facts.prompt,
     )
     _check_excluded(task, max_excluded_share)
     _check_truncated(task, max_truncated_targets_share)
@@ -382,28 +409,6 @@ def _row(record: Mapping[str, Any]) -> tuple[Any, ...]:
         choice.text,
         text_of(record.get("inputs_pretokenized", "")),
     )
-
-
-def _records(dataset: Any) -> Iterator[dict[str, Any]]:
-    records = dataset.dataset_fn()
-    if "is_correct" not in records.element_spec:
-        raise UserError(
-            f"task {dataset.name} is not a rank-evaluation task (its records have no answer "
-            f"choices); its rank-evaluation form, if it has one, is {dataset.name}_score_eval"
-        )
-    kept = [name for name in _FEATURES if name in records.element_spec]
-    records = records.map(lambda record: {name: record[name] for name in kept})
-    for batch in tfds.as_numpy(records.ragged_batch(_AT_ONCE)):
-        columns = [_rows(batch[name]) for name in kept]
-        for values in zip(*columns, strict=True):
-            yield dict(zip(kept, values, strict=True))
-
-
-def _rows(column: Any) -> Sequence[Any]:
-    if not hasattr(column, "row_splits"):
-        return column
-    values, splits = np.asarray(column.values), np.asarray(column.row_splits)
-    return [values[a:b] for a, b in zip(splits[:-1], splits[1:], strict=True)]
 
 
 def _check_excluded(task: ScoringTask, allowed: float) -> None:

@@ -21,6 +21,7 @@ whose facts are the same. They are removed when the results of all steps are wri
     results.remove_unfinished()
 """
 
+import collections
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,13 +30,11 @@ from typing import Any
 import numpy as np
 
 from t0.catalogue.entries import datasets
-from t0.compat import seqio
-from t0.errors import UserError
+from t0.errors import UserError, write_reason
 from t0.files import paths, publishing
 from t0.files.untrusted import parsed_json
 from t0.scoring.rank_metrics import RankMetrics
 from t0.scoring.reading import MultipleChoiceExample, ScoringTask
-from t0.training import checkpointing
 from t0.training.event_files import EventFile
 
 SCHEMA = 1
@@ -48,6 +47,7 @@ _MADE_FROM = (
     "vocabulary_size",
     "sequence_length",
     "dtype",
+    "engine",
     "template_version",
     "reading",
     "examples",
@@ -67,11 +67,14 @@ class CheckpointResults:
       folder: the folder for results.
       run: the run's facts, as in `results_<step>.json`.
       tasks: the names of all tasks, in the order of the results file.
+      writes: whether this process writes; of several that evaluate together, one does.
     """
 
-    def __init__(self, folder: str, run: Mapping[str, Any], tasks: Sequence[str]) -> None:
+    def __init__(
+        self, folder: str, run: Mapping[str, Any], tasks: Sequence[str], *, writes: bool = True
+    ) -> None:
         self.run = run
-        self._folder = folder
+        self._folder, self._writes = folder, writes
         publishing.remove_leftovers([folder, _join(folder, "scores")])
         self._made_from = {name: run.get(name) for name in _MADE_FROM}
         kept = {task: self._kept(task) for task in tasks}
@@ -96,10 +99,14 @@ class CheckpointResults:
           scored: its examples in dataset order, with the log-likelihoods [C] of their choices.
         """
         metrics = RankMetrics(task.metric_fns)
-        step = self.run["step"]
-        write_scores(self._folder, task.name, step, metrics.accumulate(scored))
+        step, counted = self.run["step"], metrics.accumulate(scored)
+        if self._writes:
+            write_scores(self._folder, task.name, step, counted)
+        else:
+            collections.deque(counted, maxlen=0)
         entry = self._entries[task.name] = _entry(task, metrics)
-        keep_entry(self._folder, step, task.name, entry=entry, made_from=self._made_from)
+        if self._writes:
+            keep_entry(self._folder, step, task.name, entry=entry, made_from=self._made_from)
         return entry
 
     def write(self) -> str:
@@ -110,12 +117,16 @@ class CheckpointResults:
         """
         if self.unfinished:
             raise ValueError(f"unfinished: {sorted(self.unfinished)}")
-        write_events(self._folder, self.run["step"], self._entries, kind="ranked")
-        return write_results(self._folder, self.run["step"], self.run, self._entries)
+        step = self.run["step"]
+        if not self._writes:
+            return _results_path(self._folder, step)
+        write_events(self._folder, step, self._entries, kind="ranked")
+        return write_results(self._folder, step, self.run, self._entries)
 
     def remove_unfinished(self) -> None:
         """Removes the entries from which an interrupted evaluation would resume."""
-        remove_entries(self._folder, self.run["step"])
+        if self._writes:
+            remove_entries(self._folder, self.run["step"])
 
 
 def score_line(example: MultipleChoiceExample, scores: np.ndarray) -> dict[str, Any]:
@@ -153,7 +164,7 @@ def write_results(
     folder: str, step: int, run: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]
 ) -> str:
     """Writes `results_<step>.json` under `folder` and returns its path."""
-    path = _join(folder, f"results_{step}.json")
+    path = _results_path(folder, step)
     content = {"schema": SCHEMA, "run": dict(run), "tasks": {t: dict(v) for t, v in tasks.items()}}
     write_json(path, content)
     return path
@@ -247,7 +258,7 @@ def write_whole(path: str, lines: Iterable[str]) -> None:
         paths.make_folder(os.path.dirname(path))  # noqa: PTH120
         publishing.write_whole(path, lines)
     except (OSError, publishing.OutputError) as error:
-        reason = checkpointing.reason_of(error.__cause__ or error)
+        reason = write_reason(error.__cause__ or error)
         raise UserError(
             f"cannot write {path}: {reason}. What was finished is kept: mend that and start the "
             "same command again"
@@ -255,11 +266,10 @@ def write_whole(path: str, lines: Iterable[str]) -> None:
 
 
 def _entry(task: ScoringTask, metrics: RankMetrics) -> dict[str, Any]:
-    dataset, prompt = dataset_and_prompt(task.name)
     return {
-        "dataset": dataset,
-        "prompt": prompt,
-        "group": group_in_t0(dataset),
+        "dataset": task.dataset,
+        "prompt": task.prompt,
+        "group": group_in_t0(task.dataset),
         "examples": metrics.examples,
         "metrics": metrics.compute(task.name),
         "chance": metrics.chance,
@@ -269,16 +279,6 @@ def _entry(task: ScoringTask, metrics: RankMetrics) -> dict[str, Any]:
         "excluded": {reason: found.count for reason, found in task.excluded.items()},
         "excluded_examples": {reason: found.first for reason, found in task.excluded.items()},
     }
-
-
-def dataset_and_prompt(task: str) -> tuple[str, str]:
-    """Returns a task's dataset with its subset, and its prompt; without a prompt, its name."""
-    source = seqio.TaskRegistry.get(task).source if task in seqio.TaskRegistry.names() else None
-    dataset = getattr(source, "dataset", None)
-    if dataset is None:
-        return task, ""
-    subset = f"/{source.subset}" if source.subset else ""
-    return dataset + subset, source.template.name
 
 
 def group_in_t0(dataset: str) -> str:
@@ -296,6 +296,10 @@ def group_in_t0(dataset: str) -> str:
 
 def _bytes(path: str) -> int | None:
     return paths.size_bytes(path) if paths.exists(path) else None
+
+
+def _results_path(folder: str, step: int) -> str:
+    return _join(folder, f"results_{step}.json")
 
 
 def _scores_path(folder: str, task: str, step: int) -> str:

@@ -124,7 +124,10 @@ def _export(spec: RunSpec, settings: Settings) -> None:
 def _checked(spec: RunSpec, world: World) -> _Options:
     """Returns the options of the loop; checks what this engine does not do."""
     if spec.data is None or spec.mode != "train":
-        raise UserError(f"the specification's mode is {spec.mode!r}; wanted 'train' with a mixture")
+        raise UserError(
+            f"the specification's mode is {spec.mode!r}; the PyTorch engine does 'train' and "
+            "'score_eval', of a mixture"
+        )
     if "://" in spec.model_dir:
         raise UserError(
             f"--model_dir={spec.model_dir} is not on this machine; the PyTorch engine writes to "

@@ -72,14 +72,19 @@ class Attention(nn.Module):
         return table[found].permute(2, 0, 1)[None]
 
     def forward(self, x: torch.Tensor, memory: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """Returns [B, L, D] of x [B, L, D], memory [B, M, D] and bias [B or 1, H or 1, L, M]."""
+        """Returns [B, L, D] of x [B, L, D], memory [B, M, D] and bias [B or 1, H or 1, L, M].
+
+        With several x for each memory, x [B * C, L, D], their queries attend together, so that a
+        memory has its keys and values once.
+        """
+        queries = x.reshape(memory.shape[0], -1, x.shape[-1])
         q, k, v = (
-            self._split(x_, w) for x_, w in ((x, self.q), (memory, self.k), (memory, self.v))
+            self._split(x_, w) for x_, w in ((queries, self.q), (memory, self.k), (memory, self.v))
         )
         if self.training and self._rate:
             v = dropped(v, self._rate, (*v.shape[:3], 1))
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
-        return self.o(mixed.transpose(1, 2).flatten(2))
+        return self.o(mixed.transpose(1, 2).flatten(2)).view_as(x)
 
     def _split(self, x: torch.Tensor, project: nn.Linear) -> torch.Tensor:
         return project(x).unflatten(-1, (self._heads, -1)).transpose(1, 2)
@@ -204,13 +209,40 @@ class T5(nn.Module):
             self.lm_head = nn.Linear(sizes.d_model, sizes.vocabulary, bias=False)
 
     def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Returns `losses.sums` over the batch, float32 [6]."""
+        """Returns `losses.sums` over the batch, float32 [6].
+
+        Of targets with answer choices, [B, C, L], returns their log-likelihoods [B, C] in nats.
+        """
         targets = batch["targets"]
+        if targets.dim() == 3:
+            return self._log_likelihoods(batch["inputs"], targets)
         hidden = self.decode(batch, *self.encode(batch))
         wanted = targets > 0  # logits are computed where a token is predicted
         logits = self.logits(hidden[wanted])
         z_loss = self.spec.z_loss if self.training else 0.0
         return sums(logits, targets[wanted], z_loss, self.spec.label_smoothing)
+
+    def _log_likelihoods(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Returns the summed log-probabilities of targets [B, C, L] given inputs [B, M], [B, C].
+
+        Inputs are encoded once, and the choices of one attend to the same keys. Logits and their
+        softmax are float32.
+        """
+        memory, segments = self.encode({"inputs": inputs})
+        rows = targets.flatten(0, 1)
+        x = self.shared(functional.pad(rows, (1, 0))[:, :-1])
+        later = _later(rows.shape[1], x.device)[None, None]
+        hidden = self.decoder(
+            x,
+            torch.zeros(later.shape, dtype=x.dtype, device=x.device).masked_fill(later, _HIDDEN),
+            memory,
+            mask(torch.ones_like(segments[:, :1]), segments, x.dtype),
+        )
+        wanted = rows > 0
+        logits = self.logits(hidden[wanted].float())
+        nats = torch.zeros(rows.shape, device=x.device)
+        nats[wanted] = -functional.cross_entropy(logits, rows[wanted], reduction="none")
+        return nats.sum(-1).view(targets.shape[:2])
 
     def encode(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the encoder's output [B, M, D] and the segments of the inputs [B, M]."""
@@ -226,16 +258,20 @@ class T5(nn.Module):
         targets = batch["targets"]
         own = batch.get("targets_segmentation", targets.clamp(max=1))
         x = self.shared(shifted(targets, own))
-        length = targets.shape[1]
-        later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
-        seen = mask(own, own, x.dtype).masked_fill(later, _HIDDEN)
+        seen = mask(own, own, x.dtype).masked_fill(_later(targets.shape[1], x.device), _HIDDEN)
         return self.decoder(x, seen, memory, mask(own, segments, x.dtype))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Returns the logits [..., V] of the decoder's output [..., D]."""
+        """Returns the logits [..., V] of the decoder's output [..., D], in its type."""
         if not self.spec.sizes.tied:
-            return self.lm_head(hidden)
-        return functional.linear(hidden * self.spec.sizes.d_model**-0.5, self.shared.weight)
+            return functional.linear(hidden, self.lm_head.weight.to(hidden.dtype))
+        table = self.shared.weight.to(hidden.dtype)
+        return functional.linear(hidden * self.spec.sizes.d_model**-0.5, table)
+
+
+def _later(length: int, device: torch.device) -> torch.Tensor:
+    """Returns which positions come after each position, bool [L, L]."""
+    return torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
 
 
 def _embedding(rows: int, width: int) -> nn.Embedding:

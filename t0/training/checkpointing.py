@@ -19,7 +19,6 @@ one run.
 """
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -33,7 +32,7 @@ from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.compat import tf1 as tf
 from t0.config import masking, operative
-from t0.errors import UserError, say, short_reason
+from t0.errors import UserError, say, short_reason, write_reason
 from t0.files import object_facts, paths, publishing
 from t0.files.untrusted import parsed_json
 from t0.training import kept_checkpoints, resume_file
@@ -43,7 +42,6 @@ from t0.training.stepping import finished_line
 _SAVING = ".saving-"
 BYTES_AT_ONCE = 2**28
 WRITE_ERRORS = (OSError, tf.errors.OpError, publishing.OutputError)
-_FULL = ("No space left", "Disk quota exceeded", os.strerror(errno.ENOSPC), "File too large")
 CONFIGURATION_FILE = "configuration.json"
 
 # Parameters that may differ between two starts of the same run.
@@ -324,7 +322,7 @@ def _remove_checkpoint(path: str) -> None:
     except WRITE_ERRORS as error:
         raise UserError(
             f"the latest checkpoint is saved, but {path}, which is not to be kept, cannot be "
-            f"removed: {reason_of(error)}. Mend that, or keep all (run.keep_checkpoint_max = "
+            f"removed: {write_reason(error)}. Mend that, or keep all (run.keep_checkpoint_max = "
             "None), and start the same command again"
         ) from error
 
@@ -353,7 +351,7 @@ def _explained(path: str, model_dir: str, clean: Callable[[], None]) -> Iterator
     except WRITE_ERRORS as error:
         with contextlib.suppress(*WRITE_ERRORS):
             clean()
-        reason = reason_of(error)
+        reason = write_reason(error)
         what = f"checkpoint {path} cannot be saved"
         said = f"{reason}: {what}" if reason == "the disk is full" else f"{what}: {reason}"
         raise UserError(f"{said}. {_last_checkpoint(model_dir)}") from error
@@ -385,15 +383,6 @@ def join_halves(nearest: np.ndarray, low: np.ndarray, ties: np.ndarray) -> np.nd
     return (nearest.view(np.int32) + difference).view(np.float32)
 
 
-def reason_of(error: BaseException) -> str:
-    """Returns in a few words why a file could not be written."""
-    text = str(getattr(error, "message", None) or error)
-    # TensorFlow may put the reason below a first line such as "Graph execution error:".
-    if any(words in text for words in _FULL):
-        return "the disk is full"
-    return (text.splitlines() or [type(error).__name__])[0]
-
-
 def _last_checkpoint(model_dir: str) -> str:
     """Returns a sentence about the last checkpoint of `model_dir`, and what to do."""
     try:
@@ -411,7 +400,7 @@ def full_disk_explained(model_dir: str) -> Iterator[None]:
     try:
         yield
     except WRITE_ERRORS as error:
-        if reason_of(error) != "the disk is full":
+        if write_reason(error) != "the disk is full":
             raise
         raise UserError(
             f"the disk is full, on which {model_dir} is. {_last_checkpoint(model_dir)}"

@@ -11,8 +11,8 @@ from t5.evaluation import metrics as t5_metrics
 from t0.errors import UserError
 from t0.prompts.templates import Template
 from t0.scoring.batch_planning import BatchPlan, BatchShape
-from t0.scoring.evaluate import score_tasks, with_scores
 from t0.scoring.rank_metrics import RankMetrics, classes_of
+from t0.scoring.ranking import score_tasks, with_scores
 from t0.scoring.reading import (
     AnswerChoice,
     ExampleStore,

@@ -1,0 +1,438 @@
+"""Rank evaluation on any engine: reads tasks, plans batches, scores checkpoints, writes results.
+
+    rank(
+        runs, "/models/tiny/validation_eval", readers={"rte_score_eval": reader},
+        make_scorer=lambda: scorer, costs=model_costs(shapes), settings=settings,
+        limits=lambda scorer: batch_limits(...), lengths={"inputs": 1024, "targets": 256},
+    )
+
+Records are read once and kept on local disk. Batch shapes are planned over all tasks. Then each
+checkpoint is loaded once and scores one task after another. An interrupted evaluation keeps its
+finished tasks; when it is resumed, its results equal an uninterrupted run's, bit for bit.
+
+Several processes may evaluate together: each does the same, their scorers divide each batch, and
+one of them writes.
+"""
+
+import collections
+import dataclasses
+import datetime
+import itertools
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from t0.errors import UserError, say, unknown_name
+from t0.progress import ProgressLine
+from t0.scoring import data_facts
+from t0.scoring.batch_planning import (
+    BatchLimits,
+    BatchPlan,
+    BatchQueues,
+    Costs,
+    ScoringBatch,
+    plan_batches,
+)
+from t0.scoring.reading import ExampleStore, Lengths, ScoringTask, Size, choice_groups
+from t0.scoring.results import CheckpointResults, Scored
+
+# The most logits [B, C, T, V] of a batch, 4 bytes each.
+MAX_LOGITS = 16 * 1024 * 1024
+# The most tokens of a batch on each device. Larger batches are no faster, and leave more of the
+# last batches empty.
+MAX_TOKENS = {"cpu": 8192, "gpu": 32768}
+# How many tasks may wait until later groups fill their last batches. More of them fill batches
+# better; fewer of them lose less in an interruption.
+_MOST_WAITING_TASKS = 8
+# How many datasets' running accuracies fit into the progress line.
+_SHOWN_DATASETS = 3
+
+
+class Scorer(Protocol):
+    """What computes log-likelihoods."""
+
+    replicas: int
+    device_kind: str
+
+    def restore(self, checkpoint: str) -> int:
+        """Loads a checkpoint's weights; returns the number of variables."""
+
+    def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Returns float32 [B, C] of inputs [B, L] and targets [B, C, T]; B is a multiple of
+        `replicas`.
+        """
+
+
+# Reads a task into a store; the keywords are the shares that `reading.kept_task` allows.
+Reader = Callable[..., ScoringTask]
+
+
+@dataclasses.dataclass(frozen=True)
+class RankEvaluationSettings:
+    """A rank evaluation's settings; gin sets the fields as `score_eval.NAME`.
+
+    Attributes:
+      max_excluded_share: the share of a task's examples that may not have exactly one correct
+        choice.
+      max_truncated_targets_share: the share of a task's choices that may exceed the length limit.
+      max_shapes: the most batch shapes of a run. More shapes cost more lowerings, fewer shapes more
+        padding.
+      dtype: the type of activations, "float32" or "bfloat16". Logits and their softmax are always
+        float32.
+    """
+
+    max_excluded_share: float = 0.5
+    max_truncated_targets_share: float = 0.5
+    max_shapes: int = 24
+    dtype: str = "float32"
+
+
+def checked(settings: RankEvaluationSettings) -> RankEvaluationSettings:
+    """Returns the settings, if their values are possible.
+
+    Raises:
+      UserError: if one is not.
+    """
+    types = ("float32", "bfloat16")
+    if settings.dtype not in types:
+        raise unknown_name("type", settings.dtype, types, "(gin: score_eval.dtype)")
+    for name in ("max_excluded_share", "max_truncated_targets_share"):
+        share = getattr(settings, name)
+        if not 0 <= share <= 1:
+            raise UserError(f"score_eval.{name} is {share!r}; wanted a share from 0 to 1")
+    if settings.max_shapes < 1:
+        raise UserError(f"score_eval.max_shapes is {settings.max_shapes!r}; wanted 1 or more")
+    return settings
+
+
+def results_folder(model_dir: str, split: str, summary_dir: str | None, suffix: str | None) -> str:
+    """Returns the folder for results; `summary_dir` is `<model_dir>/<split>_eval` by default."""
+    folder = summary_dir or os.path.join(model_dir, f"{split}_eval")  # noqa: PTH118
+    return folder + (f"_{suffix}" if suffix else "")
+
+
+def rank(  # noqa: PLR0913 (a run's arguments, by name)
+    runs: Sequence[Mapping[str, Any]],
+    folder: str,
+    readers: Mapping[str, Reader],
+    *,
+    make_scorer: Callable[[], Scorer],
+    limits: Callable[[Scorer], BatchLimits],
+    costs: Callable[[], Costs],
+    settings: RankEvaluationSettings,
+    writes: bool = True,
+    wait: Callable[[], object] = lambda: None,
+) -> None:
+    """Scores tasks at each checkpoint and writes the results.
+
+    Args:
+      runs: the facts of each checkpoint's run, as `results_<step>.json` holds them.
+      folder: the folder for results.
+      readers: name of a task -> what reads it into a store.
+      make_scorer: makes the scorer, if anything is to be scored.
+      limits: returns the limits of a batch.
+      costs: returns the model's costs.
+      settings: the settings.
+      writes: whether this process writes the results.
+      wait: waits until all processes that evaluate together are there.
+
+    Raises:
+      UserError: if a task or a checkpoint cannot be read, or results cannot be written.
+    """
+    with ExampleStore() as store:
+        results = [CheckpointResults(folder, run, [*readers], writes=writes) for run in runs]
+        wait()  # until all have seen which tasks are finished
+        tasks = _read(readers, results, store, settings)
+        if tasks:
+            scorer = make_scorer()
+            plan = _plan(tasks, limits(scorer), costs(), settings.max_shapes)
+        for result in results:
+            if result.unfinished:
+                _score_checkpoint(scorer, result, tasks, plan)
+            say(f"results: {result.write()}")
+    # Only after all steps, so that a run that is interrupted in a later step also resumes earlier
+    # ones.
+    for result in results:
+        result.remove_unfinished()
+
+
+def _read(
+    readers: Mapping[str, Reader],
+    results: Sequence[CheckpointResults],
+    store: ExampleStore,
+    settings: RankEvaluationSettings,
+) -> list[ScoringTask]:
+    """Reads all tasks, also the finished ones, because batches are planned from all of them.
+
+    Otherwise a resumed evaluation would use other batches, and its log-likelihoods would differ in
+    the last digits.
+    """
+    if not any(result.unfinished for result in results):
+        return []
+    tasks = []
+    with ProgressLine(len(readers), unit="task", doing="reading") as progress:
+        for reader in readers.values():
+            tasks.append(
+                reader(
+                    store=store,
+                    max_excluded_share=settings.max_excluded_share,
+                    max_truncated_targets_share=settings.max_truncated_targets_share,
+                )
+            )
+            progress.count(1)
+    notes, warnings = data_facts.lines(tasks)
+    print("\n".join(notes))
+    for warning in warnings:
+        print(warning, file=sys.stderr)
+    return tasks
+
+
+def batch_limits(
+    batch_size: int, lengths: Lengths, vocabulary_size: int, scorer: Scorer
+) -> BatchLimits:
+    """Returns the limits of a batch.
+
+    Args:
+      batch_size: the most sequences of full length.
+      lengths: the lengths of full sequences in tokens, or None for no limits.
+      vocabulary_size: the number of logits of a token.
+      scorer: the scorer, by its kind of device and its replicas.
+    """
+    most = MAX_TOKENS[scorer.device_kind] * scorer.replicas
+    configured = batch_size * sum(lengths.values()) if lengths else most
+    return BatchLimits(
+        tokens=min(most, configured),
+        target_tokens=MAX_LOGITS * scorer.replicas // vocabulary_size,
+        replicas=scorer.replicas,
+    )
+
+
+def _plan(
+    tasks: Sequence[ScoringTask], limits: BatchLimits, costs: Costs, most_shapes: int
+) -> BatchPlan:
+    sizes: collections.Counter[Size] = collections.Counter()
+    for task in tasks:
+        sizes.update(task.sizes)
+    plan = plan_batches(sizes, costs, limits, most_shapes=most_shapes)
+    print(
+        f"{sum(sizes.values()):,} inputs of {len(tasks)} tasks in {len(plan.shapes)} batch shapes; "
+        f"padding adds {plan.padding - 1:.0%} to the arithmetic"
+    )
+    return plan
+
+
+def _score_checkpoint(
+    scorer: Scorer, results: CheckpointResults, tasks: Sequence[ScoringTask], plan: BatchPlan
+) -> None:
+    checkpoint, unfinished = results.run["checkpoint"], results.unfinished
+    say(f"restored {scorer.restore(checkpoint)} variables from {checkpoint}")
+    choices = sum(int(task.choices.sum()) for task in tasks if task.name in unfinished)
+    examples = sum(len(task.choices) for task in tasks if task.name in unfinished)
+    with ProgressLine(examples, unit="example", doing="scoring") as progress:
+        running = _RunningAccuracy(progress)
+        for task, scores in score_tasks(scorer, tasks, plan, wanted=unfinished, tick=running.count):
+            entry = results.add(task, with_scores(task, scores))
+            progress.print(_task_line(task.name, entry))
+    seconds = progress.seconds
+    print(
+        f"scored {choices:,} choices of {examples:,} examples in {seconds:.1f} s "
+        f"({choices / seconds:,.0f} choices/s)"
+    )
+
+
+class _RunningAccuracy:
+    """Counts examples on a progress line, with the accuracy so far on the latest datasets."""
+
+    def __init__(self, progress: ProgressLine) -> None:
+        self._progress = progress
+        self._right: collections.Counter[str] = collections.Counter()
+        # In the order in which they were last scored.
+        self._counted: dict[str, int] = {}
+
+    def count(self, task: ScoringTask, right: bool | None) -> None:
+        """Counts an example; `right` is None if it is left out of the accuracy."""
+        dataset = task.dataset
+        if right is not None:
+            self._right[dataset] += right
+            self._counted[dataset] = self._counted.pop(dataset, 0) + 1
+        latest = list(self._counted.items())[-_SHOWN_DATASETS:]
+        note = ", ".join(f"{name} {self._right[name] / many:.1%}" for name, many in latest)
+        self._progress.count(1, note)
+
+
+def _task_line(task: str, entry: Mapping[str, Any]) -> str:
+    accuracy = entry["metrics"].get("accuracy")
+    shown = f"{accuracy:5.1f} %" if accuracy is not None else "      -"
+    excluded = sum(entry["excluded"].values())
+    left_out = f", {excluded:,} left out" if excluded else ""
+    cut = entry["truncated_inputs"] + entry["truncated_targets"]
+    truncated = f", {cut:,} truncated" if cut else ""
+    return (
+        f"{shown}  (chance {entry['chance']:.1f} %)  {task}: "
+        f"{entry['examples']:,} examples{left_out}{truncated}"
+    )
+
+
+class _TaskScores:
+    """The scores of a task so far, four bytes for each choice.
+
+    Attributes:
+      task: the task.
+      first: the index in `values` of each example's first choice.
+      values: the log-likelihoods of the choices, NaN until they are scored.
+      left: the number of choices that are not scored.
+      left_of: the same for each example.
+    """
+
+    def __init__(self, task: ScoringTask) -> None:
+        self.task = task
+        self.first = np.concatenate([[0], np.cumsum(task.choices)])
+        self.values = np.full(int(self.first[-1]), np.nan, np.float32)
+        self.left = len(self.values)
+        self.left_of = task.choices.copy()
+
+    def add(self, example: int, choice: int, value: float) -> bool:
+        """Adds a choice's log-likelihood; returns whether it is the last of its example."""
+        self.values[self.first[example] + choice] = value
+        self.left -= 1
+        self.left_of[example] -= 1
+        return not self.left_of[example]
+
+    def right(self, example: int) -> bool | None:
+        """Returns whether the best choice of a scored example is the correct one."""
+        gold = self.task.gold[example]
+        scores = self.values[self.first[example] : self.first[example + 1]]
+        return None if gold < 0 else bool(np.argmax(scores) == gold)
+
+
+def score_tasks(
+    scorer: Scorer,
+    tasks: Sequence[ScoringTask],
+    plan: BatchPlan,
+    *,
+    wanted: Collection[str],
+    tick: Callable[[ScoringTask, bool | None], None],
+) -> Iterator[tuple[ScoringTask, np.ndarray]]:
+    """Yields each wanted task with the log-likelihoods of its choices, when the last is scored.
+
+    Args:
+      scorer: a scorer with a checkpoint's weights.
+      tasks: all tasks of the run. All of them fill the batches, so that a choice is scored in the
+        same batch, to the same bits, whichever tasks are wanted. Batches without a wanted choice
+        are skipped.
+      plan: the batch shapes, planned from all tasks.
+      wanted: names of the tasks to yield.
+      tick: called for each example whose last choice is scored: its task, and whether the best
+        choice is the correct one, None for an example that is left out of the accuracy.
+
+    Yields:
+      a task, and the log-likelihoods (float32, nats) of the choices of all its examples, one
+      example after another.
+
+    Raises:
+      UserError: if a score is not a finite number.
+    """
+    queues, open_tasks = BatchQueues(plan), dict[int, _TaskScores]()
+
+    def score(batch: ScoringBatch) -> None:
+        for scores, example in _score_batch(scorer, batch, open_tasks):
+            tick(scores.task, scores.right(example))
+
+    def finished() -> Iterator[tuple[ScoringTask, np.ndarray]]:
+        for position in [p for p, scores in open_tasks.items() if not scores.left]:
+            scores = open_tasks.pop(position)
+            _check_numbers(scores)
+            yield scores.task, scores.values
+
+    for position, task in enumerate(tasks):
+        if task.name in wanted:
+            open_tasks[position] = _TaskScores(task)
+        for number, example in enumerate(task.examples()):
+            for group in choice_groups(position, number, example):
+                for batch in queues.add(group):
+                    score(batch)
+        for batch in queues.flush(position - _MOST_WAITING_TASKS):
+            score(batch)
+        yield from finished()
+    for batch in queues.flush():
+        score(batch)
+    yield from finished()
+
+
+def _score_batch(
+    scorer: Scorer, batch: ScoringBatch, open_tasks: Mapping[int, _TaskScores]
+) -> list[tuple[_TaskScores, int]]:
+    """Scores a batch if it has choices of an open task, and returns the examples that it ends."""
+    places = [
+        (row, column, key)
+        for row, keys in enumerate(batch.keys)
+        for column, key in enumerate(keys)
+        if key[0] in open_tasks
+    ]
+    if not places:
+        return []
+    values = scorer.log_likelihoods(batch.inputs, batch.targets)
+    return [
+        (open_tasks[task], example)
+        for row, column, (task, example, choice) in places
+        if open_tasks[task].add(example, choice, values[row, column])
+    ]
+
+
+def with_scores(task: ScoringTask, scores: np.ndarray) -> Iterator[Scored]:
+    """Yields each example of a task in dataset order, with the scores [C] of its choices."""
+    start = 0
+    for example in task.examples():
+        yield example, scores[start : start + len(example.choices)]
+        start += len(example.choices)
+
+
+def _check_numbers(scores: _TaskScores) -> None:
+    broken = np.flatnonzero(~np.isfinite(scores.values))
+    if not len(broken):
+        return
+    number = int(np.searchsorted(scores.first, broken[0], side="right")) - 1
+    example = next(itertools.islice(scores.task.examples(), number, None))
+    raise UserError(
+        f"task {scores.task.name}, example {example.idx}: a choice has the log-likelihood "
+        f"{scores.values[broken[0]]}; the checkpoint's weights are broken"
+    )
+
+
+def run_facts(
+    checkpoint: str,
+    fingerprint: str,
+    settings: RankEvaluationSettings,
+    *,
+    split: str,
+    lengths: Lengths,
+    vocabulary: Mapping[str, Any],
+    reading: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Returns the facts of a run for its results file.
+
+    Args:
+      checkpoint: the checkpoint.
+      fingerprint: its fingerprint.
+      settings: the settings.
+      split: the split.
+      lengths: the limits in tokens, or None.
+      vocabulary: "vocabulary", its path, "vocabulary_sha256" and "vocabulary_size".
+      reading: the parameters of `mesh_eval_dataset_fn` that select a task's records.
+    """
+    return {
+        "checkpoint": checkpoint,
+        "checkpoint_fingerprint": fingerprint,
+        "split": split,
+        **vocabulary,
+        "sequence_length": dict(lengths) if lengths else None,
+        "dtype": settings.dtype,
+        "template_version": "promptsource 0.1.0",
+        "normalisation": "none: sum of log-probabilities over a choice's tokens and EOS",
+        "inputs_eos": False,
+        "reading": dict(reading),
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }

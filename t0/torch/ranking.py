@@ -1,0 +1,205 @@
+"""`score_eval` on PyTorch: the evaluation of all engines, with a scorer on sharded weights.
+
+    evaluate(spec, world)    # spec: a `RunSpec` whose mode is "score_eval"
+
+Tasks are read from their caches. Each process encodes and scores every `world.size`-th example of a
+batch; the first writes the files that Mesh TensorFlow's evaluation writes, too.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from t0.checkpoints import checkpoint_files
+from t0.checkpoints.conversion import fingerprint, open_source, recognise
+from t0.checkpoints.shape import expected_shapes
+from t0.config.specification import RankSpec, RunSpec, TaskSpec
+from t0.errors import UserError
+from t0.scoring import ranking
+from t0.scoring.batch_planning import Costs, model_costs
+from t0.scoring.cached_records import cached_records
+from t0.scoring.rank_metrics import RankClassification
+from t0.scoring.reading import (
+    ExampleStore,
+    Lengths,
+    ScoringTask,
+    TaskFacts,
+    kept_task,
+    not_ranked,
+)
+from t0.torch import checkpointing, sharding, weights
+from t0.torch.shape import T5Spec, t5
+from t0.torch.world import World
+
+
+def evaluate(spec: RunSpec, world: World) -> None:
+    """Scores the tasks of a specification at each checkpoint, and writes the results.
+
+    Args:
+      spec: a run whose mode is "score_eval".
+      world: the processes.
+
+    Raises:
+      UserError: if this engine does not evaluate such a run, or the evaluation raises one.
+    """
+    rank, model = _checked(spec), t5(spec.model)
+    settings = ranking.checked(ranking.RankEvaluationSettings(**rank.settings))
+    runs = [
+        {"model_dir": spec.model_dir, "step": step, "engine": "torch"}
+        | ranking.run_facts(
+            path,
+            _fingerprint(path),
+            settings,
+            split=spec.data.split,
+            lengths=spec.lengths,
+            vocabulary=rank.vocabulary,
+            reading=rank.reading,
+        )
+        for step, path in _checkpoints(spec.model_dir, rank).items()
+    ]
+    with _printing(world.first):
+        ranking.rank(
+            runs,
+            rank.folder,
+            {task.name: _reader(task, spec.lengths) for task in spec.data.tasks},
+            make_scorer=lambda: Scorer(model, world, getattr(torch, settings.dtype)),
+            limits=functools.partial(
+                ranking.batch_limits,
+                spec.batch_sequences,
+                spec.lengths,
+                spec.targets_vocabulary.size,
+            ),
+            costs=lambda: _costs(model),
+            settings=settings,
+            writes=world.first,
+            wait=world.wait,
+        )
+
+
+class Scorer:
+    """Scores choices by a sharded model; see `ranking.Scorer`.
+
+    Args:
+      spec: the model.
+      world: the processes, which divide each batch.
+      activations: the type of activations.
+    """
+
+    def __init__(self, spec: T5Spec, world: World, activations: torch.dtype) -> None:
+        self._world = world
+        self._model = sharding.sharded(spec, world, activations=activations).eval()
+        self.replicas = world.size
+        self.device_kind = "gpu" if world.device.type == "cuda" else "cpu"
+
+    def restore(self, checkpoint: str) -> int:
+        """Loads the weights of a checkpoint in any format; returns the number of variables."""
+        sharding.give_back(self._model)
+        weights.load(self._model, None, checkpoint, self._world)
+        return len(sharding.names_and_parameters(self._model))
+
+    @torch.no_grad()
+    def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Returns log p(choice | input) in nats; see `ranking.Scorer`."""
+        own = slice(self._world.rank, None, self._world.size)
+        given = {
+            name: torch.from_numpy(values[own]).to(self._world.device, torch.int64)
+            for name, values in (("inputs", inputs), ("targets", targets))
+        }
+        scores = torch.zeros(targets.shape[:2], device=self._world.device)
+        scores[own] = self._model(given)
+        return self._world.total(scores).cpu().numpy()
+
+
+def _checked(spec: RunSpec) -> RankSpec:
+    """Returns what is ranked; checks what this engine does not do."""
+    if spec.rank is None or spec.data is None:
+        raise UserError(
+            "the specification has no rank evaluation: write it again, by t5_mesh_transformer "
+            "--save_spec"
+        )
+    if not spec.data.tasks:
+        raise UserError(f"no task of the mixture has a split '{spec.data.split}'")
+    if "://" in spec.rank.folder:
+        raise UserError(
+            f"the results' folder {spec.rank.folder} is not on this machine; the PyTorch engine "
+            "writes to folders that all its processes see (run.eval_summary_dir)"
+        )
+    if spec.rank.reading.get("num_eval_examples"):
+        raise UserError(
+            "mesh_eval_dataset_fn.num_eval_examples is set, and the PyTorch engine scores every "
+            "example of a task: set it to None"
+        )
+    for task in spec.data.tasks:
+        if task.rank is None:
+            raise not_ranked(task.name)
+        if task.rank.other_metrics:
+            raise UserError(
+                f"task {task.name} has the metric {task.rank.other_metrics[0]}, which the PyTorch "
+                "engine does not compute; t5_mesh_transformer without it does"
+            )
+    absent = [task.name for task in spec.data.tasks if not task.cache_files]
+    if absent:
+        raise UserError(
+            f"{len(absent)} of the {len(spec.data.tasks)} tasks are not read from a cache, the "
+            f"first {absent[0]}; the PyTorch engine reads caches only. Cache them: "
+            f"seqio_cache_tasks --tasks={spec.data.mixture} --output_cache_dir=DIR, and pass "
+            "--additional_task_cache_dirs=DIR and "
+            "--gin_param='mesh_eval_dataset_fn.use_cached = True'"
+        )
+    return spec.rank
+
+
+def _checkpoints(model_dir: str, rank: RankSpec) -> Mapping[int, str]:
+    """Returns step -> path of the checkpoints to score, in whichever format each is."""
+    if rank.checkpoint:
+        with contextlib.closing(open_source(rank.checkpoint, keep_slots=False)) as source:
+            return {source.facts.step or 0: rank.checkpoint}
+    ours = set(checkpointing.steps(model_dir))
+    chosen = checkpoint_files.select_steps(model_dir, rank.steps, also=ours)
+    return {
+        step: str(checkpointing.folder_of(model_dir, step))
+        if step in ours
+        else checkpoint_files.checkpoint_path(model_dir, step)
+        for step in chosen
+    }
+
+
+def _fingerprint(path: str) -> str:
+    """Returns a hash that changes with a checkpoint's values."""
+    kind, place = recognise(path)
+    return (
+        checkpoint_files.fingerprint(place) if kind == "mtf" else fingerprint(kind, Path(place), "")
+    )
+
+
+def _reader(task: TaskSpec, lengths: Lengths) -> ranking.Reader:
+    kind = task.rank
+
+    def read(store: ExampleStore, **shares: float) -> ScoringTask:
+        number = store.add(cached_records(task.name, task.cache_files))
+        metrics = [RankClassification(classes) for classes in kind.classes]
+        facts = TaskFacts(task.name, kind.dataset, kind.prompt, metrics)
+        return kept_task(facts, number, lengths, store=store, **shares)
+
+    return read
+
+
+def _costs(model: T5Spec) -> Costs:
+    """Returns the costs of the model; a new shape of a batch costs nothing here."""
+    return dataclasses.replace(model_costs(expected_shapes(model.sizes)), lowering=0.0)
+
+
+@contextlib.contextmanager
+def _printing(prints: bool) -> Iterator[None]:
+    """Keeps what the block prints from the screen where this process does not print."""
+    with contextlib.ExitStack() as held:
+        if not prints:
+            held.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            held.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        yield
