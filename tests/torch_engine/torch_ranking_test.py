@@ -1,0 +1,154 @@
+"""Rank evaluation on PyTorch: Mesh TensorFlow's log-likelihoods and files, gone on with if killed."""
+
+import json
+import shutil
+
+import pytest
+from conftest import MODEL, message
+
+pytest.importorskip("torch")
+
+RANK = [
+    *MODEL,
+    "--gin_file=score_eval.gin",
+    "--gin_param=MIXTURE_NAME = 'weather_eval'",
+    "--gin_param=run.dataset_split = 'validation'",
+    "--gin_param=mesh_eval_dataset_fn.use_cached = True",
+]
+
+
+def results(model_dir):
+    """Path below the folder for results -> what the file holds, but for when and by what."""
+    folder = model_dir / "validation_eval"
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.suffix == ".jsonl":
+            found[name] = [json.loads(line) for line in path.read_text().splitlines()]
+        elif path.suffix == ".json":
+            found[name] = json.loads(path.read_text())
+            assert found[name]["run"].pop("created")
+            for fact in ("engine", "model_dir", "checkpoint"):
+                found[name]["run"].pop(fact, None)
+        else:
+            assert path.is_dir() or path.name.startswith("events.")
+    return found
+
+
+def likelihoods(lines):
+    """The log-likelihoods of a file of scores, taken out of it."""
+    return [choice.pop("log_likelihood") for line in lines for choice in line["choices"]]
+
+
+def check_same(ours, theirs, apart):
+    assert ours.keys() == theirs.keys()
+    for name, expected in theirs.items():
+        if name.endswith(".jsonl"):
+            assert likelihoods(ours[name]) == pytest.approx(likelihoods(expected), abs=apart)
+        assert ours[name] == expected, name
+
+
+@pytest.fixture(scope="module")
+def reference(world):
+    """A folder with a checkpoint, which Mesh TensorFlow has ranked."""
+    folder = world.folder / "ranked"
+    done = world.mesh(folder, 8)
+    assert done.returncode == 0, done.stderr
+    for path in folder.glob("model.ckpt-0.*"):
+        path.unlink()
+    done = world.mesh(folder, 8, model=RANK)
+    assert done.returncode == 0, done.stderr
+    assert len(results(folder)) == 3
+    return folder
+
+
+@pytest.fixture
+def specified(world, reference):
+    """Returns the specification of the evaluation of a new folder with the same checkpoint."""
+
+    def specified(name, *flags):
+        folder = world.folder / name
+        folder.mkdir()
+        for path in [*reference.glob("model.ckpt-*"), reference / "checkpoint"]:
+            shutil.copy(path, folder)
+        return folder, world.specified(folder, 8, *flags, model=RANK)
+
+    return specified
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_scores_and_files_are_those_of_mesh_tensorflow(world, reference, specified, processes):
+    folder, spec = specified(f"ranked by {processes}")
+    done = world.torch(spec, processes=processes)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("restored 52 variables") == 1
+    check_same(results(folder), results(reference), 1e-4)
+
+
+KILLED = """
+import os, signal
+from t0.scoring import results
+
+def keep_entry(*given, whole=results.keep_entry, **named):
+    whole(*given, **named)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+results.keep_entry = keep_entry
+from t0.torch import __main__
+__main__.main({words!r})
+"""
+
+
+def test_a_killed_evaluation_goes_on_with_the_next_task(world, specified):
+    at_once, spec = specified("at once ranked")
+    assert world.torch(spec).returncode == 0
+    folder, spec = specified("killed ranked")
+    done = world.python("-c", KILLED.format(words=[str(spec), "--device=cpu"]))
+    assert done.returncode < 0, done.stderr
+    scored = next((folder / "validation_eval" / "scores").iterdir())
+    written = scored.stat().st_mtime_ns
+    done = world.torch(spec)
+    assert done.returncode == 0, done.stderr
+    assert "step 8: 1 of 2 tasks were finished before" in done.stdout
+    assert scored.stat().st_mtime_ns == written
+    check_same(results(folder), results(at_once), 0)
+
+
+def test_the_report_reads_the_files(world, specified):
+    folder, spec = specified("reported")
+    assert world.torch(spec).returncode == 0
+    done = world.python("-m", "t0.cli.main", "report", str(folder / "validation_eval"))
+    assert done.returncode == 0, done.stderr
+    assert "weather" in done.stdout
+
+
+def changed(spec, **changes):
+    """Changes a specification: a field's name with __ between the levels -> its value."""
+    content = json.loads(spec.read_text())
+    for name, value in changes.items():
+        *levels, last = name.split("__")
+        place = content
+        for level in levels:
+            place = place[int(level) if level.isdigit() else level]
+        place[last] = value
+    spec.write_text(json.dumps(content))
+    return spec
+
+
+MISTAKES = {
+    "not cached": ({"data__tasks__0__cache_files": []}, "seqio_cache_tasks --tasks=weather_eval"),
+    "no file": ({"data__tasks__0__cache_files": ["/no/file"]}, "/no/file cannot be read"),
+    "not ranked": ({"data__tasks__0__rank": None}, "is not a rank-evaluation task"),
+    "own metric": ({"data__tasks__0__rank__other_metrics": ["mine"]}, "has the metric mine"),
+    "no checkpoint": ({"rank__checkpoint": "/no/model.ckpt-1"}, "/no/model.ckpt-1 does not exist"),
+    "a bucket": ({"rank__folder": "gs://b/results"}, "gs://b/results is not on this machine"),
+    "too few": ({"rank__reading": {"num_eval_examples": 9}}, "num_eval_examples is set"),
+}
+
+
+def test_mistakes_have_one_line(world, reference):
+    """In one process, which ends the group of processes after each."""
+    spec = world.specified(reference, 8, model=RANK)
+    for place, (change, expected) in MISTAKES.items():
+        wrong = changed(shutil.copy(spec, world.folder / "wrong.json"), **change)
+        assert expected in message(world.torch(wrong)), place
