@@ -19,13 +19,12 @@ import numpy as np
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.feeding import token_files
+from t0.feeding.cut_warning import LOUD, cut_warning
 from t0.files import paths
 from t0.files.untrusted import parsed_json
 from t0.prompts.render import NO_LABEL
 from t0.tasks.prompted_tasks import PromptedSource
 
-# The share of inputs or targets above which a cut is a warning.
-LOUD = 0.01
 # Records of a cache, and rows that are rendered, that are measured.
 FROM_CACHE, RENDERED = 1000, 100
 # Rows that are rendered before a task is believed to have no label at all.
@@ -84,16 +83,6 @@ def cut_notes(
     lines += [cut_warning(cut.task, cut.feature, cut.share, cut.most) for cut in loud[:_SHOWN]]
     lines += [f"... and {len(loud) - _SHOWN:,} more such"] if len(loud) > _SHOWN else []
     return lines
-
-
-def cut_warning(name: str, feature: str, share: float, most: int) -> str:
-    """Returns the warning that a share of a task's inputs or targets is cut."""
-    lost = "the end, where the question mostly stands" if feature == "inputs" else "their ends"
-    return (
-        f"WARNING: {name}: {share:.1%} of {feature} are longer than {most:,} tokens and lose "
-        f"{lost}. Raise '{feature}' of TASK_FEATURE_LENGTHS or run.sequence_length (t0 eval: "
-        f"--lengths)"
-    )
 
 
 def _sizes(

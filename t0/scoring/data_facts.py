@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from t0.feeding.cut_shares import LOUD, cut_warning
+from t0.feeding.cut_warning import LOUD, cut_warning
 from t0.scoring.reading import ScoringTask
 
 _PLACES = ("first", "second", "third", "fourth", "fifth")

@@ -1,4 +1,4 @@
-"""Rank evaluation on PyTorch: Mesh TensorFlow's log-likelihoods and files, gone on with if killed."""
+"""Rank evaluation on PyTorch: Mesh TensorFlow's log-likelihoods and files; killed, it goes on."""
 
 import json
 import shutil
