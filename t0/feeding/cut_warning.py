@@ -1,7 +1,7 @@
 """The warning that lengths cut a share of a task's inputs or targets, the same in all modes.
 
-    if share > LOUD:
-        print(cut_warning("reviews_which", "inputs", share, 512))
+if share > LOUD:
+    print(cut_warning("reviews_which", "inputs", share, 512))
 """
 
 # The share of inputs or targets above which a cut is a warning.

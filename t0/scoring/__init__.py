@@ -8,10 +8,13 @@
 | `mesh_model.MeshModel`, `build_model`, `restore_variables` | a model off TPU, also for inference |
 | `scorer.Scorer(model, types, placement)` | log-likelihoods of choices; encodes each input once |
 | `batch_planning.plan_batches(sizes, ...)` | the few batch shapes of a run |
-| `reading.read_task(dataset, lengths, ...)` | records to multiple-choice examples on local disk |
+| `ranking.rank(runs, ...)` | the evaluation itself, for any engine |
+| `task_records.read_task(dataset, lengths, ...)` | SeqIO's records to examples on local disk |
+| `cached_records.cached_records(task, files)` | the records of a cache, without TensorFlow |
 | `rank_metrics.RankMetrics(metric_fns)` | T5's rank classification, one example at a time |
 | `results.CheckpointResults(folder, ...)` | writes results, resumes interrupted evaluations |
 
-A scored choice goes through `reading`, `batch_planning`, `scorer`, `evaluate`, `rank_metrics` and
-`results`. Nothing is exported here: the modules import TensorFlow.
+A scored choice goes through `reading`, `batch_planning`, `scorer`, `ranking`, `rank_metrics` and
+`results`. Nothing is exported here: some modules import TensorFlow; `ranking` and what it imports
+do not, and serve the PyTorch engine, too.
 """

@@ -2,8 +2,8 @@
 
     rank(
         runs, "/models/tiny/validation_eval", readers={"rte_score_eval": reader},
-        make_scorer=lambda: scorer, costs=model_costs(shapes), settings=settings,
-        limits=lambda scorer: batch_limits(...), lengths={"inputs": 1024, "targets": 256},
+        make_scorer=lambda: scorer, limits=lambda scorer: BatchLimits(8192, 522),
+        costs=lambda: model_costs(shapes), settings=RankEvaluationSettings(),
     )
 
 Records are read once and kept on local disk. Batch shapes are planned over all tasks. Then each

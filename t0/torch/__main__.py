@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> None:
             "PyTorch is not installed: python -m pip install 't0[torch]', or on a machine without "
             "GPUs first `pip install torch --index-url https://download.pytorch.org/whl/cpu`"
         ) from error
-    from t0.torch import loop, ranking, world
+    from t0.torch import loop, rank_evaluation, world
 
     with world.joined(given.device) as joined:
         if given.export_hf and not _is_file(words):
@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> None:
         if joined.device.type == "cuda":
             torch.set_float32_matmul_precision("highest" if given.no_tf32 else "high")
         if spec.mode == "score_eval":
-            ranking.evaluate(spec, joined)
+            rank_evaluation.evaluate(spec, joined)
             return
         settings = loop.Settings(
             world.activations(spec.training.get("activation_dtype", "auto"), joined.device),
