@@ -123,6 +123,8 @@ setup(
         "gcp": [f"apache-beam[gcp]{pins(LOCKS['3.11'])['apache-beam'][11:]}"],
         # To compare converted checkpoints with `transformers`; converting itself needs neither.
         "hf": ["torch>=2.6", *(pin for pin in FORCED if pin.startswith("transformers=="))],
+        # The PyTorch engine, in the release that the tests compare with.
+        "torch": [pins(".ci/transformers.lock")["torch"]],
         # What TensorFlow asks the TPU API with, for `--tpu=NAME`.
         "tpu": [*pins(TPU_LOCK).values()],
         # The original's name for what its tasks need, which is in the base here.

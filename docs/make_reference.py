@@ -37,8 +37,11 @@ Made by `docs/make_reference.py` from the code: do not change it by hand.
 VARIABLES = {
     "T0_DATA_DIR": "folders with datasets and prompts of your own, `:` or `,` between them; "
     "`--data_dir`",
-    "T0_PYTHON": "the Python that `bin/setup` and `bin/quickstart` take",
+    "T0_PORT": "the port at which the machines of `bin/torch_train.slurm` meet (29500)",
+    "T0_PROCESSES": "the processes that `bin/torch_train` starts (one for each GPU)",
+    "T0_PYTHON": "the Python that `bin/setup`, `bin/quickstart` and `bin/torch_train` take",
     "T0_RESTART_SECONDS": "how long `bin/tpu_train` waits before it starts a run again (30)",
+    "T0_RESTARTS": "how often `bin/torch_train` starts again after a process is lost (3)",
     "T0_TEMPLATE_CHARACTERS": "the most characters that a template may make of a row (20 million)",
     "T0_TEMPLATE_SECONDS": "the most seconds of the processor that a template may take for a row "
     "(10)",

@@ -22,6 +22,7 @@ from t0.catalogue import starting
 from t0.cli import cache_tasks, main, quickstart
 from t0.config import flags
 from t0.sources.schema import features
+from t0.torch import __main__ as torch_engine
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("docs", "benchmarks", "examples")
@@ -259,7 +260,9 @@ def known_flags():
         names = {*values, *absl_flags.FLAGS}
         booleans = {name for name in values if values[name].flag_type() == "bool"}
         known[command] = names | {f"no{name}" for name in booleans} | {"help"}
-    known["bin/tpu_train"] = known["t5_mesh_transformer"]
+    known["bin/tpu_train"] = set(known["t5_mesh_transformer"])
+    known["t5_mesh_transformer"] |= flags_of(torch_engine.make_parser())
+    known["bin/torch_train"] = known["t5_mesh_transformer"]
     for verb, (module, _) in main.VERBS.items():
         parser = argparse.ArgumentParser(prog=verb)
         importlib.import_module(module).add_arguments(parser)

@@ -141,6 +141,13 @@ def test_the_extra_for_tpus_adds_its_lock_and_changes_none(python):
     assert not pins.keys() & _lock(python).keys()
 
 
+@pytest.mark.parametrize("python", LOCKS)
+def test_the_extra_for_the_pytorch_engine_is_pytorch_alone(python):
+    compared = _pins(".ci/transformers.lock")
+    (needed,) = _required(python, "torch")
+    assert (needed.name, str(needed.specifier)) == ("torch", f"=={compared['torch']}")
+
+
 def test_installed_is_what_the_lock_says():
     wrong = {n: v for n, v in _lock().items() if importlib.metadata.version(n) != v}
     if (Path(sysconfig.get_path("purelib")) / PATH_FILE).exists():  # on an image's TensorFlow

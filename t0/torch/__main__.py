@@ -28,7 +28,8 @@ COMMAND = "t0.torch"
 _KEPT = "the last checkpoint, if any, is kept, and the same command goes on from there"
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of this command's own flags."""
     parser = argparse.ArgumentParser(
         prog="python -m t0.torch",
         description=__doc__,
@@ -62,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
     Raises:
       UserError: for a mistake of the user.
     """
-    given, words = _parser().parse_known_args(argv)
+    given, words = make_parser().parse_known_args(argv)
     if not words:
         raise UserError("no run: wanted a specification, spec.json, or t5_mesh_transformer's flags")
     try:

@@ -75,6 +75,20 @@ def test_budgets_are_nanot5s(hours):
     assert bound("%dropout_rate", evaluate=False) == 0.0
 
 
+def test_nanot5s_runs_are_chosen_by_macros():
+    words = ["MIXTURE_OR_TASK_NAME='a'", "MODEL_DIR='m'", "BATCH_SIZE=144"]
+    words += ["OPTIMIZER=@optimize.AdafactorOptimizer", "SCHEDULE=@t0.rsqrt_then_linear"]
+    parsed = parse.parse(["runs/nanot5.gin"], words)
+    parse.check_required(parsed)
+    assert bound("run.train_steps") == 65536
+    assert bound("run.batch_size") == ("sequences_per_batch", 144)
+    chosen = [bound(f"%{name}", evaluate=False) for name in ("OPTIMIZER", "SCHEDULE")]
+    assert [str(value).rpartition(".")[2] for value in chosen] == [
+        "AdafactorOptimizer",
+        "rsqrt_then_linear",
+    ]
+
+
 def test_budget_of_fifteen_minutes():
     parse.parse(["runs/budget_15min_cpu.gin"], [])
     assert bound("train_loop.max_hours") == 0.25

@@ -1,0 +1,68 @@
+"""The scripts that start the PyTorch engine: valid shell, and what they hand on."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+BIN = Path(__file__).resolve().parents[2] / "bin"
+PRINTS = '#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n'
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Runs a script with programs that print their words; returns the words."""
+    for name, text in {
+        "python": PRINTS,
+        "srun": '#!/usr/bin/env bash\nexec "$@"\n',
+        "scontrol": "#!/usr/bin/env bash\nprintf 'node7\\nnode8\\n'\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+
+    def run(script, *words, **given):
+        own = {"T0_PYTHON": f"{tmp_path}/python", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            [BIN / script, *words],
+            env={**os.environ, **own, **given},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.splitlines()
+
+    return run
+
+
+def test_one_machine_has_a_process_for_each_gpu(started):
+    words = started("torch_train", "--gin_param=a = 'b c'", "--recompute=on")
+    assert words[:3] == ["-m", "torch.distributed.run", "--standalone"]
+    assert "--nproc_per_node=gpu" in words and "--max_restarts=3" in words
+    assert words[-4:] == ["-m", "t0.torch", "--gin_param=a = 'b c'", "--recompute=on"]
+    assert "--nproc_per_node=2" in started("torch_train", "spec.json", T0_PROCESSES="2")
+
+
+def test_the_nodes_of_a_slurm_job_meet_at_the_first(started):
+    job = {"SLURM_JOB_NODELIST": "node[7-8]", "SLURM_NNODES": "2", "SLURM_JOB_ID": "5"}
+    words = started("torch_train.slurm", "/shared/spec.json", **job)
+    assert {"--nnodes=2", "--rdzv_endpoint=node7:29500", "--rdzv_id=5"} <= set(words)
+    assert words[-3:] == ["-m", "t0.torch", "/shared/spec.json"]
+
+
+def test_accelerate_starts_processes_and_shards_nothing_itself():
+    config = yaml.safe_load((BIN.parent / "docs" / "accelerate.yaml").read_text())
+    assert config["distributed_type"] == "MULTI_GPU" and config["mixed_precision"] == "no"
+    assert "fsdp_config" not in config
+
+
+def test_launchers_name_flags_that_torchrun_has():
+    run = pytest.importorskip("torch.distributed.run")
+    known = set(run.get_args_parser()._option_string_actions)
+    for script in ("torch_train", "torch_train.slurm"):
+        lines = (BIN / script).read_text().partition("torch.distributed.run")[2]
+        named = {word.partition("=")[0] for word in lines.split() if word.startswith("--")}
+        assert named and {name.replace("-", "_") for name in named} <= {
+            name.replace("-", "_") for name in known
+        }
