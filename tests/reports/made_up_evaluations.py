@@ -1,5 +1,6 @@
 """Makes up evaluations on disk: results files with per-example scores beside them."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -188,3 +189,30 @@ def recipes_decoded(folder, step, skill, **run):
         )
         .add("my_task", {"accuracy": 25.0 * skill, "edit_distance": 3.25}, [])
     )
+
+
+def write_overlap(folder, rows, *, prompts, examples=200, split="validation", **run):
+    """Writes a result of `t0 overlap` with overlapping `idx` by prompt."""
+    folder.mkdir(parents=True)
+    lines = [
+        {
+            "row": idx,
+            "prompts": {
+                f"super_glue_rte_{prompt}": {"idx": idx, "overlaps": {"13": idx in some, "8": True}}
+                for prompt, some in rows.items()
+            },
+        }
+        for idx in range(examples)
+    ]
+    content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    (folder / "rows.jsonl").write_bytes(content)
+    prompts = {f"super_glue_rte_{prompt}": {"texts": examples} for prompt in prompts}
+    facts = {
+        "schema": 1,
+        "kind": "overlap",
+        "run": {"ngrams": [13, 8], "train": ["books"], "eval_split": split, **run},
+        "datasets": {"super_glue/rte": {"prompts": prompts}},
+        "rows": {"file": "rows.jsonl", "sha256": hashlib.sha256(content).hexdigest()},
+    }
+    (folder / "overlap.json").write_text(json.dumps(facts))
+    return folder

@@ -1,11 +1,10 @@
 """Accuracy without the examples that overlap with the training data, and its paired test."""
 
-import hashlib
 import json
 
 import numpy as np
 import pytest
-from made_up_evaluations import example_line
+from made_up_evaluations import example_line, write_overlap
 
 from t0.errors import UserError
 from t0.reports import write_report
@@ -14,33 +13,6 @@ from t0.reports.evaluations import read_runs
 
 TASK = "super_glue_rte_{}_score_eval"
 PROMPTS = ("can_we_infer", "should_assume")
-
-
-def write_overlap(folder, rows, *, examples=200, split="validation", **run):
-    """Writes a result of `t0 overlap` with overlapping `idx` by prompt."""
-    folder.mkdir(parents=True)
-    lines = [
-        {
-            "row": idx,
-            "prompts": {
-                f"super_glue_rte_{prompt}": {"idx": idx, "overlaps": {"13": idx in some, "8": True}}
-                for prompt, some in rows.items()
-            },
-        }
-        for idx in range(examples)
-    ]
-    content = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    (folder / "rows.jsonl").write_bytes(content)
-    prompts = {f"super_glue_rte_{prompt}": {"texts": examples} for prompt in PROMPTS}
-    facts = {
-        "schema": 1,
-        "kind": "overlap",
-        "run": {"ngrams": [13, 8], "train": ["books"], "eval_split": split, **run},
-        "datasets": {"super_glue/rte": {"prompts": prompts}},
-        "rows": {"file": "rows.jsonl", "sha256": hashlib.sha256(content).hexdigest()},
-    }
-    (folder / "overlap.json").write_text(json.dumps(facts))
-    return folder
 
 
 def lines_of(right):
@@ -72,7 +44,9 @@ def right_where(share_of, seed=0, examples=200):
 def test_clean_accuracy_and_its_test(evaluated, tmp_path):
     known = set(range(60))
     right = right_where(lambda idx: 0.95 if idx in known else 0.5)
-    overlap = read_overlap(write_overlap(tmp_path / "o", dict.fromkeys(PROMPTS, known)))
+    overlap = read_overlap(
+        write_overlap(tmp_path / "o", prompts=PROMPTS, rows=dict.fromkeys(PROMPTS, known))
+    )
     (row,) = clean_rows(read_runs([evaluated(right)]), overlap)
     assert (row["prompts"], row["examples"], row["overlapping"]) == (2, 200, 60)
     assert row["all"] == pytest.approx(100 * right.mean())
@@ -103,7 +77,7 @@ def test_the_test_is_quiet_under_the_null():
 
 def test_an_example_is_clean_if_no_prompts_is_found(evaluated, tmp_path):
     rows = {PROMPTS[0]: {1, 2, 3}, PROMPTS[1]: {3, 4, 5, 6}}
-    overlap = read_overlap(write_overlap(tmp_path / "o", rows))
+    overlap = read_overlap(write_overlap(tmp_path / "o", prompts=PROMPTS, rows=rows))
     (row,) = clean_rows(read_runs([evaluated(right_where(lambda idx: 0.5))]), overlap)
     assert row["overlapping"] == 6
 
@@ -111,7 +85,7 @@ def test_an_example_is_clean_if_no_prompts_is_found(evaluated, tmp_path):
 @pytest.mark.parametrize("number", [0, 3, 197, 200])
 def test_too_few_examples_of_a_part(evaluated, tmp_path, number):
     rows = dict.fromkeys(PROMPTS, set(range(number)))
-    overlap = read_overlap(write_overlap(tmp_path / "o", rows))
+    overlap = read_overlap(write_overlap(tmp_path / "o", prompts=PROMPTS, rows=rows))
     (row,) = clean_rows(read_runs([evaluated(right_where(lambda idx: 0.5))]), overlap)
     assert row["p_value"] is None
     assert (row["clean"] is None) == (number == 200)
@@ -123,7 +97,9 @@ def test_two_runs_are_compared_on_the_clean_part(evaluated, tmp_path):
     better = same.copy()
     better[:, :80] = True
     paths = [evaluated(same), evaluated(better, "other")]
-    overlap = read_overlap(write_overlap(tmp_path / "o", dict.fromkeys(PROMPTS, known)))
+    overlap = read_overlap(
+        write_overlap(tmp_path / "o", prompts=PROMPTS, rows=dict.fromkeys(PROMPTS, known))
+    )
     first, second = clean_rows(read_runs(paths), overlap)
     assert first["gap_all"] is None
     assert second["gap_all"] == pytest.approx(100 * (better.mean() - same.mean()))
@@ -133,7 +109,7 @@ def test_two_runs_are_compared_on_the_clean_part(evaluated, tmp_path):
 def test_a_report_has_the_clean_part(evaluated, tmp_path):
     known = set(range(60))
     right = right_where(lambda idx: 0.95 if idx in known else 0.5)
-    folder = write_overlap(tmp_path / "o", dict.fromkeys(PROMPTS, known))
+    folder = write_overlap(tmp_path / "o", prompts=PROMPTS, rows=dict.fromkeys(PROMPTS, known))
     paths = [evaluated(right), evaluated(~right, "other")]
     made = write_report(paths, tmp_path / "report", overlap_path=folder)
     texts = {path: path.read_text() for path in (made.markdown, made.html)}
@@ -180,7 +156,7 @@ def no_object(folder):
     ],
 )
 def test_files_that_are_no_result(tmp_path, change, message):
-    folder = write_overlap(tmp_path / "o", {})
+    folder = write_overlap(tmp_path / "o", prompts=PROMPTS, rows={})
     change(folder)
     with pytest.raises(UserError, match=message):
         read_overlap(folder)
@@ -194,7 +170,7 @@ def test_files_that_are_no_result(tmp_path, change, message):
     ],
 )
 def test_an_overlap_of_other_rows(evaluated, tmp_path, given, run, message):
-    overlap = read_overlap(write_overlap(tmp_path / "o", {}, **given))
+    overlap = read_overlap(write_overlap(tmp_path / "o", prompts=PROMPTS, rows={}, **given))
     runs = read_runs([evaluated(right_where(lambda idx: 0.5), **run)])
     with pytest.raises(UserError, match=message):
         clean_rows(runs, overlap)
@@ -204,4 +180,6 @@ def test_an_overlap_of_other_tasks(evaluation, tmp_path):
     lines = lines_of([True, False])
     made = evaluation().add("copa_best_score_eval", "super_glue/copa", "best", lines).write()
     with pytest.raises(UserError, match="is of none of the tasks"):
-        clean_rows(read_runs([made]), read_overlap(write_overlap(tmp_path / "o", {})))
+        clean_rows(
+            read_runs([made]), read_overlap(write_overlap(tmp_path / "o", prompts=PROMPTS, rows={}))
+        )

@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from made_up_evaluations import Decoded, Evaluation, random_lines
+from made_up_evaluations import Decoded, Evaluation, random_lines, write_overlap
 
 from t0 import reports
 
@@ -46,6 +46,10 @@ def test_header_example_runs(module, tmp_path, monkeypatch):
         "super_glue_rte_GPT_3_style_score_eval", "super_glue/rte", "GPT-3 style", lines
     ).write()
     Decoded(Path("eval"), 1000).add("mt", {"bleu": 21.3}, []).write()
+    prompts = ["GPT_3_style"]
+    write_overlap(
+        Path("overlap"), {"GPT_3_style": range(6)}, prompts=prompts, examples=20, split="test"
+    )
     Path("model").mkdir()
     Path("model/metrics.jsonl").write_text('{"step": 100, "loss": 3}\n{"step": 200, "loss": 2.9}\n')
     names = {}
