@@ -224,6 +224,7 @@ class RunSpec:
       variable_filter: a regular expression of the variables that are trained, the name of a
         function that chooses them, or None for all.
       init_checkpoint: the checkpoint to start from, or None.
+      init_variable_filter: a regular expression of the variables to read from it; "" for all.
       save_checkpoints_steps: steps between checkpoints.
       keep_checkpoint_max: the number of checkpoints that are kept.
       keep_checkpoints: which others are kept, as gin names the parameters.
@@ -250,6 +251,7 @@ class RunSpec:
     clip_gradient_norm: float | None = None
     variable_filter: str | None = None
     init_checkpoint: str | None = None
+    init_variable_filter: str = ""
     save_checkpoints_steps: int | None = None
     keep_checkpoint_max: int | None = None
     keep_checkpoints: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -79,6 +79,7 @@ def run_spec(mode: str, given: Mapping[str, Any], checkpoint: str | None = None)
         clip_gradient_norm=bound("t0.apply_updates.clip_gradient_norm") if trains else None,
         variable_filter=_plain(_filter(arguments)),
         init_checkpoint=arguments["init_checkpoint"],
+        init_variable_filter=bound("tpu_estimator_model_fn.init_variable_filter") or "",
         save_checkpoints_steps=arguments["save_checkpoints_steps"],
         keep_checkpoint_max=arguments["keep_checkpoint_max"],
         keep_checkpoints=_parameters("t0.keep_checkpoints") if trains else {},

@@ -45,7 +45,6 @@ def make_parser() -> argparse.ArgumentParser:
         default="auto",
         help="compute activations twice, which saves memory; auto: where it fits only so",
     )
-    parser.add_argument("--compile", action="store_true", help="compile the model's blocks")
     parser.add_argument(
         "--no_tf32", action="store_true", help="on Ampere and later, float32 products in full"
     )
@@ -89,7 +88,6 @@ def main(argv: Sequence[str]) -> None:
         settings = loop.Settings(
             world.activations(spec.training.get("activation_dtype", "auto"), joined.device),
             recompute=given.recompute,
-            compile=given.compile,
             export_mtf=given.export_mtf,
             export_hf=given.export_hf,
         )

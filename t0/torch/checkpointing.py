@@ -121,7 +121,7 @@ class Checkpoints:
           UserError: if it is damaged, or of another model or optimizer.
         """
         path = folder_of(self._model_dir, step)
-        record = _read_record(path / RECORD)
+        record = read_record(path)
         _check_files(path, record.pop("files"))
         state = self._state()
         try:
@@ -191,7 +191,13 @@ def _check_files(folder: Path, files: Mapping[str, int]) -> None:
             )
 
 
-def _read_record(path: Path) -> dict[str, Any]:
+def read_record(folder: Path) -> dict[str, Any]:
+    """Returns the record of a checkpoint.
+
+    Raises:
+      UserError: if it is damaged.
+    """
+    path = folder / RECORD
     with reading(str(path)):
         text = path.read_text(encoding="utf-8")
     try:

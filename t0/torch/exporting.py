@@ -19,7 +19,7 @@ from t0.files import publishing
 from t0.training import resume_file
 
 # The fields of the record that are of this engine's checkpoint alone.
-_OWN = ("schema", "step", "files", "model")
+_OWN = ("schema", "step", "files", "model", "configuration")
 
 
 def to_mesh(checkpoint: Path, folder: str) -> str:

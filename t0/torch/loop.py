@@ -21,7 +21,16 @@ from t0.checkpoints import checkpoint_files
 from t0.config.specification import RunSpec
 from t0.errors import UserError, say
 from t0.feeding.training_data import TrainingData, open_training_data
-from t0.torch import checkpointing, exporting, gpus, memory, optimizers, sharding, weights
+from t0.torch import (
+    checkpointing,
+    configuration,
+    exporting,
+    gpus,
+    memory,
+    optimizers,
+    sharding,
+    weights,
+)
 from t0.torch.checkpointing import Checkpoints
 from t0.torch.losses import PARTS
 from t0.torch.schedules import schedule
@@ -42,14 +51,12 @@ class Settings:
       activations: the type of activations.
       recompute: whether activations are computed again in the backward pass: one of
         `memory.RECOMPUTE`.
-      compile: whether the blocks are compiled.
       export_mtf: the folder to write the last checkpoint to for Mesh TensorFlow, or None.
       export_hf: the folder to write it to for Hugging Face, or None.
     """
 
     activations: torch.dtype = torch.float32
     recompute: str = "auto"
-    compile: bool = False
     export_mtf: str | None = None
     export_hf: str | None = None
 
@@ -138,6 +145,11 @@ def _checked(spec: RunSpec, world: World) -> _Options:
             f"a batch of {spec.batch_sequences} sequences cannot be divided over {world.size} "
             f"processes; wanted a multiple of {world.size} (run.batch_size)"
         )
+    if spec.init_variable_filter:
+        raise UserError(
+            f"tpu_estimator_model_fn.init_variable_filter is {spec.init_variable_filter!r}; the "
+            "PyTorch engine reads all variables of the initial checkpoint; wanted ''"
+        )
     options = _Options(spec.train_steps, **{**spec.training, "seed": spec.seed})
     if options.evaluate_every_steps:
         raise UserError(
@@ -211,6 +223,7 @@ class _Engine:
         ours = max(checkpointing.steps(model_dir), default=-1)
         named = checkpoint_files.latest(model_dir) if Path(model_dir).is_dir() else None
         if ours >= 0 and ours >= (checkpoint_files.global_step(named) if named else -1):
+            yield from self._changes(ours)
             record = self._checkpoints.restore(ours)
             self._step = ours
             yield f"restored {checkpointing.folder_of(model_dir, ours)}, step {ours:,}"
@@ -231,6 +244,19 @@ class _Engine:
         if record is None:
             yield start_report.NO_POSITION
         stepping.resume(self._step, record, time_limit)
+
+    def _changes(self, step: int) -> Iterator[str]:
+        """Compares the run's settings with those that a checkpoint records; yields what differs."""
+        record = checkpointing.read_record(checkpointing.folder_of(self._spec.model_dir, step))
+        before, now = record.get("configuration"), configuration.settings(self._spec)
+        changes = configuration.differences(before, now) if before else []
+        if changes and not self._options.allow_config_change:
+            raise UserError(
+                f"{self._spec.model_dir} holds a run of another configuration:\n  "
+                + "\n  ".join(changes)
+                + "\nName another --model_dir, or go on so by --allow_config_change"
+            )
+        yield from (f"changed: {change}" for change in changes)
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Takes one step; returns its values."""
@@ -299,7 +325,8 @@ class _Engine:
 
     def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
         """Writes a checkpoint."""
-        self._checkpoints.save(step, record, best)
+        own = {"configuration": configuration.settings(self._spec)}
+        self._checkpoints.save(step, {**record, **own}, best)
 
     def checkpoint(self, step: int) -> str:
         """Returns the path of the checkpoint of a step."""

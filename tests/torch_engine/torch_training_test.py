@@ -146,6 +146,21 @@ def copied(world, halves, tmp_path):
     return world.specified(folder, 30), folder
 
 
+def test_another_configuration_is_refused_with_what_differs(world, halves, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(halves, folder)
+    rate = "--gin_param=constant_learning_rate.learning_rate = 0.002"
+    spec = world.specified(folder, 21, rate, "--gin_param=run.batch_size = 8")
+    done = world.torch(spec)
+    assert "holds a run of another configuration" in message(done)
+    assert "  batch_sequences: was 4, is 8\n" in done.stderr
+    assert "  schedule.parameters.learning_rate: was 0.001, is 0.002\n" in done.stderr
+    allowed = world.specified(folder, 21, rate, "--allow_config_change")
+    done = world.torch(allowed)
+    assert done.returncode == 0, done.stderr
+    assert "changed: schedule.parameters.learning_rate: was 0.001, is 0.002" in done.stdout
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_missing_part_of_a_checkpoint_is_one_message(world, copied, processes):
     spec, folder = copied
@@ -165,11 +180,17 @@ def test_a_damaged_record_is_one_message(world, copied, text, said):
     assert said in message(world.torch(spec))
 
 
-def test_a_batch_that_cannot_be_divided_is_refused(world, tmp_path):
-    spec = world.specified(tmp_path / "model", 30, "--gin_param=run.batch_size = 5")
-    assert "a batch of 5 sequences cannot be divided over 2" in message(
-        world.torch(spec, processes=2)
-    )
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("run.batch_size = 5", "a batch of 5 sequences cannot be divided over 2"),
+        ("tpu_estimator_model_fn.init_variable_filter = 'encoder'", "init_variable_filter is"),
+        ("train_loop.evaluate_every_steps = 2", "evaluates the held-out loss only"),
+    ],
+)
+def test_what_this_engine_does_not_do_is_refused_before_it_starts(world, tmp_path, setting, said):
+    spec = world.specified(tmp_path / "model", 30, f"--gin_param={setting}")
+    assert said in message(world.torch(spec, processes=2))
 
 
 def test_uncached_tasks_are_refused_with_the_caching_command(world, tmp_path):
