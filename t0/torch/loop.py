@@ -140,6 +140,15 @@ def _checked(spec: RunSpec, world: World) -> _Options:
             f"--model_dir={spec.model_dir} is not on this machine; the PyTorch engine writes to "
             "folders that all its processes see"
         )
+    lengths = spec.data.lengths
+    numbers = (spec.batch_sequences, spec.microbatches, *lengths.values())
+    if not {"inputs", "targets"} <= lengths.keys() or min(numbers) < 1 or spec.optimizer is None:
+        raise UserError(
+            f"the specification has batches of {spec.batch_sequences} sequences in "
+            f"{spec.microbatches} part(s), lengths {dict(lengths)!r:.80} and the optimizer "
+            f"{spec.optimizer and spec.optimizer.selector!r:.80}; wanted inputs, targets and an "
+            "optimizer, as t5_mesh_transformer --save_spec writes them"
+        )
     if spec.batch_sequences % world.size:
         raise UserError(
             f"a batch of {spec.batch_sequences} sequences cannot be divided over {world.size} "

@@ -330,6 +330,20 @@ class AdamW(Optimizer):
         return (mean / risen[0]) / ((square / risen[1]).sqrt() + epsilon)
 
 
+# The parameters that a specification must have.
+_OF_ADAFACTOR = {
+    "multiply_by_parameter_scale",
+    "decay_rate",
+    "beta1",
+    "clipping_threshold",
+    "factored",
+    "epsilon1",
+    "epsilon2",
+    "min_dim_size_to_factor",
+    "stacked_dim_names",
+    "exclude_from_parameter_scale",
+}
+_OF_ADAM = {"weight_decay_rate", "beta_1", "beta_2", "epsilon", "offset"}
 # The parameters that `t0.AdamWScaleOptimizer` fixes.
 _SCALED = {
     "rms_clipping_threshold": None,
@@ -360,6 +374,14 @@ def build(configured: ConfiguredSpec, weights: Sequence[Weight], total: Total) -
             f"wanted {', '.join(f'@{name}' for name in _KINDS)}"
         )
     parameters = {k: v for k, v in configured.parameters.items() if k != "learning_rate"}
+    wanted = _OF_ADAM | _SCALED.keys() if configured.selector == "t0.AdamWOptimizer" else _OF_ADAM
+    wanted = _OF_ADAFACTOR if configured.selector.startswith("mesh_tensorflow.") else wanted
+    missing = sorted(wanted - parameters.keys())
+    if missing:
+        raise UserError(
+            f"the specification's optimizer lacks {', '.join(missing)}: write it again, by "
+            "t5_mesh_transformer --save_spec"
+        )
     return _KINDS[configured.selector](weights, total, **parameters)
 
 

@@ -56,6 +56,7 @@ _SUBLAYERS = {
     "per_layer": ("norm", "sublayer_call_layer", "dropout", "sublayer_residual"),
     "final": ("norm", "dropout"),
 }
+_LARGEST = 2**31 - 1
 _ACTIVATIONS = {("relu",): "relu", ("gelu", "linear"): "gelu", ("swish", "linear"): "silu"}
 
 
@@ -105,6 +106,28 @@ def t5(spec: ModelSpec) -> T5Spec:
     """
     if spec.model_type != "bitransformer":
         raise _refused("run.model_type", spec.model_type, "'bitransformer', an encoder-decoder")
+    try:
+        model = _encoder_decoder(spec)
+        numbers = (*dataclasses.astuple(model.dropout), model.label_smoothing, model.z_loss)
+        if any(type(x) not in (int, float) or not 0 <= x < 1 for x in numbers):
+            raise ValueError(f"rates of {numbers!r:.80}")
+        sizes = dataclasses.astuple(model.sizes)
+        if (
+            any(type(x) not in (int, bool) or not x <= _LARGEST for x in sizes)
+            or min(sizes[:8]) < 1
+        ):
+            raise ValueError(f"sizes of {model.sizes!r:.200}")
+        if model.loss_denominator is not None and not float(model.loss_denominator) > 0:
+            raise ValueError(f"a loss_denominator of {model.loss_denominator!r:.40}")
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"the specification's model cannot be read ({type(error).__name__}: {error!s:.200}); "
+            "write it again, by t5_mesh_transformer --save_spec"
+        ) from error
+    return model
+
+
+def _encoder_decoder(spec: ModelSpec) -> T5Spec:
     stacks = {"encoder": spec.encoder, "decoder": spec.decoder}
     layers = {side: _checked_layers(side, stack) for side, stack in stacks.items()}
     everything = [*layers["encoder"], *layers["decoder"]]

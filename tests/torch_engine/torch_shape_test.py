@@ -3,6 +3,8 @@
 import copy
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from t0.config.specification import ModelSpec
 from t0.errors import UserError
@@ -56,10 +58,14 @@ def stack(*kinds):
     return copy.deepcopy({**STACK, "layers": layers})
 
 
-@pytest.fixture
-def stacks():
+def both():
     encoder = stack("SelfAttention", "DenseReluDense")
     return encoder, stack("SelfAttention", "EncDecAttention", "DenseReluDense")
+
+
+@pytest.fixture
+def stacks():
+    return both()
 
 
 def read(encoder, decoder, model_type="bitransformer"):
@@ -129,3 +135,34 @@ def test_what_is_not_computed_is_refused_by_name(stacks, change, said):
 def test_a_language_model_is_refused(stacks):
     with pytest.raises(UserError, match="run.model_type is 'lm'"):
         read(*stacks, model_type="lm")
+
+
+def places(value):
+    """Every (container, key) of nested lists and mappings."""
+    keys = value.keys() if isinstance(value, dict) else range(len(value))
+    for key in list(keys):
+        yield value, key
+        if isinstance(value[key], dict | list):
+            yield from places(value[key])
+
+
+ODD = st.sampled_from([None, True, -1, 0, 2**70, 1e308, "", "gelu", [], {}, [None], {"a": 1}])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_changed_specification_is_read_or_refused(data):
+    encoder, decoder = both()
+    stacks = [encoder, decoder]
+    there = list(places(stacks))
+    container, key = there[data.draw(st.integers(0, len(there) - 1))]
+    if data.draw(st.booleans()) and isinstance(container, dict):
+        del container[key]
+    else:
+        container[key] = data.draw(ODD)
+    try:
+        found = read(*stacks)
+    except UserError as error:
+        assert len(str(error)) < 1000
+    else:
+        assert found.sizes.d_model >= 0
