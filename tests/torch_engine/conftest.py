@@ -52,6 +52,7 @@ class World:
 
     def __init__(self, folder):
         self.folder = folder
+        self._specified = {}
         self.environment = {
             **os.environ,
             "T0_DATA_DIR": f"{folder}/data",
@@ -84,11 +85,17 @@ class World:
             *flags,
         )
 
-    def specified(self, model_dir, steps, *flags, **given):
+    def specified(self, model_dir, steps, *flags, model=MODEL):
         """The path of the specification of a run."""
-        path = self.folder / f"{model_dir.name}-{steps}.json"
-        done = self.mesh(model_dir, steps, *flags, f"--save_spec={path}", **given)
-        assert done.returncode == 0, done.stderr
+        path = self.folder / f"{model_dir.name}-{steps}-{len(self._specified)}.json"
+        key = (flags, str(model_dir) if model is not MODEL else "")
+        if key not in self._specified:
+            done = self.mesh(model_dir, steps, *flags, f"--save_spec={path}", model=model)
+            assert done.returncode == 0, done.stderr
+            self._specified[key] = path.read_text()
+        # Of a training run nothing else depends on these two; TensorFlow starts in 10 s.
+        changed = {"model_dir": str(model_dir), "train_steps": steps}
+        path.write_text(json.dumps(json.loads(self._specified[key]) | changed))
         return path
 
     def torch(self, *words, processes=1, **given):
