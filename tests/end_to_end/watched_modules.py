@@ -76,7 +76,8 @@ def _module_of(name):
 def _modules_of_ours():
     for top in ("t0", "seqio_tasks"):
         for module in pkgutil.walk_packages([str(ROOT / top)], f"{top}."):
-            if not module.name.endswith("__main__"):
+            # The PyTorch engine imports none of the watched packages, and needs PyTorch.
+            if not module.name.endswith("__main__") and not module.name.startswith("t0.torch."):
                 yield module.name
 
 
