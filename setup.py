@@ -41,6 +41,8 @@ FORCED = (
     "typing-inspection==0.4.5",
     "annotated-types==0.8.0",
 )
+# As in .ci/transformers.lock, which a source distribution lacks; a test compares them.
+TORCH = "torch==2.13.0"
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-xdist", "ruff")
 # The test tools, and what only they need.
 LEFT_OUT = (*TEST_TOOLS, "execnet", "iniconfig", "pluggy", "sortedcontainers")
@@ -124,7 +126,7 @@ setup(
         # To compare converted checkpoints with `transformers`; converting itself needs neither.
         "hf": ["torch>=2.6", *(pin for pin in FORCED if pin.startswith("transformers=="))],
         # The PyTorch engine, in the release that the tests compare with.
-        "torch": [pins(".ci/transformers.lock")["torch"]],
+        "torch": [TORCH],
         # What TensorFlow asks the TPU API with, for `--tpu=NAME`.
         "tpu": [*pins(TPU_LOCK).values()],
         # The original's name for what its tasks need, which is in the base here.
