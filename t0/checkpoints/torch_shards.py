@@ -120,18 +120,36 @@ def _is_transposed(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and names.row_of(name).transposed
 
 
-def _parts(folder: Path, record: dict[str, Any]) -> dict[str, list[_Part]]:
-    """Returns key -> its parts in order, from the headers of the files that the record lists."""
-    files = record.get("files")
+def checked_files(folder: Path, files: object) -> list[Path]:
+    """Returns the paths of a checkpoint's files; checks that each is there and has its size.
+
+    Args:
+      folder: the checkpoint's folder.
+      files: name -> bytes, as its record lists them.
+
+    Raises:
+      UserError: if the record is damaged, or a file is missing or has another size.
+    """
     if not isinstance(files, dict) or not files:
         raise UserError(f"{folder / RECORD} lists no files: it is damaged")
-    found: dict[str, list[_Part]] = {}
+    paths = []
     for name, size in files.items():
         path = folder / checked_name(name, "file", folder / RECORD)
-        got = path.stat().st_size if path.is_file() else None
-        if got != size:
-            what = "is missing" if got is None else f"has {got:,} bytes, not {size!r:.20}"
-            raise UserError(f"{path} {what}: the checkpoint is damaged")
+        there = path.stat().st_size if path.is_file() else None
+        if there != size:
+            got = "is missing" if there is None else f"has {there:,} bytes, not {size!r:.20}"
+            raise UserError(
+                f"{path} {got}: the checkpoint is damaged. To go on from an older one, remove "
+                f"{folder}"
+            )
+        paths.append(path)
+    return paths
+
+
+def _parts(folder: Path, record: dict[str, Any]) -> dict[str, list[_Part]]:
+    """Returns key -> its parts in order, from the headers of the files that the record lists."""
+    found: dict[str, list[_Part]] = {}
+    for path in checked_files(folder, record.get("files")):
         try:
             with safetensors.safe_open(path, "np") as file:
                 places = parsed_json((file.metadata() or {}).get(PLACES, "{}"))

@@ -122,7 +122,8 @@ class Checkpoints:
         """
         path = folder_of(self._model_dir, step)
         record = read_record(path)
-        _check_files(path, record.pop("files"))
+        # Rows of a missing file would keep whatever values they have.
+        torch_shards.checked_files(path, record.pop("files"))
         state = self._state()
         try:
             dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(path)))
@@ -176,19 +177,6 @@ def _remove(folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         (folder / RECORD).unlink()
         shutil.rmtree(folder)
-
-
-def _check_files(folder: Path, files: Mapping[str, int]) -> None:
-    # Rows of a missing file would keep whatever values they have.
-    for name, size in files.items():
-        path = folder / name
-        there = path.stat().st_size if path.is_file() else None
-        if there != size:
-            got = "is missing" if there is None else f"has {there:,} bytes, not {size:,}"
-            raise UserError(
-                f"{path} {got}: the checkpoint is damaged. To go on from an older one, remove "
-                f"{folder}"
-            )
 
 
 def read_record(folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ run reads the same next batch, also on another number of processes.
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from t0.torch.world import World
 from t0.training import directory_lock, resume_file, start_report
 from t0.training.kept_checkpoints import Keep
 from t0.training.recorder import step_fields
-from t0.training.stepping import Size, Stepping
+from t0.training.stepping import Options, Size, Stepping
 from t0.training.stopping import TimeLimit
 
 
@@ -59,23 +59,6 @@ class Settings:
     recompute: str = "auto"
     export_mtf: str | None = None
     export_hf: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Options:
-    """The fields of `train_loop` in a specification; see `t0.training.options.LoopOptions`."""
-
-    train_steps: int
-    seed: int = 0
-    log_every_steps: int | None = None
-    activation_dtype: str = "auto"
-    validate_every_steps: int | None = None
-    validation_batches: int = 8
-    evaluate_every_steps: int | None = None
-    stop_after_evaluations: int | None = None
-    max_hours: float | None = None
-    unfilled_variables: Sequence[str] = ()
-    allow_config_change: bool = False
 
 
 def train(spec: RunSpec, world: World, settings: Settings) -> None:
@@ -128,7 +111,7 @@ def _export(spec: RunSpec, settings: Settings) -> None:
             say(write(checkpointing.folder_of(spec.model_dir, last), folder))
 
 
-def _checked(spec: RunSpec, world: World) -> _Options:
+def _checked(spec: RunSpec, world: World) -> Options:
     """Returns the options of the loop; checks what this engine does not do."""
     if spec.data is None or spec.mode != "train":
         raise UserError(
@@ -159,7 +142,7 @@ def _checked(spec: RunSpec, world: World) -> _Options:
             f"tpu_estimator_model_fn.init_variable_filter is {spec.init_variable_filter!r}; the "
             "PyTorch engine reads all variables of the initial checkpoint; wanted ''"
         )
-    options = _Options(spec.train_steps, **{**spec.training, "seed": spec.seed})
+    options = Options(spec.train_steps, **{**spec.training, "seed": spec.seed})
     if options.evaluate_every_steps:
         raise UserError(
             "train_loop.evaluate_every_steps is set, and the PyTorch engine evaluates the held-out "
@@ -172,7 +155,7 @@ class _Engine:
     """The engine of `Stepping` on PyTorch."""
 
     def __init__(
-        self, spec: RunSpec, options: _Options, data: TrainingData, world: World, settings: Settings
+        self, spec: RunSpec, options: Options, data: TrainingData, world: World, settings: Settings
     ) -> None:
         self._spec, self._options, self._data, self._world = spec, options, data, world
         self._settings = settings

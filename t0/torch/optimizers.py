@@ -10,6 +10,7 @@ columns, root mean squares) is summed over the processes, for all weights at onc
 reductions of a step by Adafactor and two by AdamW.
 """
 
+import abc
 import dataclasses
 import functools
 import math
@@ -84,13 +85,14 @@ class Squares:
     weight: float
 
 
-class Optimizer:
+class Optimizer(abc.ABC):
     """What Adafactor and AdamW share: slots, sums over processes, clipping by the global norm."""
 
     def __init__(self, weights: Sequence[Weight], total: Total) -> None:
         self._weights, self._total = weights, total
         self.slots: dict[str, Slot] = {}
 
+    @abc.abstractmethod
     def step(self, step: int, rate: float, clip_norm: float | None) -> Squares:
         """Updates the weights.
 
@@ -99,7 +101,6 @@ class Optimizer:
           rate: the learning rate.
           clip_norm: the largest norm of all gradients together, or None.
         """
-        raise NotImplementedError
 
     def _add(self, weight: Weight, kind: str, shape: Sequence[int], *, by_rows: bool) -> None:
         local = weight.local()

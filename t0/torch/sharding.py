@@ -8,6 +8,7 @@ activations, and its gradients are summed over the processes in float32. A proce
 each weight that are its own, in float32. With one process nothing is gathered.
 """
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -89,7 +90,13 @@ def trained_weights(model: T5, variable_filter: str | None) -> list[Weight]:
         if parameter.requires_grad:
             transposed = names.row_of(name).transposed
             found.append(
-                Weight(mesh_name, shapes[name], transposed, _local(parameter), _gradient(parameter))
+                Weight(
+                    mesh_name,
+                    shapes[name],
+                    transposed,
+                    local=functools.partial(local_rows, parameter),
+                    gradient=_gradient(parameter),
+                )
             )
     if not found:
         raise UserError(f"run.variable_filter is {variable_filter!r}, which matches no variable")
@@ -102,8 +109,9 @@ def own_rows(rows: int, world: World) -> slice:
     return slice(min(world.rank * chunk, rows), min((world.rank + 1) * chunk, rows))
 
 
-def _local(parameter: nn.Parameter) -> Callable[[], torch.Tensor]:
-    return lambda: parameter.data.to_local() if isinstance(parameter, DTensor) else parameter.data
+def local_rows(parameter: torch.Tensor) -> torch.Tensor:
+    """Returns this process's rows of a weight; writing to them changes the model."""
+    return parameter.data.to_local() if isinstance(parameter.data, DTensor) else parameter.data
 
 
 def _gradient(parameter: nn.Parameter) -> Callable[[], torch.Tensor | None]:

@@ -19,7 +19,7 @@ from t0.checkpoints.formats import Source
 from t0.errors import UserError
 from t0.torch.model import T5
 from t0.torch.optimizers import Optimizer
-from t0.torch.sharding import names_and_parameters, own_rows
+from t0.torch.sharding import local_rows, names_and_parameters, own_rows
 from t0.torch.world import World
 from t0.training import start_report
 
@@ -43,7 +43,7 @@ def load(model: T5, optimizer: Optimizer | None, path: str, world: World) -> tup
         _check(model, source)
         for name, parameter in names_and_parameters(model).items():
             rows = _in_torch(source.load(name), name)[own_rows(parameter.shape[0], world)]
-            _local(parameter).copy_(torch.from_numpy(rows))
+            local_rows(parameter).copy_(torch.from_numpy(rows))
         step, prefix = source.facts.step or 0, source.path
         slots = _load_slots(optimizer, prefix, world) if optimizer and source.kind == "mtf" else 0
     count = len(names_and_parameters(model))
@@ -93,7 +93,7 @@ def random(model: T5, seed: int, world: World) -> None:
         key = hashlib.sha256(f"{seed} {name}".encode()).digest()
         draw = torch.Generator().manual_seed(int.from_bytes(key[:8], "little") >> 1)
         value = _initial(name, tuple(parameter.shape), model, draw)
-        _local(parameter).copy_(value[own_rows(parameter.shape[0], world)])
+        local_rows(parameter).copy_(value[own_rows(parameter.shape[0], world)])
 
 
 def _initial(name: str, shape: tuple[int, ...], model: T5, draw: torch.Generator) -> torch.Tensor:
@@ -121,7 +121,3 @@ def _in_torch(array: np.ndarray, name: str) -> np.ndarray:
 
 def _is_transposed(array: np.ndarray, name: str) -> bool:
     return array.ndim == 2 and names.row_of(names.from_mtf(name)).transposed
-
-
-def _local(parameter: torch.Tensor) -> torch.Tensor:
-    return parameter.data.to_local() if hasattr(parameter.data, "to_local") else parameter.data

@@ -18,7 +18,7 @@ from t0.compat import tf1 as tf
 from t0.errors import UserError, original
 from t0.feeding.live import DatasetBatches
 from t0.feeding.training_data import TrainingData
-from t0.mesh.devices import visible_gpus
+from t0.mesh.devices import activation_dtype, visible_gpus
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.training import checkpointing, graph_memory, start_report
 from t0.training.checkpointing import Checkpoints, Keep
@@ -55,7 +55,7 @@ def train(spec: TrainingSpec, data: Data, options: LoopOptions) -> None:
         spec,
         features=data.features,
         seed=options.seed,
-        activations=options.activations,
+        activations=activation_dtype(options.activation_dtype),
         validates=bool(options.validate_every_steps),
     )
     with (

@@ -11,57 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from t0.compat import gin, mtf
-from t0.compat import tf1 as tf
 from t0.config.bindings import bound
-from t0.mesh import devices
+from t0.training import stepping
 
 # Parameters of Mesh TensorFlow's model function that gin can bind, and that our own loop obeys.
 _OF_MODEL_FN = ("outer_batch_size", "init_variable_filter", "model_info_file")
 
 
-@gin.configurable("train_loop", module="t0")
-@dataclasses.dataclass(frozen=True)
-class LoopOptions:
-    """What a training loop does; gin sets the fields as `train_loop.NAME`.
-
-    The estimator, which trains on a TPU, obeys `train_steps` and `log_every_steps` alone.
-
-    Attributes:
-      train_steps: the step to stop at.
-      log_every_steps: steps between two lines of progress; None for a hundredth of the run, at
-        most 100.
-      seed: the seed of the data's order, dropout and initial weights.
-      activation_dtype: "float32", "bfloat16", or "auto": bfloat16 if the machine computes it fast.
-      validate_every_steps: steps between two validations on the mixture's validation split.
-      validation_batches: the number of batches of a validation.
-      evaluate_every_steps: steps between two evaluations by the tasks' metrics, which
-        `task_metrics` configures.
-      stop_after_evaluations: early stopping: the run ends after this many evaluations in a row
-        without a better `keep_checkpoints.best_by` (default: "validation_loss").
-      max_hours: the limit of training in hours, over all starts of the run. The run then saves and
-        ends as if it were finished. Schedules still count to `train_steps`.
-      unfilled_variables: regular expressions of variables that `run.init_checkpoint` may lack.
-      allow_config_change: whether the run may continue in a model directory that records another
-        configuration.
-      activations: the type that `activation_dtype` means on this machine.
-    """
-
-    train_steps: int
-    log_every_steps: int | None = None
-    seed: int = 0
-    activation_dtype: str = "auto"
-    validate_every_steps: int | None = None
-    validation_batches: int = 8
-    evaluate_every_steps: int | None = None
-    stop_after_evaluations: int | None = None
-    max_hours: float | None = None
-    unfilled_variables: Sequence[str] = ()
-    allow_config_change: bool = False
-    activations: tf.DType = dataclasses.field(init=False)
-
-    def __post_init__(self) -> None:
-        activations = devices.activation_dtype(self.activation_dtype)
-        object.__setattr__(self, "activations", activations)
+# On a TPU the estimator trains; it obeys `train_steps`, `log_every_steps` and `max_hours` alone.
+LoopOptions = gin.external_configurable(stepping.Options, "train_loop", module="t0")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -71,15 +71,40 @@ class Engine(Protocol):
         """Returns the largest of the numbers that the processes give."""
 
 
-class Options(Protocol):
-    """The settings that the loop reads, `train_loop.NAME` in gin; see `options.LoopOptions`."""
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The settings of the loop, `train_loop.NAME` in gin.
+
+    Attributes:
+      train_steps: the step to stop at.
+      log_every_steps: steps between two lines of progress; None for a hundredth of the run, at
+        most 100.
+      seed: the seed of the data's order, dropout and initial weights.
+      activation_dtype: "float32", "bfloat16", or "auto": bfloat16 if the machine computes it fast.
+      validate_every_steps: steps between two validations on the mixture's validation split.
+      validation_batches: the number of batches of a validation.
+      evaluate_every_steps: steps between two evaluations by the tasks' metrics, which
+        `task_metrics` configures.
+      stop_after_evaluations: early stopping: the run ends after this many evaluations in a row
+        without a better `keep_checkpoints.best_by` (default: "validation_loss").
+      max_hours: the limit of training in hours, over all starts of the run. The run then saves and
+        ends as if it were finished. Schedules still count to `train_steps`.
+      unfilled_variables: regular expressions of variables that `run.init_checkpoint` may lack.
+      allow_config_change: whether the run may continue in a model directory that records another
+        configuration.
+    """
 
     train_steps: int
-    log_every_steps: int | None
-    seed: int
-    stop_after_evaluations: int | None
-    validate_every_steps: int | None
-    evaluate_every_steps: int | None
+    log_every_steps: int | None = None
+    seed: int = 0
+    activation_dtype: str = "auto"
+    validate_every_steps: int | None = None
+    validation_batches: int = 8
+    evaluate_every_steps: int | None = None
+    stop_after_evaluations: int | None = None
+    max_hours: float | None = None
+    unfilled_variables: Sequence[str] = ()
+    allow_config_change: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
