@@ -8,6 +8,7 @@
 --gin.NAME=VALUE, as T5X writes a gin binding, is read as a --gin_param. Nothing heavy is imported.
 """
 
+import importlib
 import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
@@ -75,10 +76,35 @@ _TABLE = (
     ("integer", "beam_size", 1, "Model API: beams when decoding."),
     ("float", "temperature", 0.0, "Model API: sampling temperature."),
     ("integer", "keep_top_k", -1, "Model API: sample among the k likeliest."),
+    ("boolean", "hbm_oom_exit", True, "TensorFlow: end when a TPU's memory is full."),
+    ("boolean", "runtime_oom_exit", True, "TensorFlow: end when a TPU host's memory is full."),
+    ("boolean", "tt_check_filter", False, "TensorFlow: end after the tensor tracer's filter."),
+    ("boolean", "tt_single_core_summaries", False, "TensorFlow: tensor tracer of one core."),
+    ("float", "delta_threshold", 0.5, "TensorFlow: the tensor tracer logs larger differences."),
+    ("boolean", "op_conversion_fallback_to_while_loop", True, "TensorFlow ignores it."),
+    ("string", "tfhub_cache_dir", None, "TensorFlow Hub: where modules are kept."),
+    ("enum", "tfhub_model_load_format", "AUTO", "TensorFlow Hub: how modules are read.",
+     ["COMPRESSED", "UNCOMPRESSED", "AUTO"]),
+    ("boolean", "tfds_debug_list_dir", False, "TFDS: debug the list of datasets."),
 )  # fmt: skip
 
-# Flags that Mesh TensorFlow defines and reads itself, once it is imported.
-MESH_FLAGS = ("logical_cores_per_chip", "fold_xy")
+_TRACER = "tensorflow.python.tpu.tensor_tracer_flags"
+_TPU_CLIENT = "tensorflow.python.tpu.client.client"
+_HUB = "tensorflow_hub.resolver"
+# Flag that a library defines in absl's global set and reads itself -> its module.
+LIBRARY_FLAGS = {
+    "logical_cores_per_chip": "mesh_tensorflow.simd_mesh_impl",
+    "fold_xy": "mesh_tensorflow.simd_mesh_impl",
+    "hbm_oom_exit": _TPU_CLIENT,
+    "runtime_oom_exit": _TPU_CLIENT,
+    "tt_check_filter": _TRACER,
+    "tt_single_core_summaries": _TRACER,
+    "delta_threshold": _TRACER,
+    "op_conversion_fallback_to_while_loop": "tensorflow.python.ops.parallel_for.pfor",
+    "tfhub_cache_dir": _HUB,
+    "tfhub_model_load_format": _HUB,
+    "tfds_debug_list_dir": "tensorflow_datasets.core.community.register_path",
+}
 # The values of `run.mode`; off TPU, "train", "score_eval" and "infer" run our own code.
 GIN_MODES = (
     "train",
@@ -269,10 +295,12 @@ def gin_parameters(given: flags.FlagValues, mode: str) -> dict[str, tuple[Any, s
     }
 
 
-def set_mesh_flags(given: flags.FlagValues) -> None:
-    """Sets the flags that the imported Mesh TensorFlow reads from absl's global set."""
-    for name in MESH_FLAGS:
-        flags.FLAGS[name].value = given[name].value
+def set_library_flags(given: flags.FlagValues) -> None:
+    """Sets the given flags that libraries read from absl's global set, and imports these."""
+    for name, module in LIBRARY_FLAGS.items():
+        if given[name].present:
+            importlib.import_module(module)
+            flags.FLAGS[name].value = given[name].value
 
 
 def masked(argv: Sequence[str]) -> str:

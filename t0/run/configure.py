@@ -52,7 +52,7 @@ def register() -> None:
 
 
 def prepare(flags: Any, modules: Sequence[str] | None = None) -> None:
-    """Sets data folders, vocabulary, modules and Mesh TensorFlow's flags of this process.
+    """Sets data folders, vocabulary, modules and the libraries' flags of this process.
 
     Args:
       flags: the parsed flags, see `t0.config.flags`.
@@ -69,7 +69,7 @@ def prepare(flags: Any, modules: Sequence[str] | None = None) -> None:
 
     set_vocabulary(flags.vocab)
     import_modules(flags.module_import if modules is None else modules)
-    command_flags.set_mesh_flags(flags)
+    command_flags.set_library_flags(flags)
     tfds_folder = flags.t5_tfds_data_dir or flags.tfds_data_dir
     if tfds_folder:
         seqio.set_tfds_data_dir_override(tfds_folder)
@@ -160,7 +160,7 @@ def reset() -> None:
     set_vocabulary(None)
     for name in (DATA_DIR_VARIABLE, "T0_VOCAB"):
         os.environ.pop(name, None)
-    for name in command_flags.MESH_FLAGS:
+    for name in command_flags.LIBRARY_FLAGS:
         if name in absl_flags.FLAGS:
             absl_flags.FLAGS[name].unparse()
     python_logging.getLogger("tensorflow").removeFilter(_is_worth_showing)

@@ -21,6 +21,12 @@ from t0.errors import UserError
         ("t5.models.mesh_transformer_main", 25),
         ("mesh_tensorflow.transformer.utils", 3),
         ("mesh_tensorflow.simd_mesh_impl", 2),
+        # Imported with T5, so that its command has their flags as well.
+        ("tensorflow.python.ops.parallel_for.pfor", 1),
+        ("tensorflow.python.tpu.client.client", 2),
+        ("tensorflow.python.tpu.tensor_tracer_flags", 3),
+        ("tensorflow_hub.resolver", 2),
+        ("tensorflow_datasets.core.community.register_path", 1),
     ],
 )
 def test_every_flag_of_the_command_that_this_replaces(module, least):
