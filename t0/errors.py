@@ -236,6 +236,7 @@ def reported(name: str) -> Iterator[None]:
         raise SystemExit(USER_ERROR) from None
 
 
+_AGAIN_SECONDS = 0.05
 # Whether Ctrl-C came within `reported`.
 _interrupted = threading.Event()
 
@@ -244,12 +245,21 @@ _interrupted = threading.Event()
 def _interrupts_noted() -> Iterator[None]:
     """Raises an error that follows Ctrl-C as KeyboardInterrupt.
 
-    A library that calls Python from C++ may replace the KeyboardInterrupt with an error of its own.
+    A library that calls Python from C++ may replace the KeyboardInterrupt with an error of its own,
+    and Python drops one that is raised while an object is finalised: it is raised again soon after.
     """
+    hook = sys.unraisablehook
 
     def note(number: int, frame: Any) -> None:
         _interrupted.set()
         signal.default_int_handler(number, frame)
+
+    def again(dropped: Any) -> None:
+        if dropped.exc_type is KeyboardInterrupt:
+            main = threading.main_thread().ident
+            threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, [main, signal.SIGINT]).start()
+        else:
+            hook(dropped)
 
     # Another handler, or another thread, has its own way.
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or (
@@ -259,10 +269,12 @@ def _interrupts_noted() -> Iterator[None]:
         return
     _interrupted.clear()
     signal.signal(signal.SIGINT, note)
+    sys.unraisablehook = again
     try:
         with interruptible(""):
             yield
     finally:
+        sys.unraisablehook = hook
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _interrupted.clear()
 

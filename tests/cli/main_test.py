@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -121,6 +122,24 @@ def test_an_interrupt_that_a_library_replaced_is_one_line(verb, capsys, ctrl_c_i
     assert exit_status(["greet"]) == 130
     assert capsys.readouterr().err.strip() == "t0 greet: interrupted: all is kept"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+class _Interrupting:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_while_an_object_is_finalised_is_not_dropped(verb, capsys, ctrl_c_interrupts):
+    def run(args):
+        with interruptible("all is kept"):
+            _Interrupting()
+            time.sleep(20)
+
+    verb(run)
+    hook = sys.unraisablehook
+    assert exit_status(["greet"]) == 130
+    assert capsys.readouterr().err.strip() == "t0 greet: interrupted: all is kept"
+    assert sys.unraisablehook is hook
 
 
 def test_our_own_faults_keep_their_traceback(verb):
