@@ -6,18 +6,19 @@
     index, scripts = browsed(summary.runs)
     html, beside = render_page(summary, [figure], index=index, scripts=scripts)
 
-Few examples are in the page; many are in scripts beside it (`beside`), see `browsed`.
+Few examples are in the page; many are in scripts beside it (`beside`), see `browsed`. A page that
+is still too large has its largest sections in scripts, too, see `parts`.
 
 Every text that comes from data or files is untrusted. It is written to the page in two ways only:
 through Jinja's autoescape, and as JSON whose `<`, `>`, `&` and `'` are numeric escapes, which the
-script puts into text nodes. A content-security policy allows only this page's one script, the
-scripts of examples where there are some, and no other address.
+script puts into text nodes; a section in a script was escaped before. A content-security policy
+allows only this page's one script, the scripts beside it where there are some, and no other
+address.
 
 Assumptions: the templates beside this module are trusted; `figures` holds SVG from this package.
 """
 
 import base64
-import dataclasses
 import functools
 import hashlib
 import re
@@ -29,6 +30,7 @@ from typing import Any
 from t0.reports.browsed import script_json
 from t0.reports.evaluation_plots import axis_label
 from t0.reports.held_out import HeldOutMean
+from t0.reports.parts import parted
 from t0.reports.plots import RUN_COLOURS, run_letter, themed
 from t0.reports.published import MODELS, published
 from t0.reports.published import figures as figures_of_t0
@@ -49,8 +51,9 @@ from t0.reports.tables import (
 )
 from t0.reports.training_curves import TrainingCurves, training_table
 
-# The page itself is smaller; with examples that are together smaller than this, it has them inside.
+# No page is larger: what does not fit is in scripts beside it.
 PAGE_LIMIT_BYTES = 2_000_000
+# Examples that are together smaller are in the page, if they fit.
 EMBEDDED_BYTES = 600_000
 _CALL = re.compile(r"t0Examples\(\d+, (.*)\);\n", re.DOTALL)
 
@@ -93,14 +96,13 @@ def render_page(
       curves: the training runs.
     """
     scripts = scripts or {}
-    whole = sum(map(len, scripts.values())) <= EMBEDDED_BYTES
-    given = {"index": index, "links": links, "curves": curves}
-    text = _render(summary, figures, scripts=scripts if whole else {}, **given)
-    if len(text.encode()) > PAGE_LIMIT_BYTES:
-        whole = False
-        plain = [dataclasses.replace(figure, zoomed=()) for figure in figures]
-        text = _render(summary, plain, scripts={}, **given)
-    return text, {} if whole else scripts
+    render = functools.partial(_render, summary, index=index, links=links, curves=curves)
+    if sum(map(len, scripts.values())) <= EMBEDDED_BYTES:
+        text = render(figures, embedded=scripts, loads_scripts=False)
+        if len(text.encode()) <= PAGE_LIMIT_BYTES:
+            return text, {}
+    text, parts = parted(render(figures, embedded={}, loads_scripts=True), PAGE_LIMIT_BYTES)
+    return text, {**scripts, **parts}
 
 
 def _held_out(summary: Summary) -> list[tuple[int, HeldOutMean]]:
@@ -164,7 +166,8 @@ def _render(
     figures: Sequence[PageFigure],
     *,
     index: Sequence[Mapping[str, Any]],
-    scripts: Mapping[str, str],
+    embedded: Mapping[str, str],
+    loads_scripts: bool,
     links: Sequence[tuple[str, str]],
     curves: Sequence[TrainingCurves],
 ) -> str:
@@ -198,8 +201,9 @@ def _render(
         index={"runs": [run.label for run in summary.runs], "groups": index} if index else None,
         embedded={
             name.removesuffix(".js"): Markup(_CALL.fullmatch(text)[1])
-            for name, text in scripts.items()
+            for name, text in embedded.items()
         },
+        loads_scripts=loads_scripts,
         links=links,
         training=curves,
         training_rows=training_table(curves),

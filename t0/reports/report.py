@@ -18,7 +18,8 @@ from t0.errors import UserError
 from t0.files.any_path import any_path
 from t0.files.paths import is_remote
 from t0.files.publishing import remove_leftovers, unfinished_tag, write_whole
-from t0.reports.browsed import PATTERN, browsed
+from t0.reports.browsed import PATTERN as EXAMPLES
+from t0.reports.browsed import browsed
 from t0.reports.clean_part import read_overlap
 from t0.reports.evaluation_plots import (
     MOST_METRIC_PANELS,
@@ -32,6 +33,7 @@ from t0.reports.evaluation_plots import (
 )
 from t0.reports.evaluations import EvaluatedRun, read_runs
 from t0.reports.page import PageFigure, render_page
+from t0.reports.parts import PATTERN as PARTS
 from t0.reports.plots import Panel, panel_svg, panels_png
 from t0.reports.summary import Summary, summarise
 from t0.reports.tables import data_json, markdown, metrics_csv, prompts_csv
@@ -249,5 +251,5 @@ def replace_files(
 
 def _outdated(output_dir: Path, files: Mapping[str, bytes]) -> set[str]:
     """Returns the names of files that an earlier report with more in it may have left."""
-    examples = (path.name for path in output_dir.glob(PATTERN))
-    return {*_NOT_ALWAYS, *examples} - set(files)
+    beside = {path.name for kind in (EXAMPLES, PARTS) for path in output_dir.glob(kind)}
+    return {*_NOT_ALWAYS, *beside} - set(files)

@@ -156,6 +156,29 @@ def test_examples_keyboard_and_tooltips(html, tmp_path):
     assert seen["folded"]
 
 
+def test_sections_in_scripts_are_put_back_before_the_page_is_used(
+    tmp_path, evaluation, monkeypatch
+):
+    monkeypatch.setattr(page, "PAGE_LIMIT_BYTES", 1)
+    lines = random_lines(30, [2], seed=1)
+    made = evaluation("first").add("rte_0", "super_glue/rte", EVIL, lines, group="held-out")
+    html = write_report([made.write()], tmp_path / "out").html
+    script = """
+    await wait(() => all('article.error').length);
+    seen.cards = all('article.error').length;
+    seen.prompts = all('#prompt-table button.link').map(b => b.textContent);
+    seen.names = all('#accuracy .tip').length;
+    seen.notices = all('main p').some(p => p.textContent.startsWith('This part'));
+    seen.evil = document.body.dataset.evil || '';
+    """
+    seen = probed(html, script, tmp_path)
+    parts = {path.stem.split("_")[2] for path in html.parent.glob("report_part_*.js")}
+    assert parts == {"datasets", "accuracy", "prompts", "examples", "runs", "method"}
+    assert seen == {
+        "cards": 20, "prompts": [EVIL], "names": 4, "notices": False, "evil": "",
+    }  # fmt: skip
+
+
 def test_the_page_of_a_file_loads_its_scripts_under_its_own_policy_and_fits(html, tmp_path):
     """In frames of a phone's and of a desk's width, the page as it was written."""
     frame = html.with_name("frame.html")

@@ -2,7 +2,7 @@ import json
 import re
 
 import pytest
-from made_up_evaluations import two_models
+from made_up_evaluations import random_lines, two_models
 from parsed_pages import parsed, table_texts
 
 from t0.reports import page, write_report
@@ -70,14 +70,43 @@ def test_many_examples_are_in_scripts_beside_the_page(two_runs, tmp_path, report
     assert not list(html.parent.glob("report_examples_*"))
 
 
-def test_a_large_page_leaves_out_the_second_axes(two_runs, tmp_path, report, monkeypatch):
+def test_a_large_page_has_its_largest_sections_in_scripts(two_runs, tmp_path, report, monkeypatch):
     large = report.html.read_text()
-    monkeypatch.setattr(page, "PAGE_LIMIT_BYTES", len(large) - 1_000)
-    out = write_report(two_runs, tmp_path / "small").html
-    assert len(out.read_text()) < len(large) / 1.5
-    assert 'class="own-axes"' in large
-    assert 'class="own-axes"' not in out.read_text()
-    assert len(list(out.parent.glob("report_examples_*"))) == 3
+    folder = tmp_path / "small"
+    limit = len(large) // 3
+    monkeypatch.setattr(page, "PAGE_LIMIT_BYTES", limit)
+    small = write_report(two_runs, folder, notes=["This is a toy."]).html.read_text()
+    assert len(small) <= limit
+    assert len(list(folder.glob("report_examples_*"))) == 3
+    names = sorted(path.name for path in folder.glob("report_part_*"))
+    assert "report_part_accuracy.js" in names
+    assert re.findall(r'<script src="([^"]*)">', small) == sorted(names, key=small.index)
+    # Each section is whole, and where it was.
+    for name in names:
+        html = json.loads(re.search(r"beforebegin\", (.*)\);", (folder / name).read_text())[1])
+        place = (
+            f"<p>This part is in {name}, which has to lie beside this page; it needs JavaScript."
+        )
+        assert (place + f'</p>\n<script src="{name}"></script>\n</section>') in small
+        small = small.replace(place + f'</p>\n<script src="{name}"></script>\n', html)
+    kept = large.split('<script type="application/json" id="report_examples_0">')[0]
+    assert kept.split("</head>")[1] == small.split("</head>")[1][: len(kept.split("</head>")[1])]
+    # A later report of fewer runs leaves none of them behind.
+    monkeypatch.undo()
+    write_report(two_runs[:1], folder)
+    assert not list(folder.glob("report_*.js"))
+
+
+def test_no_number_of_examples_makes_a_large_page(evaluation, tmp_path):
+    lines = random_lines(4_000, [2], seed=1, inputs="")
+    for line in lines:
+        line["inputs"] = f"Row {line['idx']} <b>&" * 80
+    path = evaluation("many").add("rte_0", "super_glue/rte", "prompt 0", lines).write()
+    html = write_report([path], tmp_path / "out").html
+    assert html.stat().st_size < 2_000_000
+    (script,) = html.parent.glob("report_*.js")
+    assert script.stat().st_size > 4_000_000
+    assert all(f"Row {row} " in script.read_text() for row in (0, 3_999))
 
 
 def test_the_answer_comes_first(report):
