@@ -13,7 +13,6 @@ another package.
 """
 
 import contextlib
-import gc
 import importlib
 import importlib.util
 import inspect
@@ -137,15 +136,6 @@ class _WithoutGraphText:
         return getattr(self._vocabulary, name)
 
 
-def _no_swallowed_interrupt() -> None:
-    # Python ignores exceptions within a callback of its garbage collector, a Ctrl-C among them. JAX
-    # registers such a callback to free the memory of its programs; no JAX program runs here.
-    with contextlib.suppress(ImportError, AttributeError, ValueError):
-        from jax._src import lib  # SeqIO imports it in any case
-
-        gc.callbacks.remove(lib._xla_gc_callback)
-
-
 def _scores_come_with_ids() -> None:
     # Off TPU the model detokenizes in the graph, and Mesh TensorFlow's scoring takes the text for
     # ids: 'bytes' object has no attribute 'tolist' (or 'any'), after minutes of scoring. An
@@ -262,12 +252,6 @@ PATCHES: tuple[Patch, ...] = (
         "T0_VOCAB replaces T5's vocabulary everywhere",
         _chosen_vocabulary_for_t5,
         ("t5.data.utils.DEFAULT_SPM_PATH",),
-    ),
-    Patch(
-        "seqio",
-        "jax garbage collection",
-        "JAX's callback swallows a Ctrl-C that comes while it runs",
-        _no_swallowed_interrupt,
     ),
     Patch(
         "mesh_tensorflow",

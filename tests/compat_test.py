@@ -75,23 +75,6 @@ def test_start_prints_nothing():
     assert (done.stdout, done.stderr) == ("imported\n", "")
 
 
-@pytest.mark.parametrize(
-    ("statement", "callback"),
-    [
-        ("compat.apply('seqio')", "[]\n"),
-        # As published it is there: without it the patch can go.
-        pytest.param("pass", "_xla_gc_callback", marks=pytest.mark.slow),
-    ],
-)
-def test_no_callback_of_the_garbage_collector_swallows_an_interrupt(statement, callback):
-    code = f"import gc; from t0 import compat; {statement}; import seqio; print(gc.callbacks)"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert callback in done.stdout, done.stderr
-
-
 @pytest.fixture
 def elsewhere(monkeypatch, tmp_path):
     """A machine without a firmware's product name, nor variables about Google's."""

@@ -58,6 +58,7 @@ SETTINGS = tuple(
         "tempfile.tempdir",
         "flags.FLAGS[name].value",
         "gin_config._LOCATION_PREFIXES[:]",
+        "sys.unraisablehook",
     )
 )
 # Guides, not aims: a file is one idea, mostly 150 to 500 lines, a function mostly under 50. What is

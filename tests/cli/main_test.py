@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 import subprocess
@@ -129,10 +130,24 @@ class _Interrupting:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_an_interrupt_while_an_object_is_finalised_is_not_dropped(verb, capsys, ctrl_c_interrupts):
+def _collected():
+    """Collects garbage with a callback such as JAX's, in which a Ctrl-C comes."""
+
+    def callback(phase, info):
+        gc.callbacks.remove(callback)
+        signal.raise_signal(signal.SIGINT)
+
+    gc.callbacks.append(callback)
+    gc.collect()
+
+
+@pytest.mark.parametrize("python_drops", [_Interrupting, _collected])
+def test_an_interrupt_that_python_drops_is_raised_again(
+    verb, capsys, ctrl_c_interrupts, python_drops
+):
     def run(args):
         with interruptible("all is kept"):
-            _Interrupting()
+            python_drops()
             time.sleep(20)
 
     verb(run)
