@@ -54,6 +54,7 @@ FORMATS = (
     ("metrics.jsonl, and what a line of training says", "t0/training/recorder.py"),
     ("The lines that training prints at its start", "t0/training/start_report.py"),
     ("results_STEP.json and scores/TASK_STEP.jsonl: rank evaluation", "t0/scoring/results.py"),
+    ("shard-I-of-N/: a shard of rank evaluation", "t0/scoring/shards.py"),
     ("decoded_STEP.json and predictions/: decoding", "t0/scoring/decoded.py"),
     ("perplexity_STEP.json", "t0/scoring/perplexity.py"),
     ("TASK_STEP.jsonl: predictions of runs/infer.gin", "t0/inference/prediction_file.py"),

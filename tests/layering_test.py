@@ -388,7 +388,7 @@ SHARED_WITH_OTHER_ENGINES = (
     *("t0.training.directory_lock", "t0.training.event_files", "t0.training.kept_checkpoints"),
     *("t0.training.recorder", "t0.training.resume_file", "t0.training.start_report"),
     *("t0.training.stepping", "t0.training.stopping"),
-    *("t0.scoring.cached_records", "t0.scoring.ranking"),
+    *("t0.scoring.cached_records", "t0.scoring.merging", "t0.scoring.ranking"),
 )
 
 

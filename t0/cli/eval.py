@@ -9,6 +9,7 @@ t0 eval /models/small --module_import=t0.recipes --data_dir=texts --tasks=text_s
 import argparse
 import importlib
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data_dir", action="append", help="a folder with datasets (T0_DATA_DIR)")
     parser.add_argument("--output", metavar="DIR", help="results (default: t0_eval/<name>)")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N examples of each task")
+    parser.add_argument(
+        "--num_shards", type=int, metavar="N", help="divide ranking into N commands, for `t0 merge`"
+    )
+    parser.add_argument("--shard_id", type=int, metavar="I", help="which of them, from 0")
     parser.add_argument("--batch_tokens", type=int, metavar="N", help="the most tokens of a batch")
     parser.add_argument("--split", default="validation", help="the split (default: validation)")
     parser.add_argument(
@@ -60,6 +65,7 @@ def main(args: argparse.Namespace) -> int:
         if value is not None and value < 1:
             raise UserError(f"--{name}={value}; wanted a number from 1 on")
     lengths = given_lengths(args.lengths) or None
+    shard = _shard(args)
     if args.data_dir:
         set_data_dirs(args.data_dir)
     from t0.checkpoints import described, tokenizer
@@ -77,12 +83,34 @@ def main(args: argparse.Namespace) -> int:
     modules = args.module_import or ["t0.seqio_tasks"]
     for module in modules:
         importlib.import_module(module)
-    _run(args, found, str(output), lengths, modules)
+    _run(args, found, str(output), lengths, modules, shard)
+    if shard:
+        folder = printable(shlex.quote(str(output)))
+        print(f"when all {shard[1]} shards are done: t0 merge {folder} --output {folder}")
+        return 0
     return _report(output, args)
 
 
+def _shard(args: argparse.Namespace) -> tuple[int, int] | None:
+    """Returns the shard and their number; None for a whole evaluation."""
+    if args.num_shards is None and args.shard_id is None:
+        return None
+    count, shard = args.num_shards, args.shard_id
+    if count is None or shard is None or not 0 <= shard < count:
+        raise UserError(
+            f"got --shard_id={shard} and --num_shards={count}; wanted both, such as --num_shards=4 "
+            "and --shard_id=0, 1, 2 or 3"
+        )
+    return (shard, count) if count > 1 else None
+
+
 def _run(
-    args: argparse.Namespace, found: Any, output: str, lengths: Any, modules: list[str]
+    args: argparse.Namespace,
+    found: Any,
+    output: str,
+    lengths: Any,
+    modules: list[str],
+    shard: tuple[int, int] | None,
 ) -> None:
     from t0.config import flags
     from t0.run import command, whole_evaluation
@@ -99,6 +127,7 @@ def _run(
         batch_tokens=args.batch_tokens,
         cache_dirs=caches,
         activations=args.activation_dtype,
+        shard=shard,
     )
     words = whole_evaluation.command_line(found, names, settings)
     words += [f"--module_import={module}" for module in modules]

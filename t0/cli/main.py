@@ -32,6 +32,7 @@ VERBS = {
         "t0.cli.eval",
         "a checkpoint in any format on T0's held-out datasets, or on any tasks",
     ),
+    "merge": ("t0.cli.merge", "the shards of a rank evaluation, as the files of one"),
     "overlap": (
         "t0.cli.overlap",
         "evaluation rows whose text is in the training data: how much, and where",

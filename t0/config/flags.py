@@ -53,8 +53,8 @@ _TABLE = (
     ("boolean", "allow_config_change", False, "Go on in a model_dir trained with other settings."),
     ("string", "checkpoint", None, "Weights to start from, or to evaluate, in any format."),
     ("string", "export_hf", None, "After training, write the model here for Hugging Face."),
-    ("integer", "shard_id", None, "Inference: the part of --num_shards to predict, from 0."),
-    ("integer", "num_shards", None, "Inference: into how many parts the examples are split."),
+    ("integer", "shard_id", None, "Inference, ranking: the part of --num_shards to do, from 0."),
+    ("integer", "num_shards", None, "Inference, ranking: into how many parts the work is split."),
     ("boolean", "use_model_api", False, "Use T5's Model API instead of gin's run."),
     ("enum", "mode", None, "Model API: what to do.", _MODES),
     ("integer", "batch_size", 1, "Model API: sequences of a batch."),
@@ -126,6 +126,14 @@ _API_TRAINING = tuple(MODEL_API_MODES[mode] for mode in ("train", "finetune"))
 _API_READING = tuple(MODEL_API_MODES[mode] for mode in ("eval", "predict", "score"))
 # The type of activations in the modes that Mesh TensorFlow's own code carries out.
 _MESH_TYPE = "get_variable_dtype.activation_dtype"
+
+
+def _ranking_and_inference(name: str) -> dict[str, str | None]:
+    """Returns mode -> the gin parameter of a setting that these have in common."""
+    ranked = dict.fromkeys(("score_eval", "eval"), f"t0.score_eval.{name}")
+    return {"infer": f"t0.infer.{name}", **ranked}
+
+
 # Flag of ours that not every mode reads -> mode that reads it -> the gin parameter that it sets,
 # None where the command reads the flag itself.
 MODE_FLAGS: dict[str, dict[str, str | None]] = {
@@ -142,12 +150,12 @@ MODE_FLAGS: dict[str, dict[str, str | None]] = {
     "epochs": {"train": None},
     "finetune_steps": {"train": None},
     "max_hours": dict.fromkeys(("train", *_API_TRAINING), "t0.train_loop.max_hours"),
-    "num_shards": {"infer": "t0.infer.num_shards"},
+    "num_shards": _ranking_and_inference("num_shards"),
     "seed": {
         **dict.fromkeys(("train", *_API_TRAINING), "t0.train_loop.seed"),
         "infer": "t0.infer.seed",
     },
-    "shard_id": {"infer": "t0.infer.shard_id"},
+    "shard_id": _ranking_and_inference("shard_id"),
 }
 # Flags of `MODE_FLAGS` that a run with --tpu reads as well. The others are for our own code, which
 # runs without a TPU.

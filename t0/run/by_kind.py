@@ -133,6 +133,17 @@ def check(
     return [f"evaluation of {len(tasks):,} task(s): {', '.join(counts)}"]
 
 
+def check_shards(kinds: Mapping[str, Sequence[seqio.Task]]) -> None:
+    """Raises a UserError if the run is a shard, and a task is not ranked."""
+    shards = bound("score_eval.num_shards", 1)
+    others = [task for kind, found in kinds.items() if kind != RANK for task in found]
+    if shards != 1 and others:
+        raise UserError(
+            f"--num_shards={shards} is for ranked tasks; {others[0].name} is not: evaluate "
+            f"{'it' if len(others) == 1 else f'these {len(others)} tasks'} without --num_shards"
+        )
+
+
 _IN_WORDS = {RANK: "rank evaluation", PERPLEXITY: "perplexity", DECODE: "decoding"}
 _SHOWN = {RANK: "ranked", PERPLEXITY: "measured (perplexity)", DECODE: "decoded"}
 

@@ -153,7 +153,7 @@ def _bind_flags(flags: Any, mode: str) -> None:
             "runs/infer.gin predicts without --tpu; on a TPU --gin_file=infer.gin decodes a file"
         )
     for name, (value, _) in command_flags.gin_parameters(flags, mode).items():
-        if name.startswith(("get_variable_dtype.", "t0.score_eval.")):
+        if name.startswith("get_variable_dtype.") or name == "t0.score_eval.dtype":
             value = devices.activation_dtype(value).name
         gin.bind_parameter(name, value)
         if mode == "eval" and name.startswith("get_variable_dtype."):  # which may rank, too

@@ -203,6 +203,8 @@ def _train_in_directory(
 def _rank(request: Request) -> None:
     """Scores every answer choice by our rank evaluation; a language model by Mesh TensorFlow's."""
     if bound("run.model_type", ENCODER_DECODER) != ENCODER_DECODER:
+        if bound("score_eval.num_shards", 1) != 1:
+            raise UserError("--num_shards is for encoder-decoders; Mesh TensorFlow scores the rest")
         _mesh_run(request)
         return
     by_kind.rank(run_arguments.read(request.arguments), request.checkpoint)
@@ -215,6 +217,7 @@ def _evaluate(request: Request) -> None:
         _decode(request)
         return
     kinds = by_kind.kinds_of(tasks)
+    by_kind.check_shards(kinds)
     wanted = {kind: {task.name for task in found} for kind, found in kinds.items()}
     arguments = run_arguments.read(request.arguments)
     select = functools.partial(by_kind.selected, arguments["eval_dataset_fn"])

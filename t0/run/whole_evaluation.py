@@ -38,6 +38,7 @@ class Settings:
       batch_tokens: the most tokens of a batch; None for this machine's.
       cache_dirs: folders with cached tasks; none to render and tokenise on the way.
       activations: the type of activations.
+      shard: which of how many shards is evaluated, None for all of it.
     """
 
     output: str
@@ -47,6 +48,7 @@ class Settings:
     batch_tokens: int | None = None
     cache_dirs: Sequence[str] = ()
     activations: str = "float32"
+    shard: tuple[int, int] | None = None
 
 
 def chosen_tasks(wanted: str, split: str) -> list[str]:
@@ -161,6 +163,8 @@ def command_line(found: Described, names: Sequence[str], settings: Settings) -> 
         "--gin_file=runs/eval.gin",
         f"--checkpoint={found.checkpoint}",
         f"--activation_dtype={settings.activations}",
+        *([f"--shard_id={settings.shard[0]}"] if settings.shard else []),
+        *([f"--num_shards={settings.shard[1]}"] if settings.shard else []),
         *(f"--additional_task_cache_dirs={folder}" for folder in settings.cache_dirs),
         *(f"--gin_param={name} = {value!r}" for name, value in gin.items()),
     ]

@@ -184,17 +184,38 @@ def batch_size(size: Size, groups: int, limits: BatchLimits) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class ScoringBatch:
-    """A padded batch; 0 is padding.
+    """A batch, which is padded with 0 when its ids are read.
 
     Attributes:
-      inputs: token ids [B, L].
-      targets: token ids [B, C, T].
-      keys: `keys[b][c]` is the choice that row b, column c belongs to; padding has no key.
+      groups: the groups of its first rows; the others are padding.
+      shape: the shape.
     """
 
-    inputs: np.ndarray
-    targets: np.ndarray
-    keys: tuple[tuple[ScoreKey, ...], ...]
+    groups: tuple[ChoiceGroup, ...]
+    shape: BatchShape
+
+    @property
+    def keys(self) -> tuple[tuple[ScoreKey, ...], ...]:
+        """`keys[b][c]` is the choice that row b, column c belongs to; padding has no key."""
+        return tuple(group.keys for group in self.groups)
+
+    @property
+    def inputs(self) -> np.ndarray:
+        """Token ids [B, L]."""
+        found = np.zeros((self.shape.groups, self.shape.inputs), np.int32)
+        for row, group in enumerate(self.groups):
+            found[row, : len(group.inputs)] = group.inputs
+        return found
+
+    @property
+    def targets(self) -> np.ndarray:
+        """Token ids [B, C, T]."""
+        shape = self.shape
+        found = np.zeros((shape.groups, shape.choices, shape.targets), np.int32)
+        for row, group in enumerate(self.groups):
+            for column, target in enumerate(group.targets):
+                found[row, column, : len(target)] = target
+        return found
 
 
 class BatchQueues:
@@ -232,7 +253,7 @@ class BatchQueues:
 
     def _take(self, index: int) -> ScoringBatch:
         chunk, self._waiting[index] = self._waiting[index], []
-        return _pad(chunk, self._plan.shapes[index])
+        return ScoringBatch(tuple(chunk), self._plan.shapes[index])
 
 
 def _rounded(sizes: Mapping[Size, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -296,13 +317,3 @@ def _extra(i: int, sizes: np.ndarray, counts: np.ndarray, costs: Costs) -> np.nd
     cost = costs.of_group(sizes)
     merged = costs.of_group(np.maximum(sizes, sizes[i]))
     return counts * (merged - cost) + counts[i] * (merged - cost[i])
-
-
-def _pad(chunk: list[ChoiceGroup], shape: BatchShape) -> ScoringBatch:
-    inputs = np.zeros((shape.groups, shape.inputs), np.int32)
-    targets = np.zeros((shape.groups, shape.choices, shape.targets), np.int32)
-    for row, group in enumerate(chunk):
-        inputs[row, : len(group.inputs)] = group.inputs
-        for column, target in enumerate(group.targets):
-            targets[row, column, : len(target)] = target
-    return ScoringBatch(inputs, targets, tuple(group.keys for group in chunk))

@@ -11,6 +11,11 @@ lists.
     metrics.compute("task")     # {"accuracy": 54.2, "f1": 61.0, "auc-roc": 58.3, "auc-pr": 55.9}
 
 Examples without exactly one correct choice are left out, and every weight is 1.
+
+T0's accuracy is by the plain sum of a choice's log-probabilities. Beside it is the accuracy by the
+sum divided by the choice's tokens (EOS among them), and by its characters:
+
+    metrics.accuracy_by         # {"tokens": 53.1, "characters": 52.7}
 """
 
 import array
@@ -23,6 +28,9 @@ import numpy as np
 
 from t0.errors import UserError
 from t0.scoring.reading import MultipleChoiceExample
+
+# By what a choice's log-likelihood is divided, beside T0's plain sum.
+NORMALISERS = ("tokens", "characters")
 
 Metric = Callable[..., Mapping[str, float]]
 # A record after T5's postprocessor: ((example, choice), is correct, weight, tokens).
@@ -48,6 +56,7 @@ class RankMetrics:
         self._pairs = array.array("f")
         self._targets: list[_Target] = []
         self._scores: list[float] = []
+        self._right_by = dict.fromkeys(NORMALISERS, 0)
         self._chance = 0.0
         self.ties = 0
 
@@ -60,6 +69,11 @@ class RankMetrics:
     def chance(self) -> float:
         """The accuracy of guessing in percent: 100 / choices, averaged over the examples."""
         return self._chance / self.examples
+
+    @property
+    def accuracy_by(self) -> dict[str, float]:
+        """The accuracy, in percent, by the sum divided by each length of a choice."""
+        return {name: 100 * right / self.examples for name, right in self._right_by.items()}
 
     def accumulate(
         self, scored: Iterable[tuple[MultipleChoiceExample, np.ndarray]]
@@ -87,14 +101,30 @@ class RankMetrics:
                 found |= self._ranked(known[0], task)
         return {name: float(value) for name, value in found.items()}
 
-    def _add(self, example: MultipleChoiceExample, row: np.ndarray) -> None:
-        self._gold.append(example.gold)
+    def count(self, gold: int, row: np.ndarray, lengths: Mapping[str, Sequence[int]]) -> None:
+        """Accumulates an example with one correct choice.
+
+        Args:
+          gold: the correct choice.
+          row: the log-likelihoods [C] of the choices.
+          lengths: each of `NORMALISERS` -> the lengths [C] of the choices.
+        """
+        self._gold.append(gold)
         self._predicted.append(int(np.argmax(row)))
         self._choices.append(len(row))
         self._chance += 100 / len(row)
         self.ties += int(np.sum(row == row.max()) > 1)
         if self._keep_pairs:
             self._pairs.extend(row.tolist())
+        for name, found in lengths.items():
+            self._right_by[name] += int(best_by(row, found) == gold)
+
+    def _add(self, example: MultipleChoiceExample, row: np.ndarray) -> None:
+        lengths = {
+            "tokens": [len(choice.tokens) for choice in example.choices],
+            "characters": [len(choice.text) for choice in example.choices],
+        }
+        self.count(example.gold, row, lengths)
         if self._by_list:
             for number, choice in enumerate(example.choices):
                 key = (example.idx, number)
@@ -123,6 +153,15 @@ class RankMetrics:
             gold, predicted, labels=range(classes), average="macro", zero_division=0
         )
         return found | {f"mean_{classes}class_f1": 100 * f1}
+
+
+def best_by(row: np.ndarray, lengths: Sequence[int]) -> int:
+    """Returns the choice of the greatest log-likelihood divided by its length; 0 counts as 1.
+
+    >>> best_by(np.array([-2.0, -3.0], np.float32), [1, 3])
+    1
+    """
+    return int(np.argmax(np.asarray(row, np.float64) / np.maximum(lengths, 1)))
 
 
 def classes_of(metric: Metric) -> tuple[int | None] | None:

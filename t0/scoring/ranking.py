@@ -11,7 +11,8 @@ checkpoint is loaded once and scores one task after another. An interrupted eval
 finished tasks; when it is resumed, its results equal an uninterrupted run's, bit for bit.
 
 Several processes may evaluate together: each does the same, their scorers divide each batch, and
-one of them writes.
+one of them writes. Machines that do not know of each other score shards, which are subsets of the
+batches (`t0.scoring.shards`).
 """
 
 import collections
@@ -38,6 +39,7 @@ from t0.scoring.batch_planning import (
 )
 from t0.scoring.reading import ExampleStore, Lengths, ScoringTask, Size, choice_groups
 from t0.scoring.results import CheckpointResults, Scored
+from t0.scoring.shards import WHOLE, Shard, ShardResults, batches_digest
 
 # The most logits [B, C, T, V] of a batch, 4 bytes each.
 MAX_LOGITS = 16 * 1024 * 1024
@@ -82,12 +84,21 @@ class RankEvaluationSettings:
         padding.
       dtype: the type of activations, "float32" or "bfloat16". Logits and their softmax are always
         float32.
+      shard_id: this evaluation scores the batches whose number modulo `num_shards` is `shard_id`.
+      num_shards: the number of evaluations that share the batches; `t0 merge` joins their results.
     """
 
     max_excluded_share: float = 0.5
     max_truncated_targets_share: float = 0.5
     max_shapes: int = 24
     dtype: str = "float32"
+    shard_id: int = 0
+    num_shards: int = 1
+
+    @property
+    def shard(self) -> Shard:
+        """The evaluation's part of the batches."""
+        return Shard(self.shard_id, self.num_shards)
 
 
 def checked(settings: RankEvaluationSettings) -> RankEvaluationSettings:
@@ -105,6 +116,7 @@ def checked(settings: RankEvaluationSettings) -> RankEvaluationSettings:
             raise UserError(f"score_eval.{name} is {share!r}; wanted a share from 0 to 1")
     if settings.max_shapes < 1:
         raise UserError(f"score_eval.max_shapes is {settings.max_shapes!r}; wanted 1 or more")
+    settings.shard.check("score_eval")
     return settings
 
 
@@ -142,17 +154,28 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
     Raises:
       UserError: if a task or a checkpoint cannot be read, or results cannot be written.
     """
+    shard = settings.shard
+
+    def prepared() -> tuple[list[ScoringTask], Scorer, BatchPlan]:
+        tasks, scorer = _read(readers, store, settings), make_scorer()
+        return tasks, scorer, _plan(tasks, limits(scorer), costs(), settings.max_shapes)
+
     with ExampleStore() as store:
-        results = [CheckpointResults(folder, run, [*readers], writes=writes) for run in runs]
+        if shard == WHOLE:
+            results = [CheckpointResults(folder, run, [*readers], writes=writes) for run in runs]
+            ready = prepared() if any(result.unfinished for result in results) else None
+        else:
+            ready = tasks, _, plan = prepared()
+            digest = batches_digest(tasks, plan)
+            results = [
+                ShardResults(folder, run, [*readers], shard=shard, batches=digest, writes=writes)
+                for run in runs
+            ]
         wait()  # until all have seen which tasks are finished
-        tasks = _read(readers, results, store, settings)
-        if tasks:
-            scorer = make_scorer()
-            plan = _plan(tasks, limits(scorer), costs(), settings.max_shapes)
         for result in results:
             if result.unfinished:
-                _score_checkpoint(scorer, result, tasks, plan)
-            say(f"results: {result.write()}")
+                _score_checkpoint(*ready, result, shard)
+            say(f"{result.KIND}: {result.write()}")
     # Only after all steps, so that a run that is interrupted in a later step also resumes earlier
     # ones.
     for result in results:
@@ -161,7 +184,6 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
 
 def _read(
     readers: Mapping[str, Reader],
-    results: Sequence[CheckpointResults],
     store: ExampleStore,
     settings: RankEvaluationSettings,
 ) -> list[ScoringTask]:
@@ -170,8 +192,6 @@ def _read(
     Otherwise a resumed evaluation would use other batches, and its log-likelihoods would differ in
     the last digits.
     """
-    if not any(result.unfinished for result in results):
-        return []
     tasks = []
     with ProgressLine(len(readers), unit="task", doing="reading") as progress:
         for reader in readers.values():
@@ -225,20 +245,26 @@ def _plan(
 
 
 def _score_checkpoint(
-    scorer: Scorer, results: CheckpointResults, tasks: Sequence[ScoringTask], plan: BatchPlan
+    tasks: Sequence[ScoringTask],
+    scorer: Scorer,
+    plan: BatchPlan,
+    results: CheckpointResults,
+    shard: Shard,
 ) -> None:
     checkpoint, unfinished = results.run["checkpoint"], results.unfinished
     say(f"restored {scorer.restore(checkpoint)} variables from {checkpoint}")
-    choices = sum(int(task.choices.sum()) for task in tasks if task.name in unfinished)
     examples = sum(len(task.choices) for task in tasks if task.name in unfinished)
-    with ProgressLine(examples, unit="example", doing="scoring") as progress:
+    choices = 0
+    with ProgressLine(examples, unit="example", doing=f"scoring{shard.words}") as progress:
         running = _RunningAccuracy(progress)
-        for task, scores in score_tasks(scorer, tasks, plan, wanted=unfinished, tick=running.count):
+        given = {"wanted": unfinished, "tick": running.count, "shard": shard}
+        for task, scores in score_tasks(scorer, tasks, plan, **given):
+            choices += int(np.isfinite(scores).sum())
             entry = results.add(task, with_scores(task, scores))
             progress.print(_task_line(task.name, entry))
     seconds = progress.seconds
     print(
-        f"scored {choices:,} choices of {examples:,} examples in {seconds:.1f} s "
+        f"scored {choices:,} choices of {examples:,} examples{shard.words} in {seconds:.1f} s "
         f"({choices / seconds:,.0f} choices/s)"
     )
 
@@ -264,6 +290,8 @@ class _RunningAccuracy:
 
 
 def _task_line(task: str, entry: Mapping[str, Any]) -> str:
+    if "metrics" not in entry:
+        return f"{task}: {entry['scored']:,} of {entry['choices']:,} choices are in this shard"
     accuracy = entry["metrics"].get("accuracy")
     shown = f"{accuracy:5.1f} %" if accuracy is not None else "      -"
     excluded = sum(entry["excluded"].values())
@@ -283,8 +311,9 @@ class _TaskScores:
       task: the task.
       first: the index in `values` of each example's first choice.
       values: the log-likelihoods of the choices, NaN until they are scored.
-      left: the number of choices that are not scored.
+      left: the number of choices that are neither scored nor skipped.
       left_of: the same for each example.
+      broken: (example, choice, value) of scores that are no finite numbers.
     """
 
     def __init__(self, task: ScoringTask) -> None:
@@ -293,19 +322,30 @@ class _TaskScores:
         self.values = np.full(int(self.first[-1]), np.nan, np.float32)
         self.left = len(self.values)
         self.left_of = task.choices.copy()
+        self.broken: list[tuple[int, int, float]] = []
 
-    def add(self, example: int, choice: int, value: float) -> bool:
-        """Adds a choice's log-likelihood; returns whether it is the last of its example."""
-        self.values[self.first[example] + choice] = value
+    def add(self, example: int, choice: int, value: float | None) -> bool:
+        """Adds a choice's log-likelihood; returns whether it is the last of its example.
+
+        Args:
+          example: the example's place in the task.
+          choice: the choice's place in the example.
+          value: None for a choice that another shard scores.
+        """
+        if value is not None:
+            self.values[self.first[example] + choice] = value
+            if not np.isfinite(value):
+                self.broken.append((example, choice, value))
         self.left -= 1
         self.left_of[example] -= 1
         return not self.left_of[example]
 
     def right(self, example: int) -> bool | None:
-        """Returns whether the best choice of a scored example is the correct one."""
+        """Returns whether the best choice of an example is the correct one; None if unknown."""
         gold = self.task.gold[example]
         scores = self.values[self.first[example] : self.first[example + 1]]
-        return None if gold < 0 else bool(np.argmax(scores) == gold)
+        known = gold >= 0 and not np.isnan(scores).any()
+        return bool(np.argmax(scores) == gold) if known else None
 
 
 def score_tasks(
@@ -315,6 +355,7 @@ def score_tasks(
     *,
     wanted: Collection[str],
     tick: Callable[[ScoringTask, bool | None], None],
+    shard: Shard = WHOLE,
 ) -> Iterator[tuple[ScoringTask, np.ndarray]]:
     """Yields each wanted task with the log-likelihoods of its choices, when the last is scored.
 
@@ -326,19 +367,23 @@ def score_tasks(
       plan: the batch shapes, planned from all tasks.
       wanted: names of the tasks to yield.
       tick: called for each example whose last choice is scored: its task, and whether the best
-        choice is the correct one, None for an example that is left out of the accuracy.
+        choice is the correct one, None for an example that is left out of the accuracy, or that
+        other shards score.
+      shard: which of the batches are scored.
 
     Yields:
       a task, and the log-likelihoods (float32, nats) of the choices of all its examples, one
-      example after another.
+      example after another; NaN for choices that other shards score.
 
     Raises:
       UserError: if a score is not a finite number.
     """
     queues, open_tasks = BatchQueues(plan), dict[int, _TaskScores]()
+    numbers = itertools.count()
 
     def score(batch: ScoringBatch) -> None:
-        for scores, example in _score_batch(scorer, batch, open_tasks):
+        own = shard.has(next(numbers))
+        for scores, example in _score_batch(scorer, batch, open_tasks, own=own):
             tick(scores.task, scores.right(example))
 
     def finished() -> Iterator[tuple[ScoringTask, np.ndarray]]:
@@ -363,9 +408,12 @@ def score_tasks(
 
 
 def _score_batch(
-    scorer: Scorer, batch: ScoringBatch, open_tasks: Mapping[int, _TaskScores]
+    scorer: Scorer, batch: ScoringBatch, open_tasks: Mapping[int, _TaskScores], *, own: bool
 ) -> list[tuple[_TaskScores, int]]:
-    """Scores a batch if it has choices of an open task, and returns the examples that it ends."""
+    """Scores a batch if it has choices of an open task, and returns the examples that it ends.
+
+    One that is not its `own`, the evaluation does not score.
+    """
     places = [
         (row, column, key)
         for row, keys in enumerate(batch.keys)
@@ -374,11 +422,11 @@ def _score_batch(
     ]
     if not places:
         return []
-    values = scorer.log_likelihoods(batch.inputs, batch.targets)
+    values = scorer.log_likelihoods(batch.inputs, batch.targets) if own else None
     return [
         (open_tasks[task], example)
         for row, column, (task, example, choice) in places
-        if open_tasks[task].add(example, choice, values[row, column])
+        if open_tasks[task].add(example, choice, values[row, column] if own else None)
     ]
 
 
@@ -391,14 +439,13 @@ def with_scores(task: ScoringTask, scores: np.ndarray) -> Iterator[Scored]:
 
 
 def _check_numbers(scores: _TaskScores) -> None:
-    broken = np.flatnonzero(~np.isfinite(scores.values))
-    if not len(broken):
+    if not scores.broken:
         return
-    number = int(np.searchsorted(scores.first, broken[0], side="right")) - 1
+    number, _, value = min(scores.broken, key=lambda place: place[:2])
     example = next(itertools.islice(scores.task.examples(), number, None))
     raise UserError(
         f"task {scores.task.name}, example {example.idx}: a choice has the log-likelihood "
-        f"{scores.values[broken[0]]}; the checkpoint's weights are broken"
+        f"{value}; the checkpoint's weights are broken"
     )
 
 

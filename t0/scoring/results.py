@@ -3,11 +3,12 @@
 `scores/<task>_<step>.jsonl`, one line for each example in dataset order:
 
     {"idx": 0, "inputs": "... True or False?",
-     "choices": [{"text": "True", "log_likelihood": -1.25, "tokens": 2}, ...],
+     "choices": [{"text": "True", "log_likelihood": -1.25, "tokens": 2, "characters": 4}, ...],
      "gold": 1, "prediction": 0}
 
-Log-likelihoods are nats, summed over the choice's tokens and its EOS; `gold` is -1 for an example
-that is left out of the accuracy. `results_<step>.json` holds the run's facts and each task's
+Log-likelihoods are nats, summed over the choice's tokens and its EOS (`tokens` counts EOS);
+`prediction` is the choice of the greatest sum; `gold` is -1 for an example that is left out of the
+accuracy. `results_<step>.json` holds the run's facts and each task's
 metrics. Files get these names only when they are complete.
 
 During an evaluation, `unfinished_<step>/<task>.json` holds the entry of each finished task, and the
@@ -24,7 +25,7 @@ whose facts are the same. They are removed when the results of all steps are wri
 import collections
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ from t0.training.event_files import EventFile
 SCHEMA = 1
 
 # The facts of a run that a task's scores depend on: if one differs, the task is scored again.
-_MADE_FROM = (
+MADE_FROM = (
     "checkpoint_fingerprint",
     "split",
     "vocabulary_sha256",
@@ -51,6 +52,8 @@ _MADE_FROM = (
     "template_version",
     "reading",
     "examples",
+    "shard",
+    "batches",
 )
 
 # Group in the table of T0's datasets -> the group in results files.
@@ -70,13 +73,16 @@ class CheckpointResults:
       writes: whether this process writes; of several that evaluate together, one does.
     """
 
+    KIND = "results"
+    _NEEDED = frozenset({"metrics", "accuracy_by"})
+
     def __init__(
         self, folder: str, run: Mapping[str, Any], tasks: Sequence[str], *, writes: bool = True
     ) -> None:
         self.run = run
         self._folder, self._writes = folder, writes
         publishing.remove_leftovers([folder, _join(folder, "scores")])
-        self._made_from = {name: run.get(name) for name in _MADE_FROM}
+        self._made_from = {name: run.get(name) for name in MADE_FROM}
         kept = {task: self._kept(task) for task in tasks}
         self._entries: dict[str, Mapping[str, Any] | None] = kept
         finished = len(tasks) - len(self.unfinished)
@@ -84,7 +90,8 @@ class CheckpointResults:
             print(f"step {run['step']}: {finished} of {len(tasks)} tasks were finished before")
 
     def _kept(self, task: str) -> Mapping[str, Any] | None:
-        return kept_entry(self._folder, self.run["step"], task, made_from=self._made_from)
+        step, needed = self.run["step"], self._NEEDED
+        return kept_entry(self._folder, step, task, made_from=self._made_from, needed=needed)
 
     @property
     def unfinished(self) -> set[str]:
@@ -98,16 +105,24 @@ class CheckpointResults:
           task: the task.
           scored: its examples in dataset order, with the log-likelihoods [C] of their choices.
         """
-        metrics = RankMetrics(task.metric_fns)
-        step, counted = self.run["step"], metrics.accumulate(scored)
+        entry = self._entries[task.name] = self._scored(task, scored)
         if self._writes:
-            write_scores(self._folder, task.name, step, counted)
-        else:
-            collections.deque(counted, maxlen=0)
-        entry = self._entries[task.name] = _entry(task, metrics)
-        if self._writes:
-            keep_entry(self._folder, step, task.name, entry=entry, made_from=self._made_from)
+            step, facts = self.run["step"], self._made_from
+            keep_entry(self._folder, step, task.name, entry=entry, made_from=facts)
         return entry
+
+    def _scored(self, task: ScoringTask, scored: Iterable[Scored]) -> dict[str, Any]:
+        """Writes the scores of a task and returns its entry."""
+        metrics = RankMetrics(task.metric_fns)
+        lines = (score_line(*one) for one in metrics.accumulate(scored))
+        self._write_lines(task.name, lines)
+        return task_entry(task_facts(task), metrics, task.name)
+
+    def _write_lines(self, task: str, lines: Iterable[Mapping[str, Any]]) -> None:
+        if self._writes:
+            write_lines(self._folder, task, self.run["step"], lines)
+        else:
+            collections.deque(lines, maxlen=0)
 
     def write(self) -> str:
         """Writes TensorBoard's events and the results file, and returns the results file's path.
@@ -139,6 +154,7 @@ def score_line(example: MultipleChoiceExample, scores: np.ndarray) -> dict[str, 
                 "text": choice.text,
                 "log_likelihood": float(score),
                 "tokens": len(choice.tokens),
+                "characters": len(choice.text),
             }
             for choice, score in zip(example.choices, scores, strict=True)
         ],
@@ -147,16 +163,10 @@ def score_line(example: MultipleChoiceExample, scores: np.ndarray) -> dict[str, 
     }
 
 
-def write_scores(folder: str, task: str, step: int, scored: Iterable[Scored]) -> str:
+def write_lines(folder: str, task: str, step: int, lines: Iterable[Mapping[str, Any]]) -> str:
     """Writes `scores/<task>_<step>.jsonl` under `folder`, line by line, and returns its path."""
-    path = _scores_path(folder, task, step)
-    write_whole(
-        path,
-        (
-            json.dumps(score_line(example, row), ensure_ascii=False) + "\n"
-            for example, row in scored
-        ),
-    )
+    path = scores_path(folder, task, step)
+    write_whole(path, (json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     return path
 
 
@@ -202,25 +212,30 @@ def keep_entry(
       entry: the task's entry in the results file.
       made_from: the facts that the task's scores depend on.
     """
-    size = _bytes(_scores_path(folder, task, step))
+    size = _bytes(scores_path(folder, task, step))
     content = {"made_from": dict(made_from), "scores_bytes": size, "entry": dict(entry)}
     write_whole(_unfinished_path(folder, step, task), [json.dumps(content) + "\n"])
 
 
 def kept_entry(
-    folder: str, step: int, task: str, *, made_from: Mapping[str, Any]
+    folder: str,
+    step: int,
+    task: str,
+    *,
+    made_from: Mapping[str, Any],
+    needed: Set[str] = frozenset(),
 ) -> dict[str, Any] | None:
     """Returns the entry of a task that an interrupted evaluation finished, or None.
 
-    None also if the facts `made_from` differ, the entry is damaged, or the scores file does not
-    have the size that was written.
+    None also if the facts `made_from` differ, the entry lacks one of the `needed` fields, or the
+    scores file does not have the size that was written.
     """
     content = read_json(_unfinished_path(folder, step, task))
     same = content.get("made_from") == json.loads(json.dumps(dict(made_from)))
-    whole = content.get("scores_bytes") == _bytes(_scores_path(folder, task, step))
+    whole = content.get("scores_bytes") == _bytes(scores_path(folder, task, step))
     entry = content.get("entry")
-    of_metrics = isinstance(entry, dict) and isinstance(entry.get("metrics"), dict)
-    return entry if same and whole and of_metrics else None
+    complete = isinstance(entry, dict) and needed <= entry.keys()
+    return entry if same and whole and complete else None
 
 
 def remove_entries(folder: str, step: int) -> None:
@@ -265,19 +280,39 @@ def write_whole(path: str, lines: Iterable[str]) -> None:
         ) from error
 
 
-def _entry(task: ScoringTask, metrics: RankMetrics) -> dict[str, Any]:
+def task_facts(task: ScoringTask) -> dict[str, Any]:
+    """Returns what a task's entry has beside what follows from its scores."""
     return {
         "dataset": task.dataset,
         "prompt": task.prompt,
         "group": group_in_t0(task.dataset),
-        "examples": metrics.examples,
-        "metrics": metrics.compute(task.name),
-        "chance": metrics.chance,
-        "ties": metrics.ties,
         "truncated_inputs": task.truncated.inputs,
         "truncated_targets": task.truncated.targets,
         "excluded": {reason: found.count for reason, found in task.excluded.items()},
         "excluded_examples": {reason: found.first for reason, found in task.excluded.items()},
+    }
+
+
+_NAMES = ("dataset", "prompt", "group")
+_COUNTS = ("truncated_inputs", "truncated_targets", "excluded", "excluded_examples")
+
+
+def task_entry(facts: Mapping[str, Any], metrics: RankMetrics, task: str) -> dict[str, Any]:
+    """Returns a task's entry in the results file.
+
+    Args:
+      facts: what `task_facts` returns.
+      metrics: its metrics, with all of its scores.
+      task: its name, for messages.
+    """
+    return {
+        **{name: facts[name] for name in _NAMES},
+        "examples": metrics.examples,
+        "metrics": metrics.compute(task),
+        "accuracy_by": metrics.accuracy_by,
+        "chance": metrics.chance,
+        "ties": metrics.ties,
+        **{name: facts[name] for name in _COUNTS},
     }
 
 
@@ -302,7 +337,8 @@ def _results_path(folder: str, step: int) -> str:
     return _join(folder, f"results_{step}.json")
 
 
-def _scores_path(folder: str, task: str, step: int) -> str:
+def scores_path(folder: str, task: str, step: int) -> str:
+    """Returns the path of a task's scores."""
     return _join(folder, "scores", f"{task}_{step}.jsonl")
 
 

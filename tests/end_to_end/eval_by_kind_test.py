@@ -90,6 +90,40 @@ def test_one_mixture_of_several_kinds(evaluate, tmp_path):
             assert f"eval/{name}/{metric}".encode() in events(tmp_path)
 
 
+def test_decoded_tasks_have_no_shards(evaluate, tmp_path):
+    done = evaluate("weather_both", tmp_path, "--num_shards=2", "--shard_id=0")
+    assert done.status == 2
+    assert "--num_shards=2 is for ranked tasks; weather_which_word is not" in done.err
+
+
+@pytest.mark.slow
+def test_merged_shards_equal_one_evaluation(t0_eval, server, pretrained, tmp_path):
+    words = ("--tasks=weather_eval", "--lengths=inputs=40,targets=8", "--batch_tokens=300")
+    done = t0_eval(pretrained, *words, f"--output={tmp_path}/whole")
+    assert done.status == 0, done.err
+    for shard in range(2):
+        given = (f"--output={tmp_path}/shards", "--num_shards=2", f"--shard_id={shard}")
+        done = t0_eval(pretrained, *words, *given)
+        assert done.status == 0, done.err
+    assert f"t0 merge {tmp_path}/shards --output {tmp_path}/shards" in done.out
+    done = server.run("merge", f"{tmp_path}/shards", f"--output={tmp_path}/merged", program="t0")
+    assert (done.status, done.out) == (0, f"{tmp_path}/merged/results_1.json\n")
+    whole, merged = (load(tmp_path / name / "results_1.json") for name in ("whole", "merged"))
+    assert whole["run"].pop("created") <= merged["run"].pop("created")
+    assert merged == whole
+    scores = sorted(path.name for path in (tmp_path / "whole" / "scores").iterdir())
+    assert len(scores) == 2
+    for name in scores:
+        one, other = ((tmp_path / run / "scores" / name) for run in ("whole", "merged"))
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_half_of_a_shard_is_refused(t0_eval, pretrained, tmp_path):
+    done = t0_eval(pretrained, "--tasks=weather_eval", f"--output={tmp_path}", "--shard_id=4")
+    assert done.status == 2
+    assert "got --shard_id=4 and --num_shards=None; wanted both" in done.err
+
+
 def events(folder):
     return b"".join(path.read_bytes() for path in folder.glob("events.out.tfevents.*"))
 

@@ -109,6 +109,7 @@ def test_bad_input_is_said_in_a_line(infer, tmp_path, command, model_dir):
     done = command(
         f"--model_dir={model_dir}",
         f"--gin_file={model_dir}/operative_config.gin",
+        "--gin_param=run.mode = 'perplexity_eval'",
         "--num_shards=2",
     )
     assert "--num_shards belongs to inference" in done.err

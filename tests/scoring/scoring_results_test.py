@@ -11,8 +11,9 @@ from t0.scoring.results import (
     keep_entry,
     kept_entry,
     remove_entries,
+    score_line,
+    write_lines,
     write_results,
-    write_scores,
     write_whole,
 )
 
@@ -33,15 +34,15 @@ def example(idx, texts, right):
 def test_line_of_an_example(tmp_path):
     examples = [example(0, ["Ja", "Né"], [1]), example(3, ["a", "b", "c"], [])]
     scores = [np.array([-2.5, -1.0], np.float32), np.array([-3.0, -3.0, -4.0], np.float32)]
-    path = write_scores(str(tmp_path), "task", 40, zip(examples, scores, strict=True))
+    path = write_lines(str(tmp_path), "task", 40, map(score_line, examples, scores))
     assert path == str(tmp_path / "scores" / "task_40.jsonl")
     first, second = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
     assert first == {
         "idx": 0,
         "inputs": "the input",
         "choices": [
-            {"text": "Ja", "log_likelihood": -2.5, "tokens": 2},
-            {"text": "Né", "log_likelihood": -1.0, "tokens": 2},
+            {"text": "Ja", "log_likelihood": -2.5, "tokens": 2, "characters": 2},
+            {"text": "Né", "log_likelihood": -1.0, "tokens": 2, "characters": 2},
         ],
         "gold": 1,
         "prediction": 1,
@@ -94,8 +95,8 @@ def test_full_disk_is_said_and_keeps_the_old_file(tmp_path):
 def test_kept_entry_is_taken_up_only_if_made_from_the_same(tmp_path):
     folder, made_from = str(tmp_path), {"dtype": "float32", "limits": {"inputs": 3}}
     assert kept_entry(folder, 40, "task", made_from=made_from) is None
-    scored = [(example(0, ["a"], [0]), np.array([-1.0], np.float32))]
-    path = Path(write_scores(folder, "task", 40, scored))
+    line = score_line(example(0, ["a"], [0]), np.array([-1.0], np.float32))
+    path = Path(write_lines(folder, "task", 40, [line]))
     keep_entry(folder, 40, "task", entry={"metrics": {}}, made_from=made_from)
     # Its scores must be there, too, and whole.
     text = path.read_text()

@@ -1,0 +1,195 @@
+"""`t0 merge`: the files of shards become those of one rank evaluation, byte for byte.
+
+    merge(["out"], "out")        # out/results_1000.json, out/scores/<task>_1000.jsonl, events
+
+Shards are found below the folders; every checkpoint needs all of its shards, of one run, once and
+finished. Lines are joined as a stream, so memory does not grow with the examples' texts. The
+results file is written last.
+
+Assumptions: only the time of the results file (`created`) and paths of files are of the first
+shard; a shard that was scored twice is not merged.
+"""
+
+import contextlib
+import dataclasses
+import heapq
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t0.errors import UserError
+from t0.files.any_path import any_path
+from t0.files.untrusted import parsed_json
+from t0.scoring import results
+from t0.scoring.rank_metrics import NORMALISERS, RankClassification, RankMetrics
+from t0.scoring.shards import KIND, SCHEMA
+
+_AGAIN = "Start the shard's command again"
+# Facts of a run that all of its shards have in common; paths may differ between machines.
+_SAME = tuple(name for name in results.MADE_FROM if name != "shard")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """One checkpoint's scores in one shard."""
+
+    path: Path
+    step: int
+    shard: int
+    of: int
+    run: Mapping[str, Any]
+    tasks: Mapping[str, Mapping[str, Any]]
+
+    def scores(self, task: str) -> Path:
+        return any_path(results.scores_path(str(self.path.parent), task, self.step))
+
+
+def merge(folders: Iterable[str], output: str) -> list[str]:
+    """Merges the shards below some folders.
+
+    Args:
+      folders: the folders for results of the evaluations, or of shards.
+      output: the folder for the merged results, which may be one of them.
+
+    Returns:
+      the paths of the results files.
+
+    Raises:
+      UserError: if there are no shards, or some are unfinished, missing, there twice, damaged, or
+        of another run; or the output cannot be written.
+    """
+    by_step: dict[int, list[_Part]] = {}
+    for part in _find([any_path(folder) for folder in folders]):
+        by_step.setdefault(part.step, []).append(part)
+    for step in sorted(by_step):
+        by_step[step].sort(key=lambda part: part.shard)
+        _check_whole(step, by_step[step])
+    return [_merge_step(output, by_step[step]) for step in sorted(by_step)]
+
+
+def _find(folders: Sequence[Path]) -> list[_Part]:
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"{folder} is not a folder; wanted one with a shard's results")
+    found = {path.resolve(): path for folder in folders for path in folder.rglob("shard_*.json")}
+    begun = {path.resolve(): path for folder in folders for path in folder.rglob("shard-*-of-*")}
+    begun |= {folder.resolve(): folder for folder in folders if folder.match("shard-*-of-*")}
+    begun |= {path.parent.resolve(): path.parent for path in found.values()}
+    finished = {path.parent.resolve() for path in found.values()}
+    for place, folder in begun.items():
+        if place not in finished or any(folder.glob("unfinished_*")):
+            raise UserError(f"{folder} is not finished. {_AGAIN}; it goes on where it was")
+    if not found:
+        raise UserError(
+            f"no shard below {', '.join(map(str, folders))}; wanted folders of evaluations with "
+            "--shard_id and --num_shards"
+        )
+    return [_read(path) for path in found.values()]
+
+
+def _read(path: Path) -> _Part:
+    try:
+        content = parsed_json(path.read_text(encoding="utf-8"))
+        if (content["schema"], content["kind"]) != (SCHEMA, KIND):
+            raise UserError(f"{path} is not what this version writes of a shard")
+        run, tasks = content["run"], content["tasks"]
+        numbers = (run["step"], run["shard"]["id"], run["shard"]["of"])
+        if not all(isinstance(number, int) for number in numbers) or not isinstance(tasks, dict):
+            raise TypeError
+        return _Part(path, *numbers, run, tasks)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be read or is damaged. {_AGAIN}") from error
+
+
+def _check_whole(step: int, parts: Sequence[_Part]) -> None:
+    first = parts[0]
+    for part in parts[1:]:
+        differing = [name for name in _SAME if part.run.get(name) != first.run.get(name)]
+        differing += ["number of shards"] if part.of != first.of else []
+        if differing or [*part.tasks] != [*first.tasks]:
+            names = ", ".join(differing) or "tasks"
+            raise UserError(
+                f"{first.path.parent} and {part.path.parent} are of different runs: they differ in "
+                f"{names}. Merge the shards of one run"
+            )
+    for one, other in itertools.pairwise(parts):
+        if one.shard == other.shard:
+            raise UserError(
+                f"shard {one.shard} is there twice: {one.path.parent} and {other.path.parent}. "
+                "Name one of them"
+            )
+    missing = sorted({*range(first.of)} - {part.shard for part in parts})
+    if missing:
+        words = ", ".join(map(str, missing[:10])) + (" ..." if len(missing) > 10 else "")
+        raise UserError(
+            f"step {step}: {len(missing)} of {first.of} shards are missing: {words}. Evaluate "
+            f"with --shard_id={missing[0]} --num_shards={first.of}, and name its folder, too"
+        )
+
+
+def _merge_step(output: str, parts: Sequence[_Part]) -> str:
+    first = parts[0]
+    entries = {task: _merge_task(output, parts, task) for task in first.tasks}
+    run = {name: value for name, value in first.run.items() if name not in ("shard", "batches")}
+    results.write_events(output, first.step, entries, kind="ranked")
+    return results.write_results(output, first.step, run, entries)
+
+
+def _merge_task(output: str, parts: Sequence[_Part], task: str) -> dict[str, Any]:
+    facts = parts[0].tasks[task]
+    try:
+        metrics = RankMetrics(RankClassification(classes) for classes in facts["classes"])
+        rows = 0
+
+        def counted() -> Iterator[Mapping[str, Any]]:
+            nonlocal rows
+            for line in _joined_lines(parts, task):
+                rows += 1
+                if line["gold"] >= 0:
+                    _count(metrics, line)
+                yield line
+
+        results.write_lines(output, task, parts[0].step, counted())
+        if rows != facts["rows"]:
+            raise ValueError(f"{rows:,} of {facts['rows']:,} examples are there")
+        return results.task_entry(facts, metrics, task)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise UserError(
+            f"task {task}: the scores of the shards {parts[0].path.parent} ... are damaged "
+            f"({error}). Evaluate them again"
+        ) from error
+
+
+def _count(metrics: RankMetrics, line: Mapping[str, Any]) -> None:
+    row = np.array([choice["log_likelihood"] for choice in line["choices"]], np.float32)
+    lengths = {name: [choice[name] for choice in line["choices"]] for name in NORMALISERS}
+    metrics.count(line["gold"], row, lengths)
+
+
+def _joined_lines(parts: Sequence[_Part], task: str) -> Iterator[dict[str, Any]]:
+    """Yields the lines of all examples, by their rows; a line is of one shard or of several."""
+    with contextlib.ExitStack() as opened:
+        files = [
+            opened.enter_context(part.scores(task).open(encoding="utf-8", newline="\n"))
+            for part in parts
+        ]
+        streams = [map(json.loads, file) for file in files]
+        merged = heapq.merge(*streams, key=lambda line: line["idx"])
+        for idx, lines in itertools.groupby(merged, key=lambda line: line["idx"]):
+            yield _joined(idx, list(lines))
+
+
+def _joined(idx: int, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    line = lines[0]
+    for number, choice in enumerate(line["choices"]):
+        given = [one["choices"][number]["log_likelihood"] for one in lines]
+        values = [value for value in given if value is not None]
+        if len(values) != 1:
+            raise ValueError(f"example {idx}, choice {number}: {len(values)} scores, wanted one")
+        choice["log_likelihood"] = values[0]
+    scores = [choice["log_likelihood"] for choice in line["choices"]]
+    return {**line, "prediction": int(np.argmax(scores))}

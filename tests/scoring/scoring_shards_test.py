@@ -1,0 +1,224 @@
+"""Shards of a rank evaluation, merged, are the files of one, byte for byte."""
+
+import functools
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from t0.errors import UserError
+from t0.scoring import ranking, results
+from t0.scoring.batch_planning import BatchLimits, Costs
+from t0.scoring.merging import merge
+from t0.scoring.rank_metrics import RankClassification
+from t0.scoring.ranking import RankEvaluationSettings
+from t0.scoring.reading import TaskFacts, kept_task
+from t0.scoring.shards import Shard
+
+SHARDS = 3
+TASKS = {"first": (11, 2), "second": (30, 3), "third": (7, None)}
+STEPS = (7, 9)
+
+
+class Scorer:
+    """Scores without a model; a choice's score depends on the batch in which it is."""
+
+    replicas = 1
+    device_kind = "cpu"
+
+    def __init__(self):
+        self.batches = 0
+
+    def restore(self, checkpoint):
+        self.step = int(checkpoint)
+        return 1
+
+    def log_likelihoods(self, inputs, targets):
+        self.batches += 1
+        noise = np.float32(inputs.sum() % 101) / 1000 * self.step
+        return -noise - (targets.sum(-1) % 7).astype(np.float32) / 3
+
+
+def records(name):
+    examples, choices = TASKS[name]
+    rng = np.random.default_rng(examples)
+    for idx in range(examples):
+        count = choices or 2 + idx % 2
+        # Of the third task every choice has an input of its own, which may be in another batch.
+        shared = rng.integers(3, 90, rng.choice([4, 9]))
+        for choice in range(count):
+            yield {
+                "idx": (idx, choice),
+                "inputs": shared if choices else rng.integers(3, 90, rng.choice([4, 9])),
+                "targets": np.append(rng.integers(3, 90, 2), 1),
+                "is_correct": choice == idx % 2 and idx != 3,
+                "inputs_pretokenized": f"Input {idx}\u2028 «é»",
+                "targets_pretokenized": "yes" * choice,
+            }
+
+
+def reader(name, metric, *, store, **shares):
+    classes = TASKS[name][1]
+    facts = TaskFacts(name, f"data/{name}", "", [metric or RankClassification(classes)])
+    return kept_task(facts, store.add(records(name)), None, store=store, **shares)
+
+
+def evaluate(folder, shard=0, shards=1, *, created="then", metric=None, **facts):
+    scorer = Scorer()
+    ranking.rank(
+        [{"step": step, "checkpoint": str(step), "created": created, **facts} for step in STEPS],
+        str(folder),
+        {name: functools.partial(reader, name, metric) for name in TASKS},
+        make_scorer=lambda: scorer,
+        limits=lambda _: BatchLimits(tokens=80, target_tokens=80),
+        costs=lambda: Costs(1, 0, 1, 0, 0),
+        settings=RankEvaluationSettings(shard_id=shard, num_shards=shards),
+    )
+    return scorer.batches
+
+
+def contents(folder):
+    """The files for readers, by their names; of event files only the names, without times."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.json*")}
+    events = sorted(path.name.split(".")[-2:] for path in folder.glob("events.*"))
+    return {name: text for name, text in found.items() if "shard" not in name}, events
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return contents(folder), evaluate(folder), contents(folder)
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    """All shards' folders below one folder, and how many batches each scored."""
+    folder = tmp_path_factory.mktemp("scored")
+    return folder, [evaluate(folder, shard, SHARDS) for shard in range(SHARDS)]
+
+
+@pytest.fixture
+def shards(scored, tmp_path):
+    return shutil.copytree(scored[0], tmp_path / "shards")
+
+
+def test_merged_shards_equal_one_run(whole, scored, shards, tmp_path, capsys):
+    (path, *_) = merge([str(shards)], str(tmp_path / "merged"))
+    assert path == str(tmp_path / "merged" / "results_7.json")
+    found, wanted = contents(tmp_path / "merged"), whole[2]
+    assert found[0].keys() == wanted[0].keys()
+    assert found == wanted
+    assert len(wanted[0]) == len(STEPS) * (1 + len(TASKS))
+    # Every batch is scored once, and no shard is idle.
+    assert sum(scored[1]) == whole[1]
+    assert max(scored[1]) - min(scored[1]) <= len(STEPS)
+    # Folders of several machines, merged into one of them.
+    for shard in range(SHARDS):
+        (tmp_path / "machines" / str(shard)).mkdir(parents=True)
+        name = Shard(shard, SHARDS).folder
+        shutil.move(shards / name, tmp_path / "machines" / str(shard) / name)
+    folders = [str(tmp_path / "machines" / str(shard)) for shard in reversed(range(SHARDS))]
+    merge(folders, folders[0])
+    assert contents(tmp_path / "machines" / "2") == wanted
+
+
+@pytest.mark.parametrize("write", [1, 2, 4, 6, 9])
+def test_interrupted_shard_goes_on(whole, shards, tmp_path, monkeypatch, capsys, write):
+    folder = shards / Shard(1, SHARDS).folder
+    shutil.rmtree(folder)
+    write_whole, begun = results.write_whole, []
+
+    def interrupted(path, lines):
+        begun.append(path)
+        if len(begun) == write:
+            raise KeyboardInterrupt
+        write_whole(path, lines)
+
+    monkeypatch.setattr(results, "write_whole", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(shards, 1, SHARDS)
+    monkeypatch.setattr(results, "write_whole", write_whole)
+    message = "-of-00003 is not finished. Start the shard's command" if write > 1 else "missing: 1"
+    with pytest.raises(UserError, match=message):
+        merge([str(shards)], str(tmp_path / "merged"))
+    capsys.readouterr()
+    evaluate(shards, 1, SHARDS)
+    assert ("were finished before" in capsys.readouterr().out) == (write > 2)
+    merge([str(shards)], str(tmp_path / "merged"))
+    assert contents(tmp_path / "merged") == whole[2]
+
+
+def missing(shards):
+    shutil.rmtree(shards / Shard(1, SHARDS).folder)
+    return [shards], "step 7: 1 of 3 shards are missing: 1. Evaluate with --shard_id=1"
+
+
+def twice(shards):
+    shutil.copytree(shards / Shard(1, SHARDS).folder, shards / "again" / "shard-00001-of-00003")
+    return [shards], "shard 1 is there twice: .*again"
+
+
+def of_another_checkpoint(shards):
+    shutil.rmtree(shards / Shard(2, SHARDS).folder)
+    evaluate(shards, 2, SHARDS, checkpoint_fingerprint="other")
+    return [shards], "different runs: they differ in checkpoint_fingerprint"
+
+
+def of_other_shards(shards):
+    evaluate(shards, 0, 2)
+    return [shards], "different runs: they differ in number of shards"
+
+
+def cut(shards):
+    path = next((shards / Shard(0, SHARDS).folder).rglob("second_7.jsonl"))
+    path.write_text(path.read_text()[:-1].rpartition("\n")[0] + "\n")
+    return [shards], "task second: .* damaged .*examples are there"
+
+
+def damaged(shards):
+    (shards / Shard(0, SHARDS).folder / "shard_7.json").write_text("{}")
+    return [shards], "shard_7.json cannot be read or is damaged"
+
+
+def none(shards):
+    (shards / "empty").mkdir()
+    return [shards / "empty"], "no shard below .*empty"
+
+
+def absent(shards):
+    return [shards / "absent"], "absent is not a folder"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [missing, twice, of_another_checkpoint, of_other_shards, cut, damaged, none, absent],
+)
+def test_shards_that_do_not_make_one_run_are_refused(shards, tmp_path, fault):
+    folders, message = fault(shards)
+    with pytest.raises(UserError, match=message):
+        merge(map(str, folders), str(tmp_path / "merged"))
+    assert not list((tmp_path / "merged").glob("results_*"))
+
+
+def test_shards_that_do_not_exist_and_metrics_that_cannot_be_merged_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"shard_id is 3; with 3 shard\(s\) wanted 0 to 2"):
+        ranking.checked(RankEvaluationSettings(shard_id=3, num_shards=3))
+    with pytest.raises(UserError, match="num_shards is True; wanted a whole number from 1 on"):
+        ranking.checked(RankEvaluationSettings(num_shards=True))
+
+    def own(targets, scores):
+        return {"own": 1.0}
+
+    with pytest.raises(UserError, match="first has a metric .*without --num_shards"):
+        evaluate(tmp_path, 0, 2, metric=own)
+
+
+def test_a_shard_s_line_has_only_its_own_scores(shards):
+    """So that it cannot be taken for the scores of a whole evaluation."""
+    folder = shards / Shard(0, SHARDS).folder
+    assert not list(folder.rglob("results_*"))
+    lines = map(json.loads, (folder / "scores" / "third_7.jsonl").read_text().split("\n")[:-1])
+    scores = [[c["log_likelihood"] for c in line["choices"]] for line in lines]
+    assert any(None in row for row in scores)
+    assert all(any(value is not None for value in row) for row in scores)
