@@ -35,7 +35,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from t0.errors import UserError, printable
-from t0.reports.example_scores import ExampleScores, read_scores
+from t0.reports.example_scores import ExampleScores, read_scores, with_answers
 from t0.reports.published import published
 from t0.reports.result_files import (
     counts,
@@ -290,7 +290,11 @@ def _read_task_scores(path: Path, name: str, step: int | None) -> ExampleScores 
     if PurePosixPath(name).name != name or "\\" in name:
         raise UserError(f"{path}: task name '{name}' must not contain path separators.")
     file = path.parent / "scores" / f"{name}_{step}.jsonl"
-    return read_scores(file) if step is not None and file.is_file() else None
+    if step is None or not file.is_file():
+        return None
+    answers = path.parent / "answers" / file.name
+    scores = read_scores(file)
+    return with_answers(scores, answers) if answers.is_file() else scores
 
 
 def _ranked_task(

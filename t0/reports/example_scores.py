@@ -7,7 +7,12 @@ One line for each example, in dataset order:
      "gold": 1, "prediction": 0}
 
 `inputs` is the prompted text, `document` (a text or a number) what the rows of one document share;
-both may be absent.
+both may be absent, as may `tokens` and `characters`, the lengths of a choice.
+
+Beside the scores there may be the answers that were decoded for the same prompts, a line for each
+example (`answers/<task>_<step>.jsonl`):
+
+    {"idx": 3, "answer": "Trve", "exact_match": false}
 
     scores = read_scores(Path("eval/scores/super_glue_rte_GPT_3_style_score_eval_1000.jsonl"))
     scores.accuracy, scores.confidence.mean()    # 54.15, 0.61
@@ -24,7 +29,7 @@ and line.
 import math
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +40,18 @@ from t0.reports.result_files import finite, is_integer, json_object
 
 # Log-likelihoods may be rounded: a prediction this close to the best choice counts as the best.
 _ROUNDING_NATS = 1e-4
+# By what a choice's log-likelihood is divided, beside T0's plain sum.
+LENGTHS = ("tokens", "characters")
 
 
 @dataclass(frozen=True)
 class ScoredChoice:
-    """One answer choice: its text, log-likelihood in nats and length in tokens."""
+    """One answer choice: its text, log-likelihood in nats, length in tokens and characters."""
 
     text: str
     log_likelihood: float
     tokens: int | None
+    characters: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,8 @@ class ExampleScores:
       texts: uint32 [E], a checksum of input and choices without regard to spaces; 0 if the file
         does not have the input.
       documents: [E], what the rows of one document share; None if the file does not say.
+      right_by: another way to judge -> bool [E], what is right by it: the log-likelihood divided by
+        "tokens" or by "characters", and "decoded" answers; ways that the files do not have lack.
     """
 
     path: Path
@@ -90,6 +100,7 @@ class ExampleScores:
     labels: tuple[str, ...] | None
     texts: np.ndarray
     documents: np.ndarray | None = None
+    right_by: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.idx)
@@ -116,6 +127,7 @@ def read_scores(path: Path) -> ExampleScores:
     """
     rows: list[tuple[int, int, int, bool, float, int, bool, int]] = []
     documents: list[str | None] = []
+    right_by: dict[str, list[bool | None]] = {name: [] for name in LENGTHS}
     labels: set[tuple[str, ...]] = set()
     seen: set[int] = set()
     for where, example in read_examples(path):
@@ -129,6 +141,8 @@ def read_scores(path: Path) -> ExampleScores:
         given = (example.idx, example.gold, example.prediction, right)
         rows.append((*given, share, len(likelihoods), tied, _checksum(example)))
         documents.append(example.document)
+        for name, found in right_by.items():
+            found.append(_right_by(example, name))
         if len(labels) < 2:
             labels.add(tuple(choice.text for choice in example.choices))
     columns = zip(*rows, strict=True) if rows else ((),) * 8
@@ -145,7 +159,44 @@ def read_scores(path: Path) -> ExampleScores:
         labels=labels.pop() if len(labels) == 1 else None,
         texts=np.array(texts, np.uint32),
         documents=np.array(documents, object) if documents and None not in documents else None,
+        right_by={
+            name: np.array(found, bool) for name, found in right_by.items() if None not in found
+        },
     )
+
+
+def _right_by(example: ScoredExample, name: str) -> bool | None:
+    """Returns whether the likeliest choice by length is right; None where a length is unknown."""
+    lengths = [getattr(choice, name) for choice in example.choices]
+    if None in lengths:
+        return None
+    shares = [
+        choice.log_likelihood / max(1, length)
+        for choice, length in zip(example.choices, lengths, strict=True)
+    ]
+    return shares.index(max(shares)) == example.gold
+
+
+def with_answers(scores: ExampleScores, path: Path) -> ExampleScores:
+    """Returns the scores with what is right by the decoded answers in a file.
+
+    Raises:
+      UserError: if the file is malformed, or lacks an example of the scores.
+    """
+    found = {}
+    for where, record in _lines(path):
+        right = record.get("exact_match")
+        if not isinstance(right, bool):
+            raise UserError(f"{where}: 'exact_match' must be true or false, got {right!r:.80}.")
+        found[_integer(record, "idx", where)] = right
+    missing = [idx for idx in scores.idx.tolist() if idx not in found]
+    if missing:
+        raise UserError(
+            f"{path} has no answer for idx {missing[0]}, which {scores.path} has. The two are of "
+            "different evaluations, or one is incomplete: evaluate again."
+        )
+    decoded = np.array([found[idx] for idx in scores.idx.tolist()], bool)
+    return replace(scores, right_by={**scores.right_by, "decoded": decoded})
 
 
 def _checksum(example: ScoredExample) -> int:
@@ -213,7 +264,12 @@ def _choice(choice: object, where: str) -> ScoredChoice:
     tokens = choice.get("tokens")
     if tokens is not None and not is_integer(tokens):
         raise UserError(f"{where}: 'tokens' must be a count, got {tokens!r:.80}.")
-    return ScoredChoice(choice["text"], log_likelihood, tokens)
+    characters = choice.get("characters")
+    if characters is None:
+        characters = len(choice["text"])
+    elif not is_integer(characters) or characters < 0:
+        raise UserError(f"{where}: 'characters' must be a count, got {characters!r:.80}.")
+    return ScoredChoice(choice["text"], log_likelihood, tokens, characters)
 
 
 def _integer(record: Mapping[str, Any], key: str, where: str, *, below: int | None = None) -> int:

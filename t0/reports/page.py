@@ -37,6 +37,7 @@ from t0.reports.published import figures as figures_of_t0
 from t0.reports.statistics import CONFIDENCE
 from t0.reports.summary import CATEGORY, PART, WHOLE, Summary, group_values
 from t0.reports.tables import (
+    WAYS_SENTENCE,
     clean_cells,
     clean_heads,
     count,
@@ -48,6 +49,8 @@ from t0.reports.tables import (
     shortened,
     signed,
     span,
+    ways_cells,
+    ways_heads,
 )
 from t0.reports.training_curves import TrainingCurves, training_table
 
@@ -177,6 +180,7 @@ def _render(
     script, digest = page_script()
     datasets = set(summary.datasets.dataset)
     of_clean, gaps = clean_heads(summary.clean)
+    by_way = ways_heads(summary.ways)
     metrics = summary.metrics
     return made.get_template("page.html.j2").render(
         summary=summary,
@@ -190,6 +194,12 @@ def _render(
         clean=[
             (row, list(zip(of_clean, clean_cells(row, gaps=gaps), strict=True)))
             for row in summary.clean
+        ],
+        ways_sentence=WAYS_SENTENCE,
+        ways_heads=[("Dataset", "t"), ("Run", "t"), *((head, "n") for head in by_way.values())],
+        ways=[
+            (row, list(zip(by_way.values(), ways_cells(row, by_way), strict=True)))
+            for row in summary.ways
         ],
         values=list(metrics[metrics.kind == WHOLE].itertuples()),
         categories=lambda task: group_values(metrics, task, CATEGORY),

@@ -35,14 +35,16 @@ from t0.reports.evaluations import EvaluatedRun, read_runs
 from t0.reports.page import PageFigure, render_page
 from t0.reports.parts import PATTERN as PARTS
 from t0.reports.plots import Panel, panel_svg, panels_png
+from t0.reports.reliability import reliability_panels
 from t0.reports.summary import Summary, summarise
 from t0.reports.tables import data_json, markdown, metrics_csv, prompts_csv
 from t0.reports.training_curves import TrainingCurves, curve_legend, curve_panels, read_curves
 
 _BOXES, _STEPS, _CURVES = "accuracy.png", "accuracy_by_step.png", "training.png"
+_RELIABILITY = "reliability.png"
 _METRICS, _METRICS_CSV = "metrics_by_step.png", "report_metrics.csv"
 _LINKS = {"report.csv": "CSV", _METRICS_CSV: "CSV of metrics", "report.json": "JSON"}
-_NOT_ALWAYS = (_BOXES, _STEPS, _METRICS, _CURVES, _METRICS_CSV)
+_NOT_ALWAYS = (_BOXES, _RELIABILITY, _STEPS, _METRICS, _CURVES, _METRICS_CSV)
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,16 @@ def _plots(summary: Summary, curves: Sequence[TrainingCurves]) -> list[_Plot]:
             f"over prompts of T0-3B and T0-11B.{last}",
             panels=box_panels(summary),
             zoomed=box_panels(summary, whole=False),
+            legend=[legend[i] for i in boxed],
+        ),
+        _plot(
+            _RELIABILITY,
+            heading="Calibration",
+            caption="Accuracy against confidence, the predicted choice’s share of the probability "
+            "of all choices, in ten bins over all prompts; a larger point has more examples. Below "
+            "the diagonal a model is too sure. ECE: the mean distance from it, with its interval, "
+            f"in which an example under all of its prompts is drawn as one.{last}",
+            panels=reliability_panels(summary.reliabilities, boxed),
             legend=[legend[i] for i in boxed],
         ),
         _plot(

@@ -41,7 +41,9 @@ from t0.reports.paired_runs import (
     shared_tasks,
 )
 from t0.reports.published import published
+from t0.reports.reliability import Reliability, reliabilities
 from t0.reports.statistics import Interval, benjamini_hochberg
+from t0.reports.ways import judged_rows
 
 # The kinds of rows in the table `metrics`: a task, one of its categories, or a task within it.
 WHOLE, CATEGORY, PART = "whole", "category", "part"
@@ -49,6 +51,7 @@ SPREAD_COLUMNS = ("mean", "median", "first_quartile", "third_quartile", "low", "
 
 _NAMES = ("run", "label", "step", "dataset", "title", "group")
 _ANSWERS = ("majority", "most_predicted", "most_predicted_answer", "without_ties", "entropy")
+_WAYS = ("tokens", "characters", "decoded")
 _CALIBRATION = ("calibration_error", "calibration_low", "calibration_high")
 _COUNTS = ("ties", "truncated_inputs", "truncated_targets", "excluded", "excluded_reasons")
 _DATASET_COLUMNS = (
@@ -59,7 +62,8 @@ _DATASET_COLUMNS = (
 )
 _PROMPT_COLUMNS = (
     *_NAMES,
-    *("prompt", "task", "accuracy", *INTERVAL, "chance", *_ANSWERS, *_CALIBRATION),
+    *("prompt", "task", "accuracy", *INTERVAL, *(f"by_{way}" for way in _WAYS)),
+    *("chance", *_ANSWERS, *_CALIBRATION),
     *("examples", *_COUNTS),
     *("metrics", "results_file"),
 )
@@ -139,6 +143,8 @@ class Summary:
         categories, or of a task within it. An undefined value is None.
       clean: a row for each dataset and run, see `clean_part.clean_rows`; none without an overlap.
       overlap: what an overlap is, in a sentence; None without one.
+      ways: a row for each dataset and run, see `ways.judged_rows`; none without scores.
+      reliabilities: of each dataset and run with scores, see `reliability.reliabilities`.
     """
 
     title: str
@@ -151,6 +157,8 @@ class Summary:
     decoded: tuple[DecodedResults, ...]
     clean: tuple[Mapping[str, Any], ...] = ()
     overlap: str | None = None
+    ways: tuple[Mapping[str, Any], ...] = ()
+    reliabilities: tuple[Reliability, ...] = ()
 
 
 def summarise(
@@ -191,6 +199,8 @@ def summarise(
         decoded=_decoded_results(runs),
         clean=tuple(clean_rows(runs, overlap)) if overlap else (),
         overlap=printable(overlap.sentence) if overlap else None,
+        ways=tuple(judged_rows(runs)),
+        reliabilities=tuple(reliabilities(runs)),
     )
 
 
@@ -253,6 +263,7 @@ def _prompt_row(task: RankedTask, interval: Interval | None) -> dict[str, Any]:
         "task": task.name,
         "accuracy": task.accuracy,
         **bounds(interval),
+        **_by_ways(task),
         "chance": task.chance,
         **_answers(task),
         "examples": task.examples,
@@ -263,6 +274,11 @@ def _prompt_row(task: RankedTask, interval: Interval | None) -> dict[str, Any]:
         "excluded_reasons": dict(task.excluded),
         "metrics": dict(task.metrics),
     }
+
+
+def _by_ways(task: RankedTask) -> dict[str, float | None]:
+    found = {} if task.scores is None or not len(task.scores) else task.scores.right_by
+    return {f"by_{way}": 100 * float(found[way].mean()) if way in found else None for way in _WAYS}
 
 
 def _answers(task: RankedTask) -> dict[str, Any]:

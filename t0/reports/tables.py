@@ -19,6 +19,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ import pandas as pd
 
 from t0.errors import printable
 from t0.reports.browsed import diagnosis_record
+from t0.reports.clean_part import clean_rows, read_overlap
 from t0.reports.diagnosis import diagnose
 from t0.reports.evaluations import EvaluatedRun, read_runs
 from t0.reports.held_out import HeldOutMean, held_out_mean
@@ -44,6 +46,7 @@ from t0.reports.summary import (
     metrics_table,
     rank_tables,
 )
+from t0.reports.ways import WAYS, judged_rows
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -177,6 +180,8 @@ def markdown(summary: Summary, plots: Sequence[tuple[str, str]] = ()) -> str:
     if summary.clean:
         parts += ["## Without overlapping examples", "", plain(summary.overlap), ""]
         parts += [*_clean(summary.clean), ""]
+    if summary.ways:
+        parts += ["## Ways to judge", "", plain(WAYS_SENTENCE), "", *_ways(summary.ways), ""]
     for heading, path in plots:
         parts += [f"## {plain(heading)}", "", f"![{plain(heading)}]({path})", ""]
     for comparison in summary.comparisons:
@@ -283,6 +288,34 @@ def _clean(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return markdown_table(["Dataset", "Run", *heads], cells, 2)
 
 
+WAYS_SENTENCE = (
+    "Accuracy in percent, mean over prompts with its interval. T0’s is by the plain sum of a "
+    "choice’s log-probabilities; beside it the sum divided by the choice’s tokens, and by its "
+    "characters; and whether the decoded answer is the right choice."
+)
+
+
+def ways_heads(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Returns way -> heading of the ways that rows of `Summary.ways` have."""
+    return {way: head for way, head in WAYS.items() if any(row[way] is not None for row in rows)}
+
+
+def ways_cells(row: Mapping[str, Any], ways: Iterable[str]) -> list[str]:
+    """Returns the cells of a row of `Summary.ways`."""
+    return [
+        "–"
+        if row[way] is None
+        else f"{number(row[way])} ({row[f'{way}_low']:.1f} to {row[f'{way}_high']:.1f})"
+        for way in ways
+    ]
+
+
+def _ways(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    heads = ways_heads(rows)
+    cells = [[row["dataset"], row["label"], *ways_cells(row, heads)] for row in rows]
+    return markdown_table(["Dataset", "Run", *heads.values()], cells, 2)
+
+
 def _differences(comparison: Comparison) -> list[str]:
     heads = ["Dataset", "Prompt", "Examples", "Difference", "Interval", "p", "Adjusted p"]
     heads += ["Detectable"]
@@ -378,6 +411,9 @@ PROMPT_COLUMNS = {
     "majority_percent": "majority",
     "most_predicted_percent": "most_predicted",
     "most_predicted_answer": "most_predicted_answer",
+    "accuracy_by_tokens_percent": "by_tokens",
+    "accuracy_by_characters_percent": "by_characters",
+    "decoded_exact_match_percent": "by_decoded",
     "accuracy_without_ties_percent": "without_ties",
     "prediction_entropy_bits": "entropy",
     "calibration_error_percent": "calibration_error",
@@ -466,6 +502,8 @@ def data_json(summary: Summary) -> str:
         ],
         "datasets": _dataset_records(summary),
         **({"clean_part": [dict(row) for row in summary.clean]} if summary.clean else {}),
+        "ways": [dict(row) for row in summary.ways],
+        "calibration": [asdict(one) for one in summary.reliabilities],
         "comparisons": [
             {
                 "first": runs[comparison.first].label,
@@ -601,7 +639,12 @@ _NARROW_HEADINGS = ("prom-\npts", "exam-\nples", "mean", "medi-\nan", "min–max
 _NARROW_COLUMNS = 72
 
 
-def console_tables(results_paths: Iterable[Path], *, width: int | None = None) -> "list[Table]":
+def console_tables(
+    results_paths: Iterable[Path],
+    *,
+    width: int | None = None,
+    overlap_path: Path | None = None,
+) -> "list[Table]":
     """Returns tables of accuracy (percent) over prompts, and of the metrics of mode `eval`.
 
     Chance is computed from the per-example scores, if there are any; there are no intervals.
@@ -610,6 +653,7 @@ def console_tables(results_paths: Iterable[Path], *, width: int | None = None) -
       results_paths: result files or folders of them.
       width: the terminal's columns; by default those of this process's terminal. From 50 columns
         no number is broken; below 72 headings are broken and names folded.
+      overlap_path: what `t0 overlap` wrote, for a table of the accuracy on clean examples.
 
     Raises:
       UserError: if a file is missing or malformed.
@@ -621,6 +665,9 @@ def console_tables(results_paths: Iterable[Path], *, width: int | None = None) -
     tables = []
     if not datasets.empty:
         tables.append(_accuracy_table(runs, datasets, narrow=narrow))
+        tables += _ways_table(runs, narrow=narrow)
+    if overlap_path is not None:
+        tables.append(_clean_table(runs, clean_rows(runs, read_overlap(overlap_path)), narrow))
     if any(run.decoded for run in runs):
         tables.append(_metrics_table(runs, metrics[metrics.kind == WHOLE]))
     return tables
@@ -641,6 +688,39 @@ def _accuracy_table(
             *(f"{row.low:.1f}–{row.high:.1f}", number(row.chance)),
         )
     return table
+
+
+def _ways_table(runs: Sequence[EvaluatedRun], *, narrow: bool) -> "list[Table]":
+    rows = judged_rows(runs)
+    heads = ways_heads(rows)
+    if len(heads) < 2:
+        return []
+    table = _empty_table("Accuracy (%) by ways to judge", runs, ["dataset"], narrow=narrow)
+    _add_columns_of_numbers(table, [head.replace(" ", "\n") for head in heads.values()])
+    for row, shown in zip(rows, _first_of_each(rows), strict=True):
+        _add_row(table, shown, *_run_cell(row["run"], runs), *(number(row[way]) for way in heads))
+    return [table]
+
+
+def _clean_table(
+    runs: Sequence[EvaluatedRun], rows: Sequence[Mapping[str, Any]], narrow: bool
+) -> "Table":
+    title = "Accuracy (%) without overlapping examples"
+    table = _empty_table(title, runs, ["dataset"], narrow=narrow)
+    heads, gaps = clean_heads(rows)
+    _add_columns_of_numbers(table, [head.replace(" ", "\n") for head in heads])
+    for row, shown in zip(rows, _first_of_each(rows), strict=True):
+        cells = clean_cells(row, gaps=gaps)
+        _add_row(table, shown, *_run_cell(row["run"], runs), *cells)
+    return table
+
+
+def _first_of_each(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns each row's dataset, empty where the row before has the same."""
+    names = [row["dataset"] for row in rows]
+    return [
+        name if place == 0 or names[place - 1] != name else "" for place, name in enumerate(names)
+    ]
 
 
 def _metrics_table(runs: Sequence[EvaluatedRun], metrics: pd.DataFrame) -> "Table":

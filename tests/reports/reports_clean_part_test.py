@@ -1,13 +1,15 @@
 """Accuracy without the examples that overlap with the training data, and its paired test."""
 
+import io
 import json
 
 import numpy as np
 import pytest
 from made_up_evaluations import example_line, write_overlap
+from rich.console import Console
 
 from t0.errors import UserError
-from t0.reports import write_report
+from t0.reports import console_tables, write_report
 from t0.reports.clean_part import clean_rows, read_overlap
 from t0.reports.evaluations import read_runs
 
@@ -124,6 +126,12 @@ def test_a_report_has_the_clean_part(evaluated, tmp_path):
     assert f"| {100 * right.mean():.1f} | {100 * right[:, 60:].mean():.1f} |" in line
     rows = json.loads(made.json.read_text())["clean_part"]
     assert [row["overlapping"] for row in rows] == [60, 60]
+    table = console_tables(paths, overlap_path=folder)[-1]
+    console = Console(width=140, file=io.StringIO(), record=True)
+    console.print(table)
+    shown = console.export_text()
+    assert "without overlapping examples" in shown
+    assert f"{100 * right[:, 60:].mean():.1f}" in shown
     without = write_report(paths, tmp_path / "without")
     assert "clean_part" not in json.loads(without.json.read_text())
     assert "overlapping" not in without.html.read_text()

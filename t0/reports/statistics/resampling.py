@@ -58,14 +58,33 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
 
 
 def calibration_interval(
-    confidence: np.ndarray, right: np.ndarray, *, resamples: int = RESAMPLES, seed: int = SEED
+    confidence: np.ndarray,
+    right: np.ndarray,
+    *,
+    clusters: np.ndarray | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
 ) -> Interval:
-    """Returns the interval of the calibration error of examples [E]."""
+    """Returns the interval of the calibration error of examples [E].
+
+    Args:
+      confidence: from 0 to 1.
+      right: whether the prediction is right.
+      clusters: int [E] from 0, what is drawn together, as one row under several prompts; None where
+        every example is drawn by itself.
+      resamples: the number of draws.
+      seed: of the draws.
+    """
     examples = len(confidence)
     excess = np.zeros((examples, BINS))
     excess[np.arange(examples), calibration_bins(confidence)] = confidence - right
     sums = excess.mean(axis=0)
-    covariance = (excess.T @ excess / examples - np.outer(sums, sums)) / examples
+    moved = excess - sums
+    if clusters is not None:
+        together = np.zeros((int(clusters.max()) + 1, BINS))
+        np.add.at(together, clusters, moved)
+        moved = together
+    covariance = moved.T @ moved / examples**2
     rng = np.random.default_rng(seed)
     noise = rng.multivariate_normal(np.zeros(BINS), covariance, resamples, method="eigh")
     observed = calibration_error(confidence, right)

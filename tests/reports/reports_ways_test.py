@@ -1,0 +1,129 @@
+"""Other ways to judge beside T0's sum, and reliability diagrams."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from made_up_evaluations import example_line, random_lines
+
+from t0.errors import UserError
+from t0.reports import console_tables, read_runs, write_report
+from t0.reports.reliability import reliabilities, reliability_panels
+from t0.reports.statistics import calibration_interval
+from t0.reports.ways import judged_rows
+
+
+def lines_of(lengths, likelihoods, gold):
+    """A line for each example, whose choices have the lengths (tokens, characters)."""
+    found = []
+    for idx, (given, values, right) in enumerate(zip(lengths, likelihoods, gold, strict=True)):
+        line = example_line(idx, values, right)
+        for choice, (tokens, characters) in zip(line["choices"], given, strict=True):
+            choice |= {"tokens": tokens, "characters": characters}
+        found.append(line)
+    return found
+
+
+def write_answers(folder, name, rows, step=100):
+    (folder / "answers").mkdir(exist_ok=True)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "answers" / f"{name}_{step}.jsonl").write_text(text)
+
+
+@pytest.fixture
+def judged(evaluation):
+    """Ten examples: all right by the sum, half by tokens, none by characters."""
+    lengths = [[(1, 10), (3, 50)], [(4, 10), (3, 50)]] * 5
+    lines = lines_of(lengths, [[-2.0, -3.0]] * 10, [0] * 10)
+    one = evaluation().add("rte_a", "super_glue/rte", "a", lines)
+    return one.write(), one.folder
+
+
+def test_accuracy_by_tokens_and_by_characters(judged, tmp_path):
+    # -2/1 < -3/3, -2/4 > -3/3; -2/10 < -3/50.
+    (row,) = judged_rows(read_runs([judged[0]]))
+    assert (row["sum"], row["tokens"], row["characters"]) == (100.0, 50.0, 0.0)
+    assert row["decoded"] is None
+    assert row["tokens_low"] < 50 < row["tokens_high"]
+    paths = write_report([judged[0]], tmp_path / "out")
+    assert "| Sum | By tokens | By characters |" in paths.markdown.read_text()
+    assert 'data-label="By characters"' in paths.html.read_text()
+    data = json.loads(paths.json.read_text())
+    assert data["ways"][0]["tokens"] == 50.0
+    assert "accuracy_by_tokens_percent" in paths.csv.read_text().splitlines()[0]
+    assert len(console_tables([judged[0]])) == 2
+
+
+def test_results_without_lengths_are_read(evaluation):
+    lines = [example_line(0, [-1.0, -2.0], 1, texts=["x", "a long one"])]
+    for line in lines:
+        for choice in line["choices"]:
+            del choice["tokens"]
+    path = evaluation().add("rte_a", "super_glue/rte", "a", lines).write()
+    (row,) = judged_rows(read_runs([path]))
+    # Characters are counted in the texts.
+    assert (row["sum"], row["tokens"], row["characters"]) == (0.0, None, 100.0)
+
+
+def test_decoded_answers_are_beside_the_ranking(judged, tmp_path):
+    path, folder = judged
+    rows = [{"idx": idx, "answer": "x", "exact_match": idx < 7} for idx in range(10)]
+    write_answers(folder, "rte_a", reversed(rows))
+    (row,) = judged_rows(read_runs([path]))
+    assert row["decoded"] == pytest.approx(70)
+    write_answers(folder, "rte_a", rows[:-1])
+    with pytest.raises(UserError, match="rte_a_100.jsonl has no answer for idx 9, which .*scores"):
+        read_runs([path])
+    write_answers(folder, "rte_a", [{"idx": 0, "answer": "x", "exact_match": 1}])
+    with pytest.raises(UserError, match="line 1: 'exact_match' must be true or false, got 1"):
+        read_runs([path])
+
+
+def test_reliability_is_over_all_prompts_of_a_dataset(evaluation):
+    one = evaluation()
+    for prompt in range(3):
+        one.add(f"rte_{prompt}", "super_glue/rte", str(prompt), random_lines(80, [2], prompt))
+    runs = read_runs([one.write()])
+    (found,) = reliabilities(runs)
+    scores = [task.scores for task in runs[0].tasks]
+    confidence = np.concatenate([s.confidence for s in scores])
+    right = np.concatenate([s.correct for s in scores])
+    assert sum(count for *_, count in found.bins) == 240
+    shares = sum(count * abs(100 * c - a) for c, a, count in found.bins) / 240
+    assert found.error == pytest.approx(shares, abs=1e-2)
+    assert 0 <= found.low <= found.error <= found.high <= 100
+    # The same examples three times say no more than once.
+    thrice = calibration_interval(
+        np.tile(confidence[:80], 3), np.tile(right[:80], 3), clusters=np.tile(np.arange(80), 3)
+    )
+    once = calibration_interval(confidence[:80], right[:80])
+    assert thrice.high == pytest.approx(once.high, abs=1e-6)
+    assert thrice.low == pytest.approx(once.low, abs=1e-6)
+
+
+def test_a_diagram_shows_the_error_of_the_runs_that_are_drawn(two_runs):
+    found = reliabilities(read_runs(two_runs))
+    panels = reliability_panels(found, [1])
+    assert len(panels) == 3
+    for panel, one in zip(panels, [one for one in found if one.run == 1], strict=True):
+        assert one.words in panel.description
+        axes = _Axes()
+        assert len(panel.draw(axes)) == len(one.bins)
+        assert axes.texts == [one.words]
+    both = _Axes()
+    reliability_panels(found, [0, 1])[0].draw(both)
+    assert [text[:6] for text in both.texts] == ["A ECE ", "B ECE "]
+
+
+@dataclasses.dataclass
+class _Axes:
+    """Notes the texts that are written onto axes."""
+
+    texts: list = dataclasses.field(default_factory=list)
+
+    def annotate(self, text, *_, **__):
+        self.texts.append(text)
+
+    def __getattr__(self, name):
+        return lambda *_, **__: None
