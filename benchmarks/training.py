@@ -41,7 +41,7 @@ class Worker:
     ) -> None:
         self._process = subprocess.Popen(
             [python, "-W", "ignore", str(FOLDER / script), *arguments],
-            env=environment(root),
+            env=environment(root, gpus=any("gpu" in word for word in arguments)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -15,24 +15,29 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def environment(root: Path | None = None) -> dict[str, str]:
+def environment(root: Path | None = None, *, gpus: bool = False) -> dict[str, str]:
     """Returns the environment of a process that measures a checkout, this one or that in `root`."""
-    found = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    found = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if not gpus:
+        found["CUDA_VISIBLE_DEVICES"] = ""
     # What data there is, each benchmark says itself.
     found.pop("T0_DATA_DIR", None)
     return {**found, "PYTHONPATH": str(root or ROOT)}
 
 
-def worker(command: list[str], threads: int, root: Path | None = None) -> subprocess.Popen:
+def worker(
+    command: list[str], threads: int, root: Path | None = None, *, gpus: bool = False
+) -> subprocess.Popen:
     """Starts a worker: a JSON line in asks for a measurement, a JSON line out answers.
 
     Args:
       command: the program and its arguments.
       threads: the threads that it may compute with.
       root: the checkout to measure, in which it starts; None for this one, started here.
+      gpus: whether it sees this machine's GPUs.
     """
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    variables = {**environment(root), "OMP_NUM_THREADS": str(threads)}
+    variables = {**environment(root, gpus=gpus), "OMP_NUM_THREADS": str(threads)}
     return subprocess.Popen(command, cwd=root, env=variables, **pipes)
 
 

@@ -81,7 +81,7 @@ def train(spec: RunSpec, world: World, settings: Settings) -> None:
             held.enter_context(directory_lock.held(spec.model_dir))
         world.wait()
         data = open_training_data(spec.data)
-        engine = _Engine(spec, options, data, world, settings)
+        engine = Engine(spec, options, data, world, settings)
         stepping = Stepping(
             engine,
             data,
@@ -151,8 +151,16 @@ def _checked(spec: RunSpec, world: World) -> Options:
     return options
 
 
-class _Engine:
-    """The engine of `Stepping` on PyTorch."""
+class Engine:
+    """The engine of `Stepping` on PyTorch: model and optimizer, not filled with values yet.
+
+    Args:
+      spec: a training run.
+      options: the settings of its loop.
+      data: its data, opened.
+      world: the processes.
+      settings: how it is computed.
+    """
 
     def __init__(
         self, spec: RunSpec, options: Options, data: TrainingData, world: World, settings: Settings
@@ -223,7 +231,7 @@ class _Engine:
             return
         start = named or spec.init_checkpoint
         if start is None:
-            weights.random(self._model, spec.seed, self._world)
+            self.fill_at_random()
             yield start_report.random_line(spec.seed)
             stepping.begin(0)
             return
@@ -236,6 +244,10 @@ class _Engine:
         if record is None:
             yield start_report.NO_POSITION
         stepping.resume(self._step, record, time_limit)
+
+    def fill_at_random(self) -> None:
+        """Fills the weights with the initial values of a run from nothing."""
+        weights.random(self._model, self._spec.seed, self._world)
 
     def _changes(self, step: int) -> Iterator[str]:
         """Compares the run's settings with those that a checkpoint records; yields what differs."""

@@ -1,0 +1,186 @@
+"""Runs of T5.1.1 for the PyTorch engine, made without TensorFlow. No program of its own.
+
+    spec = run("small", rows=16, lengths={"inputs": 128, "targets": 32}, data=data)
+    data = cached(Path("/caches"), "validation", lengths)      # every task of a cache folder
+    config("small")                                            # the same model, for Transformers
+
+A user's run is specified by gin (`t5_mesh_transformer --save_spec`); these have the same numbers,
+which a test compares.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from t0.config.specification import (
+    ConfiguredSpec,
+    DataSpec,
+    FeatureSpec,
+    ModelSpec,
+    RunSpec,
+    TaskSpec,
+    VocabularySpec,
+)
+from t0.errors import UserError
+
+VOCABULARY = 32128
+DROPOUT = 0.1
+_LAYERS = "mesh_tensorflow.transformer.transformer_layers."
+_SUBLAYERS = "mesh_tensorflow.transformer.transformer."
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """The sizes of a T5.1.1."""
+
+    d_model: int
+    d_ff: int
+    layers: int
+    heads: int
+    d_kv: int = 64
+
+
+SIZES = {
+    "tiny": Size(64, 128, 2, 2, 32),  # for tests
+    "small": Size(512, 1024, 8, 6),
+    "base": Size(768, 2048, 12, 12),
+    "large": Size(1024, 2816, 24, 16),
+}
+
+
+def run(
+    size: str,
+    *,
+    rows: int,
+    lengths: Mapping[str, int],
+    data: DataSpec | None = None,
+    microbatches: int = 1,
+) -> RunSpec:
+    """Returns a training run with dropout, Adafactor and a constant learning rate.
+
+    Args:
+      size: a name of `SIZES`.
+      rows: the sequences of a batch.
+      lengths: feature -> tokens of a sequence.
+      data: the data; None for a run that is given its batches.
+      microbatches: the parts that a batch is computed in.
+    """
+    vocabulary = VocabularySpec("", VOCABULARY, 100)
+    return RunSpec(
+        "train",
+        "",
+        _model(SIZES[size]),
+        vocabulary,
+        vocabulary,
+        lengths,
+        rows,
+        microbatches=microbatches,
+        optimizer=ConfiguredSpec("mesh_tensorflow.optimize.AdafactorOptimizer", _ADAFACTOR),
+        schedule=0.001,
+        data=data or DataSpec("none", "train", (), lengths),
+    )
+
+
+def cached(folder: Path, split: str, lengths: Mapping[str, int]) -> DataSpec:
+    """Returns the data of every task of a cache folder, mixed by numbers of examples.
+
+    Raises:
+      UserError: if the folder has no task with the split.
+    """
+    tasks = []
+    for stats in sorted(folder.glob(f"*/stats.{split}.json")):
+        count = json.loads(stats.read_text(encoding="utf-8"))["examples"]
+        files = sorted(str(path) for path in stats.parent.glob(f"{split}.tfrecord-*"))
+        features = {name: FeatureSpec(add_eos=True) for name in lengths}
+        tasks.append(TaskSpec(stats.parent.name, float(count), features, count, tuple(files)))
+    if not tasks:
+        raise UserError(f"{folder} has no task with a split '{split}'; wanted a cache folder")
+    return DataSpec("benchmark", split, tuple(tasks), lengths, use_cached=True)
+
+
+def config(size: str) -> dict[str, Any]:
+    """Returns the parameters of the same model's `transformers.T5Config`."""
+    of = SIZES[size]
+    return {
+        "vocab_size": VOCABULARY,
+        "d_model": of.d_model,
+        "d_kv": of.d_kv,
+        "d_ff": of.d_ff,
+        "num_layers": of.layers,
+        "num_heads": of.heads,
+        "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False,
+        "decoder_start_token_id": 0,
+        "dropout_rate": DROPOUT,
+    }
+
+
+def _model(size: Size) -> ModelSpec:
+    attention = {"num_heads": size.heads, "key_value_size": size.d_kv, "dropout_rate": DROPOUT}
+    biased = {
+        "relative_attention_type": "bias_shared",
+        "relative_attention_num_buckets": 32,
+    }
+    dense = {
+        "hidden_size": size.d_ff,
+        "activation": ["gelu", "linear"],
+        "dropout_rate": DROPOUT,
+    }
+    own = _layer("SelfAttention", attention | biased)
+    cross = _layer("EncDecAttention", attention)
+    last = _layer("DenseReluDense", dense)
+    shared = {"d_model": size.d_model, "input_vocab": VOCABULARY, "sublayers": _sublayers()}
+    decoder = {
+        **shared,
+        "layers": [own, cross, last] * size.layers,
+        "shared_embedding_and_softmax_weights": False,
+        "label_smoothing": 0.0,
+        "z_loss": 0.0001,
+        "loss_denominator": None,
+    }
+    encoder = {**shared, "layers": [own, last] * size.layers}
+    return ModelSpec("bitransformer", encoder, decoder, "float32", "float32")
+
+
+def _layer(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {"selector": _LAYERS + name, "parameters": dict(parameters)}
+
+
+def _sublayers() -> dict[str, list[dict[str, Any]]]:
+    kinds = {
+        "norm": ("sublayer_rms_norm", {"epsilon": 1e-6}),
+        "call": ("sublayer_call_layer", {}),
+        "dropout": ("sublayer_dropout", {"dropout_rate": DROPOUT}),
+        "residual": ("sublayer_residual", {}),
+    }
+    places = {
+        "initial": ("dropout",),
+        "per_layer": ("norm", "call", "dropout", "residual"),
+        "final": ("norm", "dropout"),
+    }
+    return {
+        place: [
+            {"selector": _SUBLAYERS + kinds[kind][0], "parameters": kinds[kind][1]}
+            for kind in chosen
+        ]
+        for place, chosen in places.items()
+    }
+
+
+_ADAFACTOR = {
+    "multiply_by_parameter_scale": True,
+    "decay_rate": {
+        "selector": "mesh_tensorflow.optimize.adafactor_decay_rate_pow",
+        "parameters": {"exponent": 0.8, "offset": 0},
+    },
+    "beta1": 0.0,
+    "clipping_threshold": 1.0,
+    "factored": True,
+    "epsilon1": 1e-30,
+    "epsilon2": 1e-3,
+    "min_dim_size_to_factor": 128,
+    "stacked_dim_names": None,
+    "exclude_from_parameter_scale": None,
+}

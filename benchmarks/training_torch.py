@@ -1,0 +1,186 @@
+"""Training on PyTorch: our engine beside Transformers' T5, on this machine's processor.
+
+    .venv/bin/python benchmarks/training_torch.py --hf_python=/tmp/hf/bin/python --cache=CACHE
+
+CACHE is a folder of `seqio_cache_tasks` with prompted tasks, such as RTE's, HellaSwag's and
+social_i_qa's; HF is a Python with torch, transformers and accelerate, which our worker uses, too.
+Three tables, of systems that take turns, some steps each, in processes that wait meanwhile:
+
+- equal shapes: T5.1.1 small, 16 sequences of 128 + 32 random tokens, dropout 0.1, Adafactor; ours
+  beside a plain loop and `Trainer`, in float32 and with bfloat16 activations (theirs: autocast);
+- prompted data: useful tokens a second, padding not counted. Ours packs examples into 4 rows of
+  512 + 128; the peer's batches have 32 of the same examples, padded to the longest;
+- processes: ours as one process with both cores' threads, and as two with one thread each.
+
+`--only` takes some of the tables. Nothing else may run meanwhile: threads that share a core with
+others wait for each other, and a step takes several times as long.
+
+A ratio is the median over the rounds of a round's ratio. Prints Markdown; starts no TensorFlow.
+"""
+
+import argparse
+import functools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch_runs
+from workers import ask, worker
+
+from t0.feeding.training_data import open_training_data
+
+FOLDER = Path(__file__).resolve().parent
+EQUAL = {"rows": 16, "lengths": {"inputs": 128, "targets": 32}}
+PACKED = {"rows": 4, "lengths": {"inputs": 512, "targets": 128}}
+PADDED_ROWS = 32
+WINDOW_ROWS = 512  # of packed rows, whose examples the peer reads
+TABLES = ("equal shapes", "prompted data", "processes")
+TYPES = ("float32", "bfloat16")
+AIM_EQUAL, AIM_PROMPTED, AIM_PROCESSES = 1.3, 2.0, 0.8
+
+
+def write_examples(path: Path, cache: Path, split: str) -> None:
+    """Writes the examples of our first batches, each by itself, in the order of a shuffle."""
+    data = open_training_data(torch_runs.cached(cache, split, PACKED["lengths"]))
+    batch, _ = next(data.batches(WINDOW_ROWS))
+    found: dict[str, list[np.ndarray]] = {"inputs": [], "targets": []}
+    for row in range(WINDOW_ROWS):
+        for number in range(1, int(batch["inputs_segmentation"][row].max()) + 1):
+            for name, into in found.items():
+                into.append(batch[name][row][batch[f"{name}_segmentation"][row] == number])
+    order = np.random.default_rng(0).permutation(len(found["inputs"]))
+    arrays = {}
+    for name, rows in found.items():
+        arrays[name] = np.concatenate([rows[index] for index in order])
+        arrays[f"{name}_lengths"] = np.array([len(rows[index]) for index in order])
+    np.savez(path, **arrays)
+
+
+class Systems:
+    """The workers of one table, by name.
+
+    Args:
+      python: a Python with torch, transformers and accelerate.
+      folder: a folder for what the workers write.
+      gpus: whether they see this machine's GPUs.
+    """
+
+    def __init__(self, python: str, folder: Path, *, gpus: bool = False) -> None:
+        self._python, self._folder, self._gpus = python, folder, gpus
+        self._workers: dict[str, subprocess.Popen] = {}
+
+    def ours(self, name: str, *, processes: int = 1, threads: int = 2, **settings: Any) -> None:
+        """Starts our engine, by one process or several."""
+        launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+        words = [*(launch if processes > 1 else []), str(FOLDER / "training_torch_ours.py")]
+        self._start(name, words, threads, settings)
+
+    def peer(self, name: str, **settings: Any) -> None:
+        """Starts Transformers."""
+        given = {"config": torch_runs.config(settings["size"]), "folder": str(self._folder)}
+        self._start(name, [str(FOLDER / "training_torch_peer.py")], 2, given | settings)
+
+    def _start(
+        self, name: str, words: Sequence[str], threads: int, settings: Mapping[str, Any]
+    ) -> None:
+        command = [self._python, "-W", "ignore", *words, json.dumps(settings)]
+        self._workers[name] = worker(command, threads, gpus=self._gpus)
+        ask(self._workers[name], {"steps": 1})  # so that only one starts at a time
+
+    def measured(self, rounds: int, steps: int) -> dict[str, list[dict[str, float]]]:
+        """Returns the answers of each system in each round, and ends the processes."""
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in self._workers}
+        for turn in range(rounds):
+            for name, process in self._workers.items():
+                found[name].append(ask(process, {"steps": steps}))
+            print(f"round {turn + 1} of {rounds}", file=sys.stderr, flush=True)
+        for process in self._workers.values():
+            process.stdin.close()
+            process.wait()
+        return found
+
+
+def table(found: Mapping[str, list[dict[str, float]]], steps: int, first: str) -> list[str]:
+    """Returns the rows of a Markdown table, `first` being what the others are compared with."""
+    lines = ["| system | s/step | useful tokens/s | ratio | rounds |", "|---|---|---|---|---|"]
+    rate = {
+        name: [answer["tokens"] / answer["seconds"] for answer in answers]
+        for name, answers in found.items()
+    }
+    for name, answers in found.items():
+        seconds = statistics.median(answer["seconds"] / steps for answer in answers)
+        ratios = [a / b for a, b in zip(rate[name], rate[first], strict=True)]
+        lines.append(
+            f"| {name} | {seconds:.2f} | {statistics.median(rate[name]):,.0f} "
+            f"| {statistics.median(ratios):.2f} | {', '.join(f'{x:.2f}' for x in ratios)} |"
+        )
+    return lines
+
+
+def equal_shapes(systems: Systems, size: str) -> str:
+    """Starts the systems at equal shapes; returns the name of the first."""
+    for kind in TYPES:
+        settings = {**EQUAL, "size": size, "type": kind}
+        systems.peer(f"Transformers, plain loop, {kind}", loop="plain", **settings)
+        systems.ours(f"ours, {kind}", **settings)
+    systems.peer("Transformers, Trainer, bfloat16", loop="trainer", **settings)
+    return "Transformers, plain loop, bfloat16"
+
+
+def prompted(cache: Path, split: str, folder: Path, systems: Systems, size: str) -> str:
+    """Starts the systems on prompted data; returns the name of the first."""
+    examples = folder / "examples.npz"
+    write_examples(examples, cache, split)
+    padded = {"size": size, "rows": PADDED_ROWS, "loop": "plain", "examples": str(examples)}
+    for kind in TYPES:
+        settings = {**PACKED, "size": size, "type": kind, "cache": str(cache), "split": split}
+        systems.peer(f"Transformers, padded, {kind}", type=kind, **padded)
+        systems.ours(f"ours, packed, {kind}", **settings)
+    return "Transformers, padded, bfloat16"
+
+
+def processes(systems: Systems, size: str) -> str:
+    """Starts ours as one process and as two; returns the name of the first."""
+    settings = {**EQUAL, "size": size, "type": "float32"}
+    systems.ours("one process, two threads", **settings)
+    systems.ours("two processes, one thread each", processes=2, threads=1, **settings)
+    return "one process, two threads"
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--hf_python", required=True, help="has torch, transformers, accelerate")
+    parser.add_argument("--cache", type=Path, required=True, help="folder of seqio_cache_tasks")
+    parser.add_argument("--split", default="validation", help="of the cached tasks")
+    parser.add_argument("--size", default="small", choices=torch_runs.SIZES)
+    parser.add_argument("--only", nargs="+", choices=TABLES, default=TABLES)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=2, help="of a round (default: 2)")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        start = {
+            "equal shapes": equal_shapes,
+            "prompted data": functools.partial(prompted, given.cache, given.split, folder),
+            "processes": processes,
+        }
+        for title in given.only:
+            systems = Systems(given.hf_python, folder)
+            first = start[title](systems, given.size)
+            found = systems.measured(given.rounds, given.steps)
+            rows = table(found, given.steps, first)
+            print(f"{title}\n\n" + "\n".join(rows) + "\n", flush=True)
+    print(f"The aims: {AIM_EQUAL} and {AIM_PROMPTED} times in bfloat16; {AIM_PROCESSES} of one.")
+
+
+if __name__ == "__main__":
+    main()

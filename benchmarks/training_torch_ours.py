@@ -1,0 +1,89 @@
+"""A worker of `training_torch.py` and `gpu.py`: our PyTorch engine takes steps when it is asked.
+
+    python benchmarks/training_torch_ours.py '{"size": "small", "rows": 16, "type": "float32", ...}'
+
+A line {"steps": 3} asks for three steps; {"seconds": 4.1, "tokens": 7680, "peak": 0} answers:
+tokens that are no padding, and the most bytes in use on a GPU. The settings are those that
+`training_torch.py` and `gpu.py` give: size, rows, lengths, type, and optionally cache, split,
+device, microbatches and recompute. By `torchrun`, the first process reads and answers.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+import torch_runs
+
+from t0.feeding.training_data import open_training_data
+from t0.torch import loop, world
+from t0.training.stepping import Options
+
+VOCABULARY = 32000
+
+
+def random_batches(rows: int, lengths: Mapping[str, int]) -> Iterator[dict[str, np.ndarray]]:
+    """Yields one batch of random tokens without padding, again and again."""
+    draw = np.random.default_rng(0)
+    batch = {
+        n: draw.integers(2, VOCABULARY, (rows, x)).astype(np.int32) for n, x in lengths.items()
+    }
+    while True:
+        yield batch
+
+
+def tokens(batch: Mapping[str, np.ndarray]) -> int:
+    """Returns the tokens of inputs and targets that are no padding."""
+    return sum(int(np.count_nonzero(batch[name])) for name in ("inputs", "targets"))
+
+
+def opened(given: Mapping[str, Any], joined: world.World) -> tuple[loop.Engine, Iterator[Any]]:
+    """Returns the engine of the settings, with random weights, and its batches."""
+    rows, lengths, cache = given["rows"], given["lengths"], given.get("cache")
+    data = torch_runs.cached(Path(cache), given["split"], lengths) if cache else None
+    parts = given.get("microbatches", 1)
+    spec = torch_runs.run(given["size"], rows=rows, lengths=lengths, data=data, microbatches=parts)
+    packed = open_training_data(data) if data else None
+    settings = loop.Settings(getattr(torch, given["type"]), recompute=given.get("recompute", "off"))
+    engine = loop.Engine(spec, Options(train_steps=10**6), packed, joined, settings)
+    engine.fill_at_random()
+    if packed:
+        return engine, (batch for batch, _ in packed.batches(rows))
+    return engine, random_batches(rows, lengths)
+
+
+def measured(engine: loop.Engine, batches: Iterator[Any], steps: int) -> dict[str, float]:
+    """Takes steps; returns their seconds, reading included, and tokens."""
+    began, found = time.perf_counter(), 0
+    for _ in range(steps):
+        batch = next(batches)
+        found += tokens(batch)
+        engine.take(batch)  # which reads the loss, and so waits for the device
+    return {"seconds": time.perf_counter() - began, "tokens": found}
+
+
+def main() -> None:
+    """Builds the engine, then serves."""
+    given = json.loads(sys.argv[1])
+    with world.joined(given.get("device", "cpu")) as joined:
+        if joined.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")
+        engine, batches = opened(given, joined)
+        while True:
+            asked = sys.stdin.readline() if joined.first else ""
+            steps = joined.any(json.loads(asked)["steps"] if asked else 0)
+            if not steps:
+                return
+            answer = measured(engine, batches, steps) | {"peak": max(engine.gpu_peaks(), default=0)}
+            if joined.first:
+                print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""A worker of `training_torch.py` and `gpu.py`: Transformers' T5 takes steps when it is asked.
+
+    python benchmarks/training_torch_peer.py '{"examples": "examples.npz", "loop": "trainer", ...}'
+
+It answers as `training_torch_ours.py` does. The settings are config (of `T5Config`), rows, lengths,
+type, loop, folder, and optionally examples, device and compiled. The loop "plain" is a loop around
+forward, backward and Adafactor, "trainer" Transformers' `Trainer`, which needs `accelerate`. A
+batch of prompted examples is padded to its longest input and its longest target.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import T5Config, T5ForConditionalGeneration
+from transformers.optimization import Adafactor
+
+IGNORED = -100
+RATE = 1e-3
+ENDLESS = 10**6
+
+
+def padded(rows: list[np.ndarray], value: int) -> torch.Tensor:
+    """Returns rows of tokens as one tensor, padded to the longest."""
+    found = np.full((len(rows), max(map(len, rows))), value, np.int64)
+    for row, ids in zip(found, rows, strict=True):
+        row[: len(ids)] = ids
+    return torch.from_numpy(found)
+
+
+def random_batches(given: Mapping[str, Any]) -> Iterator[dict[str, torch.Tensor]]:
+    """Yields one batch of random tokens, again and again."""
+    rows, lengths = given["rows"], given["lengths"]
+    batch = {
+        "input_ids": torch.randint(2, 32000, (rows, lengths["inputs"])),
+        "labels": torch.randint(2, 32000, (rows, lengths["targets"])),
+    }
+    batch["attention_mask"] = torch.ones_like(batch["input_ids"])
+    while True:
+        yield batch
+
+
+def prompted_batches(given: Mapping[str, Any]) -> Iterator[dict[str, torch.Tensor]]:
+    """Yields batches of the examples in the file, in their order."""
+    held = np.load(given["examples"])
+    sides = [
+        np.split(held[name], np.cumsum(held[f"{name}_lengths"])[:-1])
+        for name in ("inputs", "targets")
+    ]
+    pairs = list(zip(*sides, strict=True))
+    count = given["rows"]
+    while True:
+        for first in range(0, len(pairs) - count + 1, count):
+            inputs, targets = zip(*pairs[first : first + count], strict=True)
+            ids = padded(list(inputs), 0)
+            labels = padded(list(targets), IGNORED)
+            yield {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": labels}
+
+
+def useful(batch: Mapping[str, torch.Tensor]) -> int:
+    """Returns the tokens that are no padding."""
+    return int(batch["attention_mask"].sum() + (batch["labels"] != IGNORED).sum())
+
+
+class Turns:
+    """Takes so many steps as a line asks for, then answers and waits for the next line."""
+
+    def __init__(self, device: str) -> None:
+        self._device, self._left, self._tokens = device, 0, 0
+        self._began = time.perf_counter()
+
+    def before(self, batch: Mapping[str, torch.Tensor]) -> None:
+        """Waits for a question unless steps are left; counts the batch."""
+        if not self._left:
+            line = sys.stdin.readline()
+            if not line:
+                sys.exit(0)
+            self._left, self._tokens = json.loads(line)["steps"], 0
+            self._began = time.perf_counter()
+        self._tokens += useful(batch)
+
+    def after(self) -> None:
+        """Answers after the last step that was asked for."""
+        self._left -= 1
+        if self._left:
+            return
+        peak = 0
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+            peak = torch.cuda.max_memory_allocated()
+        seconds = time.perf_counter() - self._began
+        answer = {"seconds": seconds, "tokens": self._tokens, "peak": peak}
+        print(json.dumps(answer), flush=True)
+
+
+def plain(model: torch.nn.Module, batches: Iterator[Any], given: Mapping[str, Any]) -> None:
+    """Trains by a loop of a few lines."""
+    device, narrow = given["device"], given["type"] == "bfloat16"
+    optimizer = Adafactor(
+        model.parameters(), lr=RATE, relative_step=False, scale_parameter=True, warmup_init=False
+    )
+    forward = torch.compile(model) if given.get("compiled") else model
+    turns = Turns(device)
+    for batch in batches:
+        turns.before(batch)
+        moved = {name: tensor.to(device) for name, tensor in batch.items()}
+        with torch.autocast(device, torch.bfloat16, enabled=narrow):
+            loss = forward(**moved).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        loss.item()
+        turns.after()
+
+
+def by_trainer(model: torch.nn.Module, batches: Iterator[Any], given: Mapping[str, Any]) -> None:
+    """Trains by `Trainer`, whose batches and end of a step ask and answer."""
+    from torch.utils.data import IterableDataset
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    turns = Turns(given["device"])
+
+    class Batches(IterableDataset):
+        def __iter__(self) -> Iterator[Any]:
+            for batch in batches:
+                turns.before(batch)
+                yield batch
+
+    class Answers(TrainerCallback):
+        def on_step_end(self, *given: Any, **named: Any) -> None:
+            turns.after()
+
+    settings = TrainingArguments(
+        output_dir=given["folder"],
+        max_steps=ENDLESS,
+        per_device_train_batch_size=1,
+        optim="adafactor",
+        learning_rate=RATE,
+        lr_scheduler_type="constant",
+        max_grad_norm=0.0,
+        bf16=given["type"] == "bfloat16",
+        use_cpu=given["device"] == "cpu",
+        save_strategy="no",
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )
+    Trainer(
+        model,
+        settings,
+        train_dataset=Batches(),
+        data_collator=lambda one: one[0],
+        callbacks=[Answers()],
+    ).train()
+
+
+def main() -> None:
+    """Builds the model, then serves."""
+    given = {"device": "cpu", **json.loads(sys.argv[1])}
+    Path(given["folder"]).mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    if given["device"] == "cuda":
+        torch.set_float32_matmul_precision("high")
+    config = T5Config(**given["config"], use_cache=False)
+    model = T5ForConditionalGeneration(config).to(given["device"])
+    model.train()
+    batches = random_batches(given) if not given.get("examples") else prompted_batches(given)
+    {"plain": plain, "trainer": by_trainer}[given["loop"]](model, batches, given)
+
+
+if __name__ == "__main__":
+    main()
