@@ -49,6 +49,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--no_tf32", action="store_true", help="on Ampere and later, float32 products in full"
     )
     parser.add_argument(
+        "--timeout_minutes",
+        type=float,
+        default=30.0,
+        help="how long a process waits for the others, which may be writing (default: 30)",
+    )
+    parser.add_argument(
         "--export_mtf", metavar="DIR", help="write the last checkpoint here for Mesh TensorFlow"
     )
     parser.add_argument("--export_hf", metavar="DIR", help="the same for Hugging Face")
@@ -74,7 +80,7 @@ def main(argv: Sequence[str]) -> None:
         ) from error
     from t0.torch import loop, rank_evaluation, world
 
-    with world.joined(given.device) as joined:
+    with world.joined(given.device, given.timeout_minutes) as joined:
         if given.export_hf and not _is_file(words):
             words = [*words, f"--export_hf={given.export_hf}"]  # is checked with the flags
         text = _shared(words, joined)

@@ -14,6 +14,8 @@ import dataclasses
 import datetime
 import hashlib
 import os
+import signal
+import time
 from collections.abc import Callable, Iterator
 
 import torch
@@ -24,11 +26,19 @@ from t0.torch.memory import USABLE
 from t0.training import free_memory
 
 DEVICES = ("auto", "cuda", "cpu")
-_MINUTES = 30  # how long a process waits for the others before it says which is missing
+TIMEOUT_MINUTES = 30.0  # how long a process waits for the others before it says which is missing
 _HASH_BYTES = 8
 FAILED = 2  # the exit status after a mistake of the user
-# What gloo says where another process has ended.
-_LOST = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Socket")
+# What gloo says where another process has ended, or does not answer.
+_LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Timed out waiting",
+    "timed out connecting",
+    "Socket",
+)
+_SETTLED_SECONDS = 3.0  # until all processes that wait for a lost one have noticed
+_MISTAKE = "t0/mistake"  # in torchrun's store: a start again would end in the same message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,62 +137,122 @@ class World:
 
 
 @contextlib.contextmanager
-def joined(wanted: str) -> Iterator[World]:
+def joined(wanted: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
     """Joins the processes of this run for the block.
+
+    Of several processes that fail, one prints why. After a mistake of the user, which would come up
+    again, the processes that `torchrun --max_restarts` starts anew end at once.
 
     Args:
       wanted: "cuda", "cpu", or "auto" for CUDA where there is a GPU.
+      minutes: how long a process waits for the others.
 
     Raises:
-      UserError: if there is no such device.
+      UserError: if there is no such device, or a process is lost.
     """
+    if not minutes > 0:
+        raise UserError(f"--timeout_minutes is {minutes:g}; wanted a number above 0")
     rank, size, local = (int(os.environ.get(n, d)) for n, d in _VARIABLES.items())
     device = _device(wanted, local)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     options = {} if "RANK" in os.environ else {"store": dist.HashStore()}
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        rank=rank,
-        world_size=size,
-        timeout=datetime.timedelta(minutes=_MINUTES),
-        **options,
-    )
     try:
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            rank=rank,
+            world_size=size,
+            timeout=datetime.timedelta(minutes=minutes),
+            **options,
+        )
+        if _ended_by_mistake():
+            raise SystemExit(FAILED)
         yield World(rank, size, device)
     except UserError:
-        if not _first_to_fail():
+        _note_mistake()
+        if not _first_to_fail(rank):
             raise SystemExit(FAILED) from None
         raise
+    except SystemExit as error:
+        if error.code == FAILED:  # another program has said why
+            _note_mistake()
+        raise
     except dist.DistBackendError as error:
-        raise _lost(rank, error) from error
+        raise _lost(rank, size, error) from error
     except RuntimeError as error:  # which gloo raises
         if not any(words in str(error) for words in _LOST):
             raise
-        raise _lost(rank, error) from error
+        raise _lost(rank, size, error) from error
     finally:
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
 
 
-def _lost(rank: int, error: Exception) -> BaseException:
-    """Returns how a process ends that has lost another one; the one that failed first says why."""
-    if not _first_to_fail():
+def _lost(rank: int, size: int, error: Exception) -> BaseException:
+    """Returns how a process ends that has lost another one; the first to notice says which."""
+    # torchrun ends this process because that other one is lost; the message is to be printed.
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if not _first_to_fail(rank):
         return SystemExit(FAILED)
     reason = (str(error).strip().splitlines() or [""])[-1]
+    silent = _silent(size)
+    who = f"process {', '.join(map(str, silent))}" if silent else "one"
     return UserError(
-        f"process {rank} waited for the others, and one is lost ({reason:.200}). Look for what it "
-        "printed last, and on its machine for a full memory (dmesg) or network; the same command "
-        "goes on from the last checkpoint"
+        f"process {rank} waited for the others, and {who} does not answer ({reason:.200}). See "
+        "what it printed last, and on its machine whether memory was full (dmesg), it hangs "
+        "(py-spy dump), or the network is down; the same command goes on from the last checkpoint"
     )
 
 
-def _first_to_fail() -> bool:
+def _silent(size: int) -> list[int]:
+    """Returns the processes that have not noticed that one is lost, when no more notice it."""
+    ended = time.monotonic() + _SETTLED_SECONDS
+    silent = list(range(size))
+    while len(silent) > 1 and time.monotonic() < ended:
+        silent = [rank for rank in silent if not _is_set(f"t0/failed/{rank}")]
+        time.sleep(0.05)
+    return silent
+
+
+def _is_set(name: str) -> bool:
+    try:
+        return dist.distributed_c10d._get_default_store().check([name])
+    except (RuntimeError, ValueError):
+        return False
+
+
+def _first_to_fail(rank: int) -> bool:
     """Returns whether no other process has failed so far; that one prints its message."""
     try:
-        return dist.distributed_c10d._get_default_store().add("t0/failed", 1) == 1
+        store = dist.distributed_c10d._get_default_store()
+        store.set(f"t0/failed/{rank}", "")
+        return store.add("t0/failed", 1) == 1
     except (RuntimeError, ValueError):  # it was kept by the process that failed
         return False
+
+
+def _store_of_starts() -> dist.Store | None:
+    """Returns the store that torchrun keeps over its starts of the processes, None without one."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.TCPStore(*where, is_master=False, wait_for_workers=False)
+
+
+def _ended_by_mistake() -> bool:
+    """Returns whether an earlier start of the processes ended in a mistake of the user."""
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        return False
+    store = _store_of_starts()
+    return store is not None and store.check([_MISTAKE])
+
+
+def _note_mistake() -> None:
+    with contextlib.suppress(RuntimeError):
+        store = _store_of_starts()
+        if store is not None:
+            store.set(_MISTAKE, "")
 
 
 _VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}

@@ -38,6 +38,7 @@ from t0.training.stopping import (
 )
 
 Values = Mapping[str, float]
+_REPEATED_SECONDS = 2.0  # in which a second Ctrl-C is torchrun's, which hands on the first
 
 
 class Engine(Protocol):
@@ -221,10 +222,11 @@ class Stepping:
             return
         interval = self._options.log_every_steps or recorder.default_interval(total - first)
         batches = ReadAhead(self._data.batches(self._size.rows, self._position))
+        repeated = _REPEATED_SECONDS if "TORCHELASTIC_RUN_ID" in os.environ else 0.0
         with (
+            watched_signals(prints=self._prints, repeated_seconds=repeated) as came,
             contextlib.closing(self._recording(first)) as recording,
             batches,
-            watched_signals() as came,
         ):
             size = self._first_fields() if self._saved is None or first == 0 else {}
             if self._saved is None:

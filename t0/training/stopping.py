@@ -192,19 +192,33 @@ def exit_by_signal(
 
 
 @contextlib.contextmanager
-def watched_signals() -> Iterator[Callable[[], signal.Signals | None]]:
+def watched_signals(
+    *, prints: bool = True, repeated_seconds: float = 0.0
+) -> Iterator[Callable[[], signal.Signals | None]]:
     """Yields a function that returns SIGTERM or SIGINT (Ctrl-C) if it came, else None.
 
     Neither ends the process here, but for a second Ctrl-C.
+
+    Args:
+      prints: whether this process says that it noticed Ctrl-C.
+      repeated_seconds: how long after the first a Ctrl-C is taken for the same: of one, a process
+        that `torchrun` started gets two, from the terminal and from `torchrun`.
     """
     came: list[int] = []
+    first = math.inf
 
     def note(number: int, frame: Any) -> None:
+        nonlocal first
+        now = time.monotonic()
         if number == signal.SIGINT and signal.SIGINT in came:
-            raise KeyboardInterrupt
+            if now - first >= repeated_seconds:
+                raise KeyboardInterrupt
+            return
         came.append(number)
         if number == signal.SIGINT:
-            print("\nCtrl-C: saving after this step; once more to end without", flush=True)
+            first = now
+            if prints:
+                print("\nCtrl-C: saving after this step; once more to end without", flush=True)
 
     watched = (signal.SIGTERM, signal.SIGINT)
     try:

@@ -106,7 +106,7 @@ class World:
             names = HEAVY[:-1] if exports else HEAVY
             code = WITHOUT.format(names=names, module="t0.torch")
             return self.python("-c", code, *words, "--device=cpu", **given)
-        launch = [f"--nproc_per_node={processes}", "--max_restarts=0", "-m", "t0.torch"]
+        launch = ["--standalone", f"--nproc_per_node={processes}", "-m", "t0.torch"]
         return self.python("-m", "torch.distributed.run", *launch, *words, "--device=cpu", **given)
 
 

@@ -113,3 +113,11 @@ def test_a_second_interrupt_ends_at_once():
     with watched_signals(), pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_repeated_interrupt_is_the_same_and_only_a_process_that_prints_says_so(capsys):
+    with watched_signals(prints=False, repeated_seconds=60.0) as came:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert came() == signal.SIGINT
+    assert not capsys.readouterr().out
