@@ -70,7 +70,7 @@ def warm_start(
         checkpoints.assign(name, np.asarray(reader.get_tensor(theirs)))
     step = checkpoint_files.global_step(path) if _STEP in filled else 0
     lines = [restored_line(len(graph.trained) - len(missing), len(graph.trained), path, step)]
-    lines += [f"left random, as you listed: {', '.join(missing)}"] if missing else []
+    lines += [f"left random: {', '.join(missing)}"] if missing else []
     slots = sum(name in filled for name in graph.slots)
     lines.append(slots_line(slots, len(graph.slots)))
     return lines

@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from t0.errors import UserError
 from t0.training import estimator
+from t0.training.recorder_hook import RecorderHook
 
 VARIABLES = {"w": 4.0}
 
@@ -134,9 +135,33 @@ def test_damaged_seconds_are_one_message(train, tmp_path, text):
         train(2)
 
 
-def test_the_operative_config_is_ours(train, tmp_path):
+def test_the_operative_config_is_two_files_in_place_of_meshs_one(train, tmp_path, monkeypatch):
+    """Stock T5 reads the first; Mesh TensorFlow's hook writes all bindings into it."""
+    from t0.compat import gin
+
+    hook = gin.tf.GinConfigSaverHook(str(tmp_path), summarize_config=False)
+    written = []
+
+    def saved(*args, **kwargs):
+        hook.after_create_session(*args, **kwargs)
+        written.extend(path.read_text() for path in tmp_path.glob("operative_config*.gin"))
+
+    monkeypatch.setattr(RecorderHook, "end", lambda self, session: None)
+    begun = RecorderHook.after_create_session
+    both = lambda self, *args: (begun(self, *args), saved(*args))  # noqa: E731
+    monkeypatch.setattr(RecorderHook, "after_create_session", both)
+    bound(max_hours=2)
     train(1)
-    assert (tmp_path / "operative_config.gin").exists()
+    assert len(written) == 1
+    assert "train_loop.max_hours = 2" in written[0]
+    stock, ours = (tmp_path / name for name in ("operative_config.gin", "operative_config.t0.gin"))
+    assert "train_loop" not in stock.read_text()
+    assert "operative_config.t0.gin, beside this file" in stock.read_text()
+    assert "train_loop.max_hours = 2" in ours.read_text()
+    # A later start writes no other.
+    before = stock.read_text(), ours.read_text()
+    train(2)
+    assert (stock.read_text(), ours.read_text()) == before
 
 
 def test_data_that_ends_is_one_message(train, monkeypatch):

@@ -193,7 +193,7 @@ def test_initial_checkpoint_must_fill_every_variable(whole, tmp_path, capsys):
     assert not list((tmp_path / "c").glob("model.ckpt*"))
     run(tmp_path / "c", 9, options={"unfilled_variables": ["decoder/"]}, **some)
     out = capsys.readouterr().out
-    assert "left random, as you listed: decoder/" in out
+    assert "left random: decoder/" in out
     assert "optimizer state: 12 of 29 slots restored, the others start at zero" in out
 
 

@@ -1,0 +1,52 @@
+"""T5's gin files that change the model or read a task's text: adapters, `infer_from_task.gin`."""
+
+import numpy as np
+import tensorflow as tf
+from command_lines import EVALUATE, TRAIN, TWO_LAYERS, message
+
+ADAPTERS = ["--gin_file=task_adapter.gin", "--gin_param=run.train_steps = 3"]
+
+
+def variables(checkpoint):
+    reader = tf.train.load_checkpoint(str(checkpoint))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def test_task_adapters_alone_are_trained(command, pretrained, tmp_path):
+    words = [*TRAIN, *ADAPTERS, f"--checkpoint={pretrained}"]
+    done = command(f"--model_dir={tmp_path}", *words)
+    assert done.status == 0, done.err
+    before, after = variables(f"{pretrained}/model.ckpt-1"), variables(f"{tmp_path}/model.ckpt-3")
+    new = {name for name in after.keys() - before.keys() if "_slot_" not in name}
+    assert len(new) == 2 * 4  # in a block of each stack: wi, wi_1 or its like, wo and the norm
+    assert all("/task_adapter/" in name for name in new)
+    assert "left random: " in done.out
+    weights = {name for name in before if "_slot_" not in name and name != "global_step"}
+    assert all(np.array_equal(before[name], after[name]) for name in weights)
+    assert "training from step 1 to 3" in done.out
+    # The second start goes on from the run's own checkpoint, and the adapters have learnt.
+    done = command(f"--model_dir={tmp_path}", *words, "--gin_param=run.train_steps = 4")
+    assert done.status == 0, done.err
+    later = variables(f"{tmp_path}/model.ckpt-4")
+    assert all(not np.array_equal(after[name], later[name]) for name in new if "norm" not in name)
+    assert all(np.array_equal(before[name], later[name]) for name in weights)
+
+
+def test_adapters_are_no_excuse_for_a_model_that_the_checkpoint_lacks(
+    command, pretrained, tmp_path
+):
+    words = [*TRAIN, *ADAPTERS, TWO_LAYERS, f"--checkpoint={pretrained}"]
+    text = message(command(f"--model_dir={tmp_path}", *words))
+    assert "unfilled, such as decoder/block_001/layer_000/" in text
+    assert "task_adapter" not in text.partition("--gin_param=")[2]
+    assert not list(tmp_path.glob("model.ckpt*"))
+
+
+def test_infer_from_task_is_for_language_models(command, pretrained, tmp_path):
+    words = [*EVALUATE, "--gin_file=infer_from_task.gin", f"--checkpoint={pretrained}"]
+    text = message(command(f"--model_dir={tmp_path}", *words))
+    assert "goes on with the text of a task, which only a language model can" in text
+    assert (
+        "this model is an encoder-decoder. To predict a task's targets: --gin_file=runs/inf" in text
+    )
+    assert not list(tmp_path.iterdir())
