@@ -68,7 +68,7 @@ def check_name(name: str) -> None:
     """
     if not _NAME.fullmatch(name):
         raise UserError(
-            f"'{name}' cannot be the name of a dataset: it begins the names of tasks. Wanted "
+            f"'{name}' cannot be the name of a dataset: the names of tasks begin with it. Wanted "
             "letters, digits and _, with a letter first"
         )
     checked_name(name, "dataset", "the command line")
@@ -96,7 +96,7 @@ def write(plan: Plan, folder: str, splits: Mapping[str, Rows]) -> dict[str, Any]
     """
     final = os.path.abspath(folder)  # noqa: PTH100
     if os.path.lexists(final):
-        raise UserError(f"{folder} is there already: name another folder by --output")
+        raise UserError(f"{folder} exists already: name another folder by --output")
     staging = f"{final}.{publishing.unfinished_tag()}"
     try:
         with publishing.writing(folder):

@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a mixture, a task, or tasks by regular expression (default: t0_eval)",
     )
     parser.add_argument("--data_dir", action="append", help="a folder with datasets (T0_DATA_DIR)")
-    parser.add_argument("--output", metavar="DIR", help="results (default: t0_eval/<name>)")
+    parser.add_argument(
+        "--output", metavar="DIR", help="folder for results (default: t0_eval/<name>)"
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="the first N examples of each task")
     parser.add_argument(
         "--num_shards", type=int, metavar="N", help="divide ranking into N commands, for `t0 merge`"
@@ -41,12 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch_tokens", type=int, metavar="N", help="the most tokens of a batch")
     parser.add_argument("--split", default="validation", help="the split (default: validation)")
     parser.add_argument(
-        "--lengths", default="", help="in tokens (default: inputs=1024,targets=256, as T0's)"
+        "--lengths", default="", help="most tokens of a text (default: inputs=1024,targets=256)"
     )
     parser.add_argument(
         "--cache_dirs", default="", help="folders with cached tasks, comma-separated"
     )
-    parser.add_argument("--skip_absent", action="store_true", help="leave out absent datasets")
+    parser.add_argument(
+        "--skip_absent", action="store_true", help="leave out datasets without data"
+    )
     parser.add_argument("--vocab", help="SentencePiece model (default: the checkpoint's own)")
     parser.add_argument(
         "--activation_dtype", default="float32", choices=["auto", "float32", "bfloat16"]
@@ -63,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
     for name in ("limit", "batch_tokens"):
         value = getattr(args, name)
         if value is not None and value < 1:
-            raise UserError(f"--{name}={value}; wanted a number from 1 on")
+            raise UserError(f"--{name} {value}: wanted a number from 1")
     lengths = given_lengths(args.lengths) or None
     shard = _shard(args)
     if args.data_dir:

@@ -113,7 +113,7 @@ def _chosen(table: Any, found: list[str], flag: str, what: str) -> str:
     described = "\n".join(table.described())
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError(
-            f"which is {what}? Say {flag}=COLUMN. The columns of {table.where}:\n{described}"
+            f"which is {what}? Name it by {flag}=COLUMN. The columns of {table.where}:\n{described}"
         )
     print(f"The columns of {table.where}:\n{described}")
     while True:

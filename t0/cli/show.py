@@ -47,8 +47,10 @@ def main(args: argparse.Namespace) -> int:
     from t0.catalogue.sentence_pieces import REMEDY, given_tokens
     from t0.catalogue.shown import T0_LENGTHS, given_lengths, lengths_text, lines
 
-    if args.rows < 1 or (args.row is not None and args.row < 0):
-        raise UserError("--rows is a number from 1, and --row a number from 0")
+    for name, least in (("rows", 1), ("row", 0)):
+        value = getattr(args, name)
+        if value is not None and value < least:
+            raise UserError(f"--{name} {value}: wanted a number from {least}")
     lengths = T0_LENGTHS | given_lengths(args.lengths)
     if args.data_dir:
         set_data_dirs(args.data_dir)
@@ -140,7 +142,7 @@ def _prompted(
         yield shown_row(task, split, index, row, lengths=lengths, tokens=tokens)
     if row is None:
         raise UserError(
-            f"{opened.where} has no row {first}: it has {opened.num_rows:,}, and the first is 0"
+            f"{opened.where} has no row {first}: it has {opened.num_rows:,}, counted from 0"
         )
 
 

@@ -143,10 +143,10 @@ def test_lengths_fit_the_rows(init, tmp_path):
         (["films", "films.csv", "--choices=a,b,c"], ["names 3", "has 2 labels: bad, good"]),
         (["films", "films.csv", "--choices=a,a"], ["not all different"]),
         (["films", "films.csv", "--vocab=no.model"], ["vocabulary not found: no.model"]),
-        (["films", "two.csv"], ["Say --label=COLUMN", "one: 2 different values", "two: 2"]),
+        (["films", "two.csv"], ["Name it by --label=COLUMN", "one: 2 different values", "two: 2"]),
         (["films", "empty.csv"], ["empty.csv"]),
         (["films", "few.csv"], ["2 rows have a text and a label; wanted at least 10"]),
-        (["films", "films.csv", "--output=there"], ["there is there already", "--output"]),
+        (["films", "films.csv", "--output=there"], ["there exists already", "--output"]),
     ],
 )
 def test_mistakes_leave_nothing(init, tmp_path, words, parts):

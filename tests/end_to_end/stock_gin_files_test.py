@@ -1,5 +1,7 @@
 """T5's gin files that change the model or read a task's text: adapters, `infer_from_task.gin`."""
 
+import shutil
+
 import numpy as np
 import tensorflow as tf
 from command_lines import EVALUATE, TRAIN, TWO_LAYERS, message
@@ -35,11 +37,13 @@ def test_task_adapters_alone_are_trained(command, pretrained, tmp_path):
 def test_adapters_are_no_excuse_for_a_model_that_the_checkpoint_lacks(
     command, pretrained, tmp_path
 ):
-    words = [*TRAIN, *ADAPTERS, TWO_LAYERS, f"--checkpoint={pretrained}"]
-    text = message(command(f"--model_dir={tmp_path}", *words))
+    for path in pretrained.glob("model.ckpt-1.*"):  # without the configuration, which would name it
+        shutil.copy(path, tmp_path)
+    words = [*TRAIN, *ADAPTERS, TWO_LAYERS, f"--checkpoint={tmp_path}/model.ckpt-1"]
+    text = message(command(f"--model_dir={tmp_path / 'model'}", *words))
     assert "unfilled, such as decoder/block_001/layer_000/" in text
     assert "task_adapter" not in text.partition("--gin_param=")[2]
-    assert not list(tmp_path.glob("model.ckpt*"))
+    assert not list((tmp_path / "model").glob("model.ckpt*"))
 
 
 def test_infer_from_task_is_for_language_models(command, pretrained, tmp_path):
@@ -49,4 +53,4 @@ def test_infer_from_task_is_for_language_models(command, pretrained, tmp_path):
     assert (
         "this model is an encoder-decoder. To predict a task's targets: --gin_file=runs/inf" in text
     )
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.rglob("*output*"))
