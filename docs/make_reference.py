@@ -42,6 +42,7 @@ VARIABLES = {
     "T0_PYTHON": "the Python that `bin/setup`, `bin/quickstart` and `bin/torch_train` take",
     "T0_RESTART_SECONDS": "how long `bin/tpu_train` waits before it starts a run again (30)",
     "T0_RESTARTS": "how often `bin/torch_train` starts again after a process is lost (3)",
+    "T0_SAVING_SECONDS": "`bin/torch_train*`: how long a run may take to save after SIGTERM (600)",
     "T0_TEMPLATE_CHARACTERS": "the most characters that a template may make of a row (20 million)",
     "T0_TEMPLATE_SECONDS": "the most seconds of the processor that a template may take for a row "
     "(10)",
