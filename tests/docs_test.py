@@ -274,10 +274,10 @@ def known_flags():
 
 
 COMMAND = re.compile(
-    r"(?<![\w/.=-])(t5_mesh_transformer|seqio_cache_tasks|bin/\w+|t0(?: [a-z]+)?)(?= |$)(.*)"
+    r"(?<![\w/.=-])(t5_mesh_transformer|seqio_cache_tasks|bin/\w+|t0(?: [a-z][a-z-]*)?)(?= |$)(.*)"
 )
 FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w.-]*)")
-OTHERS = {"runner", "spot"}  # flags of Beam and gcloud
+OTHERS = {"runner", "spot", "log_samples", "model_args"}  # of Beam, gcloud and lm_eval
 
 
 def code(text):

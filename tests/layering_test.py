@@ -35,6 +35,7 @@ ROOMS = (
     "torch",
     "overlap",
     "reports",
+    "lm_eval",
     "run",
     "rehearsal",
     "cli",
@@ -48,7 +49,7 @@ ONLY = {
         "cli",
     },
 }
-WITHOUT_TENSORFLOW = ("prompts", "sources", "catalogue", "overlap", "reports", "torch")
+WITHOUT_TENSORFLOW = ("prompts", "sources", "catalogue", "overlap", "reports", "lm_eval", "torch")
 HEAVY = ("tensorflow", "tensorflow_datasets", "t5", "seqio", "mesh_tensorflow", "gin")
 # Settings that other packages keep for their users, and how a file sets them.
 SETTINGS = tuple(

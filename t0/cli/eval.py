@@ -35,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", metavar="DIR", help="folder for results (default: t0_eval/<name>)"
     )
+    parser.add_argument(
+        "--format",
+        default="t0",
+        choices=["t0", "lm-eval"],
+        help="lm-eval: write the results of ranking in lm-evaluation-harness's format, too, into "
+        "<output>/lm_eval",
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="the first N examples of each task")
     parser.add_argument(
         "--num_shards", type=int, metavar="N", help="divide ranking into N commands, for `t0 merge`"
@@ -143,6 +150,7 @@ def _run(
 def _report(output: Path, args: argparse.Namespace) -> int:
     from t0.reports import write_report
     from t0.reports.held_out import summary_lines
+    from t0.reports.result_files import COPIES
 
     files = [path for head in _HEADLINES for path in sorted(output.glob(f"{head}_*.json"))]
     note = f"Only the first {args.limit:,} examples of each task." if args.limit else None
@@ -151,4 +159,9 @@ def _report(output: Path, args: argparse.Namespace) -> int:
     for line in summary_lines(files, note=note):
         print(printable(line))
     print(f"report: {printable(str(written.html))}")
+    if args.format == "lm-eval":
+        from t0.lm_eval import write_results
+
+        for path in write_results(files, output / COPIES):
+            print(f"lm-evaluation-harness's format: {printable(str(path))}")
     return 0

@@ -33,6 +33,10 @@ VERBS = {
         "a checkpoint in any format on T0's held-out datasets, or on any tasks",
     ),
     "merge": ("t0.cli.merge", "the shards of a rank evaluation, as the files of one"),
+    "export-eval": (
+        "t0.cli.export_eval",
+        "rendered prompts as tasks that lm-evaluation-harness runs",
+    ),
     "overlap": (
         "t0.cli.overlap",
         "evaluation rows whose text is in the training data: how much, and where",

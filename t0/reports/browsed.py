@@ -26,7 +26,6 @@ from typing import Any
 
 from t0.reports.diagnosis import Diagnosis, diagnose
 from t0.reports.evaluations import DecodedTask, EvaluatedRun, RankedTask, read_predictions
-from t0.reports.example_scores import read_examples
 from t0.reports.published import published
 
 TEXT_LIMIT = 3_000  # characters of an input or answer
@@ -122,7 +121,7 @@ def cut_in_middle(text: str, limit: int = TEXT_LIMIT) -> str:
 def _ranked_rows(by_run: Mapping[int, RankedTask], strings: _Strings) -> list[list[Any]]:
     found: dict[tuple[Any, ...], list[Any]] = {}
     for run, task in by_run.items():
-        for _, example in read_examples(task.scores.path):
+        for example in task.scores.examples():
             choices = tuple(strings.place(choice.text) for choice in example.choices)
             place = None if example.inputs is None else strings.place(example.inputs)
             key = (example.idx, example.gold, choices)

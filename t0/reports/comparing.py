@@ -25,7 +25,7 @@ from t0.reports import accuracies
 from t0.reports.accuracies import Accuracy, Gap, Grid
 from t0.reports.contenders import Contender, notes_on
 from t0.reports.evaluations import RankedTask
-from t0.reports.example_scores import ScoredExample, read_examples
+from t0.reports.example_scores import ScoredExample
 from t0.reports.paired_runs import SIGNIFICANT, other_texts, prompt_gaps, shared_tasks
 from t0.reports.statistics import benjamini_hochberg, pairs_of, tied_sets
 from t0.reports.summary import dataset_groups, title_of
@@ -278,7 +278,7 @@ def _examples(
 
 def _texts(contender: Contender, task: str, rows: set[int]) -> dict[int, ScoredExample]:
     (scores,) = (one.scores for one in contender.seeds[0].tasks if one.name == task)
-    return {one.idx: one for _, one in read_examples(scores.path) if one.idx in rows}
+    return {one.idx: one for one in scores.examples() if one.idx in rows}
 
 
 def _adjusted(

@@ -35,7 +35,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from t0.errors import UserError, printable
-from t0.reports.example_scores import ExampleScores, read_scores, with_answers
+from t0.reports import lm_eval_samples
+from t0.reports.example_scores import ExampleScores, read_samples, read_scores, with_answers
 from t0.reports.published import published
 from t0.reports.result_files import (
     counts,
@@ -45,6 +46,7 @@ from t0.reports.result_files import (
     find_results,
     finite,
     is_decoded,
+    is_harness,
     json_object,
     load_results,
     numbers,
@@ -198,6 +200,8 @@ def _join(runs: list[EvaluatedRun], new: EvaluatedRun) -> None:
 
 def _read_run(path: Path) -> EvaluatedRun:
     content = load_results(path)
+    if is_harness(content):
+        return _read_harness_run(content, path)
     facts = dict(field(content, "run", dict, path, default={}))
     notes = facts.pop("notes", [])
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
@@ -363,6 +367,60 @@ def _dataset_key(dataset: str, task: str) -> str:
         found = _ANLI_ROUND.search(dataset) or _ANLI_ROUND.search(task)
         return f"anli/r{found[1]}" if found else dataset
     return dataset
+
+
+# lm-evaluation-harness: its samples are scores of our prompts.
+
+
+def _read_harness_run(content: Mapping[str, Any], path: Path) -> EvaluatedRun:
+    tasks: dict[str, RankedTask] = {}
+    read: list[str] = []
+    others: dict[str, UserError] = {}
+    with_eos: set[bool] = set()
+    for name, file in lm_eval_samples.sample_files(content, path).items():
+        try:
+            samples = read_samples(file, name)
+        except lm_eval_samples.OtherTask as error:
+            others[name] = error
+            continue
+        lm_eval_samples.check_count(content, name, samples.lines, file)
+        read.append(name)
+        with_eos |= samples.with_eos
+        # A prompt may have been evaluated by itself, too: it has the same scores there.
+        for prompt, scores in samples.prompts.items():
+            tasks.setdefault(prompt.name, _task_of_samples(prompt, scores))
+    if not tasks and others:
+        raise next(iter(others.values()))
+    facts = lm_eval_samples.facts(content, path, read, with_eos)
+    return EvaluatedRun(
+        name=_name(path, facts),
+        label="",
+        series=printable(str(path.parent.resolve())),
+        step=None,
+        path=path,
+        facts=facts,
+        notes=tuple(lm_eval_samples.cautions(content)),
+        tasks=tuple(tasks[name] for name in sorted(tasks)),
+        skipped=tuple(others),
+    )
+
+
+def _task_of_samples(prompt: lm_eval_samples.Exported, scores: ExampleScores) -> RankedTask:
+    dataset = _dataset_key(prompt.dataset, prompt.name)
+    return RankedTask(
+        name=prompt.name,
+        dataset=dataset,
+        prompt=prompt.prompt,
+        group=_group(dataset),
+        examples=len(scores),
+        accuracy=scores.accuracy,
+        chance=scores.chance,
+        metrics={"accuracy": scores.accuracy},
+        truncated_inputs=None,
+        truncated_targets=None,
+        excluded={},
+        scores=scores,
+    )
 
 
 # Mode `eval`: metrics of decoded text.

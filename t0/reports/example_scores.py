@@ -7,7 +7,8 @@ One line for each example, in dataset order:
      "gold": 1, "prediction": 0}
 
 `inputs` is the prompted text, `document` (a text or a number) what the rows of one document share;
-both may be absent, as may `tokens` and `characters`, the lengths of a choice.
+both may be absent, as may `tokens` and `characters`, the lengths of a choice. Samples of
+lm-evaluation-harness are read as well: a file of all prompts of a dataset, see `lm_eval_samples`.
 
 Beside the scores there may be the answers that were decoded for the same prompts, a line for each
 example (`answers/<task>_<step>.jsonl`):
@@ -36,6 +37,7 @@ from typing import Any
 import numpy as np
 
 from t0.errors import UserError
+from t0.reports.lm_eval_samples import Exported, exported_sample, is_sample
 from t0.reports.result_files import finite, is_integer, json_object
 
 # Log-likelihoods may be rounded: a prediction this close to the best choice counts as the best.
@@ -87,6 +89,7 @@ class ExampleScores:
       documents: [E], what the rows of one document share; None if the file does not say.
       right_by: another way to judge -> bool [E], what is right by it: the log-likelihood divided by
         "tokens" or by "characters", and "decoded" answers; ways that the files do not have lack.
+      task: the task of the file that these are of, where it has several; None for all of it.
     """
 
     path: Path
@@ -101,9 +104,14 @@ class ExampleScores:
     texts: np.ndarray
     documents: np.ndarray | None = None
     right_by: Mapping[str, np.ndarray] = field(default_factory=dict)
+    task: str | None = None
 
     def __len__(self) -> int:
         return len(self.idx)
+
+    def examples(self) -> Iterator[ScoredExample]:
+        """Yields the examples with their texts, which are read again; see `read_examples`."""
+        return (example for _, example in read_examples(self.path, self.task))
 
     @property
     def accuracy(self) -> float:
@@ -125,44 +133,102 @@ def read_scores(path: Path) -> ExampleScores:
     Raises:
       UserError: if the file cannot be read, or a line is malformed; it names file and line.
     """
-    rows: list[tuple[int, int, int, bool, float, int, bool, int]] = []
-    documents: list[str | None] = []
-    right_by: dict[str, list[bool | None]] = {name: [] for name in LENGTHS}
-    labels: set[tuple[str, ...]] = set()
-    seen: set[int] = set()
+    columns = _Columns()
     for where, example in read_examples(path):
-        if example.idx in seen:
+        columns.add(example, where)
+    return columns.scores(path)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The scores in a samples file of lm-evaluation-harness.
+
+    Attributes:
+      prompts: prompt -> its scores, in the file's order.
+      lines: the number of samples.
+      with_eos: whether a choice was scored with its EOS; both where samples differ.
+    """
+
+    prompts: Mapping[Exported, ExampleScores]
+    lines: int
+    with_eos: frozenset[bool]
+
+
+def read_samples(path: Path, task: str) -> Samples:
+    """Reads a samples file of lm-evaluation-harness, as `lm_eval_samples` describes it.
+
+    Args:
+      path: the file.
+      task: the harness's task, for messages.
+
+    Raises:
+      OtherTask: if the task is not one that we exported.
+      UserError: if the file cannot be read, or a line is malformed; it names file and line.
+    """
+    found: dict[Exported, _Columns] = {}
+    with_eos, lines = set(), 0
+    for where, record in _lines(path):
+        prompt, line, eos = exported_sample(record, where, task)
+        example = _example(line, where)
+        if example is not None:
+            found.setdefault(prompt, _Columns()).add(example, where)
+        with_eos.add(eos)
+        lines += 1
+    prompts = {prompt: columns.scores(path, prompt.name) for prompt, columns in found.items()}
+    return Samples(prompts, lines, frozenset(with_eos))
+
+
+@dataclass
+class _Columns:
+    """The numbers of the examples that were read so far."""
+
+    rows: list[tuple[int, int, int, bool, float, int, bool, int]] = field(default_factory=list)
+    documents: list[str | None] = field(default_factory=list)
+    right_by: dict[str, list[bool | None]] = field(
+        default_factory=lambda: {name: [] for name in LENGTHS}
+    )
+    labels: set[tuple[str, ...]] = field(default_factory=set)
+    seen: set[int] = field(default_factory=set)
+
+    def add(self, example: ScoredExample, where: str) -> None:
+        if example.idx in self.seen:
             raise UserError(f"{where}: idx {example.idx} occurs twice. Evaluate this task again.")
-        seen.add(example.idx)
+        self.seen.add(example.idx)
         likelihoods = [choice.log_likelihood for choice in example.choices]
         right = example.prediction == example.gold
         tied = likelihoods.count(max(likelihoods)) > 1
         share = 1 / sum(math.exp(value - max(likelihoods)) for value in likelihoods)
         given = (example.idx, example.gold, example.prediction, right)
-        rows.append((*given, share, len(likelihoods), tied, _checksum(example)))
-        documents.append(example.document)
-        for name, found in right_by.items():
-            found.append(_right_by(example, name))
-        if len(labels) < 2:
-            labels.add(tuple(choice.text for choice in example.choices))
-    columns = zip(*rows, strict=True) if rows else ((),) * 8
-    idx, gold, prediction, correct, confidence, choices, tied_flags, texts = columns
-    return ExampleScores(
-        path=path,
-        idx=np.array(idx, np.int64),
-        gold=np.array(gold, np.int32),
-        prediction=np.array(prediction, np.int32),
-        correct=np.array(correct, bool),
-        confidence=np.array(confidence, np.float32),
-        choices=np.array(choices, np.int32),
-        tied=np.array(tied_flags, bool),
-        labels=labels.pop() if len(labels) == 1 else None,
-        texts=np.array(texts, np.uint32),
-        documents=np.array(documents, object) if documents and None not in documents else None,
-        right_by={
-            name: np.array(found, bool) for name, found in right_by.items() if None not in found
-        },
-    )
+        self.rows.append((*given, share, len(likelihoods), tied, _checksum(example)))
+        self.documents.append(example.document)
+        for name in LENGTHS:
+            self.right_by[name].append(_right_by(example, name))
+        if len(self.labels) < 2:
+            self.labels.add(tuple(choice.text for choice in example.choices))
+
+    def scores(self, path: Path, task: str | None = None) -> ExampleScores:
+        columns = zip(*self.rows, strict=True) if self.rows else ((),) * 8
+        idx, gold, prediction, correct, confidence, choices, tied_flags, texts = columns
+        known = self.documents and None not in self.documents
+        return ExampleScores(
+            path=path,
+            idx=np.array(idx, np.int64),
+            gold=np.array(gold, np.int32),
+            prediction=np.array(prediction, np.int32),
+            correct=np.array(correct, bool),
+            confidence=np.array(confidence, np.float32),
+            choices=np.array(choices, np.int32),
+            tied=np.array(tied_flags, bool),
+            labels=next(iter(self.labels)) if len(self.labels) == 1 else None,
+            texts=np.array(texts, np.uint32),
+            documents=np.array(self.documents, object) if known else None,
+            right_by={
+                name: np.array(found, bool)
+                for name, found in self.right_by.items()
+                if None not in found
+            },
+            task=task,
+        )
 
 
 def _right_by(example: ScoredExample, name: str) -> bool | None:
@@ -207,10 +273,21 @@ def _checksum(example: ScoredExample) -> int:
     return max(1, zlib.crc32(text.encode(errors="surrogatepass")))
 
 
-def read_examples(path: Path) -> Iterator[tuple[str, ScoredExample]]:
-    """Yields file and line, and the example, of each line with a gold choice; see `read_scores`."""
+def read_examples(path: Path, task: str | None = None) -> Iterator[tuple[str, ScoredExample]]:
+    """Yields file and line, and the example, of each line with a gold choice; see `read_scores`.
+
+    Args:
+      path: a file of scores, or of samples of lm-evaluation-harness.
+      task: of samples, the task that is wanted; None for all.
+    """
     for where, record in _lines(path):
-        example = _example(record, where)
+        if is_sample(record):
+            prompt, line, _ = exported_sample(record, where, path.stem)
+            if task not in (None, prompt.name):
+                continue
+        else:
+            line = record
+        example = _example(line, where)
         if example is not None:
             yield where, example
 

@@ -31,6 +31,8 @@ from t0.files.any_path import any_path
 
 SCHEMA = 1
 PATTERNS = ("results_*.json", "decoded_*.json", "perplexity_*.json")
+# The folder of results in other formats that `t0 eval --format` writes beside ours.
+COPIES = "lm_eval"
 _STEP = re.compile(r"(?:results|decoded|perplexity)_(\d+)$")
 # Escapes and characters in JSON text that may be unprintable; some of them are printable.
 _MAY_BE_UNPRINTABLE = re.compile(
@@ -51,6 +53,7 @@ def find_results(paths: Iterable[Path]) -> list[Path]:
     for path in map(any_path, paths):
         if path.is_dir():
             below = [file for pattern in PATTERNS for file in path.rglob(pattern)]
+            below = [file for file in below if not _is_copy(file, path)]
             below.sort(key=lambda file: (file.parent, file_step(file) or -1, file.name))
             if not below:
                 raise UserError(
@@ -70,6 +73,15 @@ def find_results(paths: Iterable[Path]) -> list[Path]:
     return list(found.values())
 
 
+def _is_copy(file: Path, top: Path) -> bool:
+    """Returns whether a file is below a folder `COPIES` that stands beside our own results."""
+    inner = file.relative_to(top).parts[:-1]
+    if COPIES not in inner:
+        return False
+    beside = top.joinpath(*inner[: inner.index(COPIES)])
+    return any(file_step(other) is not None for other in beside.glob("results_*.json"))
+
+
 def file_step(path: Path) -> int | None:
     """Returns the step in a file's name, None where there is none."""
     found = _STEP.match(path.stem)
@@ -77,7 +89,7 @@ def file_step(path: Path) -> int | None:
 
 
 def load_results(path: Path) -> dict[str, Any]:
-    """Returns the object in a result file of a known schema.
+    """Returns the object in a result file of a known schema, or of lm-evaluation-harness.
 
     Raises:
       UserError: if the file cannot be read, or does not hold such an object.
@@ -90,10 +102,19 @@ def load_results(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not valid JSON: {error}. Evaluate that step again.") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold one JSON object, got {type(content).__name__}.")
+    if is_harness(content):
+        return content
     schema = field(content, "schema", int, path)
     if schema != SCHEMA:
         raise UserError(f"{path} has schema {schema}; this version reads schema {SCHEMA}.")
     return content
+
+
+def is_harness(content: Mapping[str, Any]) -> bool:
+    """Returns whether a file's content is of lm-evaluation-harness; see `lm_eval_samples`."""
+    return "schema" not in content and all(
+        isinstance(content.get(key), dict) for key in ("results", "configs")
+    )
 
 
 def is_decoded(content: Mapping[str, Any]) -> bool:

@@ -1,0 +1,140 @@
+"""`t0 export-eval TASKS`: prompts as tasks of another evaluation program, rows rendered.
+
+t0 export-eval t0_eval --to lm-eval --data_dir=data --output=harness
+t0 export-eval 'super_glue_rte_.*' --to lm-eval --data_dir=data --output=rte --group=rte
+lm_eval run --model hf --include_path harness --tasks t0_eval_score_eval --log_samples ...
+"""
+
+import argparse
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from t0.errors import AbsentData, UserError, printable
+from t0.sources import set_data_dirs
+
+# Programs that prompts are written for.
+FORMATS = ("lm-eval",)
+_SHOWN = 6
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
+    add = parser.add_argument
+    add("tasks", help="a mixture, a task, or tasks by regular expression")
+    add("--to", required=True, choices=FORMATS, help="lm-eval: lm-evaluation-harness")
+    add("--output", required=True, metavar="DIR", help="a new folder")
+    add("--data_dir", action="append", help="a folder with datasets (T0_DATA_DIR)")
+    add("--split", default="validation", help="the split (default: validation)")
+    add("--limit", type=int, metavar="N", help="the first N scored rows of each prompt")
+    add("--skip_absent", action="store_true", help="leave out absent datasets")
+    add(
+        "--eos",
+        default="</s>",
+        metavar="TEXT",
+        help="what ends a choice and is scored with it, as T0 does (default: T5's </s>); "
+        "--eos= for none",
+    )
+    add("--group", metavar="NAME", help="the group of the datasets (default: the mixture's name)")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Writes the folder, prints what is in it and how to run it; returns the exit status."""
+    from t0 import lm_eval
+    from t0.catalogue.listing import read_listing
+
+    if args.limit is not None and args.limit < 1:
+        raise UserError(f"--limit={args.limit}; wanted a number from 1 on")
+    if args.data_dir:
+        set_data_dirs(args.data_dir)
+    listing = read_listing()
+    tasks, group = _chosen(listing, args.tasks, args.split)
+    tasks = _without_absent(tasks, args.split, skip=args.skip_absent)
+    group = args.group or group
+    found = lm_eval.export(
+        tasks, args.output, split=args.split, group=group, eos=args.eos, limit=args.limit
+    )
+    _print(found, args)
+    return 0
+
+
+def _chosen(listing: Any, wanted: str, split: str) -> tuple[list[Any], str]:
+    """Returns the prompts of the tasks that can be ranked, and a name for all of them."""
+    from t0.catalogue import SCORE_EVAL
+
+    mixture = next((n for n in (wanted, wanted + SCORE_EVAL) if n in listing.mixtures), None)
+    names = listing.select(mixture or wanted)
+    ranked = {name.removesuffix(SCORE_EVAL) + SCORE_EVAL: None for name in names}
+    found = [listing.tasks[name] for name in ranked if name in listing.tasks]
+    left = len(ranked) - len(found)
+    if not found:
+        raise UserError(
+            f"none of the {len(names)} tasks of '{wanted}' has answer choices; wanted prompts that "
+            "are evaluated by ranking. List them with: t0 tasks '.*_score_eval'"
+        )
+    if left:
+        print(f"left out: {left} prompts without answer choices", file=sys.stderr)
+    there = [task.task for task in found if split in task.splits]
+    if not there:
+        splits = sorted({one for task in found for one in task.splits})
+        raise UserError(
+            f"no task of {wanted} has a split '{split}'; there are: {', '.join(splits)}"
+        )
+    return there, mixture or "t0_prompts"
+
+
+def _without_absent(tasks: Sequence[Any], split: str, *, skip: bool) -> list[Any]:
+    """Returns the prompts whose data is here; where some is not, an error unless `skip` is set."""
+    reasons: dict[tuple[Any, ...], str] = {}
+    seen: set[tuple[Any, ...]] = set()
+    for task in tasks:
+        key = _data(task, split)
+        if key not in seen:
+            seen.add(key)
+            try:
+                task.open(split)
+            except AbsentData as error:
+                reasons[key] = str(error)
+    there = [task for task in tasks if _data(task, split) not in reasons]
+    titles = ["/".join(filter(None, key[:2])) + f", {key[2]}" for key in reasons]
+    if reasons and (not skip or not there):
+        shown = ", ".join(titles[:_SHOWN])
+        shown += f" and {len(titles) - _SHOWN} more" if len(titles) > _SHOWN else ""
+        raise UserError(
+            f"the data of {len(titles)} dataset(s) is not here: {shown}. "
+            f"{next(iter(reasons.values()))}"
+            + (" Or leave them out: --skip_absent." if there else "")
+        )
+    for title in titles:
+        print(f"left out: {title}: no data here", file=sys.stderr)
+    return there
+
+
+def _data(task: Any, split: str) -> tuple[Any, ...]:
+    return task.dataset, task.subset, task.split_mapping[split]
+
+
+def _print(found: Any, args: argparse.Namespace) -> None:
+    left_out = sum((Counter(prompt.left_out) for prompt in found.tasks), Counter())
+    examples = sum(prompt.examples for prompt in found.tasks)
+    scored = [prompt for prompt in found.tasks if prompt.examples]
+    print(
+        printable(
+            f"{args.output}: {examples:,} rows of {len(scored)} prompts of {len(found.datasets)} "
+            f"datasets, split {args.split}"
+        )
+    )
+    for reason, count in left_out.items():
+        print(f"left out: {count:,} rows: {reason}", file=sys.stderr)
+    for prompt in found.tasks:
+        if not prompt.examples:
+            print(f"left out: {prompt.name}: nothing to score", file=sys.stderr)
+    print("Run it, for T0 or another T5, whose inputs have no EOS and are up to 1,024 tokens:")
+    model = "pretrained=MODEL,add_bos_token=False,max_length=1024,dtype=float32"
+    words = ["lm_eval", "run", "--model", "hf", "--model_args", model]
+    words += ["--include_path", args.output, "--tasks", found.group]
+    words += ["--log_samples", "--output_path", "RESULTS"]
+    print(printable(f"  {shlex.join(words)}"))
+    print("  t0 report RESULTS --output report")

@@ -1,0 +1,259 @@
+"""Writes prompts as tasks of lm-evaluation-harness: plain YAML, and JSON Lines of rendered rows.
+
+    found = export(tasks, "/out/harness", split="validation", group="t0_eval_score_eval")
+    found.tasks[0].name                            # "super_glue_rte_GPT_3_style_score_eval"
+
+    super_glue_rte_GPT_3_style_score_eval.yaml     one prompt, metric acc
+    super_glue_rte_score_eval.yaml                 a dataset: mean and median over its prompts
+    t0_eval_score_eval.yaml                        the group of the datasets, all of equal weight
+    rows/super_glue_rte_GPT_3_style_score_eval.jsonl
+    t0_prompts.py                                  the functions that the YAML files name
+
+The harness's groups have weighted means over tasks and nothing else, so a dataset is one task with
+the rows of all its prompts, whose aggregations are functions of `t0_prompts.py`. A row:
+
+    {"idx": 0, "dataset": "super_glue/rte", "prompt": "GPT-3 style", "task": "super_glue_...",
+     "inputs": "... True or False?", "choices": ["True", "False"],
+     "continuations": ["True</s>", "False</s>"], "gold": 1}
+
+`idx` counts the rows that the template renders, as in our results, so both are of one example.
+
+Assumptions: as in our evaluation, an example without exactly one correct choice is not scored; such
+rows are counted and left out. The harness scores a continuation as it stands, without EOS, so the
+EOS whose log-likelihood T0 counts is part of the continuation.
+"""
+
+import dataclasses
+import importlib.resources
+import itertools
+import json
+import posixpath
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from t0.catalogue import SCORE_EVAL, PromptedTask
+from t0.catalogue.prompted_task import task_name
+from t0.errors import UserError
+from t0.files import path_inside, paths, publishing
+from t0.prompts import RowReport
+from t0.sources import hidden_label
+
+FUNCTIONS = "t0_prompts.py"
+# T5's. The tokenizers of T5 read this text as the token.
+T5_EOS = "</s>"
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedPrompt:
+    """A prompt that was written.
+
+    Attributes:
+      name: the task's name, in the harness and in our results.
+      dataset_task: the task with all prompts of its dataset.
+      examples: the number of its rows.
+      left_out: why rows were left out -> how many.
+    """
+
+    name: str
+    dataset_task: str
+    examples: int
+    left_out: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """What was written: the prompts, the tasks of the datasets, and their group's name."""
+
+    tasks: tuple[ExportedPrompt, ...]
+    datasets: tuple[str, ...]
+    group: str
+
+
+class _Function(str):
+    """A text that YAML writes as a reference to a function."""
+
+
+class _Dumper(yaml.SafeDumper):
+    pass
+
+
+_Dumper.add_representer(_Function, lambda dumper, name: dumper.represent_scalar("!function", name))
+
+
+def export(
+    tasks: Sequence[PromptedTask],
+    output: str,
+    *,
+    split: str,
+    group: str,
+    eos: str = T5_EOS,
+    limit: int | None = None,
+) -> Exported:
+    """Writes tasks into a new folder, which appears when it is whole.
+
+    Args:
+      tasks: prompts with answer choices.
+      output: the folder; it may exist if it is empty.
+      split: the split of every task.
+      group: the name of the group of the datasets.
+      eos: the text that ends a choice and is scored with it; "" for none.
+      limit: the most rows of each prompt, None for all.
+
+    Raises:
+      UserError: if the folder holds files, data is absent or unreadable, two names are the same, or
+        nothing is left to score.
+    """
+    if paths.exists(output) and (not paths.is_folder(output) or paths.list_names(output)):
+        raise UserError(
+            f"{output} exists already; wanted a new folder or an empty one. Name another --output."
+        )
+    by_dataset: dict[str, list[PromptedTask]] = {}
+    for task in tasks:
+        by_dataset.setdefault(dataset_task(task), []).append(task)
+    _check_names([*by_dataset, *(task.name + SCORE_EVAL for task in tasks), group])
+    staging = f"{output.rstrip('/')}.{publishing.unfinished_tag()}"
+    try:
+        found = []
+        for name, members in by_dataset.items():
+            written = [_write_prompt(staging, task, name, split, eos, limit) for task in members]
+            kept = [prompt.name for prompt in written if prompt.examples]
+            if kept:
+                _write_yaml(staging, name, _dataset_yaml(name, kept, split))
+            found += written
+        scored = {prompt.dataset_task for prompt in found if prompt.examples}
+        done = tuple(name for name in by_dataset if name in scored)
+        if not done:
+            raise UserError(
+                f"nothing to score in split '{split}': no row of {len(tasks)} tasks has exactly "
+                "one correct choice (test splits often hide labels). Name another --split."
+            )
+        _write_yaml(staging, group, _group_yaml(group, done))
+        functions = importlib.resources.files("t0.lm_eval").joinpath(FUNCTIONS).read_text("utf-8")
+        publishing.write_whole(path_inside(staging, FUNCTIONS), functions)
+        publishing.publish_folder(staging, output, last=FUNCTIONS, replace=False)
+    finally:
+        paths.remove(staging)
+    return Exported(tuple(found), done, group)
+
+
+def dataset_task(task: PromptedTask) -> str:
+    """Returns the name of the task with all prompts of a task's dataset.
+
+    ANLI's rounds are three datasets.
+    """
+    return task_name(task.dataset, task.subset, None, task.suffix) + SCORE_EVAL
+
+
+def rendered_rows(
+    task: PromptedTask, split: str, report: RowReport, *, eos: str = T5_EOS
+) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a prompt as the harness reads them.
+
+    Args:
+      task: the prompt.
+      split: its split.
+      report: counts the rows, and those that are left out.
+      eos: the text that ends a choice.
+    """
+    dataset = "/".join(filter(None, (task.dataset, task.subset, task.suffix.strip("_"))))
+    kept = itertools.count()
+    for index, row in enumerate(task.open(split).rows()):
+        example = task.compiled.example(row, index)
+        target = report.target(example, hidden_label(task.dataset, row), index)
+        if target is None:
+            continue
+        idx = next(kept)
+        if example.choices.count(target) == 1:
+            yield {
+                "idx": idx,
+                "dataset": dataset,
+                "prompt": task.template.name,
+                "task": task.name + SCORE_EVAL,
+                "inputs": example.inputs,
+                "choices": example.choices,
+                "continuations": [choice + eos for choice in example.choices],
+                "gold": example.choices.index(target),
+            }
+
+
+def _write_prompt(
+    folder: str, task: PromptedTask, dataset: str, split: str, eos: str, limit: int | None
+) -> ExportedPrompt:
+    name, report = task.name + SCORE_EVAL, RowReport(hide_labels=True, ranked=True)
+    rows = itertools.islice(rendered_rows(task, split, report, eos=eos), limit)
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    if lines:
+        folder_of_rows = posixpath.join(folder, "rows")
+        paths.make_folder(folder_of_rows)
+        publishing.write_whole(path_inside(folder_of_rows, f"{name}.jsonl"), lines)
+        _write_yaml(folder, name, _prompt_yaml(name, dataset, split))
+    left_out = {reason: count for reason, count in report.counts.items() if reason != "rows"}
+    return ExportedPrompt(name, dataset, len(lines), left_out)
+
+
+def _task_yaml(name: str, prompts: Sequence[str], split: str) -> dict[str, Any]:
+    return {
+        "task": name,
+        "custom_dataset": _Function("t0_prompts.load"),
+        "dataset_kwargs": {"prompts": [*prompts], "split": split},
+        "test_split": split,
+        "output_type": "multiple_choice",
+        "doc_to_text": "inputs",
+        "doc_to_choice": "continuations",
+        "doc_to_target": "gold",
+        # T5's tokenizers drop a space at the start; those of other models need it.
+        "target_delimiter": " ",
+        "num_fewshot": 0,
+        "metadata": {"version": 1.0},
+    }
+
+
+def _prompt_yaml(name: str, dataset: str, split: str) -> dict[str, Any]:
+    metric = {"metric": "acc", "aggregation": "mean", "higher_is_better": True}
+    tag = dataset.removesuffix(SCORE_EVAL) + "_each_prompt"
+    return _task_yaml(name, [name], split) | {"tag": tag, "metric_list": [metric]}
+
+
+def _dataset_yaml(name: str, prompts: Sequence[str], split: str) -> dict[str, Any]:
+    metrics = [
+        {"metric": metric, "aggregation": function, "higher_is_better": True}
+        for metric, function in (
+            ("acc", "mean"),
+            ("prompt_mean", _Function("t0_prompts.prompt_mean")),
+            ("prompt_median", _Function("t0_prompts.prompt_median")),
+        )
+    ]
+    return _task_yaml(name, prompts, split) | {
+        "process_results": _Function("t0_prompts.process_results"),
+        "metric_list": metrics,
+    }
+
+
+def _group_yaml(name: str, datasets: Sequence[str]) -> dict[str, Any]:
+    return {
+        "group": name,
+        "task": [*datasets],
+        # Every dataset counts once, whatever its size.
+        "aggregate_metric_list": [
+            {"metric": metric, "aggregation": "mean", "weight_by_size": False}
+            for metric in ("prompt_mean", "prompt_median")
+        ],
+        "metadata": {"version": 1.0},
+    }
+
+
+def _write_yaml(folder: str, name: str, content: Mapping[str, Any]) -> None:
+    text = yaml.dump(dict(content), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    publishing.write_whole(path_inside(folder, f"{name}.yaml"), text)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise UserError(
+            f"two of the harness's tasks or groups would be called '{twice[0]}'. Give the group "
+            "another name (--group), or the template."
+        )

@@ -1,0 +1,203 @@
+"""Reads lm-evaluation-harness's results and `--log_samples` files of tasks that we exported.
+
+    results_2026-11-23T01-48-10.713242.json
+    samples_super_glue_rte_score_eval_2026-11-23T01-48-10.713242.jsonl
+
+    >>> cautions({"transformers_version": "4.57.6"})
+    []
+
+A line of a samples file has, beside others:
+
+    {"doc": {"idx": 0, "dataset": "super_glue/rte", "prompt": "GPT-3 style", "task": "super_...",
+             "inputs": "...", "choices": ["True", "False"], "gold": 1, ...},
+     "arguments": {"gen_args_0": {"arg_0": "...", "arg_1": " True</s>"}, ...},
+     "filtered_resps": [["-1.25", "False"], ["-2.5", "False"]], "filter": "none", ...}
+
+Assumptions: the harness is 0.4; it writes log-likelihoods in nats, as texts, in the choices' order.
+The rows of `t0 export-eval` say which prompt and row of a dataset a sample is of; a sample without
+them is of another task, of which we do not know that.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from t0.errors import UserError
+from t0.reports.result_files import field, finite, is_integer
+
+# As our results files say it, so that runs that rank in the same way can be compared.
+WITH_EOS = "none: sum of log-probabilities over a choice's tokens and EOS"
+WITHOUT_EOS = "none: sum of log-probabilities over a choice's tokens, without EOS"
+_ROW = ("idx", "dataset", "prompt", "task", "inputs", "choices", "gold")
+_EXPORT = "`t0 export-eval TASKS --to lm-eval --output DIR` and `lm_eval run --include_path DIR`"
+# Of these releases T5's classes say that every output matrix is the embedding, and the harness ties
+# the weights of a model after it has loaded them.
+_TYING = 5
+
+
+class OtherTask(UserError):
+    """The samples are of a task that we did not export."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A prompt of ours that the harness evaluated: its task's name, its dataset and its prompt."""
+
+    name: str
+    dataset: str
+    prompt: str
+
+
+def sample_files(content: Mapping[str, Any], path: Path) -> dict[str, Path]:
+    """Returns task of the harness -> the file with its samples, for the tasks that have one.
+
+    Raises:
+      UserError: if no task has one.
+    """
+    date = path.stem.removeprefix("results_")
+    names = [name for name in content["configs"] if "/" not in name]
+    files = {
+        name: path.parent / f"samples_{name}_{date}.jsonl" for name in names if "/" not in name
+    }
+    found = {name: file for name, file in files.items() if file.is_file()}
+    if not found:
+        wanted = path.parent / f"samples_<task>_{date}.jsonl"
+        raise UserError(
+            f"{path} is of lm-evaluation-harness, and has no samples: wanted {wanted} for one of "
+            f"its {len(names)} tasks. Run lm_eval again with --log_samples, or copy these files "
+            "to there."
+        )
+    return found
+
+
+def facts(
+    content: Mapping[str, Any], path: Path, tasks: Collection[str], with_eos: Collection[bool]
+) -> dict[str, Any]:
+    """Returns what the harness says of a run, under the names that our results files use.
+
+    Args:
+      content: the results file's content.
+      path: the results file.
+      tasks: the harness's tasks that were read.
+      with_eos: whether their choices were scored with EOS; both where tasks differ.
+    """
+    config = field(content, "config", dict, path, default={})
+    arguments = config.get("model_args")
+    if isinstance(arguments, dict):
+        arguments = ",".join(f"{name}={value}" for name, value in arguments.items())
+    version = content.get("lm_eval_version")
+    found = {
+        "engine": f"lm-evaluation-harness {version}" if version else None,
+        "model": config.get("model"),
+        "model_args": arguments,
+        "model_dir": content.get("model_name"),
+        "dtype": str(config.get("model_dtype") or "").removeprefix("torch.") or None,
+        "split": _split_of(content, tasks),
+        "normalisation": {(True,): WITH_EOS, (False,): WITHOUT_EOS}.get(tuple(with_eos)),
+        "transformers": content.get("transformers_version"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _split_of(content: Mapping[str, Any], tasks: Collection[str]) -> str | None:
+    keys = ("test_split", "validation_split", "training_split")
+    configs = [content["configs"].get(task) for task in tasks]
+    configs = [config for config in configs if isinstance(config, dict)]
+    splits = {next((config[key] for key in keys if config.get(key)), None) for config in configs}
+    found = splits.pop() if len(splits) == 1 else None
+    return found if isinstance(found, str) else None
+
+
+def cautions(content: Mapping[str, Any]) -> list[str]:
+    """Returns what readers of the results must know."""
+    release = re.match(r"\d+", str(content.get("transformers_version", "")))
+    if release is None or int(release[0]) < _TYING:
+        return []
+    return [
+        f"lm-evaluation-harness ran with transformers {content['transformers_version']}: of a T5 "
+        "whose output matrix is not its embedding (T5 1.1, mT5, T0) it scored another model, with "
+        "the embedding in its place. Such models need transformers 4."
+    ]
+
+
+def is_sample(record: Mapping[str, Any]) -> bool:
+    """Returns whether a line is a sample of the harness, and not of our own scores."""
+    return "doc" in record and "doc_id" in record
+
+
+def exported_sample(
+    record: Mapping[str, Any], where: str, task: str
+) -> tuple[Exported, dict[str, Any], bool]:
+    """Returns a sample's prompt, its line as our scores have it, and whether EOS was scored.
+
+    Args:
+      record: a sample of an exported task.
+      where: file and line.
+      task: the harness's task, for messages.
+
+    Raises:
+      OtherTask: if its row was not written by `t0 export-eval`.
+      UserError: if it is malformed, or has no log-likelihood for one of the choices.
+    """
+    doc = field(record, "doc", dict, where)
+    if any(doc.get(key) is None for key in _ROW):
+        raise OtherTask(
+            f"{where}: task '{task}' of lm-evaluation-harness is not one that t0 exported: its "
+            f"rows have {', '.join(map(str, doc))[:120] or 'no fields'}; wanted "
+            f"{', '.join(_ROW)}. Evaluate with {_EXPORT}."
+        )
+    prompt = Exported(*(field(doc, key, str, where) for key in ("task", "dataset", "prompt")))
+    texts = field(doc, "choices", list, where)
+    values = _likelihoods(record, len(texts), where)
+    line = {
+        "idx": doc["idx"],
+        "inputs": doc["inputs"],
+        "choices": [
+            {"text": text, "log_likelihood": value}
+            for text, value in zip(texts, values, strict=True)
+        ],
+        "gold": doc["gold"],
+        "prediction": values.index(max(values)) if values else None,
+    }
+    return prompt, line, doc.get("continuations") != texts
+
+
+def _likelihoods(record: Mapping[str, Any], wanted: int, where: str) -> list[float]:
+    pairs = record.get("filtered_resps")
+    pairs = pairs if isinstance(pairs, list) else []
+    values = [_number(pair[0]) for pair in pairs if isinstance(pair, list) and pair]
+    found = [value for value in values if value is not None]
+    if len(found) != wanted or len(pairs) != wanted:
+        raise UserError(
+            f"{where}: 'filtered_resps' must have a log-likelihood for each of the {wanted} "
+            f"choices, got {record.get('filtered_resps')!r:.80}. Run lm_eval again on the tasks as "
+            "t0 exported them (output_type: multiple_choice), with a model that scores text."
+        )
+    return found
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, str):
+        try:
+            return finite(float(value))
+        except ValueError:
+            return None
+    return finite(value)
+
+
+def check_count(content: Mapping[str, Any], task: str, lines: int, file: Path) -> None:
+    """Checks that a samples file has as many samples as the harness evaluated.
+
+    Raises:
+      UserError: if it has others.
+    """
+    counts = content.get("n-samples")
+    wanted = counts.get(task, {}) if isinstance(counts, dict) else {}
+    effective = wanted.get("effective") if isinstance(wanted, dict) else None
+    if is_integer(effective) and effective != lines:
+        raise UserError(
+            f"{file} has {lines:,} samples, lm-evaluation-harness evaluated {effective:,}: the "
+            "file is incomplete, or of another run. Copy it again, or run lm_eval again."
+        )

@@ -1,0 +1,34 @@
+"""The real lm-evaluation-harness on exported prompts, and our evaluation, from the same weights."""
+
+import harness_world
+import pytest
+
+pytest.importorskip("lm_eval.evaluator", reason="lm_eval is not in the lock")
+pytest.importorskip("torch")
+
+from t0.reports import read_runs  # noqa: E402
+
+
+def test_the_harness_runs_what_was_exported_and_chooses_as_we_do(tmp_path):
+    harness_world.lay_out(tmp_path)
+    harness_world.make_model(tmp_path / "model", tmp_path / "vocab.model")
+    harness_world.export(tmp_path, "--output=exported", "--group=mine")
+    table = harness_world.lm_eval(tmp_path, "--tasks=mine,weather_own_choices_score_eval")
+    assert "|prompt_median|" in table
+    harness_world.evaluate(tmp_path, "--format=lm-eval")
+    ours, theirs, written = (
+        read_runs([tmp_path / name])[0] for name in ("ours", "theirs", "ours/lm_eval")
+    )
+    assert len(ours.tasks) == len(theirs.tasks) == 4
+    for one, other, copied in zip(ours.tasks, theirs.tasks, written.tasks, strict=True):
+        assert one.name == other.name == copied.name
+        for mine, found in zip(one.scores.examples(), other.scores.examples(), strict=True):
+            assert (mine.idx, mine.inputs, mine.prediction) == (
+                found.idx,
+                found.inputs,
+                found.prediction,
+            )
+            expected = [choice.log_likelihood for choice in mine.choices]
+            values = [choice.log_likelihood for choice in found.choices]
+            assert values == pytest.approx(expected, abs=1e-4, rel=0)
+        assert [*copied.scores.examples()][0].idx == [*one.scores.examples()][0].idx

@@ -1,0 +1,232 @@
+"""Results of lm-evaluation-harness in our reports: a recorded run, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from t0.cli import main as cli
+from t0.errors import UserError
+from t0.lm_eval import write_results
+from t0.reports import read_runs
+from t0.reports.comparing import compare
+from t0.reports.contenders import read_contenders
+from t0.reports.lm_eval_samples import WITH_EOS
+
+RECORDED = Path(__file__).resolve().parents[1] / "fixtures" / "lm_eval"
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    shutil.copytree(RECORDED / "theirs", tmp_path / "theirs")
+    return tmp_path / "theirs"
+
+
+def samples(folder, name="weather"):
+    (path,) = folder.glob(f"samples_{name}_*.jsonl")
+    return path
+
+
+def results(folder):
+    (path,) = folder.glob("results_*.json")
+    return path
+
+
+def edited(path, edit):
+    """Changes the samples of a file; `edit` changes one, in place, or returns another."""
+    records = [json.loads(line) for line in path.open()]
+    records = [edit(record) or record for record in records]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def test_the_recorded_run_has_our_choices_and_log_likelihoods():
+    ours, theirs = (read_runs([RECORDED / name])[0] for name in ("ours", "theirs"))
+    assert [task.name for task in theirs.tasks] == [task.name for task in ours.tasks]
+    compared = 0
+    for one, other in zip(ours.tasks, theirs.tasks, strict=True):
+        assert (one.dataset, one.prompt) == (other.dataset, other.prompt)
+        assert one.accuracy == other.accuracy
+        assert one.scores.texts.tolist() == other.scores.texts.tolist()
+        pairs = zip(one.scores.examples(), other.scores.examples(), strict=True)
+        for mine, found in pairs:
+            assert (mine.idx, mine.gold, mine.prediction) == (
+                found.idx,
+                found.gold,
+                found.prediction,
+            )
+            assert [choice.text for choice in mine.choices] == [c.text for c in found.choices]
+            values = [choice.log_likelihood for choice in found.choices]
+            expected = [choice.log_likelihood for choice in mine.choices]
+            assert values == pytest.approx(expected, abs=1e-4, rel=0)
+            compared += len(values)
+    assert compared == 50
+
+
+def test_means_and_medians_over_prompts_are_those_of_the_harness():
+    content = json.loads(results(RECORDED / "theirs").read_text())
+    (run,) = read_runs([RECORDED / "theirs"])
+    accuracies = sorted(task.accuracy for task in run.tasks if task.dataset == "weather")
+    found = content["results"]["weather_score_eval"]
+    assert 100 * found["prompt_mean,none"] == pytest.approx(sum(accuracies) / 3)
+    assert 100 * found["prompt_median,none"] == pytest.approx(accuracies[1])
+
+
+def test_facts_and_cautions_of_the_run():
+    (run,) = read_runs([RECORDED / "theirs"])
+    assert run.name == "model"
+    assert run.facts["engine"].startswith("lm-evaluation-harness 0.4.")
+    assert run.facts["normalisation"] == WITH_EOS
+    assert run.facts["split"] == "validation"
+    assert run.facts["dtype"] == "float32"
+    assert "output matrix is not its embedding" in run.notes[0]
+    (ours,) = read_runs([RECORDED / "ours"])
+    assert ours.facts["normalisation"] == run.facts["normalisation"]
+
+
+def test_report_and_compare_take_both(tmp_path, capsys):
+    folders = [str(RECORDED / "ours"), str(RECORDED / "theirs")]
+    assert cli.main(["report", *folders, f"--output={tmp_path}"]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "Which weather?" in page
+    assert "transformers 4" in page
+    capsys.readouterr()
+    found = compare(read_contenders(folders), baseline=0, any_texts=False)
+    gaps = [one.gap for dataset in found.datasets for one in dataset.differences]
+    assert [(gap.difference, gap.examples) for gap in gaps] == [(0.0, 4), (0.0, 6)]
+
+
+def test_runs_without_eos_are_not_compared_with_ours(theirs):
+    def without_eos(record):
+        record["doc"]["continuations"] = record["doc"]["choices"]
+
+    for path in theirs.glob("samples_*"):
+        edited(path, without_eos)
+    with pytest.raises(UserError, match="cannot be compared by 'normalisation'"):
+        read_contenders([str(RECORDED / "ours"), str(theirs)])
+
+
+def other_task(record):
+    return record | {"doc": {"question": "Why?", "answer": 1}}
+
+
+def without_likelihoods(record):
+    record["filtered_resps"] = ["rain"]
+
+
+def one_missing(record):
+    del record["filtered_resps"][-1]
+
+
+def not_a_number(record):
+    record["filtered_resps"][0][0] = "nan"
+
+
+def without_row(record):
+    record["doc"]["idx"] = -2
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (without_likelihoods, "must have a log-likelihood for each of the 2 choices, got ['rain']"),
+        (one_missing, "Run lm_eval again on the tasks as t0 exported them"),
+        (not_a_number, "'filtered_resps' must have a log-likelihood"),
+        (without_row, "'idx' must be a whole number from 0, got -2"),
+    ],
+)
+def test_damaged_samples_name_file_line_and_remedy(theirs, edit, told):
+    edited(samples(theirs), edit)
+    with pytest.raises(UserError) as raised:
+        read_runs([theirs])
+    assert told in str(raised.value)
+    assert f"{samples(theirs)}, line 1" in str(raised.value)
+
+
+def test_another_task_is_skipped_and_alone_refused(theirs):
+    edited(samples(theirs), other_task)
+    (run,) = read_runs([theirs])
+    assert [task.dataset for task in run.tasks] == ["film"]
+    assert run.skipped == ("weather_score_eval",)
+    samples(theirs, "film").unlink()
+    with pytest.raises(UserError) as raised:
+        read_runs([theirs])
+    assert (
+        "task 'weather_score_eval' of lm-evaluation-harness is not one that t0 exported: its rows "
+        "have question, answer; wanted idx, dataset, prompt, task, inputs, choices, gold"
+    ) in str(raised.value)
+    assert "export-eval" in str(raised.value)
+
+
+def test_cut_samples_and_broken_lines(theirs):
+    path = samples(theirs)
+    whole = path.read_text()
+    path.write_text(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"line \d+: not valid JSON"):
+        read_runs([theirs])
+    path.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    with pytest.raises(UserError, match="has 13 samples, lm-evaluation-harness evaluated 14"):
+        read_runs([theirs])
+
+
+def test_results_without_samples_say_the_flag(theirs):
+    for path in theirs.glob("samples_*"):
+        path.unlink()
+    with pytest.raises(UserError, match="Run lm_eval again with --log_samples"):
+        read_runs([theirs])
+
+
+@pytest.mark.parametrize("change", [{"configs": []}, {"results": None}, {"schema": 7}])
+def test_what_is_not_of_the_harness_is_told(theirs, change):
+    path = results(theirs)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UserError, match="schema"):
+        read_runs([theirs])
+
+
+def test_our_results_in_the_format_of_the_harness(tmp_path):
+    shutil.copytree(RECORDED / "ours", tmp_path / "eval")
+    (written,) = write_results(
+        [tmp_path / "eval" / "results_0.json"], tmp_path / "eval" / "lm_eval"
+    )
+    content = json.loads(written.read_text())
+    recorded = json.loads(results(RECORDED / "theirs").read_text())
+    for group in ("weather_score_eval", "film_score_eval", "t0_prompts"):
+        for metric in ("prompt_mean,none", "prompt_median,none"):
+            theirs = recorded["results"][group][metric]
+            assert content["results"][group][metric] == pytest.approx(theirs)
+    rain = content["results"]["weather_which_word_score_eval"]
+    assert rain["sample_len"] == 6
+    assert content["groups"].keys() <= content["results"].keys()
+    for key in ("configs", "versions", "n-shot", "higher_is_better", "n-samples", "config"):
+        assert isinstance(content[key], dict) and isinstance(recorded[key], dict)
+    assert content["n-samples"]["weather_own_choices_score_eval"] == {
+        "original": 6,
+        "effective": 5,
+    }
+    check_samples(written, recorded)
+    # Below the folder of our results they are a copy, and no run of its own.
+    assert len(read_runs([tmp_path / "eval"])) == 1
+    ours, copied = (read_runs([path])[0] for path in (tmp_path / "eval", written))
+    for one, other in zip(ours.tasks, copied.tasks, strict=True):
+        assert [*one.scores.examples()][0].choices[0].log_likelihood == (
+            [*other.scores.examples()][0].choices[0].log_likelihood
+        )
+        assert one.accuracy == other.accuracy
+
+
+def check_samples(written, recorded):
+    """The samples have the fields of the harness's, and the hashes of its documents."""
+    mine, theirs = {}, {}
+    for folder, found in ((written.parent, mine), (RECORDED / "theirs", theirs)):
+        for path in folder.glob("samples_*.jsonl"):
+            for line in path.open():
+                record = json.loads(line)
+                found[record["doc"]["task"], record["doc"]["idx"]] = record
+    assert mine.keys() == theirs.keys()
+    for key, record in mine.items():
+        other = theirs[key]
+        assert record.keys() | {"prompt_mean", "prompt_median"} == other.keys()
+        for field in ("doc_hash", "prompt_hash", "target_hash", "target", "arguments", "acc"):
+            assert record[field] == other[field], (key, field)
+        assert len(record["resps"]) == len(other["resps"])
