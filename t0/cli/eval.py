@@ -112,6 +112,11 @@ def _shard(args: argparse.Namespace) -> tuple[int, int] | None:
             f"got --shard_id={shard} and --num_shards={count}; wanted both, such as --num_shards=4 "
             "and --shard_id=0, 1, 2 or 3"
         )
+    if args.format != "t0" and count > 1:
+        raise UserError(
+            f"got --format={args.format} with shards, wanted one of them: a shard's results are not "
+            "whole. Evaluate in one run, or in the format t0"
+        )
     return (shard, count) if count > 1 else None
 
 
