@@ -114,8 +114,8 @@ def _shard(args: argparse.Namespace) -> tuple[int, int] | None:
         )
     if args.format != "t0" and count > 1:
         raise UserError(
-            f"got --format={args.format} with shards, wanted one of them: a shard's results are not "
-            "whole. Evaluate in one run, or in the format t0"
+            f"got --format={args.format} with shards, wanted one of them: a shard's results are "
+            "not whole. Evaluate in one run, or in the format t0"
         )
     return (shard, count) if count > 1 else None
 
