@@ -154,8 +154,8 @@ class Block(nn.Module):
         bias: torch.Tensor,
         memory: torch.Tensor | None = None,
         cross: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the next x and the bias of the next block.
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Returns the next x, and of the first block the bias of the others.
 
         Args:
           x: [B, L, D].
@@ -169,7 +169,8 @@ class Block(nn.Module):
         x = attention(x, bias)
         for layer in others:
             x = layer(x, memory, cross)
-        return dense(x), bias
+        # Its own argument, handed back, would be a view, of which FSDP warns.
+        return dense(x), bias if self._first else None
 
 
 class Stack(nn.Module):
@@ -188,7 +189,8 @@ class Stack(nn.Module):
         """Returns [B, L, D] of the embedded x [B, L, D] and the mask [B, 1, L, L]."""
         x, bias = along_rows(x, self._rate, self.training), mask
         for block in self.block:
-            x, bias = block(x, bias, *memory)
+            x, made = block(x, bias, *memory)
+            bias = bias if made is None else made
         return along_rows(self.final_layer_norm(x), self._rate, self.training)
 
 

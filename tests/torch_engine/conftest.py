@@ -60,7 +60,7 @@ class World:
             "PYTHONPATH": str(ROOT),
             # More threads than cores wait for each other.
             "OMP_NUM_THREADS": "1",
-            "PYTHONWARNINGS": "ignore",
+            "PYTHONWARNINGS": "ignore,error:FSDP2-wrapped module",
         }
 
     def python(self, *words, **given):
