@@ -1,16 +1,18 @@
-"""Inference: predictions for inputs from a checkpoint. Importing it registers gin's `t0.infer`.
+"""Inference: predictions for inputs from a checkpoint. `jobs` registers gin's `t0.infer`.
 
 | call | what it does |
 |---|---|
 | `predict.predict(model, ...)` | writes the predictions that gin configures |
 | `jobs.jobs(settings, run)`, `jobs_of_t5(run)` | the inputs, and the files for the predictions |
-| `inputs.of_task`, `of_file`, `batches` | the inputs, in batches of similar length |
+| `prediction_jobs.PredictionJob(source, ...)` | a source of inputs with settings and a file |
+| `inputs.of_file`, `batches` | the lines of a file; batches of similar length |
+| `task_inputs.of_task`, `cached_inputs.of_cache` | a task's inputs, through SeqIO or of a cache |
+| `by_batches.predict(job, output, ...)` | predicts a job with any engine |
 | `generator.Generator(model, types, placement, method)` | predicts tokens with one set of weights |
-| `search.search(method)` | greedy search, sampling, beam search |
+| `methods.DecodingMethod`, `search.search(method)` | greedy search, sampling, beam search |
 | `cached_attention.cache_attention(decoder)` | attention with cached keys and values |
 | `prediction_file.PredictionFile(path, facts)` | the file, and a killed run's finished batches |
+
+Another engine has `methods`, `inputs`, `cached_inputs`, `prediction_jobs`, `prediction_file` and
+`by_batches` without TensorFlow.
 """
-
-from t0.inference.jobs import InferenceSettings
-
-__all__ = ["InferenceSettings"]

@@ -1,4 +1,7 @@
-"""Reads inference's inputs, a task's examples or a file's lines, in batches of similar length.
+"""Reads the lines of a file as inputs, and makes batches of similar length, on any engine.
+
+The examples of a task come from `t0.inference.task_inputs` (SeqIO) or
+`t0.inference.cached_inputs` (its cache's files).
 
 Legend: B examples, L input tokens, T target tokens.
 
@@ -25,16 +28,14 @@ import hashlib
 import itertools
 import json
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from t0.compat import seqio
-from t0.compat import tf1 as tf
 from t0.errors import UserError, reading, unknown_name
-from t0.feeding.live import elements
-from t0.inference.search import EOS, DecodingMethod
+from t0.files import paths
+from t0.inference.methods import EOS, DecodingMethod
 from t0.sources.readers import parsed_line
 
 _T = TypeVar("_T")
@@ -44,8 +45,7 @@ WINDOW = 32
 _SHORTEST = 16
 
 _JSON = (".jsonl", ".json")
-_FIELDS = ("inputs", "targets")
-_READ = (*_FIELDS, *(f"{name}_pretokenized" for name in _FIELDS), "is_correct")
+FIELDS = ("inputs", "targets")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,57 +74,22 @@ class InputSource:
       total: the number of examples, None if it is not known before they are read.
       facts: a description of the examples, for the summary file.
       read: (shard, number of shards) -> the examples of this shard.
+      origin: the arguments with which another process opens the same source.
     """
 
     name: str
     total: int | None
     facts: dict[str, Any]
     read: Callable[[int, int], Iterator[InferenceExample]]
+    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def of_task(task: seqio.Task, split: str, *, use_cached: bool) -> InputSource:
-    """Returns the examples of a task's split.
-
-    Raises:
-      UserError: if the task has no such split, or is one for rank evaluation.
-    """
-    if split not in task.splits:
-        raise UserError(
-            f"task {task.name} has no split '{split}'; there are: {', '.join(task.splits)} "
-            "(infer.split)"
-        )
-
-    def records() -> tf.data.Dataset:
-        dataset = task.get_dataset(None, split, use_cached=use_cached, shuffle=False)
-        kept = [name for name in _READ if name in dataset.element_spec]
-        if "is_correct" in dataset.element_spec:
-            raise UserError(
-                f"task {task.name} is for rank evaluation: its records are answer choices. Its "
-                f"other form, if it has one, is {task.name.removesuffix('_score_eval')}"
-            )
-        return dataset.map(lambda record: {name: record[name] for name in kept})
-
-    def read(shard: int, shards: int) -> Iterator[InferenceExample]:
-        # Numbered before sharding, so that an example's draws do not depend on its shard.
-        for number, record in elements(lambda: records().enumerate().shard(shards, shard)):
-            yield _of_record(int(number), record, task.output_features)
-
-    facts = {"task": task.name, "split": split}
-    return InputSource(task.name, task.num_input_examples(split), facts, read)
-
-
-def _of_record(number: int, record: dict[str, Any], features: dict[str, Any]) -> InferenceExample:
-    texts = [_text(record, name, features) for name in _FIELDS]
-    return InferenceExample(number, texts[0] or "", texts[1], record["inputs"].tolist())
-
-
-def _text(record: dict[str, Any], name: str, features: dict[str, Any]) -> str | None:
-    given = record.get(f"{name}_pretokenized")
-    if isinstance(given, bytes):
-        return given.decode("utf-8", "replace")
-    if name not in record:
-        return None
-    return features[name].vocabulary.decode(record[name].tolist())
+def answer_choices(task: str) -> UserError:
+    """Returns the error about a task whose records are answer choices."""
+    return UserError(
+        f"task {task} is for rank evaluation: its records are answer choices. Its other form, if "
+        f"it has one, is {task.removesuffix('_score_eval')}"
+    )
 
 
 def of_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) -> InputSource:
@@ -139,7 +104,7 @@ def of_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) -> I
     Raises:
       UserError: if there is no such file, it is empty, or a line is malformed.
     """
-    if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
+    if not paths.exists(path) or paths.is_folder(path):
         raise UserError(f"input file not found: {path} (infer.input_file)")
     name = posixpath.basename(path).removesuffix(".gz")
     parse, lines = _text_input, _lines
@@ -165,20 +130,21 @@ def of_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) -> I
             yield from (InferenceExample(n, inputs, targets, tokens) for n in taken)
 
     facts = {"input_file_sha256": digest.hexdigest(), "add_eos": add_eos, "repeats": repeats}
-    return InputSource(name.rpartition(".")[0] or name, total * repeats, facts, read)
+    origin = {"input_file": path, "add_eos": add_eos, "repeats": repeats}
+    return InputSource(name.rpartition(".")[0] or name, total * repeats, facts, read, origin)
 
 
 def _lines(path: str) -> Iterator[tuple[int, bytes]]:
     """Yields the lines, numbered from 1, without line ends and without blank lines at the end."""
     blank = 0
     with contextlib.ExitStack() as stack:
-        with reading(path, tf.errors.OpError):
-            file = stack.enter_context(tf.io.gfile.GFile(path, "rb"))
+        with reading(path):
+            file = stack.enter_context(paths.opened(path))
             if path.endswith(".gz"):
                 file = stack.enter_context(gzip.GzipFile(fileobj=file))
             lines = enumerate(file, start=1)
         while True:
-            with reading(path, tf.errors.OpError):
+            with reading(path):
                 number, line = next(lines, (0, b""))
             if not number:
                 return
@@ -206,8 +172,8 @@ def _text_input(where: str, line: bytes) -> tuple[str, None]:
 def _json_input(where: str, line: bytes) -> tuple[str, str | None]:
     row = parsed_line(where, line)
     for name, value in row.items():
-        if name not in _FIELDS:
-            raise unknown_name("field", name, _FIELDS, f"({where}; wanted {_wanted()})")
+        if name not in FIELDS:
+            raise unknown_name("field", name, FIELDS, f"({where}; wanted {_wanted()})")
         if not isinstance(value, str) and not (name == "targets" and value is None):
             raise UserError(f"{where}: '{name}' is {json.dumps(value)[:60]}; wanted a text")
     if "inputs" not in row:

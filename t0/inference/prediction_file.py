@@ -56,23 +56,27 @@ class PredictionFile:
         same facts.
       described: whether a summary is written beside the finished file. If not, an earlier file is
         replaced.
+      writes: whether this process writes the file; of several that predict together, one does, and
+        each writes its batches.
 
     Raises:
       UserError: if there are predictions with other facts at this path, finished or not.
     """
 
-    def __init__(self, path: str, facts: Mapping[str, Any], *, described: bool = True) -> None:
+    def __init__(
+        self, path: str, facts: Mapping[str, Any], *, described: bool = True, writes: bool = True
+    ) -> None:
         self.path = path
         self._facts = json.loads(json.dumps(dict(facts)))
         self._described = described
         self._folder = f"{path}.partial"
-        if not paths.is_remote(path):
+        if writes and not paths.is_remote(path):
             # The summary of a run that was killed while it wrote that.
             publishing.remove_leftovers([os.path.dirname(path) or "."])  # noqa: PTH120
         self.finished = self._finished() if described else None
         if self.finished is None:
-            self._begin()
-        else:
+            self._begin(writes)
+        elif writes:
             paths.remove(self._folder)
 
     def _finished(self) -> dict[str, Any] | None:
@@ -87,12 +91,12 @@ class PredictionFile:
         self._check_same(summary["settings"], "was made")
         return summary
 
-    def _begin(self) -> None:
+    def _begin(self, writes: bool) -> None:
         kept = read_json(self._kept("settings"))
         if kept:
             self._check_same(kept, "was begun")
-            return
-        write_json(self._kept("settings"), self._facts)
+        elif writes:
+            write_json(self._kept("settings"), self._facts)
 
     def _check_same(self, others: Mapping[str, Any], happened: str) -> None:
         differing = [

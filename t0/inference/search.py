@@ -18,29 +18,7 @@ import dataclasses
 from collections.abc import Callable
 
 from t0.compat import tf1 as tf
-
-EOS = 1
-# Less than any sum of log-probabilities.
-_NEVER = -1e9
-
-
-@dataclasses.dataclass(frozen=True)
-class DecodingMethod:
-    """How tokens are chosen.
-
-    Attributes:
-      beam_size: the number of beams; 1 for greedy search or sampling.
-      alpha: finished beams are compared by score / ((5 + their tokens with EOS) / 6) ** alpha, with
-        the length penalty of GNMT (arXiv:1609.08144, equation 14, without coverage) and Mesh
-        TensorFlow.
-      temperature: 0 for the likeliest token; else tokens are drawn, and logits divided by it.
-      top_k: draws are from this many of the likeliest tokens; 0 for all.
-    """
-
-    beam_size: int = 1
-    alpha: float = 0.6
-    temperature: float = 0.0
-    top_k: int = 0
+from t0.inference.methods import EOS, NEVER, DecodingMethod
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,9 +122,9 @@ def _start_beams(method: DecodingMethod) -> Callable[[tf.Tensor, int], tuple[tf.
             tf.zeros([batch, beams], tf.int32),
             tf.zeros([batch, length], tf.int32),
             tf.fill([batch], 0.0),
-            tf.fill([batch], _NEVER),
+            tf.fill([batch], NEVER),
             tf.zeros_like(columns),
-            tf.one_hot(tf.zeros([batch], tf.int32), beams, 0.0, _NEVER),
+            tf.one_hot(tf.zeros([batch], tf.int32), beams, 0.0, NEVER),
             columns,
         )
 
@@ -174,19 +152,17 @@ def _step_beams(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
         candidates = _with_column(tf.gather(alive_ids, parents, batch_dims=1), now, tokens)
 
         ended = tf.equal(tokens, EOS) | (now + 1 >= limits)[:, tf.newaxis]
-        finished = tf.where_v2(ended, scores, _NEVER)[:, :beams]
+        finished = tf.where_v2(ended, scores, NEVER)[:, :beams]
         best = tf.argmax(finished, -1, output_type=tf.int32)
         found = tf.gather(finished, best, batch_dims=1)
         found_judged = found / penalty(now + 1)
-        better = (running > 0) & (found > _NEVER / 2) & (found_judged > judged)
+        better = (running > 0) & (found > NEVER / 2) & (found_judged > judged)
         score = tf.where_v2(better, found, score)
         judged = tf.where_v2(better, found_judged, judged)
         best_ids = tf.gather(candidates, best, batch_dims=1)
         ids = tf.where_v2(better[:, tf.newaxis], best_ids, ids)
 
-        alive_scores, kept = tf.math.top_k(
-            tf.where_v2(tf.equal(tokens, EOS), _NEVER, scores), beams
-        )
+        alive_scores, kept = tf.math.top_k(tf.where_v2(tf.equal(tokens, EOS), NEVER, scores), beams)
         tokens, parents, alive_ids = (
             tf.gather(x, kept, batch_dims=1) for x in (tokens, parents, candidates)
         )

@@ -26,7 +26,7 @@ from t0.sources import DATA_DIR_VARIABLE, set_data_dirs
 # Modules that register names with gin.
 _WITH_GIN_NAMES = (
     "t0.feeding.opening",
-    "t0.inference",
+    "t0.inference.jobs",
     "t0.scoring.evaluate",
     "t0.tasks.vocabulary",
     "t0.training.estimator",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from word_predictions import Words
 
 from t0.errors import UserError
-from t0.inference import inputs
+from t0.inference import inputs, task_inputs
 from t0.inference.inputs import (
     InferenceExample,
     LengthLimits,
@@ -108,7 +108,7 @@ def task(clean_registries):
 
 
 def test_a_task(task):
-    found = inputs.of_task(task, "test", use_cached=False)
+    found = task_inputs.of_task(task, "test", use_cached=False)
     assert found.facts == {"task": "three", "split": "test"}
     assert [(e.number, e.inputs, e.targets, e.tokens) for e in found.read(0, 1)] == [
         (0, "five six", "yes", [5, 6]),
@@ -117,7 +117,7 @@ def test_a_task(task):
     ]
     assert [(e.number, e.inputs) for e in found.read(1, 2)] == [(1, "seven")]
     with pytest.raises(UserError, match=r"no split 'validation'; there are: test \(infer.split\)"):
-        inputs.of_task(task, "validation", use_cached=False)
+        task_inputs.of_task(task, "validation", use_cached=False)
 
 
 def examples(lengths):

@@ -1,0 +1,59 @@
+"""Reads inference's inputs of a task through SeqIO, cached or not.
+
+source = of_task(seqio.TaskRegistry.get("qa"), "test", use_cached=False)
+next(source.read(0, 1))                 # InferenceExample(0, "Who wrote it?", None, [363, ...])
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from t0.compat import seqio
+from t0.compat import tf1 as tf
+from t0.errors import UserError
+from t0.feeding.live import elements
+from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_choices
+
+_READ = (*FIELDS, *(f"{name}_pretokenized" for name in FIELDS), "is_correct")
+
+
+def of_task(task: seqio.Task, split: str, *, use_cached: bool) -> InputSource:
+    """Returns the examples of a task's split.
+
+    Raises:
+      UserError: if the task has no such split, or is one for rank evaluation.
+    """
+    if split not in task.splits:
+        raise UserError(
+            f"task {task.name} has no split '{split}'; there are: {', '.join(task.splits)} "
+            "(infer.split)"
+        )
+
+    def records() -> tf.data.Dataset:
+        dataset = task.get_dataset(None, split, use_cached=use_cached, shuffle=False)
+        kept = [name for name in _READ if name in dataset.element_spec]
+        if "is_correct" in dataset.element_spec:
+            raise answer_choices(task.name)
+        return dataset.map(lambda record: {name: record[name] for name in kept})
+
+    def read(shard: int, shards: int) -> Iterator[InferenceExample]:
+        # Numbered before sharding, so that an example's draws do not depend on its shard.
+        for number, record in elements(lambda: records().enumerate().shard(shards, shard)):
+            yield _of_record(int(number), record, task.output_features)
+
+    facts = {"task": task.name, "split": split}
+    total = task.num_input_examples(split)
+    return InputSource(task.name, total, facts, read, {**facts, "use_cached": use_cached})
+
+
+def _of_record(number: int, record: dict[str, Any], features: dict[str, Any]) -> InferenceExample:
+    texts = [_text(record, name, features) for name in FIELDS]
+    return InferenceExample(number, texts[0] or "", texts[1], record["inputs"].tolist())
+
+
+def _text(record: dict[str, Any], name: str, features: dict[str, Any]) -> str | None:
+    given = record.get(f"{name}_pretokenized")
+    if isinstance(given, bytes):
+        return given.decode("utf-8", "replace")
+    if name not in record:
+        return None
+    return features[name].vocabulary.decode(record[name].tolist())
