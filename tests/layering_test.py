@@ -45,8 +45,8 @@ ROOMS = (
 ONLY = {
     "reports": {"errors", "files", "reports"},
     "torch": {
-        *("errors", "files", "config", "feeding", "checkpoints", "training", "scoring", "torch"),
-        "cli",
+        *("errors", "files", "config", "catalogue", "feeding", "checkpoints", "training"),
+        *("scoring", "inference", "torch", "cli"),
     },
 }
 WITHOUT_TENSORFLOW = ("prompts", "sources", "catalogue", "overlap", "reports", "lm_eval", "torch")

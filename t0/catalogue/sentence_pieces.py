@@ -2,6 +2,7 @@
 
     tokens = Tokens("spiece.model")
     tokens.ids("A film.")             # [71, 814, 5], without EOS
+    tokens.text([71, 814, 5, 1])      # "A film."
     tokens.place("A film.", 2)        # 6: the first character of the third token
 
 T5's SentencePiece model has two editions: one with 32,000 pieces, to which 100 sentinels
@@ -11,6 +12,7 @@ have 32,100 ids in the same order; the edition is recognised by the file's piece
 
 import functools
 import os
+from collections.abc import Sequence
 
 import sentencepiece
 from google.protobuf.message import DecodeError
@@ -20,6 +22,7 @@ from t0.errors import UserError, reading
 from t0.files import paths
 
 EXTRA_IDS = 100
+EOS = 1
 VOCABULARY_VARIABLE = "T0_VOCAB"
 REMEDY = "Name a SentencePiece model file: --vocab=FILE or T0_VOCAB=FILE."
 
@@ -91,6 +94,15 @@ class Tokens:
     def ids(self, text: str) -> list[int]:
         """Returns a text's token ids, without EOS."""
         return self._processor.encode(text)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Returns the text of token ids, up to EOS; ids without a piece are unknown tokens."""
+        processor = self._processor
+        count, unknown = processor.get_piece_size(), processor.unk_id()
+        known = [i if i < count else unknown for i in ids]
+        if EOS in known:
+            known = known[: known.index(EOS) + 1]
+        return processor.decode(known)
 
     def place(self, text: str, length: int) -> int:
         """Returns the index of the first character after the first `length` tokens of a text."""

@@ -105,6 +105,12 @@ def select_steps(
     """
     present = sorted({*steps(model_dir), *also})
     if not present:
+        shards = paths.names_like(model_dir, "torch.ckpt-*")
+        if shards:
+            raise UserError(
+                f"{model_dir} has checkpoints of the PyTorch engine only, such as {shards[0]}: add "
+                f"--engine=torch, or name them by --checkpoint={model_dir}"
+            )
         raise UserError(
             f"no checkpoint (model.ckpt-STEP.index) in {model_dir}: name a folder that has one by "
             "--model_dir, or a checkpoint of any format by --checkpoint"
@@ -210,7 +216,9 @@ def vocabulary_size(checkpoint: str) -> int | None:
     return None
 
 
-def check_vocabulary(checkpoint: str, *, vocabulary: int, divisor: int, source: str) -> None:
+def check_vocabulary(
+    checkpoint: str, *, vocabulary: int, divisor: int, source: str, rows: int | None = None
+) -> None:
     """Checks that a vocabulary is as large as the one that the checkpoint was trained with.
 
     Args:
@@ -218,11 +226,12 @@ def check_vocabulary(checkpoint: str, *, vocabulary: int, divisor: int, source: 
       vocabulary: the number of the SentencePiece model's ids, sentinels included.
       divisor: the model pads the vocabulary to a multiple of this number (128 in T5).
       source: the vocabulary's path, for the message.
+      rows: the padded size in the checkpoint, None to read it.
 
     Raises:
       UserError: with both sizes.
     """
-    present = vocabulary_size(checkpoint)
+    present = vocabulary_size(checkpoint) if rows is None else rows
     padded = -(-vocabulary // divisor) * divisor
     if present is not None and present != padded:
         raise UserError(

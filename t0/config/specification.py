@@ -203,6 +203,52 @@ class RankSpec:
 
 
 @dataclasses.dataclass(frozen=True)
+class JobSpec:
+    """A source of inputs, and the file of its predictions.
+
+    Attributes:
+      path: the file, with {step} for the checkpoint's step.
+      as_json: whether it is JSON Lines; else it has a text on each line.
+      settings: the parameters of `t0.infer`.
+      limits: the parameters of `t0.inference.inputs.LengthLimits`, in tokens.
+      split: the split of a task.
+      task: the task whose cache is read, or None.
+      input_file: the file of inputs that is read where there is no task, or None.
+      add_eos: whether EOS ends the inputs of a file.
+      repeats: how many times each input of a file is repeated.
+      vocabulary: the SentencePiece model that tokenises the inputs of a file.
+    """
+
+    path: str
+    as_json: bool
+    settings: Mapping[str, Any]
+    limits: Mapping[str, Any]
+    split: str = ""
+    task: TaskSpec | None = None
+    input_file: str | None = None
+    add_eos: bool = False
+    repeats: int = 1
+    vocabulary: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class InferSpec:
+    """Predictions of tokens.
+
+    Attributes:
+      checkpoint: the checkpoint to predict with; None for those in the model directory.
+      steps: which of these: a step, a list of steps, "all", or None for the latest.
+      vocabulary_sha256: the hash of the inputs' SentencePiece model.
+      jobs: the sources of inputs.
+    """
+
+    checkpoint: str | None
+    steps: Any
+    vocabulary_sha256: str | None
+    jobs: tuple[JobSpec, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class RunSpec:
     """A run.
 
@@ -232,6 +278,7 @@ class RunSpec:
       data: the data that the run reads; None where it reads no mixture.
       validation: the data on which training measures the held-out loss, or None.
       rank: the rank evaluation, None in other modes.
+      infer: the predictions, None in other modes.
       schema: the version of this record.
     """
 
@@ -259,6 +306,7 @@ class RunSpec:
     data: DataSpec | None = None
     validation: DataSpec | None = None
     rank: RankSpec | None = None
+    infer: InferSpec | None = None
     schema: int = SCHEMA
 
 

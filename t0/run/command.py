@@ -113,7 +113,11 @@ def _run_with_gin(flags: Any, *, hosts_read: bool) -> None:
     mesh_shape = bound("run.mesh_shape")
     _print_notes(
         preflight.check_run(
-            flags.model_dir, vocabulary=vocabulary, mesh_shape=mesh_shape, checkpoint=checkpoint
+            flags.model_dir,
+            vocabulary=vocabulary,
+            mesh_shape=mesh_shape,
+            checkpoint=checkpoint,
+            any_format=bool(flags.save_spec),
         )
     )
     places = {n: flags[n].value for n in ("tpu_job_name", "tpu", "gcp_project", "tpu_zone")}
@@ -143,12 +147,12 @@ def _run_with_gin(flags: Any, *, hosts_read: bool) -> None:
 
 def _bind_flags(flags: Any, mode: str) -> None:
     """Binds the gin parameters that the flags set in a mode."""
-    from t0 import inference
     from t0.compat import gin
+    from t0.inference.jobs import InferenceSettings
     from t0.mesh import devices
     from t0.run import train_steps
 
-    if mode == "infer" and flags.tpu and inference.InferenceSettings().configured:
+    if mode == "infer" and flags.tpu and InferenceSettings().configured:
         raise UserError(
             "runs/infer.gin predicts without --tpu; on a TPU --gin_file=infer.gin decodes a file"
         )

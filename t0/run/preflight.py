@@ -10,15 +10,17 @@ same mistakes, minutes later, or would not notice them.
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from t0.checkpoints import checkpoint_files, open_source, operative_config
+from t0.checkpoints import checkpoint_files, open_source, operative_config, torch_shards
 from t0.compat import mesh_utils, mtf, seqio
 from t0.config.bindings import bound
 from t0.config.explain import KINDS, check_not_text
 from t0.config.flags import GIN_MODES
 from t0.errors import UserError, unknown_name
 from t0.feeding import cut_shares, host_graphs, opening
+from t0.files import paths
 from t0.mesh.batch import check_batch
 from t0.run import by_kind
 from t0.training.estimator import train_model
@@ -138,7 +140,12 @@ def check_caches(mode: str) -> None:
 
 
 def check_run(
-    model_dir: str, *, vocabulary: Any, mesh_shape: Any, checkpoint: str | None = None
+    model_dir: str,
+    *,
+    vocabulary: Any,
+    mesh_shape: Any,
+    checkpoint: str | None = None,
+    any_format: bool = False,
 ) -> list[str]:
     """Checks the configured run.
 
@@ -148,6 +155,8 @@ def check_run(
       mesh_shape: the run's mesh.
       checkpoint: the checkpoint that a mode other than training reads; None for those in
         `model_dir`.
+      any_format: whether the engine that carries the run out reads checkpoints of every format,
+        and those of the PyTorch engine in `model_dir`.
 
     Returns:
       notes, to be printed one to a line.
@@ -175,8 +184,10 @@ def check_run(
     if checkpoint and mode != "train":
         check_vocabulary(checkpoint, vocabulary)
         return []  # its sizes were compared before it was converted
-    check = _check_training if mode == "train" else _check_checkpoints
-    return check(model_dir, vocabulary)
+    if mode == "train":
+        return _check_training(model_dir, vocabulary)
+    further = torch_shards.steps(Path(model_dir)) if any_format else {}
+    return _check_checkpoints(model_dir, vocabulary, further)
 
 
 def _check_dataset_function(mode: str) -> None:
@@ -215,29 +226,31 @@ def _check_training(model_dir: str, vocabulary: Any) -> list[str]:
     return [f"starting from {checkpoint}, step {done:,}"]
 
 
-def _check_checkpoints(model_dir: str, vocabulary: Any) -> list[str]:
+def _check_checkpoints(model_dir: str, vocabulary: Any, further: Mapping[int, Path]) -> list[str]:
+    """Checks the checkpoints of a folder; `further` are step -> path of the PyTorch engine's."""
     mode = run_mode()
     name = "export_checkpoint_step" if mode.startswith("export") else "eval_checkpoint_step"
     wanted = bound(f"run.{name}")
     if wanted is None and mode in _WAITING:
-        latest = checkpoint_files.steps(model_dir)[-1:]
+        latest = sorted({*checkpoint_files.steps(model_dir), *further})[-1:]
         notes = [
             f"{name} is not set: waiting for checkpoints in {model_dir}, without end. Set it to a "
             "step or to -1, the latest"
         ]
     else:
-        latest = checkpoint_files.select_steps(model_dir, wanted)[-1:]
+        latest = checkpoint_files.select_steps(model_dir, wanted, also=further)[-1:]
         requested = wanted if isinstance(wanted, list | tuple) else [wanted]
         notes = [
             f"no checkpoint of step {step:,}: the closest, {closest:,}, is taken"
             for step in requested
             if isinstance(step, int) and step > 0
-            for closest in checkpoint_files.select_steps(model_dir, step)
+            for closest in checkpoint_files.select_steps(model_dir, step, also=further)
             if closest != step
         ]
     for step in latest:
-        check_vocabulary(checkpoint_files.checkpoint_path(model_dir, step), vocabulary)
-        check_sizes(checkpoint_files.checkpoint_path(model_dir, step))
+        path = str(further.get(step) or checkpoint_files.checkpoint_path(model_dir, step))
+        check_vocabulary(path, vocabulary)
+        check_sizes(path)
     return notes
 
 
@@ -290,12 +303,19 @@ def check_vocabulary(checkpoint: str, vocabulary: Any) -> None:
     """Checks that a vocabulary has as many ids as a checkpoint's embedding.
 
     Args:
-      checkpoint: a checkpoint prefix.
+      checkpoint: a checkpoint in any format.
       vocabulary: one vocabulary, or (inputs, targets).
 
     Raises:
       UserError: with both sizes.
     """
+    rows = None
+    if not paths.exists(f"{checkpoint}.index"):
+        with (
+            contextlib.suppress(UserError),
+            contextlib.closing(open_source(checkpoint, keep_slots=False)) as source,
+        ):
+            rows = source.model.vocabulary
     inputs = mesh_utils.inputs_vocabulary(vocabulary)
     divisor = bound("encoder/Unitransformer.vocab_divisor") or bound("Unitransformer.vocab_divisor")
     checkpoint_files.check_vocabulary(
@@ -303,4 +323,5 @@ def check_vocabulary(checkpoint: str, vocabulary: Any) -> None:
         vocabulary=inputs.vocab_size,
         divisor=divisor or 128,
         source=getattr(inputs, "sentencepiece_model_file", str(inputs)),
+        rows=rows,
     )

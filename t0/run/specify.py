@@ -20,6 +20,8 @@ from t0.config.bindings import bound, resolved
 from t0.config.specification import (
     ConfiguredSpec,
     DataSpec,
+    InferSpec,
+    JobSpec,
     ModelSpec,
     RankSpec,
     RankTaskSpec,
@@ -28,10 +30,13 @@ from t0.config.specification import (
 )
 from t0.errors import UserError
 from t0.feeding import opening
+from t0.inference import jobs
+from t0.inference.prediction_jobs import PredictionJob
 from t0.run import arguments as run_arguments
 from t0.run.by_kind import is_ranked
 from t0.run.preflight import DATASET_FUNCTIONS
 from t0.scoring import evaluate
+from t0.scoring.mesh_model import vocabulary_hash
 from t0.scoring.rank_metrics import classes_of
 from t0.scoring.ranking import results_folder
 from t0.scoring.task_records import dataset_and_prompt
@@ -87,6 +92,7 @@ def run_spec(mode: str, given: Mapping[str, Any], checkpoint: str | None = None)
         data=data,
         validation=opening.split_spec(data, "validation") if validates else None,
         rank=_rank_spec(arguments, checkpoint, targets) if mode == "score_eval" else None,
+        infer=_infer_spec(arguments, checkpoint, (inputs, targets)) if mode == "infer" else None,
     )
 
 
@@ -181,6 +187,53 @@ def _rank_spec(arguments: Mapping[str, Any], checkpoint: str | None, vocabulary:
         settings=dataclasses.asdict(evaluate.RankEvaluationSettings()),
         reading=_plain(evaluate.reading_facts()),
         vocabulary=evaluate.vocabulary_facts(vocabulary),
+    )
+
+
+def _infer_spec(
+    arguments: Mapping[str, Any], checkpoint: str | None, vocabularies: tuple[Any, Any]
+) -> InferSpec:
+    if not jobs.takes_over(arguments["model_type"]):
+        raise UserError(
+            "a specification has the predictions of --gin_file=runs/infer.gin, or of T5's "
+            "infer.gin with decode_from_file, for an encoder-decoder"
+        )
+    settings = jobs.InferenceSettings()
+    run = jobs.RunArguments(vocabularies, arguments["sequence_length"], arguments["batch_size"])
+    wanted = jobs.jobs(settings, run) if settings.configured else jobs.jobs_of_t5(run)
+    named = bound("t0.infer.mixture_or_task_name")
+    features = opening.known_mixture(named).output_features if named else {}
+    feature = features.get("inputs")
+    vocabulary = feature.vocabulary if feature else vocabularies[0]
+    return InferSpec(
+        checkpoint=checkpoint,
+        steps=_plain(arguments["eval_checkpoint_step"]),
+        vocabulary_sha256=vocabulary_hash(vocabularies[0]),
+        jobs=tuple(
+            _job_spec(job, settings.activation_dtype, vocabulary, run.sequence_length)
+            for job in wanted
+        ),
+    )
+
+
+def _job_spec(
+    job: PredictionJob, activations: str, vocabulary: Any, lengths: Mapping[str, int]
+) -> JobSpec:
+    # Of another machine's engine "auto" may be another type.
+    configured_here = {"activation_dtype": activations}
+    origin = dict(job.examples.origin)
+    task, use_cached = origin.pop("task", None), origin.pop("use_cached", False)
+    split = origin.pop("split", "")
+    return JobSpec(
+        path=job.path,
+        as_json=job.as_json,
+        settings=dataclasses.asdict(job.settings) | configured_here,
+        limits=_plain(dataclasses.asdict(job.limits)),
+        split=split,
+        task=task
+        and opening.task_spec(seqio.TaskRegistry.get(task), split, lengths, use_cached=use_cached),
+        vocabulary="" if task else _vocabulary_spec(vocabulary).file,
+        **origin,
     )
 
 

@@ -37,6 +37,10 @@ def find(flags: Any) -> tuple[dict[str, Any], str | None]:
     given = flags.checkpoint or _foreign_checkpoint_of_run_file()
     if not given:
         return {}, None
+    if flags.save_spec:  # the engine that reads the specification reads every format
+        check_sizes(given)
+        gin.bind_parameter("get_variable_dtype.master_dtype", "float32")
+        return dict.fromkeys(_STEPS, -1), given
     checkpoint = _as_mesh(given, run_files.output_dir() or flags.model_dir, slots=False)
     return _read_only(checkpoint), checkpoint
 

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from t0.errors import UserError
-from t0.feeding.token_files import ids_of
+from t0.feeding.token_files import ids_of, texts_of
 from t0.files import paths, tfrecord
-from t0.files.protobuf_wire import fields
 from t0.scoring.reading import FEATURES, not_ranked
 
-_TEXTS = tuple(name.encode() for name in FEATURES if name.endswith("_pretokenized"))
+_TEXTS = tuple(name for name in FEATURES if name.endswith("_pretokenized"))
 _NUMBERS = tuple(name for name in FEATURES if not name.endswith("_pretokenized"))
 _AT_ONCE = 512
 
@@ -40,24 +39,12 @@ def cached_records(task: str, files: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def _decoded(task: str, records: Sequence[bytes]) -> Iterator[dict[str, Any]]:
-    numbers = ids_of(records, _NUMBERS)
-    for row, record in enumerate(records):
+    numbers, texts = ids_of(records, _NUMBERS), texts_of(records, _TEXTS)
+    for row in range(len(records)):
         found: dict[str, Any] = {
             name: ids.values[ids.ends[row] : ids.ends[row + 1]] for name, ids in numbers.items()
         }
         if len(found["is_correct"]) != 1 or len(found["idx"]) != 2:
             raise not_ranked(task)
         found["is_correct"] = bool(found["is_correct"][0])
-        yield found | _texts(record)
-
-
-def _texts(record: bytes) -> dict[str, bytes]:
-    """Returns the texts of a `tf.train.Example`."""
-    found = {}
-    for _, features in fields(record):
-        for _, entry in fields(features):
-            content = dict(fields(entry))
-            if content.get(1) in _TEXTS:
-                values = [value for _, part in fields(content[2]) for _, value in fields(part)]
-                found[content[1].decode()] = values[0] if values else b""
-    return found
+        yield found | {name: text for name, column in texts.items() if (text := column[row])}

@@ -64,11 +64,11 @@ class Attention(nn.Module):
         if bidirectional is not None:
             self.relative_attention_bias = _embedding(sizes.buckets, sizes.heads)
 
-    def bias(self, length: int) -> torch.Tensor:
-        """Returns the bias of relative positions, [1, H, L, L]."""
+    def bias(self, length: int, first: int = 0) -> torch.Tensor:
+        """Returns the bias of relative positions, [1, H, L - first, L]: of queries from `first`."""
         table = self.relative_attention_bias.weight
         place = torch.arange(length, device=table.device)
-        found = bucket(place[None] - place[:, None], table.shape[0], self._bidirectional)
+        found = bucket(place[None] - place[first:, None], table.shape[0], self._bidirectional)
         return table[found].permute(2, 0, 1)[None]
 
     def forward(self, x: torch.Tensor, memory: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -79,14 +79,15 @@ class Attention(nn.Module):
         """
         queries = x.reshape(memory.shape[0], -1, x.shape[-1])
         q, k, v = (
-            self._split(x_, w) for x_, w in ((queries, self.q), (memory, self.k), (memory, self.v))
+            self.split(x_, w) for x_, w in ((queries, self.q), (memory, self.k), (memory, self.v))
         )
         if self.training and self._rate:
             v = dropped(v, self._rate, (*v.shape[:3], 1))
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
         return self.o(mixed.transpose(1, 2).flatten(2)).view_as(x)
 
-    def _split(self, x: torch.Tensor, project: nn.Linear) -> torch.Tensor:
+    def split(self, x: torch.Tensor, project: nn.Linear) -> torch.Tensor:
+        """Returns a projection of x [B, L, D] by heads: [B, H, L, d_kv]."""
         return project(x).unflatten(-1, (self._heads, -1)).transpose(1, 2)
 
 

@@ -6,18 +6,12 @@ Tasks are read from their caches. Each process encodes and scores every `world.s
 batch; the first writes the files that Mesh TensorFlow's evaluation writes, too.
 """
 
-import contextlib
 import dataclasses
 import functools
-import io
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from t0.checkpoints import checkpoint_files
-from t0.checkpoints.conversion import fingerprint, open_source, recognise
 from t0.checkpoints.shape import expected_shapes
 from t0.config.specification import RankSpec, RunSpec, TaskSpec
 from t0.errors import UserError
@@ -33,7 +27,7 @@ from t0.scoring.reading import (
     kept_task,
     not_ranked,
 )
-from t0.torch import checkpointing, sharding, weights
+from t0.torch import sharding, weights
 from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World
 
@@ -57,16 +51,16 @@ def evaluate(spec: RunSpec, world: World) -> None:
         {"model_dir": spec.model_dir, "step": step, "engine": "torch"}
         | ranking.run_facts(
             path,
-            _fingerprint(path),
+            weights.fingerprint(path),
             settings,
             split=spec.data.split,
             lengths=spec.lengths,
             vocabulary=rank.vocabulary,
             reading=rank.reading,
         )
-        for step, path in _checkpoints(spec.model_dir, rank).items()
+        for step, path in weights.chosen(spec.model_dir, rank.checkpoint, rank.steps).items()
     ]
-    with _printing(world.first):
+    with world.printing():
         ranking.rank(
             runs,
             rank.folder,
@@ -158,29 +152,6 @@ def _checked(spec: RunSpec) -> RankSpec:
     return spec.rank
 
 
-def _checkpoints(model_dir: str, rank: RankSpec) -> Mapping[int, str]:
-    """Returns step -> path of the checkpoints to score, in whichever format each is."""
-    if rank.checkpoint:
-        with contextlib.closing(open_source(rank.checkpoint, keep_slots=False)) as source:
-            return {source.facts.step or 0: rank.checkpoint}
-    ours = set(checkpointing.steps(model_dir))
-    chosen = checkpoint_files.select_steps(model_dir, rank.steps, also=ours)
-    return {
-        step: str(checkpointing.folder_of(model_dir, step))
-        if step in ours
-        else checkpoint_files.checkpoint_path(model_dir, step)
-        for step in chosen
-    }
-
-
-def _fingerprint(path: str) -> str:
-    """Returns a hash that changes with a checkpoint's values."""
-    kind, place = recognise(path)
-    return (
-        checkpoint_files.fingerprint(place) if kind == "mtf" else fingerprint(kind, Path(place), "")
-    )
-
-
 def _reader(task: TaskSpec, lengths: Lengths) -> ranking.Reader:
     kind = task.rank
 
@@ -196,13 +167,3 @@ def _reader(task: TaskSpec, lengths: Lengths) -> ranking.Reader:
 def _costs(model: T5Spec) -> Costs:
     """Returns the costs of the model; a further shape costs the start of a batch's kernels."""
     return dataclasses.replace(model_costs(expected_shapes(model.sizes)), lowering=_START)
-
-
-@contextlib.contextmanager
-def _printing(prints: bool) -> Iterator[None]:
-    """Keeps what the block prints from the screen where this process does not print."""
-    with contextlib.ExitStack() as held:
-        if not prints:
-            held.enter_context(contextlib.redirect_stdout(io.StringIO()))
-            held.enter_context(contextlib.redirect_stderr(io.StringIO()))
-        yield

@@ -8,20 +8,54 @@ Names and orientation are the canonical ones of `t0.checkpoints.names`.
 
 import contextlib
 import hashlib
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from t0.checkpoints import names
+from t0.checkpoints import checkpoint_files, conversion, names
 from t0.checkpoints.bundle import BundleReader
 from t0.checkpoints.conversion import open_source
 from t0.checkpoints.formats import Source
 from t0.errors import UserError
+from t0.torch import checkpointing
 from t0.torch.model import T5
 from t0.torch.optimizers import Optimizer
 from t0.torch.sharding import local_rows, names_and_parameters, own_rows
 from t0.torch.world import World
 from t0.training import start_report
+
+
+def chosen(model_dir: str, checkpoint: str | None, steps: Any) -> dict[int, str]:
+    """Returns step -> path of the checkpoints to evaluate, in whichever format each is.
+
+    Args:
+      model_dir: the folder with checkpoints of either engine.
+      checkpoint: a checkpoint to take instead, or None.
+      steps: a step, a list of steps, "all", or None for the latest.
+
+    Raises:
+      UserError: if there is none.
+    """
+    if checkpoint:
+        with contextlib.closing(open_source(checkpoint, keep_slots=False)) as source:
+            return {source.facts.step or 0: checkpoint}
+    ours = set(checkpointing.steps(model_dir))
+    return {
+        step: str(checkpointing.folder_of(model_dir, step))
+        if step in ours
+        else checkpoint_files.checkpoint_path(model_dir, step)
+        for step in checkpoint_files.select_steps(model_dir, steps, also=ours)
+    }
+
+
+def fingerprint(path: str) -> str:
+    """Returns a hash that changes with a checkpoint's values."""
+    kind, place = conversion.recognise(path)
+    if kind == "mtf":
+        return checkpoint_files.fingerprint(place)
+    return conversion.fingerprint(kind, Path(place), "")
 
 
 def load(model: T5, optimizer: Optimizer | None, path: str, world: World) -> tuple[int, list[str]]:

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import datetime
 import hashlib
+import io
 import os
 import signal
 import time
@@ -72,6 +73,15 @@ class World:
         if self.size > 1:
             dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return int(tensor.item())
+
+    @contextlib.contextmanager
+    def printing(self) -> Iterator[None]:
+        """Keeps what the block prints from the screen, but for the first process."""
+        with contextlib.ExitStack() as held:
+            if not self.first:
+                held.enter_context(contextlib.redirect_stdout(io.StringIO()))
+                held.enter_context(contextlib.redirect_stderr(io.StringIO()))
+            yield
 
     def free_bytes(self) -> int | None:
         """Returns the memory that this process can have, None where it is not known."""

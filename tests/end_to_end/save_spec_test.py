@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from command_lines import EVALUATE, LENGTHS, TRAIN, TWO_LAYERS, message
+from command_lines import EVALUATE, LENGTHS, ONE_LAYER, TRAIN, TWO_LAYERS, message
 
 from t0.config.specification import RunSpec, from_json, to_json
 
@@ -12,9 +12,9 @@ CACHED = "--gin_param=mesh_train_dataset_fn.use_cached = True"
 
 @pytest.fixture
 def specified(command, cached, tmp_path):
-    def specified(*argv):
+    def specified(*argv, model_dir=tmp_path / "model"):
         path = tmp_path / "spec.json"
-        done = command(f"--model_dir={tmp_path}/model", f"--save_spec={path}", *argv)
+        done = command(f"--model_dir={model_dir}", f"--save_spec={path}", *argv)
         assert done.status == 0, done.err
         assert not (tmp_path / "model").exists()
         text = path.read_text()
@@ -72,6 +72,29 @@ def test_a_rank_evaluation(specified, pretrained):
     )
     assert spec.data.split == "validation"
     assert [task.name for task in spec.data.tasks]
+
+
+def test_predictions(specified, pretrained, world, tmp_path):
+    lines = tmp_path / "questions.txt"
+    lines.write_text("Which weather?\n")
+    common = [
+        *("--gin_file=models/t5.1.1.tiny.gin", ONE_LAYER, "--gin_file=runs/infer.gin"),
+        f"--gin.CHECKPOINT_PATH='{pretrained}'",
+        f"--gin.INFER_OUTPUT_DIR='{tmp_path}/out'",
+        f"--gin.TASK_FEATURE_LENGTHS={LENGTHS}",
+        *("--gin.MIXTURE_OR_TASK_NAME='weather_train'", "--gin.BEAM_SIZE=3"),
+        "--gin.MIXTURE_OR_TASK_SPLIT='validation'",
+    ]
+    spec = specified(*common, "--gin.USE_CACHED_TASKS=True", model_dir=pretrained)
+    jobs = {job.task.name: job for job in spec.infer.jobs}
+    assert set(jobs) == {"weather_which_word", "weather_own_choices"}
+    job = jobs["weather_which_word"]
+    assert job.path == f"{tmp_path}/out/weather_which_word_{{step}}.jsonl"
+    assert (job.split, job.task.examples, len(job.task.cache_files)) == ("validation", 30, 1)
+    assert (job.settings["beam_size"], job.limits["targets"]) == (3, LENGTHS["targets"])
+    (job,) = specified(*common, f"--gin.INPUT_FILE='{lines}'", model_dir=pretrained).infer.jobs
+    assert (job.task, job.input_file, job.repeats) == (None, str(lines), 1)
+    assert job.vocabulary == str(world.folder / "vocab.model")
 
 
 def test_what_is_written_is_plain(specified, tmp_path):

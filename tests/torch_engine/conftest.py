@@ -124,6 +124,16 @@ def world(tmp_path_factory):
     return world
 
 
+@pytest.fixture(scope="session")
+def trained(world):
+    """A model that the PyTorch engine trained for 30 steps: its folder, and its exports."""
+    folders = {name: world.folder / f"trained {name}" for name in ("torch", "mtf", "hf")}
+    exports = [f"--export_{name}={folders[name]}" for name in ("mtf", "hf")]
+    done = world.torch(world.specified(folders["torch"], 30), *exports)
+    assert done.returncode == 0, done.stderr
+    return folders
+
+
 def losses(model_dir):
     """Step -> T5's loss, as metrics.jsonl has it."""
     records = map(json.loads, (model_dir / "metrics.jsonl").read_text().splitlines())

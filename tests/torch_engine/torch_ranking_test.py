@@ -8,6 +8,8 @@ from conftest import MODEL, message
 
 pytest.importorskip("torch")
 
+from t0.checkpoints import conversion  # noqa: E402
+
 RANK = [
     *MODEL,
     "--gin_file=score_eval.gin",
@@ -49,14 +51,11 @@ def check_same(ours, theirs, apart):
 
 
 @pytest.fixture(scope="module")
-def reference(world):
+def reference(world, trained):
     """A folder with a checkpoint, which Mesh TensorFlow has ranked."""
     folder = world.folder / "ranked"
-    done = world.mesh(folder, 8)
-    assert done.returncode == 0, done.stderr
-    for path in folder.glob("model.ckpt-0.*"):
-        path.unlink()
-    done = world.mesh(folder, 8, model=RANK)
+    shutil.copytree(trained["mtf"], folder)
+    done = world.mesh(folder, 30, model=RANK)
     assert done.returncode == 0, done.stderr
     assert len(results(folder)) == 3
     return folder
@@ -66,12 +65,15 @@ def reference(world):
 def specified(world, reference):
     """Returns the specification of the evaluation of a new folder with the same checkpoint."""
 
-    def specified(name, *flags):
+    def specified(name):
         folder = world.folder / name
         folder.mkdir()
         for path in [*reference.glob("model.ckpt-*"), reference / "checkpoint"]:
             shutil.copy(path, folder)
-        return folder, world.specified(folder, 8, *flags, model=RANK)
+        made = world.specified(reference, 30, model=RANK).read_text()
+        spec = world.folder / f"{name}.json"
+        spec.write_text(made.replace(str(reference), str(folder)))
+        return folder, spec
 
     return specified
 
@@ -83,6 +85,42 @@ def test_scores_and_files_are_those_of_mesh_tensorflow(world, reference, specifi
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("restored 52 variables") == 1
     check_same(results(folder), results(reference), 1e-4)
+
+
+def test_bfloat16_log_likelihoods_are_near(world, reference, specified):
+    folder, spec = specified("ranked in bfloat16")
+    done = world.torch(changed(spec, rank__settings__dtype="bfloat16"))
+    assert done.returncode == 0, done.stderr
+    rounded, exact = results(folder), results(reference)
+    for name in (name for name in exact if name.endswith(".jsonl")):
+        found, expected = likelihoods(rounded[name]), likelihoods(exact[name])
+        assert found != expected
+        # Sums of up to 13 nats for each of some tokens, of values with 8 bits.
+        assert found == pytest.approx(expected, rel=0.02, abs=0.02)
+
+
+@pytest.mark.parametrize("kind", ["torch", "hf", "t5x"])
+def test_checkpoints_in_other_formats(world, reference, trained, kind):
+    """The engine's own in a model directory; the others as --checkpoint, which is not converted."""
+    folder = world.folder / f"ranked from {kind}"
+    if kind == "torch":
+        shutil.copytree(trained["torch"] / "torch.ckpt-30", folder / "torch.ckpt-30")
+        spec = world.specified(folder, 30, model=RANK)
+    elif kind == "hf":
+        spec = world.specified(folder, 30, f"--checkpoint={trained['hf']}", model=RANK)
+    else:
+        conversion.convert(trained["hf"], world.folder / "t5x", to="t5x", progress=False)
+        made = world.specified(reference, 30, model=RANK).read_text()
+        spec = world.folder / f"{kind}.json"
+        spec.write_text(made.replace(str(reference), str(folder)))
+        changed(spec, rank__checkpoint=str(world.folder / "t5x"))
+    done = world.torch(spec)
+    assert done.returncode == 0, done.stderr
+    assert not (folder / "converted").exists()
+    found, expected = results(folder), results(reference)
+    for one in (found, expected):
+        one["results_30.json"]["run"].pop("checkpoint_fingerprint")
+    check_same(found, expected, 1e-4)
 
 
 KILLED = """
@@ -109,7 +147,7 @@ def test_a_killed_evaluation_goes_on_with_the_next_task(world, specified):
     written = scored.stat().st_mtime_ns
     done = world.torch(spec)
     assert done.returncode == 0, done.stderr
-    assert "step 8: 1 of 2 tasks were finished before" in done.stdout
+    assert "step 30: 1 of 2 tasks were finished before" in done.stdout
     assert scored.stat().st_mtime_ns == written
     check_same(results(folder), results(at_once), 0)
 
@@ -118,7 +156,7 @@ def test_the_report_reads_the_files(world, specified):
     folder, spec = specified("reported")
     assert world.torch(spec).returncode == 0
     made = folder / "report"
-    written = str(folder / "validation_eval" / "results_8.json")
+    written = str(folder / "validation_eval" / "results_30.json")
     done = world.python("-m", "t0.cli.main", "report", written, f"--output={made}")
     assert done.returncode == 0, done.stderr
     assert "weather" in (made / "report.html").read_text()
@@ -150,7 +188,7 @@ MISTAKES = {
 
 def test_mistakes_have_one_line(world, reference):
     """In one process, which ends the group of processes after each."""
-    spec = world.specified(reference, 8, model=RANK)
+    spec = world.specified(reference, 30, model=RANK)
     for place, (change, expected) in MISTAKES.items():
         wrong = changed(shutil.copy(spec, world.folder / "wrong.json"), **change)
         assert expected in message(world.torch(wrong)), place

@@ -1,0 +1,125 @@
+"""Mode `infer` on PyTorch: predictions for caches and files, by one process or many.
+
+    predict(spec, world)    # spec: a `RunSpec` whose mode is "infer"
+
+The inputs, batches and files are those of `t0.inference` on every engine. A process predicts every
+`world.size`-th batch with a whole model of its own.
+"""
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from t0.catalogue.sentence_pieces import Tokens
+from t0.config.specification import JobSpec, RunSpec
+from t0.errors import UserError, say
+from t0.inference import by_batches, cached_inputs, inputs
+from t0.inference.inputs import InputSource, LengthLimits
+from t0.inference.methods import EOS
+from t0.inference.prediction_jobs import InferenceSettings, PredictionJob
+from t0.torch import weights, world
+from t0.torch.decoding import Generator
+from t0.torch.shape import t5
+from t0.torch.world import World
+
+
+class Pieces:
+    """A SentencePiece model with the interface of SeqIO's vocabularies.
+
+    Args:
+      path: the model's file.
+    """
+
+    eos_id = EOS
+
+    def __init__(self, path: str) -> None:
+        self._tokens = Tokens(path)
+        self.encode, self.decode = self._tokens.ids, self._tokens.text
+
+
+def predict(spec: RunSpec, joined: World) -> None:
+    """Writes the predictions of a specification.
+
+    Args:
+      spec: a run whose mode is "infer".
+      joined: the processes.
+
+    Raises:
+      UserError: if this engine does not predict such a run, or a file cannot be read or written.
+    """
+    if spec.infer is None:
+        raise UserError(
+            "the specification has no predictions: write it again, by t5_mesh_transformer "
+            "--save_spec"
+        )
+    with joined.printing():
+        _predict(spec, spec.infer.jobs, joined)
+
+
+def _predict(spec: RunSpec, wanted: tuple[JobSpec, ...], joined: World) -> None:
+    model, targets = t5(spec.model), Pieces(spec.targets_vocabulary.file)
+    jobs = [_job(job, spec, targets, joined) for job in wanted]
+    processes = by_batches.Processes(joined.rank, joined.size, joined.wait)
+    generator = None
+    for step, path in weights.chosen(
+        spec.model_dir, spec.infer.checkpoint, spec.infer.steps
+    ).items():
+        facts = {
+            "engine": "torch",
+            "checkpoint_fingerprint": weights.fingerprint(path),
+            "vocabulary_sha256": spec.infer.vocabulary_sha256,
+        }
+        outputs = [
+            by_batches.opened(job, step=step, facts=facts, processes=processes) for job in jobs
+        ]
+        left = [both for both in zip(jobs, outputs, strict=True) if both[1]]
+        if left:
+            settings = jobs[0].settings
+            activations = getattr(torch, settings.activation_dtype)
+            generator = generator or Generator(model, joined.device, activations, settings.method)
+            say(f"restored {generator.restore(path)} variables from {path}")
+        for job, output in left:
+            by_batches.predict(job, output, generator, targets, processes=processes)
+
+
+def _job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> PredictionJob:
+    try:
+        settings = InferenceSettings(**job.settings)
+        multiple = job.limits["targets_per_input"]
+        limits = LengthLimits(**{**job.limits, "targets_per_input": multiple and tuple(multiple)})
+    except (TypeError, KeyError) as error:
+        raise UserError(
+            f"the specification's predictions cannot be read ({error!s:.200}); write it again, by "
+            "t5_mesh_transformer --save_spec"
+        ) from error
+    if "://" in job.path:
+        raise UserError(
+            f"the predictions' file {job.path} is not on this machine; the PyTorch engine writes "
+            "to folders that all its processes see (infer.output_dir)"
+        )
+    activations = world.activations(settings.activation_dtype, joined.device)
+    named = str(activations).removeprefix("torch.")
+    settings = dataclasses.replace(settings, activation_dtype=named)
+    return PredictionJob(_source(job, spec, targets), limits, settings, job.path, job.as_json)
+
+
+def _source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
+    if job.task is None:
+        return inputs.of_file(
+            job.input_file or "", Pieces(job.vocabulary), add_eos=job.add_eos, repeats=job.repeats
+        )
+    if not job.task.cache_files:
+        raise UserError(
+            f"task {job.task.name} is not read from a cache, and the PyTorch engine reads caches "
+            f"only. Cache it: seqio_cache_tasks --tasks={job.task.name} --output_cache_dir=DIR, "
+            "and pass --additional_task_cache_dirs=DIR and "
+            "--gin_param='t0.infer.use_cached = True'"
+        )
+    return cached_inputs.of_cache(
+        job.task.name,
+        job.split,
+        job.task.cache_files,
+        total=job.task.examples,
+        vocabularies=(Pieces(spec.inputs_vocabulary.file), targets),
+    )
