@@ -16,7 +16,10 @@ from t0.checkpoints import hugging_face
 from t0.errors import UserError, short_reason
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w(@[\w./-]+)?")
-_BESIDE = ("config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json")
+_BESIDE = (
+    *("config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json"),
+    *("tokenizer.model", "vocab.json", "merges.txt"),  # of decoder-only models
+)
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _INDEX = "*.index.json"
 _SECONDS = 10.0

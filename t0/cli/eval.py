@@ -1,8 +1,11 @@
 """`t0 eval CHECKPOINT`: the whole T0 evaluation of a checkpoint in any format, in one command.
 
+A decoder-only folder of Hugging Face (GPT-2, Llama ...) is ranked by PyTorch and transformers.
+
 t0 eval /models/t0_3b --data_dir=data                    # the held-out datasets, by ranking
 t0 eval bigscience/T0_3B --data_dir=data --limit=100 --output=out
 t0 eval /models/mine/model.ckpt-1000 --tasks='super_glue_rte_.*' --data_dir=data
+t0 eval /models/gpt2 --join=t-zero --data_dir=data
 t0 eval /models/small --module_import=t0.recipes --data_dir=texts --tasks=text_span_corruption
 """
 
@@ -14,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from t0.checkpoints import decoder_folders
 from t0.errors import UserError, printable
 from t0.sources import set_data_dirs
 
@@ -63,6 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--activation_dtype", default="float32", choices=["auto", "float32", "bfloat16"]
     )
     parser.add_argument(
+        "--join",
+        choices=decoder_folders.JOINS,
+        help="how a decoder-only model reads input and choice: as lm-evaluation-harness (default) "
+        "or as T0's repository joins them",
+    )
+    parser.add_argument(
         "--module_import", action="append", help="module to import (default t0.seqio_tasks)"
     )
 
@@ -85,6 +95,11 @@ def main(args: argparse.Namespace) -> int:
     path, source = described.locate(args.checkpoint)
     name = Path(source.rpartition("@")[0] or source).name
     output = Path(args.output or Path("t0_eval") / name)
+    if _is_decoder_only(path, args):
+        for module in args.module_import or ["t0.seqio_tasks"]:
+            importlib.import_module(module)
+        _run_decoder_only(args, path, source, str(output), lengths, shard)
+        return _ended(output, args, shard)
     found = described.describe(path, source, output)
     vocabulary = args.vocab or found.vocabulary
     if vocabulary:
@@ -95,6 +110,11 @@ def main(args: argparse.Namespace) -> int:
     for module in modules:
         importlib.import_module(module)
     _run(args, found, str(output), lengths, modules, shard)
+    return _ended(output, args, shard)
+
+
+def _ended(output: Path, args: argparse.Namespace, shard: tuple[int, int] | None) -> int:
+    """Reports on a whole evaluation; of a shard, says what joins it to the others."""
     if shard:
         folder = printable(shlex.quote(str(output)))
         print(f"when all {shard[1]} shards are done: t0 merge {folder} --output {folder}")
@@ -150,6 +170,50 @@ def _run(
     words += [f"--data_dir={folder}" for folder in args.data_dir or ()]
     words += [f"--vocab={os.environ['T0_VOCAB']}"] if os.environ.get("T0_VOCAB") else []
     command.run(flags.parse(words), sys.argv)
+
+
+def _is_decoder_only(path: str, args: argparse.Namespace) -> bool:
+    found = decoder_folders.is_decoder_only(path)
+    if args.join and not found:
+        raise UserError(
+            f"--join={args.join} is for decoder-only models, and {path} is an encoder-decoder, "
+            "which reads input and choice apart"
+        )
+    return found
+
+
+def _run_decoder_only(
+    args: argparse.Namespace,
+    path: str,
+    source: str,
+    output: str,
+    lengths: Any,
+    shard: tuple[int, int] | None,
+) -> None:
+    from t0 import compat
+
+    compat.apply()
+    from t0.compat import seqio
+    from t0.run import decoder_only, whole_evaluation
+
+    names = whole_evaluation.chosen_tasks(args.tasks, args.split)
+    caches = [folder for folder in args.cache_dirs.split(",") if folder]
+    if caches:
+        seqio.add_global_cache_dirs(caches)
+    else:
+        names = whole_evaluation.without_absent(names, args.split, skip=args.skip_absent)
+    settings = decoder_only.Settings(
+        output=output,
+        join=args.join or decoder_folders.JOINS[0],
+        split=args.split,
+        lengths=lengths,
+        examples=args.limit,
+        batch_tokens=args.batch_tokens,
+        cached=bool(caches),
+        activations=args.activation_dtype,
+        shard=shard or (0, 1),
+    )
+    decoder_only.evaluate(path, source, names, settings)
 
 
 def _report(output: Path, args: argparse.Namespace) -> int:

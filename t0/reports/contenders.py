@@ -29,6 +29,7 @@ _REFUSED = {
 _SAID = {
     "vocabulary_sha256": "other vocabularies: accuracies are compared; log-likelihoods, which are "
     "of other tokens, cannot be",
+    "joined": "other ways to join an input and a choice",
     "template_version": "prompts of other versions: examples whose texts differ are left out",
     "sequence_length": "other lengths: what one of them cut, the other may have read",
     "activation_dtype": "other types of activations, which round in other ways",
@@ -143,7 +144,8 @@ def _one_run(path: Path, runs: Sequence[EvaluatedRun], used: dict[Path, str]) ->
 def _check_facts(contenders: Sequence[Contender]) -> None:
     for fact, why in _REFUSED.items():
         values = _values(contenders, fact)
-        if len(set(values.values())) > 1:
+        # After the colon is what is summed: a decoder-only model's choice may have no EOS.
+        if len({value.partition(":")[0] for value in values.values()}) > 1:
             said = "; ".join(f"{name} has {value}" for name, value in values.items())
             raise UserError(f"these runs cannot be compared by '{fact}' ({said}): {why}.")
 

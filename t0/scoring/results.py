@@ -49,6 +49,7 @@ MADE_FROM = (
     "sequence_length",
     "dtype",
     "engine",
+    "joined",
     "template_version",
     "reading",
     "examples",

@@ -1,0 +1,31 @@
+"""Tells a decoder-only model's folder from a T5's, by its config.json; imports nothing heavy.
+
+is_decoder_only("/models/gpt2")       # True; the folder is read by `t0.torch.decoder_only`
+"""
+
+from pathlib import Path
+
+from t0.errors import UserError, reading
+from t0.files.untrusted import parsed_json
+
+# The published ways to join an input and a choice, `t0.torch.decoder_only.JOINS`.
+JOINS = ("lm-eval", "t-zero")
+_T5 = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
+_CONFIG = "config.json"
+
+
+def is_decoder_only(path: str) -> bool:
+    """Returns whether a path is a Hugging Face folder with a model that is not a T5."""
+    file = Path(path) / _CONFIG
+    if "://" in path or not file.is_file():
+        return False
+    with reading(file, ValueError):
+        config = parsed_json(file.read_text(encoding="utf-8"))
+    if not isinstance(config, dict) or config.get("model_type", "t5") in _T5:
+        return False
+    if config.get("is_encoder_decoder"):
+        raise UserError(
+            f"{path} is a {config['model_type']}, an encoder-decoder that is not a T5; wanted a "
+            "T5, or a decoder-only model"
+        )
+    return True

@@ -1,0 +1,211 @@
+"""`t0 eval` of a decoder-only model: rank tasks as texts, joined as published, scored by PyTorch.
+
+    evaluate("/models/gpt2", "/models/gpt2", names, Settings("out", join="lm-eval"))
+
+Tasks are read from their caches, which hold the texts of inputs and choices, or rendered on the
+way, without a vocabulary. The files are those of every rank evaluation.
+"""
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from t0.checkpoints.decoder_folders import JOINS
+from t0.compat import seqio, tf, tf1, tfds
+from t0.errors import UserError, original
+from t0.feeding import opening
+from t0.run.by_kind import is_ranked
+from t0.scoring import ranking
+from t0.scoring.batch_planning import BatchLimits
+from t0.scoring.cached_records import cached_records
+from t0.scoring.reading import ExampleStore, ScoringTask, TaskFacts, Truncation, kept_task, text_of
+from t0.scoring.task_records import dataset_and_prompt
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of the evaluation of a decoder-only model.
+
+    Attributes:
+      output: the folder for results.
+      join: how inputs and choices are joined, one of `JOINS`.
+      split: the split.
+      lengths: "inputs" and "targets" -> the most tokens; None to refuse what is too long.
+      examples: the most examples of each task, None for all.
+      batch_tokens: the most tokens that are computed at once; None for this machine's.
+      cached: whether tasks are read from their caches.
+      activations: "auto", "float32" or "bfloat16".
+      shard: the number of this evaluation's part of the batches, and the number of parts.
+    """
+
+    output: str
+    join: str = JOINS[0]
+    split: str = "validation"
+    lengths: Mapping[str, int] | None = None
+    examples: int | None = None
+    batch_tokens: int | None = None
+    cached: bool = False
+    activations: str = "float32"
+    shard: tuple[int, int] = (0, 1)
+
+
+def evaluate(folder: str, source: str, names: Sequence[str], settings: Settings) -> None:
+    """Ranks tasks with a decoder-only model, and writes the results.
+
+    Args:
+      folder: the model's folder.
+      source: where it comes from, for the results.
+      names: the tasks.
+      settings: the settings.
+
+    Raises:
+      UserError: if the model or a task cannot be read, a task is not ranked, or a text is longer
+        than the model's positions.
+    """
+    tasks = [seqio.TaskRegistry.get(name) for name in names]
+    for task in tasks:
+        if not is_ranked(task):
+            raise UserError(
+                f"task {task.name} is not for rank evaluation, and a decoder-only model is "
+                f"evaluated by ranking: name its form {task.name}_score_eval, if it has one"
+            )
+    tf.config.set_visible_devices([], "GPU")  # they are PyTorch's
+    import torch
+
+    from t0.torch import decoder_only, transformers_door, world
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    activations = world.activations(settings.activations, device)
+    kind = "gpu" if device.type == "cuda" else "cpu"
+    most = settings.batch_tokens or ranking.MAX_TOKENS[kind]
+    model = decoder_only.DecoderOnly(folder, device, activations, most)
+    shard_id, num_shards = settings.shard
+    chosen = ranking.RankEvaluationSettings(
+        dtype=str(activations).removeprefix("torch."), shard_id=shard_id, num_shards=num_shards
+    )
+    join = decoder_only.JOINS[settings.join]
+    facts = {"model_dir": folder, "step": 0, "source": source} | ranking.run_facts(
+        folder,
+        model.fingerprint,
+        chosen,
+        split=settings.split,
+        lengths=settings.lengths,
+        vocabulary=model.vocabulary,
+        reading={"use_cached": settings.cached},
+    )
+    facts |= {
+        "engine": f"torch, transformers {transformers_door.transformers().__version__}",
+        "model_type": model.config.model_type,
+        "joined": join.said,
+        "normalisation": "none: sum of log-probabilities over a choice's tokens",
+    }
+    facts |= {"examples": settings.examples} if settings.examples else {}
+    print(f"{source}: {model.config.model_type}, joined as {join.said}", file=sys.stderr)
+    ranking.rank(
+        [facts],
+        settings.output,
+        {
+            task.name: functools.partial(_read, task, _Joined(model, join, task.name, settings))
+            for task in tasks
+        },
+        make_scorer=lambda: model,
+        limits=lambda scorer: BatchLimits(most, most),
+        costs=model.costs,
+        settings=chosen,
+    )
+
+
+@dataclasses.dataclass
+class _Joined:
+    """Makes the records of a task of its texts; `cut` counts what was too long."""
+
+    model: Any
+    join: Any
+    task: str
+    settings: Settings
+    cut: Truncation = dataclasses.field(default_factory=Truncation)
+
+    def records(self, texts: Iterator[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yields records for `ExampleStore.add`, whose ids are one higher than the tokeniser's."""
+        example = None
+        for record in texts:
+            given, choice = (
+                text_of(record.get(f"{name}_pretokenized", record[name]))
+                for name in ("inputs", "targets")
+            )
+            number = int(record["idx"][0])
+            context, scored = self.join.join(self.model.tokenizer, given, choice)
+            self._check(number, choice, context, scored)
+            context, scored, cut = self._cut(context, scored)
+            self.cut.inputs += cut and number != example
+            example = number if cut else example
+            yield {
+                "idx": record["idx"],
+                "inputs": np.array(context, np.int32) + 1,
+                "targets": np.array(scored, np.int32) + 1,
+                "is_correct": record["is_correct"],
+                "inputs_pretokenized": given,
+                "targets_pretokenized": choice,
+            }
+
+    def _check(self, number: int, choice: str, context: list[int], scored: list[int]) -> None:
+        if not context or not scored:
+            raise UserError(
+                f"task {self.task}, example {number}: "
+                + (f"the choice {choice!r:.60}" if context else "the input")
+                + " has no token of its own, so there is nothing to score"
+            )
+        read, positions = len(context) + len(scored) - 1, self.model.positions
+        if positions and not self.settings.lengths and read > positions:
+            raise UserError(
+                f"task {self.task}, example {number}: input and choice have {read:,} tokens, and "
+                f"the model reads {positions:,}. To cut long inputs, as their results will say: "
+                f"--lengths=inputs={positions * 3 // 4},targets={positions // 4}"
+            )
+
+    def _cut(self, context: list[int], scored: list[int]) -> tuple[list[int], list[int], bool]:
+        lengths = self.settings.lengths
+        if not lengths:
+            return context, scored, False
+        self.cut.targets += len(scored) > lengths["targets"]
+        most = lengths["inputs"]
+        kept = context[-most:] if self.join.cut_left else context[:most]
+        return kept, scored[: lengths["targets"]], len(context) > most
+
+
+def _read(task: seqio.Task, joined: _Joined, store: ExampleStore, **shares: float) -> ScoringTask:
+    settings = joined.settings
+    texts = (_cached if settings.cached else _rendered)(task, settings.split)
+    if settings.examples:
+        texts = (record for record in texts if record["idx"][0] < settings.examples)
+    try:
+        number = store.add(joined.records(texts))
+    except tf.errors.OpError as error:
+        raise original(error) from error
+    facts = TaskFacts(task.name, *dataset_and_prompt(task.name), task.metric_fns)
+    read = kept_task(facts, number, None, store=store, **shares)
+    return dataclasses.replace(read, lengths=settings.lengths, truncated=joined.cut)
+
+
+def _cached(task: seqio.Task, split: str) -> Iterator[Mapping[str, Any]]:
+    files, _ = opening.cache_files(task, split)
+    return cached_records(task.name, files)
+
+
+def _rendered(task: seqio.Task, split: str) -> Iterator[Mapping[str, Any]]:
+    """Yields the records of a task before they are tokenised."""
+    steps = task.preprocessors
+    if seqio.preprocessors.tokenize not in steps:
+        raise UserError(
+            f"task {task.name} does not tokenise by seqio.preprocessors.tokenize: cache it "
+            "(seqio_cache_tasks), and give the folder by --cache_dirs"
+        )
+    before = steps[: steps.index(seqio.preprocessors.tokenize)]
+    with tf1.Graph().as_default():
+        records = task.source.get_dataset(split, shuffle=False)
+        records = task._preprocess_dataset(records, before)
+        yield from tfds.as_numpy(records)

@@ -1,0 +1,275 @@
+"""Ranks answer choices with decoder-only models of Hugging Face's transformers.
+
+    model = DecoderOnly("/models/gpt2", torch.device("cpu"), torch.float32)
+    context, continuation = JOINS["lm-eval"].join(model.tokenizer, "It rains. Wet?", "yes")
+    model.restore("/models/gpt2")
+    model.log_likelihoods(inputs, targets)     # [B, L], [B, C, T] -> float32 [B, C]
+
+Such a model reads an input and a choice as one text, and tokenisers disagree about texts that are
+cut in two: how the two are joined is a part of the result. `JOINS` has the published ways.
+
+Token ids are stored one higher than the tokeniser's: 0 is padding in `t0.scoring`, and a token
+here. Nothing of a folder is executed: weights are safetensors, and code in a folder is refused.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from t0.errors import UserError, short_reason
+from t0.scoring.batch_planning import Costs
+from t0.torch.transformers_door import transformers
+
+# Any of these makes a tokeniser.
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_BESIDE = (*TOKENIZERS, "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
+_KERNELS = 1e9  # a batch's start, in floating point operations
+# What a later token may change of a token's logits, in their standard deviations: rounding.
+_PROBE_TOKENS, _PROBE_SHARE = 4, 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Join:
+    """A published way to join an input and a choice.
+
+    Attributes:
+      said: what results files say of it.
+      join: (tokeniser, input, choice) -> the ids that are given, and those that are scored.
+      cut_left: whether a long input loses its beginning, and not its end.
+    """
+
+    said: str
+    join: Callable[[Any, str, str], tuple[list[int], list[int]]]
+    cut_left: bool
+
+
+def _split_of_whole(tokenizer: Any, given: str, choice: str) -> tuple[list[int], list[int]]:
+    """Joins as lm-evaluation-harness 0.4.13 does (`TemplateLM._encode_pair`)."""
+    text = " " + choice
+    if not given:
+        bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+        return [eos if bos is None else bos], tokenizer.encode(text, add_special_tokens=False)
+    bare = given.rstrip()
+    whole = tokenizer.encode(given + text)
+    # What the tokeniser puts around a text, such as BOS, is around the input and the whole alike.
+    context = tokenizer.encode(bare) if bare else whole[:1]
+    return context, whole[len(context) :]
+
+
+def _one_after_the_other(tokenizer: Any, given: str, choice: str) -> tuple[list[int], list[int]]:
+    """Joins as T0's repository does (bigscience-workshop/t-zero, evaluation/run_eval.py)."""
+    return tokenizer.encode(given, add_special_tokens=False), tokenizer.encode(choice)
+
+
+JOINS = {
+    "lm-eval": Join(
+        "lm-evaluation-harness: input, a space and choice are tokenised as one text; the tokens "
+        "after those of the input are scored, without EOS; a long input loses its beginning",
+        _split_of_whole,
+        cut_left=True,
+    ),
+    "t-zero": Join(
+        "bigscience-workshop/t-zero: input (without special tokens) and choice (with the "
+        "tokeniser's own) are tokenised apart, nothing is between them; the choice's tokens are "
+        "scored; a long input loses its end",
+        _one_after_the_other,
+        cut_left=False,
+    ),
+}
+
+
+class DecoderOnly:
+    """A decoder-only model; a scorer of `t0.scoring.ranking`.
+
+    Args:
+      folder: a folder with config.json, safetensors and a tokeniser.
+      device: where it computes.
+      activations: the type of weights and activations; the softmax is float32.
+      batch_tokens: the most tokens that are computed at once; None for this kind of device's.
+
+    Raises:
+      UserError: if the folder lacks one of them, or has another kind of model.
+    """
+
+    replicas = 1
+
+    def __init__(
+        self, folder: str, device: torch.device, activations: torch.dtype, batch_tokens: int
+    ) -> None:
+        self._folder, self._device, self._activations = Path(folder), device, activations
+        self._batch_tokens = batch_tokens
+        self.config = _config(self._folder)
+        self.tokenizer = _tokenizer(self._folder)
+        self._weights = sorted(self._folder.glob("*.safetensors"))
+        if not self._weights:
+            raise UserError(
+                f"{folder} has no safetensors, and pickled weights are not read: save the model by "
+                "transformers' save_pretrained, which writes model.safetensors"
+            )
+        self._model: Any = None
+
+    @property
+    def device_kind(self) -> str:
+        """ "gpu" or "cpu"."""
+        return "gpu" if self._device.type == "cuda" else "cpu"
+
+    @property
+    def positions(self) -> int | None:
+        """The most tokens that the model reads, None where it has no such limit."""
+        return getattr(self.config.get_text_config(), "max_position_embeddings", None)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that changes with the weights' files or their times."""
+        return _hash(f"{p.name} {p.stat().st_size} {p.stat().st_mtime_ns}" for p in self._weights)
+
+    @property
+    def vocabulary(self) -> dict[str, Any]:
+        """What results files hold of the tokeniser."""
+        files = [self._folder / name for name in _BESIDE if (self._folder / name).is_file()]
+        return {
+            "vocabulary": str(files[0]),
+            "vocabulary_sha256": _hash(hashlib.sha256(p.read_bytes()).hexdigest() for p in files),
+            "vocabulary_size": len(self.tokenizer),
+        }
+
+    def costs(self) -> Costs:
+        """Returns the costs of the model, by the size of its files."""
+        bytes_ = sum(path.stat().st_size for path in self._weights)
+        return _JoinedCosts(float(bytes_), 0.0, float(bytes_), 0.0, _KERNELS)
+
+    def restore(self, checkpoint: str) -> int:
+        """Loads the weights; returns the number of tensors."""
+        del checkpoint  # the folder's
+        with _explained(self._folder):
+            model = transformers().AutoModelForCausalLM.from_pretrained(
+                self._folder,
+                config=self.config,
+                dtype=self._activations,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+            )
+        self._model = model.to(self._device).eval()
+        self._check_causal()
+        return len(self._model.state_dict())
+
+    @torch.inference_mode()
+    def _check_causal(self) -> None:
+        """Checks that a token's logits do not depend on the tokens after it."""
+        rows = torch.ones(2, _PROBE_TOKENS, dtype=torch.int64, device=self._device)
+        rows[1, -1] = 2
+        first, other = self._model(input_ids=rows).logits[:, 0].float()
+        if (first - other).abs().max() > _PROBE_SHARE * first.std():
+            raise UserError(
+                f"{self._folder} ({self.config.model_type}) is no decoder: its first token sees "
+                "those after it, as in an encoder. Wanted a model that is trained to continue "
+                "texts, such as GPT-2 or Llama"
+            )
+
+    @torch.inference_mode()
+    def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Returns log p(choice | input) in nats, float32 [B, C].
+
+        Args:
+          inputs: int [B, L], ids plus 1; 0 is padding.
+          targets: int [B, C, T], likewise; a row of padding has 0 nats.
+        """
+        found = np.zeros(targets.shape[:2], np.float32)
+        rows = np.argwhere(targets.any(-1))
+        at_once = max(1, self._batch_tokens // (inputs.shape[1] + targets.shape[2]))
+        for first in range(0, len(rows), at_once):
+            part = rows[first : first + at_once]
+            pairs = [(_ids(inputs[row]), _ids(targets[row, choice])) for row, choice in part]
+            found[tuple(part.T)] = self._nats(pairs)
+        return found
+
+    def _nats(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        """Returns the summed log-probabilities of each pair's second ids after its first, [N]."""
+        width = max(len(given) + len(scored) for given, scored in pairs) - 1
+        ids, seen, wanted = (torch.zeros(len(pairs), width, dtype=torch.int64) for _ in range(3))
+        scored_at = torch.zeros(len(pairs), width, dtype=torch.bool)
+        for row, (given, scored) in enumerate(pairs):
+            whole = torch.from_numpy(np.concatenate([given, scored]).astype(np.int64))
+            length = len(whole) - 1
+            ids[row, :length], seen[row, :length] = whole[:-1], 1
+            wanted[row, :length] = whole[1:]
+            scored_at[row, len(given) - 1 : length] = True
+        # Logits are made from the first scored position on.
+        keep = width - (min(len(given) for given, _ in pairs) - 1)
+        some = {"logits_to_keep": keep} if _keeps_logits(self._model) else {}
+        given = {"input_ids": ids.to(self._device), "attention_mask": seen.to(self._device)}
+        logits = self._model(**given, use_cache=False, **some).logits[:, -keep:].float()
+        wanted, scored_at = (x[:, -keep:].to(self._device) for x in (wanted, scored_at))
+        nats = logits.log_softmax(-1).gather(-1, wanted[..., None])[..., 0]
+        return nats.masked_fill(~scored_at, 0.0).sum(-1).cpu().numpy()
+
+
+@dataclasses.dataclass(frozen=True)
+class _JoinedCosts(Costs):
+    """Costs of a model that reads the input again with each choice."""
+
+    def of_group(self, sizes: np.ndarray) -> np.ndarray:
+        """Returns the cost of one group of each size; `sizes` [..., 3] holds C, L, T."""
+        choices, inputs, targets = np.moveaxis(np.asarray(sizes, np.float64), -1, 0)
+        return choices * (inputs + targets) * self.input_token
+
+
+def _ids(row: np.ndarray) -> np.ndarray:
+    return row[row > 0] - 1
+
+
+def _keeps_logits(model: Any) -> bool:
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
+
+
+def _hash(parts: Iterator[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _config(folder: Path) -> Any:
+    with _explained(folder):
+        config = transformers().AutoConfig.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+    known = transformers().MODEL_FOR_CAUSAL_LM_MAPPING
+    named = next(iter(config.architectures or ()), None)
+    if type(config) not in known or named not in (None, known[type(config)].__name__):
+        raise UserError(
+            f"{folder} has a {named or config.model_type}, which is not trained to continue texts. "
+            "Wanted a decoder-only model (AutoModelForCausalLM), such as GPT-2 or Llama, or a T5"
+        )
+    return config
+
+
+def _tokenizer(folder: Path) -> Any:
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        raise UserError(
+            f"{folder} has no tokeniser ({', '.join(TOKENIZERS)}): copy the files of the model's "
+            "tokeniser into it; without them its tokens have no texts"
+        )
+    with _explained(folder):
+        return transformers().AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+
+
+@contextlib.contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Raises what transformers says of a folder as a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # transformers and safetensors raise errors of every kind
+        raise UserError(
+            f"{folder} cannot be read as a model of transformers {transformers().__version__}: "
+            f"{short_reason(error):.300}"
+        ) from error

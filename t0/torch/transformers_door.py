@@ -1,0 +1,28 @@
+"""Hugging Face's transformers, which is imported where a decoder-only model is ranked.
+
+transformers().AutoTokenizer.from_pretrained("/models/gpt2")
+"""
+
+import functools
+from typing import Any
+
+from t0.errors import UserError
+
+
+@functools.cache
+def transformers() -> Any:
+    """Returns the package.
+
+    Raises:
+      UserError: if it, or PyTorch, is not installed.
+    """
+    try:
+        import torch  # noqa: F401 (transformers is imported without it, too)
+        import transformers as package
+    except ImportError as error:
+        raise UserError(
+            "a decoder-only model is ranked by PyTorch and transformers, which are not installed "
+            f"({error}): python -m pip install 't0[hf]'"
+        ) from error
+    package.logging.set_verbosity_error()
+    return package
