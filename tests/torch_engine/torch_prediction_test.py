@@ -121,7 +121,10 @@ def test_mistakes_have_one_line(world, specified):
     job = whole["infer"]["jobs"][0]
     for change, expected in [
         ({"task": {**job["task"], "cache_files": []}}, "seqio_cache_tasks --tasks=weather_which"),
-        ({"task": None, "input_file": "/no/file"}, "input file not found: /no/file"),
+        (
+            {"task": None, "input_file": "/no/file", "vocabulary": f"{world.folder}/vocab.model"},
+            "input file not found: /no/file",
+        ),
         ({"path": "gs://b/predictions.jsonl"}, "gs://b/predictions.jsonl is not on this machine"),
         ({"settings": {"beams": 3}}, "the specification's predictions cannot be read"),
     ]:
