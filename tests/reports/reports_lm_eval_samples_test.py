@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from t0.cli import main as cli
 from t0.errors import UserError
 from t0.lm_eval import write_results
-from t0.reports import read_runs
+from t0.reports import read_runs, summarise
+from t0.reports.browsed import browsed
 from t0.reports.comparing import compare
 from t0.reports.contenders import read_contenders
 from t0.reports.lm_eval_samples import WITH_EOS
@@ -84,14 +84,17 @@ def test_facts_and_cautions_of_the_run():
     assert ours.facts["normalisation"] == run.facts["normalisation"]
 
 
-def test_report_and_compare_take_both(tmp_path, capsys):
-    folders = [str(RECORDED / "ours"), str(RECORDED / "theirs")]
-    assert cli.main(["report", *folders, f"--output={tmp_path}"]) == 0
-    page = (tmp_path / "report.html").read_text()
-    assert "Which weather?" in page
-    assert "transformers 4" in page
-    capsys.readouterr()
-    found = compare(read_contenders(folders), baseline=0, any_texts=False)
+def test_report_and_compare_take_both():
+    folders = [RECORDED / "ours", RECORDED / "theirs"]
+    runs = read_runs(folders)
+    assert any("Such models need transformers 4" in note for note in summarise(runs).notes)
+    index, scripts = browsed(runs)
+    assert [entry["name"] for entry in index] == ["film", "weather"]
+    # One record for both runs: they scored the same texts.
+    (film,) = index[0]["tasks"]
+    assert film["examples"] == 4
+    assert "a dull film 0 Good or bad?" in scripts["report_examples_0.js"]
+    found = compare(read_contenders([*map(str, folders)]), baseline=0, any_texts=False)
     gaps = [one.gap for dataset in found.datasets for one in dataset.differences]
     assert [(gap.difference, gap.examples) for gap in gaps] == [(0.0, 4), (0.0, 6)]
 
