@@ -29,6 +29,7 @@ _REFUSED = {
 _SAID = {
     "vocabulary_sha256": "other vocabularies: accuracies are compared; log-likelihoods, which are "
     "of other tokens, cannot be",
+    "normalisation": "other sums for a choice, with its EOS or without",
     "joined": "other ways to join an input and a choice",
     "template_version": "prompts of other versions: examples whose texts differ are left out",
     "sequence_length": "other lengths: what one of them cut, the other may have read",

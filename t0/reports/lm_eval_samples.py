@@ -29,7 +29,7 @@ from t0.reports.result_files import field, finite, is_integer
 
 # As our results files say it, so that runs that rank in the same way can be compared.
 WITH_EOS = "none: sum of log-probabilities over a choice's tokens and EOS"
-WITHOUT_EOS = "none: sum of log-probabilities over a choice's tokens, without EOS"
+WITHOUT_EOS = "none: sum of log-probabilities over a choice's tokens"
 _ROW = ("idx", "dataset", "prompt", "task", "inputs", "choices", "gold")
 _EXPORT = "`t0 export-eval TASKS --to lm-eval --output DIR` and `lm_eval run --include_path DIR`"
 # Of these releases T5's classes say that every output matrix is the embedding, and the harness ties
