@@ -1,0 +1,101 @@
+"""`bin/reproduce_t0_eval`: T0's held-out datasets beside the published values; a tiny model."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = ROOT / "tests" / "fixtures" / "data"
+PROGRAM = "t0.cli.reproduce:main"
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
+SMALL = ("--lengths=inputs=32,targets=16", "--batch_tokens=8192")
+
+
+@pytest.fixture
+def reproduce(server, world, pretrained):
+    def run(*words, checkpoint=pretrained, data=SAMPLES):
+        folders = {"T0_DATA_DIR": str(data), "T0_VOCAB": f"{world.folder}/vocab.model"}
+        words = [*([str(checkpoint)] if checkpoint else []), *map(str, words)]
+        return server.run(*words, program=PROGRAM, environment=OFFLINE | folders)
+
+    return run
+
+
+@pytest.fixture
+def sample(tmp_path):
+    """A data folder with one of the samples, of short choices and few prompts."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "winogrande").symlink_to(SAMPLES / "winogrande")
+    return tmp_path / "data"
+
+
+def rows_of(folder):
+    content = json.loads((folder / "reproduction_1.json").read_text())
+    assert content["sources"]
+    return {row["title"]: row for row in content["rows"]}
+
+
+def test_a_sample_is_evaluated_beside_the_published_values(reproduce, sample, tmp_path):
+    words = ("--skip_absent", f"--output={tmp_path}", "--limit=2", *SMALL)
+    done = reproduce(*words, data=sample)
+    assert done.status == 0, done.err
+    assert "left out, with --skip_absent:\n" in done.err
+    rows = rows_of(tmp_path)
+    found = rows["Winogrande"]
+    results = json.loads((tmp_path / "results_1.json").read_text())["tasks"]
+    each = [task["metrics"]["accuracy"] for task in results.values()]
+    assert found["prompts"] == len(each) == 5
+    assert found["mean"] == pytest.approx(sum(each) / 5)
+    assert rows["COPA"]["mean"] is None
+    beside = found["models"]["T0-3B"]
+    assert beside["value"] == 51.0
+    assert beside["difference"] == pytest.approx(found["mean"] - 51.0)
+    assert beside["within"] == (found["low"] <= 51.0 <= found["high"])
+    (line,) = [line for line in done.out.splitlines() if line.startswith("Winogrande  ")]
+    assert line.split()[:4] == ["Winogrande", "5", "2", f"{found['mean']:.1f}"]
+    assert "not evaluated" in done.out
+    assert (tmp_path / "report" / "report.html").exists()
+
+
+def test_absent_data_is_named_with_what_to_download(reproduce, tmp_path):
+    done = reproduce(f"--output={tmp_path}/out")
+    assert done.status == 2
+    assert "6 of 11 splits are not here" in done.err
+    assert f"# super_glue/wic, validation, 638 rows: {SAMPLES}/super_glue/wic" in done.err
+    assert "hf://datasets/aps/super_glue" in done.err
+    assert "https://cs.rochester.edu/nlp/rocstories/" in done.err
+    assert "--skip_absent" in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_checkpoint_and_all_downloads(reproduce, tmp_path):
+    assert "no checkpoint: bin/reproduce_t0_eval CHECKPOINT" in reproduce(checkpoint=None).err
+    done = reproduce("--downloads", checkpoint=None, data=tmp_path)
+    assert done.status == 0
+    assert done.out.count("# ") == 12  # of Story Cloze also how to ask for it
+    assert f'mkdir -p {tmp_path}/anli/default && python -c "import datasets' in done.out
+
+
+@pytest.mark.exhaustive
+def test_every_dataset_that_is_here(reproduce, shared_data, tmp_path):
+    done = reproduce(
+        *("--skip_absent", f"--output={tmp_path}", "--limit=20", "--batch_tokens=8192"),
+        "--lengths=inputs=32,targets=256",
+        data=shared_data / "data",
+    )
+    assert done.status == 0, done.err
+    rows = rows_of(tmp_path)
+    missing = {title for title, row in rows.items() if row["mean"] is None}
+    assert missing == {"StoryCloze", "COPA"}
+    assert rows["ANLI R1, ANLI R2, ANLI R3"]["prompts"] == 45
+    assert rows["mean of 9 of 11"]["models"].keys() == {"T0-3B", "T0-11B"}
+
+
+def test_the_program_starts(tmp_path):
+    environment = {**os.environ, "T0_DATA_DIR": str(tmp_path), **OFFLINE}
+    words = [ROOT / "bin" / "reproduce_t0_eval", "--downloads"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert "super_glue/rte, validation, 277 rows" in done.stdout
