@@ -35,6 +35,7 @@ HISTORY = FOLDER / "history.jsonl"
 INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 
 # Plain and rank-evaluation prompts that the feeding benchmark packs.
+PROMPTED = "(super_glue_rte|hellaswag|social_i_qa)_(?!.*score_eval).*"
 FED = "(super_glue_rte|hellaswag|social_i_qa|rotten_tomatoes)_(?!.*score_eval).*"
 
 
@@ -50,6 +51,20 @@ class Claim:
 CLAIMS = {
     "importing": Claim("importing.py", ("--rounds=5",)),
     "training": Claim("training.py", ("--rounds=5", "--hf_python={hf_python}")),
+    "training_torch": Claim(
+        "training_torch.py",
+        ("--rounds=3", "--steps=1", "--hf_python={hf_python}", "--cache={scratch}/cache"),
+        before=(
+            "-m",
+            "t0.cli.cache_tasks",
+            f"--tasks={PROMPTED}",
+            "--module_import=t0.seqio_tasks",
+            "--splits=validation",
+            "--output_cache_dir={scratch}/cache",
+            "--data_dir={data_dir}",
+            "--vocab={vocab}",
+        ),
+    ),
     "inference": Claim("inference.py", ("--rounds=3", "--hf_python={hf_python}")),
     "scoring": Claim(
         "scoring.py",

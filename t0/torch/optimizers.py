@@ -154,6 +154,8 @@ class Adafactor(Optimizer):
                 "AdafactorOptimizer.stacked_dim_names is bound, which the PyTorch engine does not "
                 "compute; leave it out"
             )
+        # name -> the slots along rows and columns, or the one slot of a weight not factored.
+        self._held: dict[str, tuple[Slot, ...]] = {}
         for weight in weights:
             shape = tuple(weight.local().shape[1:])
             rows, columns = self._kinds(weight)
@@ -162,6 +164,8 @@ class Adafactor(Optimizer):
             else:
                 self._add(weight, rows, (_rows(weight),), by_rows=True)
                 self._add(weight, columns, shape, by_rows=False)
+            kinds = ("v",) if rows is None else (rows, columns)
+            self._held[weight.name] = tuple(self._slot(weight, kind) for kind in kinds)
             if parameters["beta1"]:
                 self._add(weight, "m", (_rows(weight), *shape), by_rows=True)
 
@@ -178,30 +182,37 @@ class Adafactor(Optimizer):
     def step(self, step: int, rate: float, clip_norm: float | None) -> Squares:
         """Updates the weights; see `Optimizer.step`."""
         found = self._with_gradients()
-        decay = self._decay(step)
-        sums = _Parts()
-        for weight, local, gradient in found:
+        slots = [self._held[weight.name] for weight, _, _ in found]
+        along, sums, parts = [], [], _Parts()
+        for (_, local, gradient), held in zip(found, slots, strict=True):
             square = gradient.square()
-            sums.add(square.sum())
-            sums.add(local.float().square().sum())
-            if self._kinds(weight)[0]:
-                sums.add(square.sum(0))
-        first = iter(sums.summed(self._total))
-        of_weight = [
-            (next(first), next(first), next(first) if self._kinds(w)[0] else None)
-            for w, _, _ in found
+            along.append(square.sum(1) if len(held) == 2 else square)
+            sums.append(torch.stack([along[-1].sum(), local.float().square().sum()]))
+            if len(held) == 2:
+                parts.add(square.sum(0))
+        parts.add(torch.stack(sums))
+        *columns, both = parts.summed(self._total)
+        squares = both.sum(0)
+        clip = _clip_factor(squares[0], clip_norm)
+        self._moments(found, slots, along, columns, clip, self._decay(step))
+        of_updates = [
+            self._update_squares(gradient, held, clip)
+            for (_, _, gradient), held in zip(found, slots, strict=True)
         ]
-        gradients = torch.stack([each[0] for each in of_weight]).sum()
-        squares = torch.stack([gradients, torch.stack([each[1] for each in of_weight]).sum()])
-        clip = _clip_factor(gradients, clip_norm)
-        updates = _Parts()
-        for (weight, _, gradient), (_, _, columns) in zip(found, of_weight, strict=True):
-            for part in self._moments(weight, gradient * clip, columns, clip, decay):
-                updates.add(part)
-        second = iter(updates.summed(self._total))
-        for (weight, local, gradient), (_, square, _) in zip(found, of_weight, strict=True):
-            mean_square, row_sum = next(second), next(second)
-            self._update(weight, local, gradient * clip, rate, square, mean_square, row_sum)
+        updates = self._total(torch.stack(of_updates))
+        means = torch.stack(
+            [
+                self._mean(weight, held, row_sum)
+                for (weight, _, _), held, row_sum in zip(
+                    found, slots, updates[:, 1].unbind(), strict=True
+                )
+            ]
+        )
+        scales = clip * self._scales(found, rate, both[:, 1], updates[:, 0] * means)
+        for (weight, local, gradient), held, mean, scale in zip(
+            found, slots, means.unbind(), scales.unbind(), strict=True
+        ):
+            self._update(weight, local, gradient, held, mean, scale)
         return Squares(*squares.tolist())
 
     def _decay(self, step: int) -> float:
@@ -213,65 +224,107 @@ class Adafactor(Optimizer):
 
     def _moments(
         self,
-        weight: Weight,
-        gradient: torch.Tensor,
-        columns: torch.Tensor | None,
+        found: Sequence[tuple[Weight, torch.Tensor, torch.Tensor]],
+        slots: Sequence[tuple[Slot, ...]],
+        along: Sequence[torch.Tensor],
+        columns: Sequence[torch.Tensor],
         clip: torch.Tensor,
         decay: float,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Updates the second moments.
+    ) -> None:
+        """Updates the second moments of all weights, in a few calls.
 
-        Returns:
-          this process's part of two sums: of the squares of gradient / sqrt(moments), and of the
-          moments along the rows.
+        Args:
+          found: the weights.
+          slots: their slots.
+          along: of the gradients' squares the sums along rows, or the squares themselves.
+          columns: the sums along columns, of all processes, of the weights that are factored.
+          clip: what the gradients are multiplied with.
+          decay: the share of the moments that stays.
         """
-        epsilon, mixing = self._of["epsilon1"], 1.0 - decay
-        kinds = self._kinds(weight)
-        square = gradient.square()
-        if kinds[0] is None:
-            moment = self._slot(weight, "v").value
-            moment.mul_(decay).add_(square + epsilon, alpha=mixing)
-            return (square / moment).sum(), square.new_zeros(())
-        by_rows, by_columns = (self._slot(weight, kind).value for kind in kinds)
-        by_rows.mul_(decay).add_(square.mean(1) + epsilon, alpha=mixing)
-        mean = columns * clip.square() / _rows(weight)
-        by_columns.mul_(decay).add_(mean + epsilon, alpha=mixing)
-        weighed = square @ by_columns.reciprocal()
-        return (weighed / by_rows).sum(), by_rows.sum()
+        moments, squares = [], []
+        following = iter(columns)
+        for (weight, _, gradient), held, rows in zip(found, slots, along, strict=True):
+            moments += [slot.value for slot in held]
+            if len(held) == 1:
+                squares.append(rows)
+            else:
+                squares += [rows / gradient.shape[1], next(following) / _rows(weight)]
+        squares = torch._foreach_mul(squares, clip.square())
+        torch._foreach_add_(squares, self._of["epsilon1"])
+        torch._foreach_mul_(moments, decay)
+        torch._foreach_add_(moments, squares, alpha=1.0 - decay)
+
+    @staticmethod
+    def _update_squares(
+        gradient: torch.Tensor, held: tuple[Slot, ...], clip: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns this process's part of two sums, [2].
+
+        They are of the squares of gradient / sqrt(moments), and of the moments along the rows.
+        """
+        square, moment = gradient.square(), held[0].value
+        if len(held) == 1:
+            whole = (square / moment).sum() * clip.square()
+            return torch.stack([whole, torch.zeros_like(whole)])
+        weighed = square @ held[1].value.reciprocal()
+        return torch.stack([(weighed / moment).sum() * clip.square(), moment.sum()])
+
+    @staticmethod
+    def _mean(weight: Weight, held: tuple[Slot, ...], row_sum: torch.Tensor) -> torch.Tensor:
+        """Returns the mean that moments along rows are divided by, 1 of a weight not factored."""
+        if len(held) == 1:
+            return torch.ones_like(row_sum)
+        # vr is in units of its mean; the mean of vc is the same but for rounding.
+        return row_sum / _rows(weight) if held[0].kind == "vr" else held[1].value.mean()
+
+    def _scales(
+        self,
+        found: Sequence[tuple[Weight, torch.Tensor, torch.Tensor]],
+        rate: float,
+        squares: torch.Tensor,
+        update_squares: torch.Tensor,
+    ) -> torch.Tensor:
+        """Returns what each weight's update is multiplied with, [N].
+
+        Args:
+          found: N weights.
+          rate: the learning rate.
+          squares: the sums of the weights' squares, [N].
+          update_squares: those of the updates' squares, before any factor, [N].
+        """
+        of, like = self._of, {"dtype": squares.dtype, "device": squares.device}
+        sizes = torch.tensor([weight.size for weight, _, _ in found], **like)
+        scales = torch.full_like(squares, rate)
+        if of["multiply_by_parameter_scale"]:
+            excluded = of["exclude_from_parameter_scale"] or ()
+            left = torch.tensor([any(x in w.name for x in excluded) for w, _, _ in found])
+            factors = (squares / sizes).sqrt().clamp(min=of["epsilon2"])
+            scales = scales * torch.where(left.to(squares.device), 1.0, factors)
+        if of["clipping_threshold"] is not None:
+            rms = (update_squares / sizes).sqrt()
+            scales = scales / (rms / of["clipping_threshold"]).clamp(min=1.0)
+        return scales
 
     def _update(
         self,
         weight: Weight,
         local: torch.Tensor,
         gradient: torch.Tensor,
-        rate: float,
-        square: torch.Tensor,
-        mean_square: torch.Tensor,
-        row_sum: torch.Tensor,
+        held: tuple[Slot, ...],
+        mean: torch.Tensor,
+        scale: torch.Tensor,
     ) -> None:
-        of, kinds = self._of, self._kinds(weight)
-        if kinds[0] is None:
-            factors = [self._slot(weight, "v").value.rsqrt()]
+        moment = (held[0].value / mean).rsqrt() * scale
+        if len(held) == 1:
+            update, factor = gradient, moment
         else:
-            by_rows, by_columns = (self._slot(weight, kind).value for kind in kinds)
-            # vr is in units of its mean; the mean of vc is the same but for rounding.
-            mean = row_sum / _rows(weight) if kinds[0] == "vr" else by_columns.mean()
-            mean_square = mean_square * mean
-            factors = [(by_rows / mean).rsqrt()[:, None], by_columns.rsqrt()]
-        scale = torch.full_like(mean_square, rate)
-        excluded = of["exclude_from_parameter_scale"] or ()
-        if of["multiply_by_parameter_scale"] and not any(x in weight.name for x in excluded):
-            scale = scale * (square / weight.size).sqrt().clamp(min=of["epsilon2"])
-        if of["clipping_threshold"] is not None:
-            rms = (mean_square / weight.size).sqrt()
-            scale = scale / (rms / of["clipping_threshold"]).clamp(min=1.0)
-        update = gradient * (factors[0] * scale)
-        for factor in factors[1:]:
-            update *= factor
-        if of["beta1"]:
-            momentum = self._slot(weight, "m").value
-            update = momentum.mul_(of["beta1"]).add_(update, alpha=1.0 - of["beta1"])
-        local.sub_(update)
+            update, factor = gradient * moment[:, None], held[1].value.rsqrt()
+        if self._of["beta1"]:
+            momentum, beta = self._slot(weight, "m").value, self._of["beta1"]
+            momentum.mul_(beta).addcmul_(update, factor, value=1.0 - beta)
+            local.sub_(momentum)
+        else:
+            local.addcmul_(update, factor, value=-1.0)
 
 
 class AdamW(Optimizer):
