@@ -123,7 +123,8 @@ def test_two_workers_share_a_split_and_give_the_same(
     assert {k: v for k, v in content(tmp_path).items() if "process" not in k} == whole
 
 
-@pytest.mark.parametrize("jobs", [pytest.param(3, marks=pytest.mark.slow), 11])
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [3, 11])
 def test_only_unfinished_shards_are_done_again(
     whole, dying_run, recorded, cache_here, tmp_path, jobs
 ):

@@ -67,6 +67,7 @@ def test_the_table_names_every_tensor(source, tmp_path, capsys):
     assert {row[4] for row in rows if row[0] == "-"} == set(slots(weights(V11)))
 
 
+@pytest.mark.slow
 def test_compared_by_what_they_compute(source, tmp_path, capsys):
     pieces = train_pieces(tmp_path / "pieces")
     run(source, tmp_path / "t5x", "--to", "t5x")

@@ -100,6 +100,7 @@ def _likelihoods(text):
     return np.array([c["log_likelihood"] for line in lines for c in line["choices"]])
 
 
+@pytest.mark.slow
 def test_decoded_and_scored_by_mesh_tensorflow(command, formats, model_dir, tmp_path):
     (tmp_path / "inputs").write_text("much rain today\nmuch snow today\n")
     (tmp_path / "targets").write_text("rain\nsnow\n")

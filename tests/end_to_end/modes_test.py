@@ -81,6 +81,7 @@ def test_infer(run_mode, files):
     assert not any(line.startswith("b'") for line in lines)
 
 
+@pytest.mark.slow
 def test_score_from_strings(run_mode, files, scored):
     run_mode(
         "--gin_file=score_from_file.gin",

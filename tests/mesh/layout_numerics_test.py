@@ -92,10 +92,8 @@ def one_device(tokens):
     return loss_and_gradients("", "", tokens)
 
 
-ONE_RULE = [pytest.param(name, marks=pytest.mark.slow) for name in CASES if name != "all"]
-
-
-@pytest.mark.parametrize("case", [*ONE_RULE, "all"])
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_mesh_equals_one_device(case, tokens, one_device):
     loss, gradients, weights = one_device
     shape, layout = CASES[case]

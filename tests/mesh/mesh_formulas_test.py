@@ -69,9 +69,9 @@ def test_collective_bytes_counted_by_hand():
     assert batch.wire_bytes == round(2 * 3 / 4 * batch.payload_bytes)
 
 
-SLOW_CASE = "train, two ways of parallelism"
+SLOW_CASES = ("train, two ways of parallelism", "train, whole batch at once")
 PARAMS = [
-    pytest.param(name, marks=[pytest.mark.slow] if name == SLOW_CASE else [])
+    pytest.param(name, marks=[pytest.mark.slow] if name in SLOW_CASES else [])
     for name in planning.CASES
 ]
 
@@ -106,7 +106,9 @@ def test_collectives_agree(both):
         assert collective.count == pytest.approx(same.count, rel=0.15)
 
 
-@pytest.mark.parametrize("score", [False, True], ids=["train", "score"])
+@pytest.mark.parametrize(
+    "score", [pytest.param(False, marks=pytest.mark.slow), True], ids=["train", "score"]
+)
 def test_activations_agree(score):
     run = planning.read(
         *planning.on_slice("v3-8", 2),

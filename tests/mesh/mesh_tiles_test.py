@@ -24,7 +24,7 @@ def test_tiles_by_hand(shape, bytes_each, padded):
     assert tiles.padded_bytes(shape, bytes_each) == padded
 
 
-@pytest.mark.parametrize("score", [False, True])
+@pytest.mark.parametrize("score", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_lowered_program_has_the_value_of_the_formula(score):
     run = planning.read(*planning.LAYERS, *planning.on_slice("v3-8", 2), score=score)
     lowered = lowering.lower(run)

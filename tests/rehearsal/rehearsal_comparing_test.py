@@ -54,7 +54,10 @@ def compare(*params, steps=2):
 @pytest.mark.parametrize(
     "params",
     [
-        (*planning.on_slice("1x1", 2), *IN_PARTS, *FLOAT32, "dropout_rate = 0.1"),
+        pytest.param(
+            (*planning.on_slice("1x1", 2), *IN_PARTS, *FLOAT32, "dropout_rate = 0.1"),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             (*planning.on_slice("1x1", 1), *WHOLE, "run.optimizer = @t0.AdamWOptimizer", *FLOAT32),
             marks=pytest.mark.slow,
@@ -161,6 +164,7 @@ def test_a_sum_that_is_left_out_is_seen(monkeypatch, on_one_device):
     assert len(left_out) == 1
 
 
+@pytest.mark.slow
 def test_a_wrong_part_of_the_batch_is_seen(monkeypatch, on_one_device):
     def first_part(self, x, mesh_axis, split_axis, which=None):
         first = self.LaidOutTensor([tf.constant(0)])

@@ -96,6 +96,7 @@ def test_cores_in_another_order_are_seen(monkeypatch):
     assert "is not all cores that differ in the same axes alone" in fault
 
 
+@pytest.mark.slow
 def test_a_sum_that_no_collective_makes_is_seen(monkeypatch):
     published = simd_mesh_impl.SimdMeshImpl.allreduce
 

@@ -179,6 +179,7 @@ def _peak_bytes(folder, examples):
     return peak
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_examples(tmp_path):
     _peak_bytes(tmp_path / "warm", 100)
     few, many = 200, 2000

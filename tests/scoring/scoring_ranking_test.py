@@ -96,7 +96,7 @@ def test_fixture_has_near_ties_that_a_rounding_could_turn(unpadded):
     ("shapes", "batch_size", "mesh"),
     [
         pytest.param(3, 1, "", marks=pytest.mark.slow),
-        (1, 64, "batch:2"),
+        pytest.param(1, 64, "batch:2", marks=pytest.mark.slow),
         pytest.param(1, 64, "", marks=pytest.mark.slow),
         pytest.param(5, 64, "", marks=pytest.mark.slow),
         pytest.param(5, 7, "batch:2", marks=pytest.mark.slow),

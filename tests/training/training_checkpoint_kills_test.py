@@ -69,7 +69,8 @@ def faults_seen(changes, whole, first=0):
 
 
 # All points take a minute.
-@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [1, 9])
 def test_a_kill_at_any_request_of_a_save(steps, bucket, monkeypatch, every):
     monkeypatch.setattr(publishing, "OBJECT_SECONDS", 0)
     whole = {}

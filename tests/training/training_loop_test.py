@@ -98,7 +98,8 @@ def weights(folder, step):
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-@pytest.mark.parametrize("killed", [[9], pytest.param([1, 6, 9], marks=pytest.mark.slow)], ids=len)
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [[9], [1, 6, 9]], ids=len)
 def test_killed_anywhere_a_run_goes_on_bit_for_bit(
     as_in_commands, whole, tmp_path, monkeypatch, capsys, killed
 ):
