@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import heapq
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from t0.errors import UserError
+from t0.files import path_inside
 from t0.files.any_path import any_path
 from t0.files.untrusted import parsed_json
 from t0.scoring import results
@@ -100,6 +100,8 @@ def _read(path: Path) -> _Part:
         numbers = (run["step"], run["shard"]["id"], run["shard"]["of"])
         if not all(isinstance(number, int) for number in numbers) or not isinstance(tasks, dict):
             raise TypeError
+        for task in tasks:
+            path_inside(str(path.parent), f"{task}_{numbers[0]}.jsonl")
         return _Part(path, *numbers, run, tasks)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} cannot be read or is damaged. {_AGAIN}") from error
@@ -177,7 +179,7 @@ def _joined_lines(parts: Sequence[_Part], task: str) -> Iterator[dict[str, Any]]
             opened.enter_context(part.scores(task).open(encoding="utf-8", newline="\n"))
             for part in parts
         ]
-        streams = [map(json.loads, file) for file in files]
+        streams = [map(parsed_json, file) for file in files]
         merged = heapq.merge(*streams, key=lambda line: line["idx"])
         for idx, lines in itertools.groupby(merged, key=lambda line: line["idx"]):
             yield _joined(idx, list(lines))

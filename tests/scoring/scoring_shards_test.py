@@ -181,6 +181,18 @@ def damaged(shards):
     return [shards], "shard_7.json cannot be read or is damaged"
 
 
+def of_a_task_outside_the_folder(shards):
+    for path in shards.rglob("shard_7.json"):
+        path.write_text(path.read_text().replace('"second"', '"../../../second"'))
+    return [shards], "'../../../second_7.jsonl' cannot be the name of a file"
+
+
+def nested_deeply(shards):
+    path = next((shards / Shard(0, SHARDS).folder).rglob("second_7.jsonl"))
+    path.write_text("[" * 100_000 + "\n")
+    return [shards], "task second: .* damaged .*nested more than"
+
+
 def none(shards):
     (shards / "empty").mkdir()
     return [shards / "empty"], "no shard below .*empty"
@@ -192,7 +204,18 @@ def absent(shards):
 
 @pytest.mark.parametrize(
     "fault",
-    [missing, twice, of_another_checkpoint, of_other_shards, cut, damaged, none, absent],
+    [
+        missing,
+        twice,
+        of_another_checkpoint,
+        of_other_shards,
+        cut,
+        damaged,
+        of_a_task_outside_the_folder,
+        nested_deeply,
+        none,
+        absent,
+    ],
 )
 def test_shards_that_do_not_make_one_run_are_refused(shards, tmp_path, fault):
     folders, message = fault(shards)
