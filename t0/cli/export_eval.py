@@ -18,6 +18,14 @@ from t0.sources import set_data_dirs
 # Programs that prompts are written for.
 FORMATS = ("lm-eval",)
 _SHOWN = 6
+# Kind of model -> what is said of it, and the harness's arguments.
+_MODELS = {
+    "T5": (
+        "for T0 or another T5, whose inputs have no EOS (with transformers 4: 5 changes T5 1.1)",
+        "pretrained=MODEL,add_bos_token=False,max_length=1024,dtype=float32",
+    ),
+    "other": ("for models whose EOS is not </s>, or not scored", "pretrained=MODEL,dtype=float32"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -131,8 +139,9 @@ def _print(found: Any, args: argparse.Namespace) -> None:
     for prompt in found.tasks:
         if not prompt.examples:
             print(f"left out: {prompt.name}: nothing to score", file=sys.stderr)
-    print("Run it, for T0 or another T5, whose inputs have no EOS and are up to 1,024 tokens:")
-    model = "pretrained=MODEL,add_bos_token=False,max_length=1024,dtype=float32"
+    kind = "T5" if args.eos == "</s>" else "other"
+    said, model = _MODELS[kind]
+    print(f"Run it, {said}:")
     words = ["lm_eval", "run", "--model", "hf", "--model_args", model]
     words += ["--include_path", args.output, "--tasks", found.group]
     words += ["--log_samples", "--output_path", "RESULTS"]

@@ -103,9 +103,15 @@ def export(
       limit: the most rows of each prompt, None for all.
 
     Raises:
-      UserError: if the folder holds files, data is absent or unreadable, two names are the same, or
-        nothing is left to score.
+      UserError: if the folder holds files or is remote, data is absent or unreadable, two names are
+        the same, or nothing is left to score.
     """
+    if paths.is_remote(output):
+        raise UserError(
+            f"--output {output} is not on this machine, and the harness reads local folders only. "
+            "Name a local one."
+        )
+    output = output.rstrip("/") or output
     if paths.exists(output) and (not paths.is_folder(output) or paths.list_names(output)):
         raise UserError(
             f"{output} exists already; wanted a new folder or an empty one. Name another --output."
@@ -114,7 +120,7 @@ def export(
     for task in tasks:
         by_dataset.setdefault(dataset_task(task), []).append(task)
     _check_names([*by_dataset, *(task.name + SCORE_EVAL for task in tasks), group])
-    staging = f"{output.rstrip('/')}.{publishing.unfinished_tag()}"
+    staging = f"{output}.{publishing.unfinished_tag()}"
     try:
         found = []
         for name, members in by_dataset.items():
@@ -187,7 +193,8 @@ def _write_prompt(
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
     if lines:
         folder_of_rows = posixpath.join(folder, "rows")
-        paths.make_folder(folder_of_rows)
+        with publishing.writing(folder_of_rows):
+            paths.make_folder(folder_of_rows)
         publishing.write_whole(path_inside(folder_of_rows, f"{name}.jsonl"), lines)
         _write_yaml(folder, name, _prompt_yaml(name, dataset, split))
     left_out = {reason: count for reason, count in report.counts.items() if reason != "rows"}

@@ -9,7 +9,8 @@ A prompt is a task with the metric `acc`; a dataset is a group with `prompt_mean
 `prompt_median`, as in what `t0 export-eval` writes; and `t0_prompts` is the group of the datasets.
 
 Assumptions: the harness says of each choice whether greedy decoding gives it; ranking does not find
-that out, so it is null here. Log-likelihoods include the EOS of the choices, as T5's `</s>`.
+that out, so it is null here. Where log-likelihoods include the EOS of the choices, the
+continuations end in T5's `</s>`.
 """
 
 import datetime
@@ -26,9 +27,10 @@ import numpy as np
 import t0
 from t0.catalogue import SCORE_EVAL, task_name
 from t0.errors import UserError
-from t0.files import publishing
+from t0.files import path_inside, publishing
 from t0.lm_eval.exporting import T5_EOS
 from t0.reports.evaluations import EvaluatedRun, RankedTask, read_runs
+from t0.reports.lm_eval_samples import WITHOUT_EOS
 
 GROUP = "t0_prompts"
 _UNKNOWN = "N/A"
@@ -50,29 +52,40 @@ def write_results(paths: Iterable[Path], folder: Path) -> list[Path]:
 
 def _write_run(run: EvaluatedRun, folder: Path) -> Path:
     for task in run.tasks:
-        if task.scores is None:
+        if task.scores is None or not len(task.scores):
             raise UserError(
                 f"{run.path}: task '{task.name}' has no per-example scores; wanted "
                 f"{run.path.parent / 'scores'}/{task.name}_{run.step}.jsonl. Evaluate it again."
             )
     model = str(run.facts.get("source") or run.facts.get("checkpoint") or run.name)
-    created = run.facts.get("created")
-    moment = datetime.datetime.fromisoformat(created) if isinstance(created, str) else None
-    date = moment.strftime("%Y-%m-%dT%H-%M-%S.%f") if moment else str(run.step)
-    inside = folder / _NOT_IN_NAMES.sub("__", model)
-    inside.mkdir(parents=True, exist_ok=True)
+    moment = _moment(run)
+    date = moment.strftime("%Y-%m-%dT%H-%M-%S.%f")
+    eos = "" if run.facts.get("normalisation") == WITHOUT_EOS else T5_EOS
+    inside = Path(path_inside(str(folder), _NOT_IN_NAMES.sub("__", model)))
+    with publishing.writing(str(inside)):
+        inside.mkdir(parents=True, exist_ok=True)
     for task in run.tasks:
-        publishing.write_whole(str(inside / f"samples_{task.name}_{date}.jsonl"), _samples(task))
+        lines = _samples(task, eos)
+        publishing.write_whole(str(inside / f"samples_{task.name}_{date}.jsonl"), lines)
     content = _results(run, model, moment)
     path = inside / f"results_{date}.json"
     publishing.write_whole(str(path), json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return path
 
 
-def _samples(task: RankedTask) -> Iterator[str]:
+def _moment(run: EvaluatedRun) -> datetime.datetime:
+    """Returns when the results were made, as they or else their file say."""
+    try:
+        return datetime.datetime.fromisoformat(str(run.facts.get("created")))
+    except ValueError:
+        made = run.path.stat().st_mtime
+        return datetime.datetime.fromtimestamp(made, tz=datetime.timezone.utc)
+
+
+def _samples(task: RankedTask, eos: str) -> Iterator[str]:
     for number, example in enumerate(task.scores.examples()):
         choices = [choice.text for choice in example.choices]
-        continuations = [choice + T5_EOS for choice in choices]
+        continuations = [choice + eos for choice in choices]
         inputs = example.inputs or ""
         doc = {
             "idx": example.idx,
@@ -136,7 +149,7 @@ def _results(run: EvaluatedRun, model: str, moment: datetime.datetime | None) ->
             "model_dtype": run.facts.get("dtype"),
             "limit": run.facts.get("examples"),
         },
-        "date": moment.timestamp() if moment else None,
+        "date": moment.timestamp(),
         "t0_version": t0.__version__,
         "model_source": "t0",
         "model_name": model,

@@ -10,6 +10,7 @@ import yaml
 
 from t0.cli import main as cli
 from t0.lm_eval import exporting
+from t0.testing import write_dataset
 
 datasets = pytest.importorskip("datasets")
 
@@ -168,8 +169,9 @@ def test_summary_says_what_was_left_out_and_how_to_run_it(export, tmp_path):
 
 def test_limit_eos_and_one_prompt(export, tmp_path):
     words = [f"--output={tmp_path / 'out'}", "--limit=2", "--eos="]
-    status, _, err = export("weather_own_choices", *words)
+    status, out, err = export("weather_own_choices", *words)
     assert status == 0, err
+    assert "add_bos_token" not in out
     found = rows(tmp_path / "out", "weather_own_choices_score_eval")
     assert [row["idx"] for row in found] == [0, 1]
     assert all(row["continuations"] == row["choices"] for row in found)
@@ -200,6 +202,25 @@ def test_a_folder_with_files_is_left_as_it_is(export, tmp_path):
     assert status == 2
     assert "exists already; wanted a new folder or an empty one" in err
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_folder_in_a_bucket_is_refused(export):
+    status, _, err = export("film_.*", "--output=gs://bucket/harness")
+    assert status == 2
+    assert "the harness reads local folders only" in err
+
+
+def test_an_error_after_the_first_prompt_leaves_nothing(export, tmp_path):
+    prompts = {
+        "good": ("{{text}} ||| {{answer_choices[label]}}", "bad ||| good"),
+        "wrong": ("{{texts}} ||| {{answer_choices[label]}}", "bad ||| good"),
+    }
+    write_dataset(tmp_path / "data" / "broken", prompts, {"validation": harness_world.film_rows(2)})
+    words = [f"--data_dir={tmp_path / 'data'}", f"--output={tmp_path / 'out'}"]
+    status, _, err = export("broken_.*", *words)
+    assert status == 2
+    assert "uses the column 'texts'" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 def test_a_split_without_labels_is_refused(export, world, tmp_path):

@@ -12,7 +12,7 @@ from t0.reports import read_runs, summarise
 from t0.reports.browsed import browsed
 from t0.reports.comparing import compare
 from t0.reports.contenders import notes_on, read_contenders
-from t0.reports.lm_eval_samples import WITH_EOS
+from t0.reports.lm_eval_samples import WITH_EOS, WITHOUT_EOS
 
 RECORDED = Path(__file__).resolve().parents[1] / "fixtures" / "lm_eval"
 
@@ -198,6 +198,11 @@ def test_our_results_in_the_format_of_the_harness(tmp_path):
         for metric in ("prompt_mean,none", "prompt_median,none"):
             theirs = recorded["results"][group][metric]
             assert content["results"][group][metric] == pytest.approx(theirs)
+    # A dataset of one prompt: the harness has the same error of its accuracy.
+    film = content["results"]["film_good_or_bad_score_eval"]
+    assert film["acc_stderr,none"] == pytest.approx(
+        recorded["results"]["film_score_eval"]["acc_stderr,none"]
+    )
     rain = content["results"]["weather_which_word_score_eval"]
     assert rain["sample_len"] == 6
     assert content["groups"].keys() <= content["results"].keys()
@@ -216,6 +221,34 @@ def test_our_results_in_the_format_of_the_harness(tmp_path):
             [*other.scores.examples()][0].choices[0].log_likelihood
         )
         assert one.accuracy == other.accuracy
+
+
+def test_a_run_without_eos_is_written_without(tmp_path):
+    shutil.copytree(RECORDED / "ours", tmp_path / "eval")
+    path = tmp_path / "eval" / "results_0.json"
+    content = json.loads(path.read_text())
+    content["run"]["normalisation"] = WITHOUT_EOS
+    path.write_text(json.dumps(content))
+    (written,) = write_results([path], tmp_path / "written")
+    assert "</s>" not in samples(written.parent, "film_good_or_bad_score_eval").read_text()
+    (run,) = read_runs([written])
+    assert run.facts["normalisation"] == WITHOUT_EOS
+
+
+@pytest.mark.parametrize("source", ["..", "../../x/model", "org/model"])
+def test_a_run_stays_in_its_folder_whatever_its_model_is_called(tmp_path, source):
+    shutil.copytree(RECORDED / "ours", tmp_path / "eval")
+    path = tmp_path / "eval" / "results_0.json"
+    content = json.loads(path.read_text())
+    content["run"] |= {"source": source, "created": "yesterday"}
+    path.write_text(json.dumps(content))
+    if source == "..":
+        with pytest.raises(UserError, match="cannot be the name of a file"):
+            write_results([path], tmp_path / "written")
+    else:
+        (written,) = write_results([path], tmp_path / "written")
+        assert written.parent.parent == tmp_path / "written"
+        assert len(read_runs([written])[0].tasks) == 4
 
 
 def check_samples(written, recorded):
