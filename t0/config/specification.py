@@ -192,6 +192,7 @@ class RankSpec:
       settings: the parameters of `score_eval`.
       reading: the bound parameters of `mesh_eval_dataset_fn` that select a task's records.
       vocabulary: what results files hold of the targets' vocabulary.
+      given: what mode "eval" sets besides: "examples", the most of each task, and "source".
     """
 
     folder: str
@@ -200,6 +201,7 @@ class RankSpec:
     settings: Mapping[str, Any]
     reading: Mapping[str, Any]
     vocabulary: Mapping[str, Any]
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,6 +218,7 @@ class JobSpec:
       input_file: the file of inputs that is read where there is no task, or None.
       add_eos: whether EOS ends the inputs of a file.
       repeats: how many times each input of a file is repeated.
+      examples: the most examples, the first ones; None for all.
       vocabulary: the SentencePiece model that tokenises the inputs of a file.
     """
 
@@ -228,6 +231,7 @@ class JobSpec:
     input_file: str | None = None
     add_eos: bool = False
     repeats: int = 1
+    examples: int | None = None
     vocabulary: str = ""
 
 
@@ -278,7 +282,8 @@ class RunSpec:
       data: the data that the run reads; None where it reads no mixture.
       validation: the data on which training measures the held-out loss, or None.
       rank: the rank evaluation, None in other modes.
-      infer: the predictions, None in other modes.
+      infer: the predictions, and in mode "eval" the decoding of tasks; None in other modes.
+      judge: the words of t5_mesh_transformer that judge decoded tasks.
       schema: the version of this record.
     """
 
@@ -307,6 +312,7 @@ class RunSpec:
     validation: DataSpec | None = None
     rank: RankSpec | None = None
     infer: InferSpec | None = None
+    judge: tuple[str, ...] = ()
     schema: int = SCHEMA
 
 

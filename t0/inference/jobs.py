@@ -13,7 +13,7 @@ on each line of `<output_filename>-<step>`.
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t0.compat import gin, mesh_utils, seqio
@@ -122,6 +122,47 @@ def jobs_of_t5(run: RunArguments) -> list[PredictionJob]:
             "nothing to predict: --gin_file=runs/infer.gin predicts a task or a file, and T5's "
             "--gin_file=infer.gin reads input_filename and writes output_filename"
         )
+    settings, limits = _decoding_of_t5(run)
+    examples = inputs.of_file(
+        files[0], run.vocabularies[0], add_eos=True, repeats=bound("decode_from_file.repeats", 1)
+    )
+    return [
+        PredictionJob(
+            examples,
+            limits,
+            settings,
+            f"{files[1]}-{{step}}{shard_ending(settings)}",
+            as_json=False,
+        )
+    ]
+
+
+def jobs_of_evaluation(
+    run: RunArguments, tasks: Sequence[seqio.Task], *, split: str, folder: str
+) -> list[PredictionJob]:
+    """Returns the jobs that decode tasks as Mesh TensorFlow's mode `eval` does.
+
+    Args:
+      run: the run's arguments.
+      tasks: the tasks.
+      split: their split.
+      folder: the folder of the texts, `<task>_<step>.jsonl`.
+    """
+    settings, limits = _decoding_of_t5(run)
+    cached = bool(bound("mesh_eval_dataset_fn.use_cached", False))
+    return [
+        PredictionJob(
+            task_inputs.of_task(task, split, use_cached=cached),
+            limits,
+            settings,
+            _join(folder, f"{task.name}_{{step}}.jsonl"),
+        )
+        for task in tasks
+    ]
+
+
+def _decoding_of_t5(run: RunArguments) -> tuple[prediction_jobs.InferenceSettings, LengthLimits]:
+    """Returns the settings and limits by which Mesh TensorFlow decodes."""
     decode = {name: bound(f"Bitransformer.decode.{name}", value) for name, value in _T5.items()}
     longest = decode["max_decode_length"] or run.sequence_length["inputs"]
     per_input = (decode["decode_length_multiplier"], decode["decode_length_constant"])
@@ -135,18 +176,7 @@ def jobs_of_t5(run: RunArguments) -> list[PredictionJob]:
     limits = LengthLimits(
         run.sequence_length["inputs"], longest, per_input if settings.beam_size > 1 else None
     )
-    examples = inputs.of_file(
-        files[0], run.vocabularies[0], add_eos=True, repeats=bound("decode_from_file.repeats", 1)
-    )
-    return [
-        PredictionJob(
-            examples,
-            limits,
-            settings,
-            f"{files[1]}-{{step}}{shard_ending(settings)}",
-            as_json=False,
-        )
-    ]
+    return settings, limits
 
 
 # Parameters of Mesh TensorFlow's Bitransformer.decode, and their defaults.

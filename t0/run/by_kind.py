@@ -43,11 +43,14 @@ class EvaluationSettings:
       tasks: the tasks to evaluate, instead of the mixture's.
       source: where the checkpoint comes from, such as a hub name with its revision, for the
         results file.
+      decoded: a folder of texts that another engine has decoded, `<task>_<step>.jsonl`: they are
+        judged, and nothing else is done.
     """
 
     examples: int | None = None
     tasks: Sequence[str] = ()
     source: str | None = None
+    decoded: str | None = None
 
     def __post_init__(self) -> None:
         wrong = self.examples is not None and (
@@ -199,7 +202,6 @@ def rank(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
       checkpoint: the checkpoint to score, None for those in the model directory.
     """
     vocabulary, split = arguments["vocabulary"], arguments["dataset_split"]
-    settings = EvaluationSettings()
     evaluate.rank_evaluate(
         MeshModel.from_estimator_arguments(run_arguments.estimator_keywords(arguments)),
         vocabulary=vocabulary,
@@ -214,7 +216,7 @@ def rank(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
         steps=arguments["eval_checkpoint_step"],
         dir_suffix=arguments["eval_dir_suffix"],
         checkpoint=checkpoint,
-        facts=_given(settings),
+        facts=given_facts(),
     )
 
 
@@ -239,7 +241,7 @@ def measure(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
             "vocabulary_sha256": vocabulary_hash(
                 vocabulary[1] if isinstance(vocabulary, tuple) else vocabulary
             ),
-            **_given(EvaluationSettings()),
+            **given_facts(),
         },
         activations=devices.activation_dtype(
             bound("get_variable_dtype.activation_dtype", "float32")
@@ -247,7 +249,8 @@ def measure(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
     )
 
 
-def _given(settings: EvaluationSettings) -> dict[str, Any]:
+def given_facts() -> dict[str, Any]:
     """Returns the settings that are not the defaults, for the results file."""
+    settings = EvaluationSettings()
     given = {"examples": settings.examples, "source": settings.source}
     return {name: value for name, value in given.items() if value}

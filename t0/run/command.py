@@ -65,7 +65,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     if flags.use_model_api:
         model_api.run(flags)
     else:
-        _run_with_gin(flags, hosts_read=bool(tpu and tpu.remote))
+        _run_with_gin(flags, argv, hosts_read=bool(tpu and tpu.remote))
 
 
 def _of_mesh(flags: Any) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _of_mesh(flags: Any) -> dict[str, Any]:
     return {"cores": tpu_run_checks.mesh_cores(), "checkpoint": checkpoint}
 
 
-def _run_with_gin(flags: Any, *, hosts_read: bool) -> None:
+def _run_with_gin(flags: Any, argv: Sequence[str], *, hosts_read: bool) -> None:
     from t0.compat import gin, t5_mesh, tf
     from t0.config.bindings import bound
     from t0.config.explain import explain_unset
@@ -117,13 +117,13 @@ def _run_with_gin(flags: Any, *, hosts_read: bool) -> None:
             vocabulary=vocabulary,
             mesh_shape=mesh_shape,
             checkpoint=checkpoint,
-            any_format=bool(flags.save_spec),
+            any_format=weights.read_elsewhere(flags),
         )
     )
     places = {n: flags[n].value for n in ("tpu_job_name", "tpu", "gcp_project", "tpu_zone")}
     arguments |= {"model_dir": flags.model_dir, **places}
     if flags.save_spec:
-        _save_specification(flags.save_spec, mode, arguments, checkpoint)
+        _save_specification(flags.save_spec, mode, arguments, checkpoint, argv)
         return
     engine = "tpu" if flags.tpu else "local"
     if hosts_read:
@@ -171,14 +171,21 @@ def _bind_flags(flags: Any, mode: str) -> None:
 
 
 def _save_specification(
-    path: str, mode: str, arguments: dict[str, Any], checkpoint: str | None
+    path: str,
+    mode: str,
+    arguments: dict[str, Any],
+    checkpoint: str | None,
+    argv: Sequence[str],
 ) -> None:
     """Writes the run's specification as JSON, for another engine."""
     from t0.config import specification
     from t0.files import publishing
     from t0.run import specify
 
-    text = specification.to_json(specify.run_spec(mode, arguments, checkpoint))
+    spec = specify.run_spec(mode, arguments, checkpoint)
+    if mode == "eval" and spec.infer:
+        spec = dataclasses.replace(spec, judge=specify.judging_words(spec, argv))
+    text = specification.to_json(spec)
     publishing.write_whole(path, text + "\n")
     say(f"the run's specification is in {path}; nothing was run")
 

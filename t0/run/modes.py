@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from t0 import compat
@@ -218,6 +218,12 @@ def _evaluate(request: Request) -> None:
         return
     kinds = by_kind.kinds_of(tasks)
     by_kind.check_shards(kinds)
+    folder = by_kind.EvaluationSettings().decoded
+    if folder:
+        names = [task.name for task in kinds.get(by_kind.DECODE, ())]
+        with decoded.read_from(folder, names):
+            _decode(_of_tasks(request, names))
+        return
     wanted = {kind: {task.name for task in found} for kind, found in kinds.items()}
     arguments = run_arguments.read(request.arguments)
     select = functools.partial(by_kind.selected, arguments["eval_dataset_fn"])
@@ -225,8 +231,14 @@ def _evaluate(request: Request) -> None:
         if kind in wanted:
             judge({**arguments, "eval_dataset_fn": select(wanted[kind])}, request.checkpoint)
     if by_kind.DECODE in wanted:
-        chosen = {**request.arguments, "eval_dataset_fn": select(wanted[by_kind.DECODE])}
-        _decode(dataclasses.replace(request, arguments=chosen))
+        _decode(_of_tasks(request, wanted[by_kind.DECODE]))
+
+
+def _of_tasks(request: Request, names: Collection[str]) -> Request:
+    """Returns the evaluation of some of the mixture's tasks."""
+    dataset_fn = run_arguments.read(request.arguments)["eval_dataset_fn"]
+    selected = {"eval_dataset_fn": by_kind.selected(dataset_fn, names)}
+    return dataclasses.replace(request, arguments={**request.arguments, **selected})
 
 
 def _decode(request: Request) -> None:

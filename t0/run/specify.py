@@ -11,10 +11,13 @@ of a layer are the arguments of its constructor, as the layer's attributes hold 
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import posixpath
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from t0.compat import gin_config, mesh_utils, mtf, seqio
+from t0.config import flags as command_flags
 from t0.config import masking
 from t0.config.bindings import bound, resolved
 from t0.config.specification import (
@@ -33,7 +36,7 @@ from t0.feeding import opening
 from t0.inference import jobs
 from t0.inference.prediction_jobs import PredictionJob
 from t0.run import arguments as run_arguments
-from t0.run.by_kind import is_ranked
+from t0.run import by_kind
 from t0.run.preflight import DATASET_FUNCTIONS
 from t0.scoring import evaluate
 from t0.scoring.mesh_model import vocabulary_hash
@@ -91,9 +94,74 @@ def run_spec(mode: str, given: Mapping[str, Any], checkpoint: str | None = None)
         training=_parameters("t0.train_loop") if trains else {},
         data=data,
         validation=opening.split_spec(data, "validation") if validates else None,
-        rank=_rank_spec(arguments, checkpoint, targets) if mode == "score_eval" else None,
-        infer=_infer_spec(arguments, checkpoint, (inputs, targets)) if mode == "infer" else None,
+        **_evaluations(mode, arguments, checkpoint, (inputs, targets)),
     )
+
+
+def _evaluations(
+    mode: str,
+    arguments: Mapping[str, Any],
+    checkpoint: str | None,
+    vocabularies: tuple[Any, Any],
+) -> dict[str, Any]:
+    """Returns the fields of a specification that modes other than training have."""
+    if mode == "score_eval":
+        return {"rank": _rank_spec(arguments, checkpoint, vocabularies[1])}
+    if mode == "infer":
+        return {"infer": _infer_spec(arguments, checkpoint, vocabularies)}
+    tasks = by_kind.configured_tasks() if mode == "eval" else None
+    if not tasks:
+        return {}
+    kinds = by_kind.kinds_of(tasks)
+    measured = kinds.get(by_kind.PERPLEXITY)
+    if measured:
+        raise UserError(
+            f"task {measured[0].name} has no metrics: its perplexity is measured, which a "
+            "specification does not say; t5_mesh_transformer without --engine=torch measures it"
+        )
+    found: dict[str, Any] = {}
+    if by_kind.RANK in kinds:
+        rank = _rank_spec(arguments, checkpoint, vocabularies[1])
+        found["rank"] = dataclasses.replace(rank, given=_plain(by_kind.given_facts()))
+    if by_kind.DECODE in kinds:
+        if not arguments["sequence_length"]:
+            raise UserError(
+                f"task {kinds[by_kind.DECODE][0].name} is decoded, for which a specification needs "
+                "lengths: --gin.TASK_FEATURE_LENGTHS=\"{'inputs': 512, 'targets': 64}\""
+            )
+        folder = f"{_results_folder(arguments)}/decoding"
+        run = jobs.RunArguments(vocabularies, arguments["sequence_length"], arguments["batch_size"])
+        wanted = jobs.jobs_of_evaluation(
+            run, kinds[by_kind.DECODE], split=arguments["dataset_split"], folder=folder
+        )
+        found["infer"] = _jobs_spec(
+            wanted,
+            arguments,
+            checkpoint,
+            vocabularies,
+            activations=mesh_utils.get_variable_dtype().activation_dtype.name,
+            examples=by_kind.EvaluationSettings().examples,
+        )
+    return found
+
+
+def judging_words(spec: RunSpec, argv: Sequence[str]) -> tuple[str, ...]:
+    """Returns the words of the run that judges the texts that a specification's run decodes.
+
+    Args:
+      spec: a run of mode "eval" that decodes tasks.
+      argv: the command line that wrote the specification; secrets in it are masked.
+    """
+    words = iter(shlex.split(command_flags.masked(argv))[1:])
+    kept = []
+    for word in words:
+        name, _, value = word.lstrip("-").partition("=")
+        if name not in ("save_spec", "engine"):
+            kept.append(word)
+        elif not value:
+            next(words, None)
+    folder = posixpath.dirname(spec.infer.jobs[0].path)
+    return (*kept, f"--gin_param=t0.evaluation.decoded = {folder!r}")
 
 
 def microbatches(arguments: Mapping[str, Any]) -> int:
@@ -155,14 +223,23 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
         use_cached=bound(f"{function}.use_cached", False),
         pack=False,
     )
-    tasks = (dataclasses.replace(task, rank=_rank_task(task.name)) for task in data.tasks)
-    return dataclasses.replace(data, tasks=tuple(tasks))
+    tasks = data.tasks
+    chosen = by_kind.EvaluationSettings().tasks if mode == "eval" else ()
+    if chosen:
+        tasks = tuple(
+            opening.task_spec(
+                seqio.TaskRegistry.get(name), split, lengths or {}, use_cached=data.use_cached
+            )
+            for name in chosen
+        )
+    tasks = tuple(dataclasses.replace(task, rank=_rank_task(task.name)) for task in tasks)
+    return dataclasses.replace(data, tasks=tasks)
 
 
 def _rank_task(name: str) -> RankTaskSpec | None:
     """Returns what rank evaluation needs of a task; None if it is not for rank evaluation."""
     task = seqio.TaskRegistry.get(name)
-    if not is_ranked(task):
+    if not by_kind.is_ranked(task):
         return None
     known = [classes_of(metric) for metric in task.metric_fns]
     others = [
@@ -176,17 +253,21 @@ def _rank_task(name: str) -> RankTaskSpec | None:
 
 def _rank_spec(arguments: Mapping[str, Any], checkpoint: str | None, vocabulary: Any) -> RankSpec:
     return RankSpec(
-        folder=results_folder(
-            arguments["model_dir"],
-            arguments["dataset_split"],
-            arguments["eval_summary_dir"],
-            arguments["eval_dir_suffix"],
-        ),
+        folder=_results_folder(arguments),
         checkpoint=checkpoint,
         steps=_plain(arguments["eval_checkpoint_step"]),
         settings=dataclasses.asdict(evaluate.RankEvaluationSettings()),
         reading=_plain(evaluate.reading_facts()),
         vocabulary=evaluate.vocabulary_facts(vocabulary),
+    )
+
+
+def _results_folder(arguments: Mapping[str, Any]) -> str:
+    return results_folder(
+        arguments["model_dir"],
+        arguments["dataset_split"],
+        arguments["eval_summary_dir"],
+        arguments["eval_dir_suffix"],
     )
 
 
@@ -205,12 +286,36 @@ def _infer_spec(
     features = opening.known_mixture(named).output_features if named else {}
     feature = features.get("inputs")
     vocabulary = feature.vocabulary if feature else vocabularies[0]
+    return _jobs_spec(
+        wanted,
+        arguments,
+        checkpoint,
+        (vocabulary, vocabularies[1]),
+        # Of another machine's engine "auto" may be another type.
+        activations=settings.activation_dtype,
+        digest=vocabulary_hash(vocabularies[0]),
+    )
+
+
+def _jobs_spec(  # noqa: PLR0913 (the parts of a specification, by name)
+    wanted: Sequence[PredictionJob],
+    arguments: Mapping[str, Any],
+    checkpoint: str | None,
+    vocabularies: tuple[Any, Any],
+    *,
+    activations: str,
+    digest: str | None = None,
+    examples: int | None = None,
+) -> InferSpec:
+    lengths = arguments["sequence_length"]
     return InferSpec(
         checkpoint=checkpoint,
         steps=_plain(arguments["eval_checkpoint_step"]),
-        vocabulary_sha256=vocabulary_hash(vocabularies[0]),
+        vocabulary_sha256=digest or vocabulary_hash(vocabularies[0]),
         jobs=tuple(
-            _job_spec(job, settings.activation_dtype, vocabulary, run.sequence_length)
+            dataclasses.replace(
+                _job_spec(job, activations, vocabularies[0], lengths), examples=examples
+            )
             for job in wanted
         ),
     )
@@ -219,7 +324,6 @@ def _infer_spec(
 def _job_spec(
     job: PredictionJob, activations: str, vocabulary: Any, lengths: Mapping[str, int]
 ) -> JobSpec:
-    # Of another machine's engine "auto" may be another type.
     configured_here = {"activation_dtype": activations}
     origin = dict(job.examples.origin)
     task, use_cached = origin.pop("task", None), origin.pop("use_cached", False)

@@ -37,12 +37,20 @@ def find(flags: Any) -> tuple[dict[str, Any], str | None]:
     given = flags.checkpoint or _foreign_checkpoint_of_run_file()
     if not given:
         return {}, None
-    if flags.save_spec:  # the engine that reads the specification reads every format
+    if read_elsewhere(flags):
         check_sizes(given)
         gin.bind_parameter("get_variable_dtype.master_dtype", "float32")
         return dict.fromkeys(_STEPS, -1), given
     checkpoint = _as_mesh(given, run_files.output_dir() or flags.model_dir, slots=False)
     return _read_only(checkpoint), checkpoint
+
+
+def read_elsewhere(flags: Any) -> bool:
+    """Returns whether another engine reads the checkpoints, which reads every format.
+
+    It is the one that reads the specification, or has decoded the texts that are judged.
+    """
+    return bool(flags.save_spec or bound("t0.evaluation.decoded"))
 
 
 def check_export(flags: Any, vocabulary: Any, *, trains: bool) -> None:

@@ -24,6 +24,7 @@ A task's predictions are in the form that its recipe's own programs read:
 | any other | `.jsonl` | `inputs`, `prediction`, `targets` |
 """
 
+import contextlib
 import datetime
 import json
 import math
@@ -35,10 +36,12 @@ import numpy as np
 
 from t0 import compat
 from t0.compat import mesh_dataset, mesh_utils, seqio, t5_metrics
-from t0.errors import say
+from t0.errors import UserError, reading, say
+from t0.files import paths
+from t0.files.untrusted import parsed_json
 from t0.progress import ProgressLine
 from t0.scoring.reading import Lengths, text_of
-from t0.scoring.results import SCHEMA, write_json, write_whole
+from t0.scoring.results import DECODED, SCHEMA, read_json, write_json, write_whole
 from t0.tasks.instruction_tasks import InstructionSource
 from t0.tasks.metrics import Bleu, some_unanswerable, squad_metrics, squad_scores
 from t0.tasks.recipe_tasks import QuestionSource
@@ -95,6 +98,38 @@ def with_results(published: Callable[..., None]) -> Callable[..., None]:
     return eval_model
 
 
+@contextlib.contextmanager
+def read_from(folder: str, tasks: Sequence[str]) -> Iterator[None]:
+    """Has Mesh TensorFlow's evaluation read texts that another engine has decoded, in the block.
+
+    Args:
+      folder: the folder of `<task>_<step>.jsonl`, as `t0.inference` writes them, and of `DECODED`,
+        step -> checkpoint.
+      tasks: the tasks, in the order of the evaluation's datasets.
+
+    Raises:
+      UserError: if the folder lacks the texts of a task, or a file of them cannot be read.
+    """
+    steps = {path: step for step, path in read_json(f"{folder}/{DECODED}").items()}
+    if not steps:
+        raise UserError(f"{folder} has no decoded texts: {DECODED}, which lists them, is not there")
+
+    def texts(*given: Any, **named: Any) -> Iterator[str]:
+        step = steps[named.get("checkpoint_path") or given[-1]]
+        for task in tasks:
+            path = os.path.join(folder, f"{task}_{step}.jsonl")  # noqa: PTH118
+            with reading(path, ValueError, KeyError, TypeError), paths.opened(path) as file:
+                for line in file:
+                    yield parsed_json(line)["prediction"]
+
+    with (
+        compat.replaced("mesh_utils.decode", texts),
+        compat.replaced("mesh_utils.get_checkpoint_iterator", lambda *_, **__: list(steps)),
+        compat.replaced("mesh_utils.get_step_from_checkpoint_path", lambda path: int(steps[path])),
+    ):
+        yield
+
+
 def signature_of(metric: Callable[..., Any]) -> str | None:
     """Returns sacreBLEU's signature for a BLEU metric, None for other metrics."""
     if metric is t5_metrics.bleu:
@@ -122,9 +157,16 @@ class _DecodingRecorder:
             self._checkpoint = kwargs.get("checkpoint_path") or args[-1]
             self._entries = {}
             with ProgressLine(self._examples or None, unit="example", doing="decoding") as progress:
+                texts = 0
                 for text in decode(*args, **kwargs):
+                    texts += 1
                     progress.count(1)
                     yield text
+            if texts < self._examples:
+                raise UserError(
+                    f"{texts:,} texts were decoded for {self._examples:,} examples: they are of "
+                    "other tasks or rows. Decode again"
+                )
 
         return decode_and_note
 

@@ -39,6 +39,8 @@ from t0.scoring.reading import MultipleChoiceExample, ScoringTask
 from t0.training.event_files import EventFile
 
 SCHEMA = 1
+# Where an engine decodes without TensorFlow: step -> checkpoint of the texts in a folder.
+DECODED = "checkpoints.json"
 
 # The facts of a run that a task's scores depend on: if one differs, the task is scored again.
 MADE_FROM = (

@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> None:
             "PyTorch is not installed: python -m pip install 't0[torch]', or on a machine without "
             "GPUs first `pip install torch --index-url https://download.pytorch.org/whl/cpu`"
         ) from error
-    from t0.torch import loop, prediction, rank_evaluation, world
+    from t0.torch import evaluation_by_kind, loop, prediction, rank_evaluation, world
 
     with world.joined(given.device, given.timeout_minutes) as joined:
         if given.export_hf and not _is_file(words):
@@ -88,7 +88,11 @@ def main(argv: Sequence[str]) -> None:
         spec = from_json(text, RunSpec)
         if joined.device.type == "cuda":
             torch.set_float32_matmul_precision("highest" if given.no_tf32 else "high")
-        evaluation = {"score_eval": rank_evaluation.evaluate, "infer": prediction.predict}
+        evaluation = {
+            "score_eval": rank_evaluation.evaluate,
+            "infer": prediction.predict,
+            "eval": evaluation_by_kind.evaluate,
+        }
         if spec.mode in evaluation:
             evaluation[spec.mode](spec, joined)
             return

@@ -7,6 +7,8 @@ The inputs, batches and files are those of `t0.inference` on every engine. A pro
 """
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from t0.catalogue.sentence_pieces import Tokens
 from t0.config.specification import JobSpec, RunSpec
 from t0.errors import UserError, say
 from t0.inference import by_batches, cached_inputs, inputs
-from t0.inference.inputs import InputSource, LengthLimits
+from t0.inference.inputs import InferenceExample, InputSource, LengthLimits
 from t0.inference.methods import EOS
 from t0.inference.prediction_jobs import InferenceSettings, PredictionJob
 from t0.torch import weights, world
@@ -101,7 +103,21 @@ def _job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> Predict
     activations = world.activations(settings.activation_dtype, joined.device)
     named = str(activations).removeprefix("torch.")
     settings = dataclasses.replace(settings, activation_dtype=named)
-    return PredictionJob(_source(job, spec, targets), limits, settings, job.path, job.as_json)
+    source = _first(_source(job, spec, targets), job.examples)
+    return PredictionJob(source, limits, settings, job.path, job.as_json)
+
+
+def _first(source: InputSource, most: int | None) -> InputSource:
+    """Returns a source with its first `most` examples, or with all."""
+    if most is None:
+        return source
+
+    def read(shard: int, shards: int) -> Iterator[InferenceExample]:
+        return itertools.takewhile(lambda one: one.number < most, source.read(shard, shards))
+
+    total = None if source.total is None else min(source.total, most)
+    facts = {**source.facts, "examples": most}
+    return dataclasses.replace(source, total=total, facts=facts, read=read)
 
 
 def _source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
@@ -113,8 +129,7 @@ def _source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
         raise UserError(
             f"task {job.task.name} is not read from a cache, and the PyTorch engine reads caches "
             f"only. Cache it: seqio_cache_tasks --tasks={job.task.name} --output_cache_dir=DIR, "
-            "and pass --additional_task_cache_dirs=DIR and "
-            "--gin_param='t0.infer.use_cached = True'"
+            "and pass --additional_task_cache_dirs=DIR and --gin.USE_CACHED_TASKS=True"
         )
     return cached_inputs.of_cache(
         job.task.name,

@@ -58,13 +58,17 @@ def evaluate(spec: RunSpec, world: World) -> None:
             vocabulary=rank.vocabulary,
             reading=rank.reading,
         )
+        | dict(rank.given)
         for step, path in weights.chosen(spec.model_dir, rank.checkpoint, rank.steps).items()
     ]
     with world.printing():
         ranking.rank(
             runs,
             rank.folder,
-            {task.name: _reader(task, spec.lengths) for task in spec.data.tasks},
+            {
+                task.name: _reader(task, spec.lengths, rank.given.get("examples"))
+                for task in spec.data.tasks
+            },
             make_scorer=lambda: Scorer(model, world, getattr(torch, settings.dtype)),
             limits=functools.partial(
                 ranking.batch_limits,
@@ -152,11 +156,15 @@ def _checked(spec: RunSpec) -> RankSpec:
     return spec.rank
 
 
-def _reader(task: TaskSpec, lengths: Lengths) -> ranking.Reader:
+def _reader(task: TaskSpec, lengths: Lengths, most: int | None) -> ranking.Reader:
+    """Returns what reads a task's first `most` examples, or all of them."""
     kind = task.rank
 
     def read(store: ExampleStore, **shares: float) -> ScoringTask:
-        number = store.add(cached_records(task.name, task.cache_files))
+        records = cached_records(task.name, task.cache_files)
+        if most:
+            records = (record for record in records if record["idx"][0] < most)
+        number = store.add(records)
         metrics = [RankClassification(classes) for classes in kind.classes]
         facts = TaskFacts(task.name, kind.dataset, kind.prompt, metrics)
         return kept_task(facts, number, lengths, store=store, **shares)

@@ -91,7 +91,7 @@ def test_a_killed_run_goes_on_after_its_last_batch(world, reference, specified):
     assert done.returncode < 0, done.stderr
     assert len(list((folder / "infer").glob("*.partial/*batch*"))) == 1
     assert not list((folder / "infer").glob("*.jsonl"))
-    done = world.torch(spec)
+    done = world.torch(spec, processes=2)  # on another number of processes
     assert done.returncode == 0, done.stderr
     assert "30 predictions (4 of them before)" in done.stdout
     check_same(lines_of(folder), reference, 1e-4)
