@@ -51,6 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--num_shards", type=int, metavar="N", help="divide ranking into N commands, for `t0 merge`"
     )
     parser.add_argument("--shard_id", type=int, metavar="I", help="which of them, from 0")
+    parser.add_argument(
+        "--decode_answers",
+        action="store_true",
+        help="also decode an answer to each ranked input, and judge it by exact match",
+    )
     parser.add_argument("--batch_tokens", type=int, metavar="N", help="the most tokens of a batch")
     parser.add_argument("--split", default="validation", help="the split (default: validation)")
     parser.add_argument(
@@ -164,6 +169,7 @@ def _run(
         cache_dirs=caches,
         activations=args.activation_dtype,
         shard=shard,
+        decode_answers=args.decode_answers,
     )
     words = whole_evaluation.command_line(found, names, settings)
     words += [f"--module_import={module}" for module in modules]
@@ -178,6 +184,11 @@ def _is_decoder_only(path: str, args: argparse.Namespace) -> bool:
         raise UserError(
             f"--join={args.join} is for decoder-only models, and {path} is an encoder-decoder, "
             "which reads input and choice apart"
+        )
+    if args.decode_answers and found:
+        raise UserError(
+            f"--decode_answers is for encoder-decoders, and {path} is a decoder-only model: "
+            "evaluate it without"
         )
     return found
 

@@ -55,6 +55,7 @@ _TABLE = (
     ("string", "export_hf", None, "After training, write the model here for Hugging Face."),
     ("integer", "shard_id", None, "Inference, ranking: the part of --num_shards to do, from 0."),
     ("integer", "num_shards", None, "Inference, ranking: into how many parts the work is split."),
+    ("boolean", "decode_answers", False, "Ranking: also decode an answer to each input."),
     ("boolean", "use_model_api", False, "Use T5's Model API instead of gin's run."),
     ("enum", "mode", None, "Model API: what to do.", _MODES),
     ("integer", "batch_size", 1, "Model API: sequences of a batch."),
@@ -147,6 +148,7 @@ MODE_FLAGS: dict[str, dict[str, str | None]] = {
     "allow_config_change": dict.fromkeys(
         ("train", *_API_TRAINING), "t0.train_loop.allow_config_change"
     ),
+    "decode_answers": dict.fromkeys(("score_eval", "eval"), "t0.score_eval.decode_answers"),
     "epochs": {"train": None},
     "finetune_steps": {"train": None},
     "max_hours": dict.fromkeys(("train", *_API_TRAINING), "t0.train_loop.max_hours"),

@@ -281,7 +281,7 @@ def _read_ranked_tasks(
     for name, record in sorted(field(content, "tasks", dict, path).items()):
         if not isinstance(record, dict):
             raise UserError(f"{path}: task '{name}' must be an object, got {record!r:.80}.")
-        scores = _read_task_scores(path, name, step)
+        scores = _read_task_scores(path, name, step, decoded="decoded" in record)
         task = _ranked_task(name, record, where=f"{path}: task '{name}'", scores=scores)
         if task is None:
             skipped.append(name)
@@ -290,7 +290,9 @@ def _read_ranked_tasks(
     return tuple(tasks), tuple(skipped)
 
 
-def _read_task_scores(path: Path, name: str, step: int | None) -> ExampleScores | None:
+def _read_task_scores(
+    path: Path, name: str, step: int | None, *, decoded: bool
+) -> ExampleScores | None:
     if PurePosixPath(name).name != name or "\\" in name:
         raise UserError(f"{path}: task name '{name}' must not contain path separators.")
     file = path.parent / "scores" / f"{name}_{step}.jsonl"
@@ -298,7 +300,7 @@ def _read_task_scores(path: Path, name: str, step: int | None) -> ExampleScores 
         return None
     answers = path.parent / "answers" / file.name
     scores = read_scores(file)
-    return with_answers(scores, answers) if answers.is_file() else scores
+    return with_answers(scores, answers) if decoded and answers.is_file() else scores
 
 
 def _ranked_task(

@@ -26,6 +26,7 @@ from t0.feeding import opening
 from t0.feeding.objectives import objective_of
 from t0.mesh import devices
 from t0.run import arguments as run_arguments
+from t0.run.answer_decoder import AnswerDecoder
 from t0.scoring import evaluate, perplexity
 from t0.scoring.mesh_model import MeshModel, chosen_checkpoints, vocabulary_hash
 from t0.training.options import TrainingSpec
@@ -217,6 +218,7 @@ def rank(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
         dir_suffix=arguments["eval_dir_suffix"],
         checkpoint=checkpoint,
         facts=given_facts(),
+        make_decoder=AnswerDecoder,
     )
 
 

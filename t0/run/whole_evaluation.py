@@ -39,6 +39,7 @@ class Settings:
       cache_dirs: folders with cached tasks; none to render and tokenise on the way.
       activations: the type of activations.
       shard: which of how many shards is evaluated, None for all of it.
+      decode_answers: whether answers to ranked inputs are decoded, too.
     """
 
     output: str
@@ -49,6 +50,7 @@ class Settings:
     cache_dirs: Sequence[str] = ()
     activations: str = "float32"
     shard: tuple[int, int] | None = None
+    decode_answers: bool = False
 
 
 def chosen_tasks(wanted: str, split: str) -> list[str]:
@@ -165,6 +167,7 @@ def command_line(found: Described, names: Sequence[str], settings: Settings) -> 
         f"--activation_dtype={settings.activations}",
         *([f"--shard_id={settings.shard[0]}"] if settings.shard else []),
         *([f"--num_shards={settings.shard[1]}"] if settings.shard else []),
+        *(["--decode_answers"] if settings.decode_answers else []),
         *(f"--additional_task_cache_dirs={folder}" for folder in settings.cache_dirs),
         *(f"--gin_param={name} = {value!r}" for name, value in gin.items()),
     ]

@@ -13,6 +13,7 @@
 | `cached_records.cached_records(task, files)` | the records of a cache, without TensorFlow |
 | `rank_metrics.RankMetrics(metric_fns)` | T5's rank classification, one example at a time |
 | `results.CheckpointResults(folder, ...)` | writes results, resumes interrupted evaluations |
+| `answers.answer_lines(decoder, task, most)` | decoded answers, judged by exact match |
 | `shards.ShardResults(folder, ...)` | the same of a shard, which is some of the batches |
 | `merging.merge(folders, output)` | shards become the files of one evaluation |
 

@@ -12,7 +12,7 @@ the records through SeqIO, the scorer, and gin's name of the settings, `score_ev
 
 import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from t0.checkpoints import checkpoint_files
@@ -20,7 +20,7 @@ from t0.compat import gin, mesh_utils, mtf
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.errors import UserError
-from t0.scoring import ranking
+from t0.scoring import answers, ranking
 from t0.scoring.batch_planning import Costs, model_costs
 from t0.scoring.mesh_model import (
     MeshModel,
@@ -55,6 +55,7 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
     dir_suffix: str | None = None,
     checkpoint: str | None = None,
     facts: Mapping[str, Any] | None = None,
+    make_decoder: Callable[..., answers.Decoder] | None = None,
 ) -> None:
     """Scores tasks at each checkpoint and writes the results.
 
@@ -71,6 +72,8 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
       dir_suffix: appended to the results folder's name.
       checkpoint: a checkpoint to score instead of those in `model_dir`, or None.
       facts: more facts of the run for the results file.
+      make_decoder: makes what decodes answers, from the model, the vocabularies, `dtype`, `lengths`
+        and `batch_size`; None if none are decoded.
 
     Raises:
       UserError: if there is no checkpoint or no task, or a task cannot be scored.
@@ -96,16 +99,29 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
         | dict(facts or {})
         for step, path in checkpoints.items()
     ]
+    scorers: list[Scorer] = []
+
+    def make_scorer() -> Scorer:
+        scorers.append(_build_scorer(model, vocabularies, settings.dtype))
+        return scorers[0]
+
+    def decoder() -> answers.Decoder:
+        for scorer in scorers:
+            scorer.close()  # so that no two models take memory
+        given = {"dtype": settings.dtype, "lengths": lengths, "batch_size": batch_size}
+        return make_decoder(model, vocabularies, **given)
+
     ranking.rank(
         runs,
         folder,
         {data.name: functools.partial(read_task, data, lengths) for data in datasets},
-        make_scorer=functools.partial(_build_scorer, model, vocabularies, settings.dtype),
+        make_scorer=make_scorer,
         limits=functools.partial(
             ranking.batch_limits, batch_size, lengths, vocabularies[1].vocab_size
         ),
         costs=functools.partial(_costs, runs[0]["checkpoint"]),
         settings=settings,
+        make_decoder=decoder if make_decoder else None,
     )
 
 

@@ -25,6 +25,7 @@ from t0.files import path_inside
 from t0.files.any_path import any_path
 from t0.files.untrusted import parsed_json
 from t0.scoring import results
+from t0.scoring.answers import AnswerCounts
 from t0.scoring.rank_metrics import NORMALISERS, RankClassification, RankMetrics
 from t0.scoring.shards import KIND, SCHEMA
 
@@ -112,6 +113,7 @@ def _check_whole(step: int, parts: Sequence[_Part]) -> None:
     for part in parts[1:]:
         differing = [name for name in _SAME if part.run.get(name) != first.run.get(name)]
         differing += ["number of shards"] if part.of != first.of else []
+        differing += ["decoded answers"] if _decoded(part) != _decoded(first) else []
         if differing or [*part.tasks] != [*first.tasks]:
             names = ", ".join(differing) or "tasks"
             raise UserError(
@@ -131,6 +133,10 @@ def _check_whole(step: int, parts: Sequence[_Part]) -> None:
             f"step {step}: {len(missing)} of {first.of} shards are missing: {words}. Evaluate "
             f"with --shard_id={missing[0]} --num_shards={first.of}, and name its folder, too"
         )
+
+
+def _decoded(part: _Part) -> list[str]:
+    return [task for task, facts in part.tasks.items() if "decoded" in facts]
 
 
 def _merge_step(output: str, parts: Sequence[_Part]) -> str:
@@ -158,12 +164,27 @@ def _merge_task(output: str, parts: Sequence[_Part], task: str) -> dict[str, Any
         results.write_lines(output, task, parts[0].step, counted())
         if rows != facts["rows"]:
             raise ValueError(f"{rows:,} of {facts['rows']:,} examples are there")
-        return results.task_entry(facts, metrics, task)
+        entry = results.task_entry(facts, metrics, task)
+        if "decoded" in facts:
+            entry["decoded"] = _merge_answers(output, parts, task, metrics.examples)
+        return entry
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise UserError(
             f"task {task}: the scores of the shards {parts[0].path.parent} ... are damaged "
             f"({error}). Evaluate them again"
         ) from error
+
+
+def _merge_answers(output: str, parts: Sequence[_Part], task: str, examples: int) -> dict[str, Any]:
+    step = parts[0].step
+    files = [results.answers_path(str(part.path.parent), task, step) for part in parts]
+    counts = AnswerCounts(parts[0].tasks[task]["decoded"]["most_tokens"])
+    with _merged(map(any_path, files)) as lines:
+        results.write_answers(output, task, step, counts.counted(lines))
+    entry = counts.entry()
+    if entry["examples"] != examples:
+        raise ValueError(f"{entry['examples']:,} of {examples:,} decoded answers are there")
+    return entry
 
 
 def _count(metrics: RankMetrics, line: Mapping[str, Any]) -> None:
@@ -174,15 +195,18 @@ def _count(metrics: RankMetrics, line: Mapping[str, Any]) -> None:
 
 def _joined_lines(parts: Sequence[_Part], task: str) -> Iterator[dict[str, Any]]:
     """Yields the lines of all examples, by their rows; a line is of one shard or of several."""
-    with contextlib.ExitStack() as opened:
-        files = [
-            opened.enter_context(part.scores(task).open(encoding="utf-8", newline="\n"))
-            for part in parts
-        ]
-        streams = [map(parsed_json, file) for file in files]
-        merged = heapq.merge(*streams, key=lambda line: line["idx"])
+    with _merged(part.scores(task) for part in parts) as merged:
         for idx, lines in itertools.groupby(merged, key=lambda line: line["idx"]):
             yield _joined(idx, list(lines))
+
+
+@contextlib.contextmanager
+def _merged(paths: Iterable[Path]) -> Iterator[Iterator[dict[str, Any]]]:
+    """Gives the lines of several files, each by its rows, in one order."""
+    with contextlib.ExitStack() as opened:
+        files = [opened.enter_context(path.open(encoding="utf-8", newline="\n")) for path in paths]
+        streams = [map(parsed_json, file) for file in files]
+        yield heapq.merge(*streams, key=lambda line: line["idx"])
 
 
 def _joined(idx: int, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:

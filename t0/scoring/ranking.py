@@ -28,7 +28,7 @@ import numpy as np
 
 from t0.errors import UserError, say, unknown_name
 from t0.progress import ProgressLine
-from t0.scoring import data_facts
+from t0.scoring import answers, data_facts
 from t0.scoring.batch_planning import (
     BatchLimits,
     BatchPlan,
@@ -86,6 +86,7 @@ class RankEvaluationSettings:
         float32.
       shard_id: this evaluation scores the batches whose number modulo `num_shards` is `shard_id`.
       num_shards: the number of evaluations that share the batches; `t0 merge` joins their results.
+      decode_answers: whether an answer to each input is decoded, too, and judged by exact match.
     """
 
     max_excluded_share: float = 0.5
@@ -94,6 +95,7 @@ class RankEvaluationSettings:
     dtype: str = "float32"
     shard_id: int = 0
     num_shards: int = 1
+    decode_answers: bool = False
 
     @property
     def shard(self) -> Shard:
@@ -137,6 +139,7 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
     settings: RankEvaluationSettings,
     writes: bool = True,
     wait: Callable[[], object] = lambda: None,
+    make_decoder: Callable[[], answers.Decoder] | None = None,
 ) -> None:
     """Scores tasks at each checkpoint and writes the results.
 
@@ -150,11 +153,17 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
       settings: the settings.
       writes: whether this process writes the results.
       wait: waits until all processes that evaluate together are there.
+      make_decoder: makes the decoder of answers, once all is scored; None if the engine has none.
 
     Raises:
       UserError: if a task or a checkpoint cannot be read, or results cannot be written.
     """
-    shard = settings.shard
+    shard, decodes = settings.shard, settings.decode_answers
+    if decodes and make_decoder is None:
+        raise UserError(
+            "score_eval.decode_answers is set, and this engine decodes no answers: "
+            "t5_mesh_transformer and `t0 eval` do, for encoder-decoders (--decode_answers)"
+        )
 
     def prepared() -> tuple[list[ScoringTask], Scorer, BatchPlan]:
         tasks, scorer = _read(readers, store, settings), make_scorer()
@@ -163,7 +172,8 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
     with ExampleStore() as store:
         if shard == WHOLE:
             results = [CheckpointResults(folder, run, [*readers], writes=writes) for run in runs]
-            ready = prepared() if any(result.unfinished for result in results) else None
+            left = [one.unfinished or (decodes and one.undecoded) for one in results]
+            ready = prepared() if any(left) else None
         else:
             ready = tasks, _, plan = prepared()
             digest = batches_digest(tasks, plan)
@@ -175,7 +185,10 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
         for result in results:
             if result.unfinished:
                 _score_checkpoint(*ready, result, shard)
-            say(f"{result.KIND}: {result.write()}")
+            if not decodes:
+                say(f"{result.KIND}: {result.write()}")
+        if decodes:
+            _decode(results, ready[0] if ready else (), make_decoder, shard)
     # Only after all steps, so that a run that is interrupted in a later step also resumes earlier
     # ones.
     for result in results:
@@ -267,6 +280,31 @@ def _score_checkpoint(
         f"scored {choices:,} choices of {examples:,} examples{shard.words} in {seconds:.1f} s "
         f"({choices / seconds:,.0f} choices/s)"
     )
+
+
+def _decode(
+    results: Sequence[CheckpointResults],
+    tasks: Sequence[ScoringTask],
+    make_decoder: Callable[[], answers.Decoder],
+    shard: Shard,
+) -> None:
+    """Decodes the answers of every checkpoint, and writes its results."""
+    decoder = make_decoder() if any(result.undecoded for result in results) else None
+    for result in results:
+        left = [one for one in enumerate(tasks) if one[1].name in result.undecoded]
+        if left:
+            checkpoint = result.run["checkpoint"]
+            say(f"restored {decoder.restore(checkpoint)} variables to decode from {checkpoint}")
+        with ProgressLine(len(left), unit="task", doing=f"decoding{shard.words}") as progress:
+            for position, task in left:
+                own = [n for n in range(answers.windows_of(task)) if shard.has(position + n)]
+                most = answers.most_tokens(task)
+                lines = answers.answer_lines(decoder, task, most, windows=own)
+                entry = result.add_answers(task.name, lines, answers.AnswerCounts(most))
+                progress.count(1)
+                match, count = entry["decoded"]["exact_match"], entry["decoded"]["examples"]
+                progress.print(f"{match:5.1f} %  exact match  {task.name}: {count:,} answers")
+        say(f"{result.KIND}: {result.write()}")
 
 
 class _RunningAccuracy:

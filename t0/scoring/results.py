@@ -9,7 +9,8 @@
 Log-likelihoods are nats, summed over the choice's tokens and its EOS (`tokens` counts EOS);
 `prediction` is the choice of the greatest sum; `gold` is -1 for an example that is left out of the
 accuracy. `results_<step>.json` holds the run's facts and each task's
-metrics. Files get these names only when they are complete.
+metrics. Files get these names only when they are complete. Where answers were decoded, too, each
+task has `decoded`, and `answers/<task>_<step>.jsonl` is beside (`t0.scoring.answers`).
 
 During an evaluation, `unfinished_<step>/<task>.json` holds the entry of each finished task, and the
 facts that its scores depend on. An evaluation that resumes an interrupted one reuses the entries
@@ -34,6 +35,7 @@ from t0.catalogue.entries import datasets
 from t0.errors import UserError, write_reason
 from t0.files import paths, publishing
 from t0.files.untrusted import parsed_json
+from t0.scoring.answers import AnswerCounts
 from t0.scoring.rank_metrics import RankMetrics
 from t0.scoring.reading import MultipleChoiceExample, ScoringTask
 from t0.training.event_files import EventFile
@@ -84,7 +86,7 @@ class CheckpointResults:
     ) -> None:
         self.run = run
         self._folder, self._writes = folder, writes
-        publishing.remove_leftovers([folder, _join(folder, "scores")])
+        publishing.remove_leftovers([folder, _join(folder, "scores"), _join(folder, "answers")])
         self._made_from = {name: run.get(name) for name in MADE_FROM}
         kept = {task: self._kept(task) for task in tasks}
         self._entries: dict[str, Mapping[str, Any] | None] = kept
@@ -120,6 +122,31 @@ class CheckpointResults:
         lines = (score_line(*one) for one in metrics.accumulate(scored))
         self._write_lines(task.name, lines)
         return task_entry(task_facts(task), metrics, task.name)
+
+    @property
+    def undecoded(self) -> set[str]:
+        """The scored tasks without decoded answers."""
+        return {task for task, entry in self._entries.items() if entry and "decoded" not in entry}
+
+    def add_answers(
+        self, task: str, lines: Iterable[Mapping[str, Any]], counts: AnswerCounts
+    ) -> Mapping[str, Any]:
+        """Writes the answers of a scored task, and returns its entry.
+
+        Args:
+          task: the task's name.
+          lines: what `answers.answer_lines` yields.
+          counts: counts the lines while they are written.
+        """
+        step, counted = self.run["step"], counts.counted(lines)
+        if self._writes:
+            write_answers(self._folder, task, step, counted)
+        else:
+            collections.deque(counted, maxlen=0)
+        entry = self._entries[task] = {**self._entries[task], "decoded": counts.entry()}
+        if self._writes:
+            keep_entry(self._folder, step, task, entry=entry, made_from=self._made_from)
+        return entry
 
     def _write_lines(self, task: str, lines: Iterable[Mapping[str, Any]]) -> None:
         if self._writes:
@@ -169,6 +196,13 @@ def score_line(example: MultipleChoiceExample, scores: np.ndarray) -> dict[str, 
 def write_lines(folder: str, task: str, step: int, lines: Iterable[Mapping[str, Any]]) -> str:
     """Writes `scores/<task>_<step>.jsonl` under `folder`, line by line, and returns its path."""
     path = scores_path(folder, task, step)
+    write_whole(path, (json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    return path
+
+
+def write_answers(folder: str, task: str, step: int, lines: Iterable[Mapping[str, Any]]) -> str:
+    """Writes `answers/<task>_<step>.jsonl` under `folder`, and returns its path."""
+    path = answers_path(folder, task, step)
     write_whole(path, (json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     return path
 
@@ -343,6 +377,11 @@ def _results_path(folder: str, step: int) -> str:
 def scores_path(folder: str, task: str, step: int) -> str:
     """Returns the path of a task's scores."""
     return _join(folder, "scores", f"{task}_{step}.jsonl")
+
+
+def answers_path(folder: str, task: str, step: int) -> str:
+    """Returns the path of a task's decoded answers."""
+    return _join(folder, "answers", f"{task}_{step}.jsonl")
 
 
 def _unfinished_path(folder: str, step: int, task: str) -> str:

@@ -118,6 +118,30 @@ def test_merged_shards_equal_one_evaluation(t0_eval, server, pretrained, tmp_pat
         assert one.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.slow
+def test_decoded_answers_are_those_of_decoding(t0_eval, pretrained, tmp_path):
+    """The answers to ranked inputs are what the plain task's decoding predicts."""
+    words = ("--lengths=inputs=40,targets=16", "--limit=6", "--decode_answers")
+    name = "weather_which_word_score_eval"
+    done = t0_eval(pretrained, f"--tasks={name}", f"--output={tmp_path}/ranked", *words)
+    assert done.status == 0, done.err
+    done = t0_eval(pretrained, "--tasks=weather_which_word", f"--output={tmp_path}/plain", *words)
+    assert done.status == 0, done.err
+    lines = (tmp_path / "ranked" / "answers" / f"{name}_1.jsonl").read_text().splitlines()
+    answers = [json.loads(line)["answer"] for line in lines]
+    (plain,) = (tmp_path / "plain" / "predictions").glob("weather_which_word_1.jsonl")
+    predicted = [json.loads(line)["prediction"] for line in plain.read_text().splitlines()]
+    assert len(answers) == 6
+    for answer, other in zip(answers, predicted, strict=True):
+        assert answer
+        assert other.startswith(answer) or answer.startswith(other)
+    decoded = load(tmp_path / "ranked" / "results_1.json")["tasks"][name]["decoded"]
+    assert decoded["examples"] == 6
+    assert "no punctuation" in decoded["normalisation"]
+    report = load(tmp_path / "ranked" / "report" / "report.json")
+    assert report["ways"][0]["decoded"] == decoded["exact_match"]
+
+
 def test_half_of_a_shard_is_refused(t0_eval, pretrained, tmp_path):
     done = t0_eval(pretrained, "--tasks=weather_eval", f"--output={tmp_path}", "--shard_id=4")
     assert done.status == 2

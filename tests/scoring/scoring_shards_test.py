@@ -1,88 +1,18 @@
 """Shards of a rank evaluation, merged, are the files of one, byte for byte."""
 
-import functools
 import json
 import shutil
 
-import numpy as np
 import pytest
+from made_up_ranking import STEPS, TASKS, contents, evaluate
 
 from t0.errors import UserError
 from t0.scoring import ranking, results
-from t0.scoring.batch_planning import BatchLimits, Costs
 from t0.scoring.merging import merge
-from t0.scoring.rank_metrics import RankClassification
 from t0.scoring.ranking import RankEvaluationSettings
-from t0.scoring.reading import TaskFacts, kept_task
 from t0.scoring.shards import Shard
 
 SHARDS = 3
-TASKS = {"first": (11, 2), "second": (30, 3), "third": (7, None)}
-STEPS = (7, 9)
-
-
-class Scorer:
-    """Scores without a model; a choice's score depends on the batch in which it is."""
-
-    replicas = 1
-    device_kind = "cpu"
-
-    def __init__(self):
-        self.batches = 0
-
-    def restore(self, checkpoint):
-        self.step = int(checkpoint)
-        return 1
-
-    def log_likelihoods(self, inputs, targets):
-        self.batches += 1
-        noise = np.float32(inputs.sum() % 101) / 1000 * self.step
-        return -noise - (targets.sum(-1) % 7).astype(np.float32) / 3
-
-
-def records(name):
-    examples, choices = TASKS[name]
-    rng = np.random.default_rng(examples)
-    for idx in range(examples):
-        count = choices or 2 + idx % 2
-        # Of the third task every choice has an input of its own, which may be in another batch.
-        shared = rng.integers(3, 90, rng.choice([4, 9]))
-        for choice in range(count):
-            yield {
-                "idx": (idx, choice),
-                "inputs": shared if choices else rng.integers(3, 90, rng.choice([4, 9])),
-                "targets": np.append(rng.integers(3, 90, 2), 1),
-                "is_correct": choice == idx % 2 and idx != 3,
-                "inputs_pretokenized": f"Input {idx}\u2028 «é»",
-                "targets_pretokenized": "yes" * choice,
-            }
-
-
-def reader(name, metric, *, store, **shares):
-    classes = TASKS[name][1]
-    facts = TaskFacts(name, f"data/{name}", "", [metric or RankClassification(classes)])
-    return kept_task(facts, store.add(records(name)), None, store=store, **shares)
-
-
-def evaluate(folder, shard=0, shards=1, *, created="then", metric=None, **facts):
-    scorer = Scorer()
-    ranking.rank(
-        [{"step": step, "checkpoint": str(step), "created": created, **facts} for step in STEPS],
-        str(folder),
-        {name: functools.partial(reader, name, metric) for name in TASKS},
-        make_scorer=lambda: scorer,
-        limits=lambda _: BatchLimits(tokens=80, target_tokens=80),
-        costs=lambda: Costs(1, 0, 1, 0, 0),
-        settings=RankEvaluationSettings(shard_id=shard, num_shards=shards),
-    )
-    return scorer.batches
-
-
-def contents(folder):
-    """The files for readers, by their names; of event files only the names, without times."""
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.json*")}
-    events = sorted(path.name.split(".")[-2:] for path in folder.glob("events.*"))
-    return {name: text for name, text in found.items() if "shard" not in name}, events
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,148 @@
+"""Decoded answers to ranked prompts: what a model writes, judged by exact match.
+
+    for line in answer_lines(decoder, task, most_tokens(task)):
+        line["answer"], line["exact_match"], line["choice"]      # "True.", True, 0
+
+`answers/<task>_<step>.jsonl` beside `scores/`, a line for each example with one right choice:
+
+    {"idx": 0, "answer": "True.", "exact_match": true, "choice": 0}
+
+An answer is decoded greedily from the input that the choices are ranked for. It is an exact match
+if it equals the right choice after both are normalised (`NORMALISATION`); `choice` is the first
+choice that it equals, null if it equals none. The task's entry in the results has `decoded`: the
+share of exact matches and of answers that are no choice, and by what they were made.
+
+Assumptions: the choices of an example have one input. An answer may have `SLACK` tokens more than
+the longest choice of the task; what is longer equals none.
+"""
+
+import itertools
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from t0.errors import UserError
+from t0.scoring.reading import MultipleChoiceExample, ScoringTask
+
+NORMALISATION = "lower case, single spaces, no punctuation at either end"
+SLACK = 8
+# Examples that are decoded at once, and belong to one shard.
+WINDOW = 512
+_LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+
+class Decoder(Protocol):
+    """What decodes."""
+
+    def restore(self, checkpoint: str) -> int:
+        """Loads a checkpoint's weights; returns the number of variables."""
+
+    def decode(self, inputs: Sequence[np.ndarray], most_tokens: int) -> list[str]:
+        """Returns the greedily decoded text of each input [L], of at most so many tokens."""
+
+
+def normalised(text: str) -> str:
+    """Returns a text as it is compared.
+
+    >>> normalised(" The  Cat."), normalised("'True'"), normalised("?")
+    ('the cat', 'true', '?')
+    """
+    plain = " ".join(text.casefold().split())
+    inside = [place for place, sign in enumerate(plain) if not _is_punctuation(sign)]
+    return plain[inside[0] : inside[-1] + 1].strip() if inside else plain
+
+
+def _is_punctuation(sign: str) -> bool:
+    return unicodedata.category(sign).startswith("P") or sign.isspace()
+
+
+def most_tokens(task: ScoringTask) -> int:
+    """Returns the most tokens of an answer: few numbers, of which each is a graph of its own."""
+    wanted = max(longest for _, _, longest in task.sizes) + SLACK
+    return next((length for length in _LENGTHS if wanted <= length), wanted)
+
+
+def answer_lines(
+    decoder: Decoder, task: ScoringTask, most: int, *, windows: Iterable[int] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yields the line of each example with one right choice, in dataset order.
+
+    Args:
+      decoder: with a checkpoint's weights.
+      task: the task.
+      most: the most tokens of an answer.
+      windows: the numbers of the windows to decode, from 0; None for all.
+
+    Raises:
+      UserError: if the choices of an example have several inputs.
+    """
+    wanted = None if windows is None else set(windows)
+    examples = (example for example in task.examples() if not example.excluded)
+    for number in itertools.count():
+        window = list(itertools.islice(examples, WINDOW))
+        if not window:
+            return
+        if wanted is None or number in wanted:
+            inputs = [_input(task, example) for example in window]
+            for example, answer in zip(window, decoder.decode(inputs, most), strict=True):
+                yield answer_line(example, answer)
+
+
+def windows_of(task: ScoringTask) -> int:
+    """Returns the number of windows of a task."""
+    return -(-int((task.gold >= 0).sum()) // WINDOW)
+
+
+def _input(task: ScoringTask, example: MultipleChoiceExample) -> np.ndarray:
+    first, *others = (choice.inputs for choice in example.choices)
+    if any(not np.array_equal(first, other) for other in others):
+        raise UserError(
+            f"task {task.name}, example {example.idx}: its choices have inputs of their own, so "
+            "there is no one prompt to decode an answer to. Evaluate it without --decode_answers"
+        )
+    return first
+
+
+def answer_line(example: MultipleChoiceExample, answer: str) -> dict[str, Any]:
+    """Returns the record of one answer."""
+    given = normalised(answer)
+    choices = [normalised(choice.text) for choice in example.choices]
+    return {
+        "idx": example.idx,
+        "answer": answer,
+        "exact_match": given == choices[example.gold],
+        "choice": choices.index(given) if given in choices else None,
+    }
+
+
+class AnswerCounts:
+    """Counts answers as they pass.
+
+    Args:
+      most: the most tokens of an answer.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._answers = self._right = self._listed = 0
+
+    def counted(self, lines: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """Yields the lines again."""
+        for line in lines:
+            self._answers += 1
+            self._right += bool(line["exact_match"])
+            self._listed += line["choice"] is not None
+            yield line
+
+    def entry(self) -> dict[str, Any]:
+        """Returns the field `decoded` of a task's entry; shares in percent."""
+        share = 100 / max(1, self._answers)
+        return {
+            "exact_match": share * self._right,
+            "no_choice": share * (self._answers - self._listed),
+            "examples": self._answers,
+            "normalisation": NORMALISATION,
+            "most_tokens": self._most,
+        }
