@@ -10,6 +10,7 @@
 | `batch_planning.plan_batches(sizes, ...)` | the few batch shapes of a run |
 | `ranking.rank(runs, ...)` | the evaluation itself, for any engine |
 | `task_records.read_task(dataset, lengths, ...)` | SeqIO's records to examples on local disk |
+| `documents.documents_of(source, ...)` | which examples share a document |
 | `cached_records.cached_records(task, files)` | the records of a cache, without TensorFlow |
 | `rank_metrics.RankMetrics(metric_fns)` | T5's rank classification, one example at a time |
 | `results.CheckpointResults(folder, ...)` | writes results, resumes interrupted evaluations |

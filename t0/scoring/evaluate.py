@@ -16,12 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from t0.checkpoints import checkpoint_files
-from t0.compat import gin, mesh_utils, mtf
+from t0.compat import gin, mesh_utils, mtf, seqio
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.scoring import answers, ranking
 from t0.scoring.batch_planning import Costs, model_costs
+from t0.scoring.documents import documents_of
 from t0.scoring.mesh_model import (
     MeshModel,
     both_vocabularies,
@@ -99,6 +100,7 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
         | dict(facts or {})
         for step, path in checkpoints.items()
     ]
+    documents = functools.partial(_documents, split)
     scorers: list[Scorer] = []
 
     def make_scorer() -> Scorer:
@@ -114,7 +116,10 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
     ranking.rank(
         runs,
         folder,
-        {data.name: functools.partial(read_task, data, lengths) for data in datasets},
+        {
+            data.name: functools.partial(read_task, data, lengths, documents=documents)
+            for data in datasets
+        },
         make_scorer=make_scorer,
         limits=functools.partial(
             ranking.batch_limits, batch_size, lengths, vocabularies[1].vocab_size
@@ -123,6 +128,14 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
         settings=settings,
         make_decoder=decoder if make_decoder else None,
     )
+
+
+def _documents(split: str, task: str, examples: int) -> Sequence[int] | None:
+    source = seqio.TaskRegistry.get(task).source if task in seqio.TaskRegistry.names() else None
+    if not hasattr(source, "split_mapping") or split not in source.split_mapping:
+        return None
+    cached = bool(bound("mesh_eval_dataset_fn.use_cached", False))
+    return documents_of(source, split, examples, only_local=cached)
 
 
 def reading_facts() -> dict[str, Any]:

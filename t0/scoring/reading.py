@@ -84,11 +84,13 @@ class MultipleChoiceExample:
       idx: the row's number.
       choices: the answer choices, in the template's order.
       text: the prompted input as text; empty if the records lack it.
+      document: the number of the first example of the same document; None if it is not known.
     """
 
     idx: int
     choices: tuple[AnswerChoice, ...]
     text: str = ""
+    document: int | None = None
 
     @property
     def gold(self) -> int:
@@ -152,12 +154,14 @@ class TaskFacts:
       dataset: its dataset with the subset, as in results files.
       prompt: its prompt's name; "" for a task without one.
       metric_fns: its metric functions.
+      documents: number of examples -> each example's document, or None (`t0.scoring.documents`).
     """
 
     name: str
     dataset: str
     prompt: str
     metric_fns: Sequence[Callable[..., Mapping[str, float]]]
+    documents: Callable[[int], Sequence[int] | None] = lambda examples: None
 
 
 def not_ranked(task: str) -> UserError:
@@ -185,6 +189,7 @@ class ScoringTask:
       metric_fns: the task's metric functions.
       dataset: its dataset with the subset.
       prompt: its prompt's name.
+      documents: each example's document, in the order of `idx`; None if they are not known.
     """
 
     name: str
@@ -199,10 +204,14 @@ class ScoringTask:
     metric_fns: Sequence[Callable[..., Mapping[str, float]]]
     dataset: str = ""
     prompt: str = ""
+    documents: Sequence[int] | None = None
 
     def examples(self) -> Iterator[MultipleChoiceExample]:
         """Yields the examples, truncated to the limits, in the order of `idx`."""
-        return (truncate(one, self.lengths)[0] for one in self.store.examples(self.number))
+        for number, whole in enumerate(self.store.examples(self.number)):
+            one = truncate(whole, self.lengths)[0]
+            known = None if self.documents is None else self.documents[number]
+            yield one if known is None else dataclasses.replace(one, document=known)
 
 
 class ExampleStore:
@@ -327,6 +336,7 @@ def kept_task(
         metric_fns=facts.metric_fns,
         dataset=facts.dataset,
         prompt=facts.prompt,
+        documents=facts.documents(len(choices)),
     )
     _check_excluded(task, max_excluded_share)
     _check_truncated(task, max_truncated_targets_share)

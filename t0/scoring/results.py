@@ -8,7 +8,8 @@
 
 Log-likelihoods are nats, summed over the choice's tokens and its EOS (`tokens` counts EOS);
 `prediction` is the choice of the greatest sum; `gold` is -1 for an example that is left out of the
-accuracy. `results_<step>.json` holds the run's facts and each task's
+accuracy. `document`, where rows share one, is the `idx` of the first row with the same document
+(`t0.scoring.documents`). `results_<step>.json` holds the run's facts and each task's
 metrics. Files get these names only when they are complete. Where answers were decoded, too, each
 task has `decoded`, and `answers/<task>_<step>.jsonl` is beside (`t0.scoring.answers`).
 
@@ -176,7 +177,7 @@ class CheckpointResults:
 
 def score_line(example: MultipleChoiceExample, scores: np.ndarray) -> dict[str, Any]:
     """Returns the record of one example; `scores` [C] in nats, in the choices' order."""
-    return {
+    line = {
         "idx": example.idx,
         "inputs": example.text,
         "choices": [
@@ -191,6 +192,7 @@ def score_line(example: MultipleChoiceExample, scores: np.ndarray) -> dict[str, 
         "gold": example.gold,
         "prediction": int(np.argmax(scores)),
     }
+    return line if example.document is None else {**line, "document": example.document}
 
 
 def write_lines(folder: str, task: str, step: int, lines: Iterable[Mapping[str, Any]]) -> str:

@@ -96,7 +96,7 @@ def batches_digest(tasks: Sequence[ScoringTask], plan: BatchPlan) -> str:
                 "`t0 merge` cannot compute: evaluate it without --num_shards"
             )
         counts = (len(task.choices), int(task.choices.sum()), zlib.crc32(task.gold.tobytes()))
-        rows.append([task.name, counts, sorted(task.sizes.items())])
+        rows.append([task.name, counts, sorted(task.sizes.items()), task.documents])
     shapes = [dataclasses.astuple(shape) for shape in plan.shapes]
     return hashlib.sha256(json.dumps([shapes, rows], default=int).encode()).hexdigest()[:16]
 

@@ -5,7 +5,8 @@ with ExampleStore() as store:
 dataset_and_prompt("super_glue_rte_GPT_3_style_score_eval")   # "super_glue/rte", "GPT-3 style"
 """
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,12 @@ _AT_ONCE = 512
 
 
 def read_task(
-    dataset: Any, lengths: Lengths, *, store: ExampleStore, **shares: float
+    dataset: Any,
+    lengths: Lengths,
+    *,
+    store: ExampleStore,
+    documents: Callable[[str, int], Sequence[int] | None] = lambda task, examples: None,
+    **shares: float,
 ) -> ScoringTask:
     """Reads one task's records.
 
@@ -36,6 +42,7 @@ def read_task(
       dataset: a Mesh TensorFlow `EvalDataset` whose `dataset_fn` returns unpadded records.
       lengths: the model's limits {"inputs": tokens, "targets": tokens}, or None for no limits.
       store: the store for the examples.
+      documents: (task's name, number of examples) -> each example's document, or None.
       **shares: the shares that `kept_task` allows.
 
     Raises:
@@ -46,7 +53,9 @@ def read_task(
             number = store.add(_records(dataset))
         except tf.errors.OpError as error:
             raise original(error) from error
-    facts = TaskFacts(dataset.name, *dataset_and_prompt(dataset.name), dataset.metric_fns)
+    name = dataset.name
+    known = functools.partial(documents, name)
+    facts = TaskFacts(name, *dataset_and_prompt(name), dataset.metric_fns, known)
     return kept_task(facts, number, lengths, store=store, **shares)
 
 
