@@ -27,8 +27,12 @@ LOCKS = {"3.11": "requirements.lock", "3.10": "requirements-3.10.lock"}
 # Source and lock, the same on both Pythons; whether the other locks' packages stay out of it.
 COMMON = (
     ("requirements-tpu.in", "requirements-tpu.lock", True),
+    ("requirements-torch.in", "requirements-torch.lock", True),
     ("docs/requirements.in", "docs/requirements.lock", False),  # an environment of its own
 )
+# Packages that a lock leaves out: torch for the CPU and for each CUDA has files, and hashes, of its
+# own, and pip takes no file without a hash beside those with hashes.
+OWN_BUILDS = ("torch",)
 PLATFORM = "x86_64-manylinux_2_28"
 # What T5 requires and this project does without: nightly builds, whose releases are locked instead,
 # and transformers, for a PyTorch model that is never used here.
@@ -96,7 +100,11 @@ def resolve_common(
         upgraded = [word for name in upgrades for word in ("--upgrade-package", name)]
         _uv(python, ROOT / source, pinned, "--constraint", str(base), *upgraded)
         known = pins(base.read_text(encoding="utf-8"))
-        besides = [pin for pin in pins(pinned.read_text(encoding="utf-8")) if pin not in known]
+        besides = [
+            pin
+            for pin in pins(pinned.read_text(encoding="utf-8"))
+            if pin not in known and pin.partition("==")[0] not in OWN_BUILDS
+        ]
         pinned.write_text("\n".join(besides) + "\n", encoding="utf-8")
         found[python] = _hashed(python, pinned)
     if len({tuple(pins("\n".join(lines))) for lines in found.values()}) > 1:

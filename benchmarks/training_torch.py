@@ -9,13 +9,17 @@ Three tables, of systems that take turns, some steps each, in processes that wai
 - equal shapes: T5.1.1 small, 16 sequences of 128 + 32 random tokens, dropout 0.1, Adafactor; ours
   beside a plain loop and `Trainer`, in float32 and with bfloat16 activations (theirs: autocast);
 - prompted data: useful tokens a second, padding not counted. Ours packs examples into 4 rows of
-  512 + 128; the peer's batches have 32 of the same examples, padded to the longest;
-- processes: ours as one process with both cores' threads, and as two with one thread each.
+  512 + 128; the peer's batches have 16 of the same examples, padded to the longest;
+- processes: ours as one process with both cores' threads, and as two with one thread each, whose
+  gradients and gathered weights go through the machine's network stack; also with 64 sequences, of
+  which each step computes more and sends as much.
 
 `--only` takes some of the tables. Nothing else may run meanwhile: threads that share a core with
 others wait for each other, and a step takes several times as long.
 
-A ratio is the median over the rounds of a round's ratio. Prints Markdown; starts no TensorFlow.
+A ratio is the median over the rounds of a round's ratio; that for each second of the processor is
+of use where others use the machine, with --threads=1, but not for several processes. Prints
+Markdown; starts no TensorFlow.
 """
 
 import argparse
@@ -40,7 +44,7 @@ from t0.feeding.training_data import open_training_data
 FOLDER = Path(__file__).resolve().parent
 EQUAL = {"rows": 16, "lengths": {"inputs": 128, "targets": 32}}
 PACKED = {"rows": 4, "lengths": {"inputs": 512, "targets": 128}}
-PADDED_ROWS = 32
+PADDED_ROWS = 16
 WINDOW_ROWS = 512  # of packed rows, whose examples the peer reads
 TABLES = ("equal shapes", "prompted data", "processes")
 TYPES = ("float32", "bfloat16")
@@ -70,23 +74,25 @@ class Systems:
     Args:
       python: a Python with torch, transformers and accelerate.
       folder: a folder for what the workers write.
+      threads: the threads of a system that is one process.
       gpus: whether they see this machine's GPUs.
     """
 
-    def __init__(self, python: str, folder: Path, *, gpus: bool = False) -> None:
+    def __init__(self, python: str, folder: Path, *, threads: int = 2, gpus: bool = False) -> None:
         self._python, self._folder, self._gpus = python, folder, gpus
+        self._threads = threads
         self._workers: dict[str, subprocess.Popen] = {}
 
-    def ours(self, name: str, *, processes: int = 1, threads: int = 2, **settings: Any) -> None:
-        """Starts our engine, by one process or several."""
+    def ours(self, name: str, *, processes: int = 1, **settings: Any) -> None:
+        """Starts our engine, by one process or by several with a thread each."""
         launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
         words = [*(launch if processes > 1 else []), str(FOLDER / "training_torch_ours.py")]
-        self._start(name, words, threads, settings)
+        self._start(name, words, self._threads if processes == 1 else 1, settings)
 
     def peer(self, name: str, **settings: Any) -> None:
         """Starts Transformers."""
         given = {"config": torch_runs.config(settings["size"]), "folder": str(self._folder)}
-        self._start(name, [str(FOLDER / "training_torch_peer.py")], 2, given | settings)
+        self._start(name, [str(FOLDER / "training_torch_peer.py")], self._threads, given | settings)
 
     def _start(
         self, name: str, words: Sequence[str], threads: int, settings: Mapping[str, Any]
@@ -101,7 +107,7 @@ class Systems:
         for turn in range(rounds):
             for name, process in self._workers.items():
                 found[name].append(ask(process, {"steps": steps}))
-            print(f"round {turn + 1} of {rounds}", file=sys.stderr, flush=True)
+                print(f"round {turn + 1}: {name}: {found[name][-1]}", file=sys.stderr, flush=True)
         for process in self._workers.values():
             process.stdin.close()
             process.wait()
@@ -110,19 +116,27 @@ class Systems:
 
 def table(found: Mapping[str, list[dict[str, float]]], steps: int, first: str) -> list[str]:
     """Returns the rows of a Markdown table, `first` being what the others are compared with."""
-    lines = ["| system | s/step | useful tokens/s | ratio | rounds |", "|---|---|---|---|---|"]
-    rate = {
-        name: [answer["tokens"] / answer["seconds"] for answer in answers]
-        for name, answers in found.items()
-    }
+    lines = [
+        "| system | s/step | useful tokens/s | ratio | rounds | for each second of the processor |",
+        "|---|---|---|---|---|---|",
+    ]
+    rates = {kind: _rates(found, kind) for kind in ("seconds", "processor")}
     for name, answers in found.items():
         seconds = statistics.median(answer["seconds"] / steps for answer in answers)
-        ratios = [a / b for a, b in zip(rate[name], rate[first], strict=True)]
+        ratios, by_processor = (
+            [a / b for a, b in zip(rate[name], rate[first], strict=True)] for rate in rates.values()
+        )
         lines.append(
-            f"| {name} | {seconds:.2f} | {statistics.median(rate[name]):,.0f} "
-            f"| {statistics.median(ratios):.2f} | {', '.join(f'{x:.2f}' for x in ratios)} |"
+            f"| {name} | {seconds:.2f} | {statistics.median(rates['seconds'][name]):,.0f} "
+            f"| {statistics.median(ratios):.2f} | {', '.join(f'{x:.2f}' for x in ratios)} "
+            f"| {statistics.median(by_processor):.2f} |"
         )
     return lines
+
+
+def _rates(found: Mapping[str, list[dict[str, float]]], kind: str) -> dict[str, list[float]]:
+    """Returns system -> tokens a second of each round, by the clock or of the processor."""
+    return {name: [x["tokens"] / x[kind] for x in answers] for name, answers in found.items()}
 
 
 def equal_shapes(systems: Systems, size: str) -> str:
@@ -150,9 +164,12 @@ def prompted(cache: Path, split: str, folder: Path, systems: Systems, size: str)
 def processes(systems: Systems, size: str) -> str:
     """Starts ours as one process and as two; returns the name of the first."""
     settings = {**EQUAL, "size": size, "type": "float32"}
-    systems.ours("one process, two threads", **settings)
-    systems.ours("two processes, one thread each", processes=2, threads=1, **settings)
-    return "one process, two threads"
+    for rows in (EQUAL["rows"], 4 * EQUAL["rows"]):
+        settings["rows"] = rows
+        systems.ours(f"{rows} sequences, one process, two threads", **settings)
+        both = f"{rows} sequences, two processes, one thread each"
+        systems.ours(both, processes=2, **settings)
+    return f"{EQUAL['rows']} sequences, one process, two threads"
 
 
 def main() -> None:
@@ -163,6 +180,7 @@ def main() -> None:
     parser.add_argument("--split", default="validation", help="of the cached tasks")
     parser.add_argument("--size", default="small", choices=torch_runs.SIZES)
     parser.add_argument("--only", nargs="+", choices=TABLES, default=TABLES)
+    parser.add_argument("--threads", type=int, default=2, help="of one process (default: 2)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=2, help="of a round (default: 2)")
     given = parser.parse_args()
@@ -174,7 +192,7 @@ def main() -> None:
             "processes": processes,
         }
         for title in given.only:
-            systems = Systems(given.hf_python, folder)
+            systems = Systems(given.hf_python, folder, threads=given.threads)
             first = start[title](systems, given.size)
             found = systems.measured(given.rounds, given.steps)
             rows = table(found, given.steps, first)

@@ -72,7 +72,7 @@ class Turns:
 
     def __init__(self, device: str) -> None:
         self._device, self._left, self._tokens = device, 0, 0
-        self._began = time.perf_counter()
+        self._began, self._processor = time.perf_counter(), time.process_time()
 
     def before(self, batch: Mapping[str, torch.Tensor]) -> None:
         """Waits for a question unless steps are left; counts the batch."""
@@ -81,7 +81,7 @@ class Turns:
             if not line:
                 sys.exit(0)
             self._left, self._tokens = json.loads(line)["steps"], 0
-            self._began = time.perf_counter()
+            self._began, self._processor = time.perf_counter(), time.process_time()
         self._tokens += useful(batch)
 
     def after(self) -> None:
@@ -94,7 +94,12 @@ class Turns:
             torch.cuda.synchronize()
             peak = torch.cuda.max_memory_allocated()
         seconds = time.perf_counter() - self._began
-        answer = {"seconds": seconds, "tokens": self._tokens, "peak": peak}
+        answer = {
+            "seconds": seconds,
+            "processor": time.process_time() - self._processor,
+            "tokens": self._tokens,
+            "peak": peak,
+        }
         print(json.dumps(answer), flush=True)
 
 

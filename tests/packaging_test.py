@@ -25,6 +25,7 @@ SCRIPTS = sysconfig.get_path("scripts")
 
 LOCKS = {"3.11": "requirements.lock", "3.10": "requirements-3.10.lock"}
 TPU_LOCK = "requirements-tpu.lock"
+TORCH_LOCK = "requirements-torch.lock"
 DOCS_LOCK = "docs/requirements.lock"
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -107,7 +108,7 @@ def test_lock_is_what_the_doctor_wants(python):
         assert SpecifierSet(wanted.range).contains(lock[wanted.name]), wanted
 
 
-@pytest.mark.parametrize("lock", [*LOCKS.values(), TPU_LOCK, DOCS_LOCK])
+@pytest.mark.parametrize("lock", [*LOCKS.values(), TPU_LOCK, TORCH_LOCK, DOCS_LOCK])
 def test_every_package_of_a_lock_has_a_hash(lock):
     # pip installs with --require-hashes, and then refuses a package without one.
     text = (ROOT / lock).read_text(encoding="utf-8")
@@ -146,6 +147,14 @@ def test_the_extra_for_the_pytorch_engine_is_pytorch_alone(python):
     compared = _pins(".ci/transformers.lock")
     (needed,) = _required(python, "torch")
     assert (needed.name, str(needed.specifier)) == ("torch", f"=={compared['torch']}")
+
+
+@pytest.mark.parametrize("python", LOCKS)
+def test_the_lock_beside_pytorch_leaves_it_out_and_changes_no_other(python):
+    pins, lines = _pins(TORCH_LOCK), (ROOT / "requirements-torch.in").read_text().splitlines()
+    assert pins and "torch" not in pins and not pins.keys() & _lock(python).keys()
+    (needed,) = _required(python, "torch")
+    assert f"{needed.name}{needed.specifier}" in [line.partition("#")[0].strip() for line in lines]
 
 
 def test_installed_is_what_the_lock_says():

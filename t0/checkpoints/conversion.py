@@ -346,7 +346,7 @@ def make_plan(source: Source, to: str, options: Options) -> tuple[Plan, list[str
     plan = FORMATS[to].adapted(Plan(model, entries, facts, settings))
     lost = len(entries) - len(plan.entries)
     if lost:
-        notes.append(f"{lost:,} optimizer slots are left out: {FORMATS[to].title} holds none")
+        notes.append(f"{lost:,} optimizer slots are left out: {FORMATS[to].title} has no such")
     if to == "t5x" and len(entries) == len(source.parameters):
         notes.append(
             "without an optimizer's state T5X takes this for inference, or for training with "

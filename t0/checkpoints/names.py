@@ -142,11 +142,13 @@ ROWS: tuple[Row, ...] = (
 )
 BY_MTF = {row.mtf: row for row in ROWS}
 
-# Adafactor's slots: a canonical name is `<parameter>_slot_<kind>`, as Mesh TensorFlow writes it.
-# vr and vc are factors of the second moment: vr lacks the largest dimension (the first of equals),
-# vc the second largest; v is the second moment without factoring; m is the momentum.
+# Slots have Mesh TensorFlow's names. Adafactor's are `<parameter>_slot_<kind>`: vr, vc are factors
+# of the second moment: vr lacks the largest dimension (the first of equals), vc the second largest;
+# v is the second moment without factoring; m is the momentum. Those of `t0.AdamWOptimizer`, both
+# moments, are `<parameter>/<kind>`.
 SLOTS = ("vr", "vc", "v", "m")
-_SLOT = re.compile(r"(.+)_slot_(vr|vc|v|m)")
+ADAM_SLOTS = ("adam_m", "adam_v")
+_SLOT = re.compile(r"(.+)(?:_slot_(vr|vc|v|m)|/(adam_m|adam_v))")
 
 # The names of norms in Mesh TensorFlow's older layer stack ("legacy mode"); the public T5 1.0
 # checkpoints have them.
@@ -160,11 +162,13 @@ def split_slot(name: str) -> tuple[str, str | None]:
     ('shared/embedding', 'vr')
     """
     match = _SLOT.fullmatch(name)
-    return (match[1], match[2]) if match else (name, None)
+    return (match[1], match[2] or match[3]) if match else (name, None)
 
 
 def slot_name(parameter: str, slot: str | None) -> str:
     """Returns the canonical name of a parameter's slot, or of the parameter for None."""
+    if slot in ADAM_SLOTS:
+        return f"{parameter}/{slot}"
     return parameter if slot is None else f"{parameter}_slot_{slot}"
 
 

@@ -153,7 +153,7 @@ def same_size(shape: Shape) -> bool:
 
 
 def slot_shape(shape: Shape, slot: str) -> Shape:
-    """Returns the shape of a parameter's slot in Mesh TensorFlow's Adafactor."""
+    """Returns the shape of a parameter's slot in Mesh TensorFlow's optimizers."""
     if slot not in ("vr", "vc"):
         return shape
     largest, second = factored_axes(shape)
@@ -177,7 +177,7 @@ def check_slots(shapes: Mapping[str, Shape], slots: Mapping[str, Shape], where: 
             wrong.append(f"{name} {list(shape)}, wanted {wanted}")
     if wrong:
         raise UserError(
-            f"{where}: optimizer slots of another shape than Adafactor's:{listed(wrong)}"
+            f"{where}: optimizer slots of another shape than Mesh TensorFlow's:{listed(wrong)}"
         )
 
 
@@ -187,7 +187,7 @@ def combined(name: str, shape: Shape) -> Shape:
     Mesh TensorFlow with `combine_dims = False`, and older T5X, have [D, H, K] and [H, K, D].
     """
     row, slot = names.row_of(name), names.split_slot(name)[1]
-    if len(shape) != 3 or slot not in (None, "v", "m"):
+    if len(shape) != 3 or slot not in (None, "v", "m", *names.ADAM_SLOTS):
         return shape
     if row.dims == "DI":
         return shape[0], shape[1] * shape[2]

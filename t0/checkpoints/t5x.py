@@ -13,6 +13,7 @@ For stacked layers, T5X's row factor is the one that keeps d_model, whatever the
 (`standard_logical_factor_rules` of its Adafactor); Mesh TensorFlow chooses by size.
 """
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -326,11 +327,17 @@ class T5xTarget(Target):
 
 
 def adapted(plan: Plan) -> Plan:
-    """Returns the plan as T5X can hold it.
+    """Returns the plan as T5X can hold it: with Adafactor's slots, without AdamW's.
 
     Raises:
       UserError: if the options combine stacked layers with optimizer slots.
     """
+    entries = {
+        name: entry
+        for name, entry in plan.entries.items()
+        if names.split_slot(name)[1] not in names.ADAM_SLOTS
+    }
+    plan = dataclasses.replace(plan, entries=entries)
     slots = any(names.split_slot(name)[1] for name in plan.entries)
     if plan.options.get("scan_layers") and slots:
         raise UserError(

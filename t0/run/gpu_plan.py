@@ -93,6 +93,7 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
             "activation_dtype": "bfloat16" if bytes_each == 2 else "float32",
             "recompute": recompute,
             "microbatches": parts,
+            "tf32": card.teraflops is not None,  # Ampere and later have both
         },
         "per_gpu_bytes": {
             **dataclasses.asdict(needed),
@@ -193,7 +194,8 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
     )
     yield (
         f"switches: activations in {switches['activation_dtype']}, "
-        f"--recompute={'on' if switches['recompute'] else 'off'}"
+        f"--recompute={'on' if switches['recompute'] else 'off'}, "
+        f"float32 products in {'TF32 (--no_tf32)' if switches['tf32'] else 'full'}"
     )
     yield ""
     yield "memory of a GPU"

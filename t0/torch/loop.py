@@ -246,7 +246,16 @@ class Engine:
             yield start_report.random_line(spec.seed)
             stepping.begin(0)
             return
-        self._step, lines = weights.load(self._model, self._optimizer, start, self._world)
+        # A checkpoint of this run has all; an initial one may lack variables.
+        unfilled = () if named else self._options.unfilled_variables
+        self._step, lines = weights.warm_start(
+            self._model,
+            self._optimizer,
+            start,
+            self._world,
+            unfilled=unfilled,
+            seed=spec.seed,
+        )
         yield from lines
         if named is None:
             stepping.begin(self._step)

@@ -1,6 +1,7 @@
 """Fills a sharded model: from a checkpoint in any format, or at random.
 
     load(model, optimizer, "/models/t0_3b", world)       # every process reads its own rows
+    warm_start(model, optimizer, "/models/t5", world)    # which may lack variables
     random(model, seed=0, world=world)                   # Mesh TensorFlow's distributions
 
 Names and orientation are the canonical ones of `t0.checkpoints.names`.
@@ -8,6 +9,8 @@ Names and orientation are the canonical ones of `t0.checkpoints.names`.
 
 import contextlib
 import hashlib
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from t0.checkpoints import checkpoint_files, conversion, names
 from t0.checkpoints.bundle import BundleReader
 from t0.checkpoints.conversion import open_source
 from t0.checkpoints.formats import Source
+from t0.checkpoints.mtf import STEP
+from t0.checkpoints.shape import combined, expected_shapes
 from t0.errors import UserError
 from t0.torch import checkpointing
 from t0.torch.model import T5
@@ -56,6 +61,70 @@ def fingerprint(path: str) -> str:
     if kind == "mtf":
         return checkpoint_files.fingerprint(place)
     return conversion.fingerprint(kind, Path(place), "")
+
+
+def warm_start(
+    model: T5,
+    optimizer: Optimizer,
+    path: str,
+    world: World,
+    *,
+    unfilled: Sequence[str] = (),
+    seed: int = 0,
+) -> tuple[int, list[str]]:
+    """Fills the weights from an initial checkpoint, which may lack some.
+
+    Args:
+      model: the model.
+      optimizer: its optimizer.
+      path: a checkpoint in any format; one that lacks variables is Mesh TensorFlow's.
+      world: the processes.
+      unfilled: regular expressions of Mesh TensorFlow's names that may keep random values.
+      seed: the seed of these.
+
+    Returns:
+      what `load` returns; a line names the variables that are left random.
+
+    Raises:
+      UserError: if there is no such checkpoint, it lacks a variable that `unfilled` does not match,
+        or it holds one in another shape.
+    """
+    kind, prefix = conversion.recognise(path) if unfilled else ("", "")
+    if kind != "mtf":
+        return load(model, optimizer, path, world)
+    random(model, seed, world)
+    wanted = names_and_parameters(model)
+    legacy = model.spec.legacy_norms
+    with contextlib.closing(BundleReader(prefix)) as reader:
+        there = {names.from_mtf(native): native for native in reader.entries}
+        missing = [names.to_mtf(name, legacy_norms=legacy) for name in wanted if name not in there]
+        left = [name for name in missing if not any(re.search(x, name) for x in unfilled)]
+        if left:
+            raise UserError(
+                f"the initial checkpoint {path} leaves {len(left)} of the model's {len(wanted)} "
+                f"variables unfilled, such as {left[0]}; to leave them random, name them in "
+                "train_loop.unfilled_variables"
+            )
+        shapes = expected_shapes(model.spec.sizes)
+        for name in wanted.keys() & there.keys():
+            native = there[name]
+            shape = combined(name, reader.entries[native].shape)
+            if tuple(shape) != tuple(shapes[name]):
+                raise UserError(
+                    f"checkpoint {path} holds {native} as {list(shape)}, the configured model "
+                    f"wants {list(shapes[name])}: the gin files describe another model"
+                )
+            rows = _in_torch(reader.load(native).reshape(shape), name)
+            parameter = wanted[name]
+            local_rows(parameter).copy_(torch.from_numpy(rows[own_rows(parameter.shape[0], world)]))
+        step = int(reader.load(STEP).item()) if STEP in reader.entries else 0
+    count = len(wanted)
+    lines = [start_report.restored_line(count - len(missing), count, path, step)]
+    lines += [f"left random: {', '.join(missing)}"] if missing else []
+    lines.append(
+        start_report.slots_line(_load_slots(optimizer, prefix, world), len(optimizer.slots))
+    )
+    return step, lines
 
 
 def load(model: T5, optimizer: Optimizer | None, path: str, world: World) -> tuple[int, list[str]]:

@@ -182,7 +182,10 @@ def test_a_run_on_gpus_is_planned_for_pytorch(capsys):
     assert one["verdict"]["word"] == eight["verdict"]["word"] == "fits"
     assert eight["time"]["step_seconds"] == pytest.approx(one["time"]["step_seconds"] / 8)
     text = run(capsys, *words)
-    assert "activations in bfloat16, --recompute=off" in text and "VERDICT: fits" in text
+    assert (
+        "activations in bfloat16, --recompute=off, float32 products in TF32" in text
+        and "VERDICT: fits" in text
+    )
 
 
 def test_a_run_that_fits_no_gpu_is_told_what_would(capsys):

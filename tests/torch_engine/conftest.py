@@ -1,5 +1,6 @@
 """Runs of both engines over a small cached mixture; TensorFlow cannot be imported by ours."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -52,7 +53,7 @@ class World:
 
     def __init__(self, folder):
         self.folder = folder
-        self._specified = {}
+        self._specified, self._numbers = {}, itertools.count()
         self.environment = {
             **os.environ,
             "T0_DATA_DIR": f"{folder}/data",
@@ -85,17 +86,27 @@ class World:
             *flags,
         )
 
-    def specified(self, model_dir, steps, *flags, model=MODEL):
-        """The path of the specification of a run."""
-        path = self.folder / f"{model_dir.name}-{steps}-{len(self._specified)}.json"
+    def specified(self, model_dir, steps, *flags, model=MODEL, **changes):
+        """The path of the specification of a run.
+
+        A change, such as `schedule__parameters__learning_rate=0.002`, is one of its fields.
+        """
+        path = self.folder / f"{model_dir.name}-{steps}-{next(self._numbers)}.json"
         key = (flags, str(model_dir) if model is not MODEL else "")
         if key not in self._specified:
             done = self.mesh(model_dir, steps, *flags, f"--save_spec={path}", model=model)
             assert done.returncode == 0, done.stderr
             self._specified[key] = path.read_text()
         # Of a training run nothing else depends on these two; TensorFlow starts in 10 s.
-        changed = {"model_dir": str(model_dir), "train_steps": steps}
-        path.write_text(json.dumps(json.loads(self._specified[key]) | changed))
+        changes |= {"model_dir": str(model_dir), "train_steps": steps}
+        spec = json.loads(self._specified[key])
+        for name, value in changes.items():
+            *outer, last = name.split("__")
+            place = spec
+            for part in outer:
+                place = place[part]
+            place[last] = value
+        path.write_text(json.dumps(spec))
         return path
 
     def torch(self, *words, processes=1, **given):

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import MODEL, losses, message
+from conftest import MODEL, losses
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -100,8 +100,8 @@ def start(world, tmp_path):
 @pytest.fixture
 def run(world, tmp_path):
     """A specification of a long run that saves every other step, and its folder."""
-    saves = "--gin_param=run.save_checkpoints_steps = 2"
-    return world.specified(tmp_path / "model", LONG, saves), tmp_path / "model"
+    folder = tmp_path / "model"
+    return world.specified(folder, LONG, save_checkpoints_steps=2), folder
 
 
 def newest(folder):
@@ -124,9 +124,7 @@ def test_a_killed_process_is_named_and_restarted_and_sigterm_saves(world, start,
     step = int(said[0].replace(",", ""))
     assert newest(folder) == step
     assert not list(folder.glob(".saving*"))
-    done = world.torch(
-        world.specified(folder, step + 1, "--gin_param=run.save_checkpoints_steps = 2")
-    )
+    done = world.torch(world.specified(folder, step + 1))
     assert done.returncode == 0, done.stderr
     assert f"torch.ckpt-{step}, step" in done.stdout and newest(folder) == step + 1
     assert sorted(losses(folder)) == list(range(1, step + 2))
@@ -202,12 +200,6 @@ def test_a_mistake_in_flags_is_one_message_whatever_the_restarts(world, start, t
     one = start("-m", "t0.torch", *wrong, launch=("--max_restarts=2",))
     one.end()
     assert one.stderr.count("t5_mesh_transformer: ") == 1
-
-
-def test_too_few_rows_for_the_processes_are_refused(world, tmp_path):
-    few = world.specified(tmp_path / "model", 2, "--gin_param=run.batch_size = 1")
-    said = message(world.torch(few, processes=2))
-    assert "a batch of 1 sequences cannot be divided over 2 processes" in said
 
 
 def message_of(one):

@@ -2,11 +2,14 @@
 
 import contextlib
 import json
+import re
 import shutil
 
 import numpy as np
 import pytest
 from conftest import losses, message
+
+from t0.errors import UserError
 
 pytest.importorskip("torch")
 
@@ -109,17 +112,19 @@ def test_a_run_goes_on_bit_for_bit_and_on_another_number_of_processes(world, hal
     assert not [path for path in on_two.iterdir() if path.name.startswith(".saving")]
 
 
-def test_a_run_moves_between_the_engines(world):
-    reference = whole(world, "mesh Adafa")
-    first, there, back = (world.folder / name for name in ("first", "there", "back"))
-    assert world.mesh(first, 10).returncode == 0
+@pytest.mark.parametrize(("run", "slots"), [("Adafactor", 90)])
+def test_a_run_moves_between_the_engines(world, tmp_path, run, slots):
+    flags = RUNS[run]
+    reference = whole(world, f"mesh {run[:5]}", *flags)
+    first, there, back = (tmp_path / name for name in ("first", "there", "back"))
+    assert world.mesh(first, 10, *flags).returncode == 0
     shutil.copytree(first, there)
-    done = world.torch(world.specified(there, 20), f"--export_mtf={back}")
+    done = world.torch(world.specified(there, 20, *flags), f"--export_mtf={back}")
     assert done.returncode == 0, done.stderr
     assert "step 10" in done.stdout
-    done = world.mesh(back, 30)
+    done = world.mesh(back, 30, *flags)
     assert done.returncode == 0, done.stderr
-    assert "optimizer state: restored, 90 of 90 slots" in done.stdout
+    assert f"optimizer state: restored, {slots} of {slots} slots" in done.stdout
     found = losses(first) | losses(there) | losses(back)
     expected = losses(reference)
     assert found.keys() >= set(range(1, 31)) - {1}
@@ -149,13 +154,12 @@ def copied(world, halves, tmp_path):
 def test_another_configuration_is_refused_with_what_differs(world, halves, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(halves, folder)
-    rate = "--gin_param=constant_learning_rate.learning_rate = 0.002"
-    spec = world.specified(folder, 21, rate, "--gin_param=run.batch_size = 8")
-    done = world.torch(spec)
+    rate = {"schedule__parameters__learning_rate": 0.002}
+    done = world.torch(world.specified(folder, 21, **rate, batch_sequences=8))
     assert "holds a run of another configuration" in message(done)
     assert "  batch_sequences: was 4, is 8\n" in done.stderr
     assert "  schedule.parameters.learning_rate: was 0.001, is 0.002\n" in done.stderr
-    allowed = world.specified(folder, 21, rate, "--allow_config_change")
+    allowed = world.specified(folder, 21, **rate, training__allow_config_change=True)
     done = world.torch(allowed)
     assert done.returncode == 0, done.stderr
     assert "changed: schedule.parameters.learning_rate: was 0.001, is 0.002" in done.stdout
@@ -181,29 +185,39 @@ def test_a_damaged_record_is_one_message(world, copied, text, said):
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("changes", "said"),
     [
-        ("run.batch_size = 5", "a batch of 5 sequences cannot be divided over 2"),
-        ("tpu_estimator_model_fn.init_variable_filter = 'encoder'", "init_variable_filter is"),
-        ("train_loop.evaluate_every_steps = 2", "evaluates the held-out loss only"),
+        ({"batch_sequences": 5}, "a batch of 5 sequences cannot be divided over 2 processes"),
+        ({"batch_sequences": 1}, "a batch of 1 sequences cannot be divided over 2 processes"),
+        ({"init_variable_filter": "encoder"}, "init_variable_filter is 'encoder'"),
+        ({"training__evaluate_every_steps": 2}, "evaluates the held-out loss only"),
     ],
 )
-def test_what_this_engine_does_not_do_is_refused_before_it_starts(world, tmp_path, setting, said):
-    spec = world.specified(tmp_path / "model", 30, f"--gin_param={setting}")
-    assert said in message(world.torch(spec, processes=2))
+def test_what_this_engine_does_not_do_is_refused_before_it_starts(world, tmp_path, changes, said):
+    import torch
+
+    from t0.config.specification import RunSpec, from_json
+    from t0.torch import loop
+    from t0.torch.world import World
+
+    spec = from_json(world.specified(tmp_path / "model", 30, **changes).read_text(), RunSpec)
+    second = World(1, 2, torch.device("cpu"))  # of two processes; it waits for no other before
+    with pytest.raises(UserError, match=re.escape(said)):
+        loop.train(spec, second, loop.Settings())
 
 
 def test_uncached_tasks_are_refused_with_the_caching_command(world, tmp_path):
-    live = "--gin_param=mesh_train_dataset_fn.use_cached = False"
-    spec = world.specified(tmp_path / "model", 30, live)
+    live = json.loads(world.specified(tmp_path / "model", 30).read_text())["data"]["tasks"]
+    live = [{**task, "cache_files": []} for task in live]
+    spec = world.specified(tmp_path / "model", 30, data__tasks=live)
     assert "seqio_cache_tasks" in message(world.torch(spec))
 
 
 def test_training_that_diverges_stops_with_the_batch_kept(world, tmp_path):
     folder = tmp_path / "model"
     # The third step's batch meets weights that are not finite.
-    rate = "--gin_param=constant_learning_rate.learning_rate = 1e38"
-    done = world.torch(world.specified(folder, 30, rate), processes=2)
+    spec = world.specified(folder, 30, schedule__parameters__learning_rate=1e38)
+    done = world.torch(spec, processes=2)
     assert "training has diverged" in message(done)
     assert list(folder.glob("bad_batch_*.npz"))
 

@@ -20,6 +20,7 @@ import training_bands as bands  # noqa: E402
 from t0 import testing  # noqa: E402
 from t0.config import parse  # noqa: E402
 from t0.config.bindings import bound  # noqa: E402
+from t0.errors import UserError  # noqa: E402
 from t0.run import configure  # noqa: E402
 
 configure.register()
@@ -87,6 +88,26 @@ def test_nanot5s_runs_are_chosen_by_macros():
         "AdafactorOptimizer",
         "rsqrt_then_linear",
     ]
+
+
+def test_nanot5s_fine_tuning_starts_from_any_step():
+    words = ["MODEL_DIR='m'", "INIT_CHECKPOINT='/i/model.ckpt-65536'", "TRAIN_STEPS=84366"]
+    parsed = parse.parse(["runs/nanot5_sni.gin"], words)
+    with pytest.raises(UserError, match="START_STEP"):
+        parse.check_required(parsed)
+    parse.check_required(parse.parse(["runs/nanot5_sni.gin"], [*words, "START_STEP=65536"]))
+    wanted = {
+        "AdamWOptimizer.offset": 65536,
+        "AdamWOptimizer.epsilon": 1e-6,
+        "constant_learning_rate.learning_rate": 5e-5,
+        "mesh_train_dataset_fn.pack": False,
+        "mesh_train_dataset_fn.mixture_or_task_name": "sni_def_pos_2",
+        "run.batch_size": ("sequences_per_batch", 8),
+        "run.sequence_length": {"inputs": 1024, "targets": 128},
+        "sublayer_dropout.dropout_rate": 0.0,
+        "Unitransformer.d_model": 768,
+    }
+    assert {name: bound(name) for name in wanted} == wanted
 
 
 def test_budget_of_fifteen_minutes():

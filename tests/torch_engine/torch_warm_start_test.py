@@ -1,0 +1,64 @@
+"""An initial checkpoint of Mesh TensorFlow that lacks variables of the model."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+sys.path.append(str(Path(__file__).resolve().parents[1] / "checkpoints"))
+
+from tiny_checkpoints import V11, weights, write_mtf  # noqa: E402
+
+from t0.errors import UserError  # noqa: E402
+from t0.torch import optimizers, sharding, world  # noqa: E402
+from t0.torch import weights as engine_weights  # noqa: E402
+from t0.torch.shape import Dropout, T5Spec  # noqa: E402
+
+LACKING = "decoder/logits/kernel"
+
+
+@pytest.fixture(scope="module")
+def model():
+    spec = T5Spec(V11, "gelu", Dropout(), label_smoothing=0.0, z_loss=0.0, loss_denominator=None)
+    with world.joined("cpu") as joined:
+        yield sharding.sharded(spec, joined, activations=torch.float32), joined
+
+
+@pytest.fixture(scope="module")
+def tensors():
+    return weights(V11)
+
+
+@pytest.fixture
+def start(model, tensors, tmp_path):
+    write_mtf(tmp_path, {name: x for name, x in tensors.items() if name != LACKING}, step=7)
+
+    def begin(**given):
+        optimizer = optimizers.AdamW([], model[1].total)
+        return engine_weights.warm_start(model[0], optimizer, str(tmp_path), model[1], **given)
+
+    return begin
+
+
+def test_what_it_lacks_stays_random_if_the_user_names_it(model, tensors, start):
+    step, lines = start(unfilled=("logits",), seed=3)
+    assert step == 7
+    assert f"left random: {LACKING}" in lines
+    assert f"restored {len(tensors) - 1} of {len(tensors)} variables" in lines[0]
+    found = {
+        name: sharding.local_rows(parameter).clone()
+        for name, parameter in sharding.names_and_parameters(model[0]).items()
+    }
+    engine_weights.random(model[0], 3, model[1])
+    drawn = sharding.local_rows(sharding.names_and_parameters(model[0])[LACKING])
+    assert torch.equal(found[LACKING], drawn)
+    name = "shared/embedding"
+    assert torch.equal(found[name], torch.from_numpy(tensors[name]))
+
+
+def test_what_it_lacks_is_refused_otherwise(start):
+    with pytest.raises(UserError, match="leaves 1 of the model's .* such as decoder/logits/kernel"):
+        start(unfilled=("encoder",))
+    with pytest.raises(UserError):
+        start()
