@@ -1,11 +1,14 @@
 """The scripts that start the PyTorch engine: valid shell, and what they hand on."""
 
 import os
+import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from conftest import losses
 
 BIN = Path(__file__).resolve().parents[2] / "bin"
 PRINTS = '#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n'
@@ -55,6 +58,58 @@ def test_accelerate_starts_processes_and_shards_nothing_itself():
     config = yaml.safe_load((BIN.parent / "docs" / "accelerate.yaml").read_text())
     assert config["distributed_type"] == "MULTI_GPU" and config["mixed_precision"] == "no"
     assert "fsdp_config" not in config
+
+
+def trained(world, folder, command, **given):
+    """Whether a command has trained two steps by two processes."""
+    done = subprocess.run(
+        command,
+        cwd=world.folder,
+        env={**world.environment, **given},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("2 process(es) on cpu") == 1
+    return len(losses(folder)) == 2
+
+
+@pytest.mark.slow
+def test_accelerate_trains(world, tmp_path):
+    pytest.importorskip("accelerate")
+    spec = world.specified(tmp_path / "model", 2)
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes=2"]
+    launch += ["--config_file", BIN.parent / "docs" / "accelerate.yaml", "--main_process_port=0"]
+    command = [*launch, "-m", "t0.torch", spec, "--device=cpu"]
+    assert trained(world, tmp_path / "model", command)
+
+
+@pytest.mark.slow
+def test_two_nodes_of_a_slurm_job_train(world, tmp_path):
+    pytest.importorskip("torch")
+    # Both nodes are this machine; srun starts the command on each.
+    for name, text in {
+        "srun": '#!/usr/bin/env bash\n"$@" & "$@"; last=$?; wait $! && exit $last\n',
+        "scontrol": "#!/usr/bin/env bash\necho localhost\necho localhost\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    spec = world.specified(tmp_path / "model", 2)
+    own = {
+        "T0_PYTHON": sys.executable,
+        "T0_PROCESSES": "1",
+        "T0_PORT": port,
+        "SLURM_JOB_NODELIST": "node[1-2]",
+        "SLURM_NNODES": "2",
+        "SLURM_JOB_ID": "5",
+        "SLURM_SUBMIT_DIR": str(BIN.parent),
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
+    command = [BIN / "torch_train.slurm", spec, "--device=cpu"]
+    assert trained(world, tmp_path / "model", command, **own)
 
 
 def test_launchers_name_flags_that_torchrun_has():
