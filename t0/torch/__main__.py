@@ -10,6 +10,7 @@ imports TensorFlow, and hands it to the others: none of them imports it.
 """
 
 import argparse
+import functools
 import subprocess
 import sys
 import tempfile
@@ -91,7 +92,7 @@ def main(argv: Sequence[str]) -> None:
         evaluation = {
             "score_eval": rank_evaluation.evaluate,
             "infer": prediction.predict,
-            "eval": evaluation_by_kind.evaluate,
+            "eval": functools.partial(evaluation_by_kind.evaluate, judges=not _is_file(words)),
         }
         if spec.mode in evaluation:
             evaluation[spec.mode](spec, joined)

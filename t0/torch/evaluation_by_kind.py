@@ -1,11 +1,11 @@
 """Mode `eval` on PyTorch: ranks tasks with choices, and decodes tasks with metrics of texts.
 
-    evaluate(spec, joined)    # spec: a `RunSpec` whose mode is "eval"
+    evaluate(spec, joined, judges=True)    # spec: a `RunSpec` whose mode is "eval"
 
 T5's metrics need TensorFlow: when the texts are decoded, the first process has them judged by
 another one, `t5_mesh_transformer` with the run's own words, which writes the files of the
-TensorFlow engine. Where TensorFlow is not installed, the texts stay, and the command that judges
-them is printed.
+TensorFlow engine. Where TensorFlow is not installed, or the words come from a file, whose
+`--module_import` would be executed, the texts stay, and the command that judges them is printed.
 """
 
 import dataclasses
@@ -22,12 +22,13 @@ from t0.torch import prediction, rank_evaluation, weights
 from t0.torch.world import World
 
 
-def evaluate(spec: RunSpec, joined: World) -> None:
+def evaluate(spec: RunSpec, joined: World, *, judges: bool) -> None:
     """Evaluates the tasks of a specification.
 
     Args:
       spec: a run whose mode is "eval".
       joined: the processes.
+      judges: whether the command that judges may be started: its words are the user's own.
 
     Raises:
       UserError: if this engine does not evaluate such a run, or the metrics cannot be computed.
@@ -44,20 +45,21 @@ def evaluate(spec: RunSpec, joined: World) -> None:
     if spec.infer is None:
         return
     prediction.predict(spec, joined)
-    joined.shared(lambda: _judge(spec))
+    joined.shared(lambda: _judge(spec, judges))
 
 
-def _judge(spec: RunSpec) -> str:
+def _judge(spec: RunSpec, judges: bool) -> str:
     """Has the decoded texts judged by a process that has TensorFlow."""
     infer = spec.infer
     folder = os.path.dirname(infer.jobs[0].path)  # noqa: PTH120
     found = weights.chosen(spec.model_dir, infer.checkpoint, infer.steps)
     write_json(f"{folder}/{DECODED}", {str(step): path for step, path in found.items()})
     words = ["-m", "t0.cli.mesh_transformer", *spec.judge]
-    if importlib.util.find_spec("tensorflow") is None:
+    if not judges or importlib.util.find_spec("tensorflow") is None:
         command = shlex.join(["python", *words])
         say(
-            f"the texts are decoded; T5's metrics need TensorFlow. Where it is installed: {command}"
+            "the texts are decoded. T5's metrics need TensorFlow; where it is installed, and if "
+            f"you trust where the specification comes from: {command}"
         )
         return "decoded"
     sys.stdout.flush()

@@ -73,18 +73,21 @@ class World:
             text=True,
         )
 
-    def mesh(self, model_dir, steps, *flags, model=MODEL):
-        """Runs t5_mesh_transformer to a step."""
-        return self.python(
-            "-m",
-            "t0.cli.mesh_transformer",
+    def flags(self, model_dir, steps, *flags, model=MODEL):
+        """The flags of a run to a step."""
+        return [
             "--module_import=t0.seqio_tasks",
             f"--additional_task_cache_dirs={self.folder}/cache",
             f"--model_dir={model_dir}",
             f"--gin_param=run.train_steps = {steps}",
             *model,
             *flags,
-        )
+        ]
+
+    def mesh(self, model_dir, steps, *flags, model=MODEL):
+        """Runs t5_mesh_transformer to a step."""
+        words = self.flags(model_dir, steps, *flags, model=model)
+        return self.python("-m", "t0.cli.mesh_transformer", *words)
 
     def specified(self, model_dir, steps, *flags, model=MODEL, **changes):
         """The path of the specification of a run.

@@ -51,8 +51,13 @@ def reference(world, trained):
 
 def test_results_are_those_of_mesh_tensorflow(world, trained, reference):
     folder = world.folder / "evaluated"
-    spec = world.specified(trained["torch"], 30, model=command(trained["torch"], folder))
-    done = world.torch(spec)
+    given = command(trained["torch"], folder)
+    done = world.torch(world.specified(trained["torch"], 30, model=given))
+    assert done.returncode == 0, done.stdout + done.stderr
+    # A file's words are printed, and not carried out.
+    assert "you trust where the specification comes from: python -m t0.cli" in done.stdout
+    assert not (folder / "decoded_30.json").exists()
+    done = world.torch(*world.flags(trained["torch"], 30, model=given))
     assert done.returncode == 0, done.stdout + done.stderr
     found = read(folder)
     assert found.keys() == reference.keys()
