@@ -137,5 +137,6 @@ def _draw(axes: "Axes", one: Reliability, tooltips: list[str]) -> None:
     for (x, y), (_, _, count) in zip(places, one.bins, strict=True):
         size = max(2.5, _LARGEST_POINT * (count / most) ** 0.5)
         gid = tooltip_id(len(tooltips))
-        axes.plot([x], [y], "o", markersize=size, color=colour, alpha=0.8, gid=gid)
+        point = {"markersize": size, "color": colour, "alpha": 0.8, "clip_on": False}
+        axes.plot([x], [y], "o", gid=gid, **point)
         tooltips.append(f"confidence {x:.1f} %: accuracy {y:.1f} %, {count:,} times ({one.label})")
