@@ -1,6 +1,7 @@
-"""Sections of a page in scripts beside it, so that the page stays below a size.
+r"""Sections of a page in scripts beside it, so that the page stays below a size.
 
-    text, scripts = parted(page, 2_000_000)
+    whole = '<section id="prompts">\n<table>...</table>\n</section>'
+    text, scripts = parted(whole, 20)
     scripts["report_part_prompts.js"]     # puts the section "prompts" back where it was
 
 The largest sections go first, as many as have to. A page that was opened from a file cannot fetch

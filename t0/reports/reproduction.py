@@ -1,6 +1,6 @@
 """T0's table of held-out datasets: a run's means beside the published values, and how they differ.
 
-    rows = reproduction(read_runs([Path("out")])[0])
+    rows = reproduction(read_runs([Path("eval")])[0])
     rows[0]["title"], rows[0]["mean"], rows[0]["models"]["T0-3B"]     # value, difference, within
     for line in reproduction_lines(rows):
         print(line)

@@ -127,7 +127,7 @@ def test_decoded_and_scored_by_mesh_tensorflow(command, formats, model_dir, tmp_
         (["--use_model_api", "--checkpoint=x"], ["--pretrained_model_dir"]),
     ],
 )
-def test_mistakes_before_training(command, tmp_path, words, parts):
+def test_mistakes_before_training(command, cached, tmp_path, words, parts):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("")
     words = [word.replace("{}", str(tmp_path)) for word in words]

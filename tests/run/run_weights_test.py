@@ -34,7 +34,8 @@ def hf(source, tmp_path):
 
 def find(folder, *params, checkpoint=None):
     parse.parse([], [*SIZES, *params])
-    flags = types.SimpleNamespace(checkpoint=checkpoint and str(checkpoint), model_dir=str(folder))
+    given = {"checkpoint": checkpoint and str(checkpoint), "model_dir": str(folder)}
+    flags = types.SimpleNamespace(**given, save_spec=None)
     return command.find(flags)
 
 
