@@ -1,6 +1,6 @@
 """Training on PyTorch: our engine beside Transformers' T5, on this machine's processor.
 
-    .venv/bin/python benchmarks/training_torch.py --hf_python=/tmp/hf/bin/python --cache=CACHE
+    .venv/bin/python benchmarks/training_torch.py --hf_python=/venvs/hf/bin/python --cache=CACHE
 
 CACHE is a folder of `seqio_cache_tasks` with prompted tasks, such as RTE's, HellaSwag's and
 social_i_qa's; HF is a Python with torch, transformers and accelerate, which our worker uses, too.
