@@ -112,7 +112,10 @@ def test_a_run_goes_on_bit_for_bit_and_on_another_number_of_processes(world, hal
     assert not [path for path in on_two.iterdir() if path.name.startswith(".saving")]
 
 
-@pytest.mark.parametrize(("run", "slots"), [("Adafactor", 90)])
+@pytest.mark.parametrize(
+    ("run", "slots"),
+    [("Adafactor", 90), pytest.param("AdamW, microbatches", 104, marks=pytest.mark.slow)],
+)
 def test_a_run_moves_between_the_engines(world, tmp_path, run, slots):
     flags = RUNS[run]
     reference = whole(world, f"mesh {run[:5]}", *flags)
