@@ -36,6 +36,7 @@ _KINDS = {
 }
 # Arguments of `run` that a plan does not need.
 _UNREAD = ("vocabulary", "tpu_job_name", "tpu", "gcp_project", "tpu_zone")
+_FRUGAL = memory.MemorySwitches(keep=False, recompute=True)
 _MICROBATCH = "serialize_num_microbatches.tokens_per_microbatch_per_replica"
 
 
@@ -73,8 +74,10 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
     bytes_each = 4 if card.teraflops is None else 2
     case = _Case(shape, specify.configured("run.optimizer"), batch, lengths, bytes_each, gpus)
     usable = int(memory.USABLE * card.bytes)
-    recompute = memory.recomputes("auto", case.needed(parts, recompute=False), usable)
-    needed = case.needed(parts, recompute=recompute)
+    choices = memory.memory_switches()
+    needs = [case.needed(parts, each) for each in choices]
+    chosen = memory.first_that_fits(choices, needs, usable)
+    switches, needed = choices[chosen], needs[chosen]
     flops = memory.model_flops(shape, rows=batch, **lengths)
     return {
         "schema": 1,
@@ -91,7 +94,8 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
         "parameters": memory.parameters(shape),
         "switches": {
             "activation_dtype": "bfloat16" if bytes_each == 2 else "float32",
-            "recompute": recompute,
+            "recompute": switches.recompute,
+            "keep_gathered": switches.keep,
             "microbatches": parts,
             "tf32": card.teraflops is not None,  # Ampere and later have both
         },
@@ -102,7 +106,7 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
         },
         "verdict": _verdict(case, parts, needed, usable, card.name),
         "flops": {"per_step": flops},
-        "time": _time(card, flops, utilisation, gpus, read["train_steps"], recompute),
+        "time": _time(card, flops, utilisation, gpus, read["train_steps"], switches.recompute),
     }
 
 
@@ -115,7 +119,9 @@ class _Case:
     bytes_each: int
     gpus: int
 
-    def needed(self, parts: int, *, recompute: bool, gpus: int | None = None) -> memory.Needed:
+    def needed(
+        self, parts: int, switches: memory.MemorySwitches = _FRUGAL, *, gpus: int | None = None
+    ) -> memory.Needed:
         gpus = gpus or self.gpus
         rows = self.batch // gpus // parts
         part = memory.Part(rows, self.lengths["inputs"], self.lengths["targets"], self.bytes_each)
@@ -123,9 +129,9 @@ class _Case:
             self.shape,
             self.optimizer,
             part,
+            switches,
             processes=gpus,
             microbatches=parts,
-            recompute=recompute,
         )
 
 
@@ -138,7 +144,7 @@ def _verdict(
         return {"word": FITS, "reason": f"{numbers}, {gib(usable - needed.total)} to spare"}
     own = case.batch // case.gpus
     for count in range(parts + 1, own + 1):
-        if own % count == 0 and case.needed(count, recompute=True).total <= usable:
+        if own % count == 0 and case.needed(count).total <= usable:
             tokens = own // count * max(case.lengths.values())
             return {
                 "word": TOO_LARGE,
@@ -148,7 +154,7 @@ def _verdict(
         if case.batch % gpus:
             continue
         rows = case.batch // gpus
-        if min(case.needed(n, recompute=True, gpus=gpus).total for n in {1, rows}) <= usable:
+        if min(case.needed(n, gpus=gpus).total for n in {1, rows}) <= usable:
             return {"word": TOO_LARGE, "reason": f"{numbers}; it fits {gpus} such GPUs"}
     return {"word": TOO_LARGE, "reason": f"{numbers}, on any number of such GPUs"}
 

@@ -42,9 +42,15 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--recompute",
-        choices=memory.RECOMPUTE,
+        choices=memory.CHOICES,
         default="auto",
         help="compute activations twice, which saves memory; auto: where it fits only so",
+    )
+    parser.add_argument(
+        "--keep_gathered",
+        choices=memory.CHOICES,
+        default="auto",
+        help="keep weights of other processes for a step, which saves time; auto: where it fits",
     )
     parser.add_argument(
         "--no_tf32", action="store_true", help="on Ampere and later, float32 products in full"
@@ -100,6 +106,7 @@ def main(argv: Sequence[str]) -> None:
         settings = loop.Settings(
             world.activations(spec.training.get("activation_dtype", "auto"), joined.device),
             recompute=given.recompute,
+            keep_gathered=given.keep_gathered,
             export_mtf=given.export_mtf,
             export_hf=given.export_hf,
         )

@@ -50,13 +50,15 @@ class Settings:
     Attributes:
       activations: the type of activations.
       recompute: whether activations are computed again in the backward pass: one of
-        `memory.RECOMPUTE`.
+        `memory.CHOICES`.
+      keep_gathered: whether weights of other processes are kept for a step: one of them.
       export_mtf: the folder to write the last checkpoint to for Mesh TensorFlow, or None.
       export_hf: the folder to write it to for Hugging Face, or None.
     """
 
     activations: torch.dtype = torch.float32
     recompute: str = "auto"
+    keep_gathered: str = "auto"
     export_mtf: str | None = None
     export_hf: str | None = None
 
@@ -180,9 +182,9 @@ class Engine:
         self._settings = settings
         shape = t5(spec.model)
         self._parts = memory.parts_of_rows(spec.batch_sequences, spec.microbatches, world.size)
-        self._recompute, self._needed = self._memory(shape)
+        self._switches, self._needed = self._memory(shape)
         self._model = sharding.sharded(
-            shape, world, activations=settings.activations, recompute=self._recompute
+            shape, world, activations=settings.activations, switches=self._switches
         )
         trained = sharding.trained_weights(self._model, spec.variable_filter)
         self._optimizer = optimizers.build(spec.optimizer, trained, world.total)
@@ -203,8 +205,8 @@ class Engine:
         positions = shape.loss_denominator
         self._denominator = positions if positions is not None else self.size.target_positions
 
-    def _memory(self, shape: T5Spec) -> tuple[bool, memory.Needed]:
-        """Returns whether activations are computed twice, and the memory of a process."""
+    def _memory(self, shape: T5Spec) -> tuple[memory.MemorySwitches, memory.Needed]:
+        """Returns what trades memory for time, and the memory of a process."""
         spec, world = self._spec, self._world
         part = memory.Part(
             spec.batch_sequences // world.size // self._parts,
@@ -212,21 +214,22 @@ class Engine:
             bytes_each=self._settings.activations.itemsize,
             fused=world.device.type == "cuda",
         )
-        both = [
+        settings = self._settings
+        choices = memory.memory_switches(settings.recompute, settings.keep_gathered)
+        needs = [
             memory.needed(
                 shape.sizes,
                 spec.optimizer,
                 part,
+                each,
                 processes=world.size,
                 microbatches=self._parts,
-                recompute=recompute,
             )
-            for recompute in (False, True)
+            for each in choices
         ]
-        own = memory.recomputes(self._settings.recompute, both[False], world.free_bytes())
-        # They all gather a block's weights at the same time, so all compute it twice or none does.
-        recompute = bool(world.any(own))
-        return recompute, both[recompute]
+        # They all gather a block's weights at the same time, so all take those of the smallest.
+        chosen = world.any(memory.first_that_fits(choices, needs, world.free_bytes()))
+        return choices[chosen], needs[chosen]
 
     def fill(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
         """Fills the weights and slots; yields lines about their origin."""
@@ -288,7 +291,8 @@ class Engine:
         self._model.train()
         sums = torch.zeros(len(PARTS), device=self._world.device)
         for number in range(parts):
-            sharding.ready(self._model, last=number == parts - 1)
+            last = number == parts - 1
+            sharding.ready(self._model, last=last, keep=self._switches.keep)
             _seed(self._spec.seed, self._step, self._world.rank * parts + number)
             part = self._model(self._own_rows(batch, number, parts))
             ((part[0] + part[1]) / self._denominator).backward()
@@ -362,13 +366,16 @@ class Engine:
         steps = start_report.Steps(first, last, self.size.rows, self.size.lengths)
         where = f"{world.size} process(es) on {world.device.type}"
         activations = str(self._settings.activations).removeprefix("torch.")
-        twice = ", computed twice (--recompute)" if self._recompute else ""
+        twice = ", computed twice (--recompute)" if self._switches.recompute else ""
         engine = f"  engine: PyTorch {torch.__version__}, {where}, activations in {activations}"
+        kept = (
+            ", gathered weights kept for a step" if self._switches.keep and world.size > 1 else ""
+        )
         return start_report.lines(
             steps,
             parameters=self.size.parameters,
             microbatches=self._parts,
-            memory=f"{engine}{twice}\n{self._needed.line(world.size)}",
+            memory=f"{engine}{twice}{kept}\n{self._needed.line(world.size)}",
             data=self._data,
         )
 

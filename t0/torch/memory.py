@@ -1,7 +1,8 @@
 """The memory and the FLOPs of a step by formula, before anything is built; imports no PyTorch.
 
     part = Part(rows=2, inputs=1024, targets=256, bytes_each=2)
-    needed(shape, optimizer, part, processes=8, microbatches=4, recompute=False).total    # bytes
+    switches = MemorySwitches(keep=True, recompute=False)
+    needed(shape, optimizer, part, switches, processes=8, microbatches=4).total           # bytes
     model_flops(shape, rows=64, inputs=1024, targets=256)                                  # 6 N D
 
 Letters: B rows of a microbatch on a process, L tokens of a row, M tokens that are attended to, H
@@ -13,7 +14,7 @@ activations with the tensors that PyTorch keeps for the backward pass.
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from t0.checkpoints.shape import ModelShape, expected_shapes, slot_shape
 from t0.config.specification import ConfiguredSpec
@@ -25,7 +26,8 @@ _ADAFACTOR = "mesh_tensorflow.optimize.AdafactorOptimizer"
 # fragmentation. An assumption, not measured.
 USABLE = 0.9
 HOW = "by formula: docs/gpu.md; a run uses more where its memory is fragmented"
-RECOMPUTE = ("auto", "on", "off")
+CHOICES = ("auto", "on", "off")
+_ON = {"auto": (False, True), "on": (True,), "off": (False,)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,23 @@ class Part:
     targets: int
     bytes_each: int
     fused: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class MemorySwitches:
+    """What trades memory for time; nothing of it changes what is computed.
+
+    Attributes:
+      keep: whether gathered weights are kept for a step; else each block's are gathered for its
+        forward pass, and again for its backward pass.
+      recompute: whether a block's activations are computed again in the backward pass.
+    """
+
+    keep: bool
+    recompute: bool
+
+
+NEITHER = MemorySwitches(keep=False, recompute=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,10 +131,10 @@ def needed(
     shape: ModelShape,
     optimizer: ConfiguredSpec,
     part: Part,
+    switches: MemorySwitches,
     *,
     processes: int,
     microbatches: int,
-    recompute: bool,
 ) -> Needed:
     """Returns the memory of each process.
 
@@ -123,9 +142,9 @@ def needed(
       shape: the model.
       optimizer: the optimizer of the specification.
       part: a process's share of a microbatch.
+      switches: what trades memory for time.
       processes: the number of processes, over which weights and slots are divided.
       microbatches: the microbatches of each process.
-      recompute: whether a block's activations are computed again in the backward pass.
     """
     shapes = expected_shapes(shape)
     count = sum(map(math.prod, shapes.values()))
@@ -140,8 +159,10 @@ def needed(
         weights=_WIDE * count // processes,
         slots=_WIDE * _slots(shapes, optimizer) // processes,
         gradients=_WIDE * count // (processes if microbatches == 1 else 1),
-        gathered=2 * a * (root + block) + _WIDE * max(root, block),
-        activations=_activations(shape, part, recompute=recompute),
+        gathered=a * (count if switches.keep else root + block)
+        + a * (root + block)
+        + _WIDE * max(root, block),
+        activations=_activations(shape, part, recompute=switches.recompute),
         logits=part.rows * part.targets * shape.vocabulary * (2 * a + 3 * _WIDE),
         # Adafactor updates one weight after the other, AdamW has all updates before the first.
         update=_WIDE * (4 * largest if adafactor else count + 2 * largest) // processes,
@@ -240,12 +261,33 @@ def model_flops(
     return round(3 * rows * (products + 4 * attended * shape.inner))
 
 
-def recomputes(wanted: str, without: Needed, free: int | None) -> bool:
-    """Returns whether activations are computed again in the backward pass.
+def memory_switches(recompute: str = "auto", keep: str = "auto") -> list[MemorySwitches]:
+    """Returns the switches to choose from, the fastest first and the most frugal last.
 
     Args:
-      wanted: "on", "off", or "auto" for where it fits only so.
-      without: the memory that a process needs without that.
-      free: the bytes that it has, None where they are not known.
+      recompute: whether activations are computed again, one of `CHOICES`.
+      keep: whether gathered weights are kept for a step, one of `CHOICES`.
     """
-    return wanted == "on" or (wanted == "auto" and free is not None and without.total > free)
+    return [
+        MemorySwitches(kept, again)
+        for again in _ON[recompute]  # computing twice takes more time than gathering twice
+        for kept in reversed(_ON[keep])
+    ]
+
+
+def first_that_fits(
+    choices: Sequence[MemorySwitches], needs: Sequence[Needed], free: int | None
+) -> int:
+    """Returns the number of the first choice that fits a process's memory, the last if none does.
+
+    Args:
+      choices: what `memory_switches` returned.
+      needs: the memory that each of them needs.
+      free: the bytes that the process has; None where they are not known: then gathered weights are
+        kept only where no choice is without that.
+    """
+    if free is None:
+        fits = (number for number, each in enumerate(choices) if not each.keep)
+        return next(fits, 0)
+    fits = (number for number, each in enumerate(needs) if each.total <= free)
+    return next(fits, len(needs) - 1)

@@ -1,6 +1,7 @@
 """A model whose weights are sharded over the processes (FSDP2), in mixed precision.
 
-    model = sharded(spec, world, activations=torch.bfloat16, recompute=False)
+    switches = MemorySwitches(keep=True, recompute=False)
+    model = sharded(spec, world, activations=torch.bfloat16, switches=switches)
     weights = trained_weights(model, variable_filter=None)
 
 Each block is a unit of `fully_shard`: its weights are gathered before it computes, in the type of
@@ -22,25 +23,31 @@ from torch.distributed.tensor import DTensor
 from t0.checkpoints import names
 from t0.checkpoints.shape import expected_shapes
 from t0.errors import UserError
+from t0.torch.memory import NEITHER, MemorySwitches
 from t0.torch.model import T5, Block
 from t0.torch.optimizers import Weight
 from t0.torch.shape import T5Spec
 from t0.torch.world import World
 
 
-def sharded(spec: T5Spec, world: World, *, activations: torch.dtype, recompute: bool = False) -> T5:
+def sharded(
+    spec: T5Spec,
+    world: World,
+    *,
+    activations: torch.dtype,
+    switches: MemorySwitches = NEITHER,
+) -> T5:
     """Returns a model without values: the weights' rows of this process are not yet filled.
 
     Args:
       spec: the model.
       world: the processes.
       activations: the type to compute in.
-      recompute: whether the blocks' activations are computed again in the backward pass, which
-        saves memory.
+      switches: what trades memory for time.
     """
     with torch.device("meta"):
         model = T5(spec)
-    if recompute:
+    if switches.recompute:
         for stack in (model.encoder, model.decoder):
             for number, block in enumerate(stack.block):
                 stack.block[number] = checkpoint_wrapper(block)
@@ -48,7 +55,8 @@ def sharded(spec: T5Spec, world: World, *, activations: torch.dtype, recompute: 
     policy = MixedPrecisionPolicy(param_dtype=activations, reduce_dtype=torch.float32)
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     for module in [*blocks, model]:
-        fully_shard(module, mesh=mesh, mp_policy=policy)
+        own = isinstance(module, Block) and not switches.keep
+        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=own)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             # The loss is a sum over all processes, which the loop has divided; gloo only sums.
@@ -122,9 +130,16 @@ def _gradient(parameter: nn.Parameter) -> Callable[[], torch.Tensor | None]:
     return gradient
 
 
-def ready(model: T5, *, last: bool) -> None:
-    """Says whether the next backward pass is a step's last, after which gradients are summed."""
+def ready(model: T5, *, last: bool, keep: bool) -> None:
+    """Prepares a forward and a backward pass.
+
+    Args:
+      model: the model.
+      last: whether it is the step's last, after which gradients are summed.
+      keep: whether gathered weights are kept until then.
+    """
     model.set_requires_gradient_sync(last)
+    model.set_reshard_after_backward(last or not keep)
     model.set_is_last_backward(last)
 
 

@@ -20,10 +20,9 @@ ADAMW = ConfiguredSpec("t0.AdamWScaleOptimizer")
 PART = memory.Part(rows=2, inputs=64, targets=32, bytes_each=4)
 
 
-def needed(shape=SHAPE, part=PART, optimizer=ADAFACTOR, processes=1, parts=1, recompute=False):
-    return memory.needed(
-        shape, optimizer, part, processes=processes, microbatches=parts, recompute=recompute
-    )
+def needed(shape=SHAPE, part=PART, optimizer=ADAFACTOR, processes=1, parts=1, **switches):
+    switches = dataclasses.replace(memory.NEITHER, **switches)
+    return memory.needed(shape, optimizer, part, switches, processes=processes, microbatches=parts)
 
 
 def of_mesh(shape):
@@ -72,16 +71,28 @@ def test_what_processes_share():
     assert four.total == four.weights + four.slots + four.step
 
 
-def test_recomputing_keeps_less_and_is_chosen_where_it_fits_only_so():
+def test_the_fastest_switches_that_fit_are_chosen():
     deep = dataclasses.replace(SHAPE, encoder_layers=24, decoder_layers=24)
     without, with_ = needed(deep), needed(deep, recompute=True)
     assert with_.activations < without.activations / 4
     assert dataclasses.replace(with_, activations=without.activations) == without
-    free = without.total - 1
-    assert memory.recomputes("auto", without, free)
-    assert not memory.recomputes("auto", without, free + 1)
-    assert not memory.recomputes("auto", without, None)
-    assert memory.recomputes("on", without, None) and not memory.recomputes("off", without, 0)
+    # All weights, in place of embeddings, logits, last norms, and the decoder's first block.
+    kept, count = needed(deep, keep=True), memory.parameters(deep)
+    block = 3 * 64 * 160 + 8 * 64 * 64 + 3 * 64 + 32 * 4
+    more = 4 * (count - 2 * 1000 * 64 - 2 * 64 - block)
+    assert kept.gathered - without.gathered == more
+    assert dataclasses.replace(kept, gathered=without.gathered) == without
+
+    choices = memory.memory_switches()
+    needs = [needed(deep, **dataclasses.asdict(each)) for each in choices]
+    assert needs[:2] == [kept, without] and needs[3] == with_
+    for number in (0, 1, 3):
+        assert memory.first_that_fits(choices, needs, needs[number].total) == number
+    assert memory.first_that_fits(choices, needs, 0) == 3
+    assert choices[memory.first_that_fits(choices, needs, None)] == memory.NEITHER
+    for wanted, on in (("on", True), ("off", False)):
+        assert {each.recompute for each in memory.memory_switches(wanted)} == {on}
+        assert {each.keep for each in memory.memory_switches(keep=wanted)} == {on}
 
 
 def test_microbatches_of_a_process_are_no_larger_than_those_of_one_process_alone():

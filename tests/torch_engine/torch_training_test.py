@@ -71,6 +71,7 @@ def test_losses_and_weights_are_those_of_mesh_tensorflow(world, run, processes):
     assert done.returncode == 0, done.stderr
     assert "restored 52 of 52 variables" in done.stdout
     assert "optimizer state: restored" in done.stdout
+    assert ("gathered weights kept" in done.stdout) == (processes > 1)
     ours, theirs = losses(folder), losses(reference)
     assert ours.keys() == theirs.keys() == set(range(1, 31))
     assert theirs[30] < 0.5 * theirs[1]
@@ -100,7 +101,7 @@ def gone_on(world, halves, name, processes):
 
 def test_a_run_goes_on_bit_for_bit_and_on_another_number_of_processes(world, halves):
     at_once = begun(world, whole(world, "mesh Adafa"), "at once")
-    done = world.torch(world.specified(at_once, 30), processes=2)
+    done = world.torch(world.specified(at_once, 30), "--keep_gathered=off", processes=2)
     assert done.returncode == 0, done.stderr
     expected = weights(at_once / "torch.ckpt-30")
     on_two = gone_on(world, halves, "on two", 2)
