@@ -2,7 +2,7 @@
 
 The same liveness is read in two ways: unfused it is held here against TensorFlow's executor, which
 keeps every value; fused, as XLA compiles for a TPU, against XLA's own allocations for the CPU, in
-benchmarks/planning.py and the slow test below.
+benchmarks/planning.py and the exhaustive test below.
 """
 
 import dataclasses
@@ -75,7 +75,7 @@ def test_unfused_estimate_is_what_tensorflow_allocates(shape):
     assert estimate == pytest.approx(peak_of_run(metadata), rel=0.25)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_fused_estimate_is_what_xla_allocates():
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "planning.py"), "--memory", "--json"],
