@@ -9,15 +9,13 @@ import argparse
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
-from t0.errors import AbsentData, UserError, printable
-from t0.sources import set_data_dirs
+from t0.errors import UserError, printable
+from t0.sources import set_data_dirs, without_absent
 
 # Programs that prompts are written for.
 FORMATS = ("lm-eval",)
-_SHOWN = 6
 # Kind of model -> what is said of it, and the harness's arguments.
 _MODELS = {
     "T5": (
@@ -59,7 +57,8 @@ def main(args: argparse.Namespace) -> int:
         set_data_dirs(args.data_dir)
     listing = read_listing()
     tasks, group = _chosen(listing, args.tasks, args.split)
-    tasks = _without_absent(tasks, args.split, skip=args.skip_absent)
+    there = without_absent({one.name: one for one in tasks}, args.split, skip=args.skip_absent)
+    tasks = [one for one in tasks if one.name in there]
     group = args.group or group
     found = lm_eval.export(
         tasks, args.output, split=args.split, group=group, eos=args.eos, limit=args.limit
@@ -91,37 +90,6 @@ def _chosen(listing: Any, wanted: str, split: str) -> tuple[list[Any], str]:
             f"no task of {wanted} has a split '{split}'; there are: {', '.join(splits)}"
         )
     return there, mixture or "t0_prompts"
-
-
-def _without_absent(tasks: Sequence[Any], split: str, *, skip: bool) -> list[Any]:
-    """Returns the prompts whose data is here; where some is not, an error unless `skip` is set."""
-    reasons: dict[tuple[Any, ...], str] = {}
-    seen: set[tuple[Any, ...]] = set()
-    for task in tasks:
-        key = _data(task, split)
-        if key not in seen:
-            seen.add(key)
-            try:
-                task.open(split)
-            except AbsentData as error:
-                reasons[key] = str(error)
-    there = [task for task in tasks if _data(task, split) not in reasons]
-    titles = ["/".join(filter(None, key[:2])) + f", {key[2]}" for key in reasons]
-    if reasons and (not skip or not there):
-        shown = ", ".join(titles[:_SHOWN])
-        shown += f" and {len(titles) - _SHOWN} more" if len(titles) > _SHOWN else ""
-        raise UserError(
-            f"the data of {len(titles)} dataset(s) is not here: {shown}. "
-            f"{next(iter(reasons.values()))}"
-            + (" Or leave them out: --skip_absent." if there else "")
-        )
-    for title in titles:
-        print(f"left out: {title}: no data here", file=sys.stderr)
-    return there
-
-
-def _data(task: Any, split: str) -> tuple[Any, ...]:
-    return task.dataset, task.subset, task.split_mapping[split]
 
 
 def _print(found: Any, args: argparse.Namespace) -> None:

@@ -10,20 +10,19 @@ The evaluation is a run of `runs/eval.gin`, so it has that run's checks, results
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from t0 import sources
 from t0.catalogue import SCORE_EVAL
 from t0.catalogue.listing import matching
 from t0.catalogue.shown import T0_LENGTHS
 from t0.checkpoints.described import Described
 from t0.compat import seqio
-from t0.errors import AbsentData, UserError
+from t0.errors import UserError
 from t0.mesh import devices
 from t0.run.by_kind import PERPLEXITY, kinds_of
 from t0.scoring.ranking import MAX_TOKENS
 
 PRETRAINING_LENGTHS = {"inputs": 512, "targets": 114}
-_SHOWN = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,45 +98,9 @@ def without_absent(names: Sequence[str], split: str, *, skip: bool) -> list[str]
     Raises:
       UserError: if data is absent, and `skip` is not set or nothing is left.
     """
-    reasons: dict[tuple[Any, ...], str | None] = {}
-    absent: dict[str, list[str]] = {}
-    there = []
-    for name in names:
-        source = seqio.TaskRegistry.get(name).source
-        if not hasattr(source, "split_mapping"):
-            there.append(name)
-            continue
-        key = (source.dataset, source.subset, source.split_mapping[split])
-        if key not in reasons:
-            reasons[key] = _why_absent(source, split)
-        if reasons[key] is None:
-            there.append(name)
-        else:
-            title = "/".join(filter(None, key[:2])) + f", {key[2]}"
-            absent.setdefault(title, []).append(name)
-    if absent and (not skip or not there):
-        first = next(reason for reason in reasons.values() if reason)
-        left = f" Or leave these {sum(map(len, absent.values()))} tasks out: --skip_absent."
-        raise UserError(
-            f"the data of {len(absent)} dataset(s) is not here: {_listed(list(absent))}. {first}"
-            + (left if there else "")
-        )
-    for title, tasks in absent.items():
-        print(f"left out: {title}: no data here ({len(tasks)} tasks)", file=sys.stderr)
-    return there
-
-
-def _why_absent(source: Any, split: str) -> str | None:
-    try:
-        source.open(split)
-    except AbsentData as error:
-        return str(error)
-    return None
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    found = {name: seqio.TaskRegistry.get(name).source for name in names}
+    prompted = {n: one if hasattr(one, "split_mapping") else None for n, one in found.items()}
+    return sources.without_absent(prompted, split, skip=skip)
 
 
 def command_line(found: Described, names: Sequence[str], settings: Settings) -> list[str]:

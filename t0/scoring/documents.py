@@ -10,10 +10,8 @@ Assumptions: the examples are the rows of the split, in order. Where some were d
 are not there, nothing is known of documents.
 """
 
-from typing import Protocol
-
 from t0.errors import AbsentData
-from t0.sources import SplitRows, available_splits
+from t0.sources import SplitSource, available_splits
 
 OWN_COLUMN = "document_id"
 # Dataset, with or without its subset -> the column whose text several rows share.
@@ -37,19 +35,8 @@ COLUMNS = {
 }
 
 
-class Source(Protocol):
-    """What is asked of a task's source."""
-
-    dataset: str
-    subset: str | None
-    split_mapping: dict[str, str]
-
-    def open(self, split: str) -> SplitRows:
-        """Opens the rows of the task's split."""
-
-
 def documents_of(
-    source: Source, split: str, examples: int, *, only_local: bool
+    source: SplitSource, split: str, examples: int, *, only_local: bool
 ) -> tuple[int, ...] | None:
     """Returns each example's document; None if no two share one, or it is not known.
 

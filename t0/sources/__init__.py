@@ -6,7 +6,7 @@
 
 | file | what is in it |
 |---|---|
-| `splits` | `open_split`: finds and opens the rows of a split |
+| `splits` | `open_split`: finds and opens the rows of a split; tasks without data |
 | `folders`, `own_data` | data folders and the splits in them; the user's own prompts and mixtures |
 | `hub` | the Hugging Face hub: names of T0's datasets, rows, streamed documents |
 | `schema` | split sizes and columns of T0's datasets; conversion of copies; withheld labels |
@@ -25,13 +25,20 @@ from t0.sources.own_data import (
     find_own_mixtures,
 )
 from t0.sources.schema import features, hidden_label, split_sizes
-from t0.sources.splits import SplitRows, available_splits, open_split
+from t0.sources.splits import (
+    SplitRows,
+    SplitSource,
+    available_splits,
+    open_split,
+    without_absent,
+)
 
 __all__ = [
     "DATA_DIR_VARIABLE",
     "OwnDataset",
     "OwnMixture",
     "SplitRows",
+    "SplitSource",
     "available_splits",
     "data_dirs",
     "features",
@@ -41,4 +48,5 @@ __all__ = [
     "open_split",
     "set_data_dirs",
     "split_sizes",
+    "without_absent",
 ]

@@ -11,9 +11,10 @@ user's templates (`t0.sources.own_data`), both again under the dataset's other n
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from t0.errors import AbsentData, UserError
 from t0.sources import hub, readers
@@ -27,6 +28,8 @@ from t0.sources.folders import (
 )
 from t0.sources.own_data import own_splits
 from t0.sources.schema import DEFAULT_SUBSET, RowView, features, other_names, row_view
+
+_SHOWN = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +107,70 @@ def open_split(dataset: str, subset: str | None, split: str) -> SplitRows:
                 return rows
             faults.append(f"{reader.where}: lacks the columns {', '.join(rows._view.missing)}")
     raise _absent(dirs, dataset, subset, split, faults)
+
+
+class SplitSource(Protocol):
+    """What opens the rows of a task: a prompted task, or its source in SeqIO."""
+
+    dataset: str
+    subset: str | None
+    split_mapping: dict[str, str]
+
+    def open(self, split: str) -> SplitRows:
+        """Opens the rows of the task's split."""
+
+
+def without_absent(
+    sources: Mapping[str, SplitSource | None], split: str, *, skip: bool
+) -> list[str]:
+    """Returns the names of the tasks whose data is here; what is left out is printed.
+
+    Args:
+      sources: name of a task -> what opens its rows; None if its data is not looked at.
+      split: their split.
+      skip: whether tasks without data are left out, and not an error.
+
+    Raises:
+      UserError: if data is absent, and `skip` is not set or nothing is left.
+    """
+    reasons: dict[tuple[str, str | None, str], str | None] = {}
+    absent: dict[str, list[str]] = {}
+    there = []
+    for name, source in sources.items():
+        if source is None:
+            there.append(name)
+            continue
+        key = (source.dataset, source.subset, source.split_mapping[split])
+        if key not in reasons:
+            reasons[key] = _why_absent(source, split)
+        if reasons[key] is None:
+            there.append(name)
+        else:
+            title = "/".join(filter(None, key[:2])) + f", {key[2]}"
+            absent.setdefault(title, []).append(name)
+    if absent and (not skip or not there):
+        first = next(reason for reason in reasons.values() if reason)
+        left = f" Or leave these {sum(map(len, absent.values()))} tasks out: --skip_absent."
+        raise UserError(
+            f"the data of {len(absent)} dataset(s) is not here: {_listed(list(absent))}. {first}"
+            + (left if there else "")
+        )
+    for title, tasks in absent.items():
+        print(f"left out: {title}: no data here ({len(tasks)} tasks)", file=sys.stderr)
+    return there
+
+
+def _why_absent(source: SplitSource, split: str) -> str | None:
+    try:
+        source.open(split)
+    except AbsentData as error:
+        return str(error)
+    return None
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def available_splits(dataset: str, subset: str | None = None) -> dict[str, str]:
