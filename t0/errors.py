@@ -10,11 +10,13 @@ a fault of this program and keeps its traceback.
 import contextlib
 import difflib
 import errno
+import gc
 import os
 import re
 import signal
 import sys
 import threading
+import types
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -236,6 +238,7 @@ def reported(name: str) -> Iterator[None]:
         raise SystemExit(USER_ERROR) from None
 
 
+# How long after Ctrl-C was dropped it is raised again.
 _AGAIN_SECONDS = 0.05
 # Whether Ctrl-C came within `reported`.
 _interrupted = threading.Event()
@@ -243,23 +246,41 @@ _interrupted = threading.Event()
 
 @contextlib.contextmanager
 def _interrupts_noted() -> Iterator[None]:
-    """Raises an error that follows Ctrl-C as KeyboardInterrupt.
+    """Raises an error that follows Ctrl-C as KeyboardInterrupt, and a dropped Ctrl-C again.
 
-    A library that calls Python from C++ may replace the KeyboardInterrupt with an error of its own,
-    and Python drops one that is raised while an object is finalised: it is raised again soon after.
+    A library that calls Python from C++ may replace the KeyboardInterrupt with an error of its own.
+    One that is raised while garbage is collected or an object is finalised is dropped, by Python
+    or by an `except:` of the finalizer (TensorFlow's functions have one): it is raised again until
+    it comes elsewhere.
     """
     hook = sys.unraisablehook
+    timers = {}
+    collecting = threading.Event()
 
-    def note(number: int, frame: Any) -> None:
+    def send() -> None:
+        timers.clear()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    def send_again() -> None:
+        if not timers:
+            timers["next"] = threading.Timer(_AGAIN_SECONDS, send)
+            timers["next"].start()
+
+    def note(number: int, frame: types.FrameType | None) -> None:
         _interrupted.set()
+        if collecting.is_set() or _is_finalizing(frame):
+            send_again()
         signal.default_int_handler(number, frame)
 
-    def again(dropped: Any) -> None:
-        if dropped.exc_type is KeyboardInterrupt:
-            main = threading.main_thread().ident
-            threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, [main, signal.SIGINT]).start()
+    def collection(phase: str, info: dict[str, int]) -> None:
+        if threading.current_thread() is threading.main_thread():
+            (collecting.set if phase == "start" else collecting.clear)()
+
+    def dropped(unraisable: Any) -> None:
+        if unraisable.exc_type is KeyboardInterrupt:
+            send_again()
         else:
-            hook(dropped)
+            hook(unraisable)
 
     # Another handler, or another thread, has its own way.
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or (
@@ -269,14 +290,26 @@ def _interrupts_noted() -> Iterator[None]:
         return
     _interrupted.clear()
     signal.signal(signal.SIGINT, note)
-    sys.unraisablehook = again
+    sys.unraisablehook = dropped
+    gc.callbacks.append(collection)
     try:
         with interruptible(""):
             yield
     finally:
+        gc.callbacks.remove(collection)
+        for timer in list(timers.values()):
+            timer.cancel()
         sys.unraisablehook = hook
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _interrupted.clear()
+
+
+def _is_finalizing(frame: types.FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextlib.contextmanager

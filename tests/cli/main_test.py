@@ -141,7 +141,19 @@ def _collected():
     gc.collect()
 
 
-@pytest.mark.parametrize("python_drops", [_Interrupting, _collected])
+class _Swallowing:
+    """Its finalizer catches whatever is raised in it, twice."""
+
+    def __del__(self):
+        for _ in range(2):
+            try:
+                signal.raise_signal(signal.SIGINT)
+                time.sleep(1)
+            except:  # noqa: E722
+                pass
+
+
+@pytest.mark.parametrize("python_drops", [_Interrupting, _Swallowing, _collected])
 def test_an_interrupt_that_python_drops_is_raised_again(
     verb, capsys, ctrl_c_interrupts, python_drops
 ):
