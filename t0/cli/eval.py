@@ -15,11 +15,14 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from t0.checkpoints import decoder_folders
 from t0.errors import UserError, printable
 from t0.sources import set_data_dirs
+
+if TYPE_CHECKING:
+    from t0.scoring.shards import Shard
 
 _HEADLINES = ("results", "decoded", "perplexity")
 
@@ -118,19 +121,20 @@ def main(args: argparse.Namespace) -> int:
     return _ended(output, args, shard)
 
 
-def _ended(output: Path, args: argparse.Namespace, shard: tuple[int, int] | None) -> int:
+def _ended(output: Path, args: argparse.Namespace, shard: "Shard") -> int:
     """Reports on a whole evaluation; of a shard, says what joins it to the others."""
-    if shard:
+    if shard.of > 1:
         folder = printable(shlex.quote(str(output)))
-        print(f"when all {shard[1]} shards are done: t0 merge {folder} --output {folder}")
+        print(f"when all {shard.of} shards are done: t0 merge {folder} --output {folder}")
         return 0
     return _report(output, args)
 
 
-def _shard(args: argparse.Namespace) -> tuple[int, int] | None:
-    """Returns the shard and their number; None for a whole evaluation."""
+def _shard(args: argparse.Namespace) -> "Shard":
+    from t0.scoring.shards import WHOLE, Shard
+
     if args.num_shards is None and args.shard_id is None:
-        return None
+        return WHOLE
     count, shard = args.num_shards, args.shard_id
     if count is None or shard is None or not 0 <= shard < count:
         raise UserError(
@@ -142,7 +146,7 @@ def _shard(args: argparse.Namespace) -> tuple[int, int] | None:
             f"got --format={args.format} with shards, wanted one of them: a shard's results are "
             "not whole. Evaluate in one run, or in the format t0"
         )
-    return (shard, count) if count > 1 else None
+    return Shard(shard, count)
 
 
 def _run(
@@ -151,7 +155,7 @@ def _run(
     output: str,
     lengths: Any,
     modules: list[str],
-    shard: tuple[int, int] | None,
+    shard: "Shard",
 ) -> None:
     from t0.config import flags
     from t0.run import command, whole_evaluation
@@ -199,7 +203,7 @@ def _run_decoder_only(
     source: str,
     output: str,
     lengths: Any,
-    shard: tuple[int, int] | None,
+    shard: "Shard",
 ) -> None:
     from t0 import compat
 
@@ -222,7 +226,7 @@ def _run_decoder_only(
         batch_tokens=args.batch_tokens,
         cached=bool(caches),
         activations=args.activation_dtype,
-        shard=shard or (0, 1),
+        shard=shard,
     )
     decoder_only.evaluate(path, source, names, settings)
 

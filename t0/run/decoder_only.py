@@ -23,6 +23,7 @@ from t0.scoring import ranking
 from t0.scoring.batch_planning import BatchLimits
 from t0.scoring.cached_records import cached_records
 from t0.scoring.reading import ExampleStore, ScoringTask, TaskFacts, Truncation, kept_task, text_of
+from t0.scoring.shards import WHOLE, Shard
 from t0.scoring.task_records import dataset_and_prompt
 
 
@@ -39,7 +40,7 @@ class Settings:
       batch_tokens: the most tokens that are computed at once; None for this machine's.
       cached: whether tasks are read from their caches.
       activations: "auto", "float32" or "bfloat16".
-      shard: the number of this evaluation's part of the batches, and the number of parts.
+      shard: the evaluation's part of the batches.
     """
 
     output: str
@@ -50,7 +51,7 @@ class Settings:
     batch_tokens: int | None = None
     cached: bool = False
     activations: str = "float32"
-    shard: tuple[int, int] = (0, 1)
+    shard: Shard = WHOLE
 
 
 def evaluate(folder: str, source: str, names: Sequence[str], settings: Settings) -> None:
@@ -83,9 +84,10 @@ def evaluate(folder: str, source: str, names: Sequence[str], settings: Settings)
     kind = "gpu" if device.type == "cuda" else "cpu"
     most = settings.batch_tokens or ranking.MAX_TOKENS[kind]
     model = decoder_only.DecoderOnly(folder, device, activations, most)
-    shard_id, num_shards = settings.shard
     chosen = ranking.RankEvaluationSettings(
-        dtype=str(activations).removeprefix("torch."), shard_id=shard_id, num_shards=num_shards
+        dtype=str(activations).removeprefix("torch."),
+        shard_id=settings.shard.id,
+        num_shards=settings.shard.of,
     )
     join = decoder_only.JOINS[settings.join]
     facts = {"model_dir": folder, "step": 0, "source": source} | ranking.run_facts(

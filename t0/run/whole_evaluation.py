@@ -21,6 +21,7 @@ from t0.errors import UserError
 from t0.mesh import devices
 from t0.run.by_kind import PERPLEXITY, kinds_of
 from t0.scoring.ranking import MAX_TOKENS
+from t0.scoring.shards import WHOLE, Shard
 
 PRETRAINING_LENGTHS = {"inputs": 512, "targets": 114}
 
@@ -37,7 +38,7 @@ class Settings:
       batch_tokens: the most tokens of a batch; None for this machine's.
       cache_dirs: folders with cached tasks; none to render and tokenise on the way.
       activations: the type of activations.
-      shard: which of how many shards is evaluated, None for all of it.
+      shard: the evaluation's part of the batches.
       decode_answers: whether answers to ranked inputs are decoded, too.
     """
 
@@ -48,7 +49,7 @@ class Settings:
     batch_tokens: int | None = None
     cache_dirs: Sequence[str] = ()
     activations: str = "float32"
-    shard: tuple[int, int] | None = None
+    shard: Shard = WHOLE
     decode_answers: bool = False
 
 
@@ -109,6 +110,7 @@ def command_line(found: Described, names: Sequence[str], settings: Settings) -> 
     only_measured = set(kinds_of(tasks)) == {PERPLEXITY}
     lengths = settings.lengths or (PRETRAINING_LENGTHS if only_measured else T0_LENGTHS)
     features = {feature for task in tasks for feature in task.output_features}
+    shard = settings.shard
     lengths = {name: most for name, most in lengths.items() if name in features}
     gin = {
         "MIXTURE_OR_TASK_NAME": names[0],
@@ -128,8 +130,7 @@ def command_line(found: Described, names: Sequence[str], settings: Settings) -> 
         "--gin_file=runs/eval.gin",
         f"--checkpoint={found.checkpoint}",
         f"--activation_dtype={settings.activations}",
-        *([f"--shard_id={settings.shard[0]}"] if settings.shard else []),
-        *([f"--num_shards={settings.shard[1]}"] if settings.shard else []),
+        *([f"--shard_id={shard.id}", f"--num_shards={shard.of}"] if shard != WHOLE else []),
         *(["--decode_answers"] if settings.decode_answers else []),
         *(f"--additional_task_cache_dirs={folder}" for folder in settings.cache_dirs),
         *(f"--gin_param={name} = {value!r}" for name, value in gin.items()),
