@@ -209,7 +209,7 @@ def _run_decoder_only(
 
     compat.apply()
     from t0.compat import seqio
-    from t0.run import decoder_only, whole_evaluation
+    from t0.run import decoder_evaluation, whole_evaluation
 
     names = whole_evaluation.chosen_tasks(args.tasks, args.split)
     caches = [folder for folder in args.cache_dirs.split(",") if folder]
@@ -217,7 +217,7 @@ def _run_decoder_only(
         seqio.add_global_cache_dirs(caches)
     else:
         names = whole_evaluation.without_absent(names, args.split, skip=args.skip_absent)
-    settings = decoder_only.Settings(
+    settings = decoder_evaluation.Settings(
         output=output,
         join=args.join or decoder_folders.JOINS[0],
         split=args.split,
@@ -228,7 +228,7 @@ def _run_decoder_only(
         activations=args.activation_dtype,
         shard=shard,
     )
-    decoder_only.evaluate(path, source, names, settings)
+    decoder_evaluation.evaluate(path, source, names, settings)
 
 
 def _report(output: Path, args: argparse.Namespace) -> int:

@@ -57,8 +57,9 @@ def main(args: argparse.Namespace) -> int:
         set_data_dirs(args.data_dir)
     listing = read_listing()
     tasks, group = _chosen(listing, args.tasks, args.split)
-    there = without_absent({one.name: one for one in tasks}, args.split, skip=args.skip_absent)
-    tasks = [one for one in tasks if one.name in there]
+    sources = {one.name: one for one in tasks}
+    there = without_absent(sources, args.split, skip=args.skip_absent)
+    tasks = [sources[name] for name in there]
     group = args.group or group
     found = lm_eval.export(
         tasks, args.output, split=args.split, group=group, eos=args.eos, limit=args.limit

@@ -9,7 +9,7 @@
 export: the harness imports it, nothing of t0 does.
 """
 
-from t0.lm_eval.exporting import Exported, export
+from t0.lm_eval.exported_tasks import Exported, export
 from t0.lm_eval.written_results import write_results
 
 __all__ = ["Exported", "export", "write_results"]

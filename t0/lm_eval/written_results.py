@@ -28,7 +28,7 @@ import t0
 from t0.catalogue import SCORE_EVAL, task_name
 from t0.errors import UserError
 from t0.files import path_inside, publishing
-from t0.lm_eval.exporting import T5_EOS
+from t0.lm_eval.exported_tasks import T5_EOS
 from t0.reports.evaluations import EvaluatedRun, RankedTask, read_runs
 from t0.reports.lm_eval_samples import WITHOUT_EOS
 

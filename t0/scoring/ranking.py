@@ -38,7 +38,7 @@ from t0.scoring.batch_planning import (
     plan_batches,
 )
 from t0.scoring.reading import ExampleStore, Lengths, ScoringTask, Size, choice_groups
-from t0.scoring.results import CheckpointResults, Scored
+from t0.scoring.results import WITH_EOS, CheckpointResults, Scored
 from t0.scoring.shards import WHOLE, Shard, ShardResults, batches_digest
 
 # The most logits [B, C, T, V] of a batch, 4 bytes each.
@@ -516,7 +516,7 @@ def run_facts(
         "sequence_length": dict(lengths) if lengths else None,
         "dtype": settings.dtype,
         "template_version": "promptsource 0.1.0",
-        "normalisation": "none: sum of log-probabilities over a choice's tokens and EOS",
+        "normalisation": WITH_EOS,
         "inputs_eos": False,
         "reading": dict(reading),
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

@@ -42,6 +42,9 @@ from t0.scoring.reading import MultipleChoiceExample, ScoringTask
 from t0.training.event_files import EventFile
 
 SCHEMA = 1
+# How log-likelihoods are normalised, as the facts of a run say it.
+WITH_EOS = "none: sum of log-probabilities over a choice's tokens and EOS"
+WITHOUT_EOS = "none: sum of log-probabilities over a choice's tokens"
 # Where an engine decodes without TensorFlow: step -> checkpoint of the texts in a folder.
 DECODED = "checkpoints.json"
 

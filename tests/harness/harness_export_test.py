@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from t0.cli import main as cli
-from t0.lm_eval import exporting
+from t0.lm_eval import exported_tasks
 from t0.testing import write_dataset
 
 datasets = pytest.importorskip("datasets")
@@ -239,7 +239,7 @@ def test_rounds_of_anli_are_three_datasets():
     from t0.catalogue import catalogue_entries
 
     names = {
-        exporting.dataset_task(entry.task)
+        exported_tasks.dataset_task(entry.task)
         for entry in catalogue_entries()
         if entry.task.dataset == "anli"
     }

@@ -12,7 +12,7 @@ from t0.reports import read_runs, summarise
 from t0.reports.browsed import browsed
 from t0.reports.comparing import compare
 from t0.reports.contenders import notes_on, read_contenders
-from t0.reports.lm_eval_samples import WITH_EOS, WITHOUT_EOS
+from t0.scoring.results import WITH_EOS, WITHOUT_EOS
 
 RECORDED = Path(__file__).resolve().parents[1] / "fixtures" / "lm_eval"
 

@@ -1,10 +1,12 @@
 """Whole rank evaluations by a scorer and a decoder without a model, on made-up records."""
 
 import functools
+from unittest import mock
 
 import numpy as np
+import pytest
 
-from t0.scoring import ranking
+from t0.scoring import ranking, results
 from t0.scoring.batch_planning import BatchLimits, Costs
 from t0.scoring.rank_metrics import RankClassification
 from t0.scoring.ranking import RankEvaluationSettings
@@ -96,3 +98,17 @@ def contents(folder):
     found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.json*")}
     events = sorted(path.name.split(".")[-2:] for path in folder.glob("events.*"))
     return {name: text for name, text in found.items() if "shard" not in name}, events
+
+
+def interrupted_at_write(number, folder, *args, **kwargs):
+    """Evaluates, with an interrupt in the place of a file's writing (the first is 1)."""
+    write_whole, begun = results.write_whole, []
+
+    def interrupted(path, lines):
+        begun.append(path)
+        if len(begun) == number:
+            raise KeyboardInterrupt
+        write_whole(path, lines)
+
+    with mock.patch.object(results, "write_whole", interrupted), pytest.raises(KeyboardInterrupt):
+        evaluate(folder, *args, **kwargs)

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from made_up_ranking import STEPS, Decoder, contents, evaluate
+from made_up_ranking import STEPS, Decoder, contents, evaluate, interrupted_at_write
 
 from t0.errors import UserError
-from t0.scoring import answers, ranking, results
+from t0.scoring import answers, ranking
 from t0.scoring.merging import merge
 
 # The third task has an input for each choice.
@@ -88,20 +88,9 @@ def test_shards_have_their_part_of_the_answers(tmp_path):
 
 
 @pytest.mark.parametrize("write", [9, 11, 12])
-def test_interrupted_decoding_goes_on(tmp_path, monkeypatch, write):
+def test_interrupted_decoding_goes_on(tmp_path, write):
     evaluate(tmp_path / "whole", tasks=TASKS, decoder=Decoder())
-    write_whole, begun = results.write_whole, []
-
-    def interrupted(path, lines):
-        begun.append(path)
-        if len(begun) == write:
-            raise KeyboardInterrupt
-        write_whole(path, lines)
-
-    monkeypatch.setattr(results, "write_whole", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(tmp_path / "killed", tasks=TASKS, decoder=Decoder())
-    monkeypatch.setattr(results, "write_whole", write_whole)
+    interrupted_at_write(write, tmp_path / "killed", tasks=TASKS, decoder=Decoder())
     rest = Decoder()
     assert evaluate(tmp_path / "killed", tasks=TASKS, decoder=rest) == 0  # all is scored
     every = Decoder()

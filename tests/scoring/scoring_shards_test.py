@@ -4,10 +4,10 @@ import json
 import shutil
 
 import pytest
-from made_up_ranking import STEPS, TASKS, contents, evaluate
+from made_up_ranking import STEPS, TASKS, contents, evaluate, interrupted_at_write
 
 from t0.errors import UserError
-from t0.scoring import ranking, results
+from t0.scoring import ranking
 from t0.scoring.merging import merge
 from t0.scoring.ranking import RankEvaluationSettings
 from t0.scoring.shards import Shard
@@ -54,21 +54,10 @@ def test_merged_shards_equal_one_run(whole, scored, shards, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("write", [1, 2, 4, 6, 9])
-def test_interrupted_shard_goes_on(whole, shards, tmp_path, monkeypatch, capsys, write):
+def test_interrupted_shard_goes_on(whole, shards, tmp_path, capsys, write):
     folder = shards / Shard(1, SHARDS).folder
     shutil.rmtree(folder)
-    write_whole, begun = results.write_whole, []
-
-    def interrupted(path, lines):
-        begun.append(path)
-        if len(begun) == write:
-            raise KeyboardInterrupt
-        write_whole(path, lines)
-
-    monkeypatch.setattr(results, "write_whole", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(shards, 1, SHARDS)
-    monkeypatch.setattr(results, "write_whole", write_whole)
+    interrupted_at_write(write, shards, 1, SHARDS)
     message = "-of-00003 is not finished. Start the shard's command" if write > 1 else "missing: 1"
     with pytest.raises(UserError, match=message):
         merge([str(shards)], str(tmp_path / "merged"))

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
+from t0.checkpoints import decoder_folders  # noqa: E402
 from t0.errors import UserError  # noqa: E402
 from t0.torch.decoder_only import JOINS, DecoderOnly  # noqa: E402
 
@@ -104,6 +105,10 @@ def test_log_likelihoods_are_those_of_single_texts(folders, kind):
             assert found[row, column] == pytest.approx(expected, abs=1e-4)
     assert found[1, 1] == 0
     assert not found[3].any()
+
+
+def test_the_command_offers_every_join():
+    assert tuple(JOINS) == decoder_folders.JOINS
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
@@ -209,7 +214,7 @@ def test_wrong_folders_are_refused(folders, tmp_path):
 
 
 def test_a_text_over_the_positions_is_refused(folders):
-    from t0.run.decoder_only import Settings, _Joined
+    from t0.run.decoder_evaluation import Settings, _Joined
 
     joined = _Joined(loaded(folders["gpt2"]), JOINS["lm-eval"], "mine", Settings("out"))
     record = {"idx": [3, 0], "inputs": b"rain " * 300, "targets": b"wind", "is_correct": True}

@@ -23,6 +23,7 @@ from t0.scoring import ranking
 from t0.scoring.batch_planning import BatchLimits
 from t0.scoring.cached_records import cached_records
 from t0.scoring.reading import ExampleStore, ScoringTask, TaskFacts, Truncation, kept_task, text_of
+from t0.scoring.results import WITHOUT_EOS
 from t0.scoring.shards import WHOLE, Shard
 from t0.scoring.task_records import dataset_and_prompt
 
@@ -103,7 +104,7 @@ def evaluate(folder: str, source: str, names: Sequence[str], settings: Settings)
         "engine": f"torch, transformers {transformers_door.transformers().__version__}",
         "model_type": model.config.model_type,
         "joined": join.said,
-        "normalisation": "none: sum of log-probabilities over a choice's tokens",
+        "normalisation": WITHOUT_EOS,
     }
     facts |= {"examples": settings.examples} if settings.examples else {}
     print(f"{source}: {model.config.model_type}, joined as {join.said}", file=sys.stderr)
