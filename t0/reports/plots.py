@@ -93,6 +93,7 @@ _VARIABLES = {
 _PANEL_WIDTH_INCHES, _PANEL_HEIGHT_INCHES = 3.3, 2.8
 _COLUMNS = 3
 _TITLE_CHARACTERS, _TITLE_LINES = 30, 3
+_SVG_DOTS_PER_INCH = 72  # points, the unit of SVG
 _SMALLEST_SPAN = 20.0  # percentage points: a smaller axis would make noise look like an effect
 
 
@@ -246,9 +247,13 @@ def panels_png(
 
 def png_bytes(figure: "Figure") -> bytes:
     """Returns the figure as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     buffer = io.BytesIO()
+    figure.set_dpi(PNG_DOTS_PER_INCH)
     with styled():
-        figure.savefig(buffer, format="png", dpi=PNG_DOTS_PER_INCH, metadata={"Software": None})
+        # Not `savefig`, which lays the figure out in a drawing before this one: a quarter slower.
+        FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()
 
 
@@ -261,9 +266,13 @@ def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence
       description: the text alternative.
       tooltips: the n-th is the tooltip of the artist whose gid is `tooltip_id(n)`.
     """
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     buffer = io.BytesIO()
+    figure.set_dpi(_SVG_DOTS_PER_INCH)
     with styled():
-        figure.savefig(buffer, format="svg")  # its metadata, with a date, is removed below
+        # Not `savefig`, as above. The metadata, with a date, is removed below.
+        FigureCanvasSVG(figure).print_svg(buffer)
     root = ElementTree.fromstring(buffer.getvalue())
     for element in root.iter():
         _make_plain(element, name)

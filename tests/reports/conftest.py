@@ -1,9 +1,12 @@
 """Fixtures of the report tests: evaluations of made-up models."""
 
+import html
 import json
 
 import pytest
 from made_up_evaluations import Evaluation, recipes_decoded, two_models
+
+from t0.reports import report
 
 
 @pytest.fixture
@@ -14,6 +17,15 @@ def evaluation(tmp_path):
         return Evaluation(tmp_path / model / "eval", step, **run)
 
     return make
+
+
+@pytest.fixture
+def rough_pictures(monkeypatch):
+    """A panel is its title, and a picture the number of its panels: drawing takes seconds."""
+    monkeypatch.setattr(
+        report, "panel_svg", lambda panel, _: f"<svg>{html.escape(panel.title)}</svg>"
+    )
+    monkeypatch.setattr(report, "panels_png", lambda panels, **_: str(len(panels)).encode())
 
 
 @pytest.fixture

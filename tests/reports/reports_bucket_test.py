@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from t0.cli.main import main
 
 
+@pytest.mark.usefixtures("rough_pictures")
 def test_a_report_from_and_to_a_bucket_is_the_one_of_the_disk(
     two_runs, metrics, tmp_path, bucket, capsys
 ):

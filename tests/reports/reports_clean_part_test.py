@@ -108,6 +108,7 @@ def test_two_runs_are_compared_on_the_clean_part(evaluated, tmp_path):
     assert (second["gap_clean"], second["gap_p_value"]) == (0.0, 1.0)
 
 
+@pytest.mark.usefixtures("rough_pictures")
 def test_a_report_has_the_clean_part(evaluated, tmp_path):
     known = set(range(60))
     right = right_where(lambda idx: 0.95 if idx in known else 0.5)

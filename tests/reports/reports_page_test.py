@@ -53,6 +53,7 @@ def test_ids_are_unique(report):
     assert used <= set(ids)
 
 
+@pytest.mark.usefixtures("rough_pictures")
 def test_many_examples_are_in_scripts_beside_the_page(two_runs, tmp_path, report, monkeypatch):
     whole = report.html
     assert not list(whole.parent.glob("report_examples_*"))
@@ -97,6 +98,7 @@ def test_a_large_page_has_its_largest_sections_in_scripts(two_runs, tmp_path, re
     assert not list(folder.glob("report_*.js"))
 
 
+@pytest.mark.usefixtures("rough_pictures")
 def test_no_number_of_examples_makes_a_large_page(evaluation, tmp_path):
     lines = random_lines(4_000, [2], seed=1, inputs="")
     for line in lines:

@@ -68,6 +68,7 @@ def test_checkpoints_make_a_plot_against_step(evaluation, tmp_path):
     assert not (tmp_path / "out" / "accuracy_by_step.png").exists()
 
 
+@pytest.mark.usefixtures("rough_pictures")
 def test_bad_input_leaves_the_earlier_report_alone(two_runs, tmp_path):
     paths = write_report(two_runs, tmp_path / "out")
     before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()}
@@ -82,6 +83,7 @@ def test_bad_input_leaves_the_earlier_report_alone(two_runs, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.usefixtures("rough_pictures")
 def test_unwritable_output_is_a_user_error(two_runs, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write the report"):
@@ -131,6 +133,7 @@ def test_decoded_files_alone_make_a_report(folder, tmp_path, capsys):
     assert "## Datasets" not in markdown
 
 
+@pytest.mark.usefixtures("rough_pictures")
 def test_one_checkpoint_evaluated_in_both_modes_is_one_run(folder, evaluation, tmp_path):
     recipes_decoded(folder, 3000, 1.0, split="validation").write()
     ranked = evaluation(step=3000, split="validation")
@@ -148,6 +151,7 @@ def test_one_checkpoint_evaluated_in_both_modes_is_one_run(folder, evaluation, t
     assert labels == ["tiny, step 3,000, test", "tiny, step 3,000, validation"]
 
 
+@pytest.mark.usefixtures("rough_pictures")
 def test_what_a_killed_report_left_is_removed(evaluation, tmp_path):
     path = evaluation().add("a", "sciq", "q", random_lines(5, [2], 1)).write()
     of_this_host = unfinished_tag().rsplit("-", 2)[0]
@@ -179,9 +183,8 @@ def test_the_picture_of_a_plan(tmp_path):
     assert [words for words in wanted if f">{words}<" not in text.replace("> ", ">")] == []
 
 
+@pytest.mark.usefixtures("rough_pictures")
 def test_a_plot_has_the_first_panels_of_too_many(evaluation, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "panel_svg", lambda panel, anchor: f"<svg>{panel.title}</svg>")
-    monkeypatch.setattr(report, "panels_png", lambda panels, **_: str(len(panels)).encode())
     one = evaluation()
     for number in range(MOST_PANELS + 1):
         one.add(f"d{number}_a", f"data/d{number:03}", "a", random_lines(3, [3], number))

@@ -38,6 +38,7 @@ def test_csv_holds_every_value(decoded, tmp_path):
     )
 
 
+@pytest.mark.usefixtures("rough_pictures")
 def test_csv_and_json_agree_with_the_results(two_runs, tmp_path):
     paths = write_report(two_runs, tmp_path / "out")
     rows = list(csv.DictReader(io.StringIO(paths.csv.read_text())))

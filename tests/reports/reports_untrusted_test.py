@@ -189,6 +189,7 @@ def test_message_about_a_hostile_file_is_printable(tmp_path, capsys):
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\n=1", "\r\n=1", "=cmd|' /C calc'!A0"]
 
 
+@pytest.mark.usefixtures("rough_pictures")
 @pytest.mark.parametrize("formula", FORMULAS)
 def test_formulas_are_text_for_a_spreadsheet(folder, tmp_path, formula):
     lines = [example_line(0, [-1.0, -2.0], 0)]
