@@ -10,19 +10,39 @@ three numbers: (epoch, block, offset).
 """
 
 import dataclasses
+import hashlib
 import posixpath
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from t0.errors import UserError
 from t0.feeding.token_files import Ragged, read_ids
+from t0.files import paths
 
 # Examples of a block: larger blocks shuffle better, but every task of a mixture keeps a block in
 # memory.
 BLOCK_EXAMPLES = 4096
+# The last file of a finished cache, SeqIO's and ours.
+_COMPLETED = "COMPLETED"
+
+
+def content_of(cache_files: Sequence[str]) -> str:
+    """Returns what tells the content of a task's cache from another, without reading the records.
+
+    It is the size of each file, and the hash of `COMPLETED`, in which a cache of ours lists the
+    checksums of its files.
+    """
+    marks = {posixpath.join(posixpath.dirname(name), _COMPLETED) for name in cache_files}
+    lines = []
+    for mark in sorted(marks):
+        held = paths.read_bytes(mark) if paths.exists(mark) else b""
+        lines.append(f"{mark} {hashlib.sha256(held).hexdigest()}")
+    for name in cache_files:
+        lines.append(f"{name} {paths.size_bytes(name) if paths.exists(name) else None}")
+    return "\n".join(lines)
 
 
 @dataclasses.dataclass(frozen=True)

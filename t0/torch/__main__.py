@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from t0.config.specification import RunSpec, from_json
 from t0.errors import UserError, interruptible, reading, reported
+from t0.feeding.reading import content_of
 from t0.torch import memory
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ def main(argv: Sequence[str]) -> None:
         text = _shared(words, joined)
         joined.agree("the specification", text)
         spec = from_json(text, RunSpec)
+        if joined.size > 1:
+            joined.agree("the cache", _caches(spec))
         if joined.device.type == "cuda":
             torch.set_float32_matmul_precision("highest" if given.no_tf32 else "high")
         evaluation = {
@@ -119,6 +122,14 @@ def _shared(words: Sequence[str], world: "World") -> str:
         with reading(words[0]):
             return Path(words[0]).read_text(encoding="utf-8")
     return world.shared(lambda: _specified(words))
+
+
+def _caches(spec: RunSpec) -> str:
+    """Returns what the caches of a run hold, as this process's machine has them."""
+    sets = [spec.data, spec.validation]
+    tasks = [task for data in sets if data for task in data.tasks]
+    tasks += [job.task for job in spec.infer.jobs if job.task] if spec.infer else []
+    return "\n".join(content_of(task.cache_files) for task in tasks)
 
 
 def _is_file(words: Sequence[str]) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from t0.checkpoints import checkpoint_files
-from t0.config.specification import DataSpec, RunSpec
+from t0.config.specification import RunSpec
 from t0.errors import UserError, say
 from t0.feeding.training_data import TrainingData, open_training_data
 from t0.torch import (
@@ -77,7 +77,6 @@ def train(spec: RunSpec, world: World, settings: Settings) -> None:
       SystemExit: `PREEMPTED` after SIGTERM; 130 after Ctrl-C.
     """
     options = _checked(spec, world)
-    world.agree("the cache", _cache_sizes(spec.data))
     time_limit = TimeLimit(options.max_hours)
     with contextlib.ExitStack() as held:
         if world.first:
@@ -102,16 +101,6 @@ def train(spec: RunSpec, world: World, settings: Settings) -> None:
             stepping.go(time_limit)
         if world.first:
             _export(spec, settings)
-
-
-def _cache_sizes(data: DataSpec) -> str:
-    """Returns the sizes of each task's first and last file, as this process's machine has them."""
-    found = []
-    for task in data.tasks:
-        for name in {*task.cache_files[:1], *task.cache_files[-1:]}:
-            path = Path(name)
-            found.append(f"{name} {path.stat().st_size if path.is_file() else None}")
-    return "\n".join(sorted(found))
 
 
 def _export(spec: RunSpec, settings: Settings) -> None:
