@@ -12,7 +12,7 @@ labels, are tokenised once. A part holds its counts, so that a run that takes it
 This module does not import TensorFlow, so that a worker needs a fraction of the memory. Its records
 decode to those of the tasks' preprocessors (`t0.tasks.prompted_tasks`), in the same order. The ids
 equal those of `tf_text.SentencepieceTokenizer` with the same model, which SeqIO uses: both call the
-same library, and this module calls it for many texts at once.
+same library (`t0.caching.tokenizing`).
 
 Records have the seven features of T0's two kinds of record. The ids of a text contain neither EOS
 nor padding, because the vocabulary's pieces 0 and 1 are control pieces, which match no text.
@@ -24,21 +24,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import sentencepiece
-
 from t0 import sources
 from t0.caching import parts
 from t0.caching.cache_files import idx_entry
 from t0.caching.cache_plan import LONGEST
 from t0.caching.split_state import PartInfo, SplitSpec
+from t0.caching.tokenizing import Tokenizer
 from t0.errors import UserError
-from t0.files import OutputError, protobuf_wire, tf_examples, tfrecord
+from t0.files import OutputError, tf_examples, tfrecord
 from t0.prompts import CompiledTemplate, Example, RowReport, Template
 
 # Rows that are rendered and tokenised together: many for SentencePiece's batches, few for memory.
 ROWS_AT_ONCE = 256
-# Texts that are encoded at once: the overhead of a batch is that of encoding a short text.
-TEXTS_AT_ONCE = 512
 MEMO_ENTRIES = 20_000
 
 _WEIGHT = tf_examples.float_entry("weight", 1.0)
@@ -98,33 +95,6 @@ class RowRange:
             for prompt in self.prompts
         ]
         return dataclasses.replace(self, prompts=tuple(p for p in prompts if p.specs))
-
-
-class Tokenizer:
-    """A SentencePiece model, and the varint of each of its ids.
-
-    Args:
-      model: the model as SeqIO holds it, in which T5's sentinels are pieces.
-      eos_id: the id of EOS.
-    """
-
-    def __init__(self, model: bytes, eos_id: int) -> None:
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        self._varints = [
-            protobuf_wire.varint(index) for index in range(self._processor.vocab_size())
-        ]
-        self.eos = self._varints[eos_id]
-
-    def encode(self, texts: Sequence[bytes]) -> list[tuple[bytes, int]]:
-        """Returns, for each text (UTF-8), its ids as concatenated varints, and their number."""
-        varints = self._varints
-        encoded = []
-        for start in range(0, len(texts), TEXTS_AT_ONCE):
-            batch = list(texts[start : start + TEXTS_AT_ONCE])
-            # One thread, because there are as many workers as cores.
-            for ids in self._processor.encode(batch, out_type=int, num_threads=1):
-                encoded.append((b"".join([varints[index] for index in ids]), len(ids)))
-        return encoded
 
 
 class Renderer:

@@ -97,7 +97,7 @@ def test_shards_cut_the_same_records_elsewhere(
 
 def test_ids_are_those_of_the_graph_tokenizer(prompted, toy_folder, with_data):
     """SentencePiece's package, in batches, and the library in tf_text that SeqIO calls."""
-    from t0.caching.prompted_rows import Tokenizer
+    from t0.caching.tokenizing import Tokenizer
     from t0.tasks import default_vocabulary
 
     vocabulary = default_vocabulary()

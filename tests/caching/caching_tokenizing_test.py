@@ -1,0 +1,142 @@
+"""The ids of texts that are put together of known words are SentencePiece's."""
+
+import random
+
+import pytest
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
+
+from t0.caching import tokenizing
+from t0.caching.tokenizing import Tokenizer
+from t0.catalogue.sentence_pieces import Tokens
+from t0.files import protobuf_wire
+from t0.testing import train_vocabulary
+
+SPACES = [" "] * 20 + ["\n", "\t", "  ", "\r\n", "\f", " \n ", "\v", " \u200b", "\u3000", "\u00a0"]
+ODD = "_N.-=*é½™ﬁﷺ한글ßﬃ①“”’\u0301"
+
+
+@pytest.fixture(scope="module")
+def t5_model(shared_data):
+    """T5's vocabulary, in which some ways to cut a word have equal scores."""
+    return Tokens(str(shared_data / "vocab" / "t5.spiece.model")).model
+
+
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "tiny.model"
+    lines = ["rain and snow of the year", "the snow in Lima", "a rainy day, the warmest"] * 30
+    return Tokens(str(train_vocabulary(path, lines))).model
+
+
+def ids_of(tokenizer, texts):
+    found = []
+    for packed, count in tokenizer.encode([text.encode() for text in texts]):
+        ids, at = [], 0
+        while at < len(packed):
+            value, at = protobuf_wire.read_varint(packed, at)
+            ids.append(value)
+        assert len(ids) == count
+        found.append(ids)
+    return found
+
+
+def made_up(rng, pieces):
+    """Returns texts of 1 to 400 words, most of which come again."""
+
+    def word():
+        kind = rng.random()
+        if kind < 0.6:
+            return "".join(rng.choices(pieces, k=rng.randint(1, 3)))
+        if kind < 0.8:
+            return rng.choice(ODD) * rng.randint(1, 20)
+        if kind < 0.9:
+            return "".join(rng.choices(ODD, k=rng.randint(1, 6)))
+        return rng.choice([f"<extra_id_{rng.randint(0, 110)}>", "</s>", "▁", "a▁b", "x" * 50])
+
+    common, rare = ([word() for _ in range(200)] for _ in range(2))
+    for _ in range(300):
+        words = rng.choices(common, k=rng.choice([1, 5, 40, 400]))
+        if rng.random() < 0.3:
+            words.append(rng.choice(rare))
+        yield "".join(word + rng.choice(SPACES) for word in words)
+
+
+@pytest.mark.parametrize("model", ["small_model", "t5_model"])
+def test_ids_are_those_of_sentencepiece(request, model):
+    model = request.getfixturevalue(model)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    pieces = [processor.id_to_piece(i).strip("▁") or "a" for i in range(processor.vocab_size())]
+    tokenizer = Tokenizer(model, eos_id=1)
+    rng = random.Random(7)
+    for _ in range(4):
+        texts = [*made_up(rng, pieces)]
+        for text, ids in zip(texts, ids_of(tokenizer, texts), strict=True):
+            assert ids == processor.encode(text), text
+
+
+def test_a_word_with_two_best_ways_is_never_known(t5_model):
+    """Which of them wins depends on the rounding of all scores before it."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=t5_model)
+    alone, after = (processor.encode(text)[-2:] for text in ("_" * 8, "a b c d " * 600 + "_" * 8))
+    assert alone != after
+    tokenizer = Tokenizer(t5_model, eos_id=1)
+    texts = ["_" * 8, "a b c d " * 600 + "_" * 8, "_" * 8]
+    assert [ids[-2:] for ids in ids_of(tokenizer, texts)] == [alone, after, alone]
+
+
+def test_known_words_are_not_searched_again(small_model, monkeypatch):
+    tokenizer = Tokenizer(small_model, eos_id=1)
+    before = ids_of(tokenizer, ["rain and snow", "snow"])
+    searched = []
+    monkeypatch.setattr(
+        tokenizing._Words, "_ids", lambda _, word: searched.append(word) or tokenizer.eos
+    )
+    assert ids_of(tokenizer, ["rain and snow", "snow"]) == before
+    assert not searched
+    ids_of(tokenizer, ["rain in Lima", "in"])
+    assert searched == [b"in", b"Lima"]
+
+
+def test_words_are_forgotten_when_there_are_many(small_model, monkeypatch):
+    monkeypatch.setattr(tokenizing, "MOST_WORDS", 10)
+    tokenizer = Tokenizer(small_model, eos_id=1)
+    texts = [f"rain {number} " * 3 for number in range(50)]
+    processor = sentencepiece.SentencePieceProcessor(model_proto=small_model)
+    assert ids_of(tokenizer, texts) == processor.encode(texts)
+    assert max(map(len, tokenizer._words)) <= 10
+
+
+def spaces_kept(model):
+    model.normalizer_spec.remove_extra_whitespaces = False
+
+
+def other_spaces(model):
+    model.normalizer_spec.name = "nfkc"
+
+
+def no_space_before(model):
+    model.normalizer_spec.add_dummy_prefix = False
+
+
+def pieces_of_two_words(model):
+    model.pieces[-1].piece = "▁of▁the"
+
+
+def pairs_are_merged(model):
+    model.trainer_spec.model_type = model.trainer_spec.BPE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [spaces_kept, other_spaces, no_space_before, pieces_of_two_words, pairs_are_merged],
+)
+def test_another_kind_of_model_reads_whole_texts(small_model, change):
+    model = sentencepiece_model_pb2.ModelProto.FromString(small_model)
+    change(model)
+    content = model.SerializeToString()
+    processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+    tokenizer = Tokenizer(content, eos_id=1)
+    texts = ["  rain \t of the  snow ", "of the rain", ""]
+    assert ids_of(tokenizer, texts) == processor.encode(texts)
+    assert not tokenizer._words
