@@ -25,7 +25,16 @@ from t0.testing.served_buckets import FAST, served_buckets  # noqa: E402
 # Folders whose tests share a trained model or a server of commands.
 _TOGETHER = ("end_to_end", "examples")
 # Folders whose files take long. Begun first, so that the processes end at about the same time.
-_LONG = ("end_to_end", "training", "rehearsal", "inference", "scoring", "mesh")
+_LONG = (
+    "end_to_end",
+    "torch_engine",
+    "caching",
+    "training",
+    "rehearsal",
+    "inference",
+    "scoring",
+    "mesh",
+)
 _CALLERS_SETTINGS = ("T0_DATA_DIR", "T0_VOCAB", "TPU_NAME", "HF_TOKEN")
 
 
