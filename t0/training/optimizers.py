@@ -77,7 +77,13 @@ def apply_updates(
         if not clipped:
             squares.append(square if square is not None else _sum_of_squares(gradient))
         weights.append(weight)
-    return Updates(operations, mtf.add_n(squares), mtf.add_n(weights))
+    return Updates(operations, mtf.add_n(squares), _sum_in_order(weights))
+
+
+def _sum_in_order(scalars: Sequence[mtf.Tensor]) -> mtf.Tensor:
+    # TensorFlow's AddN begins with whichever input nothing else reads any more, and the update of a
+    # variable reads its sum of squares, too: the last bit would depend on what is computed first.
+    return mtf.reduce_sum(mtf.stack(scalars, "sums"))
 
 
 def _sum_of_squares(x: mtf.Tensor) -> mtf.Tensor:

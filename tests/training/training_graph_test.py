@@ -89,6 +89,15 @@ def test_microbatches_do_not_change_the_step(control_flow):
         assert several == pytest.approx(one, rel=1e-5)
 
 
+def test_the_sum_of_squared_weights_has_one_order():
+    """AddN, which TensorFlow makes of added scalars, begins with any that nothing else reads."""
+    metrics = tiny.Steps(tiny.training_spec()).graph.metrics
+    found = metrics.op.inputs[training_graph.METRICS.index("weight_square")]
+    while found.op.type in ("Identity", "Cast"):
+        found = found.op.inputs[0]
+    assert (found.op.type, found.op.inputs[0].op.type) == ("Sum", "Pack")
+
+
 @pytest.mark.parametrize("mesh", ["", pytest.param("batch:2,model:2", marks=pytest.mark.slow)])
 def test_a_step_reads_each_variable_once(mesh):
     # A second read could come after the step's own update of the variable.
