@@ -254,33 +254,39 @@ def _interrupts_noted() -> Iterator[None]:
     it comes elsewhere.
     """
     hook = sys.unraisablehook
-    timers = {}
-    collecting = threading.Event()
+    timer: threading.Timer | None = None  # until it has sent Ctrl-C again
+    collecting = False  # whether the main thread collects garbage
 
     def send() -> None:
-        timers.clear()
+        nonlocal timer
+        timer = None
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     def send_again() -> None:
-        if not timers:
-            timers["next"] = threading.Timer(_AGAIN_SECONDS, send)
-            timers["next"].start()
+        nonlocal timer
+        if timer is None:
+            timer = threading.Timer(_AGAIN_SECONDS, send)
+            timer.start()
 
     def note(number: int, frame: types.FrameType | None) -> None:
         _interrupted.set()
-        if collecting.is_set() or _is_finalizing(frame):
+        if collecting or _is_finalizing(frame):
             send_again()
         signal.default_int_handler(number, frame)
 
     def collection(phase: str, info: dict[str, int]) -> None:
+        nonlocal collecting
         if threading.current_thread() is threading.main_thread():
-            (collecting.set if phase == "start" else collecting.clear)()
+            collecting = phase == "start"
 
     def dropped(unraisable: Any) -> None:
-        if unraisable.exc_type is KeyboardInterrupt:
-            send_again()
-        else:
+        nonlocal collecting
+        if unraisable.exc_type is not KeyboardInterrupt:
             hook(unraisable)
+            return
+        if unraisable.object is collection:
+            collecting = False  # it may have come before `collection` noted the end
+        send_again()
 
     # Another handler, or another thread, has its own way.
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or (
@@ -297,7 +303,7 @@ def _interrupts_noted() -> Iterator[None]:
             yield
     finally:
         gc.callbacks.remove(collection)
-        for timer in list(timers.values()):
+        if timer is not None:
             timer.cancel()
         sys.unraisablehook = hook
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -167,6 +168,28 @@ def test_an_interrupt_that_python_drops_is_raised_again(
     assert exit_status(["greet"]) == 130
     assert capsys.readouterr().err.strip() == "t0 greet: interrupted: all is kept"
     assert sys.unraisablehook is hook
+
+
+def test_an_interrupt_in_the_place_of_a_collections_end_is_raised_once(
+    verb, capsys, ctrl_c_interrupts
+):
+    """A second one would end what is done after the first, such as saving."""
+    saved = []
+
+    def run(args):
+        collection = gc.callbacks[-1]
+        collection("start", {})
+        sys.unraisablehook(SimpleNamespace(exc_type=KeyboardInterrupt, object=collection))
+        try:
+            time.sleep(20)
+        except KeyboardInterrupt:
+            time.sleep(0.3)
+            saved.append(True)
+            raise
+
+    verb(run)
+    assert exit_status(["greet"]) == 130
+    assert saved
 
 
 def test_our_own_faults_keep_their_traceback(verb):
