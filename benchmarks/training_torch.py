@@ -6,8 +6,9 @@ CACHE is a folder of `seqio_cache_tasks` with prompted tasks, such as RTE's, Hel
 social_i_qa's; HF is a Python with torch, transformers and accelerate, which our worker uses, too.
 Three tables, of systems that take turns, some steps each, in processes that wait meanwhile:
 
-- equal shapes: T5.1.1 small, 16 sequences of 128 + 32 random tokens, dropout 0.1, Adafactor; ours
-  beside a plain loop and `Trainer`, in float32 and with bfloat16 activations (theirs: autocast);
+- equal shapes: T5.1.1 small, 16 sequences of 128 + 32 random tokens, dropout 0.1, Adafactor; ours,
+  plain and compiled, beside a plain loop and `Trainer`, in float32 and with bfloat16 activations
+  (theirs: autocast);
 - prompted data: useful tokens a second, padding not counted. Ours packs examples into 4 rows of
   512 + 128; the peer's batches have 16 of the same examples, padded to the longest;
 - processes: ours as one process with both cores' threads, and as two with one thread each, whose
@@ -145,6 +146,7 @@ def equal_shapes(systems: Systems, size: str) -> str:
         settings = {**EQUAL, "size": size, "type": kind}
         systems.peer(f"Transformers, plain loop, {kind}", loop="plain", **settings)
         systems.ours(f"ours, {kind}", **settings)
+        systems.ours(f"ours, compiled, {kind}", compiled=True, **settings)
     systems.peer("Transformers, Trainer, bfloat16", loop="trainer", **settings)
     return "Transformers, plain loop, bfloat16"
 

@@ -5,8 +5,8 @@
 A line {"steps": 3} asks for three steps; {"seconds": 4.1, "processor": 8.0, "tokens": 7680, "peak":
 0} answers: seconds by the clock and of the processor, tokens that are no padding, and the most
 bytes in use on a GPU. The settings are those that `training_torch.py` and `gpu.py` give: size,
-rows, lengths, type, and optionally cache, split, device, microbatches and recompute. By `torchrun`,
-the first process reads and answers.
+rows, lengths, type, and optionally cache, split, device, microbatches, recompute and compiled. By
+`torchrun`, the first process reads and answers.
 """
 
 import json
@@ -51,7 +51,11 @@ def opened(given: Mapping[str, Any], joined: world.World) -> tuple[loop.Engine, 
     parts = given.get("microbatches", 1)
     spec = torch_runs.run(given["size"], rows=rows, lengths=lengths, data=data, microbatches=parts)
     packed = open_training_data(data) if data else None
-    settings = loop.Settings(getattr(torch, given["type"]), recompute=given.get("recompute", "off"))
+    settings = loop.Settings(
+        getattr(torch, given["type"]),
+        recompute=given.get("recompute", "off"),
+        compiled=given.get("compiled", False),
+    )
     engine = loop.Engine(spec, Options(train_steps=10**6), packed, joined, settings)
     engine.fill_at_random()
     if packed:

@@ -54,6 +54,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="keep weights of other processes for a step, which saves time; auto: where it fits",
     )
     parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="have PyTorch compile the blocks at the first step, for minutes; needs a C++ compiler",
+    )
+    parser.add_argument(
         "--no_tf32", action="store_true", help="on Ampere and later, float32 products in full"
     )
     parser.add_argument(
@@ -110,6 +115,7 @@ def main(argv: Sequence[str]) -> None:
             world.activations(spec.training.get("activation_dtype", "auto"), joined.device),
             recompute=given.recompute,
             keep_gathered=given.keep_gathered,
+            compiled=given.compile,
             export_mtf=given.export_mtf,
             export_hf=given.export_hf,
         )

@@ -52,6 +52,7 @@ class Settings:
       recompute: whether activations are computed again in the backward pass: one of
         `memory.CHOICES`.
       keep_gathered: whether weights of other processes are kept for a step: one of them.
+      compiled: whether PyTorch compiles the blocks.
       export_mtf: the folder to write the last checkpoint to for Mesh TensorFlow, or None.
       export_hf: the folder to write it to for Hugging Face, or None.
     """
@@ -59,6 +60,7 @@ class Settings:
     activations: torch.dtype = torch.float32
     recompute: str = "auto"
     keep_gathered: str = "auto"
+    compiled: bool = False
     export_mtf: str | None = None
     export_hf: str | None = None
 
@@ -173,7 +175,11 @@ class Engine:
         self._parts = memory.parts_of_rows(spec.batch_sequences, spec.microbatches, world.size)
         self._switches, self._needed = self._memory(shape)
         self._model = sharding.sharded(
-            shape, world, activations=settings.activations, switches=self._switches
+            shape,
+            world,
+            activations=settings.activations,
+            switches=self._switches,
+            compiled=settings.compiled,
         )
         trained = sharding.trained_weights(self._model, spec.variable_filter)
         self._optimizer = optimizers.build(spec.optimizer, trained, world.total)
@@ -283,8 +289,9 @@ class Engine:
             last = number == parts - 1
             sharding.ready(self._model, last=last, keep=self._switches.keep)
             _seed(self._spec.seed, self._step, self._world.rank * parts + number)
-            part = self._model(self._own_rows(batch, number, parts))
-            ((part[0] + part[1]) / self._denominator).backward()
+            with _compiling(self._settings.compiled):
+                part = self._model(self._own_rows(batch, number, parts))
+                ((part[0] + part[1]) / self._denominator).backward()
             sums += part.detach()
         squares = self._optimizer.step(self._step, rate, self._spec.clip_gradient_norm)
         self._model.zero_grad(set_to_none=True)
@@ -393,6 +400,24 @@ class Engine:
     def jointly(self, number: int) -> int:
         """Returns the largest of the numbers that the processes give."""
         return self._world.any(int(number))
+
+
+@contextlib.contextmanager
+def _compiling(compiled: bool) -> Iterator[None]:
+    """Reports what PyTorch's compiler lacks in one line."""
+    if not compiled:
+        yield
+        return
+    from torch._dynamo.exc import TorchDynamoException  # importing the compiler takes seconds
+
+    try:
+        yield
+    except TorchDynamoException as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UserError(
+            f"PyTorch could not compile the model: {reason}; install a C++ compiler (g++), or "
+            "leave out --compile"
+        ) from error
 
 
 def _seed(seed: int, step: int, place: int) -> None:

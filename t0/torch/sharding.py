@@ -36,6 +36,7 @@ def sharded(
     *,
     activations: torch.dtype,
     switches: MemorySwitches = NEITHER,
+    compiled: bool = False,
 ) -> T5:
     """Returns a model without values: the weights' rows of this process are not yet filled.
 
@@ -44,13 +45,16 @@ def sharded(
       world: the processes.
       activations: the type to compute in.
       switches: what trades memory for time.
+      compiled: whether PyTorch compiles the blocks, at the first step.
     """
     with torch.device("meta"):
         model = T5(spec)
-    if switches.recompute:
-        for stack in (model.encoder, model.decoder):
-            for number, block in enumerate(stack.block):
+    for stack in (model.encoder, model.decoder):
+        for number, block in enumerate(stack.block):
+            if switches.recompute:
                 stack.block[number] = checkpoint_wrapper(block)
+            if compiled:
+                stack.block[number].compile()
     mesh = init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("rows",))
     policy = MixedPrecisionPolicy(param_dtype=activations, reduce_dtype=torch.float32)
     blocks = [module for module in model.modules() if isinstance(module, Block)]

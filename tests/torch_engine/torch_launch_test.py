@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import losses
+from conftest import losses, message
 
 BIN = Path(__file__).resolve().parents[2] / "bin"
 PRINTS = '#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n'
@@ -121,3 +121,21 @@ def test_launchers_name_flags_that_torchrun_has():
         assert named and {name.replace("-", "_") for name in named} <= {
             name.replace("-", "_") for name in known
         }
+
+
+@pytest.mark.slow
+def test_a_compiled_model_trains_as_one_that_is_not(world, tmp_path):
+    pytest.importorskip("torch")
+    plain, compiled = (tmp_path / name for name in ("plain", "compiled"))
+    assert world.torch(world.specified(plain, 3)).returncode == 0
+    lacking = {"CXX": "/no/compiler", "PATH": "/none", "TORCHINDUCTOR_CACHE_DIR": f"{tmp_path}/a"}
+    said = message(world.torch(world.specified(compiled, 3), "--compile", **lacking))
+    assert "could not compile the model" in said
+    assert "leave out --compile" in said
+    cache = {"TORCHINDUCTOR_CACHE_DIR": f"{tmp_path}/b"}
+    done = world.torch(world.specified(compiled, 3), "--compile", **cache)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "b").rglob("*.so"))
+    assert losses(compiled).keys() == losses(plain).keys() == {1, 2, 3}
+    for step, loss in losses(plain).items():
+        assert losses(compiled)[step] == pytest.approx(loss, rel=1e-4), step
