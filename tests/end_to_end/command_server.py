@@ -1,11 +1,12 @@
 """Runs many command lines of the installed commands for the price of one import of TensorFlow.
 
-A child process imports what every command imports, then forks for each command line that it reads,
-so that a command starts in milliseconds and still has a process of its own. The recipe's test runs
-the installed commands themselves.
+A child process imports what every command imports, or other modules that are named, then forks for
+each command line that it reads, so that a command starts in milliseconds and still has a process of
+its own. The recipe's test runs the installed commands themselves.
 
-    python command_server.py    # {"argv": ["t0", "tasks"], "cwd": DIR, "out": FILE, "err": FILE}
-                                # -> {"pid": 123}, and {"pid": 123, "status": 0} at its end
+    python command_server.py MODULE...
+    # {"argv": ["t0", "tasks"], "cwd": DIR, "out": FILE, "err": FILE}
+    # -> {"pid": 123}, and {"pid": 123, "status": 0} at its end
 """
 
 import atexit
@@ -59,11 +60,11 @@ class Finished:
 class CommandServer:
     """The parent's side: starts the server, runs command lines through it."""
 
-    def __init__(self, environment):
+    def __init__(self, environment, imported=_IMPORTED_FIRST):
         self._folder = Path(tempfile.mkdtemp(prefix="t0_commands_"))
         self._count = 0
         self._server = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, __file__, *imported],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -142,9 +143,8 @@ def _command(job):
     except BaseException:
         traceback.print_exc()
         status = 1
-    import gin
-
-    Path(job["gin"]).write_text(gin.operative_config_str())
+    if gin := sys.modules.get("gin"):
+        Path(job["gin"]).write_text(gin.operative_config_str())
     # What Python does when it exits, but without taking apart each object of TensorFlow's modules,
     # for which the kernel would copy every page of the server's memory.
     atexit._run_exitfuncs()
@@ -156,8 +156,8 @@ def _command(job):
     os._exit(status or 0)
 
 
-def _serve():
-    for name in _IMPORTED_FIRST:
+def _serve(imported):
+    for name in imported:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     gc.collect()
@@ -178,4 +178,4 @@ def _serve():
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(sys.argv[1:])

@@ -10,24 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests" / "end_to_end"))  # for tiny_world
+sys.path.append(str(ROOT / "tests" / "end_to_end"))
 
-# `python -c` of this runs a module that can import none of these packages.
-WITHOUT = """
-import runpy, sys
-from importlib.machinery import ModuleSpec
+import tiny_world  # noqa: E402
+from command_server import CommandServer  # noqa: E402
 
-class Absent:
-    def find_spec(self, name, *rest):
-        return ModuleSpec(name, self) if name.partition(".")[0] in {names!r} else None
-
-    def create_module(self, spec):
-        raise AssertionError(f"{{spec.name}} was imported")
-
-sys.meta_path.insert(0, Absent())
-runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
-"""
-HEAVY = ("tensorflow", "tensorflow_text", "mesh_tensorflow", "t5", "seqio", "gin")
+# What our engine imports in any case.
+IMPORTED = ("t0.torch.__main__", "t0.torch.loop", "t0.torch.evaluation_by_kind", "t0.torch.world")
 MODEL = [
     "--gin_file=dataset.gin",
     "--gin_file=models/t5.1.1.tiny.gin",
@@ -49,7 +38,10 @@ MODEL = [
 
 
 class World:
-    """The small world's folders, and the commands of both engines."""
+    """The small world's folders, and the commands of both engines.
+
+    Most commands are forked from a process that has imported what they need.
+    """
 
     def __init__(self, folder):
         self.folder = folder
@@ -63,6 +55,12 @@ class World:
             "OMP_NUM_THREADS": "1",
             "PYTHONWARNINGS": "ignore,error:FSDP2-wrapped module",
         }
+        self._commands = CommandServer(self.environment)
+        self._engine = CommandServer(self.environment, IMPORTED)
+
+    def close(self):
+        self._commands.close()
+        self._engine.close()
 
     def python(self, *words, **given):
         return subprocess.run(
@@ -86,8 +84,15 @@ class World:
 
     def mesh(self, model_dir, steps, *flags, model=MODEL):
         """Runs t5_mesh_transformer to a step."""
-        words = self.flags(model_dir, steps, *flags, model=model)
-        return self.python("-m", "t0.cli.mesh_transformer", *words)
+        return self.command(*self.flags(model_dir, steps, *flags, model=model))
+
+    def command(self, *words, program="t5_mesh_transformer"):
+        """Runs an installed command."""
+        return self._forked(self._commands, words, program=program)
+
+    def _forked(self, server, words, **given):
+        done = server.run(*map(str, words), cwd=self.folder, **given)
+        return subprocess.CompletedProcess(words, done.status, done.out, done.err)
 
     def specified(self, model_dir, steps, *flags, model=MODEL, **changes):
         """The path of the specification of a run.
@@ -115,19 +120,14 @@ class World:
     def torch(self, *words, processes=1, **given):
         """Runs `python -m t0.torch`, from which TensorFlow cannot be imported."""
         if processes == 1:
-            # Gin's parser, which imports nothing, checks the gin file of an export.
-            exports = any(str(word).startswith("--export") for word in words)
-            names = HEAVY[:-1] if exports else HEAVY
-            code = WITHOUT.format(names=names, module="t0.torch")
-            return self.python("-c", code, *words, "--device=cpu", **given)
+            program, words = "tests.torch_engine.torch_alone:main", [*words, "--device=cpu"]
+            return self._forked(self._engine, words, program=program, environment=given)
         launch = ["--standalone", f"--nproc_per_node={processes}", "-m", "t0.torch"]
         return self.python("-m", "torch.distributed.run", *launch, *words, "--device=cpu", **given)
 
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
-    import tiny_world
-
     folder = tmp_path_factory.mktemp("world")
     tiny_world.lay_out(folder)
     world = World(folder)
@@ -135,7 +135,8 @@ def world(tmp_path_factory):
     cache = [f"--output_cache_dir={folder}/cache", "--module_import=t0.seqio_tasks"]
     done = world.python("-m", "t0.cli.cache_tasks", tasks, *cache)
     assert done.returncode == 0, done.stderr
-    return world
+    yield world
+    world.close()
 
 
 @pytest.fixture(scope="session")

@@ -182,7 +182,7 @@ def test_long_inputs_are_cut_where_lengths_say_so(evaluated):
 
 def test_runs_are_compared(world, evaluated):
     runs = [f"{kind}={folder}" for kind, folder in evaluated.items()]
-    done = world.python("-m", "t0.cli.main", "compare", *runs)
+    done = world.command("compare", *runs, program="t0")
     assert done.returncode == 0, done.stderr
     assert "other ways to join an input and a choice" in " ".join(done.stdout.split())
 

@@ -157,7 +157,7 @@ def test_the_report_reads_the_files(world, specified):
     assert world.torch(spec).returncode == 0
     made = folder / "report"
     written = str(folder / "validation_eval" / "results_30.json")
-    done = world.python("-m", "t0.cli.main", "report", written, f"--output={made}")
+    done = world.command("report", written, f"--output={made}", program="t0")
     assert done.returncode == 0, done.stderr
     assert "weather" in (made / "report.html").read_text()
 

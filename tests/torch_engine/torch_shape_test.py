@@ -149,7 +149,7 @@ def places(value):
 ODD = st.sampled_from([None, True, -1, 0, 2**70, 1e308, "", "gelu", [], {}, [None], {"a": 1}])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_a_changed_specification_is_read_or_refused(data):
     encoder, decoder = both()
