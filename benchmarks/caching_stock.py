@@ -88,8 +88,8 @@ def loaded(data_dir, name, subset, splits):
     return {split: rows[split] for split in splits}
 
 
-def register(data_dir, vocabulary):
-    """Registers the workload's tasks under the original's names, and returns these."""
+def register(data_dir, vocabulary, pattern):
+    """Registers the workload's tasks whose names (the original's) match, and returns these."""
     features = {
         "inputs": seqio.Feature(vocabulary, add_eos=False, dtype=tf.int32),
         "targets": seqio.Feature(vocabulary, add_eos=True, dtype=tf.int32),
@@ -100,7 +100,7 @@ def register(data_dir, vocabulary):
         seqio.CacheDatasetPlaceholder(required=False),
     ]
     for name, subset, splits, wanted in WORKLOAD:
-        rows = loaded(data_dir, name, subset, splits)
+        rows = None
         templates = promptsource.templates.DatasetTemplates(name, subset)
         for template in templates.templates.values():
             if wanted and template.name not in wanted:
@@ -109,6 +109,9 @@ def register(data_dir, vocabulary):
                 r"[^\w\d\._]+", "_", "_".join(filter(None, (name, subset, template.name)))
             )
             for suffix, first in (("", []), ("_score_eval", [expand])):
+                if not re.fullmatch(pattern, task + suffix):
+                    continue
+                rows = rows or loaded(data_dir, name, subset, splits)
                 seqio.TaskRegistry.add(
                     task + suffix,
                     source=source(rows, template),
@@ -130,7 +133,7 @@ def main():
     datasets.disable_caching()
     vocabulary = seqio.SentencePieceVocabulary(args.vocab, extra_ids=100)
     _ = vocabulary.tokenizer
-    tasks = [task for task in register(args.data_dir, vocabulary) if re.fullmatch(args.tasks, task)]
+    tasks = list(register(args.data_dir, vocabulary, args.tasks))
     flags.FLAGS(["stock"])
     print("ready", flush=True)
     began, used = time.monotonic(), sum(os.times()[:4])

@@ -13,7 +13,7 @@ from t0.caching import Options, Request, prompted_rows, work_plan
 from t0.caching.cache_plan import make_plan
 from t0.caching.running import registered
 from t0.caching.work_plan import OpenedSplits
-from t0.files import protobuf_wire, tfrecord
+from t0.files import tfrecord
 
 OPTIONS = Options(max_dropped_share=0.5)
 
@@ -93,34 +93,6 @@ def test_shards_cut_the_same_records_elsewhere(
     assert in_order(tmp_path / "default") == in_order(tmp_path / "other")
     count = shards.get("min_shards", 1)
     assert all(sum(".tfrecord-" in name for name in o.files) == count for o in outcomes)
-
-
-def test_ids_are_those_of_the_graph_tokenizer(prompted, toy_folder, with_data):
-    """SentencePiece's package, in batches, and the library in tf_text that SeqIO calls."""
-    from t0.caching.tokenizing import Tokenizer
-    from t0.tasks import default_vocabulary
-
-    vocabulary = default_vocabulary()
-    texts = [
-        *("", " ", "  two  spaces ", "line\nline\r\n", "\ttab", "\u00a0nbsp\u200b", "e\u0301"),
-        *(
-            "<extra_id_0>",
-            "a<extra_id_99>b",
-            "<extra_id_100>",
-            "</s> <pad> <unk>",
-            "▁rain",
-            "𝄞日本",
-        ),
-        *(" ".join(prompted.WORDS), "x" * 5000, "\0nul\0", "ﬁ①ＡＢ", "rain" * 300),
-    ]
-    packed = Tokenizer(vocabulary.sp_model, vocabulary.eos_id).encode([t.encode() for t in texts])
-    for text, (ids, count) in zip(texts, packed, strict=True):
-        found, at = [], 0
-        while at < len(ids):
-            value, at = protobuf_wire.read_varint(ids, at)
-            found.append(value)
-        assert found == vocabulary.encode_tf(text).numpy().tolist(), repr(text)
-        assert count == len(found)
 
 
 def test_which_tasks_have_the_form(with_data, prompted):

@@ -1,6 +1,8 @@
 """Prompted tasks equal what stock SeqIO writes over promptsource's own rendering (real data)."""
 
 import collections
+import gzip
+import itertools
 import json
 import subprocess
 import sys
@@ -14,6 +16,20 @@ from t0.files import tfrecord as records
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = "super_glue_rte_(should_assume|GPT_3_style)(_score_eval)?"
+# The training split is more than one range of rows (`work_plan.MIN_ROWS`).
+ROWS = {"train": 600, "validation": 100}
+
+
+@pytest.fixture
+def first_rows(shared_data, tmp_path):
+    """A data folder with the first rows of RTE's splits."""
+    source, target = (path / "super_glue" / "rte" for path in (shared_data / "data", tmp_path))
+    target.mkdir(parents=True)
+    for split, count in ROWS.items():
+        name = f"{split}.jsonl.gz"
+        with gzip.open(source / name, "rb") as lines, gzip.open(target / name, "wb") as kept:
+            kept.writelines(itertools.islice(lines, count))
+    return tmp_path
 
 
 def read(folder, split):
@@ -29,7 +45,9 @@ def read(folder, split):
 
 
 @pytest.mark.slow
-def test_parity_with_stock(shared_data, cache_here, tmp_path, monkeypatch, clean_registries):
+def test_parity_with_stock(
+    shared_data, first_rows, cache_here, tmp_path, monkeypatch, clean_registries
+):
     from t0.catalogue.entries import catalogue_entries
     from t0.tasks import task_definitions
 
@@ -38,7 +56,7 @@ def test_parity_with_stock(shared_data, cache_here, tmp_path, monkeypatch, clean
             for name, arguments in task_definitions(entry.task).items():
                 if name not in seqio.TaskRegistry.names():
                     seqio.TaskRegistry.add(name, **arguments)
-    data, vocabulary = shared_data / "data", shared_data / "vocab" / "t5.spiece.model"
+    data, vocabulary = first_rows, shared_data / "vocab" / "t5.spiece.model"
     stock = ROOT / "benchmarks" / "caching_stock.py"
     words = [f"--data_dir={data}", f"--vocab={vocabulary}", f"--out={tmp_path / 'stock'}"]
     subprocess.run(
@@ -53,5 +71,8 @@ def test_parity_with_stock(shared_data, cache_here, tmp_path, monkeypatch, clean
     folders = sorted(path.name for path in (tmp_path / "stock").iterdir())
     assert len(folders) == 4
     for name in folders:
-        for split in ("train", "validation"):
-            assert read(tmp_path / "ours" / name, split) == read(tmp_path / "stock" / name, split)
+        for split, rows in ROWS.items():
+            ours = read(tmp_path / "ours" / name, split)
+            assert ours == read(tmp_path / "stock" / name, split)
+            choices = 2 if name.endswith("_score_eval") else 1
+            assert ours[0].total() == rows * choices

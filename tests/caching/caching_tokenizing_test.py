@@ -75,6 +75,28 @@ def test_ids_are_those_of_sentencepiece(request, model):
             assert ids == processor.encode(text), text
 
 
+def test_ids_are_those_of_the_graph_tokenizer(prompted, toy_folder, with_data):
+    """SentencePiece's package, in batches, and the library in tf_text that SeqIO calls."""
+    from t0.tasks import default_vocabulary
+
+    vocabulary = default_vocabulary()
+    texts = [
+        *("", " ", "  two  spaces ", "line\nline\r\n", "\ttab", "\u00a0nbsp\u200b", "e\u0301"),
+        *(
+            "<extra_id_0>",
+            "a<extra_id_99>b",
+            "<extra_id_100>",
+            "</s> <pad> <unk>",
+            "▁rain",
+            "𝄞日本",
+        ),
+        *(" ".join(prompted.WORDS), "x" * 5000, "\0nul\0", "ﬁ①ＡＢ", "rain" * 300),
+    ]
+    found = ids_of(Tokenizer(vocabulary.sp_model, vocabulary.eos_id), texts)
+    for text, ids in zip(texts, found, strict=True):
+        assert ids == vocabulary.encode_tf(text).numpy().tolist(), repr(text)
+
+
 def test_a_word_with_two_best_ways_is_never_known(t5_model):
     """Which of them wins depends on the rounding of all scores before it."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=t5_model)
