@@ -252,7 +252,7 @@ def png_bytes(figure: "Figure") -> bytes:
     buffer = io.BytesIO()
     figure.set_dpi(PNG_DOTS_PER_INCH)
     with styled():
-        # Not `savefig`, which lays the figure out in a drawing before this one: a quarter slower.
+        # Not `savefig`, which draws a figure with a layout engine twice.
         FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()
 

@@ -4,9 +4,9 @@ import html
 import json
 
 import pytest
-from made_up_evaluations import Evaluation, recipes_decoded, two_models
+from made_up_evaluations import Evaluation, recipes_decoded, two_models, write_metrics
 
-from t0.reports import report
+from t0.reports import report, write_report
 
 
 @pytest.fixture
@@ -20,17 +20,34 @@ def evaluation(tmp_path):
 
 
 @pytest.fixture
-def rough_pictures(monkeypatch):
+def rough_png(monkeypatch):
+    """A picture is the number of its panels; those of the page are drawn."""
+    monkeypatch.setattr(report, "panels_png", lambda panels, **_: str(len(panels)).encode())
+
+
+@pytest.fixture
+def rough_pictures(rough_png, monkeypatch):
     """A panel is its title, and a picture the number of its panels: drawing takes seconds."""
     monkeypatch.setattr(
         report, "panel_svg", lambda panel, _: f"<svg>{html.escape(panel.title)}</svg>"
     )
-    monkeypatch.setattr(report, "panels_png", lambda panels, **_: str(len(panels)).encode())
 
 
 @pytest.fixture
 def two_runs(tmp_path):
     return two_models(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def drawn(tmp_path_factory):
+    """The report of two runs and their training, with its pictures: drawn once for all tests."""
+    folder = tmp_path_factory.mktemp("drawn")
+    results = two_models(folder)
+    training = write_metrics(folder / "first" / "metrics.jsonl")
+    notes = ["This is a toy."]
+    return write_report(
+        results, folder / "out", title="My runs", notes=notes, metrics_paths=[training]
+    )
 
 
 @pytest.fixture
@@ -45,14 +62,7 @@ def decoded(folder):
 
 @pytest.fixture
 def metrics(tmp_path):
-    path = tmp_path / "first" / "metrics.jsonl"
-    path.parent.mkdir(exist_ok=True)
-    records = [
-        {"step": s, "loss": 9 - s / 100, "learning_rate": 0.001, "tokens_per_second": 5e3}
-        for s in range(1, 400)
-    ]
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
+    return write_metrics(tmp_path / "first" / "metrics.jsonl")
 
 
 @pytest.fixture

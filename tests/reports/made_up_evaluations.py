@@ -95,6 +95,17 @@ def two_models(folder):
     return paths
 
 
+def write_metrics(path):
+    """Writes what a training run logged: its loss falls, the rest is constant."""
+    path.parent.mkdir(exist_ok=True)
+    records = [
+        {"step": s, "loss": 9 - s / 100, "learning_rate": 0.001, "tokens_per_second": 5e3}
+        for s in range(1, 400)
+    ]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
 class Decoded:
     """Collects tasks of mode `eval`, then writes decoded_<step>.json and predictions/."""
 

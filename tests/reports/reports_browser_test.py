@@ -10,9 +10,9 @@ import shutil
 import subprocess
 
 import pytest
-from made_up_evaluations import random_lines
+from made_up_evaluations import Evaluation, random_lines
 
-from t0.reports import page, write_report
+from t0.reports import page, report, write_report
 
 pytestmark = pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
 
@@ -58,13 +58,13 @@ def probed(html, script, folder, *flags):
     return json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
 
 
-@pytest.fixture
-def html(evaluation, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def html(tmp_path_factory):
     """A page of two models, with its examples in scripts beside it; one answer is hostile."""
-    monkeypatch.setattr(page, "EMBEDDED_BYTES", 0)
+    folder = tmp_path_factory.mktemp("page")
     paths = []
     for model, skill in (("first", 0.2), ("second", 2.0)):
-        made = evaluation(model)
+        made = Evaluation(folder / model / "eval")
         for p in range(3):
             lines = random_lines(50, [2], seed=p, skill=skill)
             for line in lines:
@@ -73,7 +73,10 @@ def html(evaluation, tmp_path, monkeypatch):
             made.add(f"rte_{p}", "super_glue/rte", f"prompt {p}", lines, group="held-out")
         made.add("sciq_a", "sciq", EVIL, random_lines(30, [4], 9), group="training")
         paths.append(made.write())
-    return write_report(paths, tmp_path / "out").html
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "EMBEDDED_BYTES", 0)
+        patch.setattr(report, "panels_png", lambda *_, **__: b"")
+        return write_report(paths, folder / "out").html
 
 
 def test_examples_keyboard_and_tooltips(html, tmp_path):
@@ -156,6 +159,7 @@ def test_examples_keyboard_and_tooltips(html, tmp_path):
     assert seen["folded"]
 
 
+@pytest.mark.usefixtures("rough_png")
 def test_sections_in_scripts_are_put_back_before_the_page_is_used(
     tmp_path, evaluation, monkeypatch
 ):

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from made_up_evaluations import random_lines, recipes_decoded
 
 from t0.reports import write_report
@@ -60,6 +61,7 @@ def test_curves_over_steps_and_what_the_last_checkpoints_wrote(folder, tmp_path)
     assert [run for run, _ in examples[0].answers] == [1, 2]
 
 
+@pytest.mark.usefixtures("rough_png")
 def test_long_names_are_broken_not_cut(evaluation, tmp_path):
     name = "a_dataset_with_an_odd_name/and-a-very-long-configuration.v2.0.1"
     path = evaluation().add("a", name, "q", random_lines(9, [2], 1)).write()

@@ -38,6 +38,7 @@ def example_of(module):
     return "\n".join(code)
 
 
+@pytest.mark.usefixtures("rough_pictures")
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_header_example_runs(module, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -2,20 +2,14 @@ import json
 import re
 
 import pytest
-from made_up_evaluations import random_lines, two_models
+from made_up_evaluations import random_lines
 from parsed_pages import parsed, table_texts
 
-from t0.reports import page, write_report
+from t0.reports import page, report, write_report
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("two")
-    return write_report(two_models(folder), folder / "out", notes=["This is a toy."])
-
-
-def test_page_needs_no_network(report):
-    html = report.html.read_text()
+def test_page_needs_no_network(drawn):
+    html = drawn.html.read_text()
     assert not re.findall(r"(?:https?:|ftp:|file:|@import|//[a-z0-9])", html.split("<main>")[1])
     for tag, name, value in parsed(html).attributes:
         if name in ("href", "src", "xlink:href", "action", "data"):
@@ -25,8 +19,8 @@ def test_page_needs_no_network(report):
     assert "default-src 'none'" in html
 
 
-def test_page_shows_the_numbers(report):
-    paths = report
+def test_page_shows_the_numbers(drawn):
+    paths = drawn
     data = json.loads(paths.json.read_text())
     text = table_texts(paths.html.read_text())
     assert "This is a toy." in text
@@ -37,16 +31,16 @@ def test_page_shows_the_numbers(report):
     assert "second, step 100" in text
 
 
-def test_points_carry_the_prompts_names(report):
-    html = report.html.read_text()
+def test_points_carry_the_prompts_names(drawn):
+    html = drawn.html.read_text()
     shared = html.split('<div class="panels" hidden>')[0]  # the same again with other axes follow
     titles = re.findall(r"<title>([^<]*)</title>", shared)[1:]
     assert sum(title.startswith("prompt 2: ") for title in titles) == 2
     assert sum(title.startswith("mean over") for title in titles) == 6
 
 
-def test_ids_are_unique(report):
-    html = report.html.read_text()
+def test_ids_are_unique(drawn):
+    html = drawn.html.read_text()
     ids = [value for _, name, value in parsed(html).attributes if name == "id"]
     assert len(ids) == len(set(ids))
     used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', html))
@@ -54,8 +48,8 @@ def test_ids_are_unique(report):
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_many_examples_are_in_scripts_beside_the_page(two_runs, tmp_path, report, monkeypatch):
-    whole = report.html
+def test_many_examples_are_in_scripts_beside_the_page(two_runs, tmp_path, drawn, monkeypatch):
+    whole = drawn.html
     assert not list(whole.parent.glob("report_examples_*"))
     assert "script-src 'sha256-" in whole.read_text()
     assert " file:" not in whole.read_text().split("<main>")[0]
@@ -71,12 +65,16 @@ def test_many_examples_are_in_scripts_beside_the_page(two_runs, tmp_path, report
     assert not list(html.parent.glob("report_examples_*"))
 
 
-def test_a_large_page_has_its_largest_sections_in_scripts(two_runs, tmp_path, report, monkeypatch):
-    large = report.html.read_text()
+@pytest.mark.usefixtures("rough_pictures")
+def test_a_large_page_has_its_largest_sections_in_scripts(two_runs, tmp_path, monkeypatch):
+    large_panel = f"<svg>{'<path></path>' * 2_000}</svg>"
+    monkeypatch.setattr(report, "panel_svg", lambda *_: large_panel)
+    notes = ["This is a toy."]
+    large = write_report(two_runs, tmp_path / "large", notes=notes).html.read_text()
     folder = tmp_path / "small"
     limit = len(large) // 3
     monkeypatch.setattr(page, "PAGE_LIMIT_BYTES", limit)
-    small = write_report(two_runs, folder, notes=["This is a toy."]).html.read_text()
+    small = write_report(two_runs, folder, notes=notes).html.read_text()
     assert len(small) <= limit
     assert len(list(folder.glob("report_examples_*"))) == 3
     names = sorted(path.name for path in folder.glob("report_part_*"))
@@ -111,8 +109,8 @@ def test_no_number_of_examples_makes_a_large_page(evaluation, tmp_path):
     assert all(f"Row {row} " in script.read_text() for row in (0, 3_999))
 
 
-def test_the_answer_comes_first(report):
-    paths, html = report, report.html.read_text()
+def test_the_answer_comes_first(drawn):
+    paths, html = drawn, drawn.html.read_text()
     order = [
         'class="answer"',
         "This is a toy.",

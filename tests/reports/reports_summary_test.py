@@ -105,6 +105,7 @@ def test_values_of_two_signatures_are_not_compared_in_silence(folder, tmp_path):
     )
 
 
+@pytest.mark.usefixtures("rough_pictures")
 def test_accuracy_of_ties_is_warned_of_once(evaluation, tmp_path):
     tied = [example_line(i, [-1.0, -1.0], i % 2) for i in range(4)]
     told = [example_line(i, [-1.0, -2.0], i % 2) for i in range(4)]
@@ -117,6 +118,7 @@ def test_accuracy_of_ties_is_warned_of_once(evaluation, tmp_path):
     assert "In 2 of 4 evaluations of a task" in text
 
 
+@pytest.mark.usefixtures("rough_pictures")
 def test_results_without_scores_say_so(evaluation, tmp_path):
     made = evaluation().add("a", "sciq", "q", random_lines(9, [4], 1), with_scores=False, chance=25)
     html = write_report([made.write()], tmp_path / "out").html.read_text()

@@ -29,7 +29,8 @@ def test_curves_keep_the_last_value_of_a_step_and_a_cut_last_line(tmp_path):
         read_curves([tmp_path / "absent.jsonl"])
 
 
-def test_evaluations_of_a_training_run_are_drawn_with_their_best(evaluated, two_runs, tmp_path):
+@pytest.mark.usefixtures("rough_png")
+def test_evaluations_of_a_training_run_are_drawn_with_their_best(evaluated, tmp_path):
     (curves,) = read_curves([evaluated])
     assert curves.best == ("validation_loss", 200)
     assert curves.stopped_early == 400
@@ -48,7 +49,7 @@ def test_evaluations_of_a_training_run_are_drawn_with_their_best(evaluated, two_
     assert (axes.lines[3].get_xdata(), axes.lines[3].get_ydata()) == ([200], [2.5])
     other = new_figure(3, 3).subplots()
     assert panels[1].draw(other) == []  # the accuracy did not judge
-    paths = write_report(two_runs, tmp_path / "out", metrics_paths=[evaluated])
+    paths = write_report([], tmp_path / "out", metrics_paths=[evaluated])
     note = (
         "Training run evaluated: the best validation_loss of 2.5 was at step 200; none better "
         "came, and it stopped early at step 400."
@@ -57,6 +58,7 @@ def test_evaluations_of_a_training_run_are_drawn_with_their_best(evaluated, two_
     assert "best validation_loss 2.5, at step 200" in paths.html.read_text()
 
 
+@pytest.mark.usefixtures("rough_pictures")
 def test_one_panel_of_nll_with_a_logarithmic_axis_where_it_falls_far(tmp_path):
     path = tmp_path / "model" / "metrics.jsonl"
     path.parent.mkdir()

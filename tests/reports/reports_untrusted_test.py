@@ -26,18 +26,19 @@ SHOWN = r"\x1b]0;x\x07\x1b[2J\x00\x9b1m\r \ud800 \uffff"
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]|\r(?!\n)")
 
 
-@pytest.fixture
-def evil_page(evaluation, tmp_path):
+@pytest.fixture(scope="module")
+def evil_page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
     lines = [
         example_line(i, [-1.0, -3.0], 1, texts=[EVIL, f"b\u2028{EVIL}"], inputs=EVIL)
         for i in range(3)
     ]
     path = (
-        evaluation("evil", name=EVIL, notes=[EVIL], mixture=EVIL)
+        Evaluation(folder / "evil" / "eval", name=EVIL, notes=[EVIL], mixture=EVIL)
         .add("evil", EVIL, EVIL, lines, group=EVIL, excluded={EVIL: 1})
         .write()
     )
-    return write_report([path], tmp_path / "out", title=EVIL, notes=["{{ 7 * 7 }}" + EVIL])
+    return write_report([path], folder / "out", title=EVIL, notes=["{{ 7 * 7 }}" + EVIL])
 
 
 def test_untrusted_text_stays_text_in_the_page(evil_page):
@@ -55,9 +56,11 @@ def test_untrusted_text_stays_text_in_the_page(evil_page):
     assert "innerHTML" not in html
 
 
+@pytest.mark.usefixtures("rough_pictures")
 def test_untrusted_text_stays_text_in_scripts_beside_the_page(evil_page, tmp_path, monkeypatch):
     monkeypatch.setattr("t0.reports.page.EMBEDDED_BYTES", 0)
-    out = write_report([tmp_path / "evil"], tmp_path / "beside").html.parent
+    results = evil_page.html.parent.parent / "evil"
+    out = write_report([results], tmp_path / "beside").html.parent
     text = (out / "report_examples_0.js").read_text()
     assert text.startswith("t0Examples(0, {")
     assert not set("<>&\u2028") & set(text)
@@ -157,6 +160,7 @@ def test_hostile_characters_reach_no_file_and_no_terminal(hostile, tmp_path, cap
     assert json.loads(texts["report.json"])["runs"][0]["run"][SHOWN] == [SHOWN]
 
 
+@pytest.mark.usefixtures("rough_pictures")
 def test_folder_whose_name_is_not_utf8_makes_a_report(hostile, tmp_path, capsys):
     """Python reads such a name as lone surrogates; here it names the model, too."""
     folder = tmp_path / os.fsdecode(b"\xff\xfe")

@@ -41,6 +41,7 @@ def judged(evaluation):
     return one.write(), one.folder
 
 
+@pytest.mark.usefixtures("rough_pictures")
 def test_accuracy_by_tokens_and_by_characters(judged, tmp_path):
     # -2/1 < -3/3, -2/4 > -3/3; -2/10 < -3/50.
     (row,) = judged_rows(read_runs([judged[0]]))
