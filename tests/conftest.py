@@ -3,17 +3,23 @@
 The default run leaves out what is marked slow, exhaustive, gpu, tpu or network; `-m` overrides it.
 """
 
+import gc
 import os
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 OFFLINE = ROOT / "tests" / "offline"
 DEFAULT_MARKS = "not slow and not exhaustive and not gpu and not tpu and not network"
+
+# A loaded machine is no fault of what is tested.
+hypothesis.settings.register_profile("t0", deadline=None)
+hypothesis.settings.load_profile("t0")
 
 sys.path.insert(0, str(OFFLINE))
 import offline  # noqa: E402
@@ -73,6 +79,14 @@ def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):
         folders = {name: place for place, name in enumerate(_LONG)}
         items.sort(key=lambda item: folders.get(item.path.parent.name, len(folders)))
+
+
+def pytest_collection_finish(session):
+    """Lets garbage be collected rarely: a graph is many objects, which are all in use."""
+    del session
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
 
 
 @pytest.hookimpl(optionalhook=True)

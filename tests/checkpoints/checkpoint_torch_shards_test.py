@@ -120,7 +120,7 @@ def test_rows_that_leave_a_gap_are_refused(tmp_path, place):
         open_source(folder)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_changed_bytes_are_read_or_refused(tmp_path_factory, data):
     folder = write_shards(tmp_path_factory.mktemp("m") / "torch.ckpt-20", weights(V11), 1)

@@ -35,7 +35,7 @@ def test_binding_without_name_or_value(words):
         params(*words)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=12)))
 def test_other_words_are_left_alone(words):
     others = [word for word in words if not word.lstrip("-").startswith("gin.")]

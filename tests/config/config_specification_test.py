@@ -39,7 +39,7 @@ RUN = {
 }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data_specs)
 def test_data_goes_through_json(spec):
     assert from_json(to_json(spec), DataSpec) == spec

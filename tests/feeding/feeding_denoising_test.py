@@ -165,7 +165,7 @@ def test_span_corruption_is_t5s(features, lengths):
         assert made.values.dtype == np.int32
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(st.integers(0, 2**31 - 1))
 def test_masks_have_t5s_numbers(seed):
     import tensorflow.compat.v1 as tf

@@ -23,7 +23,7 @@ def record(features):
     return example.SerializeToString()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.fixed_dictionaries(

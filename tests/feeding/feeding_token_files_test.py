@@ -51,7 +51,7 @@ def by_us(records, names=NAMES):
     return {name: listed(ids.values, ids.ends) for name, ids in found.items()}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.fixed_dictionaries(
@@ -120,7 +120,7 @@ def test_features_of_another_kind_are_refused(features, why):
         by_us([record({"inputs": [1]}), record(features)])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=80), st.integers(0, 3))
 def test_whatever_the_bytes_are_they_are_decoded_or_refused(junk, depth):
     for _ in range(depth):

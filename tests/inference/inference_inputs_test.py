@@ -129,7 +129,7 @@ def made(window, size, method=None, limits=None):
     return list(batches(window, limits, batch_size=size, method=method or DecodingMethod(), seed=4))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 80), max_size=40), st.integers(1, 7))
 def test_every_example_is_in_one_row(lengths, size):
     window = examples(lengths)

@@ -156,7 +156,7 @@ WORD = st.sampled_from("abc")
 SHORT_TEXTS = st.lists(st.lists(WORD, max_size=9).map(" ".join), min_size=1, max_size=5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SHORT_TEXTS, SHORT_TEXTS, st.sampled_from([(3, 2), (4,), (2, 5)]), st.integers(1, 4))
 def test_what_is_found_is_what_a_loop_finds(tmp_path_factory, fields, training, ngrams, least):
     folder = tmp_path_factory.mktemp("index")

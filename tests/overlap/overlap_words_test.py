@@ -51,7 +51,7 @@ def test_words_of_scripts_without_blanks():
     assert word_list("It's 1,000 o'clock") == ["its", "1", "000", "oclock"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(TEXTS, st.integers(1, 4))
 def test_hashes_are_equal_where_words_are(texts, length):
     words = split_words(texts)
@@ -71,7 +71,7 @@ def test_hashes_are_equal_where_words_are(texts, length):
     assert words.at(positions, length).tolist() == hashes.tolist()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(TEXTS)
 def test_a_text_has_the_same_hashes_in_any_batch(texts):
     together = split_words(texts)

@@ -159,7 +159,7 @@ def test_generated_rows(template, monkeypatch):
     stream = Stream(monkeypatch)
 
     @hypothesis.given(row=ROWS, row_index=st.integers(0, 2**40))
-    @hypothesis.settings(max_examples=40, deadline=None, derandomize=True, database=None)
+    @hypothesis.settings(max_examples=40, derandomize=True, database=None)
     def check(row, row_index):
         assert_same(template, prompt, row, row_index, stream)
 

@@ -32,7 +32,7 @@ sizes = st.dictionaries(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     sizes, st.integers(1, 12), st.integers(1, 4000), st.integers(1, 900), st.sampled_from([1, 3])
 )
@@ -172,7 +172,7 @@ def examples(draw):
 PLAN = BatchPlan((BatchShape(4, 2, 20, 4), BatchShape(3, 4, 30, 9), BatchShape(2, 7, 40, 9)), 1.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(examples(), min_size=1, max_size=4))
 def test_every_choice_once(tasks):
     queues, made = BatchQueues(PLAN), []

@@ -101,9 +101,7 @@ def test_recorded_types_of_a_known_dataset(path):
     assert [row["n"] for row in rows] in ([1.0, 2.0], [1.0, None, 2.0])
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cells=st.lists(
         st.tuples(
@@ -180,9 +178,7 @@ def reader(request, tmp_path_factory):
     return request.param(tmp_path_factory.mktemp("data") / "x", ROWS)
 
 
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(start=st.integers(0, 1300), stop=st.integers(0, 1300) | st.none())
 def test_rows_come_back_as_written(reader, start, stop):
     assert list(reader.rows(start, stop)) == ROWS[start:stop]

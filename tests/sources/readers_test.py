@@ -40,9 +40,7 @@ TABLES = st.lists(st.text(), max_size=4, unique=True).flatmap(
 BOUNDS = st.integers(0, 10)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=TABLES, start=BOUNDS, stop=BOUNDS | st.none(), ascii_only=st.booleans())
 def test_rows_come_back_as_written(path, rows, start, stop, ascii_only):
     lines = [json.dumps(row, ensure_ascii=ascii_only) for row in rows]
