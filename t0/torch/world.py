@@ -166,6 +166,8 @@ def joined(wanted: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
     device = _device(wanted, local)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    else:
+        free_memory.keep_freed()  # PyTorch allocates each tensor anew at each step
     options = {} if "RANK" in os.environ else {"store": dist.HashStore()}
     try:
         dist.init_process_group(
