@@ -166,10 +166,16 @@ def bucket_server():
 
 @pytest.fixture
 def bucket(bucket_server):
-    """An empty bucket gs://b, to which this process's gs:// leads, and its children's."""
+    """An empty bucket gs://b, to which this process's gs:// leads, and its children's.
+
+    A file that a failed write left open is sent when it is collected: where nothing answered any
+    more, TensorFlow would try again for ten minutes.
+    """
     bucket_server.reset({"b": Bucket()})
     os.environ.update(bucket_server.environment())
-    return bucket_server
+    yield bucket_server
+    bucket_server.reset({"b": Bucket()})
+    gc.collect(1)
 
 
 @pytest.fixture
