@@ -357,29 +357,11 @@ def test_gin_is_data_only():
     assert not others, f"only *.gin files go into the wheel: {others}"
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        *(
-            "t0",
-            "t0.errors",
-            "t0.files",
-            "t0.prompts",
-            "t0.sources",
-            "t0.catalogue",
-            "t0.checkpoints",
-            "t0.overlap",
-            "t0.reports",
-        ),
-        *("t0.cli.main", "t0.cli.doctor", "t0.cli.convert"),
-    ],
+WITHOUT_TENSORFLOW = (
+    *("t0", "t0.errors", "t0.files", "t0.prompts", "t0.sources", "t0.catalogue"),
+    *("t0.checkpoints", "t0.overlap", "t0.reports"),
+    *("t0.cli.main", "t0.cli.doctor", "t0.cli.convert"),
 )
-def test_import_without_tensorflow(module):
-    code = f"import sys, {module}; print(*sorted(set({HEAVY!r}) & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == []
-
 
 # What an engine without TensorFlow shares with training by Mesh TensorFlow.
 SHARED_WITH_OTHER_ENGINES = (
@@ -393,11 +375,14 @@ SHARED_WITH_OTHER_ENGINES = (
 )
 
 
-def test_what_engines_share_is_without_tensorflow():
+@pytest.mark.parametrize(
+    "modules", [WITHOUT_TENSORFLOW, SHARED_WITH_OTHER_ENGINES], ids=["ours", "shared"]
+)
+def test_import_without_tensorflow(modules):
     """In one process: each module takes its turn, and is named if it imports what is heavy."""
     code = (
         "import importlib, sys\n"
-        f"for name in {SHARED_WITH_OTHER_ENGINES!r}:\n"
+        f"for name in {modules!r}:\n"
         "    importlib.import_module(name)\n"
         f"    found = sorted({{*{HEAVY!r}}} & {{*sys.modules}})\n"
         "    assert not found, f'{name} imports {found}'\n"
