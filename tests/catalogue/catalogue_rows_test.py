@@ -5,11 +5,13 @@ of the copies of the data beside the checkout, or of the samples in `tests/fixtu
 """
 
 import collections
+import functools
 import itertools
 import math
 
 import pytest
 from real_rows import ROWS
+from rouge_score import scoring as rouge_scoring
 
 from t0.catalogue.entries import catalogue_entries, datasets
 from t0.errors import UserError
@@ -24,9 +26,16 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 ROWS_OF_A_SPLIT = 20
-JUDGED_OF_A_SPLIT = 4  # ROUGE takes a tenth of a second for some dozens of rows
+JUDGED_OF_A_SPLIT = 4
 TABLE = [(row.name, row.subset) for row in datasets() if row.name != "jigsaw_toxicity_pred"]
 WITH_ROWS = [(name, sub) for name, sub in TABLE if (ROWS / name / (sub or "default")).is_dir()]
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch):
+    """ROUGE draws its interval a thousand times, for a tenth of a second."""
+    few = functools.partial(rouge_scoring.BootstrapAggregator, n_samples=5)
+    monkeypatch.setattr(rouge_scoring, "BootstrapAggregator", few)
 
 
 def entries_of(dataset, subset):
