@@ -168,14 +168,13 @@ def joined(wanted: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
         torch.cuda.set_device(device)
     else:
         free_memory.keep_freed()  # PyTorch allocates each tensor anew at each step
-    options = {} if "RANK" in os.environ else {"store": dist.HashStore()}
     try:
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
             rank=rank,
             world_size=size,
             timeout=datetime.timedelta(minutes=minutes),
-            **options,
+            store=_store_of_this_start(),
         )
         if _ended_by_mistake():
             raise SystemExit(FAILED)
@@ -196,8 +195,9 @@ def joined(wanted: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
             raise
         raise _lost(rank, size, error) from error
     finally:
-        with contextlib.suppress(RuntimeError):
-            dist.destroy_process_group()
+        if dist.is_initialized():
+            with contextlib.suppress(RuntimeError):
+                dist.destroy_process_group()
 
 
 def _lost(rank: int, size: int, error: Exception) -> BaseException:
@@ -252,9 +252,23 @@ def _store_of_starts() -> dist.Store | None:
     return dist.TCPStore(*where, is_master=False, wait_for_workers=False)
 
 
+def _store_of_this_start() -> dist.Store | None:
+    """Returns the store by which the processes find each other; None for PyTorch's own choice."""
+    if "RANK" not in os.environ:
+        return dist.HashStore()
+    store = _store_of_starts()
+    # PyTorch has the same names at each start, and would find the addresses of ended processes.
+    return store and dist.PrefixStore(f"t0/start/{_starts()}", store)
+
+
+def _starts() -> int:
+    """Returns how often torchrun has started the processes again."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
 def _ended_by_mistake() -> bool:
     """Returns whether an earlier start of the processes ended in a mistake of the user."""
-    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+    if not _starts():
         return False
     store = _store_of_starts()
     return store is not None and store.check([_MISTAKE])

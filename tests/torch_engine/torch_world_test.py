@@ -1,0 +1,64 @@
+"""The processes of a run find each other, and not those of an earlier start."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import distributed as dist  # noqa: E402
+
+from t0.torch import world  # noqa: E402
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Sets the environment of a process that torchrun has started N times again."""
+    server = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", str(server.port))
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+
+    def start(number):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(number))
+        return server
+
+    return start
+
+
+def test_a_start_has_names_of_its_own_in_torchruns_store(started):
+    """PyTorch's gloo keeps a process's address under the same name at each start."""
+    held = []
+    for number in range(2):
+        server = started(number)
+        with world.joined("cpu") as joined:
+            assert (joined.rank, joined.size) == (0, 1)
+            store = dist.distributed_c10d._get_default_store()
+            assert not store.check(["address"])
+            store.set("address", str(number))
+        held.append(server.num_keys())
+    assert held[1] > held[0]
+
+
+def test_a_mistake_ends_the_next_starts(started):
+    started(0)
+    with pytest.raises(world.UserError), world.joined("cpu"):
+        raise world.UserError("no such mixture")
+    started(1)
+    with pytest.raises(SystemExit), world.joined("cpu"):
+        pytest.fail("a start after a mistake")
+    assert not dist.is_initialized()
+
+
+def test_a_process_by_itself_needs_no_address(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with world.joined("cpu") as joined:
+        joined.wait()
+        assert joined.total(torch.ones(2)).tolist() == [1, 1]
+    assert not dist.is_initialized()
+
+
+def test_no_minutes_are_refused():
+    with pytest.raises(world.UserError, match="wanted a number above 0"), world.joined("cpu", 0.0):
+        pass
