@@ -1,6 +1,6 @@
 """A process that evaluates two checkpoints on three tasks, and may kill itself while it writes.
 
-    python killed_evaluation.py MODEL_DIR WRITE LINE    # before that line of that file, from 0
+`main` takes MODEL_DIR WRITE LINE: it ends before that line of that file, both counted from 0.
 
 Files are written in this order: a task's scores, its entry, the next task's ..., a step's results.
 """
@@ -8,6 +8,7 @@ Files are written in this order: a task's scores, its entry, the next task's ...
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 from scoring_runs import dataset, evaluate, make_records
@@ -45,6 +46,8 @@ def _kill_at(write, line):
     results.write_whole = write_whole
 
 
-if __name__ == "__main__":
+def main():
+    """Runs as a program of a server of commands."""
+    tempfile.tempdir = os.environ["TMPDIR"]  # the server may have asked for it before
     _kill_at(int(sys.argv[2]), int(sys.argv[3]))
     run(Path(sys.argv[1]))

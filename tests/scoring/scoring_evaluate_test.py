@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -185,29 +184,21 @@ def test_list_of_steps(model_dir, variables):
     assert {path.name for path in folder.glob("*.json")} == {"results_7.json", "results_9.json"}
 
 
-def test_events_have_the_tags_of_the_published_evaluation(model_dir):
-    folder = evaluate(model_dir, [dataset("made_up", make_records(2))])
-    result = json.loads((folder / "results_7.json").read_text())["tasks"]["made_up"]
-    (path,) = folder.glob("events.out.tfevents.*")
-    found = {
-        value.tag: (event.step, value.simple_value)
-        for event in tf.compat.v1.train.summary_iterator(str(path))
-        for value in event.summary.value
-    }
-    assert found == {"eval/made_up/accuracy": (7, pytest.approx(result["metrics"]["accuracy"]))}
-
-
-def test_each_step_has_its_events(model_dir, variables):
+def test_each_step_has_its_events_with_the_tags_of_the_published_evaluation(model_dir, variables):
     """TensorFlow names event files by the second, in which more than one step can be scored."""
     write_checkpoint(model_dir, variables, step=8)
     folder = evaluate(model_dir, [dataset("made_up", make_records(2))], step="all")
-    steps = [
-        event.step
+    found = [
+        (event.step, value.tag, value.simple_value)
         for path in folder.glob("events.out.tfevents.*")
         for event in tf.compat.v1.train.summary_iterator(str(path))
-        if event.summary.value
+        for value in event.summary.value
     ]
-    assert sorted(steps) == [7, 8]
+    results = {step: json.loads((folder / f"results_{step}.json").read_text()) for step in (7, 8)}
+    accuracies = {step: r["tasks"]["made_up"]["metrics"]["accuracy"] for step, r in results.items()}
+    assert sorted(found) == [
+        (step, "eval/made_up/accuracy", pytest.approx(value)) for step, value in accuracies.items()
+    ]
 
 
 @pytest.mark.slow
@@ -227,7 +218,8 @@ def test_tasks_share_batches_and_keep_their_scores(model_dir, variables, shapes)
 def test_interrupted_evaluation_goes_on_after_the_last_finished_task(
     model_dir, monkeypatch, capsys
 ):
-    tasks = {name: make_records(seed) for seed, name in enumerate(("first", "second", "third"))}
+    names = ("first", "second", "third")
+    tasks = {name: make_records(seed, examples=4) for seed, name in enumerate(names)}
     read = []
 
     def noted(name):
@@ -239,11 +231,15 @@ def test_interrupted_evaluation_goes_on_after_the_last_finished_task(
 
         return made._replace(dataset_fn=dataset_fn)
 
-    whole = evaluate(model_dir, [noted(name) for name in tasks])
-    wanted = json.loads((whole / "results_7.json").read_text())["tasks"]
-    scores = {name: (whole / "scores" / f"{name}_7.jsonl").read_text() for name in tasks}
-    shutil.rmtree(whole)
+    def run():
+        # No limits: with as few examples, too many of a task's targets would be cut.
+        return evaluate(model_dir, [noted(name) for name in tasks], limits=None)
 
+    def files():
+        scores = {name: (folder / "scores" / f"{name}_7.jsonl").read_text() for name in tasks}
+        return scores, json.loads((folder / "results_7.json").read_text())["tasks"]
+
+    folder = model_dir / "validation_eval"
     add, finished = CheckpointResults.add, []
 
     def interrupted(self, task, scored):
@@ -254,29 +250,30 @@ def test_interrupted_evaluation_goes_on_after_the_last_finished_task(
 
     monkeypatch.setattr(CheckpointResults, "add", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        evaluate(model_dir, [noted(name) for name in tasks])
-    assert not (whole / "results_7.json").exists()
+        run()
+    assert not (folder / "results_7.json").exists()
     monkeypatch.setattr(CheckpointResults, "add", add)
 
     del read[:]
     capsys.readouterr()
-    evaluate(model_dir, [noted(name) for name in tasks])
+    run()
     out = capsys.readouterr().out
     assert "1 of 3 tasks were finished before" in out
     left = sum(len(records) for name, records in tasks.items() if name not in finished)
     assert f"scored {left} choices" in out
-    # Batches are planned from all tasks: the same scores to the last bit.
-    for name, text in scores.items():
-        assert (whole / "scores" / f"{name}_7.jsonl").read_text() == text
-    found = json.loads((whole / "results_7.json").read_text())["tasks"]
-    assert list(found.items()) == list(wanted.items())
+    scores, results = files()
     assert sorted(read) == sorted(tasks)
-    assert not list(whole.glob("unfinished*"))
+    assert not list(folder.glob("unfinished*"))
 
     # A finished evaluation is done anew when it is asked for again.
     del read[:]
-    evaluate(model_dir, [noted(name) for name in tasks])
+    run()
     assert sorted(read) == sorted(tasks)
+    assert "finished before" not in capsys.readouterr().out
+    # Batches are planned from all tasks: the same scores to the last bit.
+    whole_scores, whole_results = files()
+    assert scores == whole_scores
+    assert list(results.items()) == list(whole_results.items())
 
 
 def test_changed_checkpoint_is_scored_again_after_an_interruption(

@@ -4,12 +4,23 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import killed_evaluation
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "end_to_end"))
+from command_server import ROOT, CommandServer  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def commands():
+    """A process that has imported TensorFlow, and forks for each evaluation that is killed."""
+    path = f"{Path(__file__).parent}:{ROOT}:{os.environ.get('PYTHONPATH', '')}"
+    server = CommandServer({**os.environ, "PYTHONPATH": path}, ["killed_evaluation"])
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +54,19 @@ def contents(folder):
         (9, 8, (3, 1)),  # within the second task of the second checkpoint
     ],
 )
-def test_killed_evaluation_goes_on(finished, tmp_path, capsys, monkeypatch, write, line, kept):
+def test_killed_evaluation_goes_on(
+    finished, commands, tmp_path, capsys, monkeypatch, write, line, kept
+):
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     killed_evaluation.write_checkpoints(tmp_path)
-    folder = Path(killed_evaluation.__file__).parent
-    done = subprocess.run(
-        [sys.executable, killed_evaluation.__file__, tmp_path, str(write), str(line)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{folder}:{folder.parents[1]}", "TMPDIR": str(temporary)},
-        capture_output=True,
+    done = commands.run(
+        *(str(tmp_path), str(write), str(line)),
+        program="killed_evaluation:main",
+        environment={"TMPDIR": temporary},
     )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert done.status == -signal.SIGKILL, done.err
     assert any(temporary.glob("t0_scoring_*"))
     found = killed_evaluation.run(tmp_path)
     printed = capsys.readouterr().out

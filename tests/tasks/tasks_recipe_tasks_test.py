@@ -17,7 +17,13 @@ from t0.sources.folders import SplitFile, folder_splits
 from t0.sources.questions import question_splits
 from t0.sources.texts import FolderTexts
 from t0.tasks import default_vocabulary
-from t0.tasks.instruction_tasks import VARIANTS, instruction_task, instruction_tasks, switches_of
+from t0.tasks.instruction_tasks import (
+    MIXED,
+    VARIANTS,
+    instruction_task,
+    instruction_tasks,
+    switches_of,
+)
 from t0.tasks.metrics import Bleu, Expected
 from t0.tasks.recipe_tasks import (
     TEXT,
@@ -32,6 +38,7 @@ from t0.tasks.recipe_tasks import (
 sys.path.insert(0, str(Path(__file__).parents[1] / "sources"))
 import tiny_recipes  # noqa: E402
 
+SLOW = pytest.mark.slow
 LENGTHS = {"inputs": 200, "targets": 20}
 
 
@@ -108,12 +115,22 @@ def test_targets_are_drawn_to_train_on_and_fixed_to_judge(data, vocabulary):
     assert {text.split()[0] for text in targets("test", 1).values()} == {"out"}
 
 
-def test_each_variant_is_a_task(data, vocabulary):
-    tasks = instruction_tasks(data / "sni")
-    assert tasks.keys() == VARIANTS.keys()
-    for name, arguments in tasks.items():
-        (record,) = records(seqio.Task(name, **arguments), "train", count=1)
-        assert record["inputs_pretokenized"].endswith(b"Output: ")
+def test_the_variants_are_the_tasks(data):
+    assert instruction_tasks(data / "sni").keys() == VARIANTS.keys()
+
+
+# No examples, most of them, and drawn encodings; the others lie between.
+_EXTREMES = ("sni_def", "sni_pos_4", MIXED)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*_EXTREMES, *(pytest.param(n, marks=SLOW) for n in VARIANTS if n not in _EXTREMES)],
+)
+def test_each_variant_is_a_task(data, vocabulary, name):
+    task = seqio.Task(name, **instruction_tasks(data / "sni")[name])
+    (record,) = records(task, "train", count=1)
+    assert record["inputs_pretokenized"].endswith(b"Output: ")
 
 
 def test_gin_says_what_is_taken(data, vocabulary, bound):
@@ -286,7 +303,7 @@ def test_faulty_line_comes_out_of_tensorflow_as_it_is(texts):
     assert "train-1.jsonl, line 2: lacks the field 'text'" in str(original(caught.value))
 
 
-@pytest.mark.slow
+@SLOW
 def test_tasks_are_made_of_t5s_own_steps(texts, vocabulary):
     made = pretraining_definitions("mine", texts)
     assert list(made) == ["mine_span_corruption", "mine_prefix_lm", "mine_lm"]
