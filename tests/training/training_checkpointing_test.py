@@ -67,9 +67,13 @@ def test_ties_to_even_keep_their_bit():
     )
 
 
+@pytest.fixture(scope="module")
+def steps():
+    return tiny.Steps(tiny.training_spec())
+
+
 @pytest.fixture
-def checkpoints(tmp_path):
-    steps = tiny.Steps(tiny.training_spec(tmp_path))
+def checkpoints(steps, tmp_path):
     return lambda keep=ALL: Checkpoints(str(tmp_path), steps.graph, steps.session, keep)
 
 

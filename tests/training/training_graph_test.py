@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -89,9 +91,17 @@ def test_microbatches_do_not_change_the_step(control_flow):
         assert several == pytest.approx(one, rel=1e-5)
 
 
+@functools.cache
+def looked_at(mesh):
+    """A graph that no test runs."""
+    given = tiny.training_spec(mesh=mesh)
+    settings = {"activations": tf.float32, "validates": False}
+    return training_graph.build(given, features=tiny.FEATURES, seed=0, **settings)
+
+
 def test_the_sum_of_squared_weights_has_one_order():
     """AddN, which TensorFlow makes of added scalars, begins with any that nothing else reads."""
-    metrics = tiny.Steps(tiny.training_spec()).graph.metrics
+    metrics = looked_at("").metrics
     found = metrics.op.inputs[training_graph.METRICS.index("weight_square")]
     while found.op.type in ("Identity", "Cast"):
         found = found.op.inputs[0]
@@ -101,7 +111,7 @@ def test_the_sum_of_squared_weights_has_one_order():
 @pytest.mark.parametrize("mesh", ["", pytest.param("batch:2,model:2", marks=pytest.mark.slow)])
 def test_a_step_reads_each_variable_once(mesh):
     # A second read could come after the step's own update of the variable.
-    built = tiny.Steps(tiny.training_spec(dropout=0.0, mesh=mesh)).graph
+    built = looked_at(mesh)
     roots = [built.train.name, built.metrics.op.name]
     step = tf.graph_util.extract_sub_graph(built.graph.as_graph_def(), roots).node
     read = {node.name: node.input[0] for node in step if node.op == "ReadVariableOp"}
