@@ -53,14 +53,14 @@ def test_many_examples_are_in_scripts_beside_the_page(two_runs, tmp_path, drawn,
     assert not list(whole.parent.glob("report_examples_*"))
     assert "script-src 'sha256-" in whole.read_text()
     assert " file:" not in whole.read_text().split("<main>")[0]
-    monkeypatch.setattr(page, "EMBEDDED_BYTES", 1_000)
-    html = write_report(two_runs, tmp_path / "out").html
+    with monkeypatch.context() as patch:
+        patch.setattr(page, "EMBEDDED_BYTES", 1_000)
+        html = write_report(two_runs, tmp_path / "out").html
     names = sorted(path.name for path in html.parent.glob("report_examples_*"))
     assert names == ["report_examples_0.js", "report_examples_1.js", "report_examples_2.js"]
     assert len(html.read_bytes()) < len(whole.read_bytes())
     assert "'self' file:" in html.read_text()
     # A later report with fewer examples leaves none of these behind.
-    monkeypatch.undo()
     write_report(two_runs[:1], html.parent)
     assert not list(html.parent.glob("report_examples_*"))
 
@@ -68,13 +68,14 @@ def test_many_examples_are_in_scripts_beside_the_page(two_runs, tmp_path, drawn,
 @pytest.mark.usefixtures("rough_pictures")
 def test_a_large_page_has_its_largest_sections_in_scripts(two_runs, tmp_path, monkeypatch):
     large_panel = f"<svg>{'<path></path>' * 2_000}</svg>"
-    monkeypatch.setattr(report, "panel_svg", lambda *_: large_panel)
     notes = ["This is a toy."]
-    large = write_report(two_runs, tmp_path / "large", notes=notes).html.read_text()
     folder = tmp_path / "small"
-    limit = len(large) // 3
-    monkeypatch.setattr(page, "PAGE_LIMIT_BYTES", limit)
-    small = write_report(two_runs, folder, notes=notes).html.read_text()
+    with monkeypatch.context() as patch:
+        patch.setattr(report, "panel_svg", lambda *_: large_panel)
+        large = write_report(two_runs, tmp_path / "large", notes=notes).html.read_text()
+        limit = len(large) // 3
+        patch.setattr(page, "PAGE_LIMIT_BYTES", limit)
+        small = write_report(two_runs, folder, notes=notes).html.read_text()
     assert len(small) <= limit
     assert len(list(folder.glob("report_examples_*"))) == 3
     names = sorted(path.name for path in folder.glob("report_part_*"))
@@ -91,7 +92,6 @@ def test_a_large_page_has_its_largest_sections_in_scripts(two_runs, tmp_path, mo
     kept = large.split('<script type="application/json" id="report_examples_0">')[0]
     assert kept.split("</head>")[1] == small.split("</head>")[1][: len(kept.split("</head>")[1])]
     # A later report of fewer runs leaves none of them behind.
-    monkeypatch.undo()
     write_report(two_runs[:1], folder)
     assert not list(folder.glob("report_*.js"))
 
