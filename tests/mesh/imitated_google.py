@@ -135,7 +135,7 @@ def _discovery(address):
 def serving(metadata=None, nodes=None):
     """Yields a running `Google`."""
     google = Google(metadata, nodes)
-    thread = threading.Thread(target=google.serve_forever, daemon=True)
+    thread = threading.Thread(target=google.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield google
