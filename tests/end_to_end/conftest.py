@@ -89,16 +89,15 @@ def command(server, world):
 
 
 @pytest.fixture(scope="session")
-def cached(world):
+def cached(server, world):
     """The cache of the training and evaluation mixtures; what its command printed."""
-    tasks = "--tasks=weather_train,weather_eval"
-    done = world.run(
-        "seqio_cache_tasks",
-        tasks,
+    done = server.run(
+        "--tasks=weather_train,weather_eval",
         f"--output_cache_dir={world.cache}",
         "--module_import=t0.seqio_tasks",
+        program="seqio_cache_tasks",
     )
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.err
     return done
 
 

@@ -1,4 +1,4 @@
-"""Cache, train 20 steps, rank-evaluate, report: the installed commands, flags as published."""
+"""Train 20 steps, rank-evaluate, report: the installed commands, flags as published."""
 
 import json
 import re
