@@ -13,6 +13,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+# Of NumPy's small products a second thread is busy with waiting. Before NumPy is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parents[1]
 OFFLINE = ROOT / "tests" / "offline"
 DEFAULT_MARKS = "not slow and not exhaustive and not gpu and not tpu and not network"
