@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from t0.compat import mesh_utils, mtf, tensor_util, tf_estimator
+from t0.compat import mesh_utils, mtf, tensor_util
 from t0.compat import tf1 as tf
 from t0.mesh.pod_run import PodRun
 from t0.mesh.topology import Topology, device_assignment
@@ -100,6 +100,8 @@ def _fetches(spec: Any, mode: str) -> tuple[Any, ...]:
 
 
 def _estimator_mode(mode: str) -> str:
+    from t0.compat import tf_estimator  # with Keras: half a second, which no training needs
+
     keys = tf_estimator.ModeKeys
     return {"train": keys.TRAIN, "perplexity_eval": keys.EVAL}.get(mode, keys.PREDICT)
 
