@@ -13,7 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# Of NumPy's small products a second thread is busy with waiting. Before NumPy is imported.
+# Set before NumPy is imported: for small products OpenBLAS would keep other cores busy, waiting.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 ROOT = Path(__file__).resolve().parents[1]
