@@ -100,7 +100,7 @@ def _fetches(spec: Any, mode: str) -> tuple[Any, ...]:
 
 
 def _estimator_mode(mode: str) -> str:
-    from t0.compat import tf_estimator  # with Keras: half a second, which no training needs
+    from t0.compat import tf_estimator  # slow to import, and not needed by formulas
 
     keys = tf_estimator.ModeKeys
     return {"train": keys.TRAIN, "perplexity_eval": keys.EVAL}.get(mode, keys.PREDICT)

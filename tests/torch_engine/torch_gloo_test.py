@@ -1,4 +1,4 @@
-"""What our collectives compute is what PyTorch's own compute, between three processes."""
+"""Three processes gather their parts, and sum them in the order of their ranks."""
 
 import pytest
 
@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch import multiprocessing  # noqa: E402
 
-from t0.torch import collectives  # noqa: E402
+from t0.torch import gloo  # noqa: E402
 
 PROCESSES, ELEMENTS = 3, 5
 
@@ -23,16 +23,16 @@ def compared(rank, folder):
     expected = torch.cat([values(other)[:ELEMENTS] for other in range(PROCESSES)])
 
     gathered = torch.zeros(PROCESSES * ELEMENTS)
-    collectives.AllGather()(gathered, part, group)
+    gloo.AllGather()(gathered, part, group)
     assert torch.equal(gathered, expected)
 
     gathered = torch.zeros(PROCESSES * ELEMENTS)  # as FSDP calls it, with a part of the output
     place = gathered[rank * ELEMENTS :][:ELEMENTS].copy_(part)
-    collectives.AllGather()(gathered, place, group, async_op=True)
+    gloo.AllGather()(gathered, place, group, async_op=True)
     assert torch.equal(gathered, expected)
 
     total = torch.zeros(ELEMENTS)
-    collectives.ReduceScatter()(total, own, group, dist.ReduceOp.SUM)
+    gloo.ReduceScatter()(total, own, group, dist.ReduceOp.SUM)
     parts = [values(other).view(PROCESSES, ELEMENTS)[rank] for other in range(PROCESSES)]
     assert torch.equal(total, parts[0] + parts[1] + parts[2])
     assert torch.equal(own, values(rank))
@@ -45,4 +45,4 @@ def test_parts_are_gathered_and_summed_in_the_order_of_ranks(tmp_path):
 
 def test_nothing_but_a_sum_is_computed():
     with pytest.raises(ValueError, match="wanted a sum"):
-        collectives.ReduceScatter()(None, None, None, dist.ReduceOp.MAX)
+        gloo.ReduceScatter()(None, None, None, dist.ReduceOp.MAX)
