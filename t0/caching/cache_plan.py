@@ -87,12 +87,14 @@ class Setup:
       data_dir: folders of datasets; those of the environment if empty.
       vocab: the path of the vocabulary, or None for the default.
       tfds_data_dir: the folder of TensorFlow Datasets, or None for the default.
+      gin_param: gin's bindings for the tasks' sources and steps.
     """
 
     module_import: Sequence[str] = ()
     data_dir: Sequence[str] = ()
     vocab: str | None = None
     tfds_data_dir: str | None = None
+    gin_param: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -91,7 +91,8 @@ def prepare(setup: Setup) -> None:
     """Registers the tasks in this process, after setting data folders and vocabulary.
 
     Raises:
-      UserError: if a module, a folder or the vocabulary does not exist.
+      UserError: if a module, a folder or the vocabulary does not exist, or gin knows no such
+        binding.
     """
     if setup.data_dir:
         from t0 import sources
@@ -117,6 +118,12 @@ def prepare(setup: Setup) -> None:
         from t0.compat import seqio
 
         seqio.set_tfds_data_dir_override(setup.tfds_data_dir)
+    if setup.gin_param:
+        from t0.compat import gin
+        from t0.config.explain import explained
+
+        with explained(params=setup.gin_param):
+            gin.parse_config(list(setup.gin_param))
 
 
 @dataclasses.dataclass(frozen=True)

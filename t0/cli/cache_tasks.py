@@ -37,6 +37,7 @@ FLAGS = (
     ("boolean", "preserve_random_access", False, "Read by nothing."),
     ("multi_string", "data_dir", [], "Folders of datasets (T0_DATA_DIR). Repeatable."),
     ("string", "vocab", None, "SentencePiece model for prompted tasks (T0_VOCAB)."),
+    ("multi_string", "gin_param", [], "Bindings of the tasks, as sni.seed=1. Repeatable."),
     ("integer", "num_workers", None, "Processes; default: all cores; 0: in this process."),
     ("list", "splits", None, "Splits to cache; default: all that a task has."),
     ("boolean", "skip_absent_splits", False, "Leave out splits whose data is absent, and say so."),

@@ -60,6 +60,21 @@ class ObjectiveSpec:
 
 
 @dataclasses.dataclass(frozen=True)
+class InstructionSpec:
+    """How the examples of a task with instructions are made of its cache while training.
+
+    Attributes:
+      positives: the number of a record's parts that are positive examples, or places for them.
+      longest_inputs: the most tokens of inputs, with EOS, that leave room for another example.
+      eos: feature -> the id that ends it, or None.
+    """
+
+    positives: int
+    longest_inputs: int
+    eos: Mapping[str, int | None]
+
+
+@dataclasses.dataclass(frozen=True)
 class RankTaskSpec:
     """What rank evaluation needs of a task.
 
@@ -90,6 +105,8 @@ class TaskSpec:
         while they are read, which needs SeqIO.
       objective: the objective of a pretraining task, whose cache holds documents as "targets";
         None for other tasks.
+      instructions: how the examples of a task with instructions are made of its cache, whose
+        records `t0.tasks.instruction_steps` describes; None for other tasks.
       rank: what rank evaluation needs of a task whose records are answer choices; None for other
         tasks. A record of its cache is a choice: "idx" [2], "inputs", "targets", "is_correct", and
         the texts "inputs_pretokenized" and "targets_pretokenized".
@@ -101,6 +118,7 @@ class TaskSpec:
     examples: int | None = None
     cache_files: tuple[str, ...] = ()
     objective: ObjectiveSpec | None = None
+    instructions: InstructionSpec | None = None
     rank: RankTaskSpec | None = None
 
 

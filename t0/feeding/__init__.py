@@ -10,12 +10,13 @@
 
 opening         SeqIO's registries and gin -> a `DataSpec`; checks of a mixture before a run
 host_graphs     the graph by which a TPU's hosts read a task, and what a bare server lacks of it
-objectives      which of T5's pretraining objectives a task has
+objectives      what a task makes of its cache: one of T5's objectives, instructions that fit
 live            tasks without a cache and users' own datasets, through SeqIO
 token_files     TFRecord files -> token ids
 reading         a task's cache -> blocks of examples, shuffled
 denoising       T5's objectives as arithmetic on arrays
 pretraining     documents -> blocks of examples
+instructions    cached instructions -> blocks of examples
 mixing          draws from tasks by their rates
 packing         examples -> rows
 training_data   all of these -> batches, with a position that a checkpoint can hold

@@ -1,12 +1,15 @@
-"""Recognises the T5 pretraining objective of a SeqIO task, and returns it as plain data.
+"""Recognises what a SeqIO task makes of its cache while training, and returns it as plain data.
 
     objective_of(task, {"inputs": 512, "targets": 114})
     # ObjectiveSpec("t5.data.preprocessors.span_corruption", segment_tokens=568, ...)
+    instructions_of(task, {"inputs": 1024, "targets": 128})
+    # InstructionSpec(positives=2, longest_inputs=1024, eos={"inputs": 1, "targets": 1})
 
 An objective is recognised by the task's steps after its caching point: one of the preprocessors in
 `_OBJECTIVES`, optionally followed by SeqIO's `append_eos_after_trim`. Other tasks, and tasks whose
 preprocessors gin changes from their defaults, have no objective here and use their own
-preprocessors. `t0.feeding.pretraining` makes the examples.
+preprocessors. `t0.feeding.pretraining` makes the examples of an objective, and
+`t0.feeding.instructions` those of instructions.
 """
 
 import functools
@@ -18,9 +21,10 @@ import numpy as np
 
 from t0.compat import seqio, t5_preprocessors
 from t0.config.bindings import bound
-from t0.config.specification import ObjectiveSpec
+from t0.config.specification import InstructionSpec, ObjectiveSpec
 from t0.errors import UserError
 from t0.feeding import denoising
+from t0.tasks import instruction_steps
 
 # Parameters of T5's preprocessors that gin can bind -> their defaults.
 _GIN_DEFAULTS: dict[str, Any] = {
@@ -79,6 +83,34 @@ def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec 
             for name in wanted
         },
         **make(task, lengths, **parameters),
+    )
+
+
+def instructions_of(task: seqio.Task, lengths: Mapping[str, int]) -> InstructionSpec | None:
+    """Returns how a task's instructions are joined, or None if it is no task with instructions.
+
+    Args:
+      task: SeqIO's task.
+      lengths: feature -> its most tokens, with EOS; without inputs, T5's default is used.
+    """
+    if not task.supports_caching:
+        return None
+    match list(task.preprocessors[task._cache_step_idx + 1 :]):
+        case [
+            instruction_steps.draw_output,
+            functools.partial(func=instruction_steps.join_what_fits) as join,
+            seqio.preprocessors.append_eos_after_trim,
+        ]:
+            positives = join.keywords["positives"]
+        case _:
+            return None
+    return InstructionSpec(
+        positives=positives,
+        longest_inputs=lengths.get("inputs") or instruction_steps.LONGEST_INPUTS,
+        eos={
+            name: feature.vocabulary.eos_id if feature.add_eos else None
+            for name, feature in task.output_features.items()
+        },
     )
 
 

@@ -25,7 +25,7 @@ from t0.compat import tf1 as tf
 from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
 from t0.errors import UserError, unknown_name
 from t0.feeding.live import DatasetBatches, live_source, tokenises_text
-from t0.feeding.objectives import objective_of
+from t0.feeding.objectives import instructions_of, objective_of
 from t0.feeding.reading import Source
 from t0.feeding.training_data import TrainingData, open_training_data
 from t0.files import paths
@@ -154,8 +154,9 @@ def task_spec(
     objective = objective_of(task, lengths)
     if not use_cached and objective is not None and not tokenises_text(task):
         objective = None
+    instructions = instructions_of(task, lengths) if use_cached else None
     files, examples = (), None
-    if use_cached and (objective is not None or _all_is_cached(task)):
+    if use_cached and (objective or instructions or _all_is_cached(task)):
         files, examples = cache_files(task, split)
     return TaskSpec(
         name=task.name,
@@ -168,6 +169,7 @@ def task_spec(
         examples=examples,
         cache_files=files,
         objective=objective,
+        instructions=instructions,
     )
 
 

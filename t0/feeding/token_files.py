@@ -174,10 +174,10 @@ def ids_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, Ragged]:
 
 
 def texts_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, list[bytes | None]]:
-    """Finds text features, each of one value, in `tf.train.Example` messages.
+    """Finds text features in `tf.train.Example` messages.
 
     Returns:
-      feature -> the bytes of each record's value, None for a record that lacks the feature.
+      feature -> the bytes of each record's first value, None for a record that lacks the feature.
 
     Raises:
       ValueError: if a record is not such a message.
@@ -191,7 +191,8 @@ def texts_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, list[b
         features = _features(records[number])
         for name in names:
             values = dict(_nested(features.get(name, b""), 1))
-            found[name][number] = dict(_nested(values[1], 1)).get(1) if values else None
+            texts = _nested(values[1], 1) if 1 in values else iter(())
+            found[name][number] = next((text for _, text in texts), None)
     return found
 
 

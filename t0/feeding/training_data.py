@@ -23,6 +23,7 @@ import numpy as np
 from t0.config.specification import DataSpec, TaskSpec
 from t0.errors import UserError
 from t0.feeding import packing
+from t0.feeding.instructions import FEATURES, InstructedSource
 from t0.feeding.mixing import MixedStream, Share
 from t0.feeding.pretraining import CachedDocuments, PretrainingSource
 from t0.feeding.reading import CachedSource, Source
@@ -208,10 +209,16 @@ def open_source(
             )
         return live(task, data)
     examples = task.examples or 0
-    if task.objective is None:
-        return CachedSource(task.name, task.cache_files, examples, tuple(data.lengths))
-    documents = CachedDocuments(CachedSource(task.name, task.cache_files, examples, ("targets",)))
-    return PretrainingSource(task.name, documents, task.objective, data.lengths)
+
+    def cached(*features: str) -> CachedSource:
+        return CachedSource(task.name, task.cache_files, examples, features)
+
+    if task.objective is not None:
+        documents = CachedDocuments(cached("targets"))
+        return PretrainingSource(task.name, documents, task.objective, data.lengths)
+    if task.instructions is not None:
+        return InstructedSource(cached(*FEATURES), task.instructions, data.lengths)
+    return cached(*data.lengths)
 
 
 class ReadAhead:

@@ -3,7 +3,8 @@
     source = of_cache("qa", "test", files, total=277, vocabularies=(tokens, tokens))
     next(source.read(0, 1))                 # InferenceExample(0, "Who wrote it?", None, [363, ...])
 
-The examples have the order, and so the numbers, that SeqIO gives them.
+The examples have the order, and so the numbers, that SeqIO gives them. Of a task with instructions,
+the inputs have the examples that fit, and the target is the first output.
 """
 
 import itertools
@@ -11,7 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
+from t0.config.specification import InstructionSpec
 from t0.errors import UserError
+from t0.feeding import denoising, instructions
 from t0.feeding.token_files import Ragged, ids_of, record_batches, texts_of
 from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_choices
 
@@ -21,6 +26,8 @@ _T = TypeVar("_T")
 _OPEN, _BLOCK = 16, 16
 _TEXTS = tuple(f"{name}_pretokenized" for name in FIELDS)
 _CHOICES = "is_correct"
+_PARTS = "part_bytes"
+_INSTRUCTION_TEXTS = ("inputs_pretokenized", "outputs_pretokenized")
 
 
 def of_cache(
@@ -30,6 +37,7 @@ def of_cache(
     *,
     total: int | None,
     vocabularies: tuple[Any, Any],
+    spec: InstructionSpec | None = None,
 ) -> InputSource:
     """Returns the examples of a task's cached split.
 
@@ -39,6 +47,7 @@ def of_cache(
       files: its TFRecord files.
       total: the number of its examples, None if it is not known.
       vocabularies: of inputs and targets; `decode` makes the text of a record that has none.
+      spec: how inputs are made of the records of a task with instructions; None for other tasks.
 
     Raises:
       UserError: while it is read, if a file cannot be read or is damaged, or the task is one for
@@ -46,7 +55,7 @@ def of_cache(
     """
 
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:
-        streams = (_records(task, file) for file in files)
+        streams = (_records(task, file, spec) for file in files)
         for number, (inputs, texts) in enumerate(in_blocks(streams)):
             if number % shards == shard:
                 found = [_text(*one) for one in zip(inputs, texts, vocabularies, strict=True)]
@@ -58,18 +67,52 @@ def of_cache(
 _Record = tuple[list[list[int] | None], list[bytes | None]]
 
 
-def _records(task: str, file: str) -> Iterator[_Record]:
+def _records(task: str, file: str, spec: InstructionSpec | None) -> Iterator[_Record]:
     """Yields the ids and the texts of each record's inputs and targets."""
     for records in record_batches(file):
         try:
-            ids = ids_of(records, (*FIELDS, _CHOICES))
-            texts = texts_of(records, _TEXTS)
+            if spec is not None:
+                ids, texts = _of_instructions(records, spec)
+            else:
+                ids = ids_of(records, (*FIELDS, _CHOICES))
+                texts = [*texts_of(records, _TEXTS).values()]
         except ValueError as error:
             raise UserError(f"{file} cannot be read: {error}") from error
-        if len(ids[_CHOICES].values):
+        if spec is None and len(ids[_CHOICES].values):
             raise answer_choices(task)
         for row in range(len(records)):
-            yield [_ids(ids[name], row) for name in FIELDS], [texts[name][row] for name in _TEXTS]
+            yield [_ids(ids[name], row) for name in FIELDS], [column[row] for column in texts]
+
+
+def _of_instructions(
+    records: list[bytes], spec: InstructionSpec
+) -> tuple[dict[str, Ragged], list[list[bytes | None]]]:
+    """Returns the ids and texts of inputs and targets of a task with instructions.
+
+    Raises:
+      ValueError: if the records are not those of such a task.
+    """
+    ids = ids_of(records, (*instructions.FEATURES, _PARTS))
+    texts, outputs = texts_of(records, _INSTRUCTION_TEXTS).values()
+    inputs = instructions.joined(ids, spec)
+    kept = instructions.kept_parts(instructions.part_sizes(ids["part_tokens"], spec), spec)
+    sizes = instructions.part_sizes(ids[_PARTS], spec)
+    if sizes.shape != kept.shape:
+        raise ValueError("the parts of a record's text are not those of its inputs")
+    shown = [
+        None if text is None else _slices(text, of_text, stay)
+        for text, of_text, stay in zip(texts, sizes, kept, strict=True)
+    ]
+    made = {"inputs": inputs, "targets": instructions.drawn(ids, None)}
+    ended = {name: denoising.ended(made[name], spec.eos[name], None) for name in FIELDS}
+    return ended, [shown, outputs]
+
+
+def _slices(text: bytes, sizes: np.ndarray, kept: np.ndarray) -> bytes:
+    """Returns a text without those of its parts that do not stay."""
+    ends = np.cumsum(sizes)
+    places = zip((ends - sizes)[kept].tolist(), ends[kept].tolist(), strict=True)
+    return b"".join(text[start:end] for start, end in places)
 
 
 def _ids(column: Ragged, row: int) -> list[int] | None:

@@ -84,7 +84,9 @@ def _sources(settings: InferenceSettings, run: RunArguments) -> list[InputSource
         raise UserError("nothing to predict: set infer.mixture_or_task_name or infer.input_file")
     opening.require_split(name, settings.split, setting="infer.split")
     return [
-        task_inputs.of_task(each, settings.split, use_cached=settings.use_cached)
+        task_inputs.of_task(
+            each, settings.split, use_cached=settings.use_cached, lengths=run.sequence_length
+        )
         for each in seqio.get_subtasks(task)
         if settings.split in each.splits
     ]
@@ -152,7 +154,7 @@ def jobs_of_evaluation(
     cached = bool(bound("mesh_eval_dataset_fn.use_cached", False))
     return [
         PredictionJob(
-            task_inputs.of_task(task, split, use_cached=cached),
+            task_inputs.of_task(task, split, use_cached=cached, lengths=run.sequence_length),
             limits,
             settings,
             _join(folder, f"{task.name}_{{step}}.jsonl"),

@@ -4,20 +4,31 @@ source = of_task(seqio.TaskRegistry.get("qa"), "test", use_cached=False)
 next(source.read(0, 1))                 # InferenceExample(0, "Who wrote it?", None, [363, ...])
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from t0.compat import seqio
 from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.feeding.live import elements
+from t0.feeding.objectives import instructions_of
 from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_choices
 
 _READ = (*FIELDS, *(f"{name}_pretokenized" for name in FIELDS), "is_correct")
 
 
-def of_task(task: seqio.Task, split: str, *, use_cached: bool) -> InputSource:
+def of_task(
+    task: seqio.Task, split: str, *, use_cached: bool, lengths: Mapping[str, int] | None = None
+) -> InputSource:
     """Returns the examples of a task's split.
+
+    Args:
+      task: SeqIO's task.
+      split: the split's name.
+      use_cached: whether to read the task's cache.
+      lengths: feature -> most tokens, which decide how many examples an instruction has; nothing is
+        cut.
 
     Raises:
       UserError: if the task has no such split, or is one for rank evaluation.
@@ -29,7 +40,7 @@ def of_task(task: seqio.Task, split: str, *, use_cached: bool) -> InputSource:
         )
 
     def records() -> tf.data.Dataset:
-        dataset = task.get_dataset(None, split, use_cached=use_cached, shuffle=False)
+        dataset = _uncut(task, lengths or {})(split, use_cached=use_cached, shuffle=False)
         kept = [name for name in _READ if name in dataset.element_spec]
         if "is_correct" in dataset.element_spec:
             raise answer_choices(task.name)
@@ -43,6 +54,15 @@ def of_task(task: seqio.Task, split: str, *, use_cached: bool) -> InputSource:
     facts = {"task": task.name, "split": split}
     total = task.num_input_examples(split)
     return InputSource(task.name, total, facts, read, {**facts, "use_cached": use_cached})
+
+
+def _uncut(task: seqio.Task, lengths: Mapping[str, int]) -> Callable[..., tf.data.Dataset]:
+    """Returns the function that makes a task's dataset without cutting inputs or targets."""
+    if instructions_of(task, lengths) is None:
+        return functools.partial(task.get_dataset, None)
+    steps = [*task.preprocessors[:-1], seqio.preprocessors.append_eos]
+    whole = task.replace(preprocessors=steps)
+    return functools.partial(whole.get_dataset, lengths, trim_output_features=False)
 
 
 def _of_record(number: int, record: dict[str, Any], features: dict[str, Any]) -> InferenceExample:

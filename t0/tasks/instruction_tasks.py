@@ -49,6 +49,7 @@ from t0.sources.instructions import (
     read_json,
     split_files,
 )
+from t0.tasks.instruction_steps import draw_output, encode_parts, join_what_fits
 from t0.tasks.metrics import Expected, instruction_metrics
 from t0.tasks.recipe_tasks import TEXT, TEXTS, Record, RecordSource, t5_features
 
@@ -203,48 +204,6 @@ def _ended(text: str) -> str:
     return text if text[-1] in string.punctuation else text + "."
 
 
-# Tk-Instruct's and nanoT5's limit, used if the sequence length of inputs is not set.
-LONGEST_INPUTS = 1024
-
-
-def join_what_fits(
-    dataset: tf.data.Dataset,
-    sequence_length: Mapping[str, int] | None,
-    output_features: Mapping[str, seqio.Feature],
-) -> tf.data.Dataset:
-    """Joins the pieces to `inputs`, with the examples that fit `sequence_length["inputs"]`."""
-    feature = output_features["inputs"]
-    most = (sequence_length or {}).get("inputs") or LONGEST_INPUTS
-
-    def kept(before: tf.Tensor, examples: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
-        text, going = tf.constant(""), tf.constant(True)
-        for example in tf.unstack(examples):  # empty strings, for missing examples, add nothing
-            longer = tf.strings.join([text, example])
-            tokens = tf.size(feature.vocabulary.encode_tf(tf.strings.join([before, longer, after])))
-            going = tf.logical_and(going, tokens + int(feature.add_eos) <= most)
-            text = tf.where(going, longer, text)
-        return text
-
-    def join(record: Mapping[str, Any]) -> dict[str, Any]:
-        rest = dict(record)
-        names = ("name", "definition", "positives", "negatives", "instance")
-        name, definition, positives, negatives, instance = (rest.pop(part) for part in names)
-        first = kept(definition, positives, instance)
-        second = kept(tf.strings.join([definition, first]), negatives, instance)
-        return {"inputs": tf.strings.join([name, definition, first, second, instance]), **rest}
-
-    return dataset.map(join, num_parallel_calls=tf.data.AUTOTUNE)
-
-
-@seqio.map_over_dataset(num_seeds=1)
-def draw_target(record: Mapping[str, Any], seed: tf.Tensor) -> dict[str, Any]:
-    """Sets `targets` to one of `outputs`, drawn by the dataset's seed and the record's index."""
-    rest = dict(record)
-    outputs = rest.pop("outputs")
-    index = tf.random.stateless_uniform([], seed, minval=0, maxval=tf.size(outputs), dtype=tf.int32)
-    return {**rest, "targets": outputs[index]}
-
-
 @gin.configurable("sni", module="t0")
 @dataclasses.dataclass(frozen=True)
 class InstructionSettings:
@@ -268,18 +227,22 @@ class InstructionSource(RecordSource):
     Args:
       folder: the folder with `tasks` and `splits`.
       variants: the encodings, one of which is drawn for each instance.
+
+    Attributes:
+      folder: the folder.
+      places: "positives" and "negatives" -> the most examples in any encoding, since TensorFlow
+        needs a fixed number.
     """
 
     def __init__(self, folder: Path, variants: Sequence[Switches]) -> None:
         self.folder = folder
         self._variants = tuple(variants)
-        # The most examples in any encoding, since TensorFlow needs a fixed number.
-        self._places = {
+        self.places = {
             kind: max(getattr(switches, kind) for switches in variants)
             for kind in ("positives", "negatives")
         }
         examples = {
-            kind: tf.TensorSpec((places,), tf.string) for kind, places in self._places.items()
+            kind: tf.TensorSpec((places,), tf.string) for kind, places in self.places.items()
         }
         pieces = ("name", "definition", "instance")
         texts = dict.fromkeys(("id", "task", "category", "input", *pieces), TEXT)
@@ -343,7 +306,7 @@ class InstructionSource(RecordSource):
             }
 
     def _filled(self, kind: str, examples: Sequence[str]) -> list[str]:
-        return [*examples, *[""] * (self._places[kind] - len(examples))]
+        return [*examples, *[""] * (self.places[kind] - len(examples))]
 
     def _notes(self, split: str) -> list[str]:
         chosen = self.chosen(split)
@@ -390,12 +353,14 @@ def instruction_task(folder: Path, variants: Sequence[Switches]) -> dict[str, An
     Raises:
       UserError: if the folder has no lists of tasks.
     """
+    source = InstructionSource(folder, variants)
     return {
-        "source": InstructionSource(folder, variants),
+        "source": source,
         "preprocessors": [
-            draw_target,
-            join_what_fits,
-            seqio.preprocessors.tokenize,
+            encode_parts,
+            seqio.CacheDatasetPlaceholder(),
+            draw_output,
+            functools.partial(join_what_fits, positives=source.places["positives"]),
             seqio.preprocessors.append_eos_after_trim,
         ],
         "output_features": t5_features(),

@@ -137,4 +137,5 @@ def _source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
         job.task.cache_files,
         total=job.task.examples,
         vocabularies=(Pieces(spec.inputs_vocabulary.file), targets),
+        spec=job.task.instructions,
     )

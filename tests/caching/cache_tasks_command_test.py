@@ -67,7 +67,7 @@ def test_flags_become_the_request(monkeypatch):
         [
             *("x", "--tasks=a,b", "--excluded_tasks=c", "--output_cache_dir=/o"),
             *("--module_import=m", "--module_import=n", "--min_shards=0", "--enable_char_counts"),
-            *("--data_dir=/d", "--splits=train", "--num_workers=3"),
+            *("--data_dir=/d", "--splits=train", "--num_workers=3", "--gin_param=sni.seed=1"),
         ]
     )
     (request, options, setup), more = given
@@ -80,7 +80,7 @@ def test_flags_become_the_request(monkeypatch):
         tasks_additional_cache_dirs=[],
     )
     assert options == Options(min_shards=0, enable_char_counts=True)
-    assert setup == Setup(module_import=["m", "n"], data_dir=["/d"])
+    assert setup == Setup(module_import=["m", "n"], data_dir=["/d"], gin_param=["sni.seed=1"])
 
 
 @pytest.mark.parametrize(

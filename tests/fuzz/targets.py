@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
+from t0.config.specification import InstructionSpec
 from t0.errors import UserError
+from t0.feeding.reading import Block
 from tests.fuzz.mutators import damaged, damaged_folder, jinja
 
 ROWS = [
@@ -237,6 +239,54 @@ def protobuf(folder: Path) -> Callable[[st.DataObject], None]:
     return run
 
 
+def cached_instructions(folder: Path) -> Callable[[st.DataObject], None]:
+    """Whole records whose parts may not be those of an instruction."""
+    from t0.files import tf_examples, tfrecord
+
+    numbers = {
+        "inputs": [5, 6, 7, 8, 9],
+        "part_tokens": [0, 2, 1, 0, 2],
+        "part_bytes": [0, 2, 1, 0, 2],
+        "outputs": [8, 9, 9],
+        "output_tokens": [1, 2],
+    }
+    path = folder / "train.tfrecord-00000-of-00001"
+    # Negative numbers are those from 2**63 on.
+    integers = st.lists(st.integers(0, 9) | st.integers(0, 2**64 - 1), max_size=6)
+    spec = InstructionSpec(1, 5, {"inputs": 1, "targets": 1})
+
+    def run(data: st.DataObject) -> None:
+        from t0.feeding.instructions import FEATURES, InstructedSource
+        from t0.feeding.reading import CachedSource
+        from t0.inference.cached_inputs import of_cache
+
+        entries = {**numbers, **data.draw(st.dictionaries(st.sampled_from([*numbers]), integers))}
+        content = b"".join(tf_examples.ints_entry(*entry) for entry in entries.items())
+        content += tf_examples.bytes_entry("inputs_pretokenized", [b"a bc "])
+        content = data.draw(st.just(content) | damaged(content))
+        path.write_bytes(tfrecord.framed(tf_examples.example(content)))
+        cached = CachedSource("one", (str(path),), 1, FEATURES)
+        source = InstructedSource(cached, spec, {"inputs": 5, "targets": 2})
+        vocabularies = (Numbers(), Numbers())
+        for read in (
+            lambda: source.blocks(epoch=0, first=0, seed=1),
+            lambda: of_cache(
+                "one", "train", [str(path)], total=1, vocabularies=vocabularies, spec=spec
+            ).read(0, 1),
+        ):
+            for found in read():
+                assert len(found[0]["inputs"] if isinstance(found, Block) else found.tokens) <= 6
+
+    return run
+
+
+class Numbers:
+    """A vocabulary whose words are numbers."""
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(map(str, ids))
+
+
 TARGETS: dict[str, Callable[[Path], Callable[[st.DataObject], None]]] = {
     "templates": templates,
     "jsonl": _rows("train.jsonl", _jsonl),
@@ -246,6 +296,7 @@ TARGETS: dict[str, Callable[[Path], Callable[[st.DataObject], None]]] = {
     "own folders": own_folders,
     "caches": caches,
     "records": protobuf,
+    "instructions": cached_instructions,
     "safetensors": _checkpoints("hf"),
     "mesh bundles": _checkpoints("mtf"),
     "t5x": _checkpoints("t5x"),

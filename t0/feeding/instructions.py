@@ -1,0 +1,146 @@
+"""Makes the examples of tasks with instructions from their cache, during training, in numpy.
+
+    source = InstructedSource(cached, spec, {"inputs": 1024, "targets": 128})
+    for block in source.blocks(epoch=0, first=0, seed=7):
+        block[0]        # {"inputs": int32 [n], "targets": int32 [m]}
+
+A cached record has an input with all of its examples, where its parts end, and all of its outputs
+(`t0.tasks.instruction_steps`, whose steps after the cache this module carries out without
+TensorFlow). The examples that do not fit are left out, and each epoch draws one of the outputs; the
+draws depend only on (seed, task, epoch, block).
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from t0.config.specification import InstructionSpec
+from t0.errors import UserError
+from t0.feeding import denoising
+from t0.feeding.reading import Block, CachedSource, key_of
+from t0.feeding.token_files import Ragged, slices
+
+# The features of a cached record.
+FEATURES = ("inputs", "part_tokens", "outputs", "output_tokens")
+_DRAWS = 2  # the key of a block's random generator; its order has none
+
+
+@dataclasses.dataclass(frozen=True)
+class InstructedSource:
+    """The examples of a task with instructions, a `reading.Source`.
+
+    Attributes:
+      cached: the reader of the cache's `FEATURES`.
+      spec: how examples are made of records.
+      lengths: feature -> its most tokens.
+    """
+
+    cached: CachedSource
+    spec: InstructionSpec
+    lengths: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.cached.name
+
+    @property
+    def examples(self) -> int:
+        """The number of the split's examples."""
+        return self.cached.examples
+
+    def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[Block]:
+        """Yields the blocks of an epoch from number `first` on, unshuffled if `seed` is None.
+
+        Raises:
+          UserError: if a file cannot be read, or its records are not those of such a task.
+        """
+        blocks = self.cached.blocks(epoch=epoch, first=first, seed=seed)
+        for number, block in enumerate(blocks, start=first):
+            rng = np.random.default_rng([seed or 0, key_of(self.name), epoch, number, _DRAWS])
+            try:
+                inputs = joined(block.features, self.spec)
+                targets = drawn(block.features, rng)
+            except ValueError as error:
+                raise UserError(
+                    f"the cache of task {self.name} is damaged or of another version: {error}. "
+                    "Cache it again (seqio_cache_tasks --overwrite)"
+                ) from error
+            made = {
+                name: denoising.ended(ids, self.spec.eos[name], self.lengths[name])
+                for name, ids in (("inputs", inputs), ("targets", targets))
+                if name in self.lengths
+            }
+            yield Block(made, block.order)
+
+
+def joined(features: Mapping[str, Ragged], spec: InstructionSpec) -> Ragged:
+    """Returns the ids of inputs with the examples that fit, without EOS.
+
+    Args:
+      features: "inputs" and "part_tokens" of R records.
+      spec: how examples are made of records.
+
+    Raises:
+      ValueError: if the records are not those of a task with instructions.
+    """
+    inputs, sizes = features["inputs"], part_sizes(features["part_tokens"], spec)
+    if not np.array_equal(sizes.sum(1), inputs.lengths):
+        raise ValueError("the parts of a record do not add up to its inputs")
+    return denoising.only(inputs, np.repeat(kept_parts(sizes, spec).ravel(), sizes.ravel()))
+
+
+def drawn(features: Mapping[str, Ragged], rng: np.random.Generator | None) -> Ragged:
+    """Returns the ids of an output of each record, without EOS.
+
+    Args:
+      features: "outputs" and "output_tokens" of R records.
+      rng: draws the outputs; None for the first of each record.
+
+    Raises:
+      ValueError: if the records are not those of a task with instructions.
+    """
+    outputs, sizes = features["outputs"], features["output_tokens"]
+    ends = np.append(0, np.cumsum(sizes.values, dtype=np.int64))
+    if sizes.values.min(initial=0) < 0 or not np.array_equal(ends[sizes.ends], outputs.ends):
+        raise ValueError("the outputs of a record do not add up")
+    if sizes.lengths.min(initial=1) < 1:
+        raise ValueError("a record has no outputs")
+    chosen = sizes.ends[:-1] + (rng.integers(0, sizes.lengths) if rng else 0)
+    return slices(outputs.values, ends[chosen], sizes.values[chosen])
+
+
+def part_sizes(parts: Ragged, spec: InstructionSpec) -> np.ndarray:
+    """Returns the sizes of records' parts, int64 [R, parts].
+
+    Raises:
+      ValueError: if records have different numbers of parts, fewer than a task has, or a negative
+        size.
+    """
+    numbers = np.unique(parts.lengths)
+    if not numbers.size:
+        return np.zeros((0, spec.positives + 3), np.int64)
+    # Name, definition and instance besides the examples.
+    if numbers.size > 1 or numbers[0] < spec.positives + 3 or parts.values.min() < 0:
+        raise ValueError("the parts of a record are not those of an instruction")
+    return parts.values.reshape(-1, numbers[0]).astype(np.int64)
+
+
+def kept_parts(sizes: np.ndarray, spec: InstructionSpec) -> np.ndarray:
+    """Returns which parts stay in the inputs, bool [R, parts].
+
+    An example stays if definition, instance and the examples that stay before it leave it room, and
+    those of its kind before it stay.
+
+    Args:
+      sizes: the tokens of each part, int64 [R, parts].
+      spec: how examples are made of records.
+    """
+    most = spec.longest_inputs - (spec.eos["inputs"] is not None)
+    kept = np.ones(sizes.shape, bool)
+    used = sizes[:, 1] + sizes[:, -1]
+    for kind in (slice(2, 2 + spec.positives), slice(2 + spec.positives, -1)):
+        kept[:, kind] = used[:, None] + np.cumsum(sizes[:, kind], axis=1) <= most
+        used = used + (sizes[:, kind] * kept[:, kind]).sum(1)
+    return kept
