@@ -25,7 +25,7 @@ def test_every_flag_of_seqio_is_there_with_its_kind():
     ours = {name: kind for kind, name, *_ in cache_tasks.FLAGS}
     assert {name: ours.get(name) for name in stock} == stock
     added = {"data_dir", "vocab", "num_workers", "splits", "skip_absent_splits"}
-    added |= {"max_dropped_share", "allow_hidden_labels"}
+    added |= {"max_dropped_share", "allow_hidden_labels", "gin_param"}
     assert ours.keys() - stock.keys() == added
 
 
@@ -105,3 +105,19 @@ def test_a_users_mistake_is_one_message(
     errors = capfd.readouterr().err
     assert re.fullmatch(f"seqio_cache_tasks: .*{message}.*\n", errors)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_gin_binds_what_a_task_reads():
+    import gin
+
+    from t0.caching import Setup, workers
+    from t0.tasks.instruction_tasks import InstructionSettings
+
+    module = ["t0.tasks.instruction_tasks"]
+    try:
+        workers.prepare(Setup(module, gin_param=["sni.seed = 3", "sni.languages = ('French',)"]))
+        assert InstructionSettings() == InstructionSettings(100, ("French",), 3)
+        with pytest.raises(UserError, match="sni has no parameter 'sead'.*Did you mean seed"):
+            workers.prepare(Setup(module, gin_param=["sni.sead = 3"]))
+    finally:
+        gin.clear_config()
