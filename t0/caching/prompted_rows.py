@@ -104,6 +104,14 @@ class Renderer:
         self.tokenizer = Tokenizer(model, eos_id)
         self._targets: dict[tuple[str, bool], tuple[bytes, int]] = {}
         self._compiled: dict[tuple[Template, str], CompiledTemplate] = {}
+        self._opened: dict[tuple[str, str | None, str], sources.SplitRows] = {}
+
+    def opened(self, job: RowRange) -> sources.SplitRows:
+        """Returns the rows of a range's split, which stays open until a range of another comes."""
+        key = (job.dataset, job.subset, job.split)
+        if key not in self._opened:
+            self._opened = {key: sources.open_split(*key)}
+        return self._opened[key]
 
     def compiled(self, prompt: Prompt) -> CompiledTemplate:
         """Returns the compiled template of a prompt, which is compiled on first use."""
@@ -245,7 +253,7 @@ def render_rows(job: RowRange, renderer: Renderer) -> dict[str, PartInfo | str]:
     results: dict[str, PartInfo | str] = {}
     with ExitStack() as stack:
         outputs = {prompt: _open_parts(prompt, job, stack) for prompt in job.prompts}
-        for rows in _batches(job):
+        for rows in _batches(job, renderer.opened(job)):
             withheld = [sources.hidden_label(job.dataset, row) for _, row in rows]
             for prompt in [*outputs]:
                 try:
@@ -270,8 +278,9 @@ def _open_parts(prompt: Prompt, job: RowRange, stack: ExitStack) -> list[_TaskRe
     ]
 
 
-def _batches(job: RowRange) -> Iterator[list[tuple[int, Mapping[str, Any]]]]:
-    split = sources.open_split(job.dataset, job.subset, job.split)
+def _batches(
+    job: RowRange, split: sources.SplitRows
+) -> Iterator[list[tuple[int, Mapping[str, Any]]]]:
     numbered = enumerate(split.rows(job.start, job.stop), start=job.start)
     expected = job.start
     while batch := list(itertools.islice(numbered, ROWS_AT_ONCE)):

@@ -192,7 +192,8 @@ def unpacked(path: "str | os.PathLike[str]") -> Iterator[IO[bytes]]:
         if not os.fspath(path).endswith(".gz"):
             yield file
             return
-        with gzip.open(file) as content:
+        # gzip's own buffer has 8 kB, which would be filled through Python at every few lines.
+        with io.BufferedReader(gzip.GzipFile(fileobj=file), _BUFFER_BYTES) as content:
             yield content
 
 

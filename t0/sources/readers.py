@@ -76,9 +76,20 @@ def reader_for(kind: str, paths: tuple[Path, ...], known: Features | None = None
 
 @dataclasses.dataclass(frozen=True)
 class JsonLines:
-    """A file with one JSON object on each line, plain or `.gz`."""
+    """A file with one JSON object on each line, plain or `.gz`.
+
+    Rows that follow those of the call before are read on from there, so that reading a file range
+    by range takes no longer than reading it at once.
+    """
 
     path: Path
+    # After a range: the next row's number, the lines from there, the first line's number and object.
+    _rest: list[tuple[int, Iterator[tuple[int, bytes]], int, dict[str, Any]]] = dataclasses.field(
+        default_factory=list, compare=False, repr=False
+    )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JsonLines, (self.path,)
 
     def columns(self) -> tuple[str, ...]:
         """Returns the keys of the first line's object; none for an empty file."""
@@ -96,18 +107,28 @@ class JsonLines:
         Raises:
           UserError: a line is not a JSON object, or has an extra or missing column.
         """
-        lines = self._lines()
-        first_number, first_line = next(lines, (0, b""))
-        if not first_number:
+        if stop is not None and stop <= start:
             return
-        first = self._parse(first_number, first_line)
-        wanted = first.keys()
-        every = itertools.chain([(first_number, first_line)], lines)
-        for number, line in itertools.islice(every, start, stop):
+        at, lines, first_number, first = self._rest.pop() if self._rest else self._opened()
+        if at > start:
+            at, lines, first_number, first = self._opened()
+        for number, line in itertools.islice(
+            lines, start - at, None if stop is None else stop - at
+        ):
             row = self._parse(number, line)
-            if row.keys() != wanted:
+            if row.keys() != first.keys():
                 raise self._wrong_columns(number, row, first, first_number)
             yield row
+        if stop is not None:
+            self._rest[:] = [(stop, lines, first_number, first)]
+
+    def _opened(self) -> tuple[int, Iterator[tuple[int, bytes]], int, dict[str, Any]]:
+        """Returns 0, the numbered lines, the number of the first one, and its object."""
+        lines = self._lines()
+        number, line = next(lines, (0, b""))
+        if not number:
+            return 0, lines, 0, {}
+        return 0, itertools.chain([(number, line)], lines), number, self._parse(number, line)
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         """Yields the lines that are not blank, each with its number counted from 1."""

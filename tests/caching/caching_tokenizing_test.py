@@ -47,7 +47,8 @@ def made_up(rng, pieces):
     def word():
         kind = rng.random()
         if kind < 0.6:
-            return "".join(rng.choices(pieces, k=rng.randint(1, 3)))
+            mark = rng.choice([*".,?!:;", "", "", "...", "?!"])
+            return "".join(rng.choices(pieces, k=rng.randint(1, 3))) + mark
         if kind < 0.8:
             return rng.choice(ODD) * rng.randint(1, 20)
         if kind < 0.9:
@@ -105,6 +106,22 @@ def test_a_word_with_two_best_ways_is_never_known(t5_model):
     tokenizer = Tokenizer(t5_model, eos_id=1)
     texts = ["_" * 8, "a b c d " * 600 + "_" * 8, "_" * 8]
     assert [ids[-2:] for ids in ids_of(tokenizer, texts)] == [alone, after, alone]
+
+
+def test_a_mark_is_a_piece_of_its_own_where_no_piece_has_it(small_model, t5_model):
+    """Only then are a word's pieces known without a search."""
+    marks = tokenizing._marks(sentencepiece_model_pb2.ModelProto.FromString(t5_model))
+    assert {b"m.", b"m,", b"a?"} <= marks.keys()
+    assert b"1." not in marks  # a piece is "1."
+    model = sentencepiece_model_pb2.ModelProto.FromString(small_model)
+    assert not tokenizing._marks(model).keys() & {b"n."}  # no piece is "."
+    comma = next(i for i, p in enumerate(model.pieces) if p.piece == ",")
+    assert tokenizing._marks(model)[b"n,"] == comma
+    model.pieces.add(piece="n,", score=-1.0)
+    assert b"n," not in tokenizing._marks(model)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
+    texts = ["rain, snow.", "rain,"]
+    assert ids_of(Tokenizer(model.SerializeToString(), 1), texts) == processor.encode(texts)
 
 
 def test_known_words_are_not_searched_again(small_model, monkeypatch):

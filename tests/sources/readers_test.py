@@ -1,5 +1,6 @@
 import gzip
 import json
+import pickle
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -50,6 +51,35 @@ def test_rows_come_back_as_written(path, rows, start, stop, ascii_only):
     assert list(reader.rows(start, stop)) == rows[start:stop]
     assert reader.count() == len(rows)
     assert reader.columns() == (tuple(rows[0]) if rows else ())
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    ranges=st.lists(st.tuples(BOUNDS, BOUNDS | st.none(), st.booleans()), max_size=6),
+    count=st.integers(0, 9),
+)
+def test_ranges_of_one_reader_are_those_of_new_ones(path, ranges, count):
+    rows = [{"a": number} for number in range(count)]
+    reader = write(path, "".join(f"{json.dumps(row)}\n\n" for row in rows))
+    for start, stop, to_the_end in ranges:
+        found = reader.rows(start, stop)
+        if to_the_end:
+            assert list(found) == rows[start:stop]
+        else:
+            assert next(found, None) == next(iter(rows[start:stop]), None)
+    assert pickle.loads(pickle.dumps(reader)) == reader
+
+
+def test_a_range_is_read_on_from_the_one_before(path, monkeypatch):
+    reader = write(path, "".join(f'{{"a": {number}}}\n' for number in range(1000)))
+    opened = []
+    unpacked = readers.unpacked
+    monkeypatch.setattr(readers, "unpacked", lambda path: opened.append(path) or unpacked(path))
+    for start in range(0, 1000, 100):
+        assert [row["a"] for row in reader.rows(start, start + 50)] == [*range(start, start + 50)]
+    assert len(opened) == 1
+    assert next(reader.rows(10, 20)) == {"a": 10}  # further back
+    assert len(opened) == 2
 
 
 def test_blank_lines_byte_order_mark_and_a_missing_last_line_end(path):
