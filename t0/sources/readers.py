@@ -83,7 +83,7 @@ class JsonLines:
     """
 
     path: Path
-    # After a range: the next row's number, the lines from there, the first line's number and object.
+    # After a range: the next row, the lines from there, the first line's number and its object.
     _rest: list[tuple[int, Iterator[tuple[int, bytes]], int, dict[str, Any]]] = dataclasses.field(
         default_factory=list, compare=False, repr=False
     )
