@@ -82,6 +82,11 @@ CLAIMS = {
         "caching_scale.py",
         ("--data_dir={data_dir}", "--recipes_dir={recipes_dir}", "--vocab={vocab}"),
     ),
+    "growth": Claim(
+        "growth.py",
+        ("--data_dir={data_dir}", "--recipes_dir={recipes_dir}", "--vocab={vocab}")
+        + ("--plot={output}/growth.png",),
+    ),
     "feeding": Claim(
         "feeding.py",
         ("--cache={scratch}/cache", f"--tasks={FED}", "--split=validation", "--rounds=1")

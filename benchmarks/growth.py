@@ -1,0 +1,301 @@
+"""What a row costs as data grows: caching, feeding, overlap, scoring and reports.
+
+    .venv/bin/python benchmarks/growth.py --data_dir=DATA --recipes_dir=RECIPES \
+      --vocab=spiece.model --plot=growth.png
+
+RTE's rows are made 1, 10 and 100 times as many: a premise meets the hypotheses of other rows. They
+are cached under two prompts, plain and ranked, by this machine's processes and by Beam's on the
+same cores; one epoch of the cache is fed, packed; the cache is searched for CB's rows; a tiny model
+of random weights ranks the validation rows under one prompt; and its results become a report. The
+documents of RECIPES/text are copied as often, and cached for a language model. Each command is run
+as a user runs it, in the processes that it starts by itself.
+
+A row's cost is that of each further row: what a command takes longer at 10 times the rows than at
+once, for each row more, and at 100 times than at 10; so the start of programs is not in it. Flat
+means that the second is at most a tenth more than the first. Memory is the peak of the process
+tree, shared pages counted once. Prints a Markdown table, and draws it. Below it, what the last
+costs mean for 10^8 records and 10^8 documents, on one such machine and on 100 by Beam.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+from caching_scale import tree_bytes
+
+ROOT = Path(__file__).resolve().parents[1]
+PROMPTS = ("GPT_3_style", "must_be_true")
+FED = ",".join(f"super_glue_rte_{name}" for name in PROMPTS)
+RANKED = f"super_glue_rte_{PROMPTS[0]}_score_eval"
+BEAM = "--runner=DirectRunner,--direct_num_workers=2,--direct_running_mode=multi_processing"
+FLAT = 1.1
+PROJECTED = 10**8
+MACHINES = 100
+
+
+class Measured(NamedTuple):
+    """A command's run: seconds by the clock, rows, and peak memory in bytes."""
+
+    seconds: float
+    rows: int
+    memory: int
+
+
+def lay_out(data: Path, documents: Path, folder: Path, times: int) -> Path:
+    """Writes `times` the rows of RTE and the documents, and CB as it is; returns the folder."""
+    made = folder / "data"
+    rte = made / "super_glue" / "rte"
+    rte.mkdir(parents=True)
+    (made / "super_glue" / "cb").symlink_to((data / "super_glue" / "cb").resolve())
+    for split in ("train", "validation"):
+        name = f"{split}.jsonl.gz"
+        with gzip.open(data / "super_glue" / "rte" / name, "rt") as file:
+            rows = [json.loads(line) for line in file]
+        with gzip.open(rte / name, "wt", compresslevel=1) as file:
+            for shift in range(times):
+                for number, row in enumerate(rows):
+                    other = rows[(number + shift) % len(rows)]["hypothesis"]
+                    file.write(json.dumps({**row, "hypothesis": other}) + "\n")
+    text = made / "text"
+    text.mkdir()
+    for number in range(times):
+        (text / f"train-{number:05d}.jsonl.gz").symlink_to(documents.resolve())
+    features = data / "super_glue" / "rte" / "features.json"
+    if features.exists():
+        (rte / features.name).write_bytes(features.read_bytes())
+    return made
+
+
+def run(*words: str | Path) -> tuple[float, int, str]:
+    """Runs a Python command; returns its seconds, its peak memory, and what it printed."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
+    began, peak = time.monotonic(), 0
+    with tempfile.TemporaryFile("w+") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-W", "ignore", *map(str, words)],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+        process = psutil.Process(child.pid)
+        while child.poll() is None:
+            peak = max(peak, tree_bytes(process))
+            time.sleep(0.1)
+        seconds = time.monotonic() - began
+        out.seek(0)
+        text = out.read()
+    if child.returncode:
+        sys.exit(f"{' '.join(map(str, words))} ended with {child.returncode}:\n{text[-3000:]}")
+    return seconds, peak, text
+
+
+def feed(cache: str) -> None:
+    """Feeds one epoch of the cached tasks, packed, and prints the number of examples."""
+    from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
+    from t0.feeding import open_training_data
+
+    lengths = {"inputs": 1024, "targets": 256}
+    tasks = []
+    for name in FED.split(","):
+        files = tuple(str(path) for path in sorted(Path(cache, name).glob("train.tfrecord-*")))
+        examples = json.loads(Path(cache, name, "stats.train.json").read_text())["examples"]
+        features = dict.fromkeys(lengths, FeatureSpec(add_eos=True))
+        tasks.append(TaskSpec(name, 1.0, features, examples, files))
+    data = open_training_data(DataSpec("rte", "train", tuple(tasks), lengths))
+    every = sum(task.examples or 0 for task in tasks)
+    for _, position in data.batches(16):
+        if position["examples"] >= every:
+            break
+    print(every)
+
+
+def stages(folder: Path, data: Path, args: argparse.Namespace) -> dict[str, Callable[[], Measured]]:
+    """Returns name -> what runs it, in the order in which each takes what the one before made."""
+    cache, results, other = folder / "cache", folder / "results", folder / "other_cache"
+    common = ["--module_import=t0.seqio_tasks", f"--data_dir={data}", f"--vocab={args.vocab}"]
+
+    def examples(pattern: str, cache: Path = cache) -> int:
+        stats = (json.loads(path.read_text()) for path in cache.glob(pattern))
+        return sum(one["examples"] for one in stats)
+
+    def measured(rows: Callable[[], int], *words: str | Path) -> Callable[[], Measured]:
+        def once() -> Measured:
+            seconds, memory, _ = run(*words)
+            return Measured(seconds, rows(), memory)
+
+        return once
+
+    prompts = "|".join(PROMPTS)
+    caching = ["-m", "t0.cli.cache_tasks", f"--tasks=super_glue_rte_({prompts})(_score_eval)?"]
+    caching += [*common, "--splits=train,validation"]
+    return {
+        "caching, records": measured(
+            lambda: examples("*/stats.*.json"), *caching, f"--output_cache_dir={cache}"
+        ),
+        "caching by Beam, records": measured(
+            lambda: examples("super_glue*/stats.*.json", other),
+            *(*caching, f"--output_cache_dir={other}", f"--pipeline_options={BEAM}"),
+        ),
+        "caching, documents": measured(
+            lambda: examples("text_lm/stats.*.json", other),
+            *("-m", "t0.cli.cache_tasks", "--tasks=text_lm", "--module_import=t0.recipes"),
+            *(f"--data_dir={data}", f"--vocab={args.vocab}", "--splits=train"),
+            f"--output_cache_dir={other}",
+        ),
+        "feeding, examples": measured(
+            lambda: sum(examples(f"{name}/stats.train.json") for name in FED.split(",")),
+            *(__file__, f"--feed={cache}"),
+        ),
+        "overlap, texts": measured(
+            lambda: examples("*/stats.train.json"),
+            *("-m", "t0.cli.main", "overlap", "--train", cache, "--eval", "super_glue_cb_.*"),
+            *("--data_dir", data, "--vocab", args.vocab, "--output", folder / "overlap"),
+        ),
+        "scoring, choices": measured(
+            lambda: examples(f"{RANKED}/stats.validation.json"),
+            *("-m", "t0.cli.mesh_transformer", *common, *_model(args.model)),
+            *(f"--additional_task_cache_dirs={cache}", "--gin_file=runs/eval.gin"),
+            *(f"--gin.MIXTURE_OR_TASK_NAME='{RANKED}'", "--gin.USE_CACHED_TASKS=True"),
+            "--gin.TASK_FEATURE_LENGTHS={'inputs': 256, 'targets': 16}",
+            *(f"--gin.CHECKPOINT_PATH='{args.model}'", f"--gin.EVAL_OUTPUT_DIR='{results}'"),
+        ),
+        "report, choices": measured(
+            lambda: examples(f"{RANKED}/stats.validation.json"),
+            *("-m", "t0.cli.main", "report", results, "--output", folder / "report"),
+        ),
+    }
+
+
+def _model(folder: Path) -> list[str]:
+    return [
+        "--gin_file=models/t5.1.1.tiny.gin",
+        "--gin_param=num_layers = 1",
+        "--gin_param=d_model = 32",
+        f"--model_dir={folder}",
+    ]
+
+
+def make_model(args: argparse.Namespace, folder: Path) -> None:
+    """Writes a checkpoint of the tiny model, by a step of training."""
+    data = lay_out(args.data_dir, args.documents, folder, 1)
+    run(
+        *("-m", "t0.cli.mesh_transformer", "--module_import=t0.seqio_tasks"),
+        *(f"--data_dir={data}", f"--vocab={args.vocab}", *_model(args.model)),
+        *("--gin_file=dataset.gin", "--gin_file=learning_rate_schedules/constant_0_001.gin"),
+        f"--gin_param=MIXTURE_NAME = '{FED.partition(',')[0]}'",
+        *("--gin_param=run.train_steps = 1", "--gin_param=run.batch_size = 1"),
+        "--gin_param=run.sequence_length = {'inputs': 64, 'targets': 16}",
+    )
+
+
+def further(found: dict[int, Measured]) -> list[float]:
+    """Returns the seconds of each further row, from each number of rows to the next."""
+    runs = [found[times] for times in sorted(found)]
+    return [
+        (more.seconds - less.seconds) / (more.rows - less.rows)
+        for less, more in zip(runs, runs[1:], strict=False)
+    ]
+
+
+def table(found: dict[str, dict[int, Measured]]) -> str:
+    """Returns the measurements as a Markdown table."""
+    times = sorted(next(iter(found.values())))
+    lines = [
+        "| what | " + " | ".join(f"rows, seconds, memory at {n}x" for n in times) + " | "
+        "ms for each further row | last beside first |",
+        "|---" * (len(times) + 3) + "|",
+    ]
+    for name, runs in found.items():
+        cells = [
+            f"{one.rows:,}, {one.seconds:.1f}, {one.memory / 1e9:.2f} GB" for one in runs.values()
+        ]
+        costs = further(runs)
+        ratio = costs[-1] / costs[0]
+        flat = "" if ratio <= FLAT else ", not flat"
+        shown = ", ".join(f"{1000 * cost:.3f}" for cost in costs)
+        lines.append(f"| {name} | {' | '.join(cells)} | {shown} | {ratio:.2f}{flat} |")
+    return "\n".join(lines)
+
+
+def projection(found: dict[str, dict[int, Measured]]) -> str:
+    """Returns what the costs of further rows mean for P3 and C4."""
+    here, beam, documents = (
+        further(found[name])[-1]
+        for name in ("caching, records", "caching by Beam, records", "caching, documents")
+    )
+    times = max(found["caching, records"])
+    start = found["caching by Beam, records"][times].seconds
+    start -= beam * found["caching by Beam, records"][times].rows
+    lines = []
+    for what, cost in (("records as P3's", here), ("documents as C4's", documents)):
+        many = start + cost * max(1.0, beam / here) * PROJECTED / MACHINES
+        lines.append(
+            f"{PROJECTED:,} {what}: {cost * PROJECTED / 3600:.1f} hours on one machine, "
+            f"{many / 60:.1f} minutes on {MACHINES} by Beam."
+        )
+    slower = f"a further record {beam / here:.2f} times as long as without it"
+    return "\n".join([*lines, f"Beam takes {start:.0f} s to start, and {slower}."])
+
+
+def draw(found: dict[str, dict[int, Measured]], path: Path) -> None:
+    """Draws seconds and memory over rows, both on logarithmic scales."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (seconds, memory) = pyplot.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
+    for name, runs in found.items():
+        rows = [one.rows for one in runs.values()]
+        seconds.plot(rows, [one.seconds for one in runs.values()], marker="o", label=name)
+        memory.plot(rows, [one.memory / 1e9 for one in runs.values()], marker="o", label=name)
+    for axes, label in ((seconds, "seconds"), (memory, "peak memory, GB")):
+        axes.set(xscale="log", xlabel="rows", ylabel=label)
+        axes.grid(alpha=0.3)
+    seconds.set_yscale("log")
+    memory.set_ylim(0)
+    figure.legend(*seconds.get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data_dir", type=Path, help="folder with super_glue/rte and /cb")
+    parser.add_argument("--recipes_dir", type=Path, help="folder with text/train.jsonl.gz")
+    parser.add_argument("--vocab", help="T5's SentencePiece model")
+    parser.add_argument("--times", type=int, nargs="+", default=[1, 10, 100])
+    parser.add_argument("--plot", type=Path, help="where to draw the table")
+    parser.add_argument("--feed", help=argparse.SUPPRESS)  # a process of this program's own
+    args = parser.parse_args()
+    if args.feed:
+        feed(args.feed)
+        return
+    args.documents = args.recipes_dir / "text" / "train.jsonl.gz"
+    found: dict[str, dict[int, Measured]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        args.model = Path(scratch, "model")
+        make_model(args, Path(scratch, "first"))
+        for times in args.times:
+            folder = Path(scratch, str(times))
+            data = lay_out(args.data_dir, args.documents, folder, times)
+            for name, once in stages(folder, data, args).items():
+                found.setdefault(name, {})[times] = once()
+                print(name, times, found[name][times], file=sys.stderr)
+    print(table(found))
+    print(f"\n{projection(found)}")
+    if args.plot:
+        draw(found, args.plot)
+
+
+if __name__ == "__main__":
+    main()
