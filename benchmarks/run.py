@@ -90,7 +90,7 @@ CLAIMS = {
     "feeding": Claim(
         "feeding.py",
         ("--cache={scratch}/cache", f"--tasks={FED}", "--split=validation", "--rounds=1")
-        + ("--rows=1024",),
+        + ("--rows=8192",),
         before=(
             "-m",
             "t0.cli.cache_tasks",
