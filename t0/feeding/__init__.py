@@ -13,6 +13,7 @@ host_graphs     the graph by which a TPU's hosts read a task, and what a bare se
 objectives      what a task makes of its cache: one of T5's objectives, instructions that fit
 live            tasks without a cache and users' own datasets, through SeqIO
 token_files     TFRecord files -> token ids
+random_access   any record of a cache by its number
 reading         a task's cache -> blocks of examples, shuffled
 denoising       T5's objectives as arithmetic on arrays
 pretraining     documents -> blocks of examples

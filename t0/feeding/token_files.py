@@ -188,10 +188,10 @@ def texts_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, list[b
         for name, span in spans.items()
     }
     for number in unusual.tolist():
-        features = _features(records[number])
+        features = features_of(records[number])
         for name in names:
-            values = dict(_nested(features.get(name, b""), 1))
-            texts = _nested(values[1], 1) if 1 in values else iter(())
+            values = dict(nested(features.get(name, b""), 1))
+            texts = nested(values[1], 1) if 1 in values else iter(())
             found[name][number] = next((text for _, text in texts), None)
     return found
 
@@ -322,7 +322,7 @@ def _unpacked(packed: np.ndarray, packed_ends: np.ndarray) -> Ragged:
 
 def _in_usual_layout(record: bytes, names: Sequence[str]) -> bytes:
     """Returns a `tf.train.Example` with the integers of `names` in the usual layout."""
-    features = _features(record)
+    features = features_of(record)
     try:
         packed = {name: _packed_integers(name, features.get(name, b"")) for name in names}
     except ValueError as error:
@@ -332,13 +332,17 @@ def _in_usual_layout(record: bytes, names: Sequence[str]) -> bytes:
     )
 
 
-def _features(record: bytes) -> dict[str, bytes]:
-    """Returns name -> feature, as bytes, of a record of any layout."""
+def features_of(record: bytes) -> dict[str, bytes]:
+    """Returns name -> feature, as bytes, of a record of any layout.
+
+    Raises:
+      ValueError: if the record is no `tf.train.Example`.
+    """
     found = {}
     try:
-        for _, features in _nested(record, 1):
-            for _, entry in _nested(features, 1):
-                content = dict(_nested(entry, 1, 2))
+        for _, features in nested(record, 1):
+            for _, entry in nested(features, 1):
+                content = dict(nested(entry, 1, 2))
                 found[content.get(1, b"").decode("utf-8", "replace")] = content.get(2, b"")
     except ValueError as error:
         raise ValueError(f"a record is no tf.train.Example: {error}") from error
@@ -347,7 +351,7 @@ def _features(record: bytes) -> dict[str, bytes]:
 
 def _packed_integers(name: str, feature: bytes) -> bytes:
     packed = []
-    for kind, content in _nested(feature, 1, 2, 3):
+    for kind, content in nested(feature, 1, 2, 3):
         if kind != 3:
             raise ValueError(f"its feature '{name}' holds no integers")
         for _, integers in fields(content):
@@ -357,8 +361,12 @@ def _packed_integers(name: str, feature: bytes) -> bytes:
     return b"".join(packed)
 
 
-def _nested(message: bytes, *numbers: int) -> Iterator[tuple[int, bytes]]:
-    """Yields (field number, content) of the given length-delimited fields of a message."""
+def nested(message: bytes, *numbers: int) -> Iterator[tuple[int, bytes]]:
+    """Yields (field number, content) of the given length-delimited fields of a message.
+
+    Raises:
+      ValueError: if the bytes are not a whole message, or one of these fields is a number.
+    """
     for number, content in fields(message):
         if number in numbers:
             if not isinstance(content, bytes):

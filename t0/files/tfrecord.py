@@ -8,6 +8,7 @@ A file is a sequence of frames: length (8 bytes), its checksum (4), the record, 
 all little-endian. Checksums are masked, because the CRC of data that contains CRCs is weak.
 """
 
+import os
 import struct
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -60,6 +61,36 @@ def record_of(frame: bytes) -> bytes:
     return frame[_HEADER.size : -_CHECKSUM.size]
 
 
+def beginnings(file: BinaryIO) -> Iterator[int]:
+    """Yields where each record's frame begins in a TFRecord file, without reading the records.
+
+    Raises:
+      ValueError: if the length of a record is damaged, or the file ends within one.
+    """
+    end = file.seek(0, os.SEEK_END)
+    at = index = 0
+    while at < end:
+        file.seek(at)
+        size = _size(file.read(_HEADER.size), index)
+        yield at
+        at += _HEADER.size + size + _CHECKSUM.size
+        index += 1
+    if at > end:
+        raise ValueError(f"the file ends within record {index - 1}")
+
+
+def _size(start: bytes, index: int) -> int:
+    """Returns the size of record `index`, whose frame starts with these bytes."""
+    if len(start) < _HEADER.size:
+        raise ValueError(f"the file ends within record {index}")
+    size, checksum = _HEADER.unpack(start)
+    if masked_crc(start[:8]) != checksum:
+        raise ValueError(f"the length of record {index} is damaged")
+    if size >= _TOO_LARGE:
+        raise ValueError(f"record {index} claims {size:,} bytes")
+    return size
+
+
 def unframed(file: BinaryIO) -> Iterator[bytes]:
     """Yields the records of a TFRecord file.
 
@@ -69,13 +100,7 @@ def unframed(file: BinaryIO) -> Iterator[bytes]:
     """
     index = 0
     while start := file.read(_HEADER.size):
-        if len(start) < _HEADER.size:
-            raise ValueError(f"the file ends within record {index}")
-        size, checksum = _HEADER.unpack(start)
-        if masked_crc(start[:8]) != checksum:
-            raise ValueError(f"the length of record {index} is damaged")
-        if size >= _TOO_LARGE:
-            raise ValueError(f"record {index} claims {size:,} bytes")
+        size = _size(start, index)
         rest = file.read(size + _CHECKSUM.size)
         if len(rest) < size + _CHECKSUM.size:
             raise ValueError(f"the file ends within record {index}")

@@ -1,0 +1,138 @@
+"""Any record of a cache by its number, without TensorFlow.
+
+    records = CachedRecords("/cache/super_glue_rte_GPT_3_style", "train")
+    len(records)                            # 2490
+    records[17]["inputs"]                   # int64 [tokens]
+    records[17]["inputs_pretokenized"]      # [b"Dana Reeve, the widow of ..."]
+
+It has what PyTorch wants of a dataset (`len` and whole numbers), and can be pickled into a loader's
+processes. A record's number counts through the files of the split in order. The first access to a
+file notes where its records begin, which reads their lengths and no more; then one is one read.
+"""
+
+import bisect
+import functools
+import glob
+import itertools
+import operator
+import posixpath
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from t0.errors import UserError, reading
+from t0.feeding import token_files
+from t0.files import paths, protobuf_wire, tfrecord
+from t0.files.any_path import binary
+
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
+# Number of the list in a `tf.train.Feature`: bytes_list, float_list, int64_list.
+_BYTES, _FLOATS, _INTEGERS = 1, 2, 3
+
+Value = np.ndarray | list[bytes]
+
+
+class CachedRecords(Sequence[dict[str, Value]]):
+    """The records of a split of a task's cache.
+
+    Args:
+      folder: the task's folder in the cache, local or `gs://`.
+      split: the split's name.
+
+    Raises:
+      UserError: if the folder has no such split, or lacks one of its files.
+    """
+
+    def __init__(self, folder: str, split: str = "train") -> None:
+        self._files = _files(str(folder), split)
+        self._begins: dict[int, np.ndarray] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_files": self._files, "_begins": self._begins}
+
+    @functools.cached_property
+    def _ends(self) -> list[int]:
+        """The number of the first record after each file."""
+        return [*itertools.accumulate(len(self._begin(n)) for n in range(len(self._files)))]
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, number: Any) -> Any:
+        """Returns name -> value of a record; a list of them for a slice.
+
+        Integers are int64, decimal numbers float32, texts a list of bytes.
+
+        Raises:
+          IndexError: if there is no such record.
+          UserError: if a file cannot be read, or the record is damaged.
+        """
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        place = operator.index(number)
+        place += len(self) if place < 0 else 0
+        if not 0 <= place < len(self):
+            raise IndexError(f"record {number} of {len(self):,}")
+        file = bisect.bisect_right(self._ends, place)
+        before = self._ends[file - 1] if file else 0
+        path = self._files[file]
+        with reading(path, ValueError), binary(path) as opened:
+            opened.seek(int(self._begin(file)[place - before]))
+            record = next(tfrecord.unframed(opened), None)
+            if record is None:
+                raise ValueError("the file has become shorter")
+            found = token_files.features_of(record)
+            return {name: _value(feature) for name, feature in found.items()}
+
+    def _begin(self, file: int) -> np.ndarray:
+        if file not in self._begins:
+            path = self._files[file]
+            with reading(path, ValueError), binary(path) as opened:
+                self._begins[file] = np.fromiter(tfrecord.beginnings(opened), np.int64)
+        return self._begins[file]
+
+
+def _files(folder: str, split: str) -> tuple[str, ...]:
+    with reading(folder):
+        names = paths.names_like(folder, f"{glob.escape(split)}.tfrecord-*")
+    found = {(int(m[1]), int(m[2])): name for name in names if (m := _SHARD.search(name))}
+    wanted = [(number, count) for _, count in found for number in range(count)]
+    if not found or sorted(found) != sorted(set(wanted)):
+        there = f"{len(found)} of its files" if found else "none of its files"
+        raise UserError(
+            f"{folder} has {there} of split '{split}' ({split}.tfrecord-00000-of-...): wanted the "
+            "folder of a task in a cache. Is it whole? t0 verify says"
+        )
+    return tuple(posixpath.join(folder, found[place]) for place in sorted(found))
+
+
+def _value(feature: bytes) -> Value:
+    """Returns the value of a `tf.train.Feature`; one without a list has no integers."""
+    for kind, content in token_files.nested(feature, _BYTES, _FLOATS, _INTEGERS):
+        if kind == _BYTES:
+            return [text for _, text in token_files.nested(content, 1)]
+        if kind == _FLOATS:
+            return np.concatenate([np.zeros(0, np.float32), *_floats(content)])
+        return np.array([*_integers(content)], np.uint64).astype(np.int64)
+    return np.zeros(0, np.int64)
+
+
+def _floats(content: bytes) -> Iterator[np.ndarray]:
+    for _, packed in protobuf_wire.fields(content):
+        if isinstance(packed, int):  # one in a field of its own
+            packed = struct.pack("<I", packed % 2**32)
+        yield np.frombuffer(packed, "<f4")
+
+
+def _integers(content: bytes) -> Iterator[int]:
+    for _, packed in protobuf_wire.fields(content):
+        if isinstance(packed, int):
+            yield packed % 2**64
+            continue
+        at = 0
+        while at < len(packed):
+            number, at = protobuf_wire.read_varint(packed, at)
+            yield number % 2**64
