@@ -31,6 +31,10 @@ from t0 import testing  # noqa: E402
 from t0.testing.bucket import Bucket  # noqa: E402
 from t0.testing.served_buckets import FAST, served_buckets  # noqa: E402
 
+# TensorFlow reads these when it is imported: by the conftest of a folder that is tested alone, that
+# is before `pytest_configure`.
+os.environ.update(FAST)
+
 # Folders whose tests share a trained model or a server of commands.
 _TOGETHER = ("end_to_end", "examples")
 # Folders whose files take long. Begun first, so that the processes end at about the same time.

@@ -17,7 +17,7 @@ random_access   any record of a cache by its number
 reading         a task's cache -> blocks of examples, shuffled
 denoising       T5's objectives as arithmetic on arrays
 pretraining     documents -> blocks of examples
-instructions    cached instructions -> blocks of examples
+instructed      cached instructions -> blocks of examples
 mixing          draws from tasks by their rates
 packing         examples -> rows
 training_data   all of these -> batches, with a position that a checkpoint can hold

@@ -9,7 +9,7 @@ An objective is recognised by the task's steps after its caching point: one of t
 `_OBJECTIVES`, optionally followed by SeqIO's `append_eos_after_trim`. Other tasks, and tasks whose
 preprocessors gin changes from their defaults, have no objective here and use their own
 preprocessors. `t0.feeding.pretraining` makes the examples of an objective, and
-`t0.feeding.instructions` those of instructions.
+`t0.feeding.instructed` those of instructions.
 """
 
 import functools

@@ -23,7 +23,7 @@ import numpy as np
 from t0.config.specification import DataSpec, TaskSpec
 from t0.errors import UserError
 from t0.feeding import packing
-from t0.feeding.instructions import FEATURES, InstructedSource
+from t0.feeding.instructed import FEATURES, InstructedSource
 from t0.feeding.mixing import MixedStream, Share
 from t0.feeding.pretraining import CachedDocuments, PretrainingSource
 from t0.feeding.reading import CachedSource, Source

@@ -16,7 +16,7 @@ import numpy as np
 
 from t0.config.specification import InstructionSpec
 from t0.errors import UserError
-from t0.feeding import denoising, instructions
+from t0.feeding import denoising, instructed
 from t0.feeding.token_files import Ragged, ids_of, record_batches, texts_of
 from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_choices
 
@@ -92,18 +92,18 @@ def _of_instructions(
     Raises:
       ValueError: if the records are not those of such a task.
     """
-    ids = ids_of(records, (*instructions.FEATURES, _PARTS))
+    ids = ids_of(records, (*instructed.FEATURES, _PARTS))
     texts, outputs = texts_of(records, _INSTRUCTION_TEXTS).values()
-    inputs = instructions.joined(ids, spec)
-    kept = instructions.kept_parts(instructions.part_sizes(ids["part_tokens"], spec), spec)
-    sizes = instructions.part_sizes(ids[_PARTS], spec)
+    inputs = instructed.joined(ids, spec)
+    kept = instructed.kept_parts(instructed.part_sizes(ids["part_tokens"], spec), spec)
+    sizes = instructed.part_sizes(ids[_PARTS], spec)
     if sizes.shape != kept.shape:
         raise ValueError("the parts of a record's text are not those of its inputs")
     shown = [
         None if text is None else _slices(text, of_text, stay)
         for text, of_text, stay in zip(texts, sizes, kept, strict=True)
     ]
-    made = {"inputs": inputs, "targets": instructions.drawn(ids, None)}
+    made = {"inputs": inputs, "targets": instructed.drawn(ids, None)}
     ended = {name: denoising.ended(made[name], spec.eos[name], None) for name in FIELDS}
     return ended, [shown, outputs]
 

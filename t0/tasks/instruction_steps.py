@@ -15,7 +15,7 @@ Parts begin and end at white space, which pieces of T5's vocabularies do not cro
 input without some of its examples are those of the parts that stay, but for one thing: of two ways
 to cut a word that are equally likely, SentencePiece may choose by what stands before it.
 
-`t0.feeding.instructions` carries out the steps after the cache without TensorFlow.
+`t0.feeding.instructed` carries out the steps after the cache without TensorFlow.
 """  # noqa: E501 (a table)
 
 from collections.abc import Mapping

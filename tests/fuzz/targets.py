@@ -256,7 +256,7 @@ def cached_instructions(folder: Path) -> Callable[[st.DataObject], None]:
     spec = InstructionSpec(1, 5, {"inputs": 1, "targets": 1})
 
     def run(data: st.DataObject) -> None:
-        from t0.feeding.instructions import FEATURES, InstructedSource
+        from t0.feeding.instructed import FEATURES, InstructedSource
         from t0.feeding.reading import CachedSource
         from t0.inference.cached_inputs import of_cache
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from t0.caching import source_shards
 from t0.config.specification import InstructionSpec
 from t0.errors import UserError
-from t0.feeding import instructions, opening
+from t0.feeding import instructed, opening
 from t0.feeding.mixing import MixedStream
 from t0.feeding.token_files import Ragged
 from t0.feeding.training_data import open_source
@@ -177,7 +177,7 @@ def test_what_fits_is_what_tensorflow_keeps(longest, eos):
     sizes = rng.integers(0, 10, (200, 7)) * (rng.random((200, 7)) < 0.8)
     spec = InstructionSpec(2, longest, {"inputs": 1 if eos else None, "targets": 1})
     rows = [list(range(sum(row))) for row in sizes.tolist()]
-    found = instructions.joined({"inputs": ragged(rows), "part_tokens": ragged(sizes)}, spec)
+    found = instructed.joined({"inputs": ragged(rows), "part_tokens": ragged(sizes)}, spec)
     dataset = tf.data.Dataset.from_generator(
         lambda: ({"inputs": one, "part_tokens": two} for one, two in zip(rows, sizes, strict=True)),
         output_signature=dict.fromkeys(("inputs", "part_tokens"), tf.TensorSpec([None], tf.int32)),
@@ -212,8 +212,8 @@ GOOD = {
 def test_records_of_something_else_are_refused(changes, said):
     features = {**GOOD, **changes}
     with pytest.raises(ValueError, match=said):
-        instructions.joined(features, SPEC)
-        instructions.drawn(features, None)
+        instructed.joined(features, SPEC)
+        instructed.drawn(features, None)
 
 
 def test_a_damaged_cache_is_named(task):
