@@ -99,8 +99,8 @@ def _files(folder: str, split: str) -> tuple[str, ...]:
     with reading(folder):
         names = paths.names_like(folder, f"{glob.escape(split)}.tfrecord-*")
     found = {(int(m[1]), int(m[2])): name for name in names if (m := _SHARD.search(name))}
-    wanted = [(number, count) for _, count in found for number in range(count)]
-    if not found or sorted(found) != sorted(set(wanted)):
+    count = len(found)
+    if not found or sorted(found) != [(number, count) for number in range(count)]:
         there = f"{len(found)} of its files" if found else "none of its files"
         raise UserError(
             f"{folder} has {there} of split '{split}' ({split}.tfrecord-00000-of-...): wanted the "

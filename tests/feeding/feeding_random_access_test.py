@@ -103,6 +103,7 @@ def test_other_layouts_of_a_record(tmp_path):
     ("name", "said"),
     [
         ("train.tfrecord-00000-of-00002", "has 1 of its files of split 'train'"),
+        ("train.tfrecord-00001-of-00001", "has 1 of its files of split 'train'"),
         ("validation.tfrecord-00000-of-00001", "has none of its files of split 'train'"),
     ],
 )
