@@ -78,6 +78,15 @@ def tree_bytes(process):
     return total
 
 
+def peak_bytes(child, every=0.2):
+    """Waits for a process to end; returns the most memory that it and all below it had."""
+    peak, process = 0, psutil.Process(child.pid)
+    while child.poll() is None:
+        peak = max(peak, tree_bytes(process))
+        time.sleep(every)
+    return peak
+
+
 def measured(name, data, workers, vocabulary):
     """Runs the command once; returns its seconds, records and peak memory."""
     tasks, module, _ = WORKLOADS[name]
@@ -112,10 +121,7 @@ def measured(name, data, workers, vocabulary):
         ]
         for reader in readers:
             reader.start()
-        peak, process = 0, psutil.Process(child.pid)
-        while child.poll() is None:
-            peak = max(peak, tree_bytes(process))
-            time.sleep(0.2)
+        peak = peak_bytes(child)
         ended = time.monotonic()
         for reader in readers:
             reader.join()

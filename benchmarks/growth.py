@@ -29,12 +29,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-from caching_scale import tree_bytes
+from caching_scale import peak_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPTS = ("GPT_3_style", "must_be_true")
-FED = ",".join(f"super_glue_rte_{name}" for name in PROMPTS)
+FED = tuple(f"super_glue_rte_{name}" for name in PROMPTS)
 RANKED = f"super_glue_rte_{PROMPTS[0]}_score_eval"
 BEAM = "--runner=DirectRunner,--direct_num_workers=2,--direct_running_mode=multi_processing"
 FLAT = 1.1
@@ -78,7 +77,7 @@ def lay_out(data: Path, documents: Path, folder: Path, times: int) -> Path:
 def run(*words: str | Path) -> tuple[float, int, str]:
     """Runs a Python command; returns its seconds, its peak memory, and what it printed."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
-    began, peak = time.monotonic(), 0
+    began = time.monotonic()
     with tempfile.TemporaryFile("w+") as out:
         child = subprocess.Popen(
             [sys.executable, "-W", "ignore", *map(str, words)],
@@ -86,10 +85,7 @@ def run(*words: str | Path) -> tuple[float, int, str]:
             stderr=subprocess.STDOUT,
             env=environment,
         )
-        process = psutil.Process(child.pid)
-        while child.poll() is None:
-            peak = max(peak, tree_bytes(process))
-            time.sleep(0.1)
+        peak = peak_bytes(child, every=0.1)
         seconds = time.monotonic() - began
         out.seek(0)
         text = out.read()
@@ -105,7 +101,7 @@ def feed(cache: str) -> None:
 
     lengths = {"inputs": 1024, "targets": 256}
     tasks = []
-    for name in FED.split(","):
+    for name in FED:
         files = tuple(str(path) for path in sorted(Path(cache, name).glob("train.tfrecord-*")))
         examples = json.loads(Path(cache, name, "stats.train.json").read_text())["examples"]
         features = dict.fromkeys(lengths, FeatureSpec(add_eos=True))
@@ -152,7 +148,7 @@ def stages(folder: Path, data: Path, args: argparse.Namespace) -> dict[str, Call
             f"--output_cache_dir={other}",
         ),
         "feeding, examples": measured(
-            lambda: sum(examples(f"{name}/stats.train.json") for name in FED.split(",")),
+            lambda: sum(examples(f"{name}/stats.train.json") for name in FED),
             *(__file__, f"--feed={cache}"),
         ),
         "overlap, texts": measured(
@@ -191,7 +187,7 @@ def make_model(args: argparse.Namespace, folder: Path) -> None:
         *("-m", "t0.cli.mesh_transformer", "--module_import=t0.seqio_tasks"),
         *(f"--data_dir={data}", f"--vocab={args.vocab}", *_model(args.model)),
         *("--gin_file=dataset.gin", "--gin_file=learning_rate_schedules/constant_0_001.gin"),
-        f"--gin_param=MIXTURE_NAME = '{FED.partition(',')[0]}'",
+        f"--gin_param=MIXTURE_NAME = '{FED[0]}'",
         *("--gin_param=run.train_steps = 1", "--gin_param=run.batch_size = 1"),
         "--gin_param=run.sequence_length = {'inputs': 64, 'targets': 16}",
     )

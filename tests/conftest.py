@@ -31,10 +31,6 @@ from t0 import testing  # noqa: E402
 from t0.testing.bucket import Bucket  # noqa: E402
 from t0.testing.served_buckets import FAST, served_buckets  # noqa: E402
 
-# TensorFlow reads these when it is imported: by the conftest of a folder that is tested alone, that
-# is before `pytest_configure`.
-os.environ.update(FAST)
-
 # Folders whose tests share a trained model or a server of commands.
 _TOGETHER = ("end_to_end", "examples")
 # Folders whose files take long. Begun first, so that the processes end at about the same time.
@@ -48,6 +44,17 @@ _LONG = (
     "scoring",
     "mesh",
 )
+_OFFLINE_VARIABLES = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "NO_GCE_CHECK": "true",
+    **FAST,
+    "PYTHONPATH": os.pathsep.join(filter(None, (str(OFFLINE), os.environ.get("PYTHONPATH", "")))),
+    **offline.PROXIES,
+}
+# TensorFlow reads some when it is imported: by the conftest of a folder that is tested alone, that
+# is before `pytest_configure`.
+os.environ.update(_OFFLINE_VARIABLES)
 _CALLERS_SETTINGS = ("T0_DATA_DIR", "T0_VOCAB", "TPU_NAME", "HF_TOKEN")
 
 
@@ -63,7 +70,6 @@ def pytest_configure(config):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if default:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    os.environ.update(_offline_variables())
     offline.block()
 
 
@@ -108,25 +114,13 @@ def pytest_unconfigure(config):
     shutil.rmtree(config.t0_hf_home, ignore_errors=True)
 
 
-def _offline_variables():
-    paths = [str(OFFLINE), os.environ.get("PYTHONPATH", "")]
-    return {
-        "HF_HUB_OFFLINE": "1",
-        "HF_DATASETS_OFFLINE": "1",
-        "NO_GCE_CHECK": "true",
-        **FAST,
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-        **offline.PROXIES,
-    }
-
-
 @pytest.fixture(autouse=True)
 def no_network(request, same_environment):
     """Fails a test that tried to leave this machine, even where the error was swallowed."""
     del offline.attempts[:]
     if request.node.get_closest_marker("network"):
         offline.allow(True)
-        for name in _offline_variables():
+        for name in _OFFLINE_VARIABLES:
             os.environ.pop(name, None)
     yield
     offline.allow(False)

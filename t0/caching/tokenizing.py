@@ -11,17 +11,18 @@ best pieces beat the second best by more than such sums can be off; a text with 
 given to SentencePiece as a whole.
 
 Whether the best pieces win by a margin m is seen from the entropy of all ways to cut the word, each
-as likely as exp(score / m), which SentencePiece computes in a third of the time that it takes to
-search the second best: if another way is within m, the best has at most the probability
-1 / (1 + 1/e), and the entropy is at least -log of that, 0.31.
+as likely as exp(score / m), which SentencePiece computes without searching the second best: if
+another way is within m, the best has at most the probability 1 / (1 + 1/e), and the entropy is at
+least -log of that, 0.31.
 
-A third of new words are others with a comma or a full stop. Where no piece has a letter before such
-a mark, the word's pieces are those of the other, and the mark's.
+Many new words are others with a comma or a full stop. Where no piece has a letter before such a
+mark, the word's pieces are those of the other, and the mark's.
 """
 
 import math
 import string
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import sentencepiece
@@ -52,6 +53,23 @@ _SPACE = "\u2581"
 _CONTINUED = bytes(range(0x80, 0x100))
 
 
+class _Model(NamedTuple):
+    """A SentencePiece model.
+
+    Attributes:
+      processor: the model's processor.
+      varints: id -> varint.
+      scores: id -> the size of its score; infinite for unknown characters, as SentencePiece joins
+        those that stand together, so that their number is not known.
+      marks: a letter or digit with a mark, which no piece has -> the id of the mark's piece.
+    """
+
+    processor: sentencepiece.SentencePieceProcessor
+    varints: Sequence[bytes]
+    scores: Sequence[float]
+    marks: Mapping[bytes, int]
+
+
 class Tokenizer:
     """A SentencePiece model, and the ids of the words that it has met.
 
@@ -61,15 +79,18 @@ class Tokenizer:
     """
 
     def __init__(self, model: bytes, eos_id: int) -> None:
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        self._varints = [
-            protobuf_wire.varint(index) for index in range(self._processor.vocab_size())
-        ]
-        self.eos = self._varints[eos_id]
         parsed = sentencepiece_model_pb2.ModelProto.FromString(model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        unknown = processor.unk_id()
+        self._model = _Model(
+            processor,
+            [protobuf_wire.varint(index) for index in range(len(parsed.pieces))],
+            [math.inf if i == unknown else abs(p.score) for i, p in enumerate(parsed.pieces)],
+            _marks(parsed),
+        )
+        self.eos = self._model.varints[eos_id]
         lengths = LONGEST_TEXTS if _is_cut_at_spaces(parsed) else ()
-        marks = _marks(parsed)
-        self._words = [_Words(self._processor, self._varints, marks, length) for length in lengths]
+        self._words = [_Words(self._model, length) for length in lengths]
 
     def encode(self, texts: Sequence[bytes]) -> list[tuple[bytes, int]]:
         """Returns, for each text (UTF-8), its ids as concatenated varints, and their number."""
@@ -78,11 +99,11 @@ class Tokenizer:
         for start in range(0, len(rest), TEXTS_AT_ONCE):
             batch = rest[start : start + TEXTS_AT_ONCE]
             # One thread, because there are as many workers as cores.
-            every = self._processor.encode(
+            every = self._model.processor.encode(
                 [texts[index] for index in batch], out_type=int, num_threads=1
             )
             for index, ids in zip(batch, every, strict=True):
-                found[index] = b"".join([self._varints[i] for i in ids]), len(ids)
+                found[index] = b"".join([self._model.varints[i] for i in ids]), len(ids)
         return found
 
     def _by_words(self, text: bytes) -> tuple[bytes, int] | None:
@@ -102,27 +123,14 @@ class _Words(dict[bytes, bytes | None]):
     """Word -> its ids as varints; None if what stands before it may decide about its pieces.
 
     Args:
-      processor: the SentencePiece model.
-      varints: id -> varint.
-      marks: (last byte of a word, mark) -> the id of the mark, where no piece has both.
+      model: the SentencePiece model.
       longest_text: the bytes of the longest text in which the words stand.
     """
 
-    def __init__(
-        self,
-        processor: sentencepiece.SentencePieceProcessor,
-        varints: Sequence[bytes],
-        marks: Mapping[bytes, int],
-        longest_text: int,
-    ) -> None:
+    def __init__(self, model: _Model, longest_text: int) -> None:
         super().__init__()
-        self._marks = marks
         self.longest_text = longest_text
-        self._processor = processor
-        self._varints = varints
-        self._scores = [abs(processor.get_score(index)) for index in range(len(varints))]
-        # SentencePiece joins unknown characters that stand together: their number is not known.
-        self._scores[processor.unk_id()] = math.inf
+        self._model = model
         # The distance of neighbouring float32 numbers as large as a text's largest score.
         self._rounding = float(np.spacing(np.float32(_LARGEST_SCORE * (longest_text + 1))))
 
@@ -136,18 +144,19 @@ class _Words(dict[bytes, bytes | None]):
         size = len(word)
         if size > _LONGEST_WORD:
             return None
-        if word[-2:] in self._marks:
-            ids = self[word[:-1]]
-            return ids and ids + self._varints[self._marks[word[-2:]]]
+        processor, varints, scores, marks = self._model
+        if word[-2:] in marks:
+            before = self[word[:-1]]
+            return before and before + varints[marks[word[-2:]]]
         # Each of at most so many additions is off by half the distance, of either way.
         additions = (size if word.isascii() else size * _LONGEST_EXPANSION) + 1
         margin = 2 * additions * self._rounding
-        if self._processor.calculate_entropy(word, 1 / margin) > _LARGEST_ENTROPY:
+        if processor.calculate_entropy(word, 1 / margin) > _LARGEST_ENTROPY:
             return None
-        ids = self._processor.encode(word, out_type=int)
-        if sum([self._scores[i] for i in ids]) > _LARGEST_SCORE * (size + 1):
+        ids = processor.encode(word, out_type=int)
+        if sum([scores[i] for i in ids]) > _LARGEST_SCORE * (size + 1):
             return None
-        return b"".join([self._varints[i] for i in ids])
+        return b"".join([varints[i] for i in ids])
 
 
 def _marks(model: sentencepiece_model_pb2.ModelProto) -> dict[bytes, int]:

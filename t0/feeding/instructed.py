@@ -60,7 +60,7 @@ class InstructedSource:
         for number, block in enumerate(blocks, start=first):
             rng = np.random.default_rng([seed or 0, key_of(self.name), epoch, number, _DRAWS])
             try:
-                inputs = joined(block.features, self.spec)
+                inputs, _ = joined(block.features, self.spec)
                 targets = drawn(block.features, rng)
             except ValueError as error:
                 raise UserError(
@@ -75,12 +75,15 @@ class InstructedSource:
             yield Block(made, block.order)
 
 
-def joined(features: Mapping[str, Ragged], spec: InstructionSpec) -> Ragged:
-    """Returns the ids of inputs with the examples that fit, without EOS.
+def joined(features: Mapping[str, Ragged], spec: InstructionSpec) -> tuple[Ragged, np.ndarray]:
+    """Returns the ids of inputs with the examples that fit, without EOS, and the parts that stay.
 
     Args:
       features: "inputs" and "part_tokens" of R records.
       spec: how examples are made of records.
+
+    Returns:
+      the ids of R inputs, and whether each part stays in its input, bool [R, parts].
 
     Raises:
       ValueError: if the records are not those of a task with instructions.
@@ -88,7 +91,8 @@ def joined(features: Mapping[str, Ragged], spec: InstructionSpec) -> Ragged:
     inputs, sizes = features["inputs"], part_sizes(features["part_tokens"], spec)
     if not np.array_equal(sizes.sum(1), inputs.lengths):
         raise ValueError("the parts of a record do not add up to its inputs")
-    return denoising.only(inputs, np.repeat(kept_parts(sizes, spec).ravel(), sizes.ravel()))
+    kept = _kept(sizes, spec)
+    return denoising.only(inputs, np.repeat(kept.ravel(), sizes.ravel())), kept
 
 
 def drawn(features: Mapping[str, Ragged], rng: np.random.Generator | None) -> Ragged:
@@ -127,15 +131,11 @@ def part_sizes(parts: Ragged, spec: InstructionSpec) -> np.ndarray:
     return parts.values.reshape(-1, numbers[0]).astype(np.int64)
 
 
-def kept_parts(sizes: np.ndarray, spec: InstructionSpec) -> np.ndarray:
+def _kept(sizes: np.ndarray, spec: InstructionSpec) -> np.ndarray:
     """Returns which parts stay in the inputs, bool [R, parts].
 
     An example stays if definition, instance and the examples that stay before it leave it room, and
     those of its kind before it stay.
-
-    Args:
-      sizes: the tokens of each part, int64 [R, parts].
-      spec: how examples are made of records.
     """
     most = spec.longest_inputs - (spec.eos["inputs"] is not None)
     kept = np.ones(sizes.shape, bool)

@@ -94,8 +94,7 @@ def _of_instructions(
     """
     ids = ids_of(records, (*instructed.FEATURES, _PARTS))
     texts, outputs = texts_of(records, _INSTRUCTION_TEXTS).values()
-    inputs = instructed.joined(ids, spec)
-    kept = instructed.kept_parts(instructed.part_sizes(ids["part_tokens"], spec), spec)
+    inputs, kept = instructed.joined(ids, spec)
     sizes = instructed.part_sizes(ids[_PARTS], spec)
     if sizes.shape != kept.shape:
         raise ValueError("the parts of a record's text are not those of its inputs")

@@ -1,6 +1,5 @@
 """Instructions fed without TensorFlow: SeqIO's examples, an output drawn in each epoch."""
 
-import contextlib
 import itertools
 import json
 import sys
@@ -14,7 +13,7 @@ import tensorflow as tf
 from t0.caching import source_shards
 from t0.config.specification import InstructionSpec
 from t0.errors import UserError
-from t0.feeding import instructed, opening
+from t0.feeding import host_graphs, instructed, opening
 from t0.feeding.mixing import MixedStream
 from t0.feeding.token_files import Ragged
 from t0.feeding.training_data import open_source
@@ -147,6 +146,16 @@ def test_a_stream_goes_on_where_it_stood(task, monkeypatch):
             assert one["targets"].tolist() == other["targets"].tolist()
 
 
+def test_a_cache_needs_no_tokenizer_on_a_tpus_hosts(task):
+    def operations(**given):
+        lengths = {"inputs": 120, "targets": 20}
+        read = lambda _: task.get_dataset(lengths, "train", shuffle=False, **given)  # noqa: E731
+        return host_graphs.foreign_operations(host_graphs.pipeline_graph(read))
+
+    assert not operations(use_cached=True)
+    assert any("Sentencepiece" in kind for kind in operations(use_cached=False))
+
+
 def test_predictions_read_what_fits(task):
     files, total = opening.cache_files(task, "test")
     vocabularies = (default_vocabulary(), default_vocabulary())
@@ -177,7 +186,7 @@ def test_what_fits_is_what_tensorflow_keeps(longest, eos):
     sizes = rng.integers(0, 10, (200, 7)) * (rng.random((200, 7)) < 0.8)
     spec = InstructionSpec(2, longest, {"inputs": 1 if eos else None, "targets": 1})
     rows = [list(range(sum(row))) for row in sizes.tolist()]
-    found = instructed.joined({"inputs": ragged(rows), "part_tokens": ragged(sizes)}, spec)
+    found, _ = instructed.joined({"inputs": ragged(rows), "part_tokens": ragged(sizes)}, spec)
     dataset = tf.data.Dataset.from_generator(
         lambda: ({"inputs": one, "part_tokens": two} for one, two in zip(rows, sizes, strict=True)),
         output_signature=dict.fromkeys(("inputs", "part_tokens"), tf.TensorSpec([None], tf.int32)),
@@ -235,7 +244,5 @@ def test_other_steps_after_the_cache_are_not_recognised(task):
     assert len(found.cache_files) == 2
     assert opening.task_spec(task, "train", lengths, use_cached=False).instructions is None
     changed = [*task.preprocessors, seqio.preprocessors.append_eos]
-    with contextlib.suppress(ValueError):
-        seqio.TaskRegistry.remove(NAME)
     other = task.replace(preprocessors=changed)
     assert opening.task_spec(other, "train", lengths, use_cached=True).cache_files == ()
