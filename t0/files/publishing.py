@@ -90,6 +90,21 @@ def put(local: str, path: str) -> None:
         _written[path] = time.monotonic()
 
 
+def append(text: str, path: str) -> None:
+    """Adds text to a file; a bucket's object is written at most once a second, as with `put`.
+
+    Raises:
+      OSError: if that fails.
+    """
+    _wait_for_turn(path)
+    try:
+        with paths.opened(path, "a") as file:
+            file.write(text)
+    finally:
+        if paths.is_remote(path):
+            _written[path] = time.monotonic()
+
+
 class UnfinishedFile:
     """A file on this machine under a temporary name, until `publish` gives it its final name.
 

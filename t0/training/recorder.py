@@ -171,9 +171,9 @@ class Recorder:
         # An object of a bucket is rewritten as a whole, at most once a second.
         self._remote = paths.is_remote(model_dir)
         self._waiting: list[str] = []
-        self._flushed = time.monotonic()
         self._held_out: float | None = None  # nats for each target token of the last validation
         _forget_after(self._path, start)
+        self._flushed = time.monotonic()
         self._events: EventFile | None = None
         if events:
             self._events = EventFile(model_dir, restarted_at=start + 1 if start else None)
@@ -224,8 +224,7 @@ class Recorder:
 
     def _write_waiting(self) -> None:
         if self._waiting:
-            with paths.opened(self._path, "a") as file:
-                file.write("".join(self._waiting))
+            publishing.append("".join(self._waiting), self._path)
             self._waiting.clear()
 
     def flush(self) -> None:
@@ -248,9 +247,6 @@ class Recorder:
 
     def close(self) -> None:
         """Writes what waits, and closes the event file."""
-        if self._remote:
-            passed = time.monotonic() - self._flushed
-            time.sleep(max(0.0, publishing.OBJECT_SECONDS - passed))
         self._write_waiting()
         if self._events is not None:
             self._events.close()

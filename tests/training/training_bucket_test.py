@@ -5,7 +5,7 @@ import json
 import pytest
 import tiny_training as tiny
 
-from t0.files import paths
+from t0.files import paths, publishing
 from t0.files.any_path import any_path
 from t0.testing import Killed
 from t0.testing.served_buckets import rewritten
@@ -21,6 +21,17 @@ def run(folder, steps):
 
 def losses(text):
     return {line["step"]: line["loss"] for line in map(json.loads, text.splitlines())}
+
+
+def test_a_recorder_that_ends_as_soon_as_it_forgot_what_came_after_its_step(bucket):
+    metrics = any_path("gs://b/model/metrics.jsonl")
+    publishing.append('{"step": 4}\n{"step": 6}\n', str(metrics))
+    recorder = Recorder("gs://b/model", total=8, tokens=144, start=4, events=False)
+    recorder.record(5, {"loss": 2.0})
+    recorder.close()
+    steps = [json.loads(line)["step"] for line in paths.read_text(metrics).splitlines()]
+    assert steps == [4, 5]
+    assert rewritten(bucket.changes()) == {}
 
 
 @pytest.mark.slow
