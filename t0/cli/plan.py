@@ -24,6 +24,7 @@ _SWITCHES = {
     "fast": "closed formulas instead of lowering the model",
     "json": "print one JSON object",
     "every_slice": "lower every core's variables: slower, the same program",
+    "every_block": "lower all blocks, not three: slower, the same but for 3%% of memory",
 }
 _GPUS = [gpu.name for gpu in GPUS]
 _READ = {"engine", "gin_file", "gin_param", "module_import", "vocab", "data_dir"}
@@ -87,7 +88,9 @@ def main(args: argparse.Namespace) -> int:
     from t0.mesh import plan_output, sweep
     from t0.mesh.plan import PlanOptions, plan_configured_run
 
-    options = PlanOptions(args.fast, args.every_slice, args.utilisation, args.start_step)
+    options = PlanOptions(
+        args.fast, args.every_slice, args.every_block, args.utilisation, args.start_step
+    )
     if args.sweep:
         rows = sweep.sweep(sweep.parse_axes(args.sweep), options)
         print(json.dumps(sweep.as_json(rows)) if args.json else sweep.sweep_text(rows))
@@ -103,7 +106,9 @@ def main(args: argparse.Namespace) -> int:
 
 def _on_gpus(args: argparse.Namespace, given: Any) -> int:
     """Plans a run of the PyTorch engine."""
-    unread = [name for name in ("sweep", "output", "every_slice") if getattr(args, name)]
+    unread = [
+        name for name in ("sweep", "output", "every_slice", "every_block") if getattr(args, name)
+    ]
     if unread:
         raise UserError(f"--{unread[0]} is for plans of TPUs; with --engine=torch leave it out")
     if not args.gpu:

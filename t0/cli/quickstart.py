@@ -18,7 +18,7 @@ from typing import TextIO
 from t0.cli import quickstart_data
 from t0.errors import UserError, reported
 
-DEFAULT_STEPS = 800
+DEFAULT_STEPS = 600
 LOGS = "logs"
 # So many lines of a command's output are shown whenever they come.
 FIRST_LINES = 8

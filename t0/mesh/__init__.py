@@ -20,7 +20,8 @@ For `t0 plan`, without a TPU:
     lowering           the program of one core: lower builds it, read_program reads it
     memory             peak_memory: the memory of a program at its fullest moment
     tiles              the value that a TPU's tiles of 8 x 128 pad most
-    costs              StepCosts of a lowered program: bytes, FLOPs, collectives, seconds
+    costs              StepCosts: bytes, FLOPs, collectives; the seconds that they take
+    lowered_costs      the StepCosts of a lowered program, by a few of its equal blocks
     formulas           the same StepCosts by closed formulas, for --fast and --sweep
     plan               plan_configured_run: the plan as one JSON object
     plan_output        a plan as text

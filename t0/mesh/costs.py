@@ -1,29 +1,20 @@
-"""What a core's program holds, computes and sends in a step, and how long that takes.
+"""StepCosts: what a core holds, computes and sends in a step, and how long that takes.
 
-    from t0.mesh.pod_run import read_pod_run
-
-    costs = costs_by_lowering(read_pod_run(vocabulary_size=32100))    # after gin has been parsed
-    costs.flops                          # of one core, for each step
-    costs.collectives[0].wire_bytes      # bytes that a core sends over its links, for each step
-
-`t0.mesh.formulas` computes the same `StepCosts` without lowering. The docstrings give each formula
+`t0.mesh.lowered_costs` takes them from a lowered program, `t0.mesh.formulas` computes them without
+one. The docstrings give each formula
 with its unit. Times are estimates from a stated peak, utilisation and link speed; nothing here has
 been measured on a TPU.
 """
 
 import dataclasses
 import math
-import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from t0.compat import simd_mesh_impl
-from t0.mesh.lowering import COLLECTIVES, Program, Step, lower, read_program
-from t0.mesh.memory import Peak, peak_memory
+from t0.mesh.lowering import COLLECTIVES, Program, Step
 from t0.mesh.pod_run import PodRun
-from t0.mesh.tiles import lowered_bias_and_mask_bytes
 
 # Model FLOPs utilisation of T5- and GPT-sized models on TPU v3 and v4 in published runs is 0.3 to
 # 0.5 (Chowdhery et al. 2022, table 3: Gopher on v3 0.325, PaLM on v4 0.462).
@@ -99,8 +90,6 @@ class StepCosts:
     operations: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
-_BLOCK = re.compile(r"block_\d+")
-_LOOP = re.compile(r"^while_loop/while/")
 _KINDS = dict(zip(COLLECTIVES, ("all-reduce", "all-to-all", "permute"), strict=True))
 
 
@@ -192,80 +181,6 @@ def logical_to_physical(run: PodRun) -> list[int]:
     """Returns the physical core of each logical core, as a TPU run of Mesh TensorFlow places it."""
     shape = simd_mesh_impl.physical_shape_3d_from_topology_proto_4d(list(run.slice_.shape))
     return simd_mesh_impl.auto_logical_to_physical_tpu(run.mesh_shape.to_integer_list, shape)
-
-
-def costs_by_lowering(run: PodRun, *, every_slice: bool = False) -> StepCosts:
-    """Returns the costs of a run, from the core's program that lowering gives."""
-    lowered = lower(run, every_slice=every_slice)
-    program = read_program(lowered.graph, lowered.fetches)
-    mesh_impl = lowered.mesh_impl
-    names = [dim.name for dim in run.mesh_shape.dims]
-    sizes = run.mesh_shape.to_integer_list
-
-    def axes_of_group(physical: np.ndarray) -> tuple[str, ...]:
-        return group_axes([mesh_impl.p2l(int(core)) for core in physical], names, sizes)
-
-    flops, collectives = flops_and_collectives(
-        program, microbatches=run.microbatches, axes_of_group=axes_of_group
-    )
-    mtf_graph = lowered.lowering.graph
-    held = {True: 0, False: 0}
-    for variable in mtf_graph.all_variables:
-        size = mesh_impl.slice_size(variable.shape) * variable.slice_dtype.size
-        held[variable.trainable] += size
-    peak = peak_memory(program)
-    kinds = Counter(step.kind for step in program.steps)
-    return StepCosts(
-        method="lowering",
-        parameters=sum(variable.size for variable in mtf_graph.trainable_variables),
-        weights_bytes=held[True],
-        optimizer_bytes=held[False],
-        temporary_bytes=peak.by_kind,
-        recomputed_bytes=min(peak.bytes, peak_memory(program, recompute=True).bytes),
-        flops=flops,
-        collectives=collectives,
-        tile_bytes=lowered_bias_and_mask_bytes(program, run),
-        largest_memory=_largest_memory(peak),
-        largest_flops=_largest_costs(program, run.microbatches, ("Einsum",)),
-        largest_communication=_largest_costs(program, run.microbatches, COLLECTIVES),
-        operations={
-            "graph": len(lowered.graph.get_operations()),
-            "program": len(program.steps),
-            **{kind: kinds[kind] for kind in ("Einsum", *COLLECTIVES) if kinds[kind]},
-        },
-    )
-
-
-def _common_name(name: str) -> str:
-    return _BLOCK.sub("block_*", _LOOP.sub("", name))
-
-
-def _largest_memory(peak: Peak) -> tuple[LayerCost, ...]:
-    amounts: Counter[str] = Counter()
-    for buffer in peak.live:
-        if buffer.kind == "activations":
-            amounts[_common_name(buffer.name)] += buffer.bytes
-    return tuple(LayerCost(*item) for item in amounts.most_common(8))
-
-
-def _largest_costs(
-    program: Program, microbatches: int, kinds: Sequence[str]
-) -> tuple[LayerCost, ...]:
-    amounts: Counter[str] = Counter()
-    for step in program.steps:
-        if step.kind not in kinds:
-            continue
-        inputs = [program.values[value] for value in step.inputs]
-        amount = (
-            einsum_flops(step.detail, [value.shape for value in inputs])
-            if step.kind == "Einsum"
-            else inputs[0].bytes
-        )
-        update = not step.in_loop and step.kind in COLLECTIVES and microbatches > 1
-        name = "gradients and optimizer, after the microbatches" if update else step.name
-        name = _common_name(name)
-        amounts[name] += amount * (microbatches if step.in_loop else 1)
-    return tuple(LayerCost(*item) for item in amounts.most_common(8))
 
 
 def compute_seconds(flops: int, peak_flops: float, utilisation: float) -> float:

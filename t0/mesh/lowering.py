@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from t0.compat import mesh_utils, mtf, tensor_util
+from t0.compat import mesh_utils, mtf, tensor_util, transformer
 from t0.compat import tf1 as tf
 from t0.mesh.pod_run import PodRun
 from t0.mesh.topology import Topology, device_assignment
@@ -61,13 +61,14 @@ class Lowered:
     mesh_impl: Any
 
 
-def lower(run: PodRun, *, every_slice: bool = False) -> Lowered:
+def lower(run: PodRun, *, every_slice: bool = False, blocks: int | None = None) -> Lowered:
     """Builds the program that one core runs for `run`.
 
     Args:
       run: the run that gin configures; `run.mode` is "train", "score_eval", "perplexity_eval" or
         "infer".
       every_slice: whether each variable's slice is made on every core.
+      blocks: the number of blocks that each stack keeps, the first ones; by default all.
     """
     graph = tf.Graph()
     with (
@@ -78,7 +79,7 @@ def lower(run: PodRun, *, every_slice: bool = False) -> Lowered:
         contextlib.nullcontext() if every_slice else _only_first_slices(run),
     ):
         tf.train.create_global_step()
-        spec = _model_fn(run)(
+        spec = _model_fn(run, blocks)(
             placeholders(run),
             None,
             _estimator_mode(run.mode),
@@ -129,10 +130,50 @@ def build_model(run: PodRun) -> Any:
     )
 
 
-def _model_fn(run: PodRun) -> Callable[..., Any]:
+def equal_blocks(model: Any) -> int | None:
+    """Returns the number of blocks of a model's stacks, where all blocks of a stack are equal.
+
+    None for stacks of different numbers, for blocks that differ, and for stacks that compute
+    otherwise than block after block.
+    """
+    found = {_equal_blocks(stack) for stack in _stacks(model)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _stacks(model: Any) -> list[Any]:
+    parts = [getattr(model, name, None) for name in ("encoder", "decoder")]
+    return [getattr(part, "layer_stack", None) for part in parts if part] or [
+        getattr(model, "layer_stack", None)
+    ]
+
+
+def _equal_blocks(stack: Any) -> int | None:
+    if type(stack) is not transformer.LayerStack:
+        return None
+    blocks: dict[str, list[Any]] = {}
+    for layer in stack._layers:
+        block, _, rest = layer._name.partition("/")
+        kept = {name: value for name, value in vars(layer).items() if name != "_name"}
+        blocks.setdefault(block, []).append((rest, type(layer), kept))
+    first, *others = blocks.values()
+    return 1 + len(others) if all(block == first for block in others) else None
+
+
+def _keep_blocks(model: Any, number: int) -> Any:
+    for stack in _stacks(model):
+        names = [layer._name.partition("/")[0] for layer in stack._layers]
+        kept = list(dict.fromkeys(names))[:number]
+        stack._layers = [
+            layer for layer, name in zip(stack._layers, names, strict=True) if name in kept
+        ]
+    return model
+
+
+def _model_fn(run: PodRun, blocks: int | None) -> Callable[..., Any]:
+    model = build_model(run)
     return mesh_utils.tpu_estimator_model_fn(
         model_type=run.model_type,
-        transformer_model=build_model(run),
+        transformer_model=model if blocks is None else _keep_blocks(model, blocks),
         vocabulary=None,
         model_dir="",
         use_tpu=True,

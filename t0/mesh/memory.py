@@ -21,6 +21,8 @@ with memory measured on the CPU: it is within a quarter, mostly within a tenth.
 """
 
 import dataclasses
+import itertools
+import re
 from collections.abc import Mapping, Sequence
 
 from t0.mesh.lowering import Program, Step, Value
@@ -48,6 +50,7 @@ _ASSIGNMENTS = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"
 _SINKS = _ASSIGNMENTS | {"NextIteration"}
 _VARIABLES = {"ReadVariableOp", "VariableV2", "VarHandleOp"}
 _RESIDENT = _VARIABLES | {"Const", "Placeholder", "TPUReplicatedInput"}
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +87,16 @@ def peak_memory(
 ) -> Peak:
     """Estimates the most memory that a core's program holds beside its variables and inputs.
 
+    The arguments are those of `live_memory`.
+    """
+    return live_memory(program, fused=fused, recompute=recompute, transposes=transposes).peak()
+
+
+def live_memory(
+    program: Program, *, fused: bool = True, recompute: bool = False, transposes: bool = False
+) -> "LiveMemory":
+    """Estimates the memory that a core's program holds at each moment.
+
     Args:
       program: the steps, in an order that respects dependencies.
       fused: whether operations are fused, as XLA does; False keeps every value, as TensorFlow's own
@@ -96,25 +109,45 @@ def peak_memory(
         that order at once.
     """
     order = _with_early_sinks(program)
-    buffers = _Liveness(
-        program, order, fused=fused, recompute=recompute, transposes=transposes
-    ).buffers()
-    changes = [0] * (len(order) + 2)
-    for buffer in buffers:
-        changes[buffer.born] += buffer.bytes
-        changes[buffer.dies + 1] -= buffer.bytes
-    total = most = moment = 0
-    for position, change in enumerate(changes):
-        total += change
-        if total > most:
-            most, moment = total, position
-    live = [b for b in buffers if b.born <= moment <= b.dies]
-    by_kind = dict.fromkeys(("weight copies", "gradients", "activations"), 0)
-    for buffer in live:
-        by_kind[buffer.kind] += buffer.bytes
-    live.sort(key=lambda buffer: -buffer.bytes)
-    name = order[moment].name if moment < len(order) else ""
-    return Peak(most, by_kind, tuple(live), name)
+    liveness = _Liveness(program, order, fused=fused, recompute=recompute, transposes=transposes)
+    return LiveMemory(order, liveness.buffers())
+
+
+class LiveMemory:
+    """The values that are in memory at each moment of a program; a moment is a step's position."""
+
+    def __init__(self, order: Sequence[Step], buffers: Sequence[Buffer]) -> None:
+        self._order = order
+        self._buffers = buffers
+        changes = [0] * (len(order) + 2)
+        for buffer in buffers:
+            changes[buffer.born] += buffer.bytes
+            changes[buffer.dies + 1] -= buffer.bytes
+        self._bytes = list(itertools.accumulate(changes))
+
+    def peak(self, moment: int | None = None) -> Peak:
+        """Returns what is in memory at a moment; by default at the first fullest one."""
+        if moment is None:
+            moment = self._bytes.index(max(self._bytes))
+        live = [b for b in self._buffers if b.born <= moment <= b.dies]
+        by_kind = dict.fromkeys(("weight copies", "gradients", "activations"), 0)
+        for buffer in live:
+            by_kind[buffer.kind] += buffer.bytes
+        live.sort(key=lambda buffer: -buffer.bytes)
+        name = self._order[moment].name if moment < len(self._order) else ""
+        return Peak(self._bytes[moment], by_kind, tuple(live), name)
+
+    def fullest_moments(self) -> dict[str, tuple[int, int]]:
+        """Returns the bytes and the position of the fullest moment of each part of the program.
+
+        A part is all steps of one name, numbers left out: the same layer in all blocks.
+        """
+        fullest: dict[str, tuple[int, int]] = {}
+        for moment, (step, size) in enumerate(zip(self._order, self._bytes, strict=False)):
+            name = _NUMBER.sub("*", step.name)
+            if name not in fullest or size > fullest[name][0]:
+                fullest[name] = size, moment
+        return fullest
 
 
 def _with_early_sinks(program: Program) -> list[Step]:

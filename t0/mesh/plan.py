@@ -26,10 +26,10 @@ from t0.mesh.costs import (
     StepCosts,
     communication_seconds,
     compute_seconds,
-    costs_by_lowering,
     link_sharing,
     logical_to_physical,
 )
+from t0.mesh.lowered_costs import costs_by_lowering
 from t0.mesh.lowering import build_model
 from t0.mesh.pod_run import (
     PodRun,
@@ -54,12 +54,14 @@ class PlanOptions:
     Attributes:
       fast: whether to plan by formulas instead of lowering.
       every_slice: whether to lower every core's variables.
+      every_block: whether to lower all of the model's blocks, instead of three of them.
       utilisation: share of the peak FLOP/s that matrix products reach.
       start_step: the step to continue from; by default that of run.init_checkpoint, else 0.
     """
 
     fast: bool = False
     every_slice: bool = False
+    every_block: bool = False
     utilisation: float = DEFAULT_UTILISATION
     start_step: int | None = None
 
@@ -93,11 +95,15 @@ def plan_configured_run(options: PlanOptions) -> dict[str, Any]:
     dimensions = model_dimensions(model)
     check_model(run, dimensions)
     if not options.fast:
-        print("lowering the program of a core: half a minute (--fast: seconds)", file=sys.stderr)
+        print(
+            "lowering the program of a core: some seconds (--fast: fewer)", file=sys.stderr
+        )
     costs = (
         formulas.costs_by_formulas(run, formulas.model_sizes(model))
         if options.fast
-        else costs_by_lowering(run, every_slice=options.every_slice)
+        else costs_by_lowering(
+            run, every_slice=options.every_slice, every_block=options.every_block
+        )
     )
     assumptions = Assumptions(options.utilisation, _start_step(run, options), source)
     return make_plan(run, costs, assumptions, dimensions=dimensions)
