@@ -32,7 +32,12 @@ from t0.inference.search import DecodingMethod, Field, Search, search
 from t0.mesh import gather_embedding
 from t0.mesh.batch import replicas
 from t0.mesh.fused import fused
-from t0.scoring.mesh_model import Placement, restore_variables, session_of_shapes
+from t0.scoring.mesh_model import (
+    Placement,
+    SharedVariables,
+    restore_variables,
+    session_of_shapes,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +49,7 @@ class _Lowered:
     scores: tf.Tensor
 
 
-class _MatmulDevices(mtf.placement_mesh_impl.PlacementMeshImpl):
+class _MatmulDevices(SharedVariables):
     """The devices of a mesh, with a matrix product instead of an einsum where they are the same.
 
     TensorFlow's Einsum has no oneDNN kernel for the few rows of a decoding step.
@@ -80,6 +85,7 @@ class Generator:
         self._method = method
         gather_embedding.bind_gather_embedding(placement.mesh_shape, placement.layout_rules)
         cached_attention.cache_attention(model.decoder)
+        self._mesh_impl = _MatmulDevices(placement)
         self._graph = tf.Graph()
         self._session = session_of_shapes(self._graph)
         self._slice_copies: tf.Operation | None = None
@@ -175,8 +181,7 @@ class Generator:
             )
             with fused(self._model, place.mesh_shape, place.layout_rules):
                 built = build(self._model, self._types, feeds, self._method)
-            mesh_impl = _MatmulDevices(place.mesh_shape, place.layout_rules, list(place.devices))
-            return fed, built, mtf.Lowering(graph, {mesh: mesh_impl}, autostack=False)
+            return fed, built, mtf.Lowering(graph, {mesh: self._mesh_impl}, autostack=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -95,9 +95,7 @@ def plan_configured_run(options: PlanOptions) -> dict[str, Any]:
     dimensions = model_dimensions(model)
     check_model(run, dimensions)
     if not options.fast:
-        print(
-            "lowering the program of a core: some seconds (--fast: fewer)", file=sys.stderr
-        )
+        print("lowering the program of a core: some seconds (--fast: fewer)", file=sys.stderr)
     costs = (
         formulas.costs_by_formulas(run, formulas.model_sizes(model))
         if options.fast

@@ -21,7 +21,7 @@ are imported when a report is made.
 from t0.reports.evaluations import EvaluatedRun, read_runs
 from t0.reports.report import ReportPaths, write_report
 from t0.reports.summary import Summary, summarise
-from t0.reports.tables import console_tables
+from t0.reports.terminal_tables import console_tables
 from t0.reports.training_curves import TrainingCurves, read_curves
 
 __all__ = [

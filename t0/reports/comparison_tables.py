@@ -15,10 +15,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from t0.errors import printable
+from t0.reports.cells import number, p_value, shortened, signed
 from t0.reports.comparing import ComparedDataset, DifferingExample, RunComparison
+from t0.reports.markdown_tables import markdown_table, plain
 from t0.reports.plots import run_letter
 from t0.reports.statistics import CONFIDENCE, POWER
-from t0.reports.tables import markdown_table, number, p_value, plain, shortened, signed
 
 if TYPE_CHECKING:
     from rich.table import Table

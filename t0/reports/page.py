@@ -28,15 +28,7 @@ from importlib import resources
 from typing import Any
 
 from t0.reports.browsed import script_json
-from t0.reports.evaluation_plots import axis_label
-from t0.reports.held_out import HeldOutMean
-from t0.reports.parts import parted
-from t0.reports.plots import RUN_COLOURS, run_letter, themed
-from t0.reports.published import MODELS, published
-from t0.reports.published import figures as figures_of_t0
-from t0.reports.statistics import CONFIDENCE
-from t0.reports.summary import CATEGORY, PART, WHOLE, Summary, group_values
-from t0.reports.tables import (
+from t0.reports.cells import (
     WAYS_SENTENCE,
     clean_cells,
     clean_heads,
@@ -45,13 +37,21 @@ from t0.reports.tables import (
     interval,
     number,
     p_value,
-    run_mean,
     shortened,
     signed,
     span,
     ways_cells,
     ways_heads,
 )
+from t0.reports.evaluation_plots import axis_label
+from t0.reports.held_out import HeldOutMean
+from t0.reports.markdown_tables import run_mean
+from t0.reports.parts import parted
+from t0.reports.plots import RUN_COLOURS, run_letter, themed
+from t0.reports.published import MODELS, published
+from t0.reports.published import figures as figures_of_t0
+from t0.reports.statistics import CONFIDENCE
+from t0.reports.summary import CATEGORY, PART, WHOLE, Summary, group_values
 from t0.reports.training_curves import TrainingCurves, training_table
 
 # No page is larger: what does not fit is in scripts beside it.

@@ -21,6 +21,7 @@ from t0.files.publishing import remove_leftovers, unfinished_tag, write_whole
 from t0.reports.browsed import PATTERN as EXAMPLES
 from t0.reports.browsed import browsed
 from t0.reports.clean_part import read_overlap
+from t0.reports.data_files import data_json, metrics_csv, prompts_csv
 from t0.reports.evaluation_plots import (
     MOST_METRIC_PANELS,
     MOST_PANELS,
@@ -32,12 +33,12 @@ from t0.reports.evaluation_plots import (
     step_panels,
 )
 from t0.reports.evaluations import EvaluatedRun, read_runs
+from t0.reports.markdown_tables import markdown
 from t0.reports.page import PageFigure, render_page
 from t0.reports.parts import PATTERN as PARTS
 from t0.reports.plots import Panel, panel_svg, panels_png
 from t0.reports.reliability import reliability_panels
 from t0.reports.summary import Summary, summarise
-from t0.reports.tables import data_json, markdown, metrics_csv, prompts_csv
 from t0.reports.training_curves import TrainingCurves, curve_legend, curve_panels, read_curves
 
 _BOXES, _STEPS, _CURVES = "accuracy.png", "accuracy_by_step.png", "training.png"

@@ -99,6 +99,24 @@ def vocabulary_hash(vocabulary: Any) -> str | None:
     return hashlib.sha256(model).hexdigest() if model else None
 
 
+class SharedVariables(mtf.placement_mesh_impl.PlacementMeshImpl):
+    """The devices of a mesh, for many lowerings in one graph, which share what holds variables.
+
+    Mesh TensorFlow would lay the variables out anew in each lowering, with operations that copy
+    them between masters and slices: half of a lowering's operations.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        super().__init__(placement.mesh_shape, placement.layout_rules, list(placement.devices))
+        self._laid_out: dict[str, Any] = {}
+
+    def LaidOutVariable(self, variable: mtf.Variable, mesh_impl: Any) -> Any:  # noqa: N802
+        """Returns the slices of a variable, those of the first lowering that has it."""
+        if variable.name not in self._laid_out:
+            self._laid_out[variable.name] = super().LaidOutVariable(variable, mesh_impl)
+        return self._laid_out[variable.name]
+
+
 def session_of_shapes(graph: tf.Graph) -> tf.Session:
     """Returns a session for a graph to which batch shapes are added one by one."""
     # TensorFlow places only the part of the graph that a run needs. Otherwise each new shape would

@@ -27,7 +27,12 @@ from t0.compat import tf1 as tf
 from t0.mesh import gather_embedding
 from t0.mesh.batch import replicas
 from t0.mesh.fused import fused
-from t0.scoring.mesh_model import Placement, restore_variables, session_of_shapes
+from t0.scoring.mesh_model import (
+    Placement,
+    SharedVariables,
+    restore_variables,
+    session_of_shapes,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +61,7 @@ class Scorer:
         self._log_probabilities = (
             _log_probabilities_by_one_hot if split else gather_embedding.target_log_probabilities
         )
+        self._mesh_impl = SharedVariables(placement)
         self._graph = tf.Graph()
         self._session = session_of_shapes(self._graph)
         self._lowered: dict[tuple[int, int, int, int], _Lowered] = {}
@@ -141,12 +147,8 @@ class Scorer:
         nats *= mtf.cast(mtf.greater(mtf_targets, 0), tf.float32)
         scores = mtf.anonymize(mtf.reduce_sum(nats, reduced_dim=length_dim))
 
-        mesh_impl = mtf.placement_mesh_impl.PlacementMeshImpl(
-            place.mesh_shape, place.layout_rules, list(place.devices)
-        )
-        lowering = mtf.Lowering(graph, {mesh: mesh_impl}, autostack=False)
-        # The first lowering creates the slices that the masters are copied to; the others reuse
-        # them. If slices are the masters, this does nothing.
+        lowering = mtf.Lowering(graph, {mesh: self._mesh_impl}, autostack=False)
+        # The slices are those of the first lowering. If they are the masters, this does nothing.
         if not self._lowered:
             self._slice_copies = lowering.copy_masters_to_slices()
         return _Lowered(inputs, targets, lowering.export_to_tf_tensor(scores))

@@ -197,10 +197,10 @@ def results(folder: Path) -> Callable[[st.DataObject], None]:
     path = folder / "results_5.json"
 
     def run(data: st.DataObject) -> None:
-        from t0.reports import evaluations, summary, tables
+        from t0.reports import evaluations, markdown_tables, summary
 
         path.write_bytes(data.draw(damaged(content)))
-        tables.markdown(summary.summarise(evaluations.read_runs([path])))
+        markdown_tables.markdown(summary.summarise(evaluations.read_runs([path])))
 
     return run
 

@@ -13,8 +13,8 @@ from t0.files.publishing import unfinished_tag
 from t0.reports import report, write_report
 from t0.reports.evaluation_plots import MOST_PANELS
 from t0.reports.evaluations import read_runs
+from t0.reports.markdown_tables import plain
 from t0.reports.plan_picture import draw_plan
-from t0.reports.tables import plain
 
 
 def test_files_and_pictures(drawn):

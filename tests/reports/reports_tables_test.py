@@ -9,7 +9,7 @@ import pytest
 from made_up_evaluations import SIGNATURE, change
 from rich.console import Console
 
-from t0.reports import console_tables, tables, write_report
+from t0.reports import cells, console_tables, write_report
 from t0.reports.evaluations import read_runs
 
 
@@ -72,9 +72,7 @@ def test_console_table_keeps_every_number(two_runs, width):
 
 
 def test_formats():
-    assert tables.signed(-0.04) == "0.0"
-    assert tables.p_value(0.0004) == "< 0.001"
-    assert tables.p_value(0.0312) == "0.031"
-    assert (
-        tables.fact({"inputs": 1024, "eos": True, "none": None}) == "inputs 1024, eos yes, none –"
-    )
+    assert cells.signed(-0.04) == "0.0"
+    assert cells.p_value(0.0004) == "< 0.001"
+    assert cells.p_value(0.0312) == "0.031"
+    assert cells.fact({"inputs": 1024, "eos": True, "none": None}) == "inputs 1024, eos yes, none –"
