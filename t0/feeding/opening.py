@@ -10,6 +10,7 @@ must be; and notes for the user about its tasks. To read the data, only tasks wi
 SeqIO and TensorFlow (`t0.feeding.live`).
 """
 
+import dataclasses
 import itertools
 import posixpath
 import shlex
@@ -22,6 +23,7 @@ from t0.caching.verify import verify_cache
 from t0.catalogue.listing import read_listing
 from t0.compat import gin, seqio
 from t0.compat import tf1 as tf
+from t0.config.bindings import bound
 from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
 from t0.errors import UserError, unknown_name
 from t0.feeding.live import DatasetBatches, live_source, tokenises_text
@@ -31,6 +33,7 @@ from t0.feeding.training_data import TrainingData, open_training_data
 from t0.files import paths
 from t0.files.untrusted import parsed_json
 from t0.sources import data_dirs
+from t0.tasks.instruction_tasks import InstructionSettings
 from t0.tasks.recipe_tasks import RecordSource
 
 # The most records of a task whose targets are measured before a run; takes about a second.
@@ -394,7 +397,15 @@ def caching_command(name: str, into: str, settings: Mapping[str, Sequence[str]])
     """Returns the command that caches the mixture `name` into a folder; see `require_cached`."""
     flags = [f"--tasks={name}", f"--output_cache_dir={into}"]
     flags += [f"--{flag}={value}" for flag, values in settings.items() for value in values]
+    flags += [f"--gin_param={name}={value!r}" for name, value in _bound_of_instructions().items()]
     return shlex.join(["seqio_cache_tasks", *flags])
+
+
+def _bound_of_instructions() -> dict[str, Any]:
+    """Returns gin's bindings that decide which instances of instructions a cache holds."""
+    names = [f"sni.{field.name}" for field in dataclasses.fields(InstructionSettings)]
+    unset = object()
+    return {name: found for name in names if (found := bound(name, unset)) is not unset}
 
 
 def require_split(name: str, split: str, *, setting: str = "run.dataset_split") -> None:

@@ -1,3 +1,6 @@
+import shlex
+
+import gin
 import pytest
 
 from t0.errors import UserError
@@ -63,6 +66,12 @@ def test_uncached_task_comes_with_the_command_that_caches_it(tmp_path):
         "--module_import=my.tasks '--vocab=/v/my model'\n" in message
     )
     assert "mesh_train_dataset_fn.use_cached = False" in message
+
+
+def test_the_caching_command_takes_what_gin_says_of_instructions(empty_gin):
+    gin.parse_config(["sni.seed = 3", "sni.instances_per_task = None"])
+    words = shlex.split(opening.caching_command("sni_def", "/cache", {}))
+    assert words[3:] == ["--gin_param=sni.instances_per_task=None", "--gin_param=sni.seed=3"]
 
 
 def test_without_a_cache_folder_one_is_to_be_named():
