@@ -39,9 +39,13 @@ PROMPTED = "(super_glue_rte|hellaswag|social_i_qa)_(?!.*score_eval).*"
 FED = "(super_glue_rte|hellaswag|social_i_qa|rotten_tomatoes)_(?!.*score_eval).*"
 
 
+# What arguments may name in braces: the flags of this program, and an empty folder for each claim.
+PATHS = ("data_dir", "recipes_dir", "vocab", "hf_python", "output", "scratch")
+
+
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A program and the arguments that it takes here; {names} are replaced by the user's paths."""
+    """A program and the arguments that it takes here; {names} of PATHS are replaced."""
 
     program: str
     arguments: tuple[str, ...] = ()
@@ -230,7 +234,7 @@ def main() -> None:
     if given.history:
         show_history(given.history)
         return
-    needed = ("data_dir", "recipes_dir", "vocab", "hf_python")
+    needed = [name for name in PATHS if name != "scratch"]
     if missing := [f"--{name}" for name in needed if not getattr(given, name)]:
         parser.error(f"needs {', '.join(missing)}")
     given.output.mkdir(parents=True, exist_ok=True)
@@ -240,7 +244,7 @@ def main() -> None:
     failed = []
     for name in given.only:
         with tempfile.TemporaryDirectory(prefix="t0_benchmark_") as scratch:
-            paths = {key: getattr(given, key) for key in needed} | {"scratch": scratch}
+            paths = {name: scratch if name == "scratch" else getattr(given, name) for name in PATHS}
             record = here | measure(name, paths, given.output)
         with HISTORY.open("a") as history:
             history.write(json.dumps(record) + "\n")

@@ -176,9 +176,8 @@ def attention(  # noqa: PLR0913 (Mesh TensorFlow's signature)
     q, k, v, bias = mesh_attention.maybe_reshape_attention_input_for_2d_sharding(
         context, q, k, v, bias, [key_dim, value_dim]
     )
-    if float32_logits:
-        q, k = mtf.to_float(q), mtf.to_float(k)
-    outputs = _attended(q, k, v, bias, (memory_length_dim, key_dim, value_dim))
+    dims = (memory_length_dim, key_dim, value_dim)
+    outputs = _attended(q, k, v, bias, dims, float32_logits=float32_logits, train=context.train)
     return mtf.reshape(outputs, whole_shape)
 
 
@@ -189,10 +188,13 @@ def _attended(
     v: mtf.Tensor,
     bias: mtf.Tensor | None,
     dims: tuple[mtf.Dimension, mtf.Dimension, mtf.Dimension],
+    *,
+    float32_logits: bool,
+    train: bool,
 ) -> mtf.Tensor:
     """Returns the attended values in the order of `q`.
 
-    `dims` are the dimensions of memory length, key and value.
+    `dims` are the dimensions of memory length, key and value. Only training has a gradient.
     """
     memory_dim, key_dim, value_dim = dims
     # In the order of batched matrix products: what the memory has too, rows, the last dimension.
@@ -204,36 +206,58 @@ def _attended(
         mtf.transpose(k, mtf.Shape([*shared, memory_dim, key_dim])),
         mtf.transpose(v, mtf.Shape([*shared, memory_dim, value_dim])),
     ]
+    if float32_logits:  # only now, since fewer bytes are faster to transpose
+        given[:2] = map(mtf.to_float, given[:2])
     has = [bias is not None and dim in bias.shape.dims for dim in weights_shape.dims]
     if bias is not None:
         ordered = [dim for dim, there in zip(weights_shape.dims, has, strict=True) if there]
         given.append(mtf.transpose(bias, mtf.Shape(ordered)))
-    outputs, _ = mtf.slicewise(
-        lambda *slices: _attend(*slices, has=has),
-        given,
-        output_shape=[mtf.Shape([*shared, *rows, value_dim]), weights_shape],
-        output_dtype=[v.dtype, tf.float32],
-        splittable_dims=shared,
-        grad_function=_attention_gradient,
-        name="attention",
-    )
+    shape = mtf.Shape([*shared, *rows, value_dim])
+    if train:
+        outputs, _ = mtf.slicewise(
+            lambda *slices: _attend(*slices, has=has, types=("float32", v.dtype.name)),
+            given,
+            output_shape=[shape, weights_shape],
+            output_dtype=[v.dtype, tf.float32],
+            splittable_dims=shared,
+            grad_function=_attention_gradient,
+            name="attention",
+        )
+    else:
+        outputs = mtf.slicewise(
+            lambda *slices: _attend(*slices, has=has, types=(v.dtype.name,))[0],
+            given,
+            output_shape=shape,
+            output_dtype=v.dtype,
+            splittable_dims=shared,
+            name="attention",
+        )
     return mtf.transpose(outputs, q.shape - key_dim + value_dim)
 
 
 def _attend(
-    q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, bias: tf.Tensor | None = None, *, has: Sequence[bool]
+    q: tf.Tensor,
+    k: tf.Tensor,
+    v: tf.Tensor,
+    bias: tf.Tensor | None = None,
+    *,
+    has: Sequence[bool],
+    types: tuple[str, ...],
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """[B, ..., D], [B, M, D], [B, M, D] -> attended values [B, ..., D], weights [B, ..., M]."""
+    """[B, ..., D], [B, M, D], [B, M, D] -> attended values [B, ..., D], weights [B, ..., M].
+
+    The weights are in the first of `types`, and the last one is that of `v`.
+    """
     logits = tf.matmul(_as_matrices(q, k), k, transpose_b=True)
     logits = tf.reshape(logits, [*q.shape[:-1], k.shape[-2]])
     if bias is None:
-        weights, narrow = _softmax(logits, tf.zeros([], v.dtype), tf.zeros([], logits.dtype))
+        bias = tf.zeros([], logits.dtype)
     else:
         sizes = iter(bias.shape)
         bias = tf.reshape(bias, [next(sizes) if there else 1 for there in has])
-        weights, narrow = _softmax(logits, tf.zeros([], v.dtype), bias)
-    outputs = tf.matmul(_as_matrices(narrow, v), v)
-    return tf.reshape(outputs, [*q.shape[:-1], v.shape[-1]]), weights
+    weights = _softmax(logits, bias, tuple(dict.fromkeys(types)))
+    outputs = tf.matmul(_as_matrices(weights[-1], v), v)
+    return tf.reshape(outputs, [*q.shape[:-1], v.shape[-1]]), weights[0]
 
 
 def _attention_gradient(
@@ -276,10 +300,10 @@ def _as_matrices(x: tf.Tensor, memory: tf.Tensor) -> tf.Tensor:
 
 
 @xla_compiled
-def _softmax(logits: tf.Tensor, like: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the weights in float32 and in the type of `like`."""
+def _softmax(logits: tf.Tensor, bias: tf.Tensor, types: tuple[str, ...]) -> tuple[tf.Tensor, ...]:
+    """Returns the weights in each of the types, computed in float32."""
     weights = tf.nn.softmax(tf.cast(logits + tf.cast(bias, logits.dtype), tf.float32))
-    return weights, tf.cast(weights, like.dtype)
+    return tuple(tf.cast(weights, name) for name in types)
 
 
 @xla_compiled

@@ -1,8 +1,10 @@
 """The texts of numbers, facts and rows, as every form of the report shows them.
 
-number(71.24)          # "71.2"
-p_value(0.0004)        # "< 0.001"
-count(None)            # "–"
+    number(71.24)          # "71.2"
+    p_value(0.0004)        # "< 0.001"
+    signed(-0.04)          # "0.0"
+
+What is unknown is a dash.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -88,9 +90,6 @@ def shortened(text: str, limit: int = TEXT_LIMIT) -> str:
     if len(text) <= limit:
         return text
     return f"{text[:limit]} … [{len(text) - limit:,} more characters]"
-
-
-# Markdown.
 
 
 CLEAN_HEADS = ("Examples", "Overlapping", "All", "Clean", "Clean - all", "Interval", "p")

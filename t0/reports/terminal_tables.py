@@ -1,7 +1,9 @@
 """The report's tables for the terminal.
 
-from rich.console import Console
-Console().print(*console_tables([Path("eval/results_1000.json")]))
+    from rich.console import Console
+    Console().print(*console_tables([Path("eval/results_1000.json")]))
+
+Texts are never markup. In narrow terminals headings are broken, numbers never.
 """
 
 import shutil
