@@ -54,7 +54,7 @@ class Claim:
 
 CLAIMS = {
     "importing": Claim("importing.py", ("--rounds=5",)),
-    "training": Claim("training.py", ("--rounds=3", "--hf_python={hf_python}")),
+    "training": Claim("training.py", ("--rounds=2", "--hf_python={hf_python}")),
     "training_torch": Claim(
         "training_torch.py",
         ("--rounds=2", "--steps=1", "--hf_python={hf_python}", "--cache={scratch}/cache"),
@@ -91,12 +91,13 @@ CLAIMS = {
     ),
     "caching_scale": Claim(
         "caching_scale.py",
-        ("--data_dir={data_dir}", "--recipes_dir={recipes_dir}", "--vocab={vocab}"),
+        ("--data_dir={data_dir}", "--recipes_dir={recipes_dir}", "--vocab={vocab}")
+        + ("--workloads=prompts",),
     ),
     "growth": Claim(
         "growth.py",
         ("--data_dir={data_dir}", "--recipes_dir={recipes_dir}", "--vocab={vocab}")
-        + ("--plot={output}/growth.png", "--times", "1", "10", "30"),
+        + ("--plot={output}/growth.png",),
     ),
     "feeding": Claim(
         "feeding.py",
@@ -193,7 +194,8 @@ def measure(name: str, paths: Mapping[str, str], output: Path) -> dict[str, Any]
     prepare = [part.format(**paths) for part in claim.before]
     command = [str(FOLDER / claim.program), *(part.format(**paths) for part in claim.arguments)]
     with (output / f"{name}.log").open("w") as log:
-        settings = {"env": _environment(), "stdout": subprocess.PIPE, "stderr": log, "text": True}
+        environment = _environment() | {"T0_VOCAB": paths["vocab"]}
+        settings = {"env": environment, "stdout": subprocess.PIPE, "stderr": log, "text": True}
         run = subprocess.run([sys.executable, *prepare], **settings) if prepare else None
         began = time.monotonic()
         if run is None or not run.returncode:
@@ -253,7 +255,9 @@ def main() -> None:
         failed += [name] if record["status"] else []
         print(f"{name}: {record['seconds']} s, exit status {record['status']}", flush=True)
     if failed:
-        sys.exit(f"failed: {', '.join(failed)}; see {given.output}/<claim>.log")
+        sys.exit(
+            f"failed, or missed an aim: {', '.join(failed)}; see {given.output}/<claim>.md and .log"
+        )
 
 
 if __name__ == "__main__":
