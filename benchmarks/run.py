@@ -5,7 +5,7 @@
     .venv/bin/python benchmarks/run.py ... --only training scoring
 
 DATA and RECIPES are folders of data as `--data_dir` takes them; RECIPES has `text/`. Nothing else
-may run on the machine meanwhile. All of them take half an hour to 40 minutes on two cores: rounds,
+may run on the machine meanwhile. All of them take 40 minutes on two cores: rounds,
 rows and steps are fewer than those of benchmarks/README.md, which the programs take by themselves.
 
 OUT/<claim>.md is what a program printed, OUT/table.md all of them under a line that names the
@@ -53,7 +53,7 @@ class Claim:
 
 
 CLAIMS = {
-    "importing": Claim("importing.py", ("--rounds=5",)),
+    "importing": Claim("importing.py", ("--rounds=3",)),
     "training": Claim("training.py", ("--rounds=2", "--hf_python={hf_python}")),
     "training_torch": Claim(
         "training_torch.py",
@@ -117,7 +117,7 @@ CLAIMS = {
     "pretraining_feed": Claim(
         "pretraining_feed.py", ("--text={recipes_dir}/text", "--vocab={vocab}", "--rounds=3")
     ),
-    "converting": Claim("converting.py", ("--folder={scratch}", "--blocks=4", "--repeats=2")),
+    "converting": Claim("converting.py", ("--folder={scratch}", "--blocks=2", "--repeats=2")),
     "planning": Claim("planning.py"),
     "buckets": Claim("buckets.py", ("--rounds=1",)),
     "overlap": Claim("overlap.py", ("--data_dir={data_dir}", "--rounds=3")),
