@@ -11,10 +11,10 @@ of equal blocks is lowered twice, with two and with three of them, and the amoun
 follow: what 24 blocks have is what 2 have, and 22 times the difference. For parameters, bytes of
 variables, FLOPs and collectives that is exact. Memory beside the variables is extended for each
 part of the program (a layer's product, the loss), and the fullest part is the peak. That is exact
-where it is in the forward or backward pass, as in T0's training and ranking. In the optimizer it is
-not, for Mesh TensorFlow stacks variables of one shape there, up to a size, and stacks do not grow
-evenly with blocks: a model whose peak is there is lowered whole, and where only the memory after
-recomputation has its peak there (0.7% too high for t5.1.1.xxl on a v3-512), it is near.
+where it is in the forward or backward pass, as it was in T5.1.1 from small to xxl. In the optimizer
+it is not, for Mesh TensorFlow stacks variables of one shape there, up to a size, and stacks do not
+grow evenly with blocks: a model whose peak is there is lowered whole, and where only the memory
+after recomputation has its peak there (0.7% too high for t5.1.1.xxl on a v3-512), it is near.
 tests/mesh/mesh_lowered_costs_test.py compares with whole lowering, which `every_block` asks for; a
 model of other than equal blocks, or of few, is lowered whole anyway.
 """
