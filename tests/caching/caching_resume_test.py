@@ -206,10 +206,17 @@ def test_permission_lost_midway(with_data, cache_here, tmp_path, monkeypatch, sm
 
 
 def workers_of(pid):
-    """Returns the processes that the fork server of a run has forked."""
-    children = psutil.Process(pid).children()
-    servers = [child for child in children if any("fork_server" in w for w in child.cmdline())]
-    return [worker for server in servers for worker in server.children()]
+    """Returns the processes that the fork server of a run has forked, and that are still there.
+
+    Imports start processes, too, which end soon and have commands of their own.
+    """
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            words = child.cmdline()
+            if any("fork_server" in word for word in words) and child.ppid() != pid:
+                found.append(child)
+    return found
 
 
 @pytest.mark.slow
@@ -220,9 +227,11 @@ def test_a_worker_that_the_system_kills(start_command, command_environment, with
     )
     while not list(tmp_path.glob("unfinished-parts.*")):
         time.sleep(0.02)
-    while not (workers := workers_of(process.pid)):
-        time.sleep(0.02)
-    time.sleep(1.0)
+    workers: list[psutil.Process] = []
+    while not workers:
+        seen = workers_of(process.pid)
+        time.sleep(1.0)
+        workers = [worker for worker in workers_of(process.pid) if worker in seen]
     workers[0].send_signal(signal.SIGKILL)
     _, errors = process.communicate(timeout=100)
     assert process.returncode == 2
