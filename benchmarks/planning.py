@@ -9,8 +9,8 @@ program by the same rules as a plan for a TPU, with two ways of the CPU added: o
 products are copied as its products want them, and each updated variable goes to new memory (on a
 TPU it is updated in place).
 
-Planning: the two commands of T0's recipe, as seconds of processor time (other work on the machine
-does not count) and of the clock, and peak memory.
+Planning: the two commands of T0's recipe, by few blocks, by all of them and by formula, as seconds
+of processor time (other work on the machine does not count) and of the clock, and peak memory.
 """
 
 import argparse
@@ -62,8 +62,8 @@ def main():
     if not args.memory:
         print("\nplan                                     processor s     clock s      GiB")
         for name in RECIPES:
-            for fast in (False, True):
-                print_planning(name, fast)
+            for switch in ("", "--every_block", "--fast"):
+                print_planning(name, switch)
 
 
 def child(name):
@@ -191,7 +191,7 @@ def run_compiled(run):
             session.run(step)
 
 
-def print_planning(name, fast):
+def print_planning(name, switch):
     """Plans a recipe in a process of its own and prints what that took."""
     files = [f"--gin_file={file}" for file in ("dataset.gin", *RECIPES[name])]
     scoring = name.startswith("score")
@@ -202,7 +202,7 @@ def print_planning(name, fast):
     ]
     params += ["run.batch_size = ('tokens_per_batch', 262144)"] if scoring else []
     command = [sys.executable, "-m", "t0.cli.main", "plan", *files]
-    command += [f"--gin_param={param}" for param in params] + (["--fast"] if fast else [])
+    command += [f"--gin_param={param}" for param in params] + ([switch] if switch else [])
     started = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -210,7 +210,7 @@ def print_planning(name, fast):
     if process.returncode:
         raise SystemExit(f"{name} failed")
     seconds = usage.ru_utime + usage.ru_stime
-    label = f"{name}{', --fast' if fast else ''}"
+    label = f"{name}{f', {switch}' if switch else ''}"
     clock = time.monotonic() - started
     print(f"{label:<38} {seconds:>14.1f} {clock:>11.1f} {usage.ru_maxrss / 2**20:>8.2f}")
 

@@ -5,8 +5,8 @@
     .venv/bin/python benchmarks/run.py ... --only training scoring
 
 DATA and RECIPES are folders of data as `--data_dir` takes them; RECIPES has `text/`. Nothing else
-may run on the machine meanwhile. All of them take 40 minutes on two cores: rounds,
-rows and steps are fewer than those of benchmarks/README.md, which the programs take by themselves.
+may run on the machine meanwhile. All of them are to take 40 minutes on two cores: rounds, rows and
+steps are fewer than those of benchmarks/README.md, which the programs take by themselves.
 
 OUT/<claim>.md is what a program printed, OUT/table.md all of them under a line that names the
 machine: its processor, cores, instruction sets, the rate of one large product, and the commit. One
@@ -39,13 +39,13 @@ PROMPTED = "(super_glue_rte|hellaswag|social_i_qa)_(?!.*score_eval).*"
 FED = "(super_glue_rte|hellaswag|social_i_qa|rotten_tomatoes)_(?!.*score_eval).*"
 
 
-# What arguments may name in braces: the flags of this program, and an empty folder for each claim.
-PATHS = ("data_dir", "recipes_dir", "vocab", "hf_python", "output", "scratch")
+# The flags that arguments may name in braces, beside an empty folder for each claim, {scratch}.
+PATHS = ("data_dir", "recipes_dir", "vocab", "hf_python", "output")
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A program and the arguments that it takes here; {names} of PATHS are replaced."""
+    """A program and the arguments that it takes here; {names} of paths are replaced."""
 
     program: str
     arguments: tuple[str, ...] = ()
@@ -236,8 +236,7 @@ def main() -> None:
     if given.history:
         show_history(given.history)
         return
-    needed = [name for name in PATHS if name != "scratch"]
-    if missing := [f"--{name}" for name in needed if not getattr(given, name)]:
+    if missing := [f"--{flag}" for flag in PATHS if not getattr(given, flag)]:
         parser.error(f"needs {', '.join(missing)}")
     given.output.mkdir(parents=True, exist_ok=True)
     here = {"date": datetime.date.today().isoformat(), "commit": commit(), "machine": machine()}
@@ -246,7 +245,7 @@ def main() -> None:
     failed = []
     for name in given.only:
         with tempfile.TemporaryDirectory(prefix="t0_benchmark_") as scratch:
-            paths = {name: scratch if name == "scratch" else getattr(given, name) for name in PATHS}
+            paths = {flag: getattr(given, flag) for flag in PATHS} | {"scratch": scratch}
             record = here | measure(name, paths, given.output)
         with HISTORY.open("a") as history:
             history.write(json.dumps(record) + "\n")

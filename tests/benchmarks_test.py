@@ -23,7 +23,7 @@ def test_a_claim_passes_flags_that_its_program_has(name):
         flag = argument.split("=")[0]
         assert f'"{flag}"' in text or not flag.startswith("--"), flag
     for argument in (*claim.arguments, *claim.before):
-        argument.format(**dict.fromkeys(benchmarks.PATHS, "here"))
+        argument.format(**dict.fromkeys((*benchmarks.PATHS, "scratch"), "here"))
 
 
 def test_every_program_of_the_readme_is_a_claim_that_is_run():

@@ -174,12 +174,12 @@ def _extended_numbers(fewer: _Numbers, more: _Numbers, times: int) -> _Numbers:
 def _extended_peak(fewer: LiveMemory, more: LiveMemory, times: int) -> _Numbers:
     """Returns the bytes of each kind, and of each layer's activations, at the fullest moment."""
     part = _fullest_part(fewer, more, times)
-    peaks = (memory.peak(memory.fullest_moments()[part][1]) for memory in (fewer, more))
+    peaks = (memory.peak(memory.fullest_moments[part][1]) for memory in (fewer, more))
     return _extended_numbers(*map(_in_memory, peaks), times)
 
 
 def _fullest_part(fewer: LiveMemory, more: LiveMemory, times: int) -> str:
-    of_fewer, of_more = fewer.fullest_moments(), more.fullest_moments()
+    of_fewer, of_more = fewer.fullest_moments, more.fullest_moments
     sizes = _extended_numbers(
         Counter({part: size for part, (size, _) in of_fewer.items() if part in of_more}),
         Counter({part: size for part, (size, _) in of_more.items()}),

@@ -31,7 +31,7 @@ import numpy as np
 
 from t0.compat import mesh_utils, mtf, tensor_util, transformer
 from t0.compat import tf1 as tf
-from t0.mesh.pod_run import PodRun
+from t0.mesh.pod_run import PodRun, transformers_of
 from t0.mesh.topology import Topology, device_assignment
 
 _LATER_SLICE = re.compile(r"_slice_[1-9]\d*$")
@@ -136,44 +136,43 @@ def equal_blocks(model: Any) -> int | None:
     None for stacks of different numbers, for blocks that differ, and for stacks that compute
     otherwise than block after block.
     """
-    found = {_equal_blocks(stack) for stack in _stacks(model)}
+    stacks = [getattr(part, "layer_stack", None) for part in transformers_of(model)]
+    found = {_equal_blocks(stack) for stack in stacks}
     return found.pop() if len(found) == 1 else None
-
-
-def _stacks(model: Any) -> list[Any]:
-    parts = [getattr(model, name, None) for name in ("encoder", "decoder")]
-    return [getattr(part, "layer_stack", None) for part in parts if part] or [
-        getattr(model, "layer_stack", None)
-    ]
 
 
 def _equal_blocks(stack: Any) -> int | None:
     if type(stack) is not transformer.LayerStack:
         return None
-    blocks: dict[str, list[Any]] = {}
-    for layer in stack._layers:
-        block, _, rest = layer._name.partition("/")
-        kept = {name: value for name, value in vars(layer).items() if name != "_name"}
-        blocks.setdefault(block, []).append((rest, type(layer), kept))
-    first, *others = blocks.values()
+    first, *others = ([_described(layer) for layer in block] for block in _blocks(stack))
     return 1 + len(others) if all(block == first for block in others) else None
 
 
-def _keep_blocks(model: Any, number: int) -> Any:
-    for stack in _stacks(model):
-        names = [layer._name.partition("/")[0] for layer in stack._layers]
-        kept = list(dict.fromkeys(names))[:number]
-        stack._layers = [
-            layer for layer, name in zip(stack._layers, names, strict=True) if name in kept
-        ]
-    return model
+def _described(layer: Any) -> tuple[Any, ...]:
+    options = {name: value for name, value in vars(layer).items() if name != "_name"}
+    return layer._name.partition("/")[2], type(layer), options
+
+
+def _blocks(stack: Any) -> list[list[Any]]:
+    """Returns the layers of each block; a layer's name begins with its block's."""
+    blocks: dict[str, list[Any]] = {}
+    for layer in stack._layers:
+        blocks.setdefault(layer._name.partition("/")[0], []).append(layer)
+    return list(blocks.values())
+
+
+def _keep_blocks(model: Any, number: int) -> None:
+    for stack in (part.layer_stack for part in transformers_of(model)):
+        stack._layers = [layer for block in _blocks(stack)[:number] for layer in block]
 
 
 def _model_fn(run: PodRun, blocks: int | None) -> Callable[..., Any]:
     model = build_model(run)
+    if blocks is not None:
+        _keep_blocks(model, blocks)
     return mesh_utils.tpu_estimator_model_fn(
         model_type=run.model_type,
-        transformer_model=model if blocks is None else _keep_blocks(model, blocks),
+        transformer_model=model,
         vocabulary=None,
         model_dir="",
         use_tpu=True,

@@ -21,6 +21,7 @@ with memory measured on the CPU: it is within a quarter, mostly within a tenth.
 """
 
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -137,8 +138,9 @@ class LiveMemory:
         name = self._order[moment].name if moment < len(self._order) else ""
         return Peak(self._bytes[moment], by_kind, tuple(live), name)
 
+    @functools.cached_property
     def fullest_moments(self) -> dict[str, tuple[int, int]]:
-        """Returns the bytes and the position of the fullest moment of each part of the program.
+        """The bytes and the position of the fullest moment of each part of the program.
 
         A part is all steps of one name, numbers left out: the same layer in all blocks.
         """

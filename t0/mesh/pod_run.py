@@ -211,14 +211,19 @@ def _listed(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
+def transformers_of(model: Any) -> list[Any]:
+    """Returns a model's encoder and decoder, or the model itself if it is one of them."""
+    parts = (getattr(model, "encoder", None), getattr(model, "decoder", None))
+    return [part for part in parts if part] or [model]
+
+
 def model_dimensions(model: Any) -> dict[str, int]:
     """Returns the sizes of those dimensions of a model that a layout can split.
 
     Where layers differ in a dimension, the size is that of the first layer.
     """
-    stacks = [s for s in (getattr(model, "encoder", None), getattr(model, "decoder", None)) if s]
     sizes: dict[str, int] = {}
-    for stack in stacks or [model]:
+    for stack in transformers_of(model):
         sizes.setdefault("d_model", stack.model_dim.size)
         if stack.output_vocab_dim:
             sizes.setdefault("vocab", stack.output_vocab_dim.size)

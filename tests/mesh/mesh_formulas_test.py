@@ -78,8 +78,7 @@ PARAMS = [
 
 @pytest.fixture(scope="module", params=PARAMS)
 def both(request):
-    params, score = planning.CASES[request.param]
-    run = planning.read(*planning.LAYERS, *params, *(planning.BATCH if score else ()), score=score)
+    run = planning.read_case(request.param)
     sizes = formulas.model_sizes(lowering.build_model(run))
     return (
         run,

@@ -10,12 +10,6 @@ from t0.mesh import lowered_costs, lowering
 BLOCKS = 7
 
 
-def read(name, *more):
-    params, score = planning.CASES[name]
-    batch = planning.BATCH if score else ()
-    return planning.read(*planning.LAYERS, *params, *batch, *more, score=score)
-
-
 def lowered_blocks(monkeypatch):
     found = []
     lower = lowering.lower
@@ -32,7 +26,7 @@ def lowered_blocks(monkeypatch):
     "name", ["score", pytest.param("train, two ways of parallelism", marks=pytest.mark.slow)]
 )
 def test_few_blocks_stand_for_all(name, monkeypatch):
-    run = read(name, f"num_layers = {BLOCKS}")
+    run = planning.read_case(name, f"num_layers = {BLOCKS}")
     found = lowered_blocks(monkeypatch)
     few = lowered_costs.costs_by_lowering(run)
     assert found == [2, 3]
@@ -44,14 +38,14 @@ def test_few_blocks_stand_for_all(name, monkeypatch):
 
 @pytest.mark.slow
 def test_a_model_whose_peak_is_in_the_optimizer_is_lowered_whole(monkeypatch):
-    run = read("train, whole batch at once", f"num_layers = {BLOCKS}")
+    run = planning.read_case("train, whole batch at once", f"num_layers = {BLOCKS}")
     found = lowered_blocks(monkeypatch)
     lowered_costs.costs_by_lowering(run)
     assert found == [2, 3, None]
 
 
 def test_stacks_of_different_numbers_of_blocks_are_lowered_whole(monkeypatch):
-    run = read("score", f"decoder/make_layer_stack.num_layers = {BLOCKS}")
+    run = planning.read_case("score", f"decoder/make_layer_stack.num_layers = {BLOCKS}")
     assert lowering.equal_blocks(lowering.build_model(run)) is None
     found = lowered_blocks(monkeypatch)
     assert lowered_costs.costs_by_lowering(run).flops
@@ -59,7 +53,7 @@ def test_stacks_of_different_numbers_of_blocks_are_lowered_whole(monkeypatch):
 
 
 def test_blocks_that_differ_are_not_equal():
-    model = lowering.build_model(read("score", f"num_layers = {BLOCKS}"))
+    model = lowering.build_model(planning.read_case("score", f"num_layers = {BLOCKS}"))
     assert lowering.equal_blocks(model) == BLOCKS
     model.decoder.layer_stack._layers[-1].hidden_size += 128
     assert lowering.equal_blocks(model) is None

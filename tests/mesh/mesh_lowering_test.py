@@ -11,8 +11,7 @@ from t0.mesh.lowering import read_program
     "case", [pytest.param("train, two ways of parallelism", marks=pytest.mark.slow), "score"]
 )
 def test_one_core_stands_for_all(case):
-    params, score = planning.CASES[case]
-    run = planning.read(*planning.LAYERS, *params, *(planning.BATCH if score else ()), score=score)
+    run = planning.read_case(case)
     one, every = (lowered_costs.costs_by_lowering(run, every_slice=all_) for all_ in (False, True))
     assert every == one
     one, every = (lowering.lower(run, every_slice=all_).graph for all_ in (False, True))

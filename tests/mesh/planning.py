@@ -72,6 +72,12 @@ CASES = {
 }
 
 
+def read_case(name, *more):
+    """Configures one of the small runs, with more parameters, and reads it."""
+    params, score = CASES[name]
+    return read(*LAYERS, *params, *(BATCH if score else ()), *more, score=score)
+
+
 @contextlib.contextmanager
 def graph_mode():
     """Mesh TensorFlow builds TensorFlow 1 graphs."""
