@@ -109,10 +109,8 @@ def run(folder: Path, *, blocks: int, repeats: int, with_gzip: bool) -> bool:
     steps = [("mtf", "hf", 0), ("hf", "t5x", 0), ("t5x", "hf", 0), ("hf", "mtf", 0)]
     steps += [("mtf", "t5x", 1)] if with_gzip else []
     print(f"largest tensor {largest / 1e6:,.0f} MB, memory limit {limit / 1e6:,.0f} MB")
-    print(
-        f"{'conversion':<22}{'MB/s':>8}{'copy MB/s':>11}{'share':>8}{'peak MB':>9}  goals",
-        flush=True,
-    )
+    print("\n| conversion | MB/s | copy MB/s | share | peak MB | goals |")
+    print("|---|---|---|---|---|---|", flush=True)
     met = True
     for source, to, level in steps:
         target, copied, rate, peak = folder / f"{to}-new", 0.0, 0.0, 0
@@ -125,11 +123,8 @@ def run(folder: Path, *, blocks: int, repeats: int, with_gzip: bool) -> bool:
         good = rate >= COPY_SHARE_GOAL * copied and peak <= limit
         met = met and (good or bool(level))
         label = f"{source} -> {to}" + (f" (gzip {level})" if level else "")
-        print(
-            f"{label:<22}{rate:>8,.0f}{copied:>11,.0f}{rate / copied:>8.0%}"
-            f"{peak / 1e6:>9,.0f}  {'met' if good else 'MISSED'}",
-            flush=True,
-        )
+        rates = f"{rate:,.0f} | {copied:,.0f} | {rate / copied:.0%} | {peak / 1e6:,.0f}"
+        print(f"| {label} | {rates} | {'met' if good else 'missed'} |", flush=True)
         for old in {folder / source, folder / to} - {target}:
             shutil.rmtree(old, ignore_errors=True)
         target.rename(folder / to)

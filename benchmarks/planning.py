@@ -54,13 +54,14 @@ def main():
     if args.json:
         print(json.dumps(rows))
         return
-    print("memory of a step beside its variables    estimate MiB   XLA's MiB    ratio")
+    print("| memory of a step beside its variables | estimate MiB | XLA's MiB | ratio |")
+    print("|---|---|---|---|")
     for row in rows:
         estimate, measured = row["estimate_bytes"], row["measured_bytes"]
-        sizes = f"{estimate / 2**20:>14.1f} {measured / 2**20:>11.1f}"
-        print(f"{row['name']:<38} {sizes} {estimate / measured:>8.2f}")
+        sizes = f"{estimate / 2**20:.1f} | {measured / 2**20:.1f}"
+        print(f"| {row['name']} | {sizes} | {estimate / measured:.2f} |")
     if not args.memory:
-        print("\nplan                                     processor s     clock s      GiB")
+        print("\n| plan | processor s | clock s | GiB |\n|---|---|---|---|", flush=True)
         for name in RECIPES:
             for switch in ("", "--every_block", "--fast"):
                 print_planning(name, switch)
@@ -212,7 +213,8 @@ def print_planning(name, switch):
     seconds = usage.ru_utime + usage.ru_stime
     label = f"{name}{f', {switch}' if switch else ''}"
     clock = time.monotonic() - started
-    print(f"{label:<38} {seconds:>14.1f} {clock:>11.1f} {usage.ru_maxrss / 2**20:>8.2f}")
+    memory = f"{usage.ru_maxrss / 2**20:.2f}"
+    print(f"| {label} | {seconds:.1f} | {clock:.1f} | {memory} |", flush=True)
 
 
 if __name__ == "__main__":
