@@ -4,7 +4,8 @@ For a run on this machine:
 
     devices            the mesh of this machine's GPUs, or of one device; the type of activations
     batch              the arithmetic of the global batch: check_batch, replicas
-    fused              attention, GELU and RMS norms in few passes over memory: fused, xla_compiled
+    fused              attention, GELU and RMS norms in few passes over memory: fused
+    compiled           functions that XLA compiles for CPUs: xla_compiled, row_sum
     gather_embedding   embeddings and target log-probabilities by a gather instead of one-hots
 
 For a run on a TPU:

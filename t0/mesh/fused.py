@@ -15,18 +15,16 @@ module, because XLA fuses there by itself.
 """
 
 import contextlib
-import functools
 import inspect
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from t0 import compat
 from t0.compat import gin, mesh_attention, mtf, transformer
-from t0.compat import tf as tf2
 from t0.compat import tf1 as tf
+from t0.mesh.compiled import row_sum, softmax, xla_compiled
 
 _published_attention = mesh_attention.attention
 _published_rms_norm = transformer.sublayer_rms_norm
@@ -36,8 +34,6 @@ _LINEAR = 2 * np.sqrt(2 / np.pi)
 _CUBIC = 0.044715 * _LINEAR
 # A layout that splits one of these leaves a slice with less than a whole row.
 _WHOLE = ("length", "memory_length", "d_kv", "d_model")
-# Elements of the largest tensor from which a compiled pass is worth its compilation.
-WORTH_COMPILING = 1 << 18
 
 
 @contextlib.contextmanager
@@ -89,44 +85,6 @@ def _sublayers(model: Any) -> Iterator[tuple[Any, str]]:
 
 def _is_rms_norm(function: Any) -> bool:
     return inspect.unwrap(function) is inspect.unwrap(_published_rms_norm)
-
-
-def xla_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a function of tensors, so that XLA compiles it where the tensors are large.
-
-    XLA computes element-wise operations in one pass, but compiles for a third of a second for each
-    shape. So TensorFlow computes small tensors, tensors on a GPU and tensors in loops.
-    """
-    fast = tf2.function(function, jit_compile=True, autograph=False)
-
-    @functools.wraps(function)
-    def chosen(*tensors: Any) -> Any:
-        sizes = [x.shape.num_elements() or 0 for x in tensors if isinstance(x, tf.Tensor)]
-        # Within TensorFlow 1's loops (microbatches) a compiled call fails: it has no loop frame.
-        looping = tf.get_default_graph()._get_control_flow_context() is not None
-        if looping or max(sizes) < WORTH_COMPILING or "gpu" in tensors[0].device.lower():
-            return function(*tensors)
-        _start_xla()
-        return fast(*tensors)
-
-    return chosen
-
-
-@functools.cache
-def _start_xla() -> None:
-    """Compiles a small function with standard error closed: XLA prints a line at its first use."""
-    with tf.Graph().as_default():
-        fed = tf.placeholder(tf.float32, [1])
-        doubled = tf2.function(lambda x: x + x, jit_compile=True)(fed)
-        kept = os.dup(2)
-        try:
-            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
-                os.dup2(nowhere.fileno(), 2)
-            with tf.Session() as session:
-                session.run(doubled, {fed: [1.0]})
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
 
 
 def attention(  # noqa: PLR0913 (Mesh TensorFlow's signature)
@@ -302,7 +260,7 @@ def _as_matrices(x: tf.Tensor, memory: tf.Tensor) -> tf.Tensor:
 @xla_compiled
 def _softmax(logits: tf.Tensor, bias: tf.Tensor, types: tuple[str, ...]) -> tuple[tf.Tensor, ...]:
     """Returns the weights in each of the types, computed in float32."""
-    weights = tf.nn.softmax(tf.cast(logits + tf.cast(bias, logits.dtype), tf.float32))
+    weights = softmax(tf.cast(logits + tf.cast(bias, logits.dtype), tf.float32))
     return tuple(tf.cast(weights, name) for name in types)
 
 
@@ -313,7 +271,7 @@ def _softmax_slope(
     """Returns the gradient by the logits in float32, and the weights in the type of the outputs."""
     wide, wide_dy = tf.cast(outputs, tf.float32), tf.cast(dy, tf.float32)
     # The weights' mean of their gradients is that of the outputs (Dao et al. 2022, FlashAttention).
-    mean = tf.reduce_sum(wide * wide_dy, -1, keepdims=True)
+    mean = row_sum(wide * wide_dy)[..., None]
     return weights * (tf.cast(of_weights, tf.float32) - mean), tf.cast(weights, outputs.dtype)
 
 
@@ -371,8 +329,7 @@ def rms_norm(x: mtf.Tensor, layer_stack: Any, context: Any, **given: Any) -> mtf
             splittable_dims=x.shape.dims[:-1],
             grad_function=0,
         )
-        ones = mtf.ones(x.mesh, mtf.Shape(x.shape.dims[:-1]), dtype=x.dtype)
-        return [dx, mtf.einsum([ones, products], scale.shape)]
+        return [dx, mtf.reduce_sum(products, output_shape=scale.shape)]
 
     return mtf.slicewise(
         lambda *slices: _rms_norm(*slices, epsilon),
@@ -386,7 +343,7 @@ def rms_norm(x: mtf.Tensor, layer_stack: Any, context: Any, **given: Any) -> mtf
 @xla_compiled
 def _rms_norm(x: tf.Tensor, scale: tf.Tensor, epsilon: float) -> tf.Tensor:
     wide = tf.cast(x, tf.float32)
-    root = tf.math.rsqrt(tf.reduce_mean(wide * wide, -1, keepdims=True) + epsilon)
+    root = _root(wide, epsilon)
     return tf.cast(wide * root * tf.cast(scale, tf.float32), x.dtype)
 
 
@@ -396,8 +353,12 @@ def _rms_norm_slope(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns dx, and the products whose sum over rows is dscale."""
     wide, wide_dy = tf.cast(x, tf.float32), tf.cast(dy, tf.float32)
-    root = tf.math.rsqrt(tf.reduce_mean(wide * wide, -1, keepdims=True) + epsilon)
+    root = _root(wide, epsilon)
     scaled = wide_dy * tf.cast(scale, tf.float32)
-    mean = tf.reduce_mean(scaled * wide, -1, keepdims=True)
+    mean = row_sum(scaled * wide)[..., None] / int(x.shape[-1])
     dx = root * (scaled - wide * (root * root * mean))
     return tf.cast(dx, x.dtype), tf.cast(wide_dy * wide * root, x.dtype)
+
+
+def _root(wide: tf.Tensor, epsilon: float) -> tf.Tensor:
+    return tf.math.rsqrt(row_sum(wide * wide)[..., None] / int(wide.shape[-1]) + epsilon)

@@ -164,6 +164,24 @@ class _SumRows(mtf.Operation):
         lowering.set_tensor_lowering(self.outputs[0], summed)
 
 
+def looked_up_rows(gradient: mtf.Tensor) -> list[tuple[mtf.Tensor, mtf.Tensor]] | None:
+    """Returns the parts of a table's gradient by rows, None if it is not of look-ups alone.
+
+    Args:
+      gradient: the gradient of a table, [vocab, ...].
+
+    Returns:
+      (dy [*I, ...], ids [*I]) of each look-up; their sum by rows is the gradient.
+    """
+    operation = gradient.operation
+    if isinstance(operation, _SumRows):
+        return [tuple(operation.inputs)]
+    if not isinstance(operation, mtf.AddOperation):
+        return None
+    parts = [looked_up_rows(x) for x in operation.inputs]
+    return None if None in parts else [pair for part in parts for pair in part]
+
+
 def target_log_probabilities(
     logits: mtf.Tensor, targets: mtf.Tensor, vocab_dim: mtf.Dimension
 ) -> mtf.Tensor:

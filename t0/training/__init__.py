@@ -12,7 +12,8 @@ options         what a run trains (`TrainingSpec`) and what its loop does (`Loop
 graph           the training step as a TensorFlow graph: model, gradients, optimizer
 losses          the loss in float32, and the sums that are recorded with it
 randomness      random numbers that depend on seed and step alone
-optimizers      Adafactor, Adam and others
+optimizers      applies the updates of any optimizer; Adam and others
+adafactor       Mesh TensorFlow's Adafactor in few passes over the weights
 schedules       learning rate schedules
 checkpointing   a run's model directory: checkpoints and configuration
 resume_file     the resume state beside a checkpoint

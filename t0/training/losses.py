@@ -17,7 +17,7 @@ from typing import Any
 
 from t0.compat import mtf, transformer
 from t0.compat import tf1 as tf
-from t0.mesh.fused import xla_compiled
+from t0.mesh.compiled import row_max, row_sum, xla_compiled
 
 # Sums over a batch: nats, z-loss (as weighted in the loss), right tokens, target tokens; right
 # tokens and target tokens without EOS, which is the easiest to predict.
@@ -115,9 +115,9 @@ def _fused(
 def _forward(logits: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """Returns nll, log Z and accuracy, each float32 [...], of logits [..., V], targets [...]."""
     wide = tf.cast(logits, tf.float32)
-    largest = tf.reduce_max(wide, -1)
-    log_z = largest + tf.math.log(tf.reduce_sum(tf.exp(wide - largest[..., None]), -1))
-    chosen = tf.reduce_sum(tf.where_v2(_is_target(logits, targets), wide, 0.0), -1)
+    largest = row_max(wide)
+    log_z = largest + tf.math.log(row_sum(tf.exp(wide - largest[..., None])))
+    chosen = row_sum(tf.where_v2(_is_target(logits, targets), wide, 0.0))
     return log_z - chosen, log_z, tf.cast(chosen >= largest, tf.float32)
 
 

@@ -5,9 +5,9 @@
     run.optimizer = @t0.MomentumSGDOptimizer
     apply_updates.clip_gradient_norm = 1.0          # with any of them
 
-The training graph calls `apply_updates`. For a variable that the mesh does not split, it computes
-Mesh TensorFlow's Adafactor in fewer passes over the weights, with the same result, and the norms of
-gradients and weights in the same passes. Slots have Mesh TensorFlow's names.
+The training graph calls `apply_updates`. For a variable that the mesh does not split, Mesh
+TensorFlow's Adafactor is computed by `adafactor`, in fewer passes over the weights, with the norms
+of gradients and weights in the same passes. Slots have Mesh TensorFlow's names.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ from typing import Any
 
 from t0.compat import gin, mtf, optimize
 from t0.compat import tf1 as tf
+from t0.training import adafactor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +69,8 @@ def apply_updates(
     operations: list[mtf.Operation] = []
     weights = []
     for gradient, variable in pairs:
-        if _is_whole_adafactor(optimizer, variable, mesh_impl):
-            updates, square, weight = _adafactor(optimizer, gradient, variable)
+        if adafactor.covers(optimizer, variable, mesh_impl):
+            updates, square, weight = adafactor.apply(optimizer, gradient, variable, mesh_impl)
             operations += updates
         else:
             operations += optimizer.apply_grad(gradient, variable)
@@ -88,146 +89,6 @@ def _sum_in_order(scalars: Sequence[mtf.Tensor]) -> mtf.Tensor:
 
 def _sum_of_squares(x: mtf.Tensor) -> mtf.Tensor:
     return mtf.reduce_sum(mtf.square(mtf.to_float(x)))
-
-
-def _is_whole_adafactor(optimizer: Any, variable: mtf.Variable, mesh_impl: Any) -> bool:
-    exact = isinstance(optimizer, optimize.AdafactorOptimizer)
-    layout = mesh_impl.tensor_layout(variable.shape)
-    whole = all(axis is None for axis in layout.tensor_axis_to_mesh_axis)
-    return (
-        exact
-        and whole
-        and not optimizer._beta1
-        and not optimizer._stacked_dim_names
-        and variable.shape.ndims <= 2
-    )
-
-
-def _adafactor(
-    optimizer: Any, gradient: mtf.Tensor, variable: mtf.Variable
-) -> tuple[list[mtf.Operation], mtf.Tensor, mtf.Tensor]:
-    """Returns the assignments, and the sums of squares of gradient and variable."""
-    scaled = optimizer._multiply_by_parameter_scale and not any(
-        part in variable.name for part in optimizer._exclude_from_parameter_scale
-    )
-    factored = optimizer._factored_dims(variable.shape)
-    names = ("_slot_vr", "_slot_vc") if factored else ("_slot_v",)
-    shapes = [variable.shape - dim for dim in factored] if factored else [variable.shape]
-    slots = [
-        mtf.get_variable(
-            variable.mesh,
-            variable.name + name,
-            shape,
-            initializer=tf.zeros_initializer(),
-            trainable=False,
-        )
-        for name, shape in zip(names, shapes, strict=True)
-    ]
-    dims = variable.shape.dims
-    # The axis over which vr is a mean, and that of vc; `factored` has the larger dimension first.
-    axes = tuple(dims.index(dim) for dim in factored) if factored else None
-
-    def update(g: tf.Tensor, w: tf.Tensor, *old: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        rule = AdafactorRule(
-            learning_rate=tf.cast(optimizer._learning_rate, tf.float32),
-            decay=tf.cast(optimizer._decay_rate, tf.float32),
-            clip=optimizer._clipping_threshold,
-            epsilon1=optimizer._epsilon1,
-            epsilon2=optimizer._epsilon2,
-            scaled=scaled,
-        )
-        subtrahend, *sums_and_moments = adafactor_step(rule, g, w, old, axes)
-        sums = (tf.reshape(x, [1]) for x in sums_and_moments[:2])
-        return (subtrahend, *sums, *sums_and_moments[2:])
-
-    # One dimension, because Mesh TensorFlow treats an empty shape as no shape.
-    scalar = mtf.Shape([mtf.Dimension("one", 1)])
-    outputs = mtf.slicewise(
-        update,
-        [gradient, variable.value, *(slot.operation.outputs[0] for slot in slots)],
-        output_shape=[variable.shape, scalar, scalar, *shapes],
-        output_dtype=[tf.float32] * (3 + len(slots)),
-        splittable_dims=[],
-        grad_function=0,
-        name="adafactor",
-    )
-    subtrahend, gradient_square, weight_square, *new = outputs
-    assigned = [mtf.assign(slot, value) for slot, value in zip(slots, new, strict=True)]
-    squares = [mtf.reduce_sum(x) for x in (gradient_square, weight_square)]
-    return [*assigned, mtf.assign_sub(variable, subtrahend)], *squares
-
-
-@dataclasses.dataclass(frozen=True)
-class AdafactorRule:
-    """The numbers of one Adafactor step (Shazeer and Stern 2018, with Mesh TensorFlow's details).
-
-    Attributes:
-      learning_rate: the learning rate of this step.
-      decay: the decay of the second moments at this step.
-      clip: the largest root mean square of the update, or None.
-      epsilon1: the number that is added to squared gradients.
-      epsilon2: the smallest scale of a parameter.
-      scaled: whether the update is in units of the parameter's root mean square.
-    """
-
-    learning_rate: tf.Tensor
-    decay: tf.Tensor
-    clip: float | None
-    epsilon1: float
-    epsilon2: float
-    scaled: bool
-
-
-def adafactor_step(
-    rule: AdafactorRule,
-    gradient: tf.Tensor,
-    weights: tf.Tensor,
-    old: Sequence[tf.Tensor],
-    axes: tuple[int, int] | None,
-) -> tuple[tf.Tensor, ...]:
-    """Computes the Adafactor step of one variable.
-
-    Args:
-      rule: the numbers of the step.
-      gradient: the gradient, [a, b] or [a].
-      weights: the weights, of the same shape.
-      old: the second moments, (vr, vc) or (v,).
-      axes: the axis that vr lacks and the one that vc lacks; None for an unfactored variable.
-
-    Returns:
-      the update to subtract from the weights; the sums of squares of gradient and weights; the new
-      second moments.
-    """
-    g, w = tf.cast(gradient, tf.float32), tf.cast(weights, tf.float32)
-    square = tf.square(g)
-    gradient_square, weight_square = tf.reduce_sum(square), 2 * tf.nn.l2_loss(w)
-    size = tf.cast(tf.size(g), tf.float32)
-    scale = rule.learning_rate
-    if rule.scaled:
-        scale *= tf.maximum(tf.sqrt(weight_square / size), rule.epsilon2)
-    mixing = 1.0 - rule.decay
-    if axes is None:
-        moments = (old[0] * rule.decay + (square + rule.epsilon1) * mixing,)
-        factor = tf.math.rsqrt(moments[0])
-        rms = tf.sqrt(tf.reduce_sum(square * tf.square(factor)) / size)
-        return g * (factor * _clipped(scale, rms, rule)), gradient_square, weight_square, *moments
-    moments = tuple(
-        v * rule.decay + (tf.reduce_mean(square, axis) + rule.epsilon1) * mixing
-        for v, axis in zip(old, axes, strict=True)
-    )
-    vr, vc = moments
-    by_kept = tf.math.rsqrt(vr / tf.reduce_mean(vr))  # along the axis that vc lacks
-    by_lost = tf.math.rsqrt(vc)  # along the axis that vr lacks
-    rows, columns = (by_kept, by_lost) if axes[0] == 1 else (by_lost, by_kept)
-    # The mean square of g * rows * columns, without making that product.
-    weighed = tf.linalg.matvec(square, tf.square(columns))
-    rms = tf.sqrt(tf.reduce_sum(weighed * tf.square(rows)) / size)
-    rows *= _clipped(scale, rms, rule)
-    return g * rows[:, None] * columns[None, :], gradient_square, weight_square, *moments
-
-
-def _clipped(scale: tf.Tensor, rms: tf.Tensor, rule: AdafactorRule) -> tf.Tensor:
-    return scale if rule.clip is None else scale / tf.maximum(1.0, rms / rule.clip)
 
 
 @gin.configurable("AdamWOptimizer", module="t0")

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from mesh_tensorflow.transformer import attention as published_attention
 from mesh_tensorflow.transformer import transformer
 
-from t0.mesh import fused
+from t0.mesh import compiled, fused
 
 SIZES = {"batch": 2, "choices": 3, "length": 4, "heads": 2, "memory_length": 5, "d_kv": 8}
 DIMS = {name: mtf.Dimension(name, size) for name, size in SIZES.items()}
@@ -27,7 +27,7 @@ class Context:
 
 @pytest.fixture(params=["compiled", "plain"])
 def either_way(request, monkeypatch):
-    monkeypatch.setattr(fused, "WORTH_COMPILING", 0 if request.param == "compiled" else 1e9)
+    monkeypatch.setattr(compiled, "WORTH_COMPILING", 0 if request.param == "compiled" else 1e9)
 
 
 def values_and_gradients(function, shapes):
@@ -99,6 +99,6 @@ def test_a_layout_that_splits_a_row_goes_the_published_way():
 
 
 def test_the_first_compilation_says_nothing(capfd, monkeypatch):
-    monkeypatch.setattr(fused, "WORTH_COMPILING", 0)
+    monkeypatch.setattr(compiled, "WORTH_COMPILING", 0)
     values_and_gradients(lambda mesh, x: fused.gelu(x), [["batch", "d_kv"]])
     assert "XLA" not in capfd.readouterr().err

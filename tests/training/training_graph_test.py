@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 import tiny_training as tiny
 from mesh_tensorflow.transformer import utils as mesh_utils
 
-from t0.mesh import fused
+from t0.mesh import compiled
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.training import graph as training_graph
 
@@ -72,7 +72,7 @@ def test_losses_weights_and_names_are_those_of_mesh_tensorflow(model):
 )
 def control_flow(request, monkeypatch):
     """What a command has, which turns TensorFlow 2's behaviour off, and what a test has."""
-    monkeypatch.setattr(fused, "WORTH_COMPILING", 0)
+    monkeypatch.setattr(compiled, "WORTH_COMPILING", 0)
     if request.param == "control flow 1":
         tf.disable_control_flow_v2()
     yield

@@ -7,60 +7,6 @@ import tiny_training as tiny
 from t0.training import optimizers
 
 
-def reference_adafactor(weights, gradients, rate):
-    """Adafactor as in Shazeer and Stern (2018), algorithms 4 and 5, in float64."""
-    w = weights.astype(np.float64)
-    row = column = v = 0.0
-    for step, gradient in enumerate(gradients):
-        g = gradient.astype(np.float64)
-        beta = 1.0 - (step + 1.0) ** -0.8
-        scale = max(np.sqrt(np.mean(w**2)), 1e-3) * rate
-        if w.ndim == 2:
-            row = beta * row + (1 - beta) * np.mean(g**2 + 1e-30, axis=1)
-            column = beta * column + (1 - beta) * np.mean(g**2 + 1e-30, axis=0)
-            second = np.outer(row, column) / np.mean(row)
-        else:
-            second = v = beta * v + (1 - beta) * (g**2 + 1e-30)
-        update = g / np.sqrt(second)
-        update /= max(1.0, np.sqrt(np.mean(update**2)))
-        w = w - scale * update
-    return w
-
-
-@pytest.mark.parametrize("shape", [(130, 150), (150, 130), (40,)])
-def test_adafactor_is_the_papers(shape):
-    rng = np.random.default_rng(0)
-    weights = rng.normal(size=shape).astype(np.float32)
-    gradients = [rng.normal(size=shape).astype(np.float32) * 3 for _ in range(4)]
-    axes = None if len(shape) == 1 else ((1, 0) if shape[1] > shape[0] else (0, 1))
-    old = [np.zeros(shape, np.float32)]
-    if axes:
-        old = [np.zeros(shape[1 - axis], np.float32) for axis in axes]
-    now = weights
-    with tf.Graph().as_default(), tf.Session() as session:
-        for step, gradient in enumerate(gradients):
-            rule = optimizers.AdafactorRule(
-                learning_rate=tf.constant(0.01),
-                decay=tf.constant(1.0 - (step + 1.0) ** -0.8, tf.float32),
-                clip=1.0,
-                epsilon1=1e-30,
-                epsilon2=1e-3,
-                scaled=True,
-            )
-            made = optimizers.adafactor_step(
-                rule,
-                *(tf.constant(x) for x in (gradient, now)),
-                [tf.constant(x) for x in old],
-                axes,
-            )
-            subtrahend, squares, sizes, *old = session.run(made)
-            assert squares == pytest.approx(np.sum(gradient.astype(float) ** 2), rel=1e-5)
-            assert sizes == pytest.approx(np.sum(now.astype(float) ** 2), rel=1e-5)
-            now = now - subtrahend
-    wanted = reference_adafactor(weights, gradients, 0.01)
-    np.testing.assert_allclose(now, wanted, rtol=1e-6, atol=1e-6)
-
-
 def stepped(make, weights, gradients):
     """The weights after each gradient, by an optimizer that `make` gives its rate."""
     shape = mtf.Shape([mtf.Dimension(f"d{n}", size) for n, size in enumerate(weights.shape)])

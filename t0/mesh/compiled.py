@@ -1,0 +1,106 @@
+"""Functions of tensors that XLA compiles for CPUs, and sums that it computes fast there.
+
+@xla_compiled
+def mean_square(x):
+    return row_sum(x * x) / int(x.shape[-1])
+"""
+
+import contextvars
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+from t0.compat import tf as tf2
+from t0.compat import tf1 as tf
+
+# Elements of the largest tensor from which a compiled pass is worth its compilation.
+WORTH_COMPILING = 1 << 17
+# Halves of rows are combined down to so many numbers; columns are summed by blocks of so many rows.
+_LANES, _BLOCK = 16, 32
+_compiling = contextvars.ContextVar("compiling", default=False)
+
+
+def xla_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a function of tensors, so that XLA compiles it where the tensors are large.
+
+    XLA computes element-wise operations in one pass, but compiles for a third of a second for each
+    shape. So TensorFlow computes small tensors, tensors on a GPU and tensors in loops.
+    """
+
+    def traced(*tensors: Any) -> Any:
+        token = _compiling.set(True)
+        try:
+            return function(*tensors)
+        finally:
+            _compiling.reset(token)
+
+    fast = tf2.function(traced, jit_compile=True, autograph=False)
+
+    @functools.wraps(function)
+    def chosen(*tensors: Any) -> Any:
+        sizes = [x.shape.num_elements() or 0 for x in tensors if isinstance(x, tf.Tensor)]
+        # Within TensorFlow 1's loops (microbatches) a compiled call fails: it has no loop frame.
+        looping = tf.get_default_graph()._get_control_flow_context() is not None
+        if looping or max(sizes) < WORTH_COMPILING or "gpu" in tensors[0].device.lower():
+            return function(*tensors)
+        _start_xla()
+        return fast(*tensors)
+
+    return chosen
+
+
+@functools.cache
+def _start_xla() -> None:
+    """Compiles a small function with standard error closed: XLA prints a line at its first use."""
+    with tf.Graph().as_default():
+        fed = tf.placeholder(tf.float32, [1])
+        doubled = tf2.function(lambda x: x + x, jit_compile=True)(fed)
+        kept = os.dup(2)
+        try:
+            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+                os.dup2(nowhere.fileno(), 2)
+            with tf.Session() as session:
+                session.run(doubled, {fed: [1.0]})
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def row_sum(x: tf.Tensor) -> tf.Tensor:
+    """Returns the sums over the last axis, [..., b] -> [...]."""
+    return tf.reduce_sum(_halved(tf.add, x), -1)
+
+
+def row_max(x: tf.Tensor) -> tf.Tensor:
+    """Returns the largest numbers over the last axis, [..., b] -> [...]."""
+    return tf.reduce_max(_halved(tf.maximum, x), -1)
+
+
+def softmax(x: tf.Tensor) -> tf.Tensor:
+    """Returns the softmax over the last axis."""
+    if not _compiling.get():
+        return tf.nn.softmax(x)
+    powers = tf.exp(x - row_max(x)[..., None])
+    return powers / row_sum(powers)[..., None]
+
+
+def _halved(combine: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
+    # XLA combines the numbers of a row one after the other, in their order; halves of rows are
+    # combined by vector instructions.
+    while _compiling.get() and x.shape[-1] > _LANES and x.shape[-1] % 2 == 0:
+        half = int(x.shape[-1]) // 2
+        x = combine(x[..., :half], x[..., half:])
+    return x
+
+
+def column_sum(x: tf.Tensor) -> tf.Tensor:
+    """Returns the sums over the first axis, [a, b] -> [b]; for XLA, blocks of rows first."""
+    rows = int(x.shape[0])
+    if _compiling.get() and rows % _BLOCK == 0:
+        x = tf.reshape(x, [rows // _BLOCK, _BLOCK, x.shape[1]])
+        while x.shape[1] > 1:
+            half = int(x.shape[1]) // 2
+            x = x[:, :half] + x[:, half:]
+        x = x[:, 0]
+    return tf.reduce_sum(x, 0)

@@ -1,0 +1,310 @@
+"""Adafactor (Shazeer and Stern 2018) as in Mesh TensorFlow, in few passes over the weights.
+
+    if adafactor.covers(optimizer, variable, mesh_impl):
+        assignments, gradient_square, weight_square = adafactor.apply(
+            optimizer, gradient, variable, mesh_impl
+        )
+
+Mesh TensorFlow's optimizer is a chain of operations, each a pass over a tensor of the weights'
+size. Here XLA computes the step of a large matrix in four passes over its gradient, and the
+gradient of an embedding stays the rows of the tokens that occur: the update of any other row is
+zero. Legend: [a, b] the weights, n the rows that have a gradient, "vr" and "vc" the second moments,
+which are means over the larger and over the smaller dimension.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from t0.compat import mtf, optimize
+from t0.compat import tf1 as tf
+from t0.mesh.compiled import column_sum, row_sum, xla_compiled
+from t0.mesh.gather_embedding import looked_up_rows
+
+# An embedding of V rows is updated by rows if a batch looks up at most V / _SPARSE of them.
+_SPARSE = 4
+
+
+def covers(optimizer: Any, variable: mtf.Variable, mesh_impl: Any) -> bool:
+    """Returns whether `apply` computes what an optimizer does for a variable."""
+    return (
+        isinstance(optimizer, optimize.AdafactorOptimizer)
+        and _is_whole(variable.shape, mesh_impl)
+        and not optimizer._beta1
+        and not optimizer._stacked_dim_names
+        and variable.shape.ndims <= 2
+    )
+
+
+def apply(
+    optimizer: Any, gradient: mtf.Tensor, variable: mtf.Variable, mesh_impl: Any
+) -> tuple[list[mtf.Operation], mtf.Tensor, mtf.Tensor]:
+    """Updates a variable for which `covers` is true.
+
+    Args:
+      optimizer: Mesh TensorFlow's `AdafactorOptimizer`.
+      gradient: the gradient, of the variable's shape.
+      variable: what to update.
+      mesh_impl: the mesh.
+
+    Returns:
+      the assignments, and the sums of squares of gradient and variable, both scalar.
+    """
+    factored = optimizer._factored_dims(variable.shape)
+    names = ("_slot_vr", "_slot_vc") if factored else ("_slot_v",)
+    shapes = [variable.shape - dim for dim in factored] if factored else [variable.shape]
+    slots = [
+        mtf.get_variable(
+            variable.mesh,
+            variable.name + name,
+            shape,
+            initializer=tf.zeros_initializer(),
+            trainable=False,
+        )
+        for name, shape in zip(names, shapes, strict=True)
+    ]
+    looked_up = _looked_up(gradient, mesh_impl) if factored else []
+    step = _Step(optimizer, variable, slots, gradient, looked_up)
+    return [step], *step.outputs
+
+
+class _Step(mtf.Operation):
+    """Assigns a variable and its slots; outputs the sums of squares of gradient and variable.
+
+    Args:
+      optimizer: Mesh TensorFlow's `AdafactorOptimizer`.
+      variable: what to update.
+      slots: the second moments.
+      gradient: the gradient.
+      looked_up: the gradient as (gradient of rows, ids), which are read in its place; or [].
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        variable: mtf.Variable,
+        slots: Sequence[mtf.Tensor],
+        gradient: mtf.Tensor,
+        looked_up: Sequence[tuple[mtf.Tensor, mtf.Tensor]],
+    ) -> None:
+        given = [x for pair in looked_up for x in pair] or [gradient]
+        super().__init__(given, name="adafactor")
+        self._by_rows = bool(looked_up)
+        self._rule = _rule(optimizer, variable)
+        self._rates = optimizer._learning_rate, optimizer._decay_rate
+        self._assigned = [variable, *(slot.operation for slot in slots)]
+        self._outputs = [mtf.Tensor(self, mtf.Shape([]), tf.float32) for _ in range(2)]
+
+    def lower(self, lowering: mtf.Lowering) -> None:
+        assigned: list[tf.Operation] = []
+
+        def on_device(*slices: Any) -> tuple[tf.Tensor, ...]:
+            given, kept = slices[: len(self.inputs)], slices[len(self.inputs) :]
+            with tf.name_scope("assign"):
+                g, ids = _distinct_rows(given) if self._by_rows else (*given, None)
+                rates = (tf.cast(rate, tf.float32) for rate in self._rates)
+                sums, new = step(self._rule, *rates, g, *map(tf.convert_to_tensor, kept), ids=ids)
+                assigned.extend(map(tf.assign, kept, new))
+            return sums
+
+        kept = (lowering.variables[variable].laid_out_tensor for variable in self._assigned)
+        sums = lowering.mesh_impl(self).slicewise(
+            on_device, *(lowering.tensors[x] for x in self.inputs), *kept
+        )
+        for output, value in zip(self.outputs, sums, strict=True):
+            lowering.set_tensor_lowering(output, value)
+        lowering.operations[self] = tf.group(assigned)
+
+
+def _is_whole(shape: mtf.Shape, mesh_impl: Any) -> bool:
+    axes = mesh_impl.tensor_layout(shape).tensor_axis_to_mesh_axis
+    return all(axis is None for axis in axes)
+
+
+def _looked_up(gradient: mtf.Tensor, mesh_impl: Any) -> list[tuple[mtf.Tensor, mtf.Tensor]]:
+    """Returns (gradient of the rows, ids) of each look-up in an embedding, [] for other weights."""
+    found = looked_up_rows(gradient) or []
+    few = _SPARSE * sum(ids.shape.size for _, ids in found) <= gradient.shape.dims[0].size
+    return found if few and all(_is_whole(ids.shape, mesh_impl) for _, ids in found) else []
+
+
+def _distinct_rows(pairs: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the gradients of distinct rows [n, b], and their ids [n].
+
+    `pairs` are dy [..., b], ids [...] of each look-up, one after the other.
+    """
+    ids = [tf.reshape(x, [-1]) for x in pairs[1::2]]
+    distinct, places = tf.unique(tf.concat(ids, 0))
+    places = tf.split(places, [int(x.shape[0]) for x in ids])
+    # In float32, and each look-up by itself, as the dense gradient is added up.
+    sums = [
+        tf.math.unsorted_segment_sum(
+            tf.cast(tf.reshape(dy, [-1, dy.shape[-1]]), tf.float32), place, tf.size(distinct)
+        )
+        for dy, place in zip(pairs[::2], places, strict=True)
+    ]
+    return tf.add_n(sums), distinct
+
+
+class Rule(NamedTuple):
+    """The numbers of a variable's steps.
+
+    Attributes:
+      axes: the axis that vr lacks and the one that vc lacks; None for an unfactored variable.
+      clip: the largest root mean square of the update, or None.
+      epsilon1: the number that is added to squared gradients.
+      epsilon2: the smallest scale of a parameter.
+      scaled: whether the update is in units of the parameter's root mean square.
+    """
+
+    axes: tuple[int, int] | None
+    clip: float | None
+    epsilon1: float
+    epsilon2: float
+    scaled: bool
+
+
+def _rule(optimizer: Any, variable: mtf.Variable) -> Rule:
+    # Of the two dimensions, the larger one comes first.
+    factored = optimizer._factored_dims(variable.shape)
+    excluded = any(part in variable.name for part in optimizer._exclude_from_parameter_scale)
+    return Rule(
+        axes=tuple(map(variable.shape.dims.index, factored)) if factored else None,
+        clip=optimizer._clipping_threshold,
+        epsilon1=optimizer._epsilon1,
+        epsilon2=optimizer._epsilon2,
+        scaled=optimizer._multiply_by_parameter_scale and not excluded,
+    )
+
+
+# The sums of squares of gradient and weights; the new weights and second moments.
+Made = tuple[tuple[tf.Tensor, tf.Tensor], tuple[tf.Tensor, ...]]
+
+
+def step(
+    rule: Rule,
+    rate: tf.Tensor,
+    decay: tf.Tensor,
+    gradient: tf.Tensor,
+    weights: tf.Tensor,
+    *old: tf.Tensor,
+    ids: tf.Tensor | None = None,
+) -> Made:
+    """Computes the step of one variable.
+
+    Args:
+      rule: the numbers of the variable's steps.
+      rate: scalar, the learning rate of this step.
+      decay: scalar, the decay of the second moments at this step.
+      gradient: the gradient, [a, b] or [a]; with `ids` only its rows that are not zero, [n, b].
+      weights: the weights, [a, b] or [a].
+      old: the second moments, vr and vc or v.
+      ids: int [n], which rows the gradient has, each once; None for all.
+
+    Returns:
+      the sums of squares of gradient and weights; the new weights and second moments.
+    """
+    if rule.axes is None:
+        return _unfactored(gradient, weights, *old, rate, decay, rule)
+    if ids is None:
+        return _factored(gradient, weights, *old, rate, decay, rule)
+    return _factored_rows(gradient, weights, *old, rate, decay, rule, ids)
+
+
+def _unfactored(
+    gradient: tf.Tensor,
+    weights: tf.Tensor,
+    v: tf.Tensor,
+    rate: tf.Tensor,
+    decay: tf.Tensor,
+    rule: Rule,
+) -> Made:
+    g = tf.cast(gradient, tf.float32)
+    square, weight_square, size = tf.square(g), _sum_of_squares(weights), _size(weights)
+    v = v * decay + (square + rule.epsilon1) * (1.0 - decay)
+    factor = tf.math.rsqrt(v)
+    rms = tf.sqrt(tf.reduce_sum(square * tf.square(factor)) / size)
+    update = g * (factor * _scale(rule, rate, weight_square / size, rms))
+    return (tf.reduce_sum(square), weight_square), (weights - tf.cast(update, weights.dtype), v)
+
+
+@xla_compiled
+def _factored(
+    gradient: tf.Tensor,
+    weights: tf.Tensor,
+    vr: tf.Tensor,
+    vc: tf.Tensor,
+    rate: tf.Tensor,
+    decay: tf.Tensor,
+    rule: Rule,
+) -> Made:
+    g = tf.cast(gradient, tf.float32)
+    by_row, by_column = row_sum(tf.square(g)), column_sum(tf.square(g))
+    moments, rows, columns = _factors(rule, decay, (vr, vc), by_row, by_column)
+    # The sum of squares of g * rows * columns, without making that product.
+    weighed = row_sum(tf.square(g) * tf.square(columns))
+    weight_square, size = _sum_of_squares(weights), _size(weights)
+    rms = tf.sqrt(tf.reduce_sum(weighed * tf.square(rows)) / size)
+    rows *= _scale(rule, rate, weight_square / size, rms)
+    update = tf.cast(g * rows[:, None] * columns[None, :], weights.dtype)
+    return (tf.reduce_sum(by_row), weight_square), (weights - update, *moments)
+
+
+def _factored_rows(
+    gradient: tf.Tensor,
+    weights: tf.Tensor,
+    vr: tf.Tensor,
+    vc: tf.Tensor,
+    rate: tf.Tensor,
+    decay: tf.Tensor,
+    rule: Rule,
+    ids: tf.Tensor,
+) -> Made:
+    """Does the same; the squares of all other rows are zero, and so is their update."""
+    g = tf.cast(gradient, tf.float32)
+    square = tf.square(g)
+    by_row = tf.scatter_nd(ids[:, None], tf.reduce_sum(square, 1), [int(weights.shape[0])])
+    moments, rows, columns = _factors(rule, decay, (vr, vc), by_row, tf.reduce_sum(square, 0))
+    rows = tf.gather(rows, ids)
+    weighed = tf.linalg.matvec(square, tf.square(columns))
+    weight_square, size = _sum_of_squares(weights), _size(weights)
+    rms = tf.sqrt(tf.reduce_sum(weighed * tf.square(rows)) / size)
+    rows *= _scale(rule, rate, weight_square / size, rms)
+    update = tf.cast(g * rows[:, None] * columns[None, :], weights.dtype)
+    new = tf.tensor_scatter_nd_sub(weights, ids[:, None], update)
+    return (tf.reduce_sum(by_row), weight_square), (new, *moments)
+
+
+def _factors(
+    rule: Rule,
+    decay: tf.Tensor,
+    old: tuple[tf.Tensor, tf.Tensor],
+    by_row: tf.Tensor,
+    by_column: tf.Tensor,
+) -> tuple[tuple[tf.Tensor, ...], tf.Tensor, tf.Tensor]:
+    """Returns the new second moments, and by what to multiply rows [a] and columns [b].
+
+    `by_row` [a] and `by_column` [b] are sums of squared gradients.
+    """
+    sums = {1: by_row / int(by_column.shape[0]), 0: by_column / int(by_row.shape[0])}
+    vr, vc = (
+        v * decay + (sums[axis] + rule.epsilon1) * (1.0 - decay)
+        for v, axis in zip(old, rule.axes, strict=True)
+    )
+    by_kept = tf.math.rsqrt(vr / tf.reduce_mean(vr))  # along the axis that vc lacks
+    by_lost = tf.math.rsqrt(vc)  # along the axis that vr lacks
+    return (vr, vc), *((by_kept, by_lost) if rule.axes[0] == 1 else (by_lost, by_kept))
+
+
+def _scale(rule: Rule, rate: tf.Tensor, mean_square: tf.Tensor, rms: tf.Tensor) -> tf.Tensor:
+    """Returns by what to multiply an update of root mean square `rms`."""
+    if rule.scaled:
+        rate *= tf.maximum(tf.sqrt(mean_square), rule.epsilon2)
+    return rate if rule.clip is None else rate / tf.maximum(1.0, rms / rule.clip)
+
+
+def _sum_of_squares(weights: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(row_sum(tf.square(tf.cast(weights, tf.float32))))
+
+
+def _size(weights: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.size(weights), tf.float32)
