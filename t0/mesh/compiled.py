@@ -25,7 +25,8 @@ def xla_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates a function of tensors, so that XLA compiles it where the tensors are large.
 
     XLA computes element-wise operations in one pass, but compiles for a third of a second for each
-    shape. So TensorFlow computes small tensors, tensors on a GPU and tensors in loops.
+    shape. So TensorFlow computes small tensors, tensors on a GPU, and tensors in loops of
+    TensorFlow 1, in which a compiled call has no loop frame.
     """
 
     def traced(*tensors: Any) -> Any:
@@ -40,7 +41,6 @@ def xla_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def chosen(*tensors: Any) -> Any:
         sizes = [x.shape.num_elements() or 0 for x in tensors if isinstance(x, tf.Tensor)]
-        # Within TensorFlow 1's loops (microbatches) a compiled call fails: it has no loop frame.
         looping = tf.get_default_graph()._get_control_flow_context() is not None
         if looping or max(sizes) < WORTH_COMPILING or "gpu" in tensors[0].device.lower():
             return function(*tensors)

@@ -24,7 +24,7 @@ import dataclasses
 import gc
 import re
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -310,35 +310,70 @@ class Program:
 
 
 COLLECTIVES = ("CrossReplicaSum", "AllToAll", "CollectivePermute")
+_LOOPS = ("While", "StatelessWhile")
 
 
 def read_program(graph: tf.Graph, fetches: Sequence[Any]) -> Program:
     """Returns what a core computes for `fetches` (operations or tensors) of `graph`."""
-    needed = _needed(fetches)
-    values: list[Value] = []
-    number: dict[str, int] = {}
-    groups: dict[str, Any] = {}
+    return _Reading().program(graph, fetches)
 
-    def value_number(tensor: Any) -> int:
-        name = tensor.name
-        if name not in number:
-            number[name] = len(values)
-            values.append(_value(tensor))
-        return number[name]
 
-    steps = tuple(
-        Step(
-            name=op.name,
-            kind=op.type,
-            inputs=tuple(map(value_number, op.inputs)),
-            outputs=tuple(map(value_number, op.outputs)),
-            in_loop=op._control_flow_context is not None or op.type == "Exit",
-            detail=_detail(op, groups),
-        )
-        for op in graph.get_operations()
-        if op.name in needed
-    )
-    return Program(steps, tuple(values))
+class _Reading:
+    """The steps and values of a program, while its operations are read in their order."""
+
+    def __init__(self) -> None:
+        self._steps: list[Step] = []
+        self._values: list[Value] = []
+        self._number: dict[tuple[tf.Graph, str], int] = {}
+        self._groups: dict[str, Any] = {}
+
+    def program(self, graph: tf.Graph, fetches: Sequence[Any]) -> Program:
+        self._read(graph, fetches, in_loop=False)
+        return Program(tuple(self._steps), tuple(self._values))
+
+    def _read(self, graph: tf.Graph, fetches: Sequence[Any], *, in_loop: bool) -> None:
+        needed = _needed(fetches)
+        for op in graph.get_operations():
+            if op.name not in needed or (in_loop and op.type == "Placeholder"):
+                continue
+            if op.type in _LOOPS:
+                self._read_loop(op)
+                continue
+            looped = in_loop or op._control_flow_context is not None or op.type == "Exit"
+            detail = _detail(op, self._groups)
+            self._add(op.name, op.type, op.inputs, op.outputs, looped, detail)
+
+    def _read_loop(self, op: Any) -> None:
+        """Reads a loop that is a function as the operations that TensorFlow 1 makes of a loop."""
+        body = op._body_graph
+        for outer, inner, after in zip(op.inputs, body.inputs, body.outputs, strict=True):
+            self._add(
+                f"{op.name}/{inner.op.name}", "Enter", [outer], [inner], False, inner is after
+            )
+        self._read(body, body.outputs, in_loop=True)
+        for inner, after, result in zip(body.inputs, body.outputs, op.outputs, strict=True):
+            if inner is not after:
+                self._add(f"{op.name}/{after.op.name}", "NextIteration", [after], [], True)
+            self._add(f"{op.name}/{inner.op.name}", "Exit", [inner], [result], True)
+
+    def _add(
+        self,
+        name: str,
+        kind: str,
+        inputs: Iterable[Any],
+        outputs: Iterable[Any],
+        in_loop: bool,
+        detail: Any = None,
+    ) -> None:
+        given, made = (tuple(map(self._value_number, tensors)) for tensors in (inputs, outputs))
+        self._steps.append(Step(name, kind, given, made, in_loop, detail))
+
+    def _value_number(self, tensor: Any) -> int:
+        key = tensor.graph, tensor.name
+        if key not in self._number:
+            self._number[key] = len(self._values)
+            self._values.append(_value(tensor))
+        return self._number[key]
 
 
 def _needed(fetches: Sequence[Any]) -> set[str]:

@@ -9,9 +9,10 @@ update may run before a gradient's read, so that two equal runs differ. Dropout 
 and the step alone (see `randomness`).
 """
 
+import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,8 @@ def _build(
         "gradient_square": updates.gradient_square,
         "weight_square": updates.weight_square,
     }
-    lowering = train.lower(spec.model_info_file)
+    with _loops_of_functions():
+        lowering = train.lower(spec.model_info_file)
     numbers = {
         name: tf.cast(lowering.export_to_tf_tensor(x), tf.float32) for name, x in values.items()
     }
@@ -157,6 +159,18 @@ def _build(
         another=another,
         gradients=lambda: {n: lowering.export_to_tf_tensor(g) for n, g in named.items()},
     )
+
+
+@contextlib.contextmanager
+def _loops_of_functions() -> Iterator[None]:
+    """Makes a loop over microbatches a function, within which XLA can compile (`xla_compiled`)."""
+    before = tf.control_flow_v2_enabled()
+    tf.enable_control_flow_v2()
+    try:
+        yield
+    finally:
+        if not before:
+            tf.disable_control_flow_v2()
 
 
 @dataclasses.dataclass(frozen=True)

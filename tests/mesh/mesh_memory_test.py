@@ -135,3 +135,25 @@ def test_fused_values_keep_what_they_are_made_of():
     read_again = made_up(*steps, bytes_of=(100, 100, 7, 1, 1))
     assert peak_memory(read_again, fused=False).bytes == 208
     assert peak_memory(read_again).bytes == 109
+
+
+def test_a_loop_that_is_a_function_has_the_memory_of_one_in_the_graph():
+    peaks = []
+    for functions in (False, True):
+        (tf.enable_control_flow_v2 if functions else tf.disable_control_flow_v2)()
+        with tf.Graph().as_default() as graph:
+            x = tf.placeholder(tf.float32, [64, 64]) * 2.0
+            y = tf.placeholder(tf.float32, [64, 64]) * 3.0
+
+            def body(i, total, x=x, y=y):
+                return i + 1, total + tf.matmul(tf.matmul(x, y) + tf.cast(i, tf.float32), x)
+
+            _, total = tf.while_loop(lambda i, _: i < 4, body, [0, tf.zeros([64, 64])])
+            result = tf.matmul(total, x)
+        assert any("While" in op.type for op in graph.get_operations()) == functions
+        program = read_program(graph, [result])
+        assert {step.kind for step in program.steps if step.in_loop} >= {"MatMul", "NextIteration"}
+        peaks.append(peak_memory(program, fused=False))
+    tf.enable_control_flow_v2()
+    assert peaks[0].bytes > 4 * 64 * 64 * 4
+    assert 0 <= peaks[1].bytes - peaks[0].bytes <= 8  # a function has two counters more

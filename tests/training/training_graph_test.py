@@ -67,19 +67,10 @@ def test_losses_weights_and_names_are_those_of_mesh_tensorflow(model):
         np.testing.assert_allclose(ours[name], value, rtol=2e-4, atol=1e-6, err_msg=name)
 
 
-@pytest.fixture(
-    params=["control flow 1", pytest.param("control flow 2", marks=pytest.mark.slow)],
-)
-def control_flow(request, monkeypatch):
-    """What a command has, which turns TensorFlow 2's behaviour off, and what a test has."""
-    monkeypatch.setattr(compiled, "WORTH_COMPILING", 0)
-    if request.param == "control flow 1":
-        tf.disable_control_flow_v2()
-    yield
-    tf.enable_control_flow_v2()
-
-
-def test_microbatches_do_not_change_the_step(control_flow):
+@pytest.mark.parametrize("compiles", [True, False])
+def test_microbatches_do_not_change_the_step(compiles, monkeypatch):
+    monkeypatch.setattr(compiled, "WORTH_COMPILING", 0 if compiles else 1e9)
+    tf.disable_control_flow_v2()  # as in commands, which turn TensorFlow 2's behaviour off
     batch = tiny.first_batches(1)[0]
     found = {}
     for count in (1, 4):
@@ -87,6 +78,11 @@ def test_microbatches_do_not_change_the_step(control_flow):
         steps = tiny.Steps(tiny.training_spec(dropout=0.0, params=[tokens]))
         assert steps.graph.microbatches == count
         found[count] = [steps.step(batch) for _ in range(2)]
+        functions = steps.graph.graph.as_graph_def().library.function
+        in_loops = any("_XlaMustCompile" in f.attr for f in functions)
+        assert in_loops == compiles
+    assert not tf.control_flow_v2_enabled()
+    tf.enable_control_flow_v2()
     for one, several in zip(found[1], found[4], strict=True):
         assert several == pytest.approx(one, rel=1e-5)
 
