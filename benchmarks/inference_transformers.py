@@ -13,10 +13,10 @@ import time
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
 
 import torch  # noqa: E402
-import transformers_small  # noqa: E402
+import transformers_t5  # noqa: E402
 from transformers import T5ForConditionalGeneration  # noqa: E402
 
-SMALL = transformers_small.config(eos_token_id=None)
+SMALL = transformers_t5.config(eos_token_id=None)
 
 # What makes its beam search the same as ours with an exponent of 0.
 BEAMS = {"length_penalty": 0.0, "early_stopping": "never"}

@@ -15,11 +15,11 @@ from pathlib import Path
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
 
 import torch  # noqa: E402
-import transformers_small  # noqa: E402
+import transformers_t5  # noqa: E402
 from transformers import T5ForConditionalGeneration  # noqa: E402
 
 BATCH = 32
-SMALL = transformers_small.config()
+SMALL = transformers_t5.config()
 
 
 class Scorer:

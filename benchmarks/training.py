@@ -3,11 +3,11 @@
     python -m venv /tmp/hf && /tmp/hf/bin/pip install torch transformers
     .venv/bin/python benchmarks/training.py --hf_python=/tmp/hf/bin/python --rounds=7
 
-t5.1.1.small from random weights, 16 sequences of 128 + 32 random tokens, dropout 0.1, Adafactor at
-a constant rate. Each system is a process of its own that waits while another works; they take
-turns, some steps each, so that what else runs on the machine falls on all. Ratios are of medians
-of the rounds, and the median of each round's ratio stands beside. Prints a Markdown table. On a
-machine with a GPU all systems use it: add --devices=gpu:0.
+t5.1.1.small from random weights, 16 sequences of 128 + 32 random tokens (--size=base: t5.1.1.base,
+8 of 512 + 114), dropout 0.1, Adafactor at a constant rate. Each system is a process of its own that
+waits while another works; they take turns, some steps each, so that what else runs on the machine
+falls on all. Ratios are of medians of the rounds, and the median of each round's ratio stands
+beside. Prints a Markdown table. On a machine with a GPU all systems use it: add --devices=gpu:0.
 """
 
 import argparse
@@ -16,10 +16,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from training_shapes import SHAPES
 from workers import environment
 
 FOLDER = Path(__file__).resolve().parent
-ROWS, INPUTS, TARGETS = 16, 128, 32
 AIM_STOCK, AIM_HF = 2.2, 1.6
 
 # name -> (worker, its arguments)
@@ -115,9 +115,11 @@ def main() -> None:
     parser.add_argument("--hf_python", help="a Python with torch and transformers")
     parser.add_argument("--only", default="", help="part of the names of the systems to run")
     parser.add_argument("--devices", default="", help="device of all systems, such as gpu:0")
+    parser.add_argument("--size", choices=SHAPES, default="small", help="of T5 1.1")
     given = parser.parse_args()
+    more = [f"size={given.size}", *([f"device={given.devices}"] if given.devices else [])]
     systems = {
-        name: (script, [*arguments, *([f"device={given.devices}"] if given.devices else [])])
+        name: (script, [*arguments, *more])
         for name, (script, arguments) in SYSTEMS.items()
         if any(part in name for part in given.only.split(","))
     }

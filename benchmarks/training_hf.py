@@ -1,31 +1,35 @@
-"""A worker of `training.py`: TYPE [compiled]; for each number read, takes so many steps."""
+"""A worker of `training.py`: TYPE [compiled]; for each number read, takes so many steps.
+
+More arguments are size=SIZE and device=DEVICE.
+"""
 
 import sys
 import time
 
 import torch
-import transformers_small
+import transformers_t5
+from training_shapes import SHAPES, option
 from transformers import T5ForConditionalGeneration
 from transformers.optimization import Adafactor
-
-ROWS, INPUTS, TARGETS = 16, 128, 32
 
 
 def main() -> None:
     """Builds the model, then serves."""
     words = sys.argv[1:]
     device = "cuda" if any("gpu" in word for word in words) else "cpu"
+    size = option(words, "size", "small")
+    shape = SHAPES[size]
     torch.manual_seed(0)
     model = T5ForConditionalGeneration(
-        transformers_small.config(dropout_rate=0.1, use_cache=False)
+        transformers_t5.config(size, dropout_rate=0.1, use_cache=False)
     ).to(device)
     model.train()
     optimizer = Adafactor(
         model.parameters(), lr=1e-3, relative_step=False, scale_parameter=True, warmup_init=False
     )
     forward = torch.compile(model) if "compiled" in words else model
-    inputs = torch.randint(2, 32000, (ROWS, INPUTS), device=device)
-    labels = torch.randint(2, 32000, (ROWS, TARGETS), device=device)
+    inputs = torch.randint(2, 32000, (shape.rows, shape.inputs), device=device)
+    labels = torch.randint(2, 32000, (shape.rows, shape.targets), device=device)
     for line in sys.stdin:
         began = time.perf_counter()
         for _ in range(int(line)):

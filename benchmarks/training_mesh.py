@@ -1,4 +1,7 @@
-"""A worker of `training.py`: `stock` or `ours TYPE`; for each number read, takes so many steps."""
+"""A worker of `training.py`: `stock` or `ours TYPE`; for each number read, takes so many steps.
+
+More arguments are size=SIZE and device=DEVICE.
+"""
 
 import functools
 import sys
@@ -17,6 +20,7 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 from mesh_tensorflow import optimize  # noqa: E402
 from mesh_tensorflow.transformer import learning_rate_schedules as schedules  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
+from training_shapes import SHAPES, option  # noqa: E402
 
 from t0.config import parse  # noqa: E402
 from t0.config.bindings import bound  # noqa: E402
@@ -25,7 +29,9 @@ from t0.mesh.gather_embedding import bind_gather_embedding  # noqa: E402
 from t0.training import graph  # noqa: E402
 from t0.training.options import TrainingSpec  # noqa: E402
 
-ROWS, LENGTHS = 16, {"inputs": 128, "targets": 32}
+SIZE = option(sys.argv, "size", "small")
+ROWS = SHAPES[SIZE].rows
+LENGTHS = {"inputs": SHAPES[SIZE].inputs, "targets": SHAPES[SIZE].targets}
 RATE = functools.partial(
     schedules.constant_learning_rate, learning_rate=1e-3, total_train_steps=1000
 )
@@ -39,7 +45,7 @@ class Vocabulary:
 
 def _arguments(device: str) -> dict:
     parse.parse(
-        ["models/t5.1.1.small.gin"],
+        [f"models/t5.1.1.{SIZE}.gin"],
         [
             "dropout_rate = 0.1",
             "serialize_num_microbatches.tokens_per_microbatch_per_replica = None",
@@ -123,7 +129,7 @@ def main() -> None:
     """Builds the system, then serves."""
     tf.disable_v2_behavior()
     words = [word for word in sys.argv[1:] if "=" not in word]
-    device = next((word.split("=")[1] for word in sys.argv if word.startswith("device=")), "")
+    device = option(sys.argv, "device", "")
     step = stock(device) if words[0] == "stock" else ours(device, words[1])
     for line in sys.stdin:
         began = time.perf_counter()

@@ -63,8 +63,8 @@ def apply(
         for name, shape in zip(names, shapes, strict=True)
     ]
     looked_up = _looked_up(gradient, mesh_impl) if factored else []
-    step = _Step(optimizer, variable, slots, gradient, looked_up)
-    return [step], *step.outputs
+    operation = _Step(optimizer, variable, slots, gradient, looked_up)
+    return [operation], *operation.outputs
 
 
 class _Step(mtf.Operation):
@@ -240,12 +240,7 @@ def _factored(
     g = tf.cast(gradient, tf.float32)
     by_row, by_column = row_sum(tf.square(g)), column_sum(tf.square(g))
     moments, rows, columns = _factors(rule, decay, (vr, vc), by_row, by_column)
-    # The sum of squares of g * rows * columns, without making that product.
-    weighed = row_sum(tf.square(g) * tf.square(columns))
-    weight_square, size = _sum_of_squares(weights), _size(weights)
-    rms = tf.sqrt(tf.reduce_sum(weighed * tf.square(rows)) / size)
-    rows *= _scale(rule, rate, weight_square / size, rms)
-    update = tf.cast(g * rows[:, None] * columns[None, :], weights.dtype)
+    update, weight_square = _update(rule, rate, g, rows, columns, weights)
     return (tf.reduce_sum(by_row), weight_square), (weights - update, *moments)
 
 
@@ -264,12 +259,7 @@ def _factored_rows(
     square = tf.square(g)
     by_row = tf.scatter_nd(ids[:, None], tf.reduce_sum(square, 1), [int(weights.shape[0])])
     moments, rows, columns = _factors(rule, decay, (vr, vc), by_row, tf.reduce_sum(square, 0))
-    rows = tf.gather(rows, ids)
-    weighed = tf.linalg.matvec(square, tf.square(columns))
-    weight_square, size = _sum_of_squares(weights), _size(weights)
-    rms = tf.sqrt(tf.reduce_sum(weighed * tf.square(rows)) / size)
-    rows *= _scale(rule, rate, weight_square / size, rms)
-    update = tf.cast(g * rows[:, None] * columns[None, :], weights.dtype)
+    update, weight_square = _update(rule, rate, g, tf.gather(rows, ids), columns, weights)
     new = tf.tensor_scatter_nd_sub(weights, ids[:, None], update)
     return (tf.reduce_sum(by_row), weight_square), (new, *moments)
 
@@ -293,6 +283,23 @@ def _factors(
     by_kept = tf.math.rsqrt(vr / tf.reduce_mean(vr))  # along the axis that vc lacks
     by_lost = tf.math.rsqrt(vc)  # along the axis that vr lacks
     return (vr, vc), *((by_kept, by_lost) if rule.axes[0] == 1 else (by_lost, by_kept))
+
+
+def _update(
+    rule: Rule,
+    rate: tf.Tensor,
+    g: tf.Tensor,
+    rows: tf.Tensor,
+    columns: tf.Tensor,
+    weights: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the update, like `g` [n, b], and the sum of squares of the weights [a, b]."""
+    # The sum of squares of g * rows * columns, without making that product.
+    weighed = row_sum(tf.square(g) * tf.square(columns))
+    weight_square, size = _sum_of_squares(weights), _size(weights)
+    rms = tf.sqrt(tf.reduce_sum(weighed * tf.square(rows)) / size)
+    rows *= _scale(rule, rate, weight_square / size, rms)
+    return tf.cast(g * rows[:, None] * columns[None, :], weights.dtype), weight_square
 
 
 def _scale(rule: Rule, rate: tf.Tensor, mean_square: tf.Tensor, rms: tf.Tensor) -> tf.Tensor:
