@@ -73,7 +73,7 @@ def lower(run: PodRun, *, every_slice: bool = False, blocks: int | None = None) 
     graph = tf.Graph()
     with (
         _no_garbage_collection(),
-        loops_in_the_graph(),
+        loops(as_functions=False),
         graph.as_default(),
         tf.variable_scope("", use_resource=True),
         contextlib.nullcontext() if every_slice else _only_first_slices(run),
@@ -203,15 +203,15 @@ def _context(slice_: Topology) -> Any:
 
 
 @contextlib.contextmanager
-def loops_in_the_graph() -> Iterator[None]:
-    """Makes loops operations of the graph, as Mesh TensorFlow runs them, instead of functions."""
-    functions = tf.control_flow_v2_enabled()
-    tf.disable_control_flow_v2()
+def loops(*, as_functions: bool) -> Iterator[None]:
+    """Makes loops functions, or operations of the graph, as Mesh TensorFlow runs them on a TPU."""
+    turn = {True: tf.enable_control_flow_v2, False: tf.disable_control_flow_v2}
+    before = tf.control_flow_v2_enabled()
+    turn[as_functions]()
     try:
         yield
     finally:
-        if functions:
-            tf.enable_control_flow_v2()
+        turn[before]()
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ import numpy as np
 
 from t0.compat import tf1 as tf
 from t0.mesh.gather_embedding import bind_gather_embedding
-from t0.mesh.lowering import loops_in_the_graph
 from t0.mesh.pod_run import PodRun
 from t0.rehearsal.one_device import training_spec
 from t0.rehearsal.reading_cores import ReadingCores, equal_on_cores
@@ -86,10 +85,9 @@ def measure(
 def _on_one_device(run: PodRun, prefix: str, rows: Mapping[str, np.ndarray]) -> Perplexity:
     spec = training_spec(run)
     bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
-    with loops_in_the_graph():
-        held_out = build_held_out(
-            spec, features=tuple(rows), activations=run.variable_dtype.activation_dtype
-        )
+    held_out = build_held_out(
+        spec, features=tuple(rows), activations=run.variable_dtype.activation_dtype
+    )
     with tf.Session(graph=held_out.graph) as session:
         restore_variables(session, prefix)
         session.run(held_out.to_slices)

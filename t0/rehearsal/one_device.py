@@ -18,7 +18,6 @@ import numpy as np
 from t0.compat import mtf
 from t0.compat import tf1 as tf
 from t0.mesh.gather_embedding import bind_gather_embedding
-from t0.mesh.lowering import loops_in_the_graph
 from t0.mesh.pod_run import PodRun
 from t0.rehearsal.draws import draws_by_place
 from t0.training.checkpointing import Checkpoints, Keep
@@ -47,7 +46,7 @@ class OneDevice:
     def __init__(self, run: PodRun, features: tuple[str, ...]) -> None:
         spec = training_spec(run)
         bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
-        with loops_in_the_graph(), draws_by_place():
+        with draws_by_place():
             self._graph = build(
                 spec,
                 features=features,

@@ -9,10 +9,9 @@ update may run before a gradient's read, so that two equal runs differ. Dropout 
 and the step alone (see `randomness`).
 """
 
-import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from t0.compat import mesh_utils, mtf, transformer
 from t0.compat import tf1 as tf
 from t0.mesh.fused import fused
+from t0.mesh.lowering import loops
 from t0.training import losses, optimizers
 from t0.training.options import TrainingSpec
 from t0.training.randomness import SeededMesh
@@ -126,7 +126,7 @@ def _build(
         "gradient_square": updates.gradient_square,
         "weight_square": updates.weight_square,
     }
-    with _loops_of_functions():
+    with loops(as_functions=True):  # XLA compiles in functions only
         lowering = train.lower(spec.model_info_file)
     numbers = {
         name: tf.cast(lowering.export_to_tf_tensor(x), tf.float32) for name, x in values.items()
@@ -159,18 +159,6 @@ def _build(
         another=another,
         gradients=lambda: {n: lowering.export_to_tf_tensor(g) for n, g in named.items()},
     )
-
-
-@contextlib.contextmanager
-def _loops_of_functions() -> Iterator[None]:
-    """Makes a loop over microbatches a function, within which XLA can compile (`xla_compiled`)."""
-    before = tf.control_flow_v2_enabled()
-    tf.enable_control_flow_v2()
-    try:
-        yield
-    finally:
-        if not before:
-            tf.disable_control_flow_v2()
 
 
 @dataclasses.dataclass(frozen=True)

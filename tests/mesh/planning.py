@@ -82,7 +82,7 @@ def read_case(name, *more):
 def graph_mode():
     """Mesh TensorFlow builds TensorFlow 1 graphs."""
     with (
-        lowering.loops_in_the_graph(),
+        lowering.loops(as_functions=False),
         tf.Graph().as_default(),
         tf.variable_scope("", use_resource=True),
     ):
