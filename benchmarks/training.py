@@ -84,7 +84,10 @@ def measure(
     found: dict[str, list[float]] = {name: [] for name in workers}
     for turn in range(rounds):
         for name, worker in workers.items():
-            found[name].append(worker.steps(steps) / steps)
+            seconds = worker.steps(steps)
+            if seconds is None:
+                sys.exit(f"{name} ended in round {turn + 1}: too little memory? Try --only=NAME")
+            found[name].append(seconds / steps)
         last = ", ".join(f"{name} {times[-1]:.2f}" for name, times in found.items())
         print(f"round {turn + 1} of {rounds}: {last}", file=sys.stderr, flush=True)
     for worker in workers.values():
