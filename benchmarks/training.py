@@ -11,6 +11,7 @@ beside. Prints a Markdown table. On a machine with a GPU all systems use it: add
 """
 
 import argparse
+import re
 import statistics
 import subprocess
 import sys
@@ -86,7 +87,7 @@ def measure(
         for name, worker in workers.items():
             seconds = worker.steps(steps)
             if seconds is None:
-                sys.exit(f"{name} ended in round {turn + 1}: too little memory? Try --only=NAME")
+                sys.exit(f"{name} ended in round {turn + 1}: too little memory? Try --only=REGEX")
             found[name].append(seconds / steps)
         last = ", ".join(f"{name} {times[-1]:.2f}" for name, times in found.items())
         print(f"round {turn + 1} of {rounds}: {last}", file=sys.stderr, flush=True)
@@ -116,7 +117,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=3, help="steps of a round (default: 3)")
     parser.add_argument("--hf_python", help="a Python with torch and transformers")
-    parser.add_argument("--only", default="", help="part of the names of the systems to run")
+    parser.add_argument("--only", default="", help="regex of the systems to run")
     parser.add_argument("--devices", default="", help="device of all systems, such as gpu:0")
     parser.add_argument("--size", choices=SHAPES, default="small", help="of T5 1.1")
     given = parser.parse_args()
@@ -124,7 +125,7 @@ def main() -> None:
     systems = {
         name: (script, [*arguments, *more])
         for name, (script, arguments) in SYSTEMS.items()
-        if any(part in name for part in given.only.split(","))
+        if re.search(given.only, name)
     }
     print(table(measure(systems, given.rounds, given.steps, given.hf_python)))
     print(f"\nThe aim: {AIM_STOCK} times stock Mesh TensorFlow, {AIM_HF} times the best of HF.")
