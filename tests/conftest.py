@@ -191,3 +191,11 @@ def empty_gin():
     """Starts and ends a test without gin bindings, which are global."""
     with testing.gin_restored():
         yield
+
+
+@pytest.fixture(params=["compiled", "plain"])
+def either_way(request, monkeypatch):
+    """XLA compiles all functions that it may compile, or none."""
+    from t0.mesh import compiled  # TensorFlow takes seconds
+
+    monkeypatch.setattr(compiled, "WORTH_COMPILING", 0 if request.param == "compiled" else 1e9)

@@ -343,7 +343,7 @@ def rms_norm(x: mtf.Tensor, layer_stack: Any, context: Any, **given: Any) -> mtf
 @xla_compiled
 def _rms_norm(x: tf.Tensor, scale: tf.Tensor, epsilon: float) -> tf.Tensor:
     wide = tf.cast(x, tf.float32)
-    root = _root(wide, epsilon)
+    root = tf.math.rsqrt(_row_mean(wide * wide) + epsilon)
     return tf.cast(wide * root * tf.cast(scale, tf.float32), x.dtype)
 
 
@@ -353,12 +353,11 @@ def _rms_norm_slope(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns dx, and the products whose sum over rows is dscale."""
     wide, wide_dy = tf.cast(x, tf.float32), tf.cast(dy, tf.float32)
-    root = _root(wide, epsilon)
+    root = tf.math.rsqrt(_row_mean(wide * wide) + epsilon)
     scaled = wide_dy * tf.cast(scale, tf.float32)
-    mean = row_sum(scaled * wide)[..., None] / int(x.shape[-1])
-    dx = root * (scaled - wide * (root * root * mean))
+    dx = root * (scaled - wide * (root * root * _row_mean(scaled * wide)))
     return tf.cast(dx, x.dtype), tf.cast(wide_dy * wide * root, x.dtype)
 
 
-def _root(wide: tf.Tensor, epsilon: float) -> tf.Tensor:
-    return tf.math.rsqrt(row_sum(wide * wide)[..., None] / int(wide.shape[-1]) + epsilon)
+def _row_mean(x: tf.Tensor) -> tf.Tensor:
+    return row_sum(x)[..., None] / int(x.shape[-1])

@@ -49,9 +49,9 @@ def apply(
     Returns:
       the assignments, and the sums of squares of gradient and variable, both scalar.
     """
-    factored = optimizer._factored_dims(variable.shape)
-    names = ("_slot_vr", "_slot_vc") if factored else ("_slot_v",)
-    shapes = [variable.shape - dim for dim in factored] if factored else [variable.shape]
+    rule, dims = _rule(optimizer, variable), variable.shape.dims
+    names = ("_slot_vr", "_slot_vc") if rule.axes else ("_slot_v",)
+    shapes = [variable.shape - dims[axis] for axis in rule.axes or ()] or [variable.shape]
     slots = [
         mtf.get_variable(
             variable.mesh,
@@ -59,11 +59,12 @@ def apply(
             shape,
             initializer=tf.zeros_initializer(),
             trainable=False,
-        )
+        ).operation
         for name, shape in zip(names, shapes, strict=True)
     ]
-    looked_up = _looked_up(gradient, mesh_impl) if factored else []
-    operation = _Step(optimizer, variable, slots, gradient, looked_up)
+    looked_up = _looked_up(gradient, mesh_impl) if rule.axes else []
+    rates = optimizer._learning_rate, optimizer._decay_rate
+    operation = _Step(rule, rates, [variable, *slots], gradient, looked_up)
     return [operation], *operation.outputs
 
 
@@ -71,27 +72,25 @@ class _Step(mtf.Operation):
     """Assigns a variable and its slots; outputs the sums of squares of gradient and variable.
 
     Args:
-      optimizer: Mesh TensorFlow's `AdafactorOptimizer`.
-      variable: what to update.
-      slots: the second moments.
+      rule: the numbers of the variable's steps.
+      rates: the learning rate and the decay of this step.
+      assigned: the variable and its second moments.
       gradient: the gradient.
       looked_up: the gradient as (gradient of rows, ids), which are read in its place; or [].
     """
 
     def __init__(
         self,
-        optimizer: Any,
-        variable: mtf.Variable,
-        slots: Sequence[mtf.Tensor],
+        rule: "Rule",
+        rates: tuple[Any, Any],
+        assigned: Sequence[mtf.Variable],
         gradient: mtf.Tensor,
         looked_up: Sequence[tuple[mtf.Tensor, mtf.Tensor]],
     ) -> None:
         given = [x for pair in looked_up for x in pair] or [gradient]
         super().__init__(given, name="adafactor")
         self._by_rows = bool(looked_up)
-        self._rule = _rule(optimizer, variable)
-        self._rates = optimizer._learning_rate, optimizer._decay_rate
-        self._assigned = [variable, *(slot.operation for slot in slots)]
+        self._rule, self._rates, self._assigned = rule, rates, assigned
         self._outputs = [mtf.Tensor(self, mtf.Shape([]), tf.float32) for _ in range(2)]
 
     def lower(self, lowering: mtf.Lowering) -> None:

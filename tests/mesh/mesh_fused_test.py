@@ -25,11 +25,6 @@ class Context:
         self.variable_dtype = mtf.VariableDType(tf.float32, tf.float32, tf.float32)
 
 
-@pytest.fixture(params=["compiled", "plain"])
-def either_way(request, monkeypatch):
-    monkeypatch.setattr(compiled, "WORTH_COMPILING", 0 if request.param == "compiled" else 1e9)
-
-
 def values_and_gradients(function, shapes):
     """Runs `function` of tensors of the mesh on random numbers: its value, and all gradients."""
     rng = np.random.default_rng(0)

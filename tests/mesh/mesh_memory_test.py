@@ -16,7 +16,7 @@ import planning
 import pytest
 import tensorflow.compat.v1 as tf
 
-from t0.mesh.lowering import Program, Step, Value, placeholders, read_program
+from t0.mesh.lowering import Program, Step, Value, loops, placeholders, read_program
 from t0.mesh.memory import peak_memory
 from t0.rehearsal.virtual_pod import as_written
 
@@ -140,8 +140,7 @@ def test_fused_values_keep_what_they_are_made_of():
 def test_a_loop_that_is_a_function_has_the_memory_of_one_in_the_graph():
     peaks = []
     for functions in (False, True):
-        (tf.enable_control_flow_v2 if functions else tf.disable_control_flow_v2)()
-        with tf.Graph().as_default() as graph:
+        with loops(as_functions=functions), tf.Graph().as_default() as graph:
             x = tf.placeholder(tf.float32, [64, 64]) * 2.0
             y = tf.placeholder(tf.float32, [64, 64]) * 3.0
 
@@ -154,6 +153,5 @@ def test_a_loop_that_is_a_function_has_the_memory_of_one_in_the_graph():
         program = read_program(graph, [result])
         assert {step.kind for step in program.steps if step.in_loop} >= {"MatMul", "NextIteration"}
         peaks.append(peak_memory(program, fused=False))
-    tf.enable_control_flow_v2()
     assert peaks[0].bytes > 4 * 64 * 64 * 4
     assert 0 <= peaks[1].bytes - peaks[0].bytes <= 8  # a function has two counters more

@@ -5,14 +5,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 import tiny_training as tiny
 
-from t0.mesh import compiled
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.training import adafactor
-
-
-@pytest.fixture(params=["compiled", "plain"])
-def either_way(request, monkeypatch):
-    monkeypatch.setattr(compiled, "WORTH_COMPILING", 0 if request.param == "compiled" else 1e9)
 
 
 def reference_adafactor(weights, gradients, rate):

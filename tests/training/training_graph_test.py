@@ -8,6 +8,7 @@ from mesh_tensorflow.transformer import utils as mesh_utils
 
 from t0.mesh import compiled
 from t0.mesh.gather_embedding import bind_gather_embedding
+from t0.mesh.lowering import loops
 from t0.training import graph as training_graph
 
 
@@ -72,19 +73,18 @@ def test_losses_weights_and_names_are_those_of_mesh_tensorflow(model):
 @pytest.mark.parametrize("compiles", [True, False])
 def test_microbatches_do_not_change_the_step(compiles, monkeypatch):
     monkeypatch.setattr(compiled, "WORTH_COMPILING", 0 if compiles else 1e9)
-    tf.disable_control_flow_v2()  # as in commands, which turn TensorFlow 2's behaviour off
     batch = tiny.first_batches(1)[0]
     found = {}
-    for count in (1, 4):
-        tokens = f"serialize_num_microbatches.tokens_per_microbatch_per_replica = {96 // count}"
-        steps = tiny.Steps(tiny.training_spec(dropout=0.0, params=[tokens]))
-        assert steps.graph.microbatches == count
-        found[count] = [steps.step(batch) for _ in range(2)]
-        functions = steps.graph.graph.as_graph_def().library.function
-        in_loops = any("_XlaMustCompile" in f.attr for f in functions)
-        assert in_loops == compiles
-    assert not tf.control_flow_v2_enabled()
-    tf.enable_control_flow_v2()
+    with loops(as_functions=False):  # as in commands, which turn TensorFlow 2's behaviour off
+        for count in (1, 4):
+            tokens = f"serialize_num_microbatches.tokens_per_microbatch_per_replica = {96 // count}"
+            steps = tiny.Steps(tiny.training_spec(dropout=0.0, params=[tokens]))
+            assert steps.graph.microbatches == count
+            found[count] = [steps.step(batch) for _ in range(2)]
+            functions = steps.graph.graph.as_graph_def().library.function
+            in_loops = any("_XlaMustCompile" in f.attr for f in functions)
+            assert in_loops == compiles
+        assert not tf.control_flow_v2_enabled()
     for one, several in zip(found[1], found[4], strict=True):
         assert several == pytest.approx(one, rel=1e-5)
 
