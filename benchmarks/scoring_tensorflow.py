@@ -6,6 +6,7 @@ FOLDER/<dataset>.json, for the scorer of the other environment.
 """
 
 import collections
+import contextlib
 import json
 import os
 import re
@@ -31,7 +32,7 @@ from random_weights import random_checkpoint  # noqa: E402
 
 from t0.config import parse  # noqa: E402
 from t0.scoring import ranking  # noqa: E402
-from t0.scoring.batch_planning import BatchLimits, model_costs, plan_batches  # noqa: E402
+from t0.scoring.batch_planning import BatchLimits, model_costs  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
 from t0.scoring.reading import ExampleStore  # noqa: E402
 from t0.scoring.scorer import Scorer  # noqa: E402
@@ -85,16 +86,14 @@ class Ours:
         self._groups = self._write(folder / f"{question['dataset']}.json")
         checkpoint, shapes = random_checkpoint(build_model(), str(folder))
         self._costs = model_costs(shapes)
-        sizes: collections.Counter = collections.Counter()
-        for task in self._tasks:
-            sizes.update(task.sizes)
-        limits = BatchLimits(ranking.MAX_TOKENS["cpu"], ranking.MAX_LOGITS // VOCABULARY)
-        most = ranking.RankEvaluationSettings().max_shapes
-        self._plan = plan_batches(sizes, self._costs, limits, most_shapes=most)
         dtype = tf.as_dtype(question["dtype"])
         self._scorer = self._make(mtf.VariableDType(tf.float32, dtype, dtype))
         self._scorer.restore(checkpoint)
         self._dtype = question["dtype"]
+        limits = BatchLimits(ranking.MAX_TOKENS["cpu"], ranking.MAX_LOGITS // VOCABULARY)
+        most = ranking.RankEvaluationSettings().max_shapes
+        with contextlib.redirect_stdout(sys.stderr):
+            self._plan = ranking.batch_plan(self._tasks, self._scorer, limits, self._costs, most)
         self.first = self._pass()
 
     def _write(self, path: Path) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from typing import Any
 
 from t0.compat import mtf, transformer, transformer_layers
 from t0.compat import tf1 as tf
+from t0.scoring.mesh_model import has_t5_options
 
 CHUNK = 32
 # Added to the logits of masked positions; its exponential is 0.
@@ -48,30 +49,11 @@ def cache_attention(decoder: Any) -> int:
     replaced = 0
     for index, layer in enumerate(layers):
         kind = KINDS.get(type(layer))
-        if kind and _has_t5_options(layer):
+        if kind and has_t5_options(layer):
             layers[index] = copy.copy(layer)
             layers[index].__class__ = kind
             replaced += 1
     return replaced
-
-
-def _has_t5_options(layer: transformer_layers.SelfAttention) -> bool:
-    relative = (
-        ("bias", "bias_shared", None)
-        if type(layer) is transformer_layers.SelfAttention
-        else (None,)
-    )
-    return (
-        layer.relative_attention_type in relative
-        and layer.num_heads > 1
-        and not layer.num_memory_heads
-        and not layer.shared_kv
-        and not layer.keep_query_heads_dims
-        and not layer.attention_kwargs
-        and layer.attention_func is None
-        and not layer.hyperprompt_length_encoder
-        and not layer.hyperprompt_length_decoder
-    )
 
 
 class _CachedSelfAttention(transformer_layers.SelfAttention):

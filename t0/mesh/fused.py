@@ -45,11 +45,7 @@ def fused(model: Any, mesh_shape: Any, layout_rules: Any) -> Iterator[None]:
       mesh_shape: the mesh that the model will be lowered on.
       layout_rules: the layout of the model on that mesh.
     """
-    sizes = (
-        mtf.tensor_dim_to_mesh_dim_size(layout_rules, mesh_shape, mtf.Dimension(name, 0))
-        for name in _WHOLE
-    )
-    if any(size > 1 for size in sizes):
+    if splits_rows(mesh_shape, layout_rules):
         yield
         return
     with (
@@ -59,6 +55,13 @@ def fused(model: Any, mesh_shape: Any, layout_rules: Any) -> Iterator[None]:
         _our_norms_in(model),
     ):
         yield
+
+
+def splits_rows(mesh_shape: Any, layout_rules: Any) -> bool:
+    """Returns whether a layout splits lengths or channels, so that slices lack parts of rows."""
+    dims = (mtf.Dimension(name, 0) for name in _WHOLE)
+    sizes = (mtf.tensor_dim_to_mesh_dim_size(layout_rules, mesh_shape, dim) for dim in dims)
+    return any(size > 1 for size in sizes)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ batch.
 import collections
 import dataclasses
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -142,6 +143,10 @@ class BatchPlan:
                 return index
         raise ValueError(f"no shape of the plan holds C={choices}, L={inputs}, T={targets}")
 
+    def queues(self) -> "BatchQueues":
+        """Returns empty queues for a run's groups."""
+        return BatchQueues(self)
+
 
 def plan_batches(
     sizes: Mapping[Size, int], costs: Costs, limits: BatchLimits, *, most_shapes: int
@@ -216,6 +221,10 @@ class ScoringBatch:
             for column, target in enumerate(group.targets):
                 found[row, column, : len(target)] = target
         return found
+
+    def scored_by(self, scorer: Any) -> np.ndarray:
+        """Returns the log-likelihoods [B, C] by a scorer."""
+        return scorer.log_likelihoods(self.inputs, self.targets)
 
 
 class BatchQueues:

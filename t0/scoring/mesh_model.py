@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from t0.checkpoints import checkpoint_files
-from t0.compat import mesh_utils, mtf
+from t0.compat import mesh_utils, mtf, transformer_layers
 from t0.compat import tf1 as tf
 from t0.errors import UserError
 
@@ -97,6 +97,26 @@ def vocabulary_hash(vocabulary: Any) -> str | None:
     """Returns the hash of a vocabulary's SentencePiece model, None if it has no such model."""
     model = getattr(vocabulary, "sp_model", None)
     return hashlib.sha256(model).hexdigest() if model else None
+
+
+def has_t5_options(layer: transformer_layers.SelfAttention) -> bool:
+    """Returns whether an attention layer has no options but those of T5."""
+    relative = (
+        ("bias", "bias_shared", None)
+        if type(layer) is transformer_layers.SelfAttention
+        else (None,)
+    )
+    return (
+        layer.relative_attention_type in relative
+        and layer.num_heads > 1
+        and not layer.num_memory_heads
+        and not layer.shared_kv
+        and not layer.keep_query_heads_dims
+        and not layer.attention_kwargs
+        and layer.attention_func is None
+        and not layer.hyperprompt_length_encoder
+        and not layer.hyperprompt_length_decoder
+    )
 
 
 class SharedVariables(mtf.placement_mesh_impl.PlacementMeshImpl):

@@ -32,12 +32,12 @@ from t0.scoring import answers, data_facts
 from t0.scoring.batch_planning import (
     BatchLimits,
     BatchPlan,
-    BatchQueues,
     Costs,
     ScoringBatch,
     plan_batches,
 )
-from t0.scoring.reading import ExampleStore, Lengths, ScoringTask, Size, choice_groups
+from t0.scoring.packing import PackedBatch, PackedPlan, plan_packed
+from t0.scoring.reading import ExampleStore, Lengths, ScoringTask, choice_groups
 from t0.scoring.results import WITH_EOS, CheckpointResults, Scored
 from t0.scoring.shards import WHOLE, Shard, ShardResults, batches_digest
 
@@ -54,10 +54,15 @@ _SHOWN_DATASETS = 3
 
 
 class Scorer(Protocol):
-    """What computes log-likelihoods."""
+    """What computes log-likelihoods.
+
+    One that `packs` takes a third argument, the shape of the rows into which it packs a batch; see
+    `t0.scoring.packing`. Its B may be any number.
+    """
 
     replicas: int
     device_kind: str
+    packs: bool
 
     def restore(self, checkpoint: str) -> int:
         """Loads a checkpoint's weights; returns the number of variables."""
@@ -165,9 +170,10 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
             "t5_mesh_transformer and `t0 eval` do, for encoder-decoders (--decode_answers)"
         )
 
-    def prepared() -> tuple[list[ScoringTask], Scorer, BatchPlan]:
+    def prepared() -> tuple[list[ScoringTask], Scorer, BatchPlan | PackedPlan]:
         tasks, scorer = _read(readers, store, settings), make_scorer()
-        return tasks, scorer, _plan(tasks, limits(scorer), costs(), settings.max_shapes)
+        plan = batch_plan(tasks, scorer, limits(scorer), costs(), settings.max_shapes)
+        return tasks, scorer, plan
 
     with ExampleStore() as store:
         if shard == WHOLE:
@@ -243,13 +249,20 @@ def batch_limits(
     )
 
 
-def _plan(
-    tasks: Sequence[ScoringTask], limits: BatchLimits, costs: Costs, most_shapes: int
-) -> BatchPlan:
-    sizes: collections.Counter[Size] = collections.Counter()
+def batch_plan(
+    tasks: Sequence[ScoringTask],
+    scorer: Scorer,
+    limits: BatchLimits,
+    costs: Costs,
+    most_shapes: int,
+) -> BatchPlan | PackedPlan:
+    """Returns the batch shapes of all tasks, and prints what they are."""
+    sizes: collections.Counter[Any] = collections.Counter()
     for task in tasks:
-        sizes.update(task.sizes)
-    plan = plan_batches(sizes, costs, limits, most_shapes=most_shapes)
+        sizes.update(task.tokens if scorer.packs else task.sizes)
+    plan = (plan_packed if scorer.packs else plan_batches)(
+        sizes, costs, limits, most_shapes=most_shapes
+    )
     print(
         f"{sum(sizes.values()):,} inputs of {len(tasks)} tasks in {len(plan.shapes)} batch shapes; "
         f"padding adds {plan.padding - 1:.0%} to the arithmetic"
@@ -260,7 +273,7 @@ def _plan(
 def _score_checkpoint(
     tasks: Sequence[ScoringTask],
     scorer: Scorer,
-    plan: BatchPlan,
+    plan: BatchPlan | PackedPlan,
     results: CheckpointResults,
     shard: Shard,
 ) -> None:
@@ -389,7 +402,7 @@ class _TaskScores:
 def score_tasks(
     scorer: Scorer,
     tasks: Sequence[ScoringTask],
-    plan: BatchPlan,
+    plan: BatchPlan | PackedPlan,
     *,
     wanted: Collection[str],
     tick: Callable[[ScoringTask, bool | None], None],
@@ -416,10 +429,10 @@ def score_tasks(
     Raises:
       UserError: if a score is not a finite number.
     """
-    queues, open_tasks = BatchQueues(plan), dict[int, _TaskScores]()
+    queues, open_tasks = plan.queues(), dict[int, _TaskScores]()
     numbers = itertools.count()
 
-    def score(batch: ScoringBatch) -> None:
+    def score(batch: ScoringBatch | PackedBatch) -> None:
         own = shard.has(next(numbers))
         for scores, example in _score_batch(scorer, batch, open_tasks, own=own):
             tick(scores.task, scores.right(example))
@@ -446,7 +459,11 @@ def score_tasks(
 
 
 def _score_batch(
-    scorer: Scorer, batch: ScoringBatch, open_tasks: Mapping[int, _TaskScores], *, own: bool
+    scorer: Scorer,
+    batch: ScoringBatch | PackedBatch,
+    open_tasks: Mapping[int, _TaskScores],
+    *,
+    own: bool,
 ) -> list[tuple[_TaskScores, int]]:
     """Scores a batch if it has choices of an open task, and returns the examples that it ends.
 
@@ -460,7 +477,7 @@ def _score_batch(
     ]
     if not places:
         return []
-    values = scorer.log_likelihoods(batch.inputs, batch.targets) if own else None
+    values = batch.scored_by(scorer) if own else None
     return [
         (open_tasks[task], example)
         for row, column, (task, example, choice) in places

@@ -128,6 +128,11 @@ class ChoiceGroup:
         longest = max(len(target) for target in self.targets)
         return len(self.targets), len(self.inputs), longest
 
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The numbers of input tokens, at least 1, and of target tokens of all choices."""
+        return max(1, len(self.inputs)), sum(map(len, self.targets))
+
 
 @dataclasses.dataclass
 class Truncation:
@@ -184,6 +189,7 @@ class ScoringTask:
       choices: the number of choices of each example, in the order of `idx`.
       gold: the index of each example's correct choice; -1 if the example is excluded.
       sizes: size -> number of groups of choices, after truncation.
+      tokens: (input tokens, target tokens of all choices) -> number of groups, likewise.
       truncated: the numbers of truncated inputs and targets.
       excluded: reason -> examples that are left out of the accuracy.
       metric_fns: the task's metric functions.
@@ -199,6 +205,7 @@ class ScoringTask:
     choices: np.ndarray
     gold: np.ndarray
     sizes: Mapping[Size, int]
+    tokens: Mapping[tuple[int, int], int]
     truncated: Truncation
     excluded: Mapping[str, ExcludedExamples]
     metric_fns: Sequence[Callable[..., Mapping[str, float]]]
@@ -308,12 +315,15 @@ def kept_task(
     choices: list[int] = []
     gold: list[int] = []
     sizes: collections.Counter[Size] = collections.Counter()
+    tokens: collections.Counter[tuple[int, int]] = collections.Counter()
     truncated, excluded = Truncation(), collections.defaultdict(ExcludedExamples)
     for whole in store.examples(number):
         example, cut = truncate(whole, lengths)
         choices.append(len(example.choices))
         gold.append(example.gold)
-        sizes.update(group.size for group in choice_groups(0, 0, example))
+        groups = list(choice_groups(0, 0, example))
+        sizes.update(group.size for group in groups)
+        tokens.update(group.tokens for group in groups)
         truncated.inputs += cut.inputs
         truncated.targets += cut.targets
         if example.excluded:
@@ -331,6 +341,7 @@ def kept_task(
         choices=np.array(choices, np.int32),
         gold=np.array(gold, np.int32),
         sizes=dict(sizes),
+        tokens=dict(tokens),
         truncated=truncated,
         excluded=dict(excluded),
         metric_fns=facts.metric_fns,

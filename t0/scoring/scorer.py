@@ -1,13 +1,17 @@
 """Log-likelihoods of answer choices under a Mesh TensorFlow model, which encodes an input once.
 
-Legend: B examples of a batch, C choices of an example, L input tokens, T target tokens,
-V vocabulary.
+Legend: B inputs of a batch, C choices of an input, L input tokens, T target tokens, V vocabulary;
+R rows, N and M input and target tokens of a row.
 
-The encoder runs on inputs [B, L]. The decoder's targets are [B, C, T]: they have a `choices`
-dimension that the encoder's output lacks, so all choices of an example attend to one encoding. Mesh
-TensorFlow's shapes are static: each (B, C, L, T) has its own lowering, which is made on first use.
-All lowerings share one set of variables, which is restored once. `t0.scoring.batch_planning` keeps
-the number of shapes small.
+A T5 on a mesh that splits neither its rows nor its vocabulary takes packed rows: inputs [R, N] and
+all of their choices [R, M] lie one after another (`t0.scoring.packed_model`), so that hardly any
+padding is computed. Other models take padded inputs [B, L] and targets [B, C, T]: their decoder has
+a `choices` dimension that the encoder's output lacks, so all choices of an input attend to one
+encoding.
+
+Mesh TensorFlow's shapes are static: each shape has its own lowering, which is made on first use.
+All lowerings share one set of variables, which is restored once. `t0.scoring.packing` and
+`t0.scoring.batch_planning` keep the number of shapes small.
 
 Logits and their softmax are float32, whatever the type of activations. Unless the mesh splits the
 vocabulary, embeddings are looked up by a gather.
@@ -18,6 +22,7 @@ vocabulary, embeddings are looked up by a gather.
 """
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,12 +38,22 @@ from t0.scoring.mesh_model import (
     restore_variables,
     session_of_shapes,
 )
+from t0.scoring.packed_model import PackedTokens, pack_attention, packed_logits
+from t0.scoring.packing import PackedShape, pack, token_counts
+
+# The padded shape (B, C, L, T) of a batch.
+_Padded = tuple[int, int, int, int]
+# Logits of so many target tokens are computed at once: [tokens, V] in float32.
+_BLOCK = 512
+# What a packed shape's program is fed.
+_FED = (*(field.name for field in dataclasses.fields(PackedTokens)), "targets")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Lowered:
-    inputs: tf.Tensor
-    targets: tf.Tensor
+    """A shape's program: what it is fed, and its log-likelihoods, [B, C] or [R, M]."""
+
+    fed: Mapping[str, tf.Tensor]
     scores: tf.Tensor
 
 
@@ -61,14 +76,15 @@ class Scorer:
         self._log_probabilities = (
             _log_probabilities_by_one_hot if split else gather_embedding.target_log_probabilities
         )
+        self.packs = not split and pack_attention(model, *where)
         self._mesh_impl = SharedVariables(placement)
         self._graph = tf.Graph()
         self._session = session_of_shapes(self._graph)
-        self._lowered: dict[tuple[int, int, int, int], _Lowered] = {}
+        self._lowered: dict[PackedShape | _Padded, _Lowered] = {}
 
     @property
     def replicas(self) -> int:
-        """The number of parts into which the mesh splits a batch: B must be a multiple of it."""
+        """The number of parts into which the mesh splits a batch: R, or what B is a multiple of."""
         return replicas(self._placement.mesh_shape, self._placement.layout_rules)
 
     @property
@@ -87,71 +103,118 @@ class Scorer:
           UserError: if the checkpoint cannot be read, lacks a variable of the model, has it in
             another shape or type, or has weights that the model lacks.
         """
-        self._lower((self.replicas, 1, 1, 1))
+        first = PackedShape(self.replicas, 1, 1) if self.packs else (self.replicas, 1, 1, 1)
+        self._lower(first)
         restored = restore_variables(self._session, checkpoint)
         self._session.run(self._slice_copies)
         return restored
 
-    def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    def log_likelihoods(
+        self, inputs: np.ndarray, targets: np.ndarray, shape: PackedShape | None = None
+    ) -> np.ndarray:
         """Returns log p(choice | input) in nats, summed over the choice's tokens and its EOS.
 
         Args:
-          inputs: int [B, L], 0 is padding; B is a multiple of `replicas`.
+          inputs: int [B, L], 0 is padding; B is a multiple of `replicas` unless the scorer packs.
           targets: int [B, C, T] with EOS, 0 is padding; the score of a choice of zeros is 0.
+          shape: the rows for a scorer that packs; None makes rows that just hold the tokens.
 
         Returns:
           the log-likelihoods, float32 [B, C].
         """
-        shape = (*targets.shape[:2], inputs.shape[1], targets.shape[2])
+        if not self.packs:
+            padded = (*targets.shape[:2], inputs.shape[1], targets.shape[2])
+            return self._run(padded, {"inputs": inputs, "targets": targets})
+        if shape is None:
+            lengths, written = token_counts(inputs, targets)
+            shape = PackedShape(self.replicas, int(lengths.sum()), max(1, int(written.sum())))
+        rows = pack(inputs, targets, shape)
+        return rows.scores(self._run(shape, {name: getattr(rows, name) for name in _FED}))
+
+    def _run(self, shape: PackedShape | _Padded, given: Mapping[str, np.ndarray]) -> np.ndarray:
         lowered = self._lower(shape)
-        return self._session.run(lowered.scores, {lowered.inputs: inputs, lowered.targets: targets})
+        return self._session.run(lowered.scores, {lowered.fed[name]: given[name] for name in given})
 
     def close(self) -> None:
         """Frees the session and its weights."""
         self._session.close()
 
-    def _lower(self, shape: tuple[int, int, int, int]) -> _Lowered:
+    def _lower(self, shape: PackedShape | _Padded) -> _Lowered:
         if shape not in self._lowered:
             with self._graph.as_default(), tf.variable_scope("", reuse=tf.AUTO_REUSE):
-                self._lowered[shape] = self._build(*shape)
+                build = self._packed if isinstance(shape, PackedShape) else self._padded
+                self._lowered[shape] = build(shape)
         return self._lowered[shape]
 
-    def _build(self, batch: int, choices: int, input_length: int, target_length: int) -> _Lowered:
+    def _packed(self, shape: PackedShape) -> _Lowered:
+        row_dim = mtf.Dimension("batch", shape.rows)
+        input_dim = mtf.Dimension("length", shape.inputs)
+        target_dim = mtf.Dimension("length", shape.targets)
+        dims = dict.fromkeys(_FED, [row_dim, target_dim])
+        dims |= dict.fromkeys(("inputs", "input_numbers"), [row_dim, input_dim])
+        mesh, fed, tokens = _fed(dims)
+        targets = tokens.pop("targets")
+        place = self._placement
+        with fused(self._model, place.mesh_shape, place.layout_rules):
+            logits = packed_logits(self._model, PackedTokens(**tokens), self._variable_dtype)
+        hidden, weights = _in_float32(logits).operation.inputs
+        by_row = weights.shape.dims[0] == logits.shape.dims[-1]
+        nats = mtf.slicewise(
+            lambda *slices: _log_probabilities_in_blocks(*slices, by_row=by_row),
+            [hidden, weights, targets],
+            output_shape=targets.shape,
+            output_dtype=tf.float32,
+            splittable_dims=[row_dim],
+            name="log_probabilities",
+        )
+        return self._exported(mesh, fed, nats)
+
+    def _padded(self, shape: _Padded) -> _Lowered:
+        batch, choices, input_length, target_length = shape
         batch_dim = mtf.Dimension("batch", batch)
         choices_dim = mtf.Dimension("choices", choices)
-        memory_dim = mtf.Dimension("length", input_length)
         length_dim = mtf.Dimension("length", target_length)
-
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "scoring")
-        inputs = tf.placeholder(tf.int32, [batch, input_length])
-        targets = tf.placeholder(tf.int32, [batch, choices, target_length])
-        mtf_inputs = mtf.import_fully_replicated(
-            mesh, inputs, mtf.Shape([batch_dim, memory_dim]), name="inputs"
-        )
-        mtf_targets = mtf.import_fully_replicated(
-            mesh, targets, mtf.Shape([batch_dim, choices_dim, length_dim]), name="targets"
-        )
+        dims = {
+            "inputs": [batch_dim, mtf.Dimension("length", input_length)],
+            "targets": [batch_dim, choices_dim, length_dim],
+        }
+        mesh, fed, tokens = _fed(dims)
         place = self._placement
         with fused(self._model, place.mesh_shape, place.layout_rules):
             logits, _ = self._model.call_simple(
-                inputs=mtf_inputs,
-                targets=mtf_targets,
+                **tokens,
                 compute_loss=False,
                 mode=tf.estimator.ModeKeys.EVAL,
                 variable_dtype=self._variable_dtype,
             )
-        logits = _in_float32(logits)
+        logits, targets = _in_float32(logits), tokens["targets"]
         # [B, C, T, V] -> [B, C]
-        nats = self._log_probabilities(logits, mtf_targets, logits.shape.dims[-1])
-        nats *= mtf.cast(mtf.greater(mtf_targets, 0), tf.float32)
+        nats = self._log_probabilities(logits, targets, logits.shape.dims[-1])
+        nats *= mtf.cast(mtf.greater(targets, 0), tf.float32)
         scores = mtf.anonymize(mtf.reduce_sum(nats, reduced_dim=length_dim))
+        return self._exported(mesh, fed, scores)
 
-        lowering = mtf.Lowering(graph, {mesh: self._mesh_impl}, autostack=False)
+    def _exported(
+        self, mesh: mtf.Mesh, fed: Mapping[str, tf.Tensor], scores: mtf.Tensor
+    ) -> _Lowered:
+        lowering = mtf.Lowering(mesh.graph, {mesh: self._mesh_impl}, autostack=False)
         # The slices are those of the first lowering. If they are the masters, this does nothing.
         if not self._lowered:
             self._slice_copies = lowering.copy_masters_to_slices()
-        return _Lowered(inputs, targets, lowering.export_to_tf_tensor(scores))
+        return _Lowered(fed, lowering.export_to_tf_tensor(scores))
+
+
+def _fed(
+    dims: Mapping[str, Sequence[mtf.Dimension]],
+) -> tuple[mtf.Mesh, dict[str, tf.Tensor], dict[str, mtf.Tensor]]:
+    """Returns a new mesh, placeholders for ids of these dimensions, and the ids on the mesh."""
+    mesh = mtf.Mesh(mtf.Graph(), "scoring")
+    fed = {name: tf.placeholder(tf.int32, [d.size for d in of]) for name, of in dims.items()}
+    given = {
+        name: mtf.import_fully_replicated(mesh, fed[name], mtf.Shape(of), name=name)
+        for name, of in dims.items()
+    }
+    return mesh, fed, given
 
 
 def _in_float32(logits: mtf.Tensor) -> mtf.Tensor:
@@ -166,3 +229,23 @@ def _log_probabilities_by_one_hot(
     logits: mtf.Tensor, targets: mtf.Tensor, vocab_dim: mtf.Dimension
 ) -> mtf.Tensor:
     return -mtf.layers.softmax_cross_entropy_with_logits(logits, targets, vocab_dim)
+
+
+def _log_probabilities_in_blocks(
+    hidden: tf.Tensor, weights: tf.Tensor, targets: tf.Tensor, *, by_row: bool
+) -> tf.Tensor:
+    """Returns log p of targets [R, M], given hidden states [R, M, D] and the softmax's weights.
+
+    The weights are [D, V], or `by_row` [V, D].
+    """
+    size = hidden.shape[-1]
+    rows, ids = tf.reshape(hidden, [-1, size]), tf.reshape(targets, [-1])
+    found = []
+    for start in range(0, int(ids.shape[0]), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        logits = tf.matmul(rows[block], weights, transpose_b=by_row)
+        # TensorFlow's cross entropy takes twice as long as these three passes.
+        above = logits - tf.reduce_max(logits, -1, keepdims=True)
+        log_sum = tf.math.log(tf.reduce_sum(tf.exp(above), -1))
+        found.append(tf.gather(above, ids[block], batch_dims=1) - log_sum)
+    return tf.reshape(tf.concat(found, 0), targets.shape)

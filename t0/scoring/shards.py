@@ -31,6 +31,7 @@ import numpy as np
 from t0.errors import UserError
 from t0.scoring import results
 from t0.scoring.batch_planning import BatchPlan
+from t0.scoring.packing import PackedPlan
 from t0.scoring.rank_metrics import classes_of
 from t0.scoring.reading import ScoringTask
 from t0.scoring.results import CheckpointResults, Scored
@@ -82,7 +83,7 @@ class Shard:
 WHOLE = Shard()
 
 
-def batches_digest(tasks: Sequence[ScoringTask], plan: BatchPlan) -> str:
+def batches_digest(tasks: Sequence[ScoringTask], plan: BatchPlan | PackedPlan) -> str:
     """Returns a hash that shards have in common if they plan the same batches of the same tasks.
 
     Raises:
@@ -96,7 +97,8 @@ def batches_digest(tasks: Sequence[ScoringTask], plan: BatchPlan) -> str:
                 "`t0 merge` cannot compute: evaluate it without --num_shards"
             )
         counts = (len(task.choices), int(task.choices.sum()), zlib.crc32(task.gold.tobytes()))
-        rows.append([task.name, counts, sorted(task.sizes.items()), task.documents])
+        sizes = [sorted(counted.items()) for counted in (task.sizes, task.tokens)]
+        rows.append([task.name, counts, sizes, task.documents])
     shapes = [dataclasses.astuple(shape) for shape in plan.shapes]
     return hashlib.sha256(json.dumps([shapes, rows], default=int).encode()).hexdigest()[:16]
 

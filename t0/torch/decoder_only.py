@@ -99,6 +99,7 @@ class DecoderOnly:
     """
 
     replicas = 1
+    packs = False
 
     def __init__(
         self, folder: str, device: torch.device, activations: torch.dtype, batch_tokens: int

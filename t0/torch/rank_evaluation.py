@@ -96,6 +96,7 @@ class Scorer:
         self._world = world
         self._model = sharding.sharded(spec, world, activations=activations).eval()
         self.replicas = world.size
+        self.packs = False
         self.device_kind = "gpu" if world.device.type == "cuda" else "cpu"
 
     def restore(self, checkpoint: str) -> int:

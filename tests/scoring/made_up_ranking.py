@@ -21,6 +21,7 @@ class Scorer:
 
     replicas = 1
     device_kind = "cpu"
+    packs = False
 
     def __init__(self):
         self.batches = 0

@@ -162,6 +162,7 @@ def _peak_bytes(folder, examples):
             choices=np.array([len(one.choices) for one in store.examples(number)], np.int32),
             gold=np.array([one.gold for one in store.examples(number)], np.int32),
             sizes={},
+            tokens={},
             truncated=Truncation(),
             excluded={},
             metric_fns=[with_classes(4)],

@@ -1,0 +1,296 @@
+"""A T5 whose inputs and choices lie one after another in rows, without padding between them.
+
+Legend: R rows, N input tokens of a row, M target tokens of a row, S sequences of a row, H heads,
+D key or value size of a head, W tokens of the longest sequence.
+
+Everything but attention works token by token, so it computes [R, N] and [R, M] tokens whatever the
+sequences' lengths. Attention gathers the tokens of a row into [S, H, W, D], attends there, and
+gathers the results back. S and W are known only when a batch is there: one lowering serves batches
+of all lengths. A row's sequences are divided into parts, each as wide as its own longest sequence.
+
+    if pack_attention(model, mesh_shape, layout_rules):
+        logits = packed_logits(model, row, variable_dtype)     # [R, M, vocabulary]
+
+The values are those of Mesh TensorFlow's layers. Models with other layers than T5's, and layouts
+that split lengths or channels, are not packed.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from t0.compat import mtf, transformer, transformer_layers
+from t0.compat import tf1 as tf
+from t0.mesh.fused import splits_rows
+from t0.scoring.mesh_model import has_t5_options
+
+# Sequences of a row are attended in so many parts. More parts have less padding, if sequences are
+# sorted by length, and more operations.
+_PARTS = 4
+# Added to the logits of masked positions, whose exponential is then 0.
+_HIDDEN = -1e9
+# Names of what layers share: the tokens, and the gathers by the names of their numbers.
+_PACKED, _GATHERS = "packed tokens", "gathers of packed tokens"
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedTokens:
+    """The tokens of rows, int32 tensors of a mesh; 0 is padding, which is at the end of a row.
+
+    Attributes:
+      inputs: ids of the inputs, one input after another, [R, N].
+      input_numbers: the number of each token's input, from 1 on, [R, N].
+      decoder_inputs: ids of the choices, shifted by one token, [R, M].
+      choice_numbers: the number of each token's choice, from 1 on, [R, M].
+      choice_inputs: the number of the input of each token's choice, [R, M].
+    """
+
+    inputs: mtf.Tensor
+    input_numbers: mtf.Tensor
+    decoder_inputs: mtf.Tensor
+    choice_numbers: mtf.Tensor
+    choice_inputs: mtf.Tensor
+
+
+def pack_attention(model: Any, mesh_shape: Any, layout_rules: Any) -> bool:
+    """Makes a model's attention layers take packed rows, if all of its layers are T5's.
+
+    Args:
+      model: Mesh TensorFlow's model, which is changed.
+      mesh_shape: the mesh.
+      layout_rules: its layout, which must not split lengths, channels or vocabulary.
+
+    Returns:
+      whether the model takes packed rows now.
+    """
+    if type(model) is not transformer.Bitransformer or splits_rows(mesh_shape, layout_rules):
+        return False
+    stacks = (model.encoder, model.decoder)
+    if not all(map(_is_t5_stack, stacks)):
+        return False
+    for stack in stacks:
+        layers = stack.layer_stack._layers
+        for index, layer in enumerate(layers):
+            kind = _KINDS[type(layer)]
+            layers[index] = copy.copy(layer)
+            layers[index].__class__ = kind
+    return True
+
+
+def _is_t5_stack(stack: Any) -> bool:
+    return (
+        type(stack.layer_stack) is transformer.LayerStack
+        and not stack.ensemble_dim
+        and not stack.positional_embedding
+        and not stack.input_full_attention
+        and all(
+            type(layer) in _KINDS
+            and (type(layer) is transformer_layers.DenseReluDense or has_t5_options(layer))
+            for layer in stack.layer_stack._layers
+        )
+    )
+
+
+def packed_logits(
+    model: Any, tokens: PackedTokens, variable_dtype: mtf.VariableDType
+) -> mtf.Tensor:
+    """Returns the logits [R, M, vocabulary] of a model that `pack_attention` changed."""
+    mesh = tokens.inputs.mesh
+    given: dict[str, Any] = {
+        "compute_loss": False,
+        "mode": tf.estimator.ModeKeys.EVAL,
+        "variable_dtype": variable_dtype,
+        "shared_params": {
+            **model._shared_params(mesh, variable_dtype),
+            _PACKED: tokens,
+            _GATHERS: {},
+        },
+    }
+    # Only id 0 is masked, as in rows of one input: an empty input is one token that stays zero.
+    real = mtf.minimum(tokens.inputs, 1)
+    encoded, _ = model.encoder.call_simple(tokens.inputs, None, sequence_id=real, **given)
+    encoded = mtf.layers.rename_length_to_memory_length(encoded)
+    logits, _ = model.decoder.call_simple(
+        tokens.decoder_inputs, None, encoder_output=encoded, **given
+    )
+    return logits
+
+
+class _PackedSelfAttention(transformer_layers.SelfAttention):
+    def call(self, context: Any, x: mtf.Tensor, losses: Any = None) -> mtf.Tensor:
+        """Attends within each sequence of a row."""
+        params = self.make_params(context)
+        tokens = context.shared_params[_PACKED]
+        causal = context.model.fully_autoregressive
+        numbers = tokens.choice_numbers if causal else tokens.input_numbers
+        biases = self._biases_by_offset(context, x, params.query_heads_dims, causal=causal)
+        q, k, v = params.compute_q(x), params.compute_k(x), params.compute_v(x)
+        attended = _attended(context, q, k, v, [numbers, numbers, biases])
+        return params.compute_output(attended, output_shape=x.shape)
+
+    def _biases_by_offset(
+        self, context: Any, x: mtf.Tensor, heads: list[mtf.Dimension], *, causal: bool
+    ) -> mtf.Tensor:
+        """Returns the bias of each offset -N to N-1 of a key from a query, [H, 2N]."""
+        # Layers that share the table of relative positions share the biases.
+        key = ("biases by offset", self.relative_attention_type)
+        if self.relative_attention_type == "bias" or key not in context.cache:
+            length = context.length_dim.size
+            offset_dim = mtf.Dimension("offset", 2 * length)
+            offset = mtf.range(context.mesh, offset_dim, tf.int32) - length
+            shape = mtf.Shape([*heads, offset_dim])
+            bias = mtf.zeros(context.mesh, shape)
+            if self.relative_attention_type:
+                plain = copy.copy(context)
+                plain.position = mtf.zeros(context.mesh, [], tf.int32)
+                plain.read_priority = plain.sequence_id = plain.subsequence_id = None
+                bias = self.compute_bias(plain, offset, x, heads, None)
+                bias = mtf.transpose(mtf.cast(bias, tf.float32), shape)
+            if causal:
+                bias += mtf.cast(mtf.greater(offset, 0), tf.float32) * _HIDDEN
+            context.cache[key] = bias
+        return context.cache[key]
+
+
+class _PackedEncDecAttention(transformer_layers.EncDecAttention):
+    def call(self, context: Any, x: mtf.Tensor, losses: Any = None) -> mtf.Tensor:
+        """Attends from the choices of an input to the input."""
+        params = self.make_params(context)
+        tokens = context.shared_params[_PACKED]
+        memory = self._get_memory_antecedent(context)
+        q, k, v = params.compute_q(x), params.compute_k(memory), params.compute_v(memory)
+        attended = _attended(context, q, k, v, [tokens.choice_inputs, tokens.input_numbers])
+        return params.compute_output(attended, output_shape=x.shape)
+
+
+# Variables are named after the layer's class.
+_PackedSelfAttention.__name__ = transformer_layers.SelfAttention.__name__
+_PackedEncDecAttention.__name__ = transformer_layers.EncDecAttention.__name__
+_KINDS = {
+    transformer_layers.SelfAttention: _PackedSelfAttention,
+    transformer_layers.EncDecAttention: _PackedEncDecAttention,
+    transformer_layers.DenseReluDense: transformer_layers.DenseReluDense,
+}
+
+
+def _attended(
+    context: Any, q: mtf.Tensor, k: mtf.Tensor, v: mtf.Tensor, given: list[mtf.Tensor]
+) -> mtf.Tensor:
+    gathers = context.shared_params[_GATHERS]
+
+    def attend(*slices: tf.Tensor) -> tf.Tensor:
+        qkv, numbers = slices[:3], slices[3:]
+        key = tuple(x.name for x in numbers)
+        if key not in gathers:
+            gathers[key] = _Gathers(*numbers, heads=int(qkv[0].shape[2]))
+        return _attend(*qkv, gathers[key])
+
+    batch_dim, _, *heads, _ = q.shape.dims
+    return mtf.slicewise(
+        attend, [q, k, v, *given], splittable_dims=[batch_dim, *heads], name="packed_attention"
+    )
+
+
+class _Sequences:
+    """Where the sequences of a row are.
+
+    Args:
+      numbers: the number of each token's sequence, ascending from 1 on; 0 in the padding, [N].
+      count: S, scalar.
+    """
+
+    def __init__(self, numbers: tf.Tensor, count: tf.Tensor) -> None:
+        self._count = count
+        self.lengths = tf.math.unsorted_segment_sum(tf.ones_like(numbers), numbers - 1, count)
+        self.starts = tf.cumsum(self.lengths, exclusive=True)
+
+    def parts(self) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+        """Yields for each part the places of its tokens in the row, and which are none, [s, W]."""
+        bounds = [self._count * i // _PARTS for i in range(_PARTS + 1)]
+        for part in map(slice, bounds[:-1], bounds[1:]):
+            lengths, starts = self.lengths[part][:, None], self.starts[part][:, None]
+            width = tf.maximum(tf.reduce_max(lengths), 0)  # a part may have no sequence
+            steps = tf.range(width)[None]
+            yield tf.where_v2(steps < lengths, starts + steps, 0), steps >= lengths
+
+
+class _Gathers:
+    """What attention reads from the tokens of a row, and adds; the same in all layers.
+
+    Args:
+      of_queries: the number of each query's sequence, [1, M].
+      of_keys: the number of each key's sequence, [1, N].
+      biases: the bias of each offset of a key from a query, [H, 2N]; None for no biases.
+      heads: H.
+
+    Attributes:
+      parts: for each part of the sequences what to gather from queries [M * H, D] and from keys
+        [N * H, D], and what to add to logits: [s, H, W], [s, H, X], [s, H or 1, W or 1, X].
+      back: what to gather from the outputs of all parts, [M, H].
+    """
+
+    def __init__(
+        self,
+        of_queries: tf.Tensor,
+        of_keys: tf.Tensor,
+        biases: tf.Tensor | None = None,
+        *,
+        heads: int,
+    ) -> None:
+        count = tf.reduce_max(of_keys)
+        queries = _Sequences(of_queries[0], count)
+        keys = _Sequences(of_keys[0], count)
+        self.parts, firsts, widths, total = [], [], [], 0
+        for (rows, _), (columns, outside) in zip(queries.parts(), keys.parts(), strict=True):
+            added = tf.cast(outside, tf.float32)[:, None, None] * _HIDDEN
+            if biases is not None:
+                added += _by_pairs(biases, tf.shape(rows)[1])
+            self.parts.append((_by_head(rows, heads), _by_head(columns, heads), added))
+            # Where each sequence begins in all outputs, and the step from head to head there.
+            many, width = tf.unstack(tf.shape(rows))
+            firsts.append(total + tf.range(many) * (heads * width))
+            widths.append(tf.fill([many], width))
+            total += many * width * heads
+        own = tf.maximum(of_queries[0] - 1, 0)
+        place = tf.range(tf.size(own)) - tf.gather(queries.starts, own)
+        place += tf.gather(tf.concat(firsts, 0), own)
+        steps = tf.gather(tf.concat(widths, 0), own)
+        # The padding at the end of a row reads anything, and nothing reads the padding.
+        back = place[:, None] + tf.range(heads) * steps[:, None]
+        self.back = tf.minimum(back, total - 1)
+
+
+def _by_head(tokens: tf.Tensor, heads: int) -> tf.Tensor:
+    """Returns what to gather from [N * H, D] for tokens [s, W]: [s, H, W]."""
+    return tokens[:, None] * heads + tf.range(heads)[:, None]
+
+
+def _by_pairs(biases: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
+    """Returns biases [H, W, W] of queries and keys from those of the offsets -N to N-1, [H, 2N]."""
+    heads, length = biases.shape[0], biases.shape[1] // 2
+    # Offsets 0 to W-1, then -W to -1, again and again: a row of 2W-1 begins one offset lower each.
+    around = tf.concat([biases[:, length : length + width], biases[:, length - width : length]], 1)
+    many = tf.tile(around, [1, width])[:, : width * (2 * width - 1)]
+    return tf.reshape(many, [heads, width, 2 * width - 1])[:, :, :width]
+
+
+def _attend(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, gathers: _Gathers) -> tf.Tensor:
+    """Returns the attended values in the shape of the queries.
+
+    Args:
+      q: queries, [1, M, H, D].
+      k: keys, [1, N, H, D].
+      v: values, [1, N, H, D].
+      gathers: what to attend to.
+    """
+    size = q.shape[-1]
+    flat = [tf.reshape(x, [-1, size]) for x in (q, k, v)]
+    outputs = []
+    for rows, columns, added in gathers.parts:
+        queries, keys, values = map(tf.gather, flat, (rows, columns, columns))
+        queries, keys = tf.cast(queries, tf.float32), tf.cast(keys, tf.float32)
+        weights = tf.nn.softmax(tf.matmul(queries, keys, transpose_b=True) + added)
+        attended = tf.matmul(tf.cast(weights, v.dtype), values)
+        outputs.append(tf.reshape(attended, [-1, size]))
+    return tf.gather(tf.concat(outputs, 0), gathers.back)[None]
