@@ -17,7 +17,8 @@ of threads; ratios are of medians over the rounds, so that what else the machine
   (torch==2.13.0), which this project's own environment lacks: without --hf_python it is left out.
 
 Arithmetic is counted without padding, one encoding for each example, and shown beside the rate of
-one large matrix product in the same process. On a machine that others use, too, the ratio of
+large matrix products in the same process, of the types in which it is computed (ours has logits in
+float32). On a machine that others use, too, the ratio of
 processor time is the steadier one.
 """
 
@@ -32,7 +33,7 @@ from workers import ask, worker
 
 ROOT = Path(__file__).resolve().parents[1]
 AIMS = {("mesh", "rte"): 40, ("mesh", "cb"): 40, ("mesh", "hellaswag"): 20}
-HF_AIMS = {"float32": 2.5, "bfloat16": 1.8}
+HF_AIMS = {"float32": 2.5, "bfloat16": 2.2}
 DATASETS = {
     "rte": "super_glue_rte_.*_score_eval",
     "cb": "super_glue_cb_.*_score_eval",
@@ -49,7 +50,7 @@ def table(found: dict[tuple[str, str, str], list[dict[str, float]]]) -> str:
     """Returns the measurements as a Markdown table."""
     lines = [
         "| dataset | scorer | type | choices/s | with lowering | ours is faster by "
-        "| by processor time | aim | GFLOP/s | matmul ceiling |",
+        "| by processor time | aim | GFLOP/s | of large products |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for (dataset, scorer, dtype), answers in found.items():

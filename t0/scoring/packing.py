@@ -4,12 +4,12 @@ Legend: R rows, N input tokens of a row, M target tokens of a row, B inputs, C c
 tokens, T target tokens.
 
 A model that takes packed rows (`t0.scoring.packed_model`) computes no padding but what is left at
-the ends of rows. A shape (R, N, M) needs a lowering. Inputs with many target tokens need other
-rows than inputs with few of them, so a plan divides the inputs by their target tokens for each
-input token. Ranges of this ratio are merged as long as a lowering costs more than the room that it
-saves.
+the ends of rows. A shape (R, N, M) needs a lowering. A task with many target tokens for each input
+token needs other rows than one with few of them. So tasks of like ratio share a shape, and shapes
+are merged as long as a lowering costs more than the room that it saves.
 
-    plan = plan_packed({(71, 6): 500, (120, 96): 40}, costs, limits, most_shapes=24)
+    tokens = [{(71, 6): 500}, {(120, 96): 40}]         # of each task
+    plan = plan_packed(tokens, costs, limits, most_shapes=24)
     queues = plan.queues()
     for batch in queues.add(group):                    # when the waiting groups fill a batch
         batch.scored_by(scorer)
@@ -21,6 +21,7 @@ saves.
 
 import collections
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -30,8 +31,8 @@ import numpy as np
 from t0.scoring.batch_planning import BatchLimits, BatchShape, Costs, ScoringBatch
 from t0.scoring.reading import ChoiceGroup, ScoreKey
 
-# Inputs whose target tokens for each input token differ by less than this factor share a shape.
-_RATIO = 1.25
+# Tasks whose target tokens for each input token differ by less than this factor share a shape.
+_RATIO = 1.1
 # How much more room for targets a row has than its inputs need on average.
 _SPARE = 1.05
 # Groups wait until they fill so many batches, so that a batch can have a mixture of them.
@@ -98,25 +99,13 @@ class PackedPlan:
 
     Attributes:
       shapes: the shapes to lower, those for fewer target tokens for each input token first.
-      ratios: the greatest ratio of target tokens to input tokens of each shape's inputs, ascending.
-      padding: the cost of all rows divided by the cost of their tokens; about 1.0 or more.
+      of_tasks: the index of each task's shape.
+      padding: the cost of all rows divided by the cost of their tokens, about 1.0 or more.
     """
 
     shapes: tuple[PackedShape, ...]
-    ratios: tuple[float, ...]
+    of_tasks: tuple[int, ...]
     padding: float
-
-    def shape_of(self, inputs: int, targets: int) -> int:
-        """Returns the index of the shape of an input with so many input and target tokens.
-
-        Raises:
-          ValueError: if the shape does not hold it: the plan was made for other groups.
-        """
-        index = min(np.searchsorted(self.ratios, _ratio(inputs, targets)), len(self.shapes) - 1)
-        shape = self.shapes[index]
-        if inputs > shape.inputs or targets > shape.targets:
-            raise ValueError(f"no row of the plan holds {inputs} input and {targets} target tokens")
-        return int(index)
 
     def queues(self) -> "PackedQueues":
         """Returns empty queues for a run's groups."""
@@ -132,8 +121,8 @@ class PackedQueues:
         self._tokens = np.zeros((len(plan.shapes), 2), np.int64)
 
     def add(self, group: ChoiceGroup) -> Iterator[PackedBatch]:
-        """Yields a batch if there are groups enough for more than one now."""
-        index = self._plan.shape_of(*group.tokens)
+        """Yields a batch if there are groups enough for several now."""
+        index = self._plan.of_tasks[group.keys[0][0]]
         self._waiting[index].append(group)
         self._tokens[index] += group.tokens
         shape = self._plan.shapes[index]
@@ -150,13 +139,13 @@ class PackedQueues:
         for index, waiting in enumerate(self._waiting):
             # Groups come in the order of their tasks: the first is the oldest.
             while waiting and (tasks_before is None or waiting[0].keys[0][0] < tasks_before):
-                yield self._take(index, oldest_first=tasks_before is not None)
+                yield self._take(index, tasks_before or 0)
 
-    def _take(self, index: int, *, oldest_first: bool = False) -> PackedBatch:
+    def _take(self, index: int, tasks_before: int = 0) -> PackedBatch:
+        """Takes the groups of the tasks before one, and then a mixture of the others."""
         shape, waiting = self._plan.shapes[index], self._waiting[index]
-        order = range(len(waiting)) if oldest_first else _mixed(waiting, shape)
-        rows = Rows(shape)
-        taken = [i for i in order if rows.add(*waiting[i].tokens) is not None]
+        old = sum(group.keys[0][0] < tasks_before for group in waiting)
+        taken = _mixture([group.tokens for group in waiting], shape, first=old)
         batch = PackedBatch(tuple(waiting[i] for i in taken), shape)
         for group in batch.groups:
             self._tokens[index] -= group.tokens
@@ -165,97 +154,137 @@ class PackedQueues:
         return batch
 
 
-def _mixed(groups: Sequence[ChoiceGroup], shape: PackedShape) -> Iterator[int]:
-    """Yields the indices of groups in an order that fills both kinds of room alike."""
-    left = collections.deque(sorted(range(len(groups)), key=lambda i: _ratio(*groups[i].tokens)))
-    inputs = targets = 0
-    while left:
-        index = left.pop() if targets * shape.inputs <= inputs * shape.targets else left.popleft()
-        inputs, targets = inputs + groups[index].tokens[0], targets + groups[index].tokens[1]
-        yield index
+def _mixture(tokens: Sequence[tuple[int, int]], shape: PackedShape, *, first: int) -> list[int]:
+    """Returns the indices of groups that fill a batch's room for inputs and for targets alike.
+
+    Args:
+      tokens: the input and target tokens of each group.
+      shape: the shape of the batch.
+      first: the number of the groups that are taken before the others.
+    """
+    ratios = [targets / inputs for inputs, targets in tokens]
+    left = collections.deque(sorted(range(first, len(tokens)), key=ratios.__getitem__))
+    old, rows = collections.deque(range(first)), Rows(shape)
+    taken, inputs, targets = [], 0, 0
+    while old or left:
+        fewer_targets = targets * shape.inputs > inputs * shape.targets
+        index = old.popleft() if old else left.popleft() if fewer_targets else left.pop()
+        if rows.add(*tokens[index]) is not None:
+            taken.append(index)
+            inputs, targets = inputs + tokens[index][0], targets + tokens[index][1]
+    return taken
 
 
 @dataclasses.dataclass(frozen=True)
-class _Range:
-    """The inputs in a range of ratios: their number, sums and greatest numbers of tokens."""
+class _Tasks:
+    """Tasks that share a shape.
 
-    ratio: float
+    Attributes:
+      numbers: the tasks.
+      tokens: the input and target tokens of tasks of like ratio, [., 2].
+      groups: the number of their groups of choices.
+      longest: the most input tokens, and the most target tokens, of a group.
+    """
+
+    numbers: tuple[int, ...]
+    tokens: np.ndarray
     groups: int
-    inputs: int
-    targets: int
-    longest: tuple[int, int]
+    longest: np.ndarray
 
-    def __add__(self, other: "_Range") -> "_Range":
-        return _Range(
-            max(self.ratio, other.ratio),
+    @classmethod
+    def of(cls, number: int, counts: Mapping[tuple[int, int], int]) -> "_Tasks":
+        sizes = np.array([*counts], np.int64).reshape(-1, 2)
+        many = np.array([*counts.values()], np.int64)
+        tokens = (sizes * many[:, None]).sum(axis=0, keepdims=True)
+        return cls((number,), tokens, int(many.sum()), sizes.max(axis=0, initial=1))
+
+    def joined(self, other: "_Tasks", *, alike: bool) -> "_Tasks":
+        both = np.concatenate([self.tokens, other.tokens])
+        return _Tasks(
+            self.numbers + other.numbers,
+            both.sum(axis=0, keepdims=True) if alike else both,
             self.groups + other.groups,
-            self.inputs + other.inputs,
-            self.targets + other.targets,
-            (max(self.longest[0], other.longest[0]), max(self.longest[1], other.longest[1])),
+            np.maximum(self.longest, other.longest),
         )
+
+    @property
+    def ratio(self) -> float:
+        inputs, targets = self.tokens.sum(axis=0).tolist()
+        return max(1, targets) / max(1, inputs)
 
     def batches(self, limits: BatchLimits) -> int:
-        """Returns in how many batches the inputs are scored."""
-        return -(-(self.inputs + self.targets) // limits.tokens)
+        """Returns in how many batches the tasks are scored."""
+        total = float(self.tokens.sum(axis=0) @ [1.0, _SPARE])
+        if total <= limits.tokens:
+            return 1
+        left_over = limits.replicas * total / self.groups
+        return math.ceil(total / max(limits.tokens - left_over, limits.tokens / 2))
 
     def shape(self, limits: BatchLimits) -> PackedShape:
-        """Returns rows in which the inputs fill their batches nearly."""
+        """Returns rows in which mixtures of the tasks nearly fill their batches."""
+        totals = self.tokens.sum(axis=0)
         rows = self.batches(limits) * limits.replicas
-        if rows == 1:
-            return PackedShape(1, self.inputs, self.targets)
-        # What is left at the end of a row is on average less than one input.
-        inputs, targets = (
-            math.ceil(spare * total / rows + total / self.groups)
-            for total, spare in ((self.inputs, 1.0), (self.targets, _SPARE))
-        )
-        longest_input, most_targets = self.longest
-        return PackedShape(limits.replicas, max(inputs, longest_input), max(targets, most_targets))
+        if rows > 1:
+            # What is left at the end of a row is on average less than one group.
+            totals = np.ceil(totals * [1.0, _SPARE] / rows + totals / max(1, self.groups))
+        inputs, targets = np.maximum(totals, self.longest).astype(int).tolist()
+        return PackedShape(limits.replicas, inputs, targets)
 
     def cost(self, costs: Costs, limits: BatchLimits) -> float:
-        """Returns the cost of all rows, without their attention."""
-        shape = self.shape(limits)
-        row = shape.inputs * costs.input_token + shape.targets * costs.target_token
-        return self.batches(limits) * shape.rows * row
+        """Returns the cost of all rows, without attention.
+
+        Few batches are mixtures of all tasks, many of them of tasks of like ratio.
+        """
+        shape, rows = self.shape(limits), self.batches(limits) * limits.replicas
+        room = np.array([shape.inputs, shape.targets])
+        if rows > _POOL:
+            rows = float((self.tokens / room).max(axis=1).sum())
+        return float(rows * (room @ _token_costs(costs)))
+
+
+def _token_costs(costs: Costs) -> np.ndarray:
+    return np.array([costs.input_token, costs.target_token])
 
 
 def plan_packed(
-    tokens: Mapping[tuple[int, int], int], costs: Costs, limits: BatchLimits, *, most_shapes: int
+    tokens: Sequence[Mapping[tuple[int, int], int]],
+    costs: Costs,
+    limits: BatchLimits,
+    *,
+    most_shapes: int,
 ) -> PackedPlan:
-    """Returns at most `most_shapes` shapes of rows for all inputs.
+    """Returns at most `most_shapes` shapes of rows for all tasks.
 
     Args:
-      tokens: (input tokens, target tokens of all choices) -> the number of such inputs.
+      tokens: for each task (input tokens, target tokens of all choices) -> the number of groups.
       costs: the model's costs.
       limits: the limits of a batch. A batch with fewer target tokens has more input tokens.
       most_shapes: the most shapes, at least 1.
     """
-    ranges: dict[int, _Range] = {}
-    for (inputs, targets), count in sorted(tokens.items()):
-        ratio = _ratio(inputs, targets)
-        one = _Range(ratio, count, count * inputs, count * targets, (inputs, targets))
-        number = math.floor(math.log(ratio, _RATIO))
-        ranges[number] = ranges[number] + one if number in ranges else one
-    left = [ranges[number] for number in sorted(ranges)]
+    alike: dict[int, _Tasks] = {}
+    for number, counts in enumerate(tokens):
+        one = _Tasks.of(number, counts)
+        ratio = math.floor(math.log(one.ratio, _RATIO))
+        alike[ratio] = alike[ratio].joined(one, alike=True) if ratio in alike else one
+    left = [alike[ratio] for ratio in sorted(alike)]
     while len(left) > 1:
-        pairs = [a + b for a, b in zip(left[:-1], left[1:], strict=True)]
+        pairs = [a.joined(b, alike=False) for a, b in itertools.pairwise(left)]
+        alone = [one.cost(costs, limits) for one in left]
         extra = [
-            pair.cost(costs, limits) - a.cost(costs, limits) - b.cost(costs, limits)
-            for pair, a, b in zip(pairs, left[:-1], left[1:], strict=True)
+            pair.cost(costs, limits) - a - b
+            for pair, (a, b) in zip(pairs, itertools.pairwise(alone), strict=True)
         ]
         least = int(np.argmin(extra))
         if len(left) <= most_shapes and extra[least] > costs.lowering:
             break
         left[least : least + 2] = [pairs[least]]
-    bare = sum(x.inputs * costs.input_token + x.targets * costs.target_token for x in left)
+    bare = sum(float((one.tokens @ _token_costs(costs)).sum()) for one in left)
+    index_of = {number: index for index, one in enumerate(left) for number in one.numbers}
     return PackedPlan(
         tuple(one.shape(limits) for one in left),
-        tuple(one.ratio for one in left),
-        sum(one.cost(costs, limits) for one in left) / bare,
+        tuple(index_of[number] for number in range(len(tokens))),
+        sum(one.cost(costs, limits) for one in left) / max(bare, 1.0),
     )
-
-
-def _ratio(inputs: int, targets: int) -> float:
-    return max(1, targets) / inputs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,7 +37,7 @@ from t0.scoring.batch_planning import (
     plan_batches,
 )
 from t0.scoring.packing import PackedBatch, PackedPlan, plan_packed
-from t0.scoring.reading import ExampleStore, Lengths, ScoringTask, choice_groups
+from t0.scoring.reading import ExampleStore, Lengths, ScoringTask, Size, choice_groups
 from t0.scoring.results import WITH_EOS, CheckpointResults, Scored
 from t0.scoring.shards import WHOLE, Shard, ShardResults, batches_digest
 
@@ -48,7 +48,7 @@ MAX_LOGITS = 16 * 1024 * 1024
 MAX_TOKENS = {"cpu": 8192, "gpu": 32768}
 # How many tasks may wait until later groups fill their last batches. More of them fill batches
 # better; fewer of them lose less in an interruption.
-_MOST_WAITING_TASKS = 8
+_MOST_WAITING_TASKS = 16
 # How many datasets' running accuracies fit into the progress line.
 _SHOWN_DATASETS = 3
 
@@ -257,14 +257,17 @@ def batch_plan(
     most_shapes: int,
 ) -> BatchPlan | PackedPlan:
     """Returns the batch shapes of all tasks, and prints what they are."""
-    sizes: collections.Counter[Any] = collections.Counter()
-    for task in tasks:
-        sizes.update(task.tokens if scorer.packs else task.sizes)
-    plan = (plan_packed if scorer.packs else plan_batches)(
-        sizes, costs, limits, most_shapes=most_shapes
-    )
+    groups = sum(sum(task.sizes.values()) for task in tasks)
+    plan: BatchPlan | PackedPlan
+    if scorer.packs:
+        plan = plan_packed([task.tokens for task in tasks], costs, limits, most_shapes=most_shapes)
+    else:
+        sizes: collections.Counter[Size] = collections.Counter()
+        for task in tasks:
+            sizes.update(task.sizes)
+        plan = plan_batches(sizes, costs, limits, most_shapes=most_shapes)
     print(
-        f"{sum(sizes.values()):,} inputs of {len(tasks)} tasks in {len(plan.shapes)} batch shapes; "
+        f"{groups:,} inputs of {len(tasks)} tasks in {len(plan.shapes)} batch shapes; "
         f"padding adds {plan.padding - 1:.0%} to the arithmetic"
     )
     return plan

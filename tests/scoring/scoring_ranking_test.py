@@ -13,6 +13,8 @@ from numpy_t5 import NumpyT5
 from scoring_runs import dataset, evaluate, read_scores
 from tiny_models import make_scorer, random_variables, write_checkpoint
 
+from t0.scoring import scorer as scorer_module
+
 LIMITS = {"inputs": 80, "targets": 20}
 
 
@@ -93,19 +95,22 @@ def test_fixture_has_near_ties_that_a_rounding_could_turn(unpadded):
 
 
 @pytest.mark.parametrize(
-    ("shapes", "batch_size", "mesh"),
+    ("packs", "shapes", "batch_size", "mesh"),
     [
-        pytest.param(3, 1, "", marks=pytest.mark.slow),
-        pytest.param(1, 64, "batch:2", marks=pytest.mark.slow),
-        pytest.param(1, 64, "", marks=pytest.mark.slow),
-        pytest.param(5, 64, "", marks=pytest.mark.slow),
-        pytest.param(5, 7, "batch:2", marks=pytest.mark.slow),
-        pytest.param(2, 64, "model:2", marks=pytest.mark.slow),
+        pytest.param(True, 1, 64, "", marks=pytest.mark.slow),
+        pytest.param(True, 1, 1, "", marks=pytest.mark.slow),
+        pytest.param(True, 1, 7, "batch:2", marks=pytest.mark.slow),
+        pytest.param(False, 3, 1, "", marks=pytest.mark.slow),
+        pytest.param(False, 5, 64, "", marks=pytest.mark.slow),
+        pytest.param(False, 5, 7, "batch:2", marks=pytest.mark.slow),
+        pytest.param(False, 2, 64, "model:2", marks=pytest.mark.slow),
     ],
 )
-def test_ranking_is_that_of_one_forward_for_each_choice(
-    ranked, unpadded, one_by_one, shapes, batch_size, mesh
+def test_ranking_is_that_of_one_forward_for_each_choice(  # noqa: PLR0913
+    ranked, unpadded, one_by_one, packs, shapes, batch_size, mesh, monkeypatch
 ):
+    if not packs:
+        monkeypatch.setattr(scorer_module, "pack_attention", lambda *_: False)
     lines, made = ranked(shapes=shapes, batch_size=batch_size, mesh=mesh)
     assert made == shapes
     assert len(lines) == len(unpadded)

@@ -78,18 +78,30 @@ def bind(model, *params):
     parse.parse([MODELS[model]], [*SIZES, "dropout_rate = 0.0", *params])
 
 
-def make_scorer(model="t5.1.1", *, mesh="", master="float32", computed="float32", layers=LAYERS):
-    bind(model, f"num_layers = {layers}")
-    built = mesh_utils.build_model(
+def build(mesh="", layout=LAYOUT):
+    """Builds the bound model."""
+    return mesh_utils.build_model(
         input_vocab_size=VOCABULARY,
         output_vocab_size=VOCABULARY,
-        layout_rules=LAYOUT,
+        layout_rules=layout,
         mesh_shape=mesh,
     )
+
+
+def make_scorer(  # noqa: PLR0913
+    model="t5.1.1",
+    *,
+    mesh="",
+    layout=LAYOUT,
+    master="float32",
+    computed="float32",
+    layers=LAYERS,
+):
+    bind(model, f"num_layers = {layers}")
     shape = mtf.convert_to_shape(mesh)
     types = mtf.VariableDType(*map(tf.as_dtype, (master, computed, computed)))
-    layout = mtf.convert_to_layout_rules(LAYOUT)
-    return Scorer(built, types, Placement(shape, layout, [""] * shape.size))
+    rules = mtf.convert_to_layout_rules(layout)
+    return Scorer(build(mesh, layout), types, Placement(shape, rules, [""] * shape.size))
 
 
 def padded(rows, length=None):
