@@ -81,6 +81,7 @@ CLAIMS = {
             "--mesh_batches=1",
             "--datasets",
             "rte",
+            "cb",
             "hellaswag",
         ),
     ),

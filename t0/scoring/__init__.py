@@ -9,7 +9,7 @@
 | `scorer.Scorer(model, types, placement)` | log-likelihoods of choices; encodes each input once |
 | `packing.plan_packed(tokens, ...)` | the few shapes of packed rows of a run |
 | `packed_model.packed_logits(model, ...)` | a T5 on rows of several inputs and choices |
-| `batch_planning.plan_batches(sizes, ...)` | the few shapes of padded batches, where none is packed |
+| `batch_planning.plan_batches(sizes, ...)` | the few shapes of padded batches |
 | `ranking.rank(runs, ...)` | the evaluation itself, for any engine |
 | `task_records.read_task(dataset, lengths, ...)` | SeqIO's records to examples on local disk |
 | `documents.documents_of(source, ...)` | which examples share a document |
