@@ -142,9 +142,11 @@ class PackedQueues:
                 yield self._take(index, tasks_before or 0)
 
     def _take(self, index: int, tasks_before: int = 0) -> PackedBatch:
-        """Takes the groups of the tasks before one, and then a mixture of the others."""
+        """Takes the oldest groups, those of the tasks before one, and a mixture of the others."""
         shape, waiting = self._plan.shapes[index], self._waiting[index]
         old = sum(group.keys[0][0] < tasks_before for group in waiting)
+        # Half a batch of them, so that none waits for long, whatever its ratio.
+        old = max(old, len(waiting) // (2 * _POOL))
         taken = _mixture([group.tokens for group in waiting], shape, first=old)
         batch = PackedBatch(tuple(waiting[i] for i in taken), shape)
         for group in batch.groups:

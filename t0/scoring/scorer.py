@@ -152,7 +152,7 @@ class Scorer:
         target_dim = mtf.Dimension("length", shape.targets)
         dims = dict.fromkeys(_FED, [row_dim, target_dim])
         dims |= dict.fromkeys(("inputs", "input_numbers"), [row_dim, input_dim])
-        mesh, fed, tokens = _fed(dims)
+        mesh, fed, tokens = _placeholders(dims)
         targets = tokens.pop("targets")
         place = self._placement
         with fused(self._model, place.mesh_shape, place.layout_rules):
@@ -178,7 +178,7 @@ class Scorer:
             "inputs": [batch_dim, mtf.Dimension("length", input_length)],
             "targets": [batch_dim, choices_dim, length_dim],
         }
-        mesh, fed, tokens = _fed(dims)
+        mesh, fed, tokens = _placeholders(dims)
         place = self._placement
         with fused(self._model, place.mesh_shape, place.layout_rules):
             logits, _ = self._model.call_simple(
@@ -204,7 +204,7 @@ class Scorer:
         return _Lowered(fed, lowering.export_to_tf_tensor(scores))
 
 
-def _fed(
+def _placeholders(
     dims: Mapping[str, Sequence[mtf.Dimension]],
 ) -> tuple[mtf.Mesh, dict[str, tf.Tensor], dict[str, mtf.Tensor]]:
     """Returns a new mesh, placeholders for ids of these dimensions, and the ids on the mesh."""

@@ -179,6 +179,19 @@ def test_a_batch_is_a_mixture_that_fills_both_kinds_of_room():
     assert np.mean(filled[:-1]) > 0.9
 
 
+def test_no_group_waits_for_long():
+    # The middle one is the last that a mixture would take.
+    sizes = [(40, 20), *[(40, 2), (40, 38)] * 600]
+    plan = PackedPlan((PackedShape(1, 2000, 1010),), (0,), 1.0)
+    queues, made = plan.queues(), []
+    for number, size in enumerate(sizes):
+        made.extend(queues.add(group(0, number, *size)))
+    places = {key[1]: place for place, batch in enumerate(made) for (key,) in batch.keys}
+    assert places[0] == 0
+    waited = [number / 50 - place for number, place in places.items()]
+    assert -8 < min(waited) <= max(waited) < 8
+
+
 def test_a_batch_is_scored_in_the_shape_of_its_plan():
     asked = []
 
