@@ -15,7 +15,6 @@ The values are those of Mesh TensorFlow's layers. Models with other layers than 
 that split lengths or channels, are not packed.
 """
 
-import copy
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -72,10 +71,15 @@ def pack_attention(model: Any, mesh_shape: Any, layout_rules: Any) -> bool:
     for stack in stacks:
         layers = stack.layer_stack._layers
         for index, layer in enumerate(layers):
-            kind = _KINDS[type(layer)]
-            layers[index] = copy.copy(layer)
-            layers[index].__class__ = kind
+            layers[index] = _copied(layer, _KINDS[type(layer)])
     return True
+
+
+def _copied(original: Any, kind: type) -> Any:
+    # Not by `copy.copy`, which leaves an attribute on the class, here Mesh TensorFlow's.
+    made = object.__new__(kind)
+    made.__dict__.update(original.__dict__)
+    return made
 
 
 def _is_t5_stack(stack: Any) -> bool:
@@ -142,7 +146,7 @@ class _PackedSelfAttention(transformer_layers.SelfAttention):
             shape = mtf.Shape([*heads, offset_dim])
             bias = mtf.zeros(context.mesh, shape)
             if self.relative_attention_type:
-                plain = copy.copy(context)
+                plain = _copied(context, type(context))
                 plain.position = mtf.zeros(context.mesh, [], tf.int32)
                 plain.read_priority = plain.sequence_id = plain.subsequence_id = None
                 bias = self.compute_bias(plain, offset, x, heads, None)

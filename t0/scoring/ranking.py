@@ -266,8 +266,9 @@ def batch_plan(
         for task in tasks:
             sizes.update(task.sizes)
         plan = plan_batches(sizes, costs, limits, most_shapes=most_shapes)
+    shapes = "1 batch shape" if len(plan.shapes) == 1 else f"{len(plan.shapes)} batch shapes"
     print(
-        f"{groups:,} inputs of {len(tasks)} tasks in {len(plan.shapes)} batch shapes; "
+        f"{groups:,} inputs of {len(tasks)} tasks in {shapes}; "
         f"padding adds {plan.padding - 1:.0%} to the arithmetic"
     )
     return plan

@@ -69,7 +69,7 @@ def ranked(checkpoint, tmp_path, capsys):
             checkpoint=checkpoint,
             **arguments,
         )
-        made = re.search(r"in (\d+) batch shapes", capsys.readouterr().out)
+        made = re.search(r"in (\d+) batch shapes?;", capsys.readouterr().out)
         return read_scores(folder, "readable", 7), int(made[1])
 
     return run
