@@ -243,7 +243,8 @@ def _log_probabilities_in_blocks(
     found = []
     for start in range(0, int(ids.shape[0]), _BLOCK):
         block = slice(start, start + _BLOCK)
-        logits = tf.matmul(rows[block], weights, transpose_b=by_row)
+        with tf.control_dependencies(found[-1:]):  # one block's logits take memory at a time
+            logits = tf.matmul(rows[block], weights, transpose_b=by_row)
         # TensorFlow's cross entropy takes twice as long as these three passes.
         above = logits - tf.reduce_max(logits, -1, keepdims=True)
         log_sum = tf.math.log(tf.reduce_sum(tf.exp(above), -1))
