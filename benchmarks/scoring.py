@@ -18,8 +18,7 @@ of threads; ratios are of medians over the rounds, so that what else the machine
 
 Arithmetic is counted without padding, one encoding for each example, and shown beside the rate of
 large matrix products in the same process, of the types in which it is computed (ours has logits in
-float32). On a machine that others use, too, the ratio of
-processor time is the steadier one.
+float32). On a machine that others use, too, the ratio of processor time is the steadier one.
 """
 
 import argparse

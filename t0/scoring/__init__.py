@@ -7,7 +7,7 @@
 | `perplexity.with_printed_perplexity(get_estimator)` | Mesh TensorFlow measures; prints a line |
 | `mesh_model.MeshModel`, `build_model`, `restore_variables` | a model off TPU, also for inference |
 | `scorer.Scorer(model, types, placement)` | log-likelihoods of choices; encodes each input once |
-| `packing.plan_packed(tokens, ...)` | the few shapes of packed rows of a run |
+| `packed_batches.plan_packed(tokens, ...)` | the few shapes of packed rows of a run |
 | `packed_model.packed_logits(model, ...)` | a T5 on rows of several inputs and choices |
 | `batch_planning.plan_batches(sizes, ...)` | the few shapes of padded batches |
 | `ranking.rank(runs, ...)` | the evaluation itself, for any engine |
@@ -20,7 +20,7 @@
 | `shards.ShardResults(folder, ...)` | the same of a shard, which is some of the batches |
 | `merging.merge(folders, output)` | shards become the files of one evaluation |
 
-A scored choice goes through `reading`, `packing`, `scorer`, `ranking`, `rank_metrics` and
+A scored choice goes through `reading`, `packed_batches`, `scorer`, `ranking`, `rank_metrics` and
 `results`. Nothing is exported here: some modules import TensorFlow; `ranking` and what it imports
 do not, and serve the PyTorch engine, too.
 """

@@ -119,6 +119,16 @@ def has_t5_options(layer: transformer_layers.SelfAttention) -> bool:
     )
 
 
+def copied_as(kind: type, original: Any) -> Any:
+    """Returns a copy of an object as one of a kind, without a trace on the class of the original.
+
+    `copy.copy` leaves an attribute there, here on Mesh TensorFlow's.
+    """
+    made = object.__new__(kind)
+    made.__dict__.update(original.__dict__)
+    return made
+
+
 class SharedVariables(mtf.placement_mesh_impl.PlacementMeshImpl):
     """The devices of a mesh, for many lowerings in one graph, which share what holds variables.
 

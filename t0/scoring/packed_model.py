@@ -22,7 +22,7 @@ from typing import Any
 from t0.compat import mtf, transformer, transformer_layers
 from t0.compat import tf1 as tf
 from t0.mesh.fused import splits_rows
-from t0.scoring.mesh_model import has_t5_options
+from t0.scoring.mesh_model import copied_as, has_t5_options
 
 # Sequences of a row are attended in so many parts. More parts have less padding, if sequences are
 # sorted by length, and more operations.
@@ -71,15 +71,8 @@ def pack_attention(model: Any, mesh_shape: Any, layout_rules: Any) -> bool:
     for stack in stacks:
         layers = stack.layer_stack._layers
         for index, layer in enumerate(layers):
-            layers[index] = _copied(layer, _KINDS[type(layer)])
+            layers[index] = copied_as(_KINDS[type(layer)], layer)
     return True
-
-
-def _copied(original: Any, kind: type) -> Any:
-    # Not by `copy.copy`, which leaves an attribute on the class, here Mesh TensorFlow's.
-    made = object.__new__(kind)
-    made.__dict__.update(original.__dict__)
-    return made
 
 
 def _is_t5_stack(stack: Any) -> bool:
@@ -146,7 +139,7 @@ class _PackedSelfAttention(transformer_layers.SelfAttention):
             shape = mtf.Shape([*heads, offset_dim])
             bias = mtf.zeros(context.mesh, shape)
             if self.relative_attention_type:
-                plain = _copied(context, type(context))
+                plain = copied_as(type(context), context)
                 plain.position = mtf.zeros(context.mesh, [], tf.int32)
                 plain.read_priority = plain.sequence_id = plain.subsequence_id = None
                 bias = self.compute_bias(plain, offset, x, heads, None)

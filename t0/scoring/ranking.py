@@ -36,7 +36,7 @@ from t0.scoring.batch_planning import (
     ScoringBatch,
     plan_batches,
 )
-from t0.scoring.packing import PackedBatch, PackedPlan, plan_packed
+from t0.scoring.packed_batches import PackedBatch, PackedPlan, plan_packed
 from t0.scoring.reading import ExampleStore, Lengths, ScoringTask, Size, choice_groups
 from t0.scoring.results import WITH_EOS, CheckpointResults, Scored
 from t0.scoring.shards import WHOLE, Shard, ShardResults, batches_digest
@@ -57,7 +57,7 @@ class Scorer(Protocol):
     """What computes log-likelihoods.
 
     One that `packs` takes a third argument, the shape of the rows into which it packs a batch; see
-    `t0.scoring.packing`. Its B may be any number.
+    `t0.scoring.packed_batches`. Its B may be any number.
     """
 
     replicas: int

@@ -321,7 +321,7 @@ def kept_task(
         example, cut = truncate(whole, lengths)
         choices.append(len(example.choices))
         gold.append(example.gold)
-        groups = list(choice_groups(0, 0, example))
+        groups = choice_groups(0, 0, example)
         sizes.update(group.size for group in groups)
         tokens.update(group.tokens for group in groups)
         truncated.inputs += cut.inputs

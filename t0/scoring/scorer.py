@@ -10,7 +10,7 @@ a `choices` dimension that the encoder's output lacks, so all choices of an inpu
 encoding.
 
 Mesh TensorFlow's shapes are static: each shape has its own lowering, which is made on first use.
-All lowerings share one set of variables, which is restored once. `t0.scoring.packing` and
+All lowerings share one set of variables, which is restored once. `t0.scoring.packed_batches` and
 `t0.scoring.batch_planning` keep the number of shapes small.
 
 Logits and their softmax are float32, whatever the type of activations. Unless the mesh splits the
@@ -38,8 +38,8 @@ from t0.scoring.mesh_model import (
     restore_variables,
     session_of_shapes,
 )
+from t0.scoring.packed_batches import PackedShape, pack, token_counts
 from t0.scoring.packed_model import PackedTokens, pack_attention, packed_logits
-from t0.scoring.packing import PackedShape, pack, token_counts
 
 # The padded shape (B, C, L, T) of a batch.
 _Padded = tuple[int, int, int, int]
@@ -245,7 +245,7 @@ def _log_probabilities_in_blocks(
         block = slice(start, start + _BLOCK)
         with tf.control_dependencies(found[-1:]):  # one block's logits take memory at a time
             logits = tf.matmul(rows[block], weights, transpose_b=by_row)
-        # TensorFlow's cross entropy takes twice as long as these three passes.
+        # TensorFlow's cross entropy takes longer than these passes.
         above = logits - tf.reduce_max(logits, -1, keepdims=True)
         log_sum = tf.math.log(tf.reduce_sum(tf.exp(above), -1))
         found.append(tf.gather(above, ids[block], batch_dims=1) - log_sum)

@@ -31,7 +31,7 @@ import numpy as np
 from t0.errors import UserError
 from t0.scoring import results
 from t0.scoring.batch_planning import BatchPlan
-from t0.scoring.packing import PackedPlan
+from t0.scoring.packed_batches import PackedPlan
 from t0.scoring.rank_metrics import classes_of
 from t0.scoring.reading import ScoringTask
 from t0.scoring.results import CheckpointResults, Scored

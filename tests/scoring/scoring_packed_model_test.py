@@ -6,8 +6,8 @@ from tiny_models import bind, build, make_scorer, random_variables, write_checkp
 
 from t0.compat import mtf, transformer_layers
 from t0.scoring import scorer as scorer_module
+from t0.scoring.packed_batches import PackedShape
 from t0.scoring.packed_model import pack_attention
-from t0.scoring.packing import PackedShape
 
 
 def ragged(many, choices, seed=0):

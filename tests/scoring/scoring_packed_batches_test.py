@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t0.scoring.batch_planning import BatchLimits, Costs
-from t0.scoring.packing import PackedPlan, PackedShape, Rows, pack, plan_packed, token_counts
+from t0.scoring.packed_batches import PackedPlan, PackedShape, Rows, pack, plan_packed, token_counts
 from t0.scoring.reading import AnswerChoice, MultipleChoiceExample, choice_groups
 
 COSTS = Costs(input_token=2, input_pair=0.01, target_token=5, target_pair=0.01, lowering=1000)
