@@ -421,6 +421,7 @@ def _blocks(stretches: Sequence[Stretch]) -> Iterator[bytes]:
                 yield block
 
 
+_ONE_BYTE = [protobuf_wire.varint(number) for number in range(128)]
 _IDX_START = protobuf_wire.sized(tf_examples.FIELD_1, b"idx")
 
 
@@ -433,6 +434,14 @@ def idx_entry(row: int, choice: int) -> bytes:
     size = len(packed)
     feature = bytes((0x12, size + 4, 0x1A, size + 2, 0x0A, size)) + packed
     return bytes((0x0A, len(_IDX_START) + len(feature))) + _IDX_START + feature
+
+
+def idx_entries(row: int, choices: int) -> list[bytes]:
+    """Returns the entry `idx` of each of a row's rank-evaluation records."""
+    # The number of the choice is the last byte: others of one byte go in its place.
+    start = idx_entry(row, 0)[:-1]
+    entries = [start + number for number in _ONE_BYTE[:choices]]
+    return entries + [idx_entry(row, number) for number in range(len(_ONE_BYTE), choices)]
 
 
 def _renumbered(record: bytes, shift: int) -> bytes:

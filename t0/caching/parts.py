@@ -41,6 +41,7 @@ from t0.files.untrusted import parsed_json
 _TAIL = struct.Struct("<QQ8s")
 _MAGIC = b"t0-part1"
 _LENGTH_BYTES = 4
+_LENGTHS_IN_MEMORY = 2**18  # bytes
 _READ_AT_ONCE = 2**20  # bytes; a multiple of a length's
 SUFFIX = ".part"
 
@@ -65,9 +66,10 @@ class PartWriter:
         self._records = self._bytes = 0
         with writing(self._path):
             self._file = open(self._unfinished.path, "wb")  # noqa: SIM115 - closed by __exit__
-            # On the same disk, and without a name, so that a killed process does not leave it.
-            where = posixpath.dirname(self._unfinished.path)
-            self._lengths = tempfile.TemporaryFile(dir=where)  # noqa: SIM115
+            # Many of them on the same disk, without a name, so that no killed process leaves it.
+            self._lengths = tempfile.SpooledTemporaryFile(  # noqa: SIM115
+                _LENGTHS_IN_MEMORY, dir=posixpath.dirname(self._unfinished.path)
+            )
 
     def __enter__(self) -> "PartWriter":
         return self

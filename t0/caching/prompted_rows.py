@@ -26,13 +26,13 @@ from typing import Any
 
 from t0 import sources
 from t0.caching import parts
-from t0.caching.cache_files import idx_entry
+from t0.caching.cache_files import idx_entries
 from t0.caching.cache_plan import LONGEST
 from t0.caching.split_state import PartInfo, SplitSpec
 from t0.caching.tokenizing import Tokenizer
 from t0.errors import UserError
 from t0.files import OutputError, tf_examples, tfrecord
-from t0.prompts import CompiledTemplate, Example, RowReport, Template
+from t0.prompts import CompiledTemplate, Example, PreparedRow, RowReport, Template, prepared
 
 # Rows that are rendered and tokenised together: many for SentencePiece's batches, few for memory.
 ROWS_AT_ONCE = 256
@@ -197,10 +197,10 @@ class _TaskRecords:
             target = self.report.target(ex, hidden, index)
             # As if no row before this range was dropped; `cache_files.join_parts` corrects that.
             row, sizes = self._start + self._kept, []
-            for number, choice in enumerate(choices):
+            for idx, choice in zip(idx_entries(row, len(choices)), choices, strict=True):
                 entries, target_size = targets[choice, eos]
                 correct = _CORRECT[choice == target]
-                body = idx_entry(row, number) + inputs_entries + correct + entries + _WEIGHT
+                body = b"".join((idx, inputs_entries, correct, entries, _WEIGHT))
                 frames.append(framed(example(body)))
                 sizes.append(target_size)
             self._tally(size, sizes)
@@ -255,9 +255,10 @@ def render_rows(job: RowRange, renderer: Renderer) -> dict[str, PartInfo | str]:
         outputs = {prompt: _open_parts(prompt, job, stack) for prompt in job.prompts}
         for rows in _batches(job, renderer.opened(job)):
             withheld = [sources.hidden_label(job.dataset, row) for _, row in rows]
+            ready = [(index, prepared(row)) for index, row in rows]
             for prompt in [*outputs]:
                 try:
-                    _render(prompt, outputs[prompt], rows, withheld, renderer)
+                    _render(prompt, outputs[prompt], ready, withheld, renderer)
                 except UserError as error:
                     if isinstance(error, OutputError):
                         raise
@@ -296,7 +297,7 @@ def _batches(
 def _render(
     prompt: Prompt,
     outputs: Sequence[_TaskRecords],
-    rows: Sequence[tuple[int, Mapping[str, Any]]],
+    rows: Sequence[tuple[int, PreparedRow]],
     withheld: Sequence[bool],
     renderer: Renderer,
 ) -> None:

@@ -6,14 +6,13 @@ r"""Tokenises texts by the words that were tokenised before, with SentencePiece'
 The pieces of a unigram model such as T5's do not cross white space, so the best pieces of a text
 are those of its words: a word that is known is not searched again. What could differ is a tie.
 SentencePiece adds scores from the text's start in float32, so that of two ways to cut a word whose
-scores are nearly equal either may win, by what stands before. A word is therefore known only if its
-best pieces beat the second best by more than such sums can be off; a text with another word is
+scores are nearly equal either may win, by what stands before. A word's pieces are therefore taken
+only if they beat the second best by more than such sums can be off; a text with another word is
 given to SentencePiece as a whole.
 
-Whether the best pieces win by a margin m is seen from the entropy of all ways to cut the word, each
-as likely as exp(score / m), which SentencePiece computes without searching the second best: if
-another way is within m, the best has at most the probability 1 / (1 + 1/e), and the entropy is at
-least -log of that, 0.31.
+How far sums can be off grows with the text's score. Adding up the scores of its words takes longer
+than joining their ids, so there is a table of words whose pieces win in all texts of few ids; only
+a text with another word, or with more ids, has its scores added up.
 
 Many new words are others with a comma or a full stop. Where no piece has a letter before such a
 mark, the word's pieces are those of the other, and the mark's.
@@ -24,28 +23,23 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import sentencepiece
-from sentencepiece import sentencepiece_model_pb2
+from sentencepiece import sentencepiece_model_pb2, sentencepiece_pb2
 
 from t0.files import protobuf_wire
 
 # Texts that SentencePiece encodes at once: a batch's overhead is that of encoding a short text.
 TEXTS_AT_ONCE = 512
-# The longest texts, in bytes, that are tokenised by words: sums of scores are rounded more coarsely
-# the larger they are, so words of longer texts need a clearer winner.
-LONGEST_TEXTS = (2_000, 16_000)
-MOST_WORDS = 100_000
+MOST_WORDS = 300_000
+# Bytes. Over so many additions a sum of float32 numbers is off by less than a hundredth.
+LONGEST_TEXT = 100_000
 _LONGEST_WORD = 40  # bytes; longer ones seldom come again
-# The largest score of a known word, in nats for each of its bytes and the space before it.
-_LARGEST_SCORE = 8.0
-# The largest entropy of a known word, in nats. SentencePiece's is a float32 of sums of scores up to
-# 4,096 margins, which are off by less than 0.05; at 0.1 the second best way is 1.5 margins away,
-# enough for a mark at the word's end, too.
-_LARGEST_ENTROPY = 0.1
+# In texts of at most so many ids, whose scores are at most so many nats for each, words are looked
+# up without their scores. T5's pieces have up to 13.6 nats, and an unknown character has 23.6.
+_FEW_IDS = 640
+_NATS_AN_ID = 25.6
 _MARKS = ".,?!:;"
-# The most characters that normalisation makes of a byte: U+FDFA, three bytes, becomes 18.
-_LONGEST_EXPANSION = 6
+_FLOAT32_BITS = 24  # of a float32's significand
 # Normalisations that read tab, line feed, form feed and carriage return as spaces.
 _NORMALISATIONS = ("nmt_nfkc", "nmt_nfkc_cf")
 _SPACE = "\u2581"
@@ -53,21 +47,27 @@ _SPACE = "\u2581"
 _CONTINUED = bytes(range(0x80, 0x100))
 
 
-class _Model(NamedTuple):
-    """A SentencePiece model.
+class _Word(NamedTuple):
+    """The best pieces of a word.
 
     Attributes:
-      processor: the model's processor.
-      varints: id -> varint.
-      scores: id -> the size of its score; infinite for unknown characters, as SentencePiece joins
-        those that stand together, so that their number is not known.
-      marks: a letter or digit with a mark, which no piece has -> the id of the mark's piece.
+      ids: their ids as varints.
+      count: how many they are.
+      score: the size of the sum of their scores, in nats.
+      lead: by how many nats they beat the second best.
+      additions: at most so many scores are added on any way through the word.
     """
 
-    processor: sentencepiece.SentencePieceProcessor
-    varints: Sequence[bytes]
-    scores: Sequence[float]
-    marks: Mapping[bytes, int]
+    ids: bytes
+    count: int
+    score: float
+    lead: float
+    additions: int
+
+    def wins_in(self, score: float) -> bool:
+        """Returns whether these are the word's pieces in every text of at most such a score."""
+        # Either way's additions are each off by at most half the distance of neighbouring numbers.
+        return self.lead > self.additions * _distance(score)
 
 
 class Tokenizer:
@@ -80,83 +80,126 @@ class Tokenizer:
 
     def __init__(self, model: bytes, eos_id: int) -> None:
         parsed = sentencepiece_model_pb2.ModelProto.FromString(model)
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        unknown = processor.unk_id()
-        self._model = _Model(
-            processor,
-            [protobuf_wire.varint(index) for index in range(len(parsed.pieces))],
-            [math.inf if i == unknown else abs(p.score) for i, p in enumerate(parsed.pieces)],
-            _marks(parsed),
-        )
-        self.eos = self._model.varints[eos_id]
-        lengths = LONGEST_TEXTS if _is_cut_at_spaces(parsed) else ()
-        self._words = [_Words(self._model, length) for length in lengths]
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._varints = [protobuf_wire.varint(index) for index in range(len(parsed.pieces))]
+        self.eos = self._varints[eos_id]
+        self._by_words = _is_cut_at_spaces(parsed)
+        self._words = _Words(self._processor, self._varints, _marks(parsed))
+        self._in_few_ids = _InFewIds(self._words)
 
     def encode(self, texts: Sequence[bytes]) -> list[tuple[bytes, int]]:
         """Returns, for each text (UTF-8), its ids as concatenated varints, and their number."""
-        found = [self._by_words(text) for text in texts]
+        found = [self._joined(text) if self._by_words else None for text in texts]
         rest = [index for index, one in enumerate(found) if one is None]
         for start in range(0, len(rest), TEXTS_AT_ONCE):
             batch = rest[start : start + TEXTS_AT_ONCE]
             # One thread, because there are as many workers as cores.
-            every = self._model.processor.encode(
+            every = self._processor.encode(
                 [texts[index] for index in batch], out_type=int, num_threads=1
             )
             for index, ids in zip(batch, every, strict=True):
-                found[index] = b"".join([self._model.varints[i] for i in ids]), len(ids)
+                found[index] = b"".join([self._varints[i] for i in ids]), len(ids)
         return found
 
-    def _by_words(self, text: bytes) -> tuple[bytes, int] | None:
-        """Returns the entry of a text, or None if SentencePiece has to read it."""
-        words = next((one for one in self._words if len(text) <= one.longest_text), None)
+    def _joined(self, text: bytes) -> tuple[bytes, int] | None:
+        """Returns the ids of a text's words, or None if SentencePiece has to read the text."""
         # Python splits at a vertical tab, too, which the normalisation removes.
-        if words is None or b"\v" in text:
+        if b"\v" in text or len(text) > LONGEST_TEXT:
             return None
+        words = text.split()
         try:
-            ids = b"".join(map(words.__getitem__, text.split()))
+            ids = b"".join(map(self._in_few_ids.__getitem__, words))
         except TypeError:  # a word is None
+            pass
+        else:
+            count = len(ids.translate(None, _CONTINUED))
+            if count <= _FEW_IDS:
+                return ids, count
+        return self._joined_by_score(words)
+
+    def _joined_by_score(self, words: Sequence[bytes]) -> tuple[bytes, int] | None:
+        found = [self._words[word] for word in words]
+        if None in found:
             return None
-        return ids, len(ids.translate(None, _CONTINUED))
+        score = sum([word.score for word in found])
+        if not all(word.wins_in(score) for word in set(found)):
+            return None
+        return b"".join([word.ids for word in found]), sum([word.count for word in found])
 
 
-class _Words(dict[bytes, bytes | None]):
-    """Word -> its ids as varints; None if what stands before it may decide about its pieces.
+class _Words(dict[bytes, _Word | None]):
+    """Word -> its best pieces; None for a long word.
 
     Args:
-      model: the SentencePiece model.
-      longest_text: the bytes of the longest text in which the words stand.
+      processor: a SentencePiece model.
+      varints: id -> varint.
+      marks: a letter or digit with a mark, which no piece has -> the id of the mark's piece.
     """
 
-    def __init__(self, model: _Model, longest_text: int) -> None:
+    def __init__(
+        self,
+        processor: sentencepiece.SentencePieceProcessor,
+        varints: Sequence[bytes],
+        marks: Mapping[bytes, int],
+    ) -> None:
         super().__init__()
-        self.longest_text = longest_text
-        self._model = model
-        # The distance of neighbouring float32 numbers as large as a text's largest score.
-        self._rounding = float(np.spacing(np.float32(_LARGEST_SCORE * (longest_text + 1))))
+        self._processor = processor
+        self._varints = varints
+        self._marks = marks
+
+    def __missing__(self, word: bytes) -> _Word | None:
+        if len(self) >= MOST_WORDS:
+            self.clear()
+        self[word] = found = self._searched(word)
+        return found
+
+    def _searched(self, word: bytes) -> _Word | None:
+        if len(word) > _LONGEST_WORD:
+            return None
+        mark = self._marks.get(word[-2:])
+        if mark is not None:
+            ids, count, score, lead, additions = self[word[:-1]]
+            cost = abs(self._processor.get_score(mark))
+            return _Word(ids + self._varints[mark], count + 1, score + cost, lead, additions + 1)
+        # The other types of output lack scores, or take longer to read.
+        serialized = self._processor.nbest_encode(word, nbest_size=2, out_type="serialized_proto")
+        best, *others = sentencepiece_pb2.NBestSentencePieceText.FromString(serialized).nbests
+        ids = [piece.id for piece in best.pieces]
+        # A piece has at least one character.
+        additions = sum([len(piece.piece) for piece in best.pieces])
+        # The two scores are sums, too.
+        off = 2 * additions * _distance(best.score)
+        lead = best.score - others[0].score - off if others else math.inf
+        return _Word(
+            b"".join([self._varints[i] for i in ids]), len(ids), -best.score, lead, additions
+        )
+
+
+class _InFewIds(dict[bytes, bytes | None]):
+    """Word -> its ids as varints; None if they may not be its ids in a text of few ids."""
+
+    def __init__(self, words: _Words) -> None:
+        super().__init__()
+        self._words = words
 
     def __missing__(self, word: bytes) -> bytes | None:
         if len(self) >= MOST_WORDS:
             self.clear()
-        self[word] = ids = self._ids(word)
+        found = self._words[word]
+        ids = None
+        if found and found.score <= _NATS_AN_ID * found.count:
+            ids = found.ids if found.wins_in(_NATS_AN_ID * _FEW_IDS) else None
+        self[word] = ids
         return ids
 
-    def _ids(self, word: bytes) -> bytes | None:
-        size = len(word)
-        if size > _LONGEST_WORD:
-            return None
-        processor, varints, scores, marks = self._model
-        if word[-2:] in marks:
-            before = self[word[:-1]]
-            return before and before + varints[marks[word[-2:]]]
-        # Each of at most so many additions is off by half the distance, of either way.
-        additions = (size if word.isascii() else size * _LONGEST_EXPANSION) + 1
-        margin = 2 * additions * self._rounding
-        if processor.calculate_entropy(word, 1 / margin) > _LARGEST_ENTROPY:
-            return None
-        ids = processor.encode(word, out_type=int)
-        if sum([scores[i] for i in ids]) > _LARGEST_SCORE * (size + 1):
-            return None
-        return b"".join([varints[i] for i in ids])
+
+def _distance(score: float) -> float:
+    """Returns the distance of neighbouring float32 numbers where sums reach a score.
+
+    A sum is larger than the score by what it is off, and on a second best way by the lead. The
+    first is less than a hundredth of the score; if the second is more, the lead is clear.
+    """
+    return math.ldexp(1.0, math.frexp(1.01 * score)[1] - _FLOAT32_BITS)
 
 
 def _marks(model: sentencepiece_model_pb2.ModelProto) -> dict[bytes, int]:
@@ -182,4 +225,7 @@ def _is_cut_at_spaces(model: sentencepiece_model_pb2.ModelProto) -> bool:
         and normalizer.remove_extra_whitespaces
         and normalizer.escape_whitespaces
         and not any(_SPACE in piece.piece[1:] for piece in model.pieces)
+        # Else an unknown character could be joined with that of the word before.
+        and any(piece.piece == _SPACE for piece in model.pieces)
+        and all(piece.score <= 0 for piece in model.pieces)
     )

@@ -348,6 +348,23 @@ def remove_hyphens(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name.replace("-", "_"): value for name, value in row.items()}
 
 
+class PreparedRow(dict[str, Any]):
+    """A row as `CompiledTemplate.example` reads it; see `prepared`."""
+
+
+def prepared(row: Mapping[str, Any]) -> PreparedRow:
+    """Returns a row that several templates render, so that it is made ready for them only once."""
+    return PreparedRow(_protected(remove_hyphens(row)))
+
+
+def _protected(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a copy of the row in whose texts the separator is replaced."""
+    return {
+        name: value.replace(_SEPARATOR, _PIPE_PROTECTOR) if isinstance(value, str) else value
+        for name, value in row.items()
+    }
+
+
 class CompiledTemplate:
     """A template that renders any number of rows.
 
@@ -403,11 +420,13 @@ class CompiledTemplate:
         The rule is `apply_template` of the original's `t0/seqio_tasks/utils.py`: hyphens in column
         names become underscores; a row with other than two parts, or with empty inputs, is dropped;
         an empty target becomes `<NO LABEL>`. The choices are rendered once, also for the body.
+        A row that several templates render may come from `prepared`.
 
         Raises:
           UserError: the row has a column `answer_choices`, or rendering fails.
         """
-        parts, choices = self._render(remove_hyphens(row), row_index)
+        row = row if isinstance(row, PreparedRow) else prepared(row)
+        parts, choices = self._render(row, row_index)
         if len(parts) != 2 or not parts[0]:
             return None
         return Example(parts[0], parts[1] or NO_LABEL, choices)
@@ -532,10 +551,7 @@ class CompiledTemplate:
 
     def _variables(self, row: Mapping[str, Any], row_index: int) -> dict[str, Any]:
         """Returns Jinja's variables: the row with protected pipes, and a stream if one is used."""
-        variables = {
-            name: value.replace(_SEPARATOR, _PIPE_PROTECTOR) if isinstance(value, str) else value
-            for name, value in row.items()
-        }
+        variables = dict(row) if isinstance(row, PreparedRow) else _protected(row)
         if bytes in map(type, variables.values()):
             self._refuse_bytes(variables)
         if self.is_random:

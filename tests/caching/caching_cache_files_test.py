@@ -8,7 +8,7 @@ import tensorflow as tf
 from t0.caching import cache_files, parts
 from t0.caching.cache_files import publish
 from t0.errors import UserError
-from t0.files import OutputError
+from t0.files import OutputError, tf_examples
 
 MANIFEST = {"schema": 1, "splits": {"train": {"examples": 1, "files": {"x": {"bytes": 4}}}}}
 
@@ -105,3 +105,10 @@ def test_a_part_is_not_written_elsewhere(tmp_path, name):
     with pytest.raises(UserError, match="would be written elsewhere"):
         parts.PartWriter(str(tmp_path / "parts"), name)
     assert [path.name for path in tmp_path.rglob("*")] == ["parts"]
+
+
+@pytest.mark.parametrize("row", [0, 127, 128, 20_000, 2**40])
+def test_idx_of_each_choice(row):
+    for choices in (0, 1, 3, 128, 300):
+        wanted = [tf_examples.ints_entry("idx", [row, choice]) for choice in range(choices)]
+        assert cache_files.idx_entries(row, choices) == wanted

@@ -222,8 +222,10 @@ def test_shards_without_examples_among_others(cache_here, tmp_path):
     assert set(info["features"]) >= {"inputs", "targets"}
 
 
-def test_offsets_of_records(tmp_path, monkeypatch):
+@pytest.mark.parametrize("in_memory", [8, 10**6])
+def test_offsets_of_records(tmp_path, monkeypatch, in_memory):
     monkeypatch.setattr(parts, "_READ_AT_ONCE", 12)
+    monkeypatch.setattr(parts, "_LENGTHS_IN_MEMORY", in_memory)
     sizes = [random.Random(i).randrange(9) for i in range(20)]
     with parts.PartWriter(str(tmp_path), "a.part") as part:
         part.append([b"x" * size for size in sizes[:7]])

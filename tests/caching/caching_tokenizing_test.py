@@ -124,17 +124,44 @@ def test_a_mark_is_a_piece_of_its_own_where_no_piece_has_it(small_model, t5_mode
     assert ids_of(Tokenizer(model.SerializeToString(), 1), texts) == processor.encode(texts)
 
 
+def counting(monkeypatch, owner, name):
+    """Returns the list of the last argument of each call of a method, which works as before."""
+    calls, method = [], getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args: calls.append(args[-1]) or method(*args))
+    return calls
+
+
 def test_known_words_are_not_searched_again(small_model, monkeypatch):
     tokenizer = Tokenizer(small_model, eos_id=1)
     before = ids_of(tokenizer, ["rain and snow", "snow"])
-    searched = []
-    monkeypatch.setattr(
-        tokenizing._Words, "_ids", lambda _, word: searched.append(word) or tokenizer.eos
-    )
+    searched = counting(monkeypatch, tokenizing._Words, "_searched")
     assert ids_of(tokenizer, ["rain and snow", "snow"]) == before
     assert not searched
     ids_of(tokenizer, ["rain in Lima", "in"])
     assert searched == [b"in", b"Lima"]
+
+
+def test_scores_are_added_up_only_for_long_texts_and_close_words(t5_model, monkeypatch):
+    added = counting(monkeypatch, Tokenizer, "_joined_by_score")
+    tokenizer = Tokenizer(t5_model, eos_id=1)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=t5_model)
+    # The two best ways to cut "prawns" differ by 0.004 nats.
+    texts = ["a b c", "prawns", "a `` b", "a b c d " * 200, "a " * 120_000, "_" * 8]
+    assert ids_of(tokenizer, texts) == processor.encode(texts)
+    assert [len(words) for words in added] == [1, 800, 1]
+
+
+def test_a_close_word_is_known_while_sums_are_small(t5_model):
+    """`prawns` is, in a short text, and is not, in one whose score is a hundred times as large."""
+    tokenizer = Tokenizer(t5_model, eos_id=1)
+    assert tokenizer._joined(b"prawns")
+    assert tokenizer._joined(b"a b c " * 3000)
+    assert not tokenizer._joined(b"a b c " * 3000 + b"prawns")
+    word = tokenizer._words[b"prawns"]
+    processor = sentencepiece.SentencePieceProcessor(model_proto=t5_model)
+    best, second = processor.nbest_encode("prawns", nbest_size=2, out_type="immutable_proto").nbests
+    assert 0 < word.lead < best.score - second.score < 0.01
+    assert word.score == pytest.approx(-best.score)
 
 
 def test_words_are_forgotten_when_there_are_many(small_model, monkeypatch):
@@ -143,7 +170,7 @@ def test_words_are_forgotten_when_there_are_many(small_model, monkeypatch):
     texts = [f"rain {number} " * 3 for number in range(50)]
     processor = sentencepiece.SentencePieceProcessor(model_proto=small_model)
     assert ids_of(tokenizer, texts) == processor.encode(texts)
-    assert max(map(len, tokenizer._words)) <= 10
+    assert max(len(tokenizer._words), len(tokenizer._in_few_ids)) <= 10
 
 
 def spaces_kept(model):
@@ -162,13 +189,29 @@ def pieces_of_two_words(model):
     model.pieces[-1].piece = "▁of▁the"
 
 
+def no_piece_for_a_space(model):
+    next(piece for piece in model.pieces if piece.piece == "▁").piece = "☃"
+
+
+def a_score_above_0(model):
+    model.pieces[-1].score = 1.0
+
+
 def pairs_are_merged(model):
     model.trainer_spec.model_type = model.trainer_spec.BPE
 
 
 @pytest.mark.parametrize(
     "change",
-    [spaces_kept, other_spaces, no_space_before, pieces_of_two_words, pairs_are_merged],
+    [
+        spaces_kept,
+        other_spaces,
+        no_space_before,
+        pieces_of_two_words,
+        no_piece_for_a_space,
+        a_score_above_0,
+        pairs_are_merged,
+    ],
 )
 def test_another_kind_of_model_reads_whole_texts(small_model, change):
     model = sentencepiece_model_pb2.ModelProto.FromString(small_model)
@@ -178,4 +221,4 @@ def test_another_kind_of_model_reads_whole_texts(small_model, change):
     tokenizer = Tokenizer(content, eos_id=1)
     texts = ["  rain \t of the  snow ", "of the rain", ""]
     assert ids_of(tokenizer, texts) == processor.encode(texts)
-    assert not tokenizer._words
+    assert not tokenizer._by_words and not tokenizer._words

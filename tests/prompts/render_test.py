@@ -9,7 +9,14 @@ import pytest
 from jinja2.sandbox import SandboxedEnvironment
 
 from t0.errors import UserError
-from t0.prompts import NO_LABEL, CompiledTemplate, Example, Template, read_template_file
+from t0.prompts import (
+    NO_LABEL,
+    CompiledTemplate,
+    Example,
+    Template,
+    prepared,
+    read_template_file,
+)
 from t0.prompts import render as render_module
 
 WEATHER = Path(__file__).parent / "fixtures" / "weather" / "templates.yaml"
@@ -85,6 +92,23 @@ class TestExample:
         weather("dry or wet").example(row)
         weather("numbered at random").apply(row)
         assert row == ROW
+
+    @pytest.mark.parametrize(
+        "source",
+        [
+            "{{coarse_label}} {{text}} ||| {{words | join}}",
+            "{{text}} {{words | choice}} ||| {{words | choice}}",
+            "{{words.append(9)}}{{text}} ||| {{words | join}}",
+        ],
+    )
+    def test_a_prepared_row_serves_several_templates(self, source):
+        row = {"coarse-label": 3, "text": "a ||| b", "words": ["x", "y", "z"]}
+        shared = prepared(row)
+        prompt, again = compiled(source, "{{text}} ||| {{words[0]}}"), compiled(source)
+        for index in range(20):
+            assert prompt.example(shared, index) == prompt.example(row, index)
+            assert again.example(shared, index) == again.example(row, index)
+        assert shared == prepared(row) and row["text"] == "a ||| b"
 
     @pytest.mark.parametrize(
         "change",
