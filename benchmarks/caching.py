@@ -1,10 +1,12 @@
 """How fast `seqio_cache_tasks` caches, beside stock SeqIO and beside its tokenizer alone.
 
     .venv/bin/python benchmarks/caching.py --data_dir=DIR --vocab=spiece.model --rounds=3
+    .venv/bin/python benchmarks/caching.py ... --tasks=".*" --stock_rounds=0
 
 The workload: the ten RTE prompts as plain and rank-evaluation tasks, train and validation, and
 HellaSwag's how_ends, plain and rank-evaluation, validation: 133,220 records. Needs
-`super_glue/rte` and `hellaswag/default` as jsonl.gz in the data folder (see README).
+`super_glue/rte` and `hellaswag/default` as jsonl.gz in the data folder (see README). Other
+`--tasks` are cached as far as the data folder has their data.
 
 Each program runs in a process of its own and starts its clock after its imports; ours then still
 plans, starts its workers, joins, hashes and publishes. Turns are taken: ours and the tokenizer in
@@ -20,6 +22,8 @@ import collections
 import json
 import multiprocessing
 import os
+import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -52,7 +56,9 @@ def tree_bytes(process):
 
 def run(program, *words):
     """Runs a program to its end; returns what its last line says, with its peak memory."""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    # Offline, because to ask for absent datasets takes seconds.
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment["CUDA_VISIBLE_DEVICES"] = ""
     child = subprocess.Popen(
         [sys.executable, "-W", "ignore", *map(str, program), *map(str, words)],
         stdout=subprocess.PIPE,
@@ -67,7 +73,7 @@ def run(program, *words):
     reader.start()
     while child.poll() is None:
         peak = max(peak, tree_bytes(process))
-        time.sleep(0.05)
+        time.sleep(0.2)  # looking through all processes takes milliseconds
     reader.join()
     if child.returncode:
         raise SystemExit(f"{program} failed with status {child.returncode}")
@@ -88,7 +94,7 @@ def ours(args):
     workers.quiet()
     setup = Setup(module_import=["t0.seqio_tasks"], data_dir=[args.data_dir], vocab=args.vocab)
     workers.prepare(setup)
-    request = Request(args.out, tasks=TASKS, splits=SPLITS, skip_absent_splits=True)
+    request = Request(args.out, tasks=args.tasks, splits=SPLITS, skip_absent_splits=True)
     console = Console(file=open(os.devnull, "w"))  # noqa: SIM115
     began, used = time.monotonic(), processor_seconds()
     outcomes = cache(request, Options(), setup, num_workers=args.workers, console=console)
@@ -97,27 +103,32 @@ def ours(args):
     print(json.dumps({"seconds": seconds, "processor": used, "records": records}))
 
 
-def texts(data_dir):
+def texts(args):
     """Each input of the workload, and each distinct target and choice."""
-    from t0 import sources
-    from t0.prompts import CompiledTemplate, read_template_file, template_file_path
+    from t0.caching import Setup, workers
+    from t0.catalogue import SCORE_EVAL
+    from t0.compat import seqio
+    from t0.errors import UserError
+    from t0.tasks.prompted_tasks import PromptedSource
 
-    sources.set_data_dirs(data_dir)
+    workers.prepare(Setup(module_import=["t0.seqio_tasks"], data_dir=[args.data_dir]))
     inputs, targets = [], {}
-    for dataset, subset, wanted in (("super_glue", "rte", None), ("hellaswag", None, "how_ends")):
-        for template in read_template_file(
-            template_file_path(dataset, subset), published=True
-        ).templates:
-            if wanted not in (None, template.name):
+    for name in seqio.TaskRegistry.names():
+        source = seqio.TaskRegistry.get(name).source
+        # A task for rank evaluation has the inputs and choices of the plain one.
+        if name.endswith(SCORE_EVAL) or not isinstance(source, PromptedSource):
+            continue
+        if not any(re.fullmatch(pattern, name) for pattern in args.tasks):
+            continue
+        for split in set(SPLITS) & source.split_mapping.keys():
+            try:
+                rows = source.open(split)
+            except UserError:  # no such data here
                 continue
-            prompt = CompiledTemplate(template)
-            for split in sources.available_splits(dataset, subset):
-                if split not in SPLITS:
-                    continue
-                for index, row in enumerate(sources.open_split(dataset, subset, split).rows()):
-                    example = prompt.example(row, index)
+            for index, row in enumerate(rows.rows()):
+                if example := source.compiled.example(row, index):
                     inputs.append(example.inputs)
-                    targets.update(dict.fromkeys([example.targets, *example.choices]))
+                    targets.update(dict.fromkeys([example.targets, *(example.choices or ())]))
     return inputs + list(targets)
 
 
@@ -134,7 +145,7 @@ def encode(vocabulary, some, ready, go):
 
 def tokenizer(args):
     """SentencePiece alone."""
-    every = texts(args.data_dir)
+    every = texts(args)
     context = multiprocessing.get_context("fork")
     ready, go = context.Semaphore(0), context.Event()
     workers = [
@@ -225,6 +236,7 @@ def main():
     parser.add_argument(
         "--vocab", default=os.environ.get("T0_VOCAB", shared / "vocab" / "t5.spiece.model")
     )
+    parser.add_argument("--tasks", nargs="+", default=TASKS, help="regexes")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--stock_rounds", type=int, default=1, help="minutes each; 0 leaves it out")
@@ -238,26 +250,24 @@ def main():
     if args.role:
         {"ours": ours, "tokenizer": tokenizer}[args.role](args)
         return
-    given = ["--data_dir", args.data_dir, "--vocab", args.vocab]
+    if args.stock_rounds and tuple(args.tasks) != TASKS:
+        parser.error("stock SeqIO runs the default --tasks alone: add --stock_rounds=0")
+    given = ["--data_dir", args.data_dir, "--vocab", args.vocab, "--tasks", *args.tasks]
     here = [Path(__file__).relative_to(ROOT), "--workers", args.workers, "--role"]
     name = f"ours, {args.workers} workers"
     found = {"stock SeqIO": [], name: [], "tokenizer alone": []}
     with tempfile.TemporaryDirectory() as folder:
         stock, own = Path(folder, "stock"), Path(folder, "own")
         for turn in range(args.rounds):
+            shutil.rmtree(own, ignore_errors=True)
             own = Path(folder, f"own{turn}")
             found[name].append(run([*here, "ours"], *given, "--out", own))
             found["tokenizer alone"].append(run([*here, "tokenizer"], *given))
             if turn < args.stock_rounds:
                 stock = Path(folder, f"stock{turn}")
-                found["stock SeqIO"].append(
-                    run(
-                        ["benchmarks/caching_stock.py", "--tasks", args.stock_tasks],
-                        *given,
-                        "--out",
-                        stock,
-                    )
-                )
+                program = ["benchmarks/caching_stock.py", "--tasks", args.stock_tasks]
+                place = ["--data_dir", args.data_dir, "--vocab", args.vocab, "--out", stock]
+                found["stock SeqIO"].append(run(program, *place))
             print(f"round {turn + 1} of {args.rounds}", file=sys.stderr)
         print(table(found, args.workers))
         if found["stock SeqIO"]:
