@@ -357,23 +357,17 @@ def _explained(path: str, model_dir: str, clean: Callable[[], None]) -> Iterator
         raise UserError(f"{said}. {_last_checkpoint(model_dir)}") from error
 
 
-def rounded(wide: np.ndarray) -> np.ndarray:
-    """Returns float32 values, rounded to the nearest that bfloat16 can hold, as float32."""
-    bits = wide.view(np.uint32).astype(np.uint64)
-    up = (bits >> np.uint64(16)) & np.uint64(1)
-    nearest = (bits + np.uint64(0x7FFF) + up) >> np.uint64(16) << np.uint64(16)
-    return nearest.astype(np.uint32).view(np.float32)
-
-
 def split_halves(wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the low halves of float32 weights, which bfloat16 leaves out.
 
     Returns:
-      int16, the difference between each bit pattern and that of the rounded value; int64, the
-      positions at which this difference overflows int16.
+      int16, the difference between each bit pattern and that of the nearest bfloat16 number, to
+      which ties to even are rounded; int64, the positions of ties that are rounded down, whose
+      difference, 0x8000, overflows int16.
     """
-    difference = wide.view(np.int32).astype(np.int64) - rounded(wide).view(np.int32)
-    return difference.astype(np.int16), np.flatnonzero(difference == 1 << 15)
+    bits = wide.view(np.uint32)
+    ties = np.flatnonzero((bits & np.uint32(0x1FFFF)) == 0x8000)
+    return bits.astype(np.uint16).view(np.int16), ties
 
 
 def join_halves(nearest: np.ndarray, low: np.ndarray, ties: np.ndarray) -> np.ndarray:
