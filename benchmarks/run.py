@@ -90,6 +90,11 @@ CLAIMS = {
         ("--data_dir={data_dir}", "--vocab={vocab}", "--rounds=3")
         + ("--stock_tasks=super_glue_rte_[GM].*|hellaswag_how_ends",),
     ),
+    "caching_everything": Claim(
+        "caching.py",
+        ("--data_dir={data_dir}", "--vocab={vocab}", "--tasks=.*")
+        + ("--rounds=1", "--stock_rounds=0"),
+    ),
     "caching_scale": Claim(
         "caching_scale.py",
         ("--data_dir={data_dir}", "--recipes_dir={recipes_dir}", "--vocab={vocab}")
@@ -122,6 +127,7 @@ CLAIMS = {
     "planning": Claim("planning.py"),
     "buckets": Claim("buckets.py", ("--rounds=1",)),
     "overlap": Claim("overlap.py", ("--data_dir={data_dir}", "--rounds=3")),
+    "starting": Claim("starting.py", ("--data_dir={data_dir}", "--vocab={vocab}", "--rounds=1")),
     "training_bands": Claim(
         "training_bands.py",
         ("--data_dir={recipes_dir}", "--out={scratch}/bands", "--steps=250"),
