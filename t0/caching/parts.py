@@ -66,7 +66,7 @@ class PartWriter:
         self._records = self._bytes = 0
         with writing(self._path):
             self._file = open(self._unfinished.path, "wb")  # noqa: SIM115 - closed by __exit__
-            # Many of them on the same disk, without a name, so that no killed process leaves it.
+            # More than fit are on the same disk without a name, so that a kill leaves no file.
             self._lengths = tempfile.SpooledTemporaryFile(  # noqa: SIM115
                 _LENGTHS_IN_MEMORY, dir=posixpath.dirname(self._unfinished.path)
             )
