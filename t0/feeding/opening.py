@@ -369,6 +369,23 @@ def require_cached(name: str, *, function: str, settings: Mapping[str, Sequence[
     )
 
 
+def unread_caches(name: str, *, function: str) -> str | None:
+    """Returns a line about the caches of the mixture `name`, which a run leaves unread; else None.
+
+    Args:
+      name: a mixture's or task's name.
+      function: the gin name of the dataset function, whose `use_cached` is False.
+    """
+    tasks = seqio.get_subtasks(known_mixture(name))
+    # Ends at the first task without one, since each lookup in a bucket takes a request.
+    if not tasks or not all(task.supports_caching and task.cache_dir for task in tasks):
+        return None
+    return (
+        f"{name} is cached in {posixpath.dirname(tasks[0].cache_dir)}, and the cache is not read. "
+        f"To read it: --gin_param='{function}.use_cached = True'"
+    )
+
+
 def require_whole(name: str, split: str, *, contents: bool = False) -> None:
     """Checks the files of a split in the caches of the tasks of the mixture `name`.
 

@@ -9,7 +9,7 @@ same mistakes, minutes later, or would not notice them.
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from t0.compat import mesh_utils, mtf, seqio
 from t0.config.bindings import bound
 from t0.config.explain import KINDS, check_not_text
 from t0.config.flags import GIN_MODES
-from t0.errors import UserError, unknown_name
+from t0.errors import AbsentData, UserError, unknown_name
 from t0.feeding import cut_shares, host_graphs, opening
 from t0.files import paths
 from t0.mesh.batch import check_batch
@@ -70,29 +70,22 @@ def check_mixtures(
         opening.known_mixture(name)
         if function == "get_vocabulary":
             continue
-        if bound(f"{function}.use_cached", False):
+        use_cached = bool(bound(f"{function}.use_cached", False))
+        if use_cached:
             named = by_kind.EvaluationSettings().tasks if mode == "eval" else ()
             for one in named or [name]:
                 opening.require_cached(one, function=function, settings=settings)
         split = bound("run.dataset_split", "train")
         opening.require_split(name, split)
         _check_features(name)
-        if hosts_read and not bound(f"{function}.use_cached", False):
+        if hosts_read and not use_cached:
             host_graphs.require_no_live_tasks(name, split, function=function, settings=settings)
-        if bound(f"{function}.use_cached", False):
+        if use_cached:
             opening.require_whole(name, split)
-        # Only training loses the tokens that are cut off a target.
-        lengths = lengths_of_run()
-        notes += opening.notes(name, split, lengths if mode == "train" else None)
-        if lengths and mode in ("train", "perplexity_eval"):
-            tasks = seqio.get_subtasks(opening.known_mixture(name))
-            with_split = [task for task in tasks if split in task.splits]
-            notes += cut_shares.cut_notes(
-                with_split,
-                split,
-                lengths,
-                use_cached=bool(bound(f"{function}.use_cached", False)),
-            )
+        unread = None if use_cached else opening.unread_caches(name, function=function)
+        notes += [unread] if unread else []
+        with _hint_if_absent(unread):
+            notes += _notes_on_lengths(name, split, mode, use_cached=use_cached)
     tasks = by_kind.configured_tasks() if mode == "eval" else None
     if tasks is not None:
         lengths = lengths_of_run()
@@ -104,6 +97,29 @@ def check_mixtures(
         notes += (
             cut_shares.cut_notes(others, split, lengths, use_cached=use_cached) if lengths else ()
         )
+    return notes
+
+
+@contextlib.contextmanager
+def _hint_if_absent(hint: str | None) -> Iterator[None]:
+    """Adds a hint to the error about absent data."""
+    try:
+        yield
+    except AbsentData as error:
+        if not hint:
+            raise
+        raise AbsentData(f"{error}\n{hint}") from error
+
+
+def _notes_on_lengths(name: str, split: str, mode: str, *, use_cached: bool) -> list[str]:
+    """Returns notes about what the run's lengths cut off the mixture `name`."""
+    lengths = lengths_of_run()
+    # Only training loses the tokens that are cut off a target.
+    notes = [*opening.notes(name, split, lengths if mode == "train" else None)]
+    if lengths and mode in ("train", "perplexity_eval"):
+        tasks = seqio.get_subtasks(opening.known_mixture(name))
+        with_split = [task for task in tasks if split in task.splits]
+        notes += cut_shares.cut_notes(with_split, split, lengths, use_cached=use_cached)
     return notes
 
 

@@ -69,6 +69,13 @@ def test_command_that_caches_what_is_missing(command, server, tmp_path):
     assert (cache / "weather_retell" / "COMPLETED").exists()
     done = command(*arguments, "--gin_param=run.train_steps = 1", tasks=False)
     assert done.status == 0, done.err
+    live = [*arguments, "--gin_param=mesh_train_dataset_fn.use_cached = False"]
+    live += ["--gin_param=run.train_steps = 1", f"--model_dir={tmp_path / 'live'}"]
+    hint = f"weather_retell is cached in {cache}, and the cache is not read."
+    assert hint in command(*live, tasks=False).err
+    (tmp_path / "no data").mkdir()
+    absent = message(command(*live, f"--data_dir={tmp_path / 'no data'}", tasks=False))
+    assert "no rows for the dataset 'weather'" in absent and hint in absent
 
 
 def test_vocabulary_of_another_size_stops_at_the_start(command, world, model_dir, tmp_path):

@@ -68,6 +68,18 @@ def test_uncached_task_comes_with_the_command_that_caches_it(tmp_path):
     assert "mesh_train_dataset_fn.use_cached = False" in message
 
 
+@pytest.mark.parametrize(
+    ("name", "is_cached"), [("kind_one", True), ("k+", True), ("kinds", False)]
+)
+def test_caches_that_a_run_leaves_unread_are_named(name, is_cached, tmp_path):
+    line = opening.unread_caches(name, function="mesh_train_dataset_fn")
+    wanted = (
+        f"{name} is cached in {tmp_path}, and the cache is not read. To read it: "
+        "--gin_param='mesh_train_dataset_fn.use_cached = True'"
+    )
+    assert line == (wanted if is_cached else None)
+
+
 def test_the_caching_command_takes_what_gin_says_of_instructions(empty_gin):
     gin.parse_config(["sni.seed = 3", "sni.instances_per_task = None"])
     words = shlex.split(opening.caching_command("sni_def", "/cache", {}))
