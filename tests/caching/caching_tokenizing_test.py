@@ -108,6 +108,43 @@ def test_a_word_with_two_best_ways_is_never_known(t5_model):
     assert [ids[-2:] for ids in ids_of(tokenizer, texts)] == [alone, after, alone]
 
 
+def with_two_ways(model, lead):
+    """Returns a model that cuts the word αβγ as ▁αβ γ, by a lead in nats over ▁α βγ.
+
+    Where the sums of both are equal, SentencePiece takes the second.
+    """
+    model = sentencepiece_model_pb2.ModelProto.FromString(model)
+    for piece, score in (("▁αβ", -5.0), ("γ", -5.0), ("▁α", -5.0), ("βγ", -5.0 - lead)):
+        model.pieces.add(piece=piece, score=score)
+    return model.SerializeToString()
+
+
+def test_rounding_decides_about_a_word_after_a_long_text(small_model):
+    """As SentencePiece does: between ways that differ by less than a sum's last bit."""
+    model = with_two_ways(small_model, 1e-4)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    texts = ["rain " * number + "αβγ" for number in range(0, 3000, 50)]
+    wanted = processor.encode(texts)
+    assert len({tuple(ids[-2:]) for ids in wanted}) == 2
+    tokenizer = Tokenizer(model, eos_id=1)
+    assert ids_of(tokenizer, texts) == wanted
+    assert tokenizer._joined(texts[0].encode()) and not tokenizer._joined(texts[-1].encode())
+
+
+def test_words_of_large_scores_are_not_looked_up_without_them(small_model):
+    """A text of few ids would have a larger score than the table of its words allows."""
+    model = with_two_ways(small_model, 0.012)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    tokenizer = Tokenizer(model, eos_id=1)
+    unknown = "☃" * 13  # of three bytes each, joined to one id
+    assert ids_of(tokenizer, [unknown, "αβγ"]) == processor.encode([unknown, "αβγ"])
+    assert tokenizer._in_few_ids[unknown.encode()] is None
+    assert tokenizer._in_few_ids["αβγ".encode()] is not None
+    texts = [f"{unknown} " * number + "αβγ" for number in range(0, 300, 7)]
+    assert ids_of(tokenizer, texts) == processor.encode(texts)
+    assert not tokenizer._joined(texts[-1].encode())
+
+
 def test_a_mark_is_a_piece_of_its_own_where_no_piece_has_it(small_model, t5_model):
     """Only then are a word's pieces known without a search."""
     marks = tokenizing._marks(sentencepiece_model_pb2.ModelProto.FromString(t5_model))
