@@ -131,8 +131,8 @@ def test_rounding_decides_about_a_word_after_a_long_text(small_model):
     assert tokenizer._joined(texts[0].encode()) and not tokenizer._joined(texts[-1].encode())
 
 
-def test_words_of_large_scores_are_not_looked_up_without_them(small_model):
-    """A text of few ids would have a larger score than the table of its words allows."""
+def test_words_are_looked_up_without_their_scores_only_while_these_are_small(small_model):
+    """Neither in a text of many ids, nor where a word of few ids has a large score."""
     model = with_two_ways(small_model, 0.012)
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     tokenizer = Tokenizer(model, eos_id=1)
@@ -140,9 +140,10 @@ def test_words_of_large_scores_are_not_looked_up_without_them(small_model):
     assert ids_of(tokenizer, [unknown, "αβγ"]) == processor.encode([unknown, "αβγ"])
     assert tokenizer._in_few_ids[unknown.encode()] is None
     assert tokenizer._in_few_ids["αβγ".encode()] is not None
-    texts = [f"{unknown} " * number + "αβγ" for number in range(0, 300, 7)]
-    assert ids_of(tokenizer, texts) == processor.encode(texts)
-    assert not tokenizer._joined(texts[-1].encode())
+    for word, most in ((unknown, 300), ("and", 20_000)):  # few ids, and many
+        texts = [f"{word} " * number + "αβγ" for number in range(0, most, most // 40)]
+        assert ids_of(tokenizer, texts) == processor.encode(texts)
+        assert tokenizer._joined(texts[0].encode()) and not tokenizer._joined(texts[-1].encode())
 
 
 def test_a_mark_is_a_piece_of_its_own_where_no_piece_has_it(small_model, t5_model):
