@@ -14,6 +14,10 @@ How far sums can be off grows with the text's score. Adding up the scores of its
 than joining their ids, so there is a table of words whose pieces win in all texts of few ids; only
 a text with another word, or with more ids, has its scores added up.
 
+To learn a word takes several times as long as SentencePiece needs to read it. So a text of many new
+words, such as a table of numbers, is given to SentencePiece, too: after the first thousands, one
+word in `_WORDS_A_SEARCH` may be learned.
+
 Many new words are others with a comma or a full stop. Where no piece has a letter before such a
 mark, the word's pieces are those of the other, and the mark's.
 """
@@ -34,6 +38,8 @@ MOST_WORDS = 300_000
 # Bytes. Over so many additions a sum of float32 numbers is off by less than a hundredth.
 LONGEST_TEXT = 100_000
 _LONGEST_WORD = 40  # bytes; longer ones seldom come again
+_SEARCHES_AT_FIRST = 50_000
+_WORDS_A_SEARCH = 32
 # In texts of at most so many ids, whose scores are at most so many nats for each, words are looked
 # up without their scores. T5's pieces have up to 13.6 nats, and an unknown character has 23.6.
 _FEW_IDS = 640
@@ -107,6 +113,7 @@ class Tokenizer:
         if b"\v" in text or len(text) > LONGEST_TEXT:
             return None
         words = text.split()
+        self._words.searches_left += len(words) / _WORDS_A_SEARCH
         try:
             ids = b"".join(map(self._in_few_ids.__getitem__, words))
         except TypeError:  # a word is None
@@ -128,12 +135,15 @@ class Tokenizer:
 
 
 class _Words(dict[bytes, _Word | None]):
-    """Word -> its best pieces; None for a long word.
+    """Word -> its best pieces; None for a long word, and if no search is left for it.
 
     Args:
       processor: a SentencePiece model.
       varints: id -> varint.
       marks: a letter or digit with a mark, which no piece has -> the id of the mark's piece.
+
+    Attributes:
+      searches_left: how many words may be learned.
     """
 
     def __init__(
@@ -146,21 +156,32 @@ class _Words(dict[bytes, _Word | None]):
         self._processor = processor
         self._varints = varints
         self._marks = marks
+        self.searches_left: float = _SEARCHES_AT_FIRST
 
     def __missing__(self, word: bytes) -> _Word | None:
-        if len(self) >= MOST_WORDS:
-            self.clear()
-        self[word] = found = self._searched(word)
-        return found
-
-    def _searched(self, word: bytes) -> _Word | None:
         if len(word) > _LONGEST_WORD:
             return None
         mark = self._marks.get(word[-2:])
         if mark is not None:
-            ids, count, score, lead, additions = self[word[:-1]]
-            cost = abs(self._processor.get_score(mark))
-            return _Word(ids + self._varints[mark], count + 1, score + cost, lead, additions + 1)
+            before = self[word[:-1]]
+            found = before and self._with_mark(before, mark)
+        elif self.searches_left >= 1:
+            self.searches_left -= 1
+            found = self._searched(word)
+        else:
+            return None
+        if found:
+            if len(self) >= MOST_WORDS:
+                self.clear()
+            self[word] = found
+        return found
+
+    def _with_mark(self, word: _Word, mark: int) -> _Word:
+        ids, count, score, lead, additions = word
+        cost = -self._processor.get_score(mark)
+        return _Word(ids + self._varints[mark], count + 1, score + cost, lead, additions + 1)
+
+    def _searched(self, word: bytes) -> _Word:
         # The other types of output lack scores, or take longer to read.
         serialized = self._processor.nbest_encode(word, nbest_size=2, out_type="serialized_proto")
         best, *others = sentencepiece_pb2.NBestSentencePieceText.FromString(serialized).nbests
@@ -183,13 +204,13 @@ class _InFewIds(dict[bytes, bytes | None]):
         self._words = words
 
     def __missing__(self, word: bytes) -> bytes | None:
+        found = self._words[word]
+        if found is None:  # it may be learned later
+            return None
         if len(self) >= MOST_WORDS:
             self.clear()
-        found = self._words[word]
-        ids = None
-        if found and found.score <= _NATS_AN_ID * found.count:
-            ids = found.ids if found.wins_in(_NATS_AN_ID * _FEW_IDS) else None
-        self[word] = ids
+        small = found.score <= _NATS_AN_ID * found.count
+        self[word] = ids = found.ids if small and found.wins_in(_NATS_AN_ID * _FEW_IDS) else None
         return ids
 
 

@@ -202,6 +202,21 @@ def test_a_close_word_is_known_while_sums_are_small(t5_model):
     assert word.score == pytest.approx(-best.score)
 
 
+def test_texts_of_new_words_are_not_learned(small_model, monkeypatch):
+    monkeypatch.setattr(tokenizing, "_SEARCHES_AT_FIRST", 20)
+    monkeypatch.setattr(tokenizing, "_WORDS_A_SEARCH", 10)
+    searched = counting(monkeypatch, tokenizing._Words, "_searched")
+    tokenizer = Tokenizer(small_model, eos_id=1)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=small_model)
+    texts = [" ".join(f"{10 * row + i}x," for i in range(10)) for row in range(200)]
+    assert ids_of(tokenizer, texts) == processor.encode(texts)
+    assert len(searched) == 20 + 200
+    # A word that comes again and again is learned nevertheless.
+    again = ["snow"] * 30
+    assert ids_of(tokenizer, again) == processor.encode(again)
+    assert searched[-1] == b"snow" and b"snow" in tokenizer._in_few_ids
+
+
 def test_words_are_forgotten_when_there_are_many(small_model, monkeypatch):
     monkeypatch.setattr(tokenizing, "MOST_WORDS", 10)
     tokenizer = Tokenizer(small_model, eos_id=1)
