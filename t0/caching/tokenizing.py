@@ -125,7 +125,8 @@ class Tokenizer:
         return self._joined_by_score(words)
 
     def _joined_by_score(self, words: Sequence[bytes]) -> tuple[bytes, int] | None:
-        found = [self._words[word] for word in words]
+        # All were looked up before, so that those which are not there were not learned.
+        found = [*map(self._words.get, words)]
         if None in found:
             return None
         score = sum([word.score for word in found])
@@ -207,7 +208,7 @@ class _InFewIds(dict[bytes, bytes | None]):
         found = self._words[word]
         if found is None:  # it may be learned later
             return None
-        if len(self) >= MOST_WORDS:
+        if len(self) >= len(self._words):  # which were forgotten since
             self.clear()
         small = found.score <= _NATS_AN_ID * found.count
         self[word] = ids = found.ids if small and found.wins_in(_NATS_AN_ID * _FEW_IDS) else None

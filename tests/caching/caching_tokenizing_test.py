@@ -224,6 +224,7 @@ def test_words_are_forgotten_when_there_are_many(small_model, monkeypatch):
     processor = sentencepiece.SentencePieceProcessor(model_proto=small_model)
     assert ids_of(tokenizer, texts) == processor.encode(texts)
     assert max(len(tokenizer._words), len(tokenizer._in_few_ids)) <= 10
+    assert tokenizer._in_few_ids.keys() <= tokenizer._words.keys()
 
 
 def spaces_kept(model):
