@@ -121,11 +121,8 @@ def measure(role, cache, args):
 def main():
     """Measures, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    shared = ROOT.parent / "shared"
-    parser.add_argument("--data_dir", default=os.environ.get("T0_DATA_DIR", shared / "data"))
-    parser.add_argument(
-        "--vocab", default=os.environ.get("T0_VOCAB", shared / "vocab" / "t5.spiece.model")
-    )
+    parser.add_argument("--data_dir", required=True, help="has super_glue/rte")
+    parser.add_argument("--vocab", required=True, help="T5's SentencePiece model")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     args.vocab = str(Path(args.vocab).resolve())

@@ -15,7 +15,7 @@ than joining their ids, so there is a table of words whose pieces win in all tex
 a text with another word, or with more ids, has its scores added up.
 
 To learn a word takes several times as long as SentencePiece needs to read it. So a text of many new
-words, such as a table of numbers, is given to SentencePiece, too: after the first thousands, one
+words, such as a table of numbers, is given to SentencePiece, too: after `_SEARCHES_AT_FIRST`, one
 word in `_WORDS_A_SEARCH` may be learned.
 
 Many new words are others with a comma or a full stop. Where no piece has a letter before such a
@@ -135,8 +135,8 @@ class Tokenizer:
         return b"".join([word.ids for word in found]), sum([word.count for word in found])
 
 
-class _Words(dict[bytes, _Word | None]):
-    """Word -> its best pieces; None for a long word, and if no search is left for it.
+class _Words(dict[bytes, _Word]):
+    """Word -> its best pieces; None, which is not kept, for a word that is not learned.
 
     Args:
       processor: a SentencePiece model.
@@ -160,22 +160,24 @@ class _Words(dict[bytes, _Word | None]):
         self.searches_left: float = _SEARCHES_AT_FIRST
 
     def __missing__(self, word: bytes) -> _Word | None:
-        if len(word) > _LONGEST_WORD:
-            return None
-        mark = self._marks.get(word[-2:])
-        if mark is not None:
-            before = self[word[:-1]]
-            found = before and self._with_mark(before, mark)
-        elif self.searches_left >= 1:
-            self.searches_left -= 1
-            found = self._searched(word)
-        else:
-            return None
+        found = self._learned(word)
         if found:
             if len(self) >= MOST_WORDS:
                 self.clear()
             self[word] = found
         return found
+
+    def _learned(self, word: bytes) -> _Word | None:
+        if len(word) > _LONGEST_WORD:
+            return None
+        mark = self._marks.get(word[-2:])
+        if mark is not None:
+            before = self[word[:-1]]
+            return before and self._with_mark(before, mark)
+        if self.searches_left < 1:
+            return None
+        self.searches_left -= 1
+        return self._searched(word)
 
     def _with_mark(self, word: _Word, mark: int) -> _Word:
         ids, count, score, lead, additions = word
