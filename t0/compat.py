@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from t0 import garbage
 from t0.errors import UserError
 
 _applied: list[str] = []
@@ -348,9 +349,11 @@ def __getattr__(name: str) -> types.ModuleType:
     if name not in DOORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     path = DOORS[name]
-    apply("seqio" if path.startswith(_WITHOUT_MESH) else path.partition(".")[0])
-    # Some are lazily loaded attributes, not files: tensorflow.compat.v1.estimator.
-    module = pkgutil.resolve_name(path)
+    with garbage.collection_off():
+        apply("seqio" if path.startswith(_WITHOUT_MESH) else path.partition(".")[0])
+        # Some are lazily loaded attributes, not files: tensorflow.compat.v1.estimator.
+        module = pkgutil.resolve_name(path)
+        garbage.keep_imported()
     globals()[name] = module
     return module
 

@@ -22,6 +22,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from t0 import garbage
+
 USER_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -215,6 +217,7 @@ def reported(name: str) -> Iterator[None]:
     Raises:
       SystemExit: 2 for a `UserError`, 130 for Ctrl-C, 141 when the reader of stdout has closed it.
     """
+    garbage.of_command()
     try:
         with _interrupts_noted():
             yield

@@ -21,7 +21,6 @@ marks the steps that it repeats.
 
 import contextlib
 import dataclasses
-import gc
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from t0 import garbage
 from t0.compat import mesh_utils, mtf, tensor_util, transformer
 from t0.compat import tf1 as tf
 from t0.mesh.pod_run import PodRun, transformers_of
@@ -72,7 +72,7 @@ def lower(run: PodRun, *, every_slice: bool = False, blocks: int | None = None) 
     """
     graph = tf.Graph()
     with (
-        _no_garbage_collection(),
+        garbage.collection_off(),
         loops(as_functions=False),
         graph.as_default(),
         tf.variable_scope("", use_resource=True),
@@ -212,18 +212,6 @@ def loops(*, as_functions: bool) -> Iterator[None]:
         yield
     finally:
         turn[before]()
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Turns garbage collection off: lowering makes hundreds of thousands of objects, all in use."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 @contextlib.contextmanager
