@@ -5,7 +5,7 @@
     keep_imported()     # in a command: no later collection searches what is imported
 
 Importing them makes a million objects that stay until the end. With Python's defaults a command
-spends a quarter of its start on collections that find nothing among them, and a second of its end.
+spends a quarter of these imports on collections that find nothing, and a second of its end.
 """
 
 import atexit
