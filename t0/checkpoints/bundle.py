@@ -27,7 +27,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -39,6 +39,7 @@ import numpy as np
 from t0.checkpoints.shape import shown
 from t0.errors import UserError
 from t0.files.any_path import any_path, binary
+from t0.files.large_files import pieces, read_into
 from t0.files.paths import is_remote, names_like
 from t0.files.protobuf_wire import field, fields, fixed32_field, read_varint, varint
 from t0.files.tfrecord import masked, masked_crc
@@ -55,7 +56,6 @@ _DTYPES = {
 }
 _NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _SHARD_BYTES = 2 << 30
-_PIECE_BYTES = 16 << 20
 # Of the index.
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
@@ -151,15 +151,14 @@ class BundleReader:
                 f"of {self.dtype(name)} {shown(list(entry.shape))}"
             )
         array = np.empty(entry.shape, self.dtype(name))
-        flat = array.reshape(-1).view(np.uint8)
         path = self._paths[entry.shard]
         if entry.shard not in self._files:
             self._files[entry.shard] = path.open("rb")
         file = self._files[entry.shard]
         file.seek(entry.offset_bytes)
         crc = 0
-        for piece in _pieces(flat):
-            _read_into(file, piece, path)
+        for piece in pieces(array):
+            read_into(file, piece, path)
             crc = _extended(crc, piece)
         if masked(crc) != entry.crc:
             raise UserError(f"{path}: the checksum of {name} does not match. Copy the file again")
@@ -220,9 +219,8 @@ class BundleWriter:
             self._shard += 1
             self._file = self._part(self._shard).open("wb")
         offset = self._file.tell()
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         crc = 0
-        for piece in _pieces(flat):
+        for piece in pieces(np.ascontiguousarray(array)):
             crc = _extended(crc, piece)
             self._file.write(piece.data)
         self._entries[name] = Entry(
@@ -230,7 +228,7 @@ class BundleWriter:
             shape=tuple(array.shape),
             shard=self._shard,
             offset_bytes=offset,
-            size_bytes=flat.nbytes,
+            size_bytes=array.nbytes,
             crc=masked(crc),
         )
 
@@ -275,27 +273,6 @@ def _extended(crc: int, piece: np.ndarray) -> int:
     frozen = piece.view()
     frozen.flags.writeable = False
     return google_crc32c.extend(crc, frozen)
-
-
-def _pieces(flat: np.ndarray, size_bytes: int = _PIECE_BYTES) -> Iterator[np.ndarray]:
-    """Yields views of at most `size_bytes` that make up a flat uint8 array."""
-    for start in range(0, flat.size, size_bytes):
-        yield flat[start : start + size_bytes]
-
-
-def _read_into(file: BinaryIO, flat: np.ndarray, path: Path) -> None:
-    """Fills a flat uint8 array from a file's position.
-
-    Raises:
-      UserError: if the file ends before the array is full.
-    """
-    for piece in _pieces(flat):
-        view, done = memoryview(piece), 0
-        while done < len(view):
-            count = file.readinto(view[done:])
-            if not count:
-                raise UserError(f"{path} is truncated: it ends within a tensor. Copy it again")
-            done += count
 
 
 def read_index(data: bytes) -> tuple[int, dict[str, Entry]]:

@@ -33,6 +33,7 @@ import msgpack
 import numpy as np
 
 from t0.errors import UserError
+from t0.files.large_files import read_into
 from t0.files.paths import copy, is_remote
 
 # T5X cuts arrays into chunks of at most 64 MiB.
@@ -61,12 +62,11 @@ class InlineArray:
     def load(self) -> np.ndarray:
         """Returns the array."""
         array = np.empty(self.shape, self.dtype)
-        view, done = memoryview(array.reshape(-1).view(np.uint8)), 0
+        flat, done = array.reshape(-1).view(np.uint8), 0
         with self.path.open("rb") as file:
             for start, length in self.spans:
                 file.seek(start)
-                if file.readinto(view[done : done + length]) != length:
-                    raise UserError(f"{self.path} is truncated. Copy it again")
+                read_into(file, flat[done : done + length], self.path)
                 done += length
         return array
 

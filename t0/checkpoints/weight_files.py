@@ -34,6 +34,7 @@ import safetensors
 from t0.checkpoints.formats import read_json
 from t0.checkpoints.shape import listed, shown
 from t0.errors import UserError
+from t0.files.large_files import read_into
 from t0.files.names import checked_name
 from t0.files.paths import is_remote
 from t0.files.publishing import UnfinishedFile
@@ -77,13 +78,18 @@ class StoredTensor:
       path: the file's path.
       shape: the tensor's shape in the file.
       dtype: the tensor's dtype in the file.
-      first: its first byte, where that is known.
+      first: its first byte; 0 in a pickle.
     """
 
     path: Path
     shape: tuple[int, ...]
     dtype: np.dtype
     first: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The number of its bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +206,7 @@ def _open_safetensors(folder: Path) -> Weights:
         raise UserError(f"{folder / INDEX} and its shards disagree on:{listed(wrong)}")
 
     def load(key: str, *, transposed: bool) -> np.ndarray:
-        return _read_tensor(tensors[key], key, transposed=transposed)
+        return _read_tensor(tensors[key], transposed=transposed)
 
     return Weights(tensors, metadata, load)
 
@@ -229,6 +235,8 @@ def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
             parts = {key: file.get_slice(key) for key in keys}
             kinds = {key: (tuple(p.get_shape()), p.get_dtype()) for key, p in parts.items()}
             metadata = file.metadata() or {}
+        with path.open("rb") as file:
+            first = 8 + int.from_bytes(file.read(8), "little")
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from error
     except safetensors.SafetensorError as error:
@@ -236,12 +244,14 @@ def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
             f"{path} is truncated or no safetensors file ({size:,} bytes): {shown(str(error))}. "
             "Copy it again"
         ) from error
-    return {key: _stored(path, key, *kind) for key, kind in kinds.items()}, metadata
+    tensors = {}
+    for key, kind in kinds.items():  # one after another in the file, as the library has checked
+        tensors[key] = _stored(path, key, *kind, first)
+        first += tensors[key].nbytes
+    return tensors, metadata
 
 
-def _stored(
-    path: Path, key: str, shape: tuple[int, ...], dtype: str, first: int = 0
-) -> StoredTensor:
+def _stored(path: Path, key: str, shape: tuple[int, ...], dtype: str, first: int) -> StoredTensor:
     if dtype not in _DTYPES:
         raise UserError(f"{path}: {shown(key)} has dtype {dtype}, which no T5 weights have")
     return StoredTensor(path, shape, _DTYPES[dtype], first)
@@ -261,8 +271,7 @@ def _read_remote_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, 
         for key, fact in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
             first, last = (8 + length + place for place in fact["data_offsets"])
             tensors[key] = _stored(path, key, tuple(fact["shape"]), fact["dtype"], first)
-            wanted = math.prod(tensors[key].shape) * tensors[key].dtype.itemsize
-            if first != end or last - first != wanted:
+            if first != end or last - first != tensors[key].nbytes:
                 raise ValueError(f"{shown(key)} is not where the tensor before it ends")
             end = last
         if end != size:
@@ -277,35 +286,30 @@ def _read_remote_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, 
     return tensors, metadata
 
 
-def _read_remote_tensor(stored: StoredTensor, *, transposed: bool) -> np.ndarray:
-    array = np.empty(stored.shape, stored.dtype)
-    view, done = memoryview(array.reshape(-1).view(np.uint8)), 0
-    with stored.path.open("rb") as file:
-        file.seek(stored.first)
-        while done < len(view):
-            count = file.readinto(view[done:])
-            if not count:
-                raise UserError(f"{stored.path} is truncated. Copy it again")
-            done += count
-    return np.ascontiguousarray(array.T) if transposed else array
-
-
-def _read_tensor(stored: StoredTensor, key: str, *, transposed: bool) -> np.ndarray:
-    # Opened again for each tensor: the library maps the file, and pages read count as memory used.
+def _read_tensor(stored: StoredTensor, *, transposed: bool) -> np.ndarray:
+    # Not by the library, which maps the file: its pages count as memory used until it is closed.
     try:
-        if is_remote(stored.path):
-            return _read_remote_tensor(stored, transposed=transposed)
-        with safetensors.safe_open(stored.path, framework="numpy") as file:
-            if not transposed:
-                return file.get_tensor(key)
-            part, (rows, columns) = file.get_slice(key), stored.shape
-            array = np.empty((columns, rows), stored.dtype)
-            for start in range(0, rows, _BLOCK_ROWS):
-                stop = min(start + _BLOCK_ROWS, rows)
-                _transpose(part[start:stop], array[:, start:stop])
+        with stored.path.open("rb") as file:
+            file.seek(stored.first)
+            array = np.empty(stored.shape[::-1] if transposed else stored.shape, stored.dtype)
+            if transposed:
+                _read_transposed(file, stored, array)
+            else:
+                read_into(file, array, stored.path)
             return array
-    except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{stored.path} cannot be read: {shown(str(error))}") from error
+    except OSError as error:
+        raise UserError(f"{stored.path} cannot be read: {error.strerror or error}") from error
+
+
+def _read_transposed(file: BinaryIO, stored: StoredTensor, array: np.ndarray) -> None:
+    rows, columns = stored.shape
+    # Of an object store all rows in few requests; of a disk as many as stay in the processor.
+    at_once = max(1, rows if is_remote(stored.path) else min(_BLOCK_ROWS, rows))
+    buffer = np.empty((at_once, columns), stored.dtype)
+    for start in range(0, rows, at_once):
+        block = buffer[: min(at_once, rows - start)]
+        read_into(file, block, stored.path)
+        _transpose(block, array[:, start : start + len(block)])
 
 
 def _flat(array: np.ndarray) -> memoryview:

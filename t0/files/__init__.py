@@ -8,7 +8,11 @@
 
     paths           reads and lists local paths and those with `://`; every failure is an `OSError`
     publishing      makes a file or folder appear whole or not at all; removes unfinished ones
+    any_path        one type for both, with `pathlib.Path`'s methods
+    object_facts    sizes and checksums of an object store's files, and where a bucket is
     names           checks names that come from data; joined paths never leave their folder
+    untrusted       parses JSON and YAML that others wrote, bounded in size and depth
+    large_files     reads arrays of many bytes without a second copy
     tfrecord        frames of records, masked CRC-32C
     tf_examples     bytes of `tf.train.Example` messages
     protobuf_wire   varints and fields of protocol buffers
