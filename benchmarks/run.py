@@ -102,7 +102,7 @@ CLAIMS = {
     ),
     "growth": Claim(
         "growth.py",
-        ("--data_dir={data_dir}", "--recipes_dir={recipes_dir}", "--vocab={vocab}")
+        ("--data_dir={data_dir}", "--recipes_dir={recipes_dir}", "--vocab={vocab}", "--repeats=2")
         + ("--plot={output}/growth.png",),
     ),
     "feeding": Claim(
