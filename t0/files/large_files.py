@@ -1,10 +1,12 @@
 """The bytes of large arrays in files, piece by piece.
 
-file.seek(first)
-read_into(file, array, path)            # an array of any type, without a second copy
-for piece in pieces(array):
-    crc = google_crc32c.extend(crc, piece)
-    other.write(piece.data)
+    file.seek(first)
+    read_into(file, array, path)
+    for piece in pieces(array):
+        crc = google_crc32c.extend(crc, piece)
+        other.write(piece.data)
+
+Pieces are views of the array, so a tensor is in memory once.
 """
 
 from collections.abc import Iterator
