@@ -141,9 +141,8 @@ def stages(folder: Path, data: Path, args: argparse.Namespace) -> dict[str, Call
         output: Path, rows: Callable[[], int], *words: str | Path
     ) -> Callable[[], Measured]:
         def once() -> Measured:
-            shutil.rmtree(
-                output, ignore_errors=True
-            )  # of a run before, which would be gone on with
+            # What is left of a run before would be gone on with.
+            shutil.rmtree(output, ignore_errors=True)
             seconds, memory, _ = run(*words)
             return Measured(seconds, rows(), memory)
 

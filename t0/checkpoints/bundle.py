@@ -23,7 +23,6 @@ big-endian machines.
 """
 
 import dataclasses
-import math
 import os
 import re
 import struct
@@ -36,10 +35,10 @@ import google_crc32c
 import ml_dtypes
 import numpy as np
 
+from t0.checkpoints.formats import nbytes_of, pieces, read_into
 from t0.checkpoints.shape import shown
 from t0.errors import UserError
 from t0.files.any_path import any_path, binary
-from t0.files.large_files import pieces, read_into
 from t0.files.paths import is_remote, names_like
 from t0.files.protobuf_wire import field, fields, fixed32_field, read_varint, varint
 from t0.files.tfrecord import masked, masked_crc
@@ -145,7 +144,7 @@ class BundleReader:
           UserError: if its bytes do not match their checksum.
         """
         entry = self.entries[name]
-        if math.prod(entry.shape) * self.dtype(name).itemsize != entry.size_bytes:
+        if nbytes_of(entry.shape, self.dtype(name)) != entry.size_bytes:
             raise UserError(
                 f"{self._prefix}.index: {name} has {entry.size_bytes:,} bytes, which are not those "
                 f"of {self.dtype(name)} {shown(list(entry.shape))}"

@@ -14,9 +14,10 @@ Arrays are in Mesh TensorFlow's orientation; each format transposes and splits t
 import abc
 import dataclasses
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -35,6 +36,7 @@ _READABLE = {FLOAT32, BFLOAT16, np.dtype(np.float16), np.dtype(np.float64)}
 ACTIVATIONS = ("relu", "gelu", "silu")
 _LARGEST_JSON_BYTES = 100_000_000
 _LARGEST_STEP = 2**31 - 1  # T5X keeps it as int32
+_PIECE_BYTES = 16 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Entry:
     @property
     def nbytes(self) -> int:
         """Bytes of the tensor."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return nbytes_of(self.shape, self.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +78,38 @@ class Facts:
     model_type: str | None = None
     legacy_norms: bool = False
     tokenizer: Path | None = None
+
+
+def nbytes_of(shape: Shape, dtype: np.dtype) -> int:
+    """Returns the number of bytes of an array."""
+    return math.prod(shape) * dtype.itemsize
+
+
+def pieces(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields the bytes of a contiguous array as flat uint8 views of at most 16 MiB."""
+    flat = array.reshape(-1).view(np.uint8)
+    for start in range(0, flat.size, _PIECE_BYTES):
+        yield flat[start : start + _PIECE_BYTES]
+
+
+def read_into(file: BinaryIO, array: np.ndarray, path: Path) -> None:
+    """Fills a contiguous array from a file's position.
+
+    Args:
+      file: the open file.
+      array: the array, of any type.
+      path: the file's path, for the message.
+
+    Raises:
+      UserError: if the file ends before the array is full.
+    """
+    for piece in pieces(array):
+        view, done = memoryview(piece), 0
+        while done < len(view):
+            count = file.readinto(view[done:])
+            if not count:
+                raise UserError(f"{path} is truncated: it ends within a tensor. Copy it again")
+            done += count
 
 
 def checksum(array: np.ndarray) -> str:

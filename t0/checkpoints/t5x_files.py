@@ -32,8 +32,8 @@ import ml_dtypes
 import msgpack
 import numpy as np
 
+from t0.checkpoints.formats import read_into
 from t0.errors import UserError
-from t0.files.large_files import read_into
 from t0.files.paths import copy, is_remote
 
 # T5X cuts arrays into chunks of at most 64 MiB.

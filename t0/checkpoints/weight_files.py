@@ -20,7 +20,6 @@ Nothing here imports TensorFlow; PyTorch is imported only for pickles.
 
 import dataclasses
 import json
-import math
 import os
 import struct
 from collections.abc import Callable, Mapping
@@ -31,10 +30,9 @@ import ml_dtypes
 import numpy as np
 import safetensors
 
-from t0.checkpoints.formats import read_json
+from t0.checkpoints.formats import nbytes_of, read_into, read_json
 from t0.checkpoints.shape import listed, shown
 from t0.errors import UserError
-from t0.files.large_files import read_into
 from t0.files.names import checked_name
 from t0.files.paths import is_remote
 from t0.files.publishing import UnfinishedFile
@@ -89,7 +87,7 @@ class StoredTensor:
     @property
     def nbytes(self) -> int:
         """The number of its bytes."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        return nbytes_of(self.shape, self.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +143,7 @@ class ShardWriter:
         # The widest types first, as in the library, so that every tensor is aligned.
         for name in sorted(tensors, key=lambda n: (-tensors[n][1].itemsize, n)):
             shape, dtype = tensors[name]
-            end = offset + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            end = offset + nbytes_of(shape, dtype)
             header[name] = {
                 "dtype": _NAMES[dtype],
                 "shape": list(shape),
@@ -303,9 +301,9 @@ def _read_tensor(stored: StoredTensor, *, transposed: bool) -> np.ndarray:
 
 def _read_transposed(file: BinaryIO, stored: StoredTensor, array: np.ndarray) -> None:
     rows, columns = stored.shape
-    # Of an object store all rows in few requests; of a disk as many as stay in the processor.
-    at_once = max(1, rows if is_remote(stored.path) else min(_BLOCK_ROWS, rows))
-    buffer = np.empty((at_once, columns), stored.dtype)
+    # Of an object store all rows, in few requests; of a disk as many as stay in the cache.
+    at_once = max(rows, _BLOCK_ROWS) if is_remote(stored.path) else _BLOCK_ROWS
+    buffer = np.empty((min(at_once, rows), columns), stored.dtype)
     for start in range(0, rows, at_once):
         block = buffer[: min(at_once, rows - start)]
         read_into(file, block, stored.path)

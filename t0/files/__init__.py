@@ -12,7 +12,6 @@
     object_facts    sizes and checksums of an object store's files, and where a bucket is
     names           checks names that come from data; joined paths never leave their folder
     untrusted       parses JSON and YAML that others wrote, bounded in size and depth
-    large_files     reads arrays of many bytes without a second copy
     tfrecord        frames of records, masked CRC-32C
     tf_examples     bytes of `tf.train.Example` messages
     protobuf_wire   varints and fields of protocol buffers

@@ -1,4 +1,4 @@
-"""Tests for the bytes of large arrays in files."""
+"""Tests for what all formats share: the bytes of arrays in files."""
 
 import io
 import re
@@ -6,14 +6,14 @@ import re
 import numpy as np
 import pytest
 
+from t0.checkpoints import formats
+from t0.checkpoints.formats import pieces, read_into
 from t0.errors import UserError
-from t0.files import large_files
-from t0.files.large_files import pieces, read_into
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (5,), (4, 3), (2, 3, 2)])
 def test_pieces_are_the_bytes_of_an_array(monkeypatch, shape):
-    monkeypatch.setattr(large_files, "_PIECE_BYTES", 10)
+    monkeypatch.setattr(formats, "_PIECE_BYTES", 10)
     array = np.arange(np.prod(shape, dtype=int), dtype=np.int32).reshape(shape)
     found = list(pieces(array))
     assert b"".join(piece.tobytes() for piece in found) == array.tobytes()
