@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from t0 import garbage
+from t0 import deferred, garbage
 from t0.errors import UserError
 
 _applied: list[str] = []
@@ -38,6 +38,30 @@ def _quiet_start() -> None:
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
     # TensorFlow imports Google's client where it is installed, which announces old Pythons' end.
     warnings.filterwarnings("ignore", category=FutureWarning, module="google.api_core")
+
+
+# Module of another package -> what alone uses it. They are loaded when they are first used.
+DEFERRED: dict[str, str] = {
+    "h5py": "Keras's files",
+    "pandas": "Keras's tables of data",
+    "pyglove": "SeqIO's mixtures with rates that are searched for",
+    "requests": "Keras's remote monitor",
+    "rouge_score.rouge_scorer": "T5's metric rouge",
+    "sacrebleu": "T5's metric bleu",
+    "scipy.linalg": "Keras's images",
+    "scipy.ndimage": "Keras's images",
+    "scipy.stats": "T5's metrics of correlation",
+    "sklearn": "T5's metrics of classification",
+    "sklearn.metrics": "T5's metrics of classification",
+    "tensorflow_hub": "TensorFlow Text's tokenizers from a hub",
+    "tensorflow_text.python.keras": "TensorFlow Text's Keras layers",
+}
+# Functions of theirs that T5 looks up when it is imported, and calls in a metric.
+_LOOKED_UP = {"sklearn.metrics": ("fbeta_score", "matthews_corrcoef")}
+
+
+def _load_when_used() -> None:
+    deferred.defer({name: _LOOKED_UP.get(name, ()) for name in DEFERRED})
 
 
 # What the firmware says a machine is: "Google Compute Engine" on Google's, TPU VMs included.
@@ -221,6 +245,12 @@ PATCHES: tuple[Patch, ...] = (
         "tensorflow logging",
         "hundreds of start-up lines hide the one that matters",
         _quiet_start,
+    ),
+    Patch(
+        "tensorflow",
+        "modules that few functions use",
+        "a command spends a third of its start on packages that it does not use",
+        _load_when_used,
     ),
     Patch(
         "tensorflow",

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # In the order the data flows: a room imports itself and the rooms before it.
 ROOMS = (
     "garbage",
+    "deferred",
     "errors",
     "progress",
     "compat",

@@ -33,8 +33,8 @@ import string
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import sacrebleu
 from rouge_score import rouge_scorer
-from sacrebleu.metrics.bleu import BLEU, BLEUScore
 
 from t0.compat import gin, glue_utils, t5_postprocessors
 from t0.compat import t5_metrics as t5
@@ -237,7 +237,7 @@ def outputs_match(reference: str, prediction: str) -> float:
 
 
 @functools.cache
-def _scorer() -> rouge_scorer.RougeScorer:
+def _scorer() -> "rouge_scorer.RougeScorer":
     return rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
 
 
@@ -294,8 +294,9 @@ def bleu_tokenizer(tokenize: str = "intl") -> str:
     Raises:
       UserError: if sacreBLEU has no tokenizer of this name.
     """
-    if tokenize not in BLEU.TOKENIZERS:
-        raise unknown_name("tokenizer", tokenize, BLEU.TOKENIZERS, "(gin: bleu.tokenize)")
+    tokenizers = sacrebleu.BLEU.TOKENIZERS
+    if tokenize not in tokenizers:
+        raise unknown_name("tokenizer", tokenize, tokenizers, "(gin: bleu.tokenize)")
     return tokenize
 
 
@@ -320,7 +321,7 @@ class Bleu:
         metric, _ = self._metric(["."], ["."])
         return str(metric.get_signature())
 
-    def _metric(self, targets: Sequence[str], predictions: Sequence[str]) -> tuple[BLEU, BLEUScore]:
-        metric = BLEU(tokenize=self._tokenize or bleu_tokenizer())
+    def _metric(self, targets: Sequence[str], predictions: Sequence[str]) -> tuple[Any, Any]:
+        metric = sacrebleu.BLEU(tokenize=self._tokenize or bleu_tokenizer())
         # The metric has a signature only after it has processed references.
         return metric, metric.corpus_score(list(predictions), [list(targets)])
