@@ -8,11 +8,14 @@ beforehand and sleeps while another works, on the same number of threads; ratios
 the rounds, so that what else the machine does falls on all. EOS never comes, so that all predict
 the same number of tokens; a second is one of decoding, the encoder's part in it.
 
-- ours: the decoding of `t0.infer`. It adds up the log-probabilities of what it predicts, too.
+- ours: the decoding of mode `infer`. It adds up the log-probabilities of what it predicts, too.
+- torch: the same on our PyTorch engine.
 - mesh: `Bitransformer.decode`, with embeddings gathered as ours are.
-- hf: `T5ForConditionalGeneration.generate` with its defaults, weights converted to the type. Needs
-  a Python with torch and transformers (torch==2.13.0, transformers==5.23.0), which this project's
-  own environment lacks: without --hf_python it is left out.
+- hf: `T5ForConditionalGeneration.generate` with its defaults, weights converted to the type.
+
+The last needs a Python with torch and transformers (torch==2.13.0, transformers==5.23.0), which
+this project's own environment lacks, and `torch` one that has this project's packages, too. Without
+--hf_python both are left out.
 
 On a machine that others use, too, the ratio of processor time is the steadier one.
 """
@@ -37,7 +40,8 @@ def measure(arguments: argparse.Namespace, dtype: str) -> dict[str, list[dict[st
     ours = [sys.executable, str(HERE / "inference_tensorflow.py"), threads]
     commands = {"ours": ours, "mesh": ours}
     if arguments.hf_python:
-        commands["hf"] = [arguments.hf_python, str(HERE / "inference_transformers.py"), threads]
+        for side, program in (("torch", "inference_torch.py"), ("hf", "inference_transformers.py")):
+            commands[side] = [arguments.hf_python, str(HERE / program), threads]
     names = ("batch", "inputs", "targets", "beams")
     question = {"dtype": dtype, **{name: getattr(arguments, name) for name in names}}
     workers = {side: worker(command, arguments.threads) for side, command in commands.items()}

@@ -135,14 +135,14 @@ class _CachedEncDecAttention(transformer_layers.EncDecAttention):
     def _prepare(self, context: Any, params: Any) -> None:
         memory = self._get_memory_antecedent(context)
         batch_dim, memory_dim = context.batch_dims[0], context.encoder_length_dim
-        shape = mtf.Shape([batch_dim, *params.query_heads_dims, memory_dim, self.kv_dim])
-        kept = [
-            mtf.cast(mtf.transpose(part, shape), tf.float32)
-            for part in (params.compute_k(memory), params.compute_v(memory))
-        ]
+        outer = [batch_dim, *params.query_heads_dims]
+        keys = mtf.transpose(params.compute_k(memory), mtf.Shape([*outer, self.kv_dim, memory_dim]))
+        values = mtf.transpose(
+            params.compute_v(memory), mtf.Shape([*outer, memory_dim, self.kv_dim])
+        )
         bias = transformer_layers.enc_dec_attention_bias(self, context, params.query_heads_dims)
         bias = mtf.cast(mtf.transpose(bias, mtf.Shape([batch_dim, memory_dim])), tf.float32)
-        context.record_constant_state((*kept, bias))
+        context.record_constant_state((mtf.cast(keys, tf.float32), values, bias))
 
 
 # Variables are named after the layer's class.
@@ -242,15 +242,16 @@ def _attend_to_inputs(
 
     Args:
       q: queries, [B, (K,) H, D].
-      keys: keys, [B, H, L, D].
+      keys: keys, float32 [B, H, D, L].
       values: values, [B, H, L, D].
-      bias: added to the logits, [B, L].
+      bias: added to the logits, float32 [B, L].
 
     Returns:
       the weighted sum of values, in the shape and type of `q`.
     """
-    logits = tf.matmul(_by_head(q), keys, transpose_b=True) + bias[:, tf.newaxis, tf.newaxis]
-    return _by_position(tf.matmul(tf.nn.softmax(logits), values), q)
+    logits = tf.matmul(_by_head(q), keys) + bias[:, tf.newaxis, tf.newaxis]
+    weights = tf.cast(tf.nn.softmax(logits), values.dtype)
+    return _by_position(tf.matmul(weights, values), q)
 
 
 def _by_head(x: tf.Tensor) -> tf.Tensor:

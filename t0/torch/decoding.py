@@ -21,6 +21,7 @@ from torch.nn import functional
 from t0.inference.methods import EOS, NEVER, DecodingMethod
 from t0.torch import weights
 from t0.torch.model import T5, Block, mask
+from t0.torch.products import Product, pack_products, product
 from t0.torch.shape import T5Spec
 from t0.torch.sharding import names_and_parameters
 from t0.torch.world import World
@@ -44,11 +45,9 @@ class Generator:
         method: DecodingMethod,
     ) -> None:
         self._alone = World(0, 1, device)
-        with torch.device("meta"):
-            model = T5(spec)
-        self._model = model.to(activations).to_empty(device=device).eval()
-        self._method = method
-        self._table: torch.Tensor | None = None
+        self._spec, self._activations, self._method = spec, activations, method
+        self._model: T5 | None = None
+        self._to_logits: Product | None = None
 
     def restore(self, checkpoint: str) -> int:
         """Loads the weights of a checkpoint in any format; returns the number of variables.
@@ -56,12 +55,18 @@ class Generator:
         Raises:
           UserError: if there is no such checkpoint, or it is of another model.
         """
+        self._model = self._to_logits = None  # frees the weights of the checkpoint before
+        with torch.device("meta"):
+            model = T5(self._spec).to(self._activations)
+        model = model.to_empty(device=self._alone.device).eval()
         with torch.no_grad():
-            weights.load(self._model, None, checkpoint, self._alone)
-        model = self._model
-        table = model.shared if model.spec.sizes.tied else model.lm_head
-        self._table = table.weight.detach().float()
-        return len(names_and_parameters(model))
+            weights.load(model, None, checkpoint, self._alone)
+        count = len(names_and_parameters(model))
+        table = model.shared if self._spec.sizes.tied else model.lm_head
+        self._to_logits = product(table.weight.detach().float())
+        pack_products(model.decoder)
+        self._model = model
+        return count
 
     @torch.inference_mode()
     def predict(
@@ -83,7 +88,7 @@ class Generator:
         given = torch.from_numpy(inputs).to(device, torch.int64)
         most = torch.from_numpy(limits).to(device, torch.int64)
         drawn = torch.from_numpy(draws).to(device)
-        decoder = _Decoder(self._model, self._table, given, beams=beams, length=draws.shape[1])
+        decoder = _Decoder(self._model, self._to_logits, given, beams=beams, length=draws.shape[1])
         search = (_Beams if beams > 1 else _One)(self._method, most, draws.shape[1])
         for step in range(int(limits.max(initial=0))):
             logits = decoder.logits(search.tokens, step)
@@ -113,9 +118,9 @@ class _Decoder:
     """The decoder's steps for one batch of inputs."""
 
     def __init__(
-        self, model: T5, table: torch.Tensor, inputs: torch.Tensor, *, beams: int, length: int
+        self, model: T5, to_logits: Product, inputs: torch.Tensor, *, beams: int, length: int
     ) -> None:
-        self._model, self._table, self._beams = model, table, beams
+        self._model, self._to_logits, self._beams = model, to_logits, beams
         memory, segments = model.encode({"inputs": inputs})
         self._mask = mask(torch.ones_like(segments[:, :1]), segments, memory.dtype)
         self._caches = [self._cache(block, memory, beams, length) for block in model.decoder.block]
@@ -123,9 +128,11 @@ class _Decoder:
     def _cache(self, block: Block, memory: torch.Tensor, beams: int, length: int) -> _Cache:
         cross = block.layer[1].inner
         keys, values = (cross.split(memory, project) for project in (cross.k, cross.v))
+        # In the order of the steps' products, which would otherwise copy them.
+        keys, values = keys.to(_key_type(keys)).contiguous(), values.contiguous()
         batch, heads, _, width = keys.shape
-        empty = keys.new_empty(2, batch * beams, heads, length, width)
-        return _Cache(empty[0], empty[1], keys, values)
+        own = (x.new_empty(batch * beams, heads, length, width) for x in (keys, values))
+        return _Cache(*own, keys, values)
 
     def logits(self, tokens: torch.Tensor, step: int) -> torch.Tensor:
         """Returns the logits, float32 [B, K, V], after the tokens [B, K] of the step before."""
@@ -140,7 +147,8 @@ class _Decoder:
         hidden = decoder.final_layer_norm(x).float()
         if self._model.spec.sizes.tied:
             hidden = hidden * self._model.spec.sizes.d_model**-0.5
-        return functional.linear(hidden, self._table).view(-1, self._beams, len(self._table))
+        logits = self._to_logits(hidden)
+        return logits.view(-1, self._beams, logits.shape[-1])
 
     def _attend_to_tokens(
         self,
@@ -154,9 +162,7 @@ class _Decoder:
         q, k, v = (attention.split(x, w) for w in (attention.q, attention.k, attention.v))
         cache.keys[:, :, step], cache.values[:, :, step] = k[:, :, 0], v[:, :, 0]
         there = slice(0, step + 1)
-        mixed = functional.scaled_dot_product_attention(
-            q, cache.keys[:, :, there], cache.values[:, :, there], attn_mask=bias, scale=1.0
-        )
+        mixed = _attended(q, cache.keys[:, :, there], cache.values[:, :, there], bias)
         return attention.o(mixed.transpose(1, 2).flatten(2))
 
     def _attend_to_inputs(
@@ -164,9 +170,7 @@ class _Decoder:
     ) -> torch.Tensor:
         """Returns the attention of x [B * K, 1, d_model] to the inputs, which beams share."""
         q = attention.split(x.view(-1, self._beams, x.shape[-1]), attention.q)
-        mixed = functional.scaled_dot_product_attention(
-            q, cache.memory_keys, cache.memory_values, attn_mask=self._mask, scale=1.0
-        )
+        mixed = _attended(q, cache.memory_keys, cache.memory_values, self._mask)
         return attention.o(mixed.transpose(1, 2).flatten(2)).view_as(x)
 
     def follow(self, parents: torch.Tensor | None, step: int) -> None:
@@ -178,6 +182,22 @@ class _Decoder:
         for cache in self._caches:
             for kept in (cache.keys, cache.values):
                 kept[:, :, : step + 1] = kept[rows, :, : step + 1]
+
+
+def _key_type(keys: torch.Tensor) -> torch.dtype:
+    """Returns the type of cached keys: on a processor float32, in which attention's logits are."""
+    return torch.float32 if keys.device.type == "cpu" else keys.dtype
+
+
+def _attended(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor
+) -> torch.Tensor:
+    """Attends from q [B, H, K, D], few queries, to keys and values [B, H, L, D]."""
+    if q.device.type != "cpu":
+        return functional.scaled_dot_product_attention(q, keys, values, attn_mask=bias, scale=1.0)
+    # PyTorch's fused attention is made for many queries; with one it takes five times as long.
+    logits = q.to(keys.dtype) @ keys.transpose(-1, -2) + bias
+    return logits.softmax(-1).to(values.dtype) @ values
 
 
 class _One:

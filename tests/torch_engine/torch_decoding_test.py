@@ -111,6 +111,16 @@ def test_greedy_tokens_are_those_of_transformers(tmp_path, seed):
         assert tokens == theirs[row, 1 : len(tokens) + 1].tolist()
 
 
+def test_a_second_checkpoint_takes_the_place_of_the_first(checkpoints, tmp_path):
+    other = write_checkpoint(tmp_path, ending_variables(seed=5))
+    generator = ours(other, DecodingMethod())
+    expected = predict(generator)
+    assert generator.restore(checkpoints["t5.1.1"]) > 20
+    assert predict(generator) != expected
+    assert generator.restore(other) > 20
+    assert predict(generator) == expected
+
+
 @pytest.mark.parametrize("name", ["greedy", "beams"])
 def test_neither_padding_nor_company_changes_a_prediction(checkpoints, name):
     generator = ours(checkpoints["t5.1.1"], METHODS[name])

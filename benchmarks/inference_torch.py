@@ -1,0 +1,76 @@
+"""Our PyTorch engine's side of inference.py; needs torch, transformers and this project's packages.
+
+Started as `inference_torch.py THREADS`; speaks JSON lines (see inference.py): the first says what
+is to be predicted, each further one asks for a measurement. The weights are those that Transformers
+draws, but for the softmax of EOS, which is the least of all, so that each example takes every step.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import torch_runs  # noqa: E402
+import transformers_t5  # noqa: E402
+from transformers import T5ForConditionalGeneration  # noqa: E402
+
+from t0.inference.methods import EOS, DecodingMethod  # noqa: E402
+from t0.torch.decoding import Generator  # noqa: E402
+from t0.torch.shape import t5  # noqa: E402
+
+
+class Predictor:
+    """Predicts as mode `infer` of the PyTorch engine does."""
+
+    def __init__(self, question: dict) -> None:
+        batch, inputs, targets = (question[name] for name in ("batch", "inputs", "targets"))
+        self._most = np.full(batch, targets, np.int32)
+        self._draws = np.zeros((batch, targets), np.float32)
+        self._inputs = np.random.default_rng(0).integers(3, 32000, (batch, inputs), np.int32)
+        lengths = {"inputs": inputs, "targets": targets}
+        self._generator = Generator(
+            t5(torch_runs.run("small", rows=batch, lengths=lengths).model),
+            torch.device("cpu"),
+            getattr(torch, question["dtype"]),
+            DecodingMethod(beam_size=question["beams"], alpha=0.0),
+        )
+        torch.manual_seed(0)
+        model = T5ForConditionalGeneration(transformers_t5.config("small"))
+        with torch.no_grad():
+            model.lm_head.weight[EOS] = 0.0
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            self._generator.restore(folder)
+
+    def measure(self) -> dict[str, float]:
+        """Predicts the batch once."""
+        started, processor = time.perf_counter(), time.process_time()
+        ids, _ = self._generator.predict(self._inputs, self._most, self._draws)
+        seconds, processor = time.perf_counter() - started, time.process_time() - processor
+        if np.any(ids == EOS):
+            sys.exit("a prediction ended: the comparison would not be one of the same work")
+        return {
+            "tokens_per_second": ids.size / seconds,
+            "per_processor_second": ids.size / processor,
+        }
+
+
+def main() -> None:
+    """Answers questions until there are no more."""
+    torch.set_num_threads(int(sys.argv[1]))
+    predictor = Predictor(json.loads(sys.stdin.readline()))
+    predictor.measure()
+    print("\n{}", flush=True)
+    for _ in sys.stdin:
+        print("\n" + json.dumps(predictor.measure()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
