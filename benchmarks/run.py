@@ -146,6 +146,8 @@ def machine() -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "processor": values.get("model name", platform.processor()),
+        # Clouds give processors of several generations one name.
+        "family": [values.get("cpu family", ""), values.get("model", "")],
         "cores": os.cpu_count(),
         "instruction_sets": [name for name in INSTRUCTION_SETS if name in flags],
         "memory_gb": round(memory / 1e9),
