@@ -23,6 +23,7 @@ import numpy as np  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 from random_weights import random_checkpoint  # noqa: E402
+from workers import token_rates  # noqa: E402
 
 from t0.config import parse  # noqa: E402
 from t0.inference.generator import Generator  # noqa: E402
@@ -118,16 +119,8 @@ class Mesh:
 
 def measured(predictor: Any) -> dict[str, float]:
     """Predicts the batch once."""
-    started, processor = time.perf_counter(), time.process_time()
-    ids = predictor.predict()
-    seconds, processor = time.perf_counter() - started, time.process_time() - processor
-    if np.any(ids == EOS):
-        sys.exit("a prediction ended: the comparison would not be one of the same work")
-    return {
-        "tokens_per_second": ids.size / seconds,
-        "per_processor_second": ids.size / processor,
-        "lowering_seconds": predictor.lowering,
-    }
+    rates = token_rates(predictor.predict, EOS)
+    return {**rates, "lowering_seconds": predictor.lowering}
 
 
 def main() -> None:

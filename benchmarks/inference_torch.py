@@ -9,7 +9,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
@@ -20,6 +19,7 @@ import torch  # noqa: E402
 import torch_runs  # noqa: E402
 import transformers_t5  # noqa: E402
 from transformers import T5ForConditionalGeneration  # noqa: E402
+from workers import token_rates  # noqa: E402
 
 from t0.inference.methods import EOS, DecodingMethod  # noqa: E402
 from t0.torch.decoding import Generator  # noqa: E402
@@ -51,15 +51,9 @@ class Predictor:
 
     def measure(self) -> dict[str, float]:
         """Predicts the batch once."""
-        started, processor = time.perf_counter(), time.process_time()
-        ids, _ = self._generator.predict(self._inputs, self._most, self._draws)
-        seconds, processor = time.perf_counter() - started, time.process_time() - processor
-        if np.any(ids == EOS):
-            sys.exit("a prediction ended: the comparison would not be one of the same work")
-        return {
-            "tokens_per_second": ids.size / seconds,
-            "per_processor_second": ids.size / processor,
-        }
+        return token_rates(
+            lambda: self._generator.predict(self._inputs, self._most, self._draws)[0], EOS
+        )
 
 
 def main() -> None:

@@ -9,6 +9,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +51,19 @@ def ask(process: subprocess.Popen, question: dict[str, Any]) -> Any:
         if line.startswith("{"):
             return json.loads(line)
     sys.exit(f"{' '.join(process.args)} ended")
+
+
+def token_rates(predict: Callable[[], Any], eos: int) -> dict[str, float]:
+    """Predicts a batch once; returns tokens for each second, by the clock and of the processor.
+
+    Ends the program if a prediction has `eos`: the comparison would not be one of the same work.
+    """
+    started, processor = time.perf_counter(), time.process_time()
+    ids = predict()
+    seconds, processor = time.perf_counter() - started, time.process_time() - processor
+    if (ids == eos).any():
+        sys.exit("a prediction ended")
+    return {
+        "tokens_per_second": ids.size / seconds,
+        "per_processor_second": ids.size / processor,
+    }

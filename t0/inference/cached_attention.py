@@ -9,8 +9,9 @@ by layers with the same variables, which
 
 - write a step's keys and values in place, into chunks of C positions: [N, B, H, K*C, D];
 - read only the chunks that hold tokens, so that a high limit T costs nothing;
-- compute the encoder's keys and values [B, H, L, D] once, and share them among the beams;
-- compute in float32, whatever the type of activations.
+- compute the encoder's keys [B, H, D, L] and values [B, H, L, D] once, and share them among the
+  beams;
+- compute in float32, whatever the type of activations, but for the sums of the encoder's values.
 
 The beams of an example share one cache. Nothing in it is moved when beams are reordered:
 `ancestors` [B, K, T] has the column that holds each token of a beam's history; other columns are
