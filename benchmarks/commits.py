@@ -10,6 +10,7 @@ means that this commit is faster.
 """
 
 import argparse
+import functools
 import os
 import shutil
 import statistics
@@ -113,11 +114,11 @@ def scoring(tree: Tree) -> Iterator[Callable[[], float]]:
 
 
 @contextmanager
-def inference(tree: Tree) -> Iterator[Callable[[], float]]:
-    """Tokens a second, greedily, 32 inputs of 128 and 64 predicted, t5.1.1.small in float32."""
+def inference(tree: Tree, dtype: str = "float32") -> Iterator[Callable[[], float]]:
+    """Tokens a second, greedily, 32 inputs of 128 and 64 predicted, by t5.1.1.small."""
     process = tree.asked(tree.script("inference_tensorflow.py"), str(os.cpu_count()))
     sizes = {"batch": 32, "inputs": 128, "targets": 64, "beams": 1}
-    yield _answers(process, {"side": "ours", "dtype": "float32", **sizes}, "tokens_per_second")
+    yield _answers(process, {"side": "ours", "dtype": dtype, **sizes}, "tokens_per_second")
     process.kill()
 
 
@@ -194,6 +195,7 @@ FIGURES: dict[str, Callable[[Tree], Any]] = {
     "training": training,
     "scoring": scoring,
     "inference": inference,
+    "inference_bfloat16": functools.partial(inference, dtype="bfloat16"),
     "caching": caching,
     "feeding": feeding,
     "pretraining": pretraining,

@@ -249,7 +249,7 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "tensorflow",
         "modules that few functions use",
-        "a command spends a third of its start on packages that it does not use",
+        "a third of the time of importing T5 goes to packages that a command does not use",
         _load_when_used,
     ),
     Patch(

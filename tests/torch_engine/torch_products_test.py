@@ -8,7 +8,8 @@ from torch.nn import functional  # noqa: E402
 
 from t0.torch import products  # noqa: E402
 
-TYPES = [torch.float32, torch.bfloat16]
+# Type -> how near a product is.
+TYPES = {torch.float32: 1e-5, torch.bfloat16: 0.1, torch.float16: 0.02}
 
 
 @pytest.fixture(params=["packed", "as they are"])
@@ -29,8 +30,7 @@ def test_products_are_those_of_the_weights(packing, dtype, rows):
         found = products.product(weight)(x)
     expected = functional.linear(x.double(), weight.double())
     assert (found.dtype, found.shape) == (dtype, expected.shape)
-    near = {torch.float32: 1e-5, torch.bfloat16: 0.1}[dtype]
-    assert torch.allclose(found.double(), expected, rtol=0, atol=near)
+    assert torch.allclose(found.double(), expected, rtol=0, atol=TYPES[dtype])
 
 
 def test_weights_are_packed_once(packing):
