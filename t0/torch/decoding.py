@@ -12,16 +12,15 @@ batches without waiting for each other. The encoder runs once; a step computes o
 beam. The choice of tokens is that of `t0.inference.search`, score for score.
 """
 
-import dataclasses
-
 import numpy as np
 import torch
-from torch.nn import functional
 
 from t0.inference.methods import EOS, NEVER, DecodingMethod
 from t0.torch import weights
-from t0.torch.model import T5, Block, mask
-from t0.torch.products import Product, pack_products, product
+from t0.torch.logits import Logits
+from t0.torch.model import T5
+from t0.torch.packed_decoder import PackedDecoder, follow
+from t0.torch.products import pack_products
 from t0.torch.shape import T5Spec
 from t0.torch.sharding import names_and_parameters
 from t0.torch.world import World
@@ -47,7 +46,8 @@ class Generator:
         self._alone = World(0, 1, device)
         self._spec, self._activations, self._method = spec, activations, method
         self._model: T5 | None = None
-        self._to_logits: Product | None = None
+        self._decoder: PackedDecoder | None = None
+        self._logits: Logits | None = None
 
     def restore(self, checkpoint: str) -> int:
         """Loads the weights of a checkpoint in any format; returns the number of variables.
@@ -55,17 +55,21 @@ class Generator:
         Raises:
           UserError: if there is no such checkpoint, or it is of another model.
         """
-        self._model = self._to_logits = None  # frees the weights of the checkpoint before
+        self._model = self._decoder = self._logits = (
+            None  # frees the weights of the checkpoint before
+        )
         with torch.device("meta"):
             model = T5(self._spec).to(self._activations)
         model = model.to_empty(device=self._alone.device).eval()
         with torch.no_grad():
             weights.load(model, None, checkpoint, self._alone)
         count = len(names_and_parameters(model))
-        table = model.shared if self._spec.sizes.tied else model.lm_head
-        self._to_logits = product(table.weight.detach().float())
-        pack_products(model.decoder)
-        self._model = model
+        sizes = self._spec.sizes
+        table = (model.shared if sizes.tied else model.lm_head).weight.detach()
+        scale = sizes.d_model**-0.5 if sizes.tied else 1.0
+        self._logits = Logits(table, scale, whole=self._method.temperature > 0)
+        pack_products(model.encoder)
+        self._model, self._decoder = model, PackedDecoder(model)
         return count
 
     @torch.inference_mode()
@@ -88,116 +92,17 @@ class Generator:
         given = torch.from_numpy(inputs).to(device, torch.int64)
         most = torch.from_numpy(limits).to(device, torch.int64)
         drawn = torch.from_numpy(draws).to(device)
-        decoder = _Decoder(self._model, self._to_logits, given, beams=beams, length=draws.shape[1])
-        search = (_Beams if beams > 1 else _One)(self._method, most, draws.shape[1])
+        memory = self._model.encode({"inputs": given})
+        caches = self._decoder.caches(*memory, beams=beams, length=draws.shape[1])
+        search = (_Beams if beams > 1 else _One)(self._method, self._logits, most, draws.shape[1])
         for step in range(int(limits.max(initial=0))):
-            logits = decoder.logits(search.tokens, step)
-            parents = search.choose(step, logits, drawn)
+            hidden = self._decoder.hidden(search.tokens, step, caches)
+            parents = search.choose(step, hidden, drawn)
             if not search.running.any():
                 break
-            decoder.follow(parents, step)
+            if parents is not None:
+                follow(caches, parents, step)
         return search.ids.to(torch.int32).cpu().numpy(), search.score.cpu().numpy()
-
-
-@dataclasses.dataclass
-class _Cache:
-    """What a block's attention has computed: keys and values of tokens, and of the input.
-
-    Attributes:
-      keys: of the tokens so far, [B * K, H, T, D]; `values` likewise.
-      memory_keys: of the input, [B, H, L, D]; `memory_values` likewise.
-    """
-
-    keys: torch.Tensor
-    values: torch.Tensor
-    memory_keys: torch.Tensor
-    memory_values: torch.Tensor
-
-
-class _Decoder:
-    """The decoder's steps for one batch of inputs."""
-
-    def __init__(
-        self, model: T5, to_logits: Product, inputs: torch.Tensor, *, beams: int, length: int
-    ) -> None:
-        self._model, self._to_logits, self._beams = model, to_logits, beams
-        memory, segments = model.encode({"inputs": inputs})
-        self._mask = mask(torch.ones_like(segments[:, :1]), segments, memory.dtype)
-        self._caches = [self._cache(block, memory, beams, length) for block in model.decoder.block]
-
-    def _cache(self, block: Block, memory: torch.Tensor, beams: int, length: int) -> _Cache:
-        cross = block.layer[1].inner
-        keys, values = (cross.split(memory, project) for project in (cross.k, cross.v))
-        # In the order of the steps' products, which would otherwise copy them.
-        keys, values = keys.to(_key_type(keys)).contiguous(), values.contiguous()
-        batch, heads, _, width = keys.shape
-        own = (x.new_empty(batch * beams, heads, length, width) for x in (keys, values))
-        return _Cache(*own, keys, values)
-
-    def logits(self, tokens: torch.Tensor, step: int) -> torch.Tensor:
-        """Returns the logits, float32 [B, K, V], after the tokens [B, K] of the step before."""
-        decoder = self._model.decoder
-        x = self._model.shared(tokens.reshape(-1, 1))
-        bias = decoder.block[0].layer[0].inner.bias(step + 1, first=step).to(x.dtype)
-        for block, cache in zip(decoder.block, self._caches, strict=True):
-            own, cross, dense = block.layer
-            x = x + self._attend_to_tokens(own.inner, own.layer_norm(x), cache, step, bias)
-            x = x + self._attend_to_inputs(cross.inner, cross.layer_norm(x), cache)
-            x = dense(x)
-        hidden = decoder.final_layer_norm(x).float()
-        if self._model.spec.sizes.tied:
-            hidden = hidden * self._model.spec.sizes.d_model**-0.5
-        logits = self._to_logits(hidden)
-        return logits.view(-1, self._beams, logits.shape[-1])
-
-    def _attend_to_tokens(
-        self,
-        attention: torch.nn.Module,
-        x: torch.Tensor,
-        cache: _Cache,
-        step: int,
-        bias: torch.Tensor,
-    ) -> torch.Tensor:
-        """Returns the attention of x [B * K, 1, d_model] to the tokens so far, itself included."""
-        q, k, v = (attention.split(x, w) for w in (attention.q, attention.k, attention.v))
-        cache.keys[:, :, step], cache.values[:, :, step] = k[:, :, 0], v[:, :, 0]
-        there = slice(0, step + 1)
-        mixed = _attended(q, cache.keys[:, :, there], cache.values[:, :, there], bias)
-        return attention.o(mixed.transpose(1, 2).flatten(2))
-
-    def _attend_to_inputs(
-        self, attention: torch.nn.Module, x: torch.Tensor, cache: _Cache
-    ) -> torch.Tensor:
-        """Returns the attention of x [B * K, 1, d_model] to the inputs, which beams share."""
-        q = attention.split(x.view(-1, self._beams, x.shape[-1]), attention.q)
-        mixed = _attended(q, cache.memory_keys, cache.memory_values, self._mask)
-        return attention.o(mixed.transpose(1, 2).flatten(2)).view_as(x)
-
-    def follow(self, parents: torch.Tensor | None, step: int) -> None:
-        """Gives each beam its parent's keys and values up to a step; parents [B, K] or None."""
-        if parents is None:
-            return
-        first = torch.arange(len(parents), device=parents.device)[:, None] * self._beams
-        rows = (first + parents).flatten()
-        for cache in self._caches:
-            for kept in (cache.keys, cache.values):
-                kept[:, :, : step + 1] = kept[rows, :, : step + 1]
-
-
-def _key_type(keys: torch.Tensor) -> torch.dtype:
-    """Returns the type of cached keys: on a processor float32, in which attention's logits are."""
-    return torch.float32 if keys.device.type == "cpu" else keys.dtype
-
-
-def _attended(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor
-) -> torch.Tensor:
-    """Attends from q [B, H, K, D], few queries, to keys and values [B, H, L, D]."""
-    if q.device.type != "cpu":
-        return functional.scaled_dot_product_attention(q, keys, values, attn_mask=bias, scale=1.0)
-    # PyTorch's fused attention is made for many queries; with one it takes five times as long.
-    logits = q.to(keys.dtype) @ keys.transpose(-1, -2) + bias
-    return logits.softmax(-1).to(values.dtype) @ values
 
 
 class _One:
@@ -210,21 +115,24 @@ class _One:
       score: the sum of its tokens' log-probabilities, [B].
     """
 
-    def __init__(self, method: DecodingMethod, limits: torch.Tensor, length: int) -> None:
-        self._method, self._limits = method, limits
+    def __init__(
+        self, method: DecodingMethod, logits: Logits, limits: torch.Tensor, length: int
+    ) -> None:
+        self._method, self._logits, self._limits = method, logits, limits
         self.running = limits > 0
         self.tokens = torch.zeros_like(limits)[:, None]
         self.ids = limits.new_zeros(len(limits), length)
         self.score = torch.zeros(len(limits), device=limits.device)
 
-    def choose(self, step: int, logits: torch.Tensor, draws: torch.Tensor) -> None:
-        """Takes a token of each example; logits [B, 1, V], draws [B, T]."""
-        logits = logits[:, 0]
+    def choose(self, step: int, hidden: torch.Tensor, draws: torch.Tensor) -> None:
+        """Takes a token of each example; hidden states [B, D], draws [B, T]."""
         if self._method.temperature:
+            logits = self._logits(hidden)
             chosen = _drawn(logits, draws[:, step], self._method)
+            nats = logits.log_softmax(-1).gather(1, chosen[:, None])[:, 0]
         else:
-            chosen = logits.argmax(-1)
-        nats = logits.log_softmax(-1).gather(1, chosen[:, None])[:, 0]
+            few, tokens, norms = self._logits.likeliest(hidden, 1)
+            chosen, nats = tokens[:, 0], few[:, 0] - norms
         chosen = chosen * self.running
         self.score = self.score + nats * self.running
         self.ids[:, step] = chosen
@@ -252,8 +160,10 @@ class _Beams:
     when no unfinished beam can become better than it.
     """
 
-    def __init__(self, method: DecodingMethod, limits: torch.Tensor, length: int) -> None:
-        self._method, self._limits = method, limits
+    def __init__(
+        self, method: DecodingMethod, logits: Logits, limits: torch.Tensor, length: int
+    ) -> None:
+        self._method, self._logits, self._limits = method, logits, limits
         batch, beams = len(limits), method.beam_size
         self.running = limits > 0
         self.tokens = limits.new_zeros(batch, beams)
@@ -268,11 +178,11 @@ class _Beams:
         count = torch.as_tensor(tokens, dtype=torch.float32, device=self.score.device)
         return ((5.0 + count) / 6.0) ** self._method.alpha
 
-    def choose(self, step: int, logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-        """Takes tokens of each beam; logits [B, K, V]. Returns the beams' parents, [B, K]."""
+    def choose(self, step: int, hidden: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+        """Takes tokens of each beam; hidden states [B * K, D]. Returns beams' parents, [B, K]."""
         del draws
         beams = self._method.beam_size
-        scores, parents, tokens = _continuations(logits, self._alive_scores, 2 * beams)
+        scores, parents, tokens = self._continuations(hidden, 2 * beams)
         candidates = _gathered(self._alive_ids, parents)
         candidates[:, :, step] = tokens
         self._finish(step, scores, tokens, candidates)
@@ -282,6 +192,17 @@ class _Beams:
         reachable = self._alive_scores[:, 0] / self._penalty(self._limits)
         self.running = self.running & (step + 1 < self._limits) & (reachable > self._judged)
         return parents
+
+    def _continuations(
+        self, hidden: torch.Tensor, count: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Returns scores, beams and tokens [B, count] of the best continuations, the best first."""
+        each = min(count, self._logits.size)
+        few, tokens, norms = self._logits.likeliest(hidden, each)
+        scores = (few - norms[:, None]).view(*self._alive_scores.shape, each)
+        scores, places = _best((scores + self._alive_scores[..., None]).flatten(1), count)
+        tokens = tokens.view(len(scores), -1).gather(1, places)
+        return scores, places // each, tokens
 
     def _finish(
         self, step: int, scores: torch.Tensor, tokens: torch.Tensor, candidates: torch.Tensor
@@ -296,16 +217,6 @@ class _Beams:
         self.score = torch.where(better, found, self.score)
         self._judged = torch.where(better, judged, self._judged)
         self.ids = torch.where(better[:, None], _gathered(candidates, best)[:, 0], self.ids)
-
-
-def _continuations(
-    logits: torch.Tensor, alive_scores: torch.Tensor, count: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns scores, beams and tokens [B, count] of the best continuations, the best first."""
-    base = alive_scores - logits.logsumexp(-1)
-    few, tokens = logits.topk(min(count, logits.shape[-1]))
-    scores, places = _best((few + base[..., None]).flatten(1), count)
-    return scores, places // few.shape[-1], tokens.flatten(1).gather(1, places)
 
 
 def _best(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

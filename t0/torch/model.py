@@ -103,12 +103,21 @@ class FeedForward(nn.Module):
             setattr(self, name, nn.Linear(sizes.d_model, sizes.d_ff, bias=False))
         self.wo = nn.Linear(sizes.d_ff, sizes.d_model, bias=False)
 
+    @property
+    def projections(self) -> list[nn.Linear]:
+        """The layers whose results `gated` takes: the activation's, and that of a gate."""
+        return [getattr(self, name) for name in self._inner]
+
+    def gated(self, first: torch.Tensor, *gates: torch.Tensor) -> torch.Tensor:
+        """Returns the activation of the first projection, times the gates."""
+        hidden = self._activation(first)
+        for gate in gates:
+            hidden = hidden * gate
+        return hidden
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns [B, L, D] of x [B, L, D]."""
-        first, *gates = (getattr(self, name) for name in self._inner)
-        hidden = self._activation(first(x))
-        for gate in gates:
-            hidden = hidden * gate(x)
+        hidden = self.gated(*(project(x) for project in self.projections))
         if self.training and self._rate:
             hidden = dropped(hidden, self._rate, (x.shape[0], 1, hidden.shape[-1]))
         return self.wo(hidden)

@@ -2,7 +2,7 @@
 
     to_logits = product(table)       # table: float32 [V, D]
     logits = to_logits(hidden)       # [..., D] -> [..., V]
-    pack_products(model.decoder)     # of each layer, whose weights change no more
+    pack_products(model.encoder)     # of each layer, whose weights change no more
 
 PyTorch rearranges bfloat16 weights at each product, and computes float32 ones by a library that is
 slow on some processors. A step of decoding has few rows, so that takes as long as the product. The
@@ -23,7 +23,7 @@ _ROWS = 32
 
 def product(weight: torch.Tensor) -> Product:
     """Returns the function [..., D] -> [..., V] of weights [V, D], packed where it can be."""
-    if not _packs(weight):
+    if not packs(weight):
         return lambda x: functional.linear(x, weight)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
     return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
@@ -32,7 +32,7 @@ def product(weight: torch.Tensor) -> Product:
 def pack_products(module: nn.Module) -> None:
     """Replaces the linear layers of a module, whose weights change no more, by packed ones."""
     for name, layer in list(module.named_children()):
-        if isinstance(layer, nn.Linear) and layer.bias is None and _packs(layer.weight):
+        if isinstance(layer, nn.Linear) and layer.bias is None and packs(layer.weight):
             setattr(module, name, _Packed(layer.weight.detach()))
         else:
             pack_products(layer)
@@ -46,7 +46,8 @@ class _Packed(nn.Module):
         self.forward = product(weight)
 
 
-def _packs(weight: torch.Tensor) -> bool:
+def packs(weight: torch.Tensor) -> bool:
+    """Returns whether weights are packed: on this processor, numbers of their type."""
     return (
         weight.device.type == "cpu"
         and torch.backends.mkldnn.is_available()
