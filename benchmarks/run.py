@@ -54,7 +54,7 @@ class Claim:
 
 CLAIMS = {
     "importing": Claim("importing.py", ("--rounds=3",)),
-    "training": Claim("training.py", ("--rounds=2", "--hf_python={hf_python}")),
+    "training": Claim("training.py", ("--rounds=2", "--steps=2", "--hf_python={hf_python}")),
     "training_torch": Claim(
         "training_torch.py",
         ("--rounds=2", "--steps=1", "--hf_python={hf_python}", "--cache={scratch}/cache"),
@@ -69,7 +69,7 @@ CLAIMS = {
             "--vocab={vocab}",
         ),
     ),
-    "inference": Claim("inference.py", ("--rounds=3", "--hf_python={hf_python}")),
+    "inference": Claim("inference.py", ("--rounds=2", "--hf_python={hf_python}")),
     "scoring": Claim(
         "scoring.py",
         (
@@ -88,7 +88,7 @@ CLAIMS = {
     "caching": Claim(
         "caching.py",
         ("--data_dir={data_dir}", "--vocab={vocab}", "--rounds=3")
-        + ("--stock_tasks=super_glue_rte_[GM].*|hellaswag_how_ends",),
+        + ("--stock_tasks=super_glue_rte_GPT.*|hellaswag_how_ends",),
     ),
     "caching_everything": Claim(
         "caching.py",
@@ -102,8 +102,8 @@ CLAIMS = {
     ),
     "growth": Claim(
         "growth.py",
-        ("--data_dir={data_dir}", "--recipes_dir={recipes_dir}", "--vocab={vocab}", "--repeats=2")
-        + ("--plot={output}/growth.png",),
+        ("--data_dir={data_dir}", "--recipes_dir={recipes_dir}", "--vocab={vocab}", "--repeats=3")
+        + ("--documents=900", "--plot={output}/growth.png"),
     ),
     "feeding": Claim(
         "feeding.py",
@@ -130,7 +130,7 @@ CLAIMS = {
     "starting": Claim("starting.py", ("--data_dir={data_dir}", "--vocab={vocab}", "--rounds=1")),
     "training_bands": Claim(
         "training_bands.py",
-        ("--data_dir={recipes_dir}", "--out={scratch}/bands", "--steps=250"),
+        ("--data_dir={recipes_dir}", "--out={scratch}/bands", "--steps=200"),
     ),
 }
 
