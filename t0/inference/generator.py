@@ -16,10 +16,13 @@ states, and each pass in mode "incremental" takes the states and returns new one
 it computes scores, ends when every example has ended, and has a length limit for each example.
 `t0.inference.cached_attention` replaces the attention layers.
 
-Logits are float32 products of the last hidden state, whatever the type of activations.
+Logits are float32 products of the last hidden state, whatever the type of activations. Greedy
+search with bfloat16 activations on one processor computes only a few of them
+(`t0.inference.likeliest`).
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -27,10 +30,11 @@ import numpy as np
 
 from t0.compat import mtf, transformer
 from t0.compat import tf1 as tf
-from t0.inference import cached_attention
+from t0.inference import cached_attention, likeliest
 from t0.inference.search import DecodingMethod, Field, Search, search
 from t0.mesh import gather_embedding
 from t0.mesh.batch import replicas
+from t0.mesh.devices import multiplies_bfloat16
 from t0.mesh.fused import fused
 from t0.scoring.mesh_model import (
     Placement,
@@ -148,11 +152,24 @@ class Generator:
           the tensors that are fed and read.
         """
         if shape not in self._lowered:
-            fed, outputs, lowering = self._build(*shape, decode)
+            build = functools.partial(decode, finds=self._finds_likeliest())
+            fed, outputs, lowering = self._build(*shape, build)
             with self._graph.as_default():
                 exported = [lowering.export_to_tf_tensor(output) for output in outputs]
             self._lowered[shape] = _Lowered(*fed.values(), *exported)
         return self._lowered[shape]
+
+    def _finds_likeliest(self) -> bool:
+        """Returns whether a step computes the likeliest token instead of all float32 logits."""
+        place, method = self._placement, self._method
+        return (
+            self._types.activation_dtype == tf.bfloat16
+            and method.beam_size == 1
+            and not method.temperature
+            and place.mesh_shape.size == 1
+            and "gpu" not in place.devices[0].lower()
+            and multiplies_bfloat16()
+        )
 
     def _build(
         self, batch: int, input_length: int, length: int, build: Callable[..., Any]
@@ -200,7 +217,12 @@ class BatchFeeds:
 
 
 def decode(
-    model: Any, types: mtf.VariableDType, feeds: BatchFeeds, method: DecodingMethod
+    model: Any,
+    types: mtf.VariableDType,
+    feeds: BatchFeeds,
+    method: DecodingMethod,
+    *,
+    finds: bool = False,
 ) -> tuple[mtf.Tensor, mtf.Tensor]:
     """Adds the decoding of a batch to the feeds' mesh graph.
 
@@ -209,11 +231,13 @@ def decode(
       types: the types of masters, slices and activations.
       feeds: the batch.
       method: how tokens are chosen.
+      finds: whether the likeliest tokens are found without all float32 logits, where that is
+        possible; the method is greedy, and one device has all.
 
     Returns:
       the predicted tokens with EOS, then zeros, int32 [B, T]; and the scores in nats, float32 [B].
     """
-    return _DecodingLoop(model, types, feeds, method).run()
+    return _DecodingLoop(model, types, feeds, method, finds=finds).run()
 
 
 def make_variables(
@@ -225,9 +249,16 @@ def make_variables(
 
 class _DecodingLoop:
     def __init__(
-        self, model: Any, types: mtf.VariableDType, feeds: BatchFeeds, method: DecodingMethod
+        self,
+        model: Any,
+        types: mtf.VariableDType,
+        feeds: BatchFeeds,
+        method: DecodingMethod,
+        *,
+        finds: bool = False,
     ) -> None:
         self._decoder = model.decoder
+        self._finds = finds
         self._types = types
         self._feeds = feeds
         self._search: Search = search(method)
@@ -238,7 +269,9 @@ class _DecodingLoop:
         self._memory = _encode(model, types, feeds.inputs, self._shared)
 
     def run(self) -> tuple[mtf.Tensor, mtf.Tensor]:
-        states, constants, self._table = self.first_part()
+        states, constants, logits = self.first_part()
+        self._finds = self._finds and _is_rounded_product(logits)
+        self._table = _rows(logits) if self._finds else _table(logits)
         mesh = self._feeds.inputs.mesh
         names = list(self._search.fields)
 
@@ -284,8 +317,8 @@ class _DecodingLoop:
     def _positions(self) -> mtf.Tensor:
         return mtf.range(self._feeds.inputs.mesh, self._length_dim, tf.int32)
 
-    def first_part(self) -> tuple[list[mtf.Tensor], list[Any], mtf.Tensor | None]:
-        """Returns the first states, the states that no step changes, and the softmax's table."""
+    def first_part(self) -> tuple[list[mtf.Tensor], list[Any], mtf.Tensor]:
+        """Returns the first states, the states that no step changes, and a pass's logits."""
         batch_dims = [self._batch_dim, *([self._beam_dim] if self._beam_dim else [])]
         ids = mtf.zeros(
             self._feeds.inputs.mesh, mtf.Shape([*batch_dims, self._length_dim]), tf.int32
@@ -302,7 +335,7 @@ class _DecodingLoop:
         )
         with tf.variable_scope(self._decoder.name):
             logits = self._decoder._call_internal(context, ids)
-        return context.new_states, context.constant_states, _table(logits)
+        return context.new_states, context.constant_states, logits
 
     def _one_step(
         self, step: mtf.Tensor, found: dict[str, mtf.Tensor], constants: list[Any], states: Any
@@ -318,7 +351,7 @@ class _DecodingLoop:
         context.ancestors = found.get("ancestors")
         with tf.variable_scope(self._decoder.name, reuse=True):
             logits = self._decoder._call_internal(context, found["tokens"])
-        return _in_float32(logits, self._table), context.new_states
+        return logits, context.new_states
 
     def _start(self) -> tuple[mtf.Tensor, ...]:
         length = self._length_dim.size
@@ -329,11 +362,27 @@ class _DecodingLoop:
     def _choose(
         self, step: mtf.Tensor, logits: mtf.Tensor, found: dict[str, mtf.Tensor]
     ) -> tuple[mtf.Tensor, ...]:
+        if self._finds:
+            tokens, nats = self._likeliest(logits.operation.inputs[0])
+            given = [step, tokens, nats, self._feeds.limits, *found.values()]
+            return self._slicewise(self._search.take, given)
+        logits = _in_float32(logits, self._table)
         vocab_dim = logits.shape.dims[-1]
         # The renamed dimension is not split, so every device has the whole vocabulary.
         logits = mtf.rename_dimension(logits, vocab_dim.name, "whole_vocab")
         feeds = (self._feeds.limits, self._feeds.draws)
         return self._slicewise(self._search.step, [step, logits, *feeds, *found.values()])
+
+    def _likeliest(self, hidden: mtf.Tensor) -> tuple[mtf.Tensor, mtf.Tensor]:
+        own = mtf.Shape([self._batch_dim])
+        return mtf.slicewise(
+            likeliest.likeliest,
+            [mtf.transpose(hidden, own + self._table.shape.dims[1:]), self._table],
+            output_shape=[own, own],
+            output_dtype=[tf.int32, tf.float32],
+            splittable_dims=own.dims,
+            name="likeliest",
+        )
 
     def _following(self, state: mtf.Tensor, ancestors: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
         """Returns a state in the new order of the beams, if it has a beam dimension."""
@@ -387,12 +436,33 @@ def _encode(
     return rename(output), rename(sequence_id), rename(inputs)
 
 
+def _is_product(logits: mtf.Tensor) -> bool:
+    """Returns whether logits are a plain product of hidden states and the softmax's weights."""
+    product = logits.operation
+    return isinstance(product, mtf.EinsumOperation) and len(product.inputs) == 2
+
+
+def _is_rounded_product(logits: mtf.Tensor) -> bool:
+    """Returns whether `likeliest` takes what logits are the product of."""
+    return (
+        _is_product(logits)
+        and all(x.dtype == tf.bfloat16 for x in logits.operation.inputs)
+        and len(logits.operation.inputs[1].shape) == 2
+        and likeliest.finds(logits.shape.dims[-1].size)
+    )
+
+
+def _rows(logits: mtf.Tensor) -> mtf.Tensor:
+    """Returns the softmax's weights [V, D] in the type of activations."""
+    table, vocab_dim = logits.operation.inputs[1], logits.shape.dims[-1]
+    return mtf.transpose(table, mtf.Shape([vocab_dim, *(table.shape - vocab_dim).dims]))
+
+
 def _table(logits: mtf.Tensor) -> mtf.Tensor | None:
     """Returns the softmax's weights [D, V] in float32; None if logits are not a plain product."""
-    product = logits.operation
-    if not isinstance(product, mtf.EinsumOperation) or len(product.inputs) != 2:
+    if not _is_product(logits):
         return None
-    table = mtf.cast(product.inputs[1], tf.float32)
+    table = mtf.cast(logits.operation.inputs[1], tf.float32)
     vocab_dim = logits.shape.dims[-1]
     return mtf.transpose(table, mtf.Shape([*(table.shape - vocab_dim).dims, vocab_dim]))
 

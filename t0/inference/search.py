@@ -18,6 +18,7 @@ import dataclasses
 from collections.abc import Callable
 
 from t0.compat import tf1 as tf
+from t0.inference import likeliest
 from t0.inference.methods import EOS, NEVER, DecodingMethod
 
 
@@ -39,11 +40,14 @@ class Search:
         [B], the result so far.
       start: (limits [B], T) -> the first state, in the order of the fields.
       step: (step, logits [B, (K,) V], limits [B], draws [B, T], *state) -> the next state.
+      take: (step, tokens [B], nats [B], limits [B], *state) -> the next state, if these tokens of
+        such log-probabilities are chosen; None of beams.
     """
 
     fields: dict[str, Field]
     start: Callable[[tf.Tensor, int], tuple[tf.Tensor, ...]]
     step: Callable[..., tuple[tf.Tensor, ...]]
+    take: Callable[..., tuple[tf.Tensor, ...]] | None = None
 
 
 _ONE = {
@@ -70,7 +74,7 @@ def search(method: DecodingMethod) -> Search:
     """Returns the search of a method."""
     if method.beam_size > 1:
         return Search(_BEAMS, _start_beams(method), _step_beams(method))
-    return Search(_ONE, _start_one, _step_one(method))
+    return Search(_ONE, _start_one, _step_one(method), _take_one)
 
 
 def _start_one(limits: tf.Tensor, length: int) -> tuple[tf.Tensor, ...]:
@@ -83,34 +87,38 @@ def _step_one(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
     def step(
         now: tf.Tensor, logits: tf.Tensor, limits: tf.Tensor, draws: tf.Tensor, *state: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
-        running, _, ids, score = state
         if method.temperature:
             chosen = _drawn(logits, draws[:, now], method)
             nats = tf.gather(logits, chosen, batch_dims=1) - tf.reduce_logsumexp(logits, -1)
         else:
-            chosen = tf.argmax(logits, -1, output_type=tf.int32)
-            # The likeliest token's probability is never 0, so the faster softmax is exact enough.
-            nats = tf.log(tf.gather(tf.nn.softmax(logits), chosen, batch_dims=1))
-        chosen *= running
-        score += nats * tf.to_float(running)
-        ids = _with_column(ids, now, chosen)
-        going_on = tf.not_equal(chosen, EOS) & (now + 1 < limits)
-        return running * tf.cast(going_on, tf.int32), chosen, ids, score
+            chosen, nats = likeliest.of_logits(logits)
+        return _take_one(now, chosen, nats, limits, *state)
 
     return step
 
 
+def _take_one(
+    now: tf.Tensor, chosen: tf.Tensor, nats: tf.Tensor, limits: tf.Tensor, *state: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    running, _, ids, score = state
+    chosen *= running
+    score += nats * tf.to_float(running)
+    ids = _with_column(ids, now, chosen)
+    going_on = tf.not_equal(chosen, EOS) & (now + 1 < limits)
+    return running * tf.cast(going_on, tf.int32), chosen, ids, score
+
+
 def _drawn(logits: tf.Tensor, draws: tf.Tensor, method: DecodingMethod) -> tf.Tensor:
     """Returns tokens [B] drawn with the uniform random numbers `draws` [B], from 0 to below 1."""
-    likeliest = None
+    places = None
     if method.top_k:
-        logits, likeliest = tf.math.top_k(logits, min(method.top_k, logits.shape.as_list()[-1]))
+        logits, places = tf.math.top_k(logits, min(method.top_k, logits.shape.as_list()[-1]))
     below = tf.cumsum(tf.nn.softmax(logits / method.temperature), -1)
     # The first token where the cumulative probability exceeds the draw. The draw is scaled by the
     # sum of all probabilities, which may round to less than 1.
     place = tf.reduce_sum(tf.cast(below <= draws[:, tf.newaxis] * below[:, -1:], tf.int32), -1)
     place = tf.minimum(place, logits.shape.as_list()[-1] - 1)
-    return place if likeliest is None else tf.gather(likeliest, place, batch_dims=1)
+    return place if places is None else tf.gather(places, place, batch_dims=1)
 
 
 def _start_beams(method: DecodingMethod) -> Callable[[tf.Tensor, int], tuple[tf.Tensor, ...]]:

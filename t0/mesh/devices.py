@@ -80,10 +80,18 @@ def activation_dtype(name: str, processor: str | None = None) -> Any:
         )
     if name != "auto":
         return tf.as_dtype(name)
-    if processor is None:
-        processor = _processor_flags()
-    fast = {"avx512_bf16", "amx_bf16"} & set(processor.split()) or visible_gpus()
+    fast = multiplies_bfloat16(processor) or visible_gpus()
     return tf.bfloat16 if fast else tf.float32
+
+
+def multiplies_bfloat16(processor: str | None = None) -> bool:
+    """Returns whether a processor has instructions for products of bfloat16 numbers.
+
+    Args:
+      processor: its flags, as Linux names them; by default those of this machine.
+    """
+    flags = _processor_flags() if processor is None else processor
+    return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))
 
 
 def _processor_flags() -> str:
