@@ -49,9 +49,13 @@ def likeliest(hidden: tf.Tensor, table: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
     again = tf.exp(exact - top[:, tf.newaxis]) - tf.exp(rough - top[:, tf.newaxis])
     nats = -tf.log(whole + tf.reduce_sum(again, -1))
     unsure = top < rough[:, -1] + tf.abs(rough[:, -1]) * _ROUNDING
-    return tf.cond(
-        tf.reduce_any(unsure), lambda: _in_float32(hidden, table), lambda: (tokens, nats)
-    )
+
+    def corrected() -> tuple[tf.Tensor, tf.Tensor]:
+        # Only where unsure, so that an example's score does not depend on the others'.
+        pairs = zip(_in_float32(hidden, table), (tokens, nats), strict=True)
+        return tuple(tf.where(unsure, whole, few) for whole, few in pairs)
+
+    return tf.cond(tf.reduce_any(unsure), corrected, lambda: (tokens, nats))
 
 
 def of_logits(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
