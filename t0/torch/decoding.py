@@ -19,7 +19,7 @@ from t0.inference.methods import EOS, NEVER, DecodingMethod
 from t0.torch import weights
 from t0.torch.logits import Logits
 from t0.torch.model import T5
-from t0.torch.packed_decoder import PackedDecoder, follow
+from t0.torch.packed_decoder import PackedDecoder
 from t0.torch.products import pack_products
 from t0.torch.shape import T5Spec
 from t0.torch.sharding import names_and_parameters
@@ -101,7 +101,7 @@ class Generator:
             if not search.running.any():
                 break
             if parents is not None:
-                follow(caches, parents, step)
+                caches.follow(parents, step)
         return search.ids.to(torch.int32).cpu().numpy(), search.score.cpu().numpy()
 
 

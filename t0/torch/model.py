@@ -22,7 +22,7 @@ from torch.nn import functional
 from t0.torch.losses import sums
 from t0.torch.shape import T5Spec
 
-_HIDDEN = -1e9  # added to the attention logits of what is not attended to, as in Mesh TensorFlow
+HIDDEN = -1e9  # added to the attention logits of what is not attended to, as in Mesh TensorFlow
 _MAX_DISTANCE = 128
 _ACTIVATIONS = {
     "relu": functional.relu,
@@ -246,7 +246,7 @@ class T5(nn.Module):
         later = _later(rows.shape[1], x.device)[None, None]
         hidden = self.decoder(
             x,
-            torch.zeros(later.shape, dtype=x.dtype, device=x.device).masked_fill(later, _HIDDEN),
+            torch.zeros(later.shape, dtype=x.dtype, device=x.device).masked_fill(later, HIDDEN),
             memory,
             mask(torch.ones_like(segments[:, :1]), segments, x.dtype),
         )
@@ -270,7 +270,7 @@ class T5(nn.Module):
         targets = batch["targets"]
         own = batch.get("targets_segmentation", targets.clamp(max=1))
         x = self.shared(shifted(targets, own))
-        seen = mask(own, own, x.dtype).masked_fill(_later(targets.shape[1], x.device), _HIDDEN)
+        seen = mask(own, own, x.dtype).masked_fill(_later(targets.shape[1], x.device), HIDDEN)
         return self.decoder(x, seen, memory, mask(own, segments, x.dtype))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -301,7 +301,7 @@ def shifted(targets: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
 def mask(one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Returns 0 where two segments [B, L], [B, M] are equal, else -1e9, as [B, 1, L, M]."""
     apart = one[:, None, :, None] != other[:, None, None, :]
-    return torch.zeros(apart.shape, dtype=dtype, device=one.device).masked_fill(apart, _HIDDEN)
+    return torch.zeros(apart.shape, dtype=dtype, device=one.device).masked_fill(apart, HIDDEN)
 
 
 def bucket(distance: torch.Tensor, buckets: int, bidirectional: bool) -> torch.Tensor:

@@ -3,7 +3,7 @@
     decoder = PackedDecoder(model)              # takes the decoder's weights out of the model
     caches = decoder.caches(memory, segments, beams=4, length=64)
     hidden = decoder.hidden(tokens, step, caches)   # [B, K] -> [B * K, D]
-    follow(caches, parents, step)                   # of beams, [B, K]
+    caches.follow(parents, step)                    # of beams, [B, K]
 
 Letters of the shapes: B examples, K beams (1 without beam search), L input tokens, T target tokens,
 D `d_model`, H heads, W width of a head.
@@ -11,6 +11,9 @@ D `d_model`, H heads, W width of a head.
 The numbers are those of `t0.torch.model`. Products of the same rows are one product here, and on a
 processor attention is products that read keys and values in the order in which they are kept:
 PyTorch's fused attention is made for many queries; with one it takes five times as long.
+
+The beams of an example attend to the keys of all of them, and a mask hides those that are not of
+their own past: nothing is moved when beams change their order, and the rows are read as often.
 """
 
 import dataclasses
@@ -20,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from t0.torch.model import T5, Block, mask
+from t0.torch.model import HIDDEN, T5, Block, mask
 from t0.torch.products import Product, product
 
 
@@ -31,12 +34,28 @@ class Caches:
     Attributes:
       blocks: of each block, the keys and values of tokens and of inputs.
       mask: added to the attention logits of inputs, [B, 1, 1, L].
-      beams: K.
+      columns: the beam that computed each token of a beam's past, [B, K, T].
     """
 
     blocks: list["_Cache"]
     mask: torch.Tensor
-    beams: int
+    columns: torch.Tensor
+
+    @property
+    def beams(self) -> int:
+        """K."""
+        return self.columns.shape[1]
+
+    def follow(self, parents: torch.Tensor, step: int) -> None:
+        """Gives each beam its parent's tokens up to a step; parents: [B, K]."""
+        past = self.columns[:, :, : step + 1]
+        past.copy_(past.gather(1, parents[..., None].expand_as(past)))
+
+    def others(self, step: int, dtype: torch.dtype) -> torch.Tensor:
+        """Returns what hides the tokens of other beams' pasts, [B, 1, K, (step + 1) * K]."""
+        beams = torch.arange(self.beams, device=self.columns.device)
+        apart = self.columns[:, :, : step + 1, None] != beams
+        return torch.zeros_like(apart, dtype=dtype).masked_fill_(apart, HIDDEN).flatten(2)[:, None]
 
 
 @dataclasses.dataclass
@@ -44,7 +63,7 @@ class _Cache:
     """A block's keys and values.
 
     Attributes:
-      keys: of the tokens so far, [B * K, H, T, W]; `values` likewise.
+      keys: of the tokens so far, those of a step side by side, [B, H, T * K, W]; `values` likewise.
       memory_keys: of the inputs, [B, H, L, W]; `memory_values` likewise.
     """
 
@@ -106,18 +125,21 @@ class PackedDecoder:
             # On a processor attention's logits are float32, which keys of that type need not copy.
             keys, values = keys.to(_key_type(keys)).contiguous(), _kept(values)
             batch, heads, _, width = keys.shape
-            own = (x.new_empty(batch * beams, heads, length, width) for x in (keys, values))
+            own = (x.new_empty(batch, heads, length * beams, width) for x in (keys, values))
             made.append(_Cache(*own, keys, values))
         seen = mask(torch.ones_like(segments[:, :1]), segments, memory.dtype)
-        return Caches(made, seen, beams)
+        columns = torch.arange(beams, device=memory.device)[None, :, None]
+        return Caches(made, seen, columns.repeat(len(memory), 1, length))
 
     def hidden(self, tokens: torch.Tensor, step: int, caches: Caches) -> torch.Tensor:
         """Returns the last hidden states [B * K, D] after the tokens [B, K] of the step before."""
         x = self._shared(tokens.flatten())
-        bias = self._bias(step + 1, first=step).to(x.dtype)
+        bias, beams = self._bias(step + 1, first=step).to(x.dtype), caches.beams
+        if beams > 1:
+            bias = bias.repeat_interleave(beams, -1) + caches.others(step, x.dtype)
         for block, cache in zip(self._blocks, caches.blocks, strict=True):
             own, cross, dense = block.norms
-            x = x + block.own_out(self._attend_to_tokens(block.qkv(own(x)), cache, step, bias))
+            x = x + block.own_out(self._attend_to_tokens(block.qkv(own(x)), cache, beams, bias))
             x = x + block.cross_out(self._attend_to_inputs(block.query(cross(x)), cache, caches))
             projected = block.inner(dense(x)).chunk(block.projections, -1)
             x = x + block.outer(block.gated(*projected))
@@ -128,37 +150,36 @@ class PackedDecoder:
         return x.unflatten(-1, (count, self._heads, -1)).transpose(1, 3).unbind(2)
 
     def _attend_to_tokens(
-        self, qkv: torch.Tensor, cache: _Cache, step: int, bias: torch.Tensor
+        self, qkv: torch.Tensor, cache: _Cache, beams: int, bias: torch.Tensor
     ) -> torch.Tensor:
         """Returns the attention [B * K, H * W] of queries to the tokens so far, own included."""
-        q, k, v = qkv.unflatten(-1, (3, self._heads, -1)).unbind(1)
-        cache.keys[:, :, step], cache.values[:, :, step] = k, v
-        keys, values = (x[:, :, : step + 1] for x in (cache.keys, cache.values))
-        q = q[:, :, None]
+        q, k, v = self._by_head(qkv, beams, 3)
+        so_far = bias.shape[-1]
+        now = slice(so_far - beams, so_far)
+        cache.keys[:, :, now], cache.values[:, :, now] = k, v
+        keys, values = (x[:, :, :so_far] for x in (cache.keys, cache.values))
         if q.device.type != "cpu":
-            return _fused(q, keys, values, bias).flatten(1)
+            return _by_row(_fused(q, keys, values, bias))
         logits = q.to(keys.dtype) @ keys.transpose(-1, -2) + bias
-        return (logits.softmax(-1).to(values.dtype) @ values).flatten(1)
+        return _by_row(logits.softmax(-1).to(values.dtype) @ values)
 
     def _attend_to_inputs(self, q: torch.Tensor, cache: _Cache, caches: Caches) -> torch.Tensor:
         """Returns the attention [B * K, H * W] of queries to the inputs, which beams share."""
-        q = q.unflatten(0, (-1, caches.beams)).unflatten(-1, (self._heads, -1)).transpose(1, 2)
+        (q,) = self._by_head(q, caches.beams, 1)
         keys, values = cache.memory_keys, cache.memory_values
         if q.device.type != "cpu":
-            mixed = _fused(q, keys, values, caches.mask)
-        else:
-            logits = (keys @ q.to(keys.dtype).transpose(-1, -2)).transpose(-1, -2) + caches.mask
-            mixed = _mixed(logits.softmax(-1).to(values.dtype), values)
-        return mixed.transpose(1, 2).flatten(2).flatten(0, 1)
+            return _by_row(_fused(q, keys, values, caches.mask))
+        logits = (keys @ q.to(keys.dtype).transpose(-1, -2)).transpose(-1, -2) + caches.mask
+        return _by_row(_mixed(logits.softmax(-1).to(values.dtype), values))
+
+    def _by_head(self, x: torch.Tensor, beams: int, count: int) -> Sequence[torch.Tensor]:
+        """Returns `count` tensors [B, H, K, W], side by side in x [B * K, count * H * W]."""
+        return self._split(x.view(-1, beams, x.shape[-1]), count)
 
 
-def follow(caches: Caches, parents: torch.Tensor, step: int) -> None:
-    """Gives each beam its parent's keys and values up to a step; parents: [B, K]."""
-    first = torch.arange(len(parents), device=parents.device)[:, None] * caches.beams
-    rows = (first + parents).flatten()
-    for cache in caches.blocks:
-        for kept in (cache.keys, cache.values):
-            kept[:, :, : step + 1] = kept[rows, :, : step + 1]
+def _by_row(x: torch.Tensor) -> torch.Tensor:
+    """Returns x [B, H, K, W] as [B * K, H * W]."""
+    return x.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 def _side_by_side(*layers: nn.Linear) -> Product:
