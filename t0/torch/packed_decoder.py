@@ -88,13 +88,18 @@ class _Block:
         self.projections = len(dense.inner.projections)
         self.inner = _side_by_side(*dense.inner.projections)
         self.outer = _side_by_side(dense.inner.wo)
+        # What is left of the block has norms, the bias and functions, but no weights of products.
+        for layer in block.layer:
+            for name, part in list(layer.inner.named_children()):
+                if isinstance(part, nn.Linear):
+                    delattr(layer.inner, name)
 
 
 class PackedDecoder:
     """A decoder's weights in the order of its steps' products.
 
     Args:
-      model: whose decoder has no layers afterwards, so that weights are in memory once.
+      model: whose decoder has no products afterwards, so that weights are in memory once.
     """
 
     def __init__(self, model: T5) -> None:
@@ -103,10 +108,7 @@ class PackedDecoder:
         self._shared = model.shared
         self._bias = blocks[0].layer[0].inner.bias
         self._final_norm = model.decoder.final_layer_norm
-        self._blocks = []
-        for number, block in enumerate(blocks):
-            self._blocks.append(_Block(block))
-            blocks[number] = nn.Identity()
+        self._blocks = [_Block(block) for block in blocks]
 
     def caches(
         self, memory: torch.Tensor, segments: torch.Tensor, *, beams: int, length: int
