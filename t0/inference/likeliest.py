@@ -37,15 +37,14 @@ def likeliest(hidden: tf.Tensor, table: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
       tokens, int32 [B], and nats, float32 [B].
     """
     rounded = tf.cast(tf.matmul(hidden, table, transpose_b=True), tf.float32)
-    rough, candidates = _largest(rounded)
+    rough, candidates = largest(rounded, _CANDIDATES)
     exact = _products(tf.gather(table, candidates), hidden)
     top = tf.reduce_max(exact, -1)
     place = tf.argmax(exact, -1, output_type=tf.int32)
     tokens = tf.gather(candidates, place, batch_dims=1)
     # The sum of all exponentials, in units of the likeliest token's: of the rounded logits, and
     # of the candidates once more.
-    share = tf.gather(tf.nn.softmax(rounded), candidates[:, :1], batch_dims=1)[:, 0]
-    whole = tf.exp(rough[:, 0] - top) / share
+    whole = tf.exp(rough[:, 0] - log_share(rounded, candidates[:, 0]) - top)
     again = tf.exp(exact - top[:, tf.newaxis]) - tf.exp(rough - top[:, tf.newaxis])
     nats = -tf.log(whole + tf.reduce_sum(again, -1))
     unsure = top < rough[:, -1] + tf.abs(rough[:, -1]) * _ROUNDING
@@ -61,8 +60,18 @@ def likeliest(hidden: tf.Tensor, table: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
 def of_logits(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns tokens, int32 [B], and nats, float32 [B], of float32 logits [B, V]."""
     tokens = tf.argmax(logits, -1, output_type=tf.int32)
-    # The likeliest token's probability is never 0, so the faster softmax is exact enough.
-    return tokens, tf.log(tf.gather(tf.nn.softmax(logits), tokens, batch_dims=1))
+    return tokens, log_share(logits, tokens)
+
+
+def log_share(logits: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
+    """Returns the log-probability of the likeliest token of each row.
+
+    Args:
+      logits: float32 [B, V].
+      tokens: the likeliest token of each row, [B].
+    """
+    # Its probability is never 0, so the softmax, which is faster, is exact enough.
+    return tf.log(tf.gather(tf.nn.softmax(logits), tokens, batch_dims=1))
 
 
 def _in_float32(hidden: tf.Tensor, table: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -70,13 +79,20 @@ def _in_float32(hidden: tf.Tensor, table: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
     return of_logits(tf.matmul(hidden, table, transpose_b=True))
 
 
-def _largest(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the C largest of rows [B, V], the largest first, and their places."""
+def largest(rows: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the `count` largest of rows [B, V], the largest first, and their places.
+
+    Of equal numbers the first comes first.
+    """
     batch, size = rows.shape.as_list()
+    if size % _PLACES or size // _PLACES <= count:
+        return tf.math.top_k(rows, count)
+    # The largest of each part first: `top_k` of whole rows takes ten times as long.
     parts = tf.reshape(rows, [batch, size // _PLACES, _PLACES])
-    _, within = tf.math.top_k(tf.reduce_max(parts, -1), _CANDIDATES)
-    few = tf.reshape(tf.gather(parts, within, batch_dims=1), [batch, -1])
-    few, places = tf.math.top_k(few, _CANDIDATES)
+    within = tf.sort(tf.math.top_k(tf.reduce_max(parts, -1), count)[1])
+    few, places = tf.math.top_k(
+        tf.reshape(tf.gather(parts, within, batch_dims=1), [batch, -1]), count
+    )
     part = tf.gather(within, places // _PLACES, batch_dims=1)
     return few, part * _PLACES + places % _PLACES
 

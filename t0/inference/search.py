@@ -189,10 +189,12 @@ def _continuations(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns scores, beams and tokens [B, count] of the best continuations, the best first."""
     batch, beams, vocabulary = logits.shape.as_list()
-    base = alive_scores - tf.reduce_logsumexp(logits, -1)
+    logits = tf.reshape(logits, [-1, vocabulary])
     # The best of each beam first, since sorting all beams' V columns at once would be slower.
-    few, tokens = tf.math.top_k(logits, min(count, vocabulary))
-    scores = tf.reshape(few + base[..., tf.newaxis], [batch, -1])
+    few, tokens = likeliest.largest(logits, min(count, vocabulary))
+    nats = few - few[:, :1] + likeliest.log_share(logits, tokens[:, 0])[:, tf.newaxis]
+    scores = tf.reshape(nats, [batch, beams, -1]) + alive_scores[..., tf.newaxis]
+    scores = tf.reshape(scores, [batch, -1])
     scores, places = tf.math.top_k(scores, count)
     tokens = tf.gather(tf.reshape(tokens, [batch, -1]), places, batch_dims=1)
     return scores, places // few.shape.as_list()[-1], tokens
