@@ -302,7 +302,7 @@ def main() -> None:
     parser.add_argument("--vocab", help="T5's SentencePiece model")
     parser.add_argument("--times", type=int, nargs="+", default=[1, 10, 100])
     parser.add_argument("--repeats", type=int, default=3, help="of each command (default: 3)")
-    parser.add_argument("--documents", type=int, help="how many at once the rows (default: all)")
+    parser.add_argument("--documents", type=int, help="how many at 1x (default: all)")
     parser.add_argument("--plot", type=Path, help="where to draw the table")
     parser.add_argument("--feed", help=argparse.SUPPRESS)  # a process of this program's own
     args = parser.parse_args()

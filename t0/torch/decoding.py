@@ -55,9 +55,8 @@ class Generator:
         Raises:
           UserError: if there is no such checkpoint, or it is of another model.
         """
-        self._model = self._decoder = self._logits = (
-            None  # frees the weights of the checkpoint before
-        )
+        # Frees the weights of the checkpoint before.
+        self._model = self._decoder = self._logits = None
         with torch.device("meta"):
             model = T5(self._spec).to(self._activations)
         model = model.to_empty(device=self._alone.device).eval()
@@ -67,7 +66,7 @@ class Generator:
         sizes = self._spec.sizes
         table = (model.shared if sizes.tied else model.lm_head).weight.detach()
         scale = sizes.d_model**-0.5 if sizes.tied else 1.0
-        self._logits = Logits(table, scale, whole=self._method.temperature > 0)
+        self._logits = Logits(table, scale, _asked(self._method))
         pack_products(model.encoder)
         self._model, self._decoder = model, PackedDecoder(model)
         return count
@@ -105,6 +104,13 @@ class Generator:
         return search.ids.to(torch.int32).cpu().numpy(), search.score.cpu().numpy()
 
 
+def _asked(method: DecodingMethod) -> int | None:
+    """Returns how many of a beam's likeliest tokens a step takes; None if it takes all logits."""
+    if method.beam_size > 1:
+        return 2 * method.beam_size
+    return None if method.temperature else 1
+
+
 class _One:
     """Greedy search or sampling.
 
@@ -131,8 +137,7 @@ class _One:
             chosen = _drawn(logits, draws[:, step], self._method)
             nats = logits.log_softmax(-1).gather(1, chosen[:, None])[:, 0]
         else:
-            few, tokens, norms = self._logits.likeliest(hidden, 1)
-            chosen, nats = tokens[:, 0], few[:, 0] - norms
+            nats, chosen = (x[:, 0] for x in self._logits.likeliest(hidden))
         chosen = chosen * self.running
         self.score = self.score + nats * self.running
         self.ids[:, step] = chosen
@@ -182,7 +187,7 @@ class _Beams:
         """Takes tokens of each beam; hidden states [B * K, D]. Returns beams' parents, [B, K]."""
         del draws
         beams = self._method.beam_size
-        scores, parents, tokens = self._continuations(hidden, 2 * beams)
+        scores, parents, tokens = self._continuations(hidden)
         candidates = _gathered(self._alive_ids, parents)
         candidates[:, :, step] = tokens
         self._finish(step, scores, tokens, candidates)
@@ -194,13 +199,13 @@ class _Beams:
         return parents
 
     def _continuations(
-        self, hidden: torch.Tensor, count: int
+        self, hidden: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns scores, beams and tokens [B, count] of the best continuations, the best first."""
-        each = min(count, self._logits.size)
-        few, tokens, norms = self._logits.likeliest(hidden, each)
-        scores = (few - norms[:, None]).view(*self._alive_scores.shape, each)
-        scores, places = _best((scores + self._alive_scores[..., None]).flatten(1), count)
+        """Returns scores, beams and tokens [B, 2K] of the best continuations, the best first."""
+        nats, tokens = self._logits.likeliest(hidden)
+        each = nats.shape[-1]
+        scores = nats.view(*self._alive_scores.shape, each) + self._alive_scores[..., None]
+        scores, places = _best(scores.flatten(1), _asked(self._method))
         tokens = tokens.view(len(scores), -1).gather(1, places)
         return scores, places // each, tokens
 

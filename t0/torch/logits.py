@@ -1,8 +1,7 @@
 """A decoder's last product: its logits, or the likeliest tokens of each row alone.
 
-    logits = Logits(table, scale)                       # table: [V, D]
-    few, tokens, norms = logits.likeliest(hidden, 2)    # hidden: [N, D] -> [N, 2], [N, 2], [N]
-    whole = logits(hidden)                              # float32 [N, V]
+    whole = Logits(table, scale)(hidden)                         # [V, D], [N, D] -> float32 [N, V]
+    nats, tokens = Logits(table, scale, count=2).likeliest(hidden)     # [N, D] -> [N, 2], [N, 2]
 
 Letters of the shapes: N rows, V vocabulary, D `d_model`.
 
@@ -31,19 +30,19 @@ class Logits:
     Args:
       table: [V, D], in the type of hidden states.
       scale: a factor of hidden states.
-      whole: whether all logits are asked for, and not only the likeliest tokens.
-
-    Attributes:
-      size: V.
+      count: how many of the likeliest tokens are asked for; None if all logits are.
     """
 
-    def __init__(self, table: torch.Tensor, scale: float = 1.0, *, whole: bool = True) -> None:
-        self._table, self._scale = table, scale
-        self.size = len(table)
-        # What rounds finds the candidates; it has nothing to find if it computes as many logits.
-        rounds = not whole and table.dtype == torch.bfloat16 and packs(table)
-        self._rounded = product(table) if rounds and len(table) > _CANDIDATES else None
-        self._exact = None if self._rounded else product(table.float())
+    def __init__(self, table: torch.Tensor, scale: float = 1.0, count: int | None = None) -> None:
+        self._table, self._scale, self._count = table, scale, count and min(count, len(table))
+        rounds = (
+            count is not None
+            and count < _CANDIDATES < len(table)
+            and table.dtype == torch.bfloat16
+            and packs(table)
+        )
+        self._rounded = product(table) if rounds else None
+        self._exact = None if rounds else product(table.float())
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """Returns the logits, float32 [N, V], of hidden states [N, D]."""
@@ -55,54 +54,46 @@ class Logits:
     def _scaled(self, numbers: torch.Tensor) -> torch.Tensor:
         return numbers if self._scale == 1.0 else numbers * self._scale
 
-    def likeliest(
-        self, hidden: torch.Tensor, count: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns the `count` likeliest tokens of each row.
-
-        Args:
-          hidden: [N, D].
-          count: how many, at most V.
+    def likeliest(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the likeliest tokens of each row of hidden states [N, D].
 
         Returns:
-          their logits, float32 [N, count], the largest first; the tokens, [N, count]; and the
-          logarithm of the sum of the exponentials of all logits, [N]. In that sum logits of a
-          bfloat16 table that are not candidates are rounded, on a processor.
+          their log-probabilities, float32 [N, count], the largest first; and the tokens. In the
+          sum of probabilities, logits of a bfloat16 table that are not candidates are rounded, on
+          a processor.
         """
-        if self._rounded is None or count >= _CANDIDATES:
-            logits = self(hidden)
-            few, tokens = _largest(logits, count)
-            return few, tokens, norms(logits, tokens)
+        if self._rounded is None:
+            return _of_logits(self(hidden), self._count)
         # Without the scale, by which hidden states would be rounded once more.
         rounded = self._rounded(hidden)
-        rough, tokens = _largest(rounded, _CANDIDATES)
+        rough, candidates = _largest(rounded, _CANDIDATES)
         rough = rough.float()
-        exact = (self._table[tokens].float() @ hidden.float()[..., None])[..., 0]
-        few, places = exact.topk(count)
+        exact = (self._table[candidates].float() @ hidden.float()[..., None])[..., 0]
+        few, places = exact.topk(self._count)
         unsure = few[:, -1] < rough[:, -1] + rough[:, -1].abs() * _ROUNDING
-        few, chosen = few * self._scale, tokens.gather(-1, places)
-        # The candidates' part of the sum is exact.
+        # The sum of all exponentials, in units of the likeliest token's: of the rounded logits, and
+        # of the candidates once more.
         top = few[:, :1]
-        again = (exact * self._scale - top).exp() - (rough * self._scale - top).exp()
-        whole = norms(self._scaled(rounded.float()), tokens)
-        whole = ((whole - top[:, 0]).exp() + again.sum(-1)).log() + top[:, 0]
+        rough, exact, few = (self._scaled(x - top) for x in (rough, exact, few))
+        share = _log_shares(self._scaled(rounded.float()), candidates[:, :1])
+        whole = (rough[:, :1] - share).exp()
+        again = (exact.exp() - rough.exp()).sum(-1, keepdim=True)
+        nats, tokens = few - (whole + again).log(), candidates.gather(-1, places)
         if unsure.any():
-            logits = self(hidden[unsure])
-            few[unsure], chosen[unsure] = _largest(logits, count)
-            whole[unsure] = norms(logits, chosen[unsure])
-        return few, chosen, whole
+            nats[unsure], tokens[unsure] = _of_logits(self(hidden[unsure]), self._count)
+        return nats, tokens
 
 
-def norms(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Returns the logarithm of the sum of the exponentials of logits, [N].
+def _of_logits(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns log-probabilities and tokens, [N, count], of float32 logits [N, V]."""
+    _, tokens = _largest(logits, count)
+    return _log_shares(logits, tokens), tokens
 
-    Args:
-      logits: float32 [N, V].
-      tokens: of each row the likeliest token is the first, [N, ...].
-    """
+
+def _log_shares(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Returns the log-probabilities [N, M] of tokens [N, M] under logits [N, V]."""
     # `logsumexp` takes many times as long where exponentials are 0, on some processors.
-    first = tokens[:, :1]
-    return (logits.gather(-1, first) - logits.log_softmax(-1).gather(-1, first))[:, 0]
+    return logits.log_softmax(-1).gather(-1, tokens)
 
 
 def _largest(rows: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Products of few rows with weights that oneDNN keeps in its own order, on processors.
+"""Products with weights that oneDNN keeps in its own order, on processors.
 
     to_logits = product(table)       # table: float32 [V, D]
     logits = to_logits(hidden)       # [..., D] -> [..., V]
