@@ -166,7 +166,9 @@ def _product(dtype: str) -> int:
 
 def _environment() -> dict[str, str]:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    # Commands start from bytecode, as those of users do, whatever this shell says.
+    bytecode = {"PYTHONDONTWRITEBYTECODE": ""}
+    return {**os.environ, **bytecode, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def commit() -> str:

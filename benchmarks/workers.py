@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def environment(root: Path | None = None, *, gpus: bool = False) -> dict[str, str]:
     """Returns the environment of a process that measures a checkout, this one or that in `root`."""
-    found = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    # Commands start from bytecode, as those of users do, whatever this shell says.
+    found = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     if not gpus:
         found["CUDA_VISIBLE_DEVICES"] = ""
     # What data there is, each benchmark says itself.

@@ -42,7 +42,11 @@ def _quiet_start() -> None:
 
 # Module of another package -> what alone uses it. They are loaded when they are first used.
 DEFERRED: dict[str, str] = {
+    "clu.metrics": "SeqIO's evaluator; it imports JAX and Flax",
     "h5py": "Keras's files",
+    "keras": "whoever uses tf.keras",
+    "keras.src": "whoever uses tf.keras",
+    "keras.src.optimizers": "saved models with Keras's optimizers",
     "pandas": "Keras's tables of data",
     "pyglove": "SeqIO's mixtures with rates that are searched for",
     "requests": "Keras's remote monitor",
@@ -51,13 +55,45 @@ DEFERRED: dict[str, str] = {
     "scipy.linalg": "Keras's images",
     "scipy.ndimage": "Keras's images",
     "scipy.stats": "T5's metrics of correlation",
+    "seqio.evaluation": "SeqIO's evaluator, which imports JAX",
+    "seqio.metrics": "SeqIO's evaluator; it imports JAX and Flax",
     "sklearn": "T5's metrics of classification",
     "sklearn.metrics": "T5's metrics of classification",
+    "tensorflow._api.v2.compat.v1.lite": "TensorFlow Lite, which imports JAX",
+    "tensorflow._api.v2.compat.v2.lite": "TensorFlow Lite, which imports JAX",
+    "tensorflow._api.v2.lite": "TensorFlow Lite, which imports JAX",
+    "tensorflow_estimator._api.v1.estimator.experimental": "the ready-made estimators",
+    "tensorflow_estimator.python.estimator.api._v1.estimator.experimental": "the same",
+    "tensorflow_estimator.python.estimator.api._v2.estimator.experimental": "the same",
     "tensorflow_hub": "TensorFlow Text's tokenizers from a hub",
+    "tensorflow_text": "vocabularies that tokenize in the graph",
     "tensorflow_text.python.keras": "TensorFlow Text's Keras layers",
 }
-# Functions of theirs that T5 looks up when it is imported, and calls in a metric.
-_LOOKED_UP = {"sklearn.metrics": ("fbeta_score", "matthews_corrcoef")}
+# Functions and classes of theirs that are looked up by imports: T5 has tables of metrics, SeqIO's
+# arguments have types.
+_LOOKED_UP: dict[str, list[str]] = {
+    "clu.metrics": ["Metric"],
+    "seqio.evaluation": ["Evaluator"],
+    "seqio.metrics": ["Metric", "MetricFnCallable", "MetricValue", "Scalar"],
+    "sklearn.metrics": ["fbeta_score", "matthews_corrcoef"],
+}
+# TensorFlow's ready-made estimators, which import Keras -> what tf.estimator makes public of them.
+_KINDS = [f"{kind}{v}" for kind in ("Classifier", "Estimator", "Regressor") for v in ("", "V2")]
+_READY_MADE = {
+    "canned.baseline": [f"Baseline{kind}" for kind in _KINDS],
+    "canned.dnn": [f"DNN{kind}" for kind in _KINDS],
+    "canned.dnn_linear_combined": [f"DNNLinearCombined{kind}" for kind in _KINDS],
+    "canned.linear": [f"Linear{kind}" for kind in _KINDS],
+    "head.base_head": ["Head"],
+    "head.binary_class_head": ["BinaryClassHead"],
+    "head.multi_class_head": ["MultiClassHead"],
+    "head.multi_head": ["MultiHead"],
+    "head.multi_label_head": ["MultiLabelHead"],
+    "head.regression_head": ["LogisticRegressionHead", "PoissonRegressionHead", "RegressionHead"],
+}
+for _module, _classes in _READY_MADE.items():
+    DEFERRED[f"tensorflow_estimator.python.estimator.{_module}"] = "the ready-made estimators"
+    _LOOKED_UP[f"tensorflow_estimator.python.estimator.{_module}"] = _classes
 
 
 def _load_when_used() -> None:

@@ -18,7 +18,7 @@ import sys
 import threading
 import types
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 
 def defer(modules: Mapping[str, Collection[str]]) -> None:
@@ -28,8 +28,9 @@ def defer(modules: Mapping[str, Collection[str]]) -> None:
     where it is imported; one that fails as it runs does so at its first use.
 
     Args:
-      modules: full name of a module, such as "sklearn.metrics" -> its functions that importers look
-        up and do not call; looking one up is no use yet.
+      modules: full name of a module, such as "sklearn.metrics" -> its functions and classes that
+        importers look up, to keep them or to annotate with them; looking one up is no use yet. What
+        is looked up can be called, subclassed and asked whether something is an instance of it.
     """
     sys.meta_path.insert(0, _Finder(modules))
 
@@ -61,8 +62,8 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: Any, functions: Collection[str]) -> None:
-        self._loader, self._functions = loader, functions
+    def __init__(self, loader: Any, names: Collection[str]) -> None:
+        self._loader, self._names = loader, names
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
         """Returns a new module, as the module's own loader makes it."""
@@ -71,7 +72,7 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: types.ModuleType) -> None:
         """Leaves the module's code for its first use."""
         module.__loader__ = module.__spec__.loader = self._loader
-        module.__spec__.loader_state = _State(threading.RLock(), frozenset(self._functions))
+        module.__spec__.loader_state = _State(threading.RLock(), frozenset(self._names))
         module.__class__ = _Deferred
 
 
@@ -93,7 +94,7 @@ class _Imported(importlib.abc.Loader):
 
 class _State(NamedTuple):
     lock: threading.RLock
-    functions: frozenset[str]
+    names: frozenset[str]
 
 
 class _Deferred(types.ModuleType):
@@ -108,16 +109,46 @@ class _Deferred(types.ModuleType):
         if not _running(spec):
             with contextlib.suppress(AttributeError):
                 return read(name)
-            if name in spec.loader_state.functions:
-                return functools.partial(_call, self, name)
+            if name == "__path__":  # `from a import b` asks whether a is a package
+                raise AttributeError(name)
+            if name in spec.loader_state.names:
+                return _LookedUp(self, name)
         _run(self)
         return types.ModuleType.__getattribute__(self, name)  # its class is another one by now
 
 
-def _call(module: types.ModuleType, name: str, *args: Any, **given: Any) -> Any:
-    """Calls a function of a module that may not have run yet."""
-    _run(module)
-    return getattr(module, name)(*args, **given)
+class _LookedUp:
+    """A function or class of a module that may not have run yet; at its first use it runs."""
+
+    def __init__(self, module: types.ModuleType, name: str) -> None:
+        self._module, self._name = module, name
+
+    def _found(self) -> Any:
+        _run(self._module)
+        return getattr(self._module, self._name)
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        return self._found()(*args, **given)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__parameters__" or name.startswith("__typing_"):  # asked of an annotation
+            raise AttributeError(name)
+        return getattr(self._found(), name)
+
+    def __or__(self, other: Any) -> Any:
+        return Union[self, other]  # noqa: UP007 (would come back here)
+
+    def __ror__(self, other: Any) -> Any:
+        return Union[other, self]  # noqa: UP007
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return (self._found(),)
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return isinstance(instance, self._found())
+
+    def __subclasscheck__(self, subclass: type) -> bool:
+        return issubclass(subclass, self._found())
 
 
 def _running(spec: importlib.machinery.ModuleSpec) -> bool:
