@@ -4,7 +4,7 @@
     import scipy.stats                   # finds the module, and does not run it
     scipy.stats.pearsonr([1, 2], [2, 3])  # runs it, then calls its function
 
-Packages import modules that few of their functions use; running these takes a third of the time of
+Packages import modules that few of their functions use; running these takes half of the time of
 importing T5. `importlib.util.LazyLoader` does the same, but until Python 3.12 a second
 thread sees a module that the first one is still running, and it cannot defer a package whose
 modules are imported.
