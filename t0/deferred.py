@@ -14,6 +14,7 @@ import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
+import pkgutil
 import sys
 import threading
 import types
@@ -140,6 +141,10 @@ class _LookedUp:
 
     def __ror__(self, other: Any) -> Any:
         return Union[other, self]  # noqa: UP007
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        self._found()
+        return pkgutil.resolve_name, (f"{self._module.__name__}:{self._name}",)
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
         return (self._found(),)

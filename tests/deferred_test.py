@@ -1,6 +1,8 @@
 """Deferred modules run at their first use, once, and are then what an import would have made."""
 
+import copy
 import importlib
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -140,6 +142,15 @@ def test_a_class_that_is_looked_up_can_be_used_as_one(package):
     assert not isinstance(3, Base)
     assert type(Base()) is late.Base
     assert Base.__name__ == "Base"
+
+
+def test_a_copy_of_what_is_looked_up_is_the_class_itself(package):
+    package({"late.py": BASE_AND_PART}, ["late"], ["Base"])
+    import late
+    from late import Base
+
+    copies = [pickle.loads(pickle.dumps(Base)), copy.deepcopy(Base)]
+    assert all(one is late.Base for one in copies)
 
 
 def test_a_missing_module_fails_where_it_is_imported(package):
