@@ -167,8 +167,8 @@ def _product(dtype: str) -> int:
 def _environment() -> dict[str, str]:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     # Commands start from bytecode, as those of users do, whatever this shell says.
-    bytecode = {"PYTHONDONTWRITEBYTECODE": ""}
-    return {**os.environ, **bytecode, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    set_here = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return {**os.environ, **set_here}
 
 
 def commit() -> str:

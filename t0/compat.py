@@ -77,8 +77,8 @@ _LOOKED_UP: dict[str, list[str]] = {
     "seqio.metrics": ["Metric", "MetricFnCallable", "MetricValue", "Scalar"],
     "sklearn.metrics": ["fbeta_score", "matthews_corrcoef"],
 }
-# TensorFlow's ready-made estimators, which import Keras -> what tf.estimator makes public of them.
 _KINDS = [f"{kind}{v}" for kind in ("Classifier", "Estimator", "Regressor") for v in ("", "V2")]
+# TensorFlow's ready-made estimators, which import Keras -> what tf.estimator makes public of them.
 _READY_MADE = {
     "canned.baseline": [f"Baseline{kind}" for kind in _KINDS],
     "canned.dnn": [f"DNN{kind}" for kind in _KINDS],

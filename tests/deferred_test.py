@@ -109,9 +109,7 @@ class Part(Base):
 
 
 def test_a_class_that_is_looked_up_annotates_and_runs_nothing(package):
-    ran = package(
-        {"late.py": "class Base:\n    limit = 3\n\nclass Part(Base): ..."}, ["late"], ["Base"]
-    )
+    ran = package({"late.py": BASE_AND_PART}, ["late"], ["Base"])
     from late import Base
 
     def count(bases: Mapping[str, Base], one: Base | None = None) -> int:
@@ -124,9 +122,7 @@ def test_a_class_that_is_looked_up_annotates_and_runs_nothing(package):
 
 
 def test_a_class_that_is_looked_up_can_be_used_as_one(package):
-    ran = package(
-        {"late.py": "class Base:\n    limit = 3\n\nclass Part(Base): ..."}, ["late"], ["Base"]
-    )
+    ran = package({"late.py": BASE_AND_PART}, ["late"], ["Base"])
     from late import Base
 
     class Ours(Base):
