@@ -26,7 +26,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from workers import ask, worker
+from workers import ask, types, worker
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).parent
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--targets", type=int, default=64, help="tokens to predict")
     parser.add_argument("--beams", type=int, default=1)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--types", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--types", nargs="+", default=types())
     arguments = parser.parse_args()
     lines = [
         "| type | side | tokens/s | ours is faster by | tokens per processor second "

@@ -28,7 +28,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from workers import ask, worker
+from workers import ask, types, worker
 
 ROOT = Path(__file__).resolve().parents[1]
 AIMS = {("mesh", "rte"): 40, ("mesh", "cb"): 40, ("mesh", "hellaswag"): 20}
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--mesh_batches", type=int, default=3, help="of 8 choices (default: 3)")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--datasets", nargs="+", default=list(DATASETS), choices=list(DATASETS))
-    parser.add_argument("--types", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--types", nargs="+", default=types())
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         print(table(measure(arguments, Path(folder))))

@@ -7,7 +7,8 @@ t5.1.1.small from random weights, 16 sequences of 128 + 32 random tokens (--size
 8 of 512 + 114), dropout 0.1, Adafactor at a constant rate. Each system is a process of its own that
 waits while another works; they take turns, some steps each, so that what else runs on the machine
 falls on all. Ratios are of medians of the rounds, and the median of each round's ratio stands
-beside. Prints a Markdown table. On a machine with a GPU all systems use it: add --devices=gpu:0.
+beside. Prints a Markdown table. Where the processor has no instructions for bfloat16, Transformers'
+runs in that type are left out. On a machine with a GPU all systems use it: add --devices=gpu:0.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import sys
 from pathlib import Path
 
 from training_shapes import SHAPES
-from workers import environment
+from workers import environment, types
 
 FOLDER = Path(__file__).resolve().parent
 AIM_STOCK, AIM_HF = 2.2, 1.6
@@ -29,6 +30,7 @@ SYSTEMS = {
     "ours, float32": ("training_mesh.py", ["ours", "float32"]),
     "ours, as it starts by itself": ("training_mesh.py", ["ours", "auto"]),
     "Transformers, float32": ("training_hf.py", ["float32"]),
+    "Transformers, float32, compiled": ("training_hf.py", ["float32", "compiled"]),
     "Transformers, bfloat16 autocast": ("training_hf.py", ["bfloat16"]),
     "Transformers, bfloat16 autocast, compiled": ("training_hf.py", ["bfloat16", "compiled"]),
 }
@@ -121,11 +123,12 @@ def main() -> None:
     parser.add_argument("--devices", default="", help="device of all systems, such as gpu:0")
     parser.add_argument("--size", choices=SHAPES, default="small", help="of T5 1.1")
     given = parser.parse_args()
+    left_out = {"bfloat16"} - {*types()} if not given.devices else set()
     more = [f"size={given.size}", *([f"device={given.devices}"] if given.devices else [])]
     systems = {
         name: (script, [*arguments, *more])
         for name, (script, arguments) in SYSTEMS.items()
-        if re.search(given.only, name)
+        if re.search(given.only, name) and not left_out & {*arguments}
     }
     print(table(measure(systems, given.rounds, given.steps, given.hf_python)))
     print(f"\nThe aim: {AIM_STOCK} times stock Mesh TensorFlow, {AIM_HF} times the best of HF.")

@@ -7,8 +7,8 @@ social_i_qa's; HF is a Python with torch, transformers and accelerate, which our
 Three tables, of systems that take turns, some steps each, in processes that wait meanwhile:
 
 - equal shapes: T5.1.1 small, 16 sequences of 128 + 32 random tokens, dropout 0.1, Adafactor; ours,
-  plain and compiled, beside a plain loop and `Trainer`, in float32 and with bfloat16 activations
-  (theirs: autocast);
+  plain and compiled, beside a plain loop and `Trainer`, in float32 and, where the processor
+  multiplies them, with bfloat16 activations (theirs: autocast);
 - prompted data: useful tokens a second, padding not counted. Ours packs examples into 4 rows of
   512 + 128; the peer's batches have 16 of the same examples, padded to the longest;
 - processes: ours as one process with both cores' threads, and as two with one thread each, whose
@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch_runs
-from workers import ask, worker
+from workers import ask, types, worker
 
 from t0.feeding.training_data import open_training_data
 
@@ -48,7 +48,7 @@ PACKED = {"rows": 4, "lengths": {"inputs": 512, "targets": 128}}
 PADDED_ROWS = 16
 WINDOW_ROWS = 512  # of packed rows, whose examples the peer reads
 TABLES = ("equal shapes", "prompted data", "processes")
-TYPES = ("float32", "bfloat16")
+TYPES = types()
 AIM_EQUAL, AIM_PROMPTED, AIM_PROCESSES = 1.3, 2.0, 0.8
 
 
@@ -147,8 +147,8 @@ def equal_shapes(systems: Systems, size: str) -> str:
         systems.peer(f"Transformers, plain loop, {kind}", loop="plain", **settings)
         systems.ours(f"ours, {kind}", **settings)
         systems.ours(f"ours, compiled, {kind}", compiled=True, **settings)
-    systems.peer("Transformers, Trainer, bfloat16", loop="trainer", **settings)
-    return "Transformers, plain loop, bfloat16"
+    systems.peer(f"Transformers, Trainer, {kind}", loop="trainer", **settings)
+    return f"Transformers, plain loop, {kind}"
 
 
 def prompted(cache: Path, split: str, folder: Path, systems: Systems, size: str) -> str:
@@ -160,7 +160,7 @@ def prompted(cache: Path, split: str, folder: Path, systems: Systems, size: str)
         settings = {**PACKED, "size": size, "type": kind, "cache": str(cache), "split": split}
         systems.peer(f"Transformers, padded, {kind}", type=kind, **padded)
         systems.ours(f"ours, packed, {kind}", **settings)
-    return "Transformers, padded, bfloat16"
+    return f"Transformers, padded, {kind}"
 
 
 def processes(systems: Systems, size: str) -> str:
@@ -199,7 +199,7 @@ def main() -> None:
             found = systems.measured(given.rounds, given.steps)
             rows = table(found, given.steps, first)
             print(f"{title}\n\n" + "\n".join(rows) + "\n", flush=True)
-    print(f"The aims: {AIM_EQUAL} and {AIM_PROMPTED} times in bfloat16; {AIM_PROCESSES} of one.")
+    print(f"The aims: {AIM_EQUAL} and {AIM_PROMPTED} times in {TYPES[-1]}; {AIM_PROCESSES} of one.")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def types() -> tuple[str, ...]:
+    """Returns the types that systems are compared in on this machine.
+
+    bfloat16 is left out where the processor has no instructions for its products: with AVX2 alone
+    PyTorch multiplies such numbers at a hundredth of float32's rate, and no user would.
+    """
+    sys.path.insert(0, str(ROOT))
+    from t0.mesh.devices import multiplies_bfloat16
+
+    return ("float32", "bfloat16") if multiplies_bfloat16() else ("float32",)
+
+
 def environment(root: Path | None = None, *, gpus: bool = False) -> dict[str, str]:
     """Returns the environment of a process that measures a checkout, this one or that in `root`."""
     # Commands start from bytecode, as those of users do, whatever this shell says.
