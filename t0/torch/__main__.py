@@ -112,7 +112,7 @@ def main(argv: Sequence[str]) -> None:
             evaluation[spec.mode](spec, joined)
             return
         settings = loop.Settings(
-            world.activations(spec.training.get("activation_dtype", "auto"), joined.device),
+            world.activations(spec.training.get("activation_dtype", "auto"), joined),
             recompute=given.recompute,
             keep_gathered=given.keep_gathered,
             compiled=given.compile,

@@ -29,7 +29,7 @@ from t0.scoring.reading import (
 )
 from t0.torch import sharding, weights
 from t0.torch.shape import T5Spec, t5
-from t0.torch.world import World
+from t0.torch.world import World, activations
 
 # Hundreds of kernels of some microseconds each, in floating point operations.
 _START = 1e9
@@ -69,7 +69,7 @@ def evaluate(spec: RunSpec, world: World) -> None:
                 task.name: _reader(task, spec.lengths, rank.given.get("examples"))
                 for task in spec.data.tasks
             },
-            make_scorer=lambda: Scorer(model, world, getattr(torch, settings.dtype)),
+            make_scorer=lambda: Scorer(model, world, activations(settings.dtype, world)),
             limits=functools.partial(
                 ranking.batch_limits,
                 spec.batch_sequences,

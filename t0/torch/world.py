@@ -12,6 +12,7 @@ without them there is one process. CUDA uses NCCL, the CPU gloo.
 import contextlib
 import dataclasses
 import datetime
+import functools
 import hashlib
 import io
 import os
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.distributed as dist
 
-from t0.errors import UserError
+from t0.errors import UserError, say
 from t0.torch.memory import USABLE
 from t0.training import free_memory
 
@@ -310,17 +311,30 @@ def _why() -> str:
     return ""
 
 
-def activations(wanted: str, device: torch.device) -> torch.dtype:
-    """Returns the type of activations.
+def activations(wanted: str, world: World) -> torch.dtype:
+    """Returns the type of activations; warns of bfloat16 on a processor that emulates it.
 
     Args:
       wanted: "float32", "bfloat16", or "auto": bfloat16 where the device computes it fast.
-      device: the device.
+      world: the processes.
     """
-    if wanted != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
-    if device.type == "cuda":
+    if world.device.type == "cuda":
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
         fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        if wanted == "bfloat16" and not fast and world.first:
+            _warn_of_bfloat16()
+    if wanted != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
     return torch.bfloat16 if fast else torch.float32
+
+
+@functools.cache  # once, however many tasks are predicted
+def _warn_of_bfloat16() -> None:
+    # With AVX2 alone products of large matrices took 2 to 7 times as long in a forward pass, and
+    # over 100 times where no operand is transposed, as in a backward pass (2.13.0).
+    say(
+        "warning: activations in bfloat16 on a processor without instructions for it: PyTorch "
+        "takes several times as long as in float32, and for training up to a hundred times. "
+        "--activation_dtype=auto takes the faster type"
+    )

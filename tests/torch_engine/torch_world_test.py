@@ -62,3 +62,17 @@ def test_a_process_by_itself_needs_no_address(monkeypatch):
 def test_no_minutes_are_refused():
     with pytest.raises(world.UserError, match="wanted a number above 0"), world.joined("cpu", 0.0):
         pass
+
+
+@pytest.mark.parametrize("multiplies", [False, True])
+def test_bfloat16_is_warned_of_where_the_processor_emulates_it(monkeypatch, capsys, multiplies):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: multiplies)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    world._warn_of_bfloat16.cache_clear()
+    with world.joined("cpu") as joined:
+        chosen = [world.activations(name, joined) for name in ("auto", "float32")]
+        assert chosen == [torch.bfloat16 if multiplies else torch.float32, torch.float32]
+        assert "warning" not in capsys.readouterr().out
+        for _ in range(2):
+            assert world.activations("bfloat16", joined) is torch.bfloat16
+    assert capsys.readouterr().out.count("--activation_dtype=auto") == (not multiplies)
