@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import timeit
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks"
 HISTORY = FOLDER / "history.jsonl"
 INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+LOOP = "for number in range(10**6): number & 3"
 
 # Plain and rank-evaluation prompts that the feeding benchmark packs.
 PROMPTED = "(super_glue_rte|hellaswag|social_i_qa)_(?!.*score_eval).*"
@@ -136,7 +138,11 @@ CLAIMS = {
 
 
 def machine() -> dict[str, Any]:
-    """Returns what decides speed here; GFLOP/s of a product of 2,048 by 2,048 by 2,048."""
+    """Returns what decides speed here.
+
+    GFLOP/s of a product of 2,048 by 2,048 by 2,048, and nanoseconds of Python's interpreter for an
+    iteration of a loop, which starting, planning and importing follow.
+    """
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     values: dict[str, str] = {}
     for line in lines:
@@ -151,6 +157,7 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "instruction_sets": [name for name in INSTRUCTION_SETS if name in flags],
         "memory_gb": round(memory / 1e9),
+        "python_loop_ns": round(min(timeit.repeat(LOOP, number=1, repeat=7)) * 1e9 / 10**6, 1),
         "product_gflops": {dtype: _product(dtype) for dtype in ("float32", "bfloat16")},
     }
 
