@@ -112,7 +112,9 @@ def main(argv: Sequence[str]) -> None:
             evaluation[spec.mode](spec, joined)
             return
         settings = loop.Settings(
-            world.activations(spec.training.get("activation_dtype", "auto"), joined),
+            world.activations(
+                spec.training.get("activation_dtype", "auto"), joined.device, prints=joined.first
+            ),
             recompute=given.recompute,
             keep_gathered=given.keep_gathered,
             compiled=given.compile,
