@@ -8,7 +8,8 @@ t5.1.1.small from random weights, 16 sequences of 128 + 32 random tokens (--size
 waits while another works; they take turns, some steps each, so that what else runs on the machine
 falls on all. Ratios are of medians of the rounds, and the median of each round's ratio stands
 beside. Prints a Markdown table. Where the processor has no instructions for bfloat16, Transformers'
-runs in that type are left out. On a machine with a GPU all systems use it: add --devices=gpu:0.
+runs in that type are left out, and ours that chooses its type, which is float32 there. On a machine
+with a GPU all systems use it: add --devices=gpu:0.
 """
 
 import argparse

@@ -111,10 +111,11 @@ def main(argv: Sequence[str]) -> None:
         if spec.mode in evaluation:
             evaluation[spec.mode](spec, joined)
             return
+        wanted = spec.training.get("activation_dtype", "auto")
+        with joined.printing():
+            activations = world.activations(wanted, joined.device)
         settings = loop.Settings(
-            world.activations(
-                spec.training.get("activation_dtype", "auto"), joined.device, prints=joined.first
-            ),
+            activations,
             recompute=given.recompute,
             keep_gathered=given.keep_gathered,
             compiled=given.compile,

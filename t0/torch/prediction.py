@@ -100,7 +100,7 @@ def _job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> Predict
             f"the predictions' file {job.path} is not on this machine; the PyTorch engine writes "
             "to folders that all its processes see (infer.output_dir)"
         )
-    activations = world.activations(settings.activation_dtype, joined.device, prints=joined.first)
+    activations = world.activations(settings.activation_dtype, joined.device)
     named = str(activations).removeprefix("torch.")
     settings = dataclasses.replace(settings, activation_dtype=named)
     source = _first(_source(job, spec, targets), job.examples)

@@ -47,7 +47,6 @@ def evaluate(spec: RunSpec, world: World) -> None:
     """
     rank, model = _checked(spec), t5(spec.model)
     settings = ranking.checked(ranking.RankEvaluationSettings(**rank.settings))
-    dtype = activations(settings.dtype, world.device, prints=world.first)
     runs = [
         {"model_dir": spec.model_dir, "step": step, "engine": "torch"}
         | ranking.run_facts(
@@ -70,7 +69,7 @@ def evaluate(spec: RunSpec, world: World) -> None:
                 task.name: _reader(task, spec.lengths, rank.given.get("examples"))
                 for task in spec.data.tasks
             },
-            make_scorer=lambda: Scorer(model, world, dtype),
+            make_scorer=lambda: Scorer(model, world, activations(settings.dtype, world.device)),
             limits=functools.partial(
                 ranking.batch_limits,
                 spec.batch_sequences,

@@ -311,19 +311,18 @@ def _why() -> str:
     return ""
 
 
-def activations(wanted: str, device: torch.device, *, prints: bool = True) -> torch.dtype:
+def activations(wanted: str, device: torch.device) -> torch.dtype:
     """Returns the type of activations; warns of bfloat16 on a processor that emulates it.
 
     Args:
       wanted: "float32", "bfloat16", or "auto": bfloat16 where the device computes it fast.
       device: the device.
-      prints: whether this process may print the warning.
     """
     if device.type == "cuda":
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
         fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-        if wanted == "bfloat16" and not fast and prints:
+        if wanted == "bfloat16" and not fast:
             _warn_of_bfloat16()
     if wanted != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]

@@ -72,8 +72,10 @@ def test_bfloat16_is_warned_of_where_the_processor_emulates_it(monkeypatch, caps
     cpu = torch.device("cpu")
     chosen = [world.activations(name, cpu) for name in ("auto", "float32")]
     assert chosen == [torch.bfloat16 if multiplies else torch.float32, torch.float32]
-    world.activations("bfloat16", cpu, prints=False)
+    with world.World(1, 2, cpu).printing():
+        world.activations("bfloat16", cpu)
     assert "warning" not in capsys.readouterr().out
+    world._warn_of_bfloat16.cache_clear()
     for _ in range(2):
         assert world.activations("bfloat16", cpu) is torch.bfloat16
     assert capsys.readouterr().out.count("--activation_dtype=auto") == (not multiplies)
