@@ -15,6 +15,9 @@ import pytest
 
 # Set before NumPy is imported: for small products OpenBLAS would keep other cores busy, waiting.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# As `t0.compat` does for every command, whichever test file imports TensorFlow first: on processors
+# with AVX2 alone TensorFlow leaves oneDNN off, which rounds otherwise.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 ROOT = Path(__file__).resolve().parents[1]
 OFFLINE = ROOT / "tests" / "offline"
