@@ -13,6 +13,7 @@ another package.
 """
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -249,6 +250,22 @@ def _no_loss_on_standard_error() -> None:
     tf.Print = lambda input_, *args, **kwargs: input_
 
 
+def _groups_of_cores_once() -> None:
+    import numpy as np
+    from mesh_tensorflow.simd_mesh_impl import SimdMeshImpl
+
+    stock = SimdMeshImpl._create_group_assignment
+
+    def create_group_assignment(self: Any, mesh_axes: Iterable[int]) -> Any:
+        groups = vars(self).setdefault("_groups_by_axes", {})
+        axes = tuple(mesh_axes)
+        if axes not in groups:
+            groups[axes] = np.asarray(stock(self, axes), np.int32)
+        return groups[axes]
+
+    SimdMeshImpl._create_group_assignment = create_group_assignment
+
+
 class Patch(NamedTuple):
     """A lasting change to other packages.
 
@@ -339,6 +356,13 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "mesh_tensorflow",
+        "mesh groups of cores",
+        "Mesh finds the groups of cores anew for each all-reduce; an 11B has a thousand",
+        _groups_of_cores_once,
+        ("mesh_tensorflow.simd_mesh_impl.SimdMeshImpl._create_group_assignment",),
+    ),
+    Patch(
+        "mesh_tensorflow",
         "tf.Print",
         "Mesh prints a line for each step",
         _no_loss_on_standard_error,
@@ -402,6 +426,7 @@ REPLACEABLE: dict[str, str] = {
     "mesh_utils.decode": "an evaluation by decoding records which checkpoint wrote its outputs",
     "mesh_utils.get_checkpoint_iterator": "weights may be in Hugging Face's or T5X's format",
     "mesh_utils.get_step_from_checkpoint_path": "such weights have no step in their path",
+    "simd_mesh_impl.SimdMeshImpl.LaidOutVariable": "a plan reads one core's slices, not 512 cores'",
     "mtf_ops.random_uniform": "a rehearsal's two programs cannot draw the same random numbers",
     "t5_mesh.seqio": "our feeding needs the mixture and options that T5's dataset function reads",
     "t5_mesh.transformer_dataset": "it packs one example in turn, ours packs a window of examples",
@@ -490,7 +515,7 @@ def replaced(name: str, function: Callable[..., Any]) -> Iterator[Callable[..., 
     Contexts nest. The previous function is restored, also after an error.
 
     Args:
-      name: a row of `REPLACEABLE`: a door and the function's name in its module.
+      name: a row of `REPLACEABLE`: a door and the function's name in its module or its class.
       function: the replacement, which takes the same arguments.
 
     Yields:
@@ -501,11 +526,11 @@ def replaced(name: str, function: Callable[..., Any]) -> Iterator[Callable[..., 
     """
     if name not in REPLACEABLE:
         raise ValueError(f"compat.REPLACEABLE has no row '{name}'; it has {', '.join(REPLACEABLE)}")
-    door, _, attribute = name.partition(".")
-    module = getattr(sys.modules[__name__], door)
-    before = getattr(module, attribute)
-    setattr(module, attribute, function)
+    door, *path, attribute = name.split(".")
+    holder = functools.reduce(getattr, path, getattr(sys.modules[__name__], door))
+    before = getattr(holder, attribute)
+    setattr(holder, attribute, function)
     try:
         yield before
     finally:
-        setattr(module, attribute, before)
+        setattr(holder, attribute, before)

@@ -3,8 +3,10 @@
 What the patches do to whole runs is tested in end_to_end/modes_test.py.
 """
 
+import functools
 import importlib
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -268,6 +270,14 @@ def test_a_function_is_replaced_for_a_while():
     assert utils.decode is published
 
 
+def test_what_a_class_has_is_replaced_too():
+    kind = compat.simd_mesh_impl.SimdMeshImpl
+    published = kind.LaidOutVariable
+    with compat.replaced("simd_mesh_impl.SimdMeshImpl.LaidOutVariable", print) as before:
+        assert (before, kind.LaidOutVariable) == (published, print)
+    assert kind.LaidOutVariable is published
+
+
 def test_what_was_replaced_comes_back_after_an_error():
     from mesh_tensorflow.transformer import utils
 
@@ -275,6 +285,20 @@ def test_what_was_replaced_comes_back_after_an_error():
     with pytest.raises(OSError), compat.replaced("mesh_utils.decode", print):
         raise OSError
     assert utils.decode is published
+
+
+def test_groups_of_cores_are_found_once(monkeypatch):
+    mtf, kind = compat.mesh_ops, compat.simd_mesh_impl.SimdMeshImpl
+    found, group_of = [], mtf.pnum_to_group
+    monkeypatch.setattr(mtf, "pnum_to_group", lambda *given: found.append(1) or group_of(*given))
+    mesh = kind("a:2;b:3;c:2", "x:a", logical_to_physical=list(range(11, -1, -1)))
+    for axes in itertools.chain.from_iterable(itertools.combinations(range(3), n) for n in (1, 2)):
+        members: dict = {}
+        for core in range(12):
+            members.setdefault(group_of(mesh.shape, axes, core), []).append(11 - core)
+        for _ in range(2):
+            assert mesh._create_group_assignment(list(axes)).tolist() == list(members.values())
+    assert len(found) == 6 * 12
 
 
 @pytest.mark.parametrize("name", ["mesh_utils.run", "mesh_tensorflow.decode", "decode"])
@@ -285,8 +309,8 @@ def test_only_what_has_a_row_is_replaced(name):
 
 def test_every_row_names_what_a_door_has_and_why():
     for name, why in compat.REPLACEABLE.items():
-        door, attribute = name.split(".")
-        assert hasattr(getattr(compat, door), attribute) and why
+        door, *path = name.split(".")
+        assert functools.reduce(getattr, path, getattr(compat, door)) and why
 
 
 def test_every_row_is_used():

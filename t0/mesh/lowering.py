@@ -11,8 +11,8 @@ TensorFlow graph that is read and never run.
     [step.kind for step in program.steps]
 
 On the pod every variable has a slice on every core: 17,400 equal ones for t5.1.1.xxl on v3-512. By
-default only the first core's slices are made, and a placeholder object replaces the other cores'.
-That halves time and memory, and the core's program is the same (`every_slice=True` makes all).
+default only the first core's slices are made. That halves time and memory, and the core's program
+is the same (`every_slice=True` makes all).
 
 A program contains only the operations that its fetches need: initialisers and the copies between
 master and slices run on hosts. Microbatches are one `while` loop, lowered once; `Step.in_loop`
@@ -21,20 +21,18 @@ marks the steps that it repeats.
 
 import contextlib
 import dataclasses
-import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from t0 import garbage
-from t0.compat import mesh_utils, mtf, tensor_util, transformer
+from t0 import compat, garbage
+from t0.compat import mesh_utils, mtf, simd_mesh_impl, tensor_util, transformer
 from t0.compat import tf1 as tf
 from t0.mesh.pod_run import PodRun, transformers_of
 from t0.mesh.topology import Topology, device_assignment
 
-_LATER_SLICE = re.compile(r"_slice_[1-9]\d*$")
 _TRAIN_FEATURES = tuple(
     f"{feature}{suffix}"
     for feature in ("inputs", "targets")
@@ -76,7 +74,9 @@ def lower(run: PodRun, *, every_slice: bool = False, blocks: int | None = None) 
         loops(as_functions=False),
         graph.as_default(),
         tf.variable_scope("", use_resource=True),
-        contextlib.nullcontext() if every_slice else _only_first_slices(run),
+        contextlib.nullcontext()
+        if every_slice
+        else compat.replaced("simd_mesh_impl.SimdMeshImpl.LaidOutVariable", _FirstSlice),
     ):
         tf.train.create_global_step()
         spec = _model_fn(run, blocks)(
@@ -214,42 +214,35 @@ def loops(*, as_functions: bool) -> Iterator[None]:
         turn[before]()
 
 
-@contextlib.contextmanager
-def _only_first_slices(run: PodRun) -> Iterator[None]:
-    def create(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        if not _LATER_SLICE.search(kwargs.get("name") or ""):
-            first = next_creator(**kwargs)
-            latest[:] = [first, None]
-            return first
-        if latest[1] is None:
-            latest[1] = _OtherCoresSlice(latest[0], run.variable_dtype.master_dtype)
-        return latest[1]
+class _FirstSlice(simd_mesh_impl.SimdMeshImpl.LaidOutVariable):
+    """A variable that has a slice on the first core alone."""
 
-    latest: list[Any] = [None, None]
-    with tf.variable_creator_scope(create):
-        yield
+    def __init__(self, variable: mtf.Variable, mesh_impl: Any) -> None:
+        super().__init__(variable, _FirstCore(mesh_impl))
 
 
-class _OtherCoresSlice:
-    """Replaces the slices of a variable on all cores but the first.
+class _FirstCore:
+    """The mesh as a variable sees it that has one slice: sizes of slices are those of all cores."""
 
-    Only the copies between master and slices use it, which are not in a core's program.
-    """
+    size = 1
 
-    def __init__(self, first: tf.Variable, master_dtype: tf.DType) -> None:
-        self.dtype = first.dtype
-        self.shape = first.shape
-        # In the master's type, so that no core needs a cast of its own.
-        self._value = tf.cast(first.read_value(), master_dtype)
-        self._done = tf.no_op()
+    def __init__(self, mesh_impl: Any) -> None:
+        self._mesh_impl = mesh_impl
 
-    def assign(self, value: Any, name: str | None = None) -> tf.Operation:
-        """Does nothing: the first core's slice is assigned for all."""
-        del value, name
-        return self._done
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mesh_impl, name)
 
-    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
-        return self._value
+    def l2p(self, logical: int) -> int:
+        """Returns the slice's number: there is one."""
+        return logical
+
+    def combine_slices(self, slices: list[tf.Tensor], shape: mtf.Shape, device: str) -> tf.Tensor:
+        """Returns a tensor of the whole variable's shape.
+
+        It is copied to the master, which is not in a core's program.
+        """
+        with tf.device(device):
+            return tf.zeros(shape.to_integer_list, slices[0].dtype)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
