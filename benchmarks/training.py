@@ -70,6 +70,17 @@ class Worker:
         self._process.wait()
 
 
+def chosen(only: str, device: str = "") -> dict[str, tuple[str, list[str]]]:
+    """Returns the systems whose names match a regex, without bfloat16 on processors without it."""
+    narrow = device or "bfloat16" in types()
+    left_out = set() if narrow else {"bfloat16", "auto"}  # auto is float32 there
+    return {
+        name: (script, arguments)
+        for name, (script, arguments) in SYSTEMS.items()
+        if re.search(only, name) and not left_out & {*arguments}
+    }
+
+
 def measure(
     systems: dict[str, tuple[str, list[str]]], rounds: int, steps: int, hf_python: str | None
 ) -> dict[str, list[float]]:
@@ -124,14 +135,9 @@ def main() -> None:
     parser.add_argument("--devices", default="", help="device of all systems, such as gpu:0")
     parser.add_argument("--size", choices=SHAPES, default="small", help="of T5 1.1")
     given = parser.parse_args()
-    narrow = "bfloat16" in types() or given.devices
-    left_out = set() if narrow else {"bfloat16", "auto"}  # auto is float32 there
+    systems = chosen(given.only, given.devices)
     more = [f"size={given.size}", *([f"device={given.devices}"] if given.devices else [])]
-    systems = {
-        name: (script, [*arguments, *more])
-        for name, (script, arguments) in SYSTEMS.items()
-        if re.search(given.only, name) and not left_out & {*arguments}
-    }
+    systems = {name: (script, [*words, *more]) for name, (script, words) in systems.items()}
     print(table(measure(systems, given.rounds, given.steps, given.hf_python)))
     print(f"\nThe aim: {AIM_STOCK} times stock Mesh TensorFlow, {AIM_HF} times the best of HF.")
 

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from t0.mesh import devices
+
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.insert(0, str(FOLDER))
 try:
     import run as benchmarks
+    import training
+    import workers
 finally:
     sys.path.remove(str(FOLDER))
 
@@ -30,6 +34,22 @@ def test_every_program_of_the_readme_is_a_claim_that_is_run():
     named = re.findall(r"^\|[^|]*\| `(\w+)\.py`", (FOLDER / "README.md").read_text(), re.M)
     assert len(named) > 8
     assert set(named) == {claim.program.removesuffix(".py") for claim in benchmarks.CLAIMS.values()}
+
+
+def test_bfloat16_is_compared_where_the_processor_multiplies_it(monkeypatch):
+    monkeypatch.setattr(devices, "multiplies_bfloat16", lambda: True)
+    assert workers.types() == ("float32", "bfloat16")
+    assert training.chosen("") == training.SYSTEMS
+    assert set(training.chosen("stock$")) == {"Mesh TensorFlow, stock"}
+    monkeypatch.setattr(devices, "multiplies_bfloat16", lambda: False)
+    assert workers.types() == ("float32",)
+    assert set(training.chosen("")) == {
+        "Mesh TensorFlow, stock",
+        "ours, float32",
+        "Transformers, float32",
+        "Transformers, float32, compiled",
+    }
+    assert training.chosen("", "gpu:0") == training.SYSTEMS
 
 
 def test_the_cells_of_a_table_are_named_by_row_and_column():
