@@ -10,14 +10,15 @@ of random weights ranks the validation rows under one prompt; and its results be
 documents of RECIPES/text, in as many files as there are cores, are copied as often, and cached for
 a language model. Each command is run as a user runs it, in the processes that it starts by itself.
 
-Each command is run several times, and the quickest counts, for programs start in times that differ
-by more than the rows take; but the most rows, and documents, which take minutes, once. A row's cost
-is that of each further row: what a command takes longer at 10 times the rows than at once, for each
-row more, and at 100 times than at 10; so the start of programs is not in it. Flat means that the
-second is at most a tenth more than the first; where the first is of less than a second, it is not
-judged, since starts differ by as much. Memory is the peak of the process tree, shared pages
-counted once. Prints a Markdown table, and draws it. Below it, what the last costs mean for 10^8
-records and 10^8 documents, on one such machine and on 100 by Beam.
+A command's runs follow each other, for the machine's speed may change within minutes: each number
+of rows several times, forwards and backwards, and the middle one of its times counts; but the most
+rows, which take minutes, once, amid the others. A row's cost is that of each further row: what a
+command takes longer at 10 times the rows than at once, for each row more, and at 100 times than at
+10; so the start of programs is not in it. Flat means that the second is at most a tenth more than
+the first; where the first is of less than a second, it is not judged, since starts differ by as
+much. Memory is the peak of the process tree, shared pages counted once. Prints a Markdown table,
+and draws it. Below it, what the last costs mean for 10^8 records and 10^8 documents, on one such
+machine and on 100 by Beam.
 """
 
 import argparse
@@ -43,7 +44,6 @@ RANKED = f"super_glue_rte_{PROMPTS[0]}_score_eval"
 BEAM = "--runner=DirectRunner,--direct_num_workers=2,--direct_running_mode=multi_processing"
 FLAT = 1.1
 SHORT = 1.0  # seconds, by which the starts of programs differ
-ONCE = "caching, documents"
 PROJECTED = 10**8
 MACHINES = 100
 
@@ -294,6 +294,13 @@ def draw(found: dict[str, dict[int, Measured]], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def order(times: list[int], repeats: int) -> list[int]:
+    """Returns the numbers of rows of a command's runs, in turn: [1, 10, 100, 10, 1, 1, 10]."""
+    *few, most = times
+    again = (few[:: -1 if number % 2 else 1] for number in range(1, repeats))
+    return [*few, most, *itertools.chain.from_iterable(again)]
+
+
 def main() -> None:
     """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -318,20 +325,17 @@ def main() -> None:
             folder = Path(scratch, str(times))
             data = lay_out(args, folder, times)
             runs[times] = stages(folder, data, args)
-        # All of them in turn, and again: the machine's speed changes within minutes.
-        for number in range(args.repeats):
-            for times, name in itertools.product(args.times, runs[args.times[0]]):
-                if number == 0 or (name != ONCE and times != max(args.times)):
-                    found.setdefault(name, {}).setdefault(times, []).append(runs[times][name]())
-                    print(name, times, found[name][times][-1], file=sys.stderr)
-    quickest = {
-        name: {times: min(many) for times, many in by_times.items()}
+        for name, times in itertools.product(runs[args.times[0]], order(args.times, args.repeats)):
+            found.setdefault(name, {}).setdefault(times, []).append(runs[times][name]())
+            print(name, times, found[name][times][-1], file=sys.stderr)
+    middle = {
+        name: {times: sorted(many)[len(many) // 2] for times, many in by_times.items()}
         for name, by_times in found.items()
     }
-    print(table(quickest))
-    print(f"\n{projection(quickest)}")
+    print(table(middle))
+    print(f"\n{projection(middle)}")
     if args.plot:
-        draw(quickest, args.plot)
+        draw(middle, args.plot)
 
 
 if __name__ == "__main__":
