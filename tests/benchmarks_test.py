@@ -12,6 +12,7 @@ from t0.mesh import devices
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.insert(0, str(FOLDER))
 try:
+    import growth
     import run as benchmarks
     import training
     import workers
@@ -50,6 +51,11 @@ def test_bfloat16_is_compared_where_the_processor_multiplies_it(monkeypatch):
         "Transformers, float32, compiled",
     }
     assert training.chosen("", "gpu:0") == training.SYSTEMS
+
+
+def test_most_rows_are_measured_once_amid_the_others():
+    assert growth.order([1, 10, 100], 3) == [1, 10, 100, 10, 1, 1, 10]
+    assert growth.order([1, 10, 100], 1) == [1, 10, 100]
 
 
 def test_the_cells_of_a_table_are_named_by_row_and_column():
