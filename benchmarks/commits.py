@@ -189,6 +189,7 @@ def _hourly(*words: str) -> Callable[[Tree], Any]:
 
 
 _PLAN = ["-m", "t0.cli.main", "plan", "--gin_file=runs/t0pp_train.gin"]
+_PLAN += ["--gin_file=mesh/v3-512.gin"]
 # Name -> what measures it: in a checkout, a function that returns a rate.
 FIGURES: dict[str, Callable[[Tree], Any]] = {
     "importing": _hourly("-c", "import t0.seqio_tasks"),
@@ -200,7 +201,8 @@ FIGURES: dict[str, Callable[[Tree], Any]] = {
     "feeding": feeding,
     "pretraining": pretraining,
     "converting": converting,
-    "planning": _hourly(*_PLAN, "--gin_file=mesh/v3-512.gin", "--fast"),
+    "planning": _hourly(*_PLAN, "--fast"),
+    "lowering": _hourly(*_PLAN),
 }
 
 

@@ -27,6 +27,7 @@ import itertools
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -329,7 +330,7 @@ def main() -> None:
             found.setdefault(name, {}).setdefault(times, []).append(runs[times][name]())
             print(name, times, found[name][times][-1], file=sys.stderr)
     middle = {
-        name: {times: sorted(many)[len(many) // 2] for times, many in by_times.items()}
+        name: {times: statistics.median_high(many) for times, many in by_times.items()}
         for name, by_times in found.items()
     }
     print(table(middle))

@@ -13,7 +13,6 @@ another package.
 """
 
 import contextlib
-import functools
 import importlib
 import importlib.util
 import inspect
@@ -526,8 +525,8 @@ def replaced(name: str, function: Callable[..., Any]) -> Iterator[Callable[..., 
     """
     if name not in REPLACEABLE:
         raise ValueError(f"compat.REPLACEABLE has no row '{name}'; it has {', '.join(REPLACEABLE)}")
-    door, *path, attribute = name.split(".")
-    holder = functools.reduce(getattr, path, getattr(sys.modules[__name__], door))
+    path, _, attribute = name.rpartition(".")
+    holder = pkgutil.resolve_name(f"{__name__}:{path}")
     before = getattr(holder, attribute)
     setattr(holder, attribute, function)
     try:
