@@ -20,6 +20,7 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 LOCKS = {"3.11": "requirements.lock", "3.10": "requirements-3.10.lock"}
+HF_LOCKS = {"3.11": "requirements-hf.lock", "3.10": "requirements-hf-3.10.lock"}
 TPU_LOCK = "requirements-tpu.lock"
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s\\]+)", re.MULTILINE)
 
@@ -27,20 +28,8 @@ _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s\\]+)", re.MULTILINE)
 # and its release install the same files: seqio gives way to its nightly, which differs little;
 # tensorflow-datasets stays, because mesh-tensorflow requires it, and lands over its nightly.
 NIGHTLY = {"seqio": "seqio-nightly==0.0.18.dev20250227"}
-# T5 also requires transformers, for a PyTorch model never used here; the rest follows from it.
-FORCED = (
-    "tfds-nightly==4.9.2.dev202308090034",
-    'transformers==5.23.0 ; python_version == "3.11"',
-    'transformers==5.20.2 ; python_version == "3.10"',
-    "tokenizers==0.23.3",
-    "typer==0.29.1",
-    "shellingham==1.5.4",
-    "annotated-doc==0.0.6",
-    "pydantic==2.14.3",
-    "pydantic-core==2.50.4",
-    "typing-inspection==0.4.5",
-    "annotated-types==0.8.0",
-)
+# T5 also requires transformers, for a PyTorch model never used here, and SeqIO's nightly this.
+FORCED = ("tfds-nightly==4.9.2.dev202308090034",)
 # As in .ci/transformers.lock, which a source distribution lacks; a test compares them.
 TORCH = "torch==2.13.0"
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-xdist", "ruff")
@@ -60,9 +49,9 @@ def pins(lock: str) -> dict[str, str]:
     return {name: f"{name}=={version}" for name, version in _PIN.findall(text)}
 
 
-def for_each_python(names: Iterable[str]) -> list[str]:
+def for_each_python(names: Iterable[str], files: dict[str, str] = LOCKS) -> list[str]:
     """Returns the pins of packages; with a marker where the locks of the Pythons differ."""
-    locks = {python: pins(lock) for python, lock in LOCKS.items()}
+    locks = {python: pins(lock) for python, lock in files.items()}
     lines = []
     for name in names:
         found = {python: lock[name] for python, lock in locks.items() if name in lock}
@@ -77,7 +66,12 @@ def for_each_python(names: Iterable[str]) -> list[str]:
 def dependencies() -> list[str]:
     """Returns `install_requires`: the locks, less the test tools, with T5's nightly builds."""
     names = sorted(set().union(*map(pins, LOCKS.values())).difference(LEFT_OUT))
-    return [*for_each_python(names), *FORCED]
+    return [*for_each_python(names), *transformers(), *FORCED]
+
+
+def transformers() -> list[str]:
+    """Returns the pins of transformers and of what it needs besides, without PyTorch."""
+    return for_each_python(sorted(set().union(*map(pins, HF_LOCKS.values()))), HF_LOCKS)
 
 
 class BuildWithGin(build_py):
@@ -124,7 +118,7 @@ setup(
     extras_require={
         "gcp": [f"apache-beam[gcp]{pins(LOCKS['3.11'])['apache-beam'][11:]}"],
         # To compare converted checkpoints with `transformers`; converting itself needs neither.
-        "hf": ["torch>=2.6", *(pin for pin in FORCED if pin.startswith("transformers=="))],
+        "hf": [TORCH, *transformers()],
         # The PyTorch engine, in the release that the tests compare with.
         "torch": [TORCH],
         # What TensorFlow asks the TPU API with, for `--tpu=NAME`.

@@ -30,6 +30,9 @@ COMMON = (
     ("requirements-torch.in", "requirements-torch.lock", True),
     ("docs/requirements.in", "docs/requirements.lock", False),  # an environment of its own
 )
+# transformers, whose newest release for Python 3.10 is older.
+HF_SOURCE = "requirements-hf.in"
+HF_LOCKS = {"3.11": "requirements-hf.lock", "3.10": "requirements-hf-3.10.lock"}
 # Packages that a lock leaves out: torch for the CPU and for each CUDA has files, and hashes, of its
 # own, and pip takes no file without a hash beside those with hashes.
 OWN_BUILDS = ("torch",)
@@ -90,28 +93,43 @@ def resolve_common(
     `besides_others`: it is installed beside the packages of the Pythons' locks, which bound it and
     are left out.
     """
-    found = {}
-    for python, others in LOCKS.items():
-        pinned, base = scratch / "pins.txt", scratch / "base.txt"
-        _write_pins(pinned, ROOT / lock)
-        _write_pins(base, ROOT / others)
-        if not besides_others:
-            base.write_text("", encoding="utf-8")
-        upgraded = [word for name in upgrades for word in ("--upgrade-package", name)]
-        _uv(python, ROOT / source, pinned, "--constraint", str(base), *upgraded)
-        known = pins(base.read_text(encoding="utf-8"))
-        besides = [
-            pin
-            for pin in pins(pinned.read_text(encoding="utf-8"))
-            if pin not in known and pin.partition("==")[0] not in OWN_BUILDS
-        ]
-        pinned.write_text("\n".join(besides) + "\n", encoding="utf-8")
-        found[python] = _hashed(python, pinned)
+    found = {
+        python: resolve_besides(
+            python, source, lock, others if besides_others else None, upgrades, scratch
+        )
+        for python, others in LOCKS.items()
+    }
     if len({tuple(pins("\n".join(lines))) for lines in found.values()}) > 1:
         sys.exit(
             f"make_locks: {lock} would differ between the Pythons; bound the packages of {source}"
         )
     return merged(found.values())
+
+
+def resolve_besides(
+    python: str,
+    source: str,
+    lock: str,
+    others: str | None,
+    upgrades: Sequence[str],
+    scratch: Path,
+) -> list[str]:
+    """Returns a lock's lines of what a source needs on a Python, besides those of another lock."""
+    pinned, base = scratch / "pins.txt", scratch / "base.txt"
+    _write_pins(pinned, ROOT / lock)
+    base.write_text("", encoding="utf-8")
+    if others:
+        _write_pins(base, ROOT / others)
+    upgraded = [word for name in upgrades for word in ("--upgrade-package", name)]
+    _uv(python, ROOT / source, pinned, "--constraint", str(base), *upgraded)
+    known = pins(base.read_text(encoding="utf-8"))
+    besides = [
+        pin
+        for pin in pins(pinned.read_text(encoding="utf-8"))
+        if pin not in known and pin.partition("==")[0] not in OWN_BUILDS
+    ]
+    pinned.write_text("\n".join(besides) + "\n", encoding="utf-8")
+    return _hashed(python, pinned)
 
 
 def merged(locks: Iterable[Sequence[str]]) -> list[str]:
@@ -177,6 +195,9 @@ def main() -> None:
         for source, name, besides_others in COMMON:
             lines = resolve_common(source, name, besides_others, upgrades, scratch)
             write(name, lines, source, " and ".join(sorted(LOCKS)))
+        for python, name in HF_LOCKS.items():
+            lines = resolve_besides(python, HF_SOURCE, name, LOCKS[python], upgrades, scratch)
+            write(name, lines, HF_SOURCE, python)
         for python in LOCKS:
             _uv(python, ROOT / "setup.py", scratch / "wheel.txt", "--extra", "tpu")
             print(f"Python {python}: the wheel's dependencies can be resolved")

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from t0 import deferred, garbage
-from t0.errors import UserError
+from t0.errors import UserError, install_command
 
 _applied: list[str] = []
 
@@ -146,7 +146,7 @@ def _torch_free_t5_models() -> None:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             raise UserError(
                 "t5.models.HfPyTorchModel needs torch and transformers, which are not installed: "
-                "pip install torch transformers"
+                f"{install_command('hf')}"
             )
 
     stand_in = types.ModuleType("t5.models.hf_model", HfPyTorchModel.__doc__)

@@ -75,6 +75,24 @@ def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> 
     return UserError(" ".join(parts))
 
 
+def is_checkout() -> bool:
+    """Returns whether this package runs from a checkout, which has `bin/setup`."""
+    return (Path(__file__).resolve().parents[1] / "bin" / "setup").is_file()
+
+
+def install_command(extra: str) -> str:
+    """Returns the command that installs optional packages without breaking the installation.
+
+    Args:
+      extra: "torch", "hf" (PyTorch and transformers) or "tpu".
+    """
+    if is_checkout():
+        return f"bin/setup --with {extra}"
+    # SeqIO, which pip may install again, has a command of the same name as ours.
+    again = "python -m pip install --no-deps --force-reinstall t0"
+    return f"python -m pip install 't0[{extra}]' && {again}"
+
+
 # User errors raised inside a Python generator that TensorFlow runs; see `remembered`.
 _raised_in_generators: list[UserError] = []
 

@@ -269,7 +269,7 @@ def known_flags():
         known[f"t0 {verb}"] = flags_of(parser)
     known["t0"] = {"help", "version"}
     known["bin/quickstart"] = flags_of(quickstart.make_parser())
-    known["bin/setup"] = {"python", "system-tensorflow", "locked-tensorflow", "help"}
+    known["bin/setup"] = {"python", "with", "system-tensorflow", "locked-tensorflow", "help"}
     return known
 
 

@@ -15,9 +15,10 @@ from packaging.utils import canonicalize_name
 
 import t0
 from t0.cli.environment import COMMANDS, command
-from t0.cli.install import PATH_FILE
+from t0.cli.install import OPTIONAL, PATH_FILE, TORCH, options
 from t0.cli.system_tensorflow import TAKEN
 from t0.cli.versions import WANTED
+from t0.errors import install_command
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = sysconfig.get_path("scripts")
@@ -26,6 +27,7 @@ SCRIPTS = sysconfig.get_path("scripts")
 LOCKS = {"3.11": "requirements.lock", "3.10": "requirements-3.10.lock"}
 TPU_LOCK = "requirements-tpu.lock"
 TORCH_LOCK = "requirements-torch.lock"
+HF_LOCKS = {"3.11": "requirements-hf.lock", "3.10": "requirements-hf-3.10.lock"}
 DOCS_LOCK = "docs/requirements.lock"
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -108,7 +110,9 @@ def test_lock_is_what_the_doctor_wants(python):
         assert SpecifierSet(wanted.range).contains(lock[wanted.name]), wanted
 
 
-@pytest.mark.parametrize("lock", [*LOCKS.values(), TPU_LOCK, TORCH_LOCK, DOCS_LOCK])
+@pytest.mark.parametrize(
+    "lock", [*LOCKS.values(), TPU_LOCK, TORCH_LOCK, *HF_LOCKS.values(), DOCS_LOCK]
+)
 def test_every_package_of_a_lock_has_a_hash(lock):
     # pip installs with --require-hashes, and then refuses a package without one.
     text = (ROOT / lock).read_text(encoding="utf-8")
@@ -155,6 +159,31 @@ def test_the_lock_beside_pytorch_leaves_it_out_and_changes_no_other(python):
     assert pins and "torch" not in pins and not pins.keys() & _lock(python).keys()
     (needed,) = _required(python, "torch")
     assert f"{needed.name}{needed.specifier}" in [line.partition("#")[0].strip() for line in lines]
+
+
+@pytest.mark.parametrize("python", LOCKS)
+def test_the_lock_of_transformers_changes_no_other(python):
+    pins, others = _pins(HF_LOCKS[python]), _pins(TORCH_LOCK) | _lock(python)
+    assert "transformers" in pins and not pins.keys() & others.keys()
+    needed = {r.name: str(r.specifier) for r in _required(python, "hf")}
+    assert needed == {name: f"=={pin}" for name, pin in (pins | {"torch": "2.13.0"}).items()}
+    assert f"torch{needed['torch']}" == TORCH
+
+
+def test_the_message_about_a_package_is_a_command_of_this_installation(monkeypatch):
+    for extra in OPTIONAL:
+        words = install_command(extra).split()
+        assert words[0] == "bin/setup" and (ROOT / words[0]).exists()
+        assert options(words[1:]).optional == [extra]
+    monkeypatch.setattr("t0.errors.is_checkout", lambda: False)
+    assert install_command("hf").startswith("python -m pip install 't0[hf]' && ")
+    assert install_command("hf").endswith(" install --no-deps --force-reinstall t0")
+
+
+def test_no_message_or_page_installs_an_extra_over_our_commands():
+    texts = [*ROOT.glob("t0/**/*.py"), *ROOT.glob("docs/*.md"), ROOT / "README.md"]
+    wrong = [p for p in texts if re.search(r"install '?t0\[\w", p.read_text(encoding="utf-8"))]
+    assert not [path for path in wrong if path.name != "errors.py"]
 
 
 def test_installed_is_what_the_lock_says():

@@ -27,7 +27,7 @@ from t0.checkpoints.conversion import as_mesh_checkpoint, open_source
 from t0.checkpoints.formats import Source
 from t0.checkpoints.operative_config import TO_MESH
 from t0.checkpoints.shape import ModelShape
-from t0.errors import UserError
+from t0.errors import UserError, install_command
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +164,9 @@ def hf_logits(folder: str | Path, inputs: np.ndarray, targets: np.ndarray) -> np
         import torch
         import transformers
     except ImportError as error:
-        raise UserError("transformers and torch are not installed: pip install t0[hf]") from error
+        raise UserError(
+            f"transformers and torch are not installed: {install_command('hf')}"
+        ) from error
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
     ids = torch.from_numpy(np.asarray(inputs, np.int64))
     shifted = np.concatenate([np.zeros_like(targets[:, :1]), targets[:, :-1]], axis=1)

@@ -32,7 +32,7 @@ import safetensors
 
 from t0.checkpoints.formats import nbytes_of, read_into, read_json
 from t0.checkpoints.shape import listed, shown
-from t0.errors import UserError
+from t0.errors import UserError, install_command
 from t0.files.names import checked_name
 from t0.files.paths import is_remote
 from t0.files.publishing import UnfinishedFile
@@ -63,8 +63,8 @@ _LARGEST_HEADER_BYTES = 100_000_000  # as in the library
 _MOST_TENSORS = 20_000
 _ADVICE = (
     "It is a pickle, which can run any code when opened, and is not read. Use the model's "
-    "safetensors files, or install PyTorch 2.6 or later (pip install t0[hf]), whose weights_only "
-    "loader reads it safely"
+    "safetensors files, or install PyTorch 2.6 or later, whose weights_only loader reads it "
+    f"safely: {install_command('hf')}"
 )
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import t0
 from t0.cli import doctor_cloud, environment
 from t0.cli.versions import WANTED, Wanted, check, complaint, installed_version
-from t0.errors import UserError
+from t0.errors import UserError, is_checkout
 
 DEFAULT_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 PYTHONS = ((3, 11), (3, 10))
@@ -96,7 +96,7 @@ def _packages(wrong: list[Problem]) -> list[dict[str, Any]]:
 
 
 def _remedy(wanted: Wanted | None = None) -> str:
-    if _is_checkout():
+    if is_checkout():
         return "bin/setup (rm -rf .venv first if that does not help)"
     if wanted is None:
         return "pip install packaging"
@@ -192,7 +192,7 @@ def _commands(wrong: list[Problem]) -> list[dict[str, Any]]:
 
 def _reinstall() -> str:
     # SeqIO and T5 install commands of the same names; whichever is installed last wins.
-    if _is_checkout():
+    if is_checkout():
         return ".venv/bin/pip install --no-deps --no-build-isolation -e . (and activate .venv)"
     return "pip install --no-deps --force-reinstall t0 (last, after seqio and t5)"
 
@@ -208,10 +208,6 @@ def _disk(wrong: list[Problem]) -> dict[str, Any]:
             )
         )
     return {"path": here, "free_bytes": free}
-
-
-def _is_checkout() -> bool:
-    return (Path(t0.__file__).parents[1] / "bin" / "setup").is_file()
 
 
 def _problem(what: str, do: str) -> Problem:

@@ -1,12 +1,13 @@
 """What `bin/setup` does: makes .venv of a checkout, or brings it up to date.
 
-    choice = choose(options(["--python", "3.10"]), Path("."), Path("/"))
-    choice.python, choice.locks     # "/usr/bin/python3.10", ("requirements-3.10.lock",)
+    choice = choose(options(["--with", "torch"]), Path("."), Path("/"))
+    choice.python, choice.locks     # "/usr/bin/python3.11", ("requirements.lock", ...)
 
 It chooses a Python, 3.11 or 3.10, and whose TensorFlow: that of the lock, or that of the machine's
 image, on which the environment then stands. An environment keeps what was chosen for it until other
-options are given. It installs the locks with their hashes, promptsource, then this package
-(editable). A second run with the same choice, locks, setup.py and pyproject.toml returns at once.
+options are given; packages that were added by `--with` stay. It installs the locks with their
+hashes, promptsource, then this package (editable). A second run with the same choice, locks,
+setup.py and pyproject.toml returns immediately.
 
 Only the standard library is imported: this runs before anything is installed.
 """
@@ -34,6 +35,12 @@ from t0.mesh import tpu_image
 # By Python, the one to prefer first.
 LOCKS = {"3.11": "requirements.lock", "3.10": "requirements-3.10.lock"}
 TPU_LOCK = "requirements-tpu.lock"
+TORCH_LOCK = "requirements-torch.lock"
+# Not in a lock: its builds for the CPU and for each CUDA have hashes of their own.
+TORCH = "torch==2.13.0"
+# Only a CUDA build of PyTorch needs these packages of its lock.
+_FOR_CUDA = ("nvidia-", "cuda-", "triton")
+OPTIONAL = ("torch", "hf", "tpu")
 # It declares Python 3.7 but is plain data, so no list that pip checks can name it.
 PROMPTSOURCE = (
     "promptsource==0.1.0 "
@@ -41,7 +48,7 @@ PROMPTSOURCE = (
 )
 STAMP = ".t0-setup"
 PATH_FILE = "t0_system_tensorflow.pth"
-_PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)==")
+_PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)==", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -53,12 +60,14 @@ class Choice:
       version: its version, such as "3.10.12".
       tensorflow: the image's TensorFlow, or None for the lock's.
       for_tpu: whether this machine has TPU chips, which the lock's TensorFlow cannot drive.
+      optional: the names of the optional packages, of `OPTIONAL`.
     """
 
     python: str
     version: str
     tensorflow: SystemTensorflow | None = None
     for_tpu: bool = False
+    optional: tuple[str, ...] = ()
 
     @property
     def release(self) -> str:
@@ -67,12 +76,20 @@ class Choice:
 
     @property
     def locks(self) -> tuple[str, ...]:
-        """The names of the locks for it: Google's client where the image's TensorFlow is taken.
-
-        Elsewhere nothing needs it, and TensorFlow imports it when it is there.
-        """
+        """The names of the locks for it, Google's client among them on the image's TensorFlow."""
         base = LOCKS[self.release]
-        return (base, TPU_LOCK) if self.tensorflow else (base,)
+        tables = {
+            base: True,
+            TPU_LOCK: self.tensorflow or "tpu" in self.optional,
+            TORCH_LOCK: self.with_torch,
+            base.replace("requirements", "requirements-hf"): "hf" in self.optional,
+        }
+        return tuple(name for name, chosen in tables.items() if chosen)
+
+    @property
+    def with_torch(self) -> bool:
+        """Whether PyTorch is installed."""
+        return bool({"torch", "hf"} & set(self.optional))
 
 
 def options(words: Sequence[str]) -> argparse.Namespace:
@@ -88,6 +105,16 @@ def options(words: Sequence[str]) -> argparse.Namespace:
         "python3.10, python3 or\n              python, or one of pyenv's, the first that there is)",
     )
     parser.add_argument("--python", choices=sorted(LOCKS), help="the Python to look for")
+    parser.add_argument(
+        "--with",
+        dest="optional",
+        nargs="+",
+        action="extend",
+        default=[],
+        choices=OPTIONAL,
+        help="add optional packages: torch (PyTorch's engine), hf (PyTorch and transformers), tpu "
+        "(the client of the TPU API); they stay until .venv is removed",
+    )
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
         "--system-tensorflow",
@@ -122,13 +149,14 @@ def choose(wanted: argparse.Namespace, checkout: Path, root: Path) -> Choice:
     if stand is None:
         stand = before.get("system_tensorflow")
     tpu = tpu_image.chips(root) > 0
+    optional = tuple(sorted({*wanted.optional, *before.get("optional", ())} & {*OPTIONAL}))
     pythons = interpreters(wanted.python, before.get("python"), before.get("executable"))
     if stand or (tpu and stand is None):
         pythons = list(pythons)
         if found := _image_tensorflow(pythons, tpu=tpu, insist=bool(stand)):
-            return Choice(found.python, found.python_version, found)
+            return Choice(found.python, found.python_version, found, optional=optional)
     for python, version in pythons:
-        return Choice(python, version, for_tpu=tpu)
+        return Choice(python, version, for_tpu=tpu, optional=optional)
     raise UserError(_no_python(wanted.python))
 
 
@@ -182,6 +210,7 @@ def install(choice: Choice, checkout: Path) -> None:
             "python": choice.release,
             "executable": choice.python,
             "system_tensorflow": choice.tensorflow is not None,
+            "optional": choice.optional,
         }
         stamp.write_text(json.dumps(content) + "\n", encoding="utf-8")
     _say("done")
@@ -285,7 +314,7 @@ def _key(choice: Choice, checkout: Path) -> str:
         digest.update(Path(path).read_bytes())
     found = choice.tensorflow
     stands_on = found and (found.folder, found.version, sorted(found.taken.items()))
-    digest.update(repr((choice.version, stands_on, str(checkout))).encode())
+    digest.update(repr((choice.version, stands_on, str(checkout), choice.optional)).encode())
     return digest.hexdigest()
 
 
@@ -348,7 +377,13 @@ def _fill(choice: Choice, checkout: Path) -> None:
             f"on the processors; for the chips, make the TPU VM with the image {tpu_image.IMAGES}"
         )
     lock = "".join((checkout / name).read_text(encoding="utf-8") for name in choice.locks)
-    text, count = requirements(lock, list(taken))
+    left_out = list(taken)
+    if choice.with_torch:
+        _say(f"installing {TORCH}")
+        _pip(checkout, TORCH + "\n")
+        if not _needs_cuda(checkout):
+            left_out += [pin for pin in _PIN.findall(lock) if pin.startswith(_FOR_CUDA)]
+    text, count = requirements(lock, left_out)
     locks = " and ".join(choice.locks)
     _say(f"installing {count} packages of {locks} (a few minutes the first time)")
     _pip(checkout, text, "--require-hashes")
@@ -371,6 +406,14 @@ def _pip(checkout: Path, requirements_text: str, *words: str) -> None:
             path.write_text(requirements_text, encoding="utf-8")
             command += ["-r", str(path)]
         _run(command, cwd=checkout)
+
+
+def _needs_cuda(checkout: Path) -> bool:
+    """Returns whether the installed build of PyTorch requires NVIDIA's packages."""
+    code = "from importlib.metadata import requires; print(requires('torch'))"
+    python = str(checkout / ".venv" / "bin" / "python")
+    answer = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True)
+    return answer.returncode != 0 or any(name in answer.stdout for name in _FOR_CUDA)
 
 
 def check_not_shadowed(python: str, found: SystemTensorflow) -> None:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from t0.errors import UserError
+from t0.errors import UserError, install_command
 from t0.mesh import cloud
 from t0.mesh.cloud import ADDRESS, LOCAL, NAMED, Machine, Node
 from t0.mesh.topology import GENERATIONS
@@ -23,7 +23,7 @@ REMOTE = (NAMED, ADDRESS)
 ALL = (LOCAL, NAMED, ADDRESS)
 # The release of TensorFlow that has Estimator, and that this project is locked to.
 TENSORFLOW = "2.15."
-INSTALL = "pip install --no-deps -r requirements-tpu.lock, or the extra [tpu]"
+INSTALL = f"Install them: {install_command('tpu')}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from t0.config.specification import RunSpec, from_json
-from t0.errors import UserError, interruptible, reading, reported
+from t0.errors import UserError, install_command, interruptible, reading, reported
 from t0.feeding.reading import content_of
 from t0.torch import memory
 
@@ -87,10 +87,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         import torch
     except ModuleNotFoundError as error:
-        raise UserError(
-            "PyTorch is not installed: python -m pip install 't0[torch]', or on a machine without "
-            "GPUs first `pip install torch --index-url https://download.pytorch.org/whl/cpu`"
-        ) from error
+        raise UserError(f"PyTorch is not installed: {install_command('torch')}") from error
     from t0.torch import evaluation_by_kind, loop, prediction, rank_evaluation, world
 
     with world.joined(given.device, given.timeout_minutes) as joined:

@@ -6,7 +6,7 @@ transformers().AutoTokenizer.from_pretrained("/models/gpt2")
 import functools
 from typing import Any
 
-from t0.errors import UserError
+from t0.errors import UserError, install_command
 
 
 @functools.cache
@@ -22,7 +22,7 @@ def transformers() -> Any:
     except ImportError as error:
         raise UserError(
             "a decoder-only model is ranked by PyTorch and transformers, which are not installed "
-            f"({error}): python -m pip install 't0[hf]'"
+            f"({error}): {install_command('hf')}"
         ) from error
     package.logging.set_verbosity_error()
     return package

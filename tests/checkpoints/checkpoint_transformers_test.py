@@ -9,8 +9,8 @@ from tiny_checkpoints import BFLOAT16, V10, V11, bits, loaded, model_shape, weig
 
 from t0.checkpoints import convert, open_source
 
-torch = pytest.importorskip("torch", reason="needs torch and transformers: pip install t0[hf]")
-transformers = pytest.importorskip("transformers", reason="needs transformers: pip install t0[hf]")
+torch = pytest.importorskip("torch", reason="needs torch and transformers: bin/setup --with hf")
+transformers = pytest.importorskip("transformers", reason="needs transformers: bin/setup --with hf")
 
 ONE_LAYER = model_shape(encoder_layers=1, decoder_layers=1)
 

@@ -133,7 +133,7 @@ def test_wrong_python(monkeypatch):
 
 
 def test_remedy_in_a_wheel_is_pip(monkeypatch):
-    monkeypatch.setattr(doctor, "_is_checkout", lambda: False)
+    monkeypatch.setattr(doctor, "is_checkout", lambda: False)
     install(monkeypatch, protobuf="5.29.0", promptsource=None)
     remedies = [problem["do"] for problem in doctor.examine()["wrong"]]
     assert remedies == [

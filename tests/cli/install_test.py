@@ -29,8 +29,8 @@ def choose(*words, checkout, root):
 def checkout(tmp_path):
     folder = tmp_path / "checkout"
     folder.mkdir()
-    for name in ("setup.py", "pyproject.toml", install.TPU_LOCK, *install.LOCKS.values()):
-        shutil.copyfile(ROOT / name, folder / name)
+    for path in (ROOT / "setup.py", ROOT / "pyproject.toml", *ROOT.glob("requirements*.lock")):
+        shutil.copyfile(path, folder / path.name)
     return folder
 
 
@@ -192,6 +192,55 @@ def test_an_environment_keeps_what_was_chosen(checkout, commands, tmp_path, monk
     install.install(choose("--locked-tensorflow", checkout=checkout, root=tmp_path), checkout)
     assert not stands.exists()
     assert choose(checkout=checkout, root=tmp_path).tensorflow is None
+
+
+def make_torch(checkout, requires):
+    """Puts the metadata of a build of PyTorch into the environment."""
+    site = checkout / ".venv" / "lib" / f"python{HERE}" / "site-packages"
+    info = site / "torch-2.13.0.dist-info"
+    info.mkdir(parents=True)
+    lines = ["Metadata-Version: 2.1", "Name: torch", "Version: 2.13.0"]
+    lines += [f"Requires-Dist: {name}" for name in requires]
+    (info / "METADATA").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("requires", "for_cuda"),
+    [
+        (["sympy", "nvidia-cudnn-cu13==9.20.0.48; platform_system == 'Linux'"], True),
+        (["sympy", "networkx"], False),
+    ],
+)
+def test_optional_packages_are_locked_and_come_before_our_commands(
+    checkout, commands, monkeypatch, requires, for_cuda
+):
+    install.install(choose(checkout=checkout, root=checkout), checkout)
+    make_torch(checkout, requires)
+    commands.clear()
+    choice = choose("--with", "hf", checkout=checkout, root=checkout)
+    install.install(choice, checkout)
+    (torch, unhashed), (locked, text), *_, (last, _), (check, _) = commands
+    assert unhashed == "torch==2.13.0\n" and "--require-hashes" not in torch
+    assert "--no-deps" in torch and "--no-deps" in locked and "--require-hashes" in locked
+    assert "\ntransformers==" in text and "\ntokenizers==" in text and "\nsympy==" in text
+    assert "\ntensorflow==" in text and "seqio-nightly" not in text
+    assert ("\nnvidia-cudnn-cu13==" in text) == ("\ntriton==" in text) == for_cuda
+    assert last[-2:] == ["--editable", str(checkout)]  # SeqIO's command of the same name loses
+    assert check[-1] == "import t0"
+
+    # They stay, also when more is added; a run with the same ones has nothing to do.
+    commands.clear()
+    install.install(choose("--with", "hf", checkout=checkout, root=checkout), checkout)
+    install.install(choose(checkout=checkout, root=checkout), checkout)
+    assert not commands
+    more = choose("--with", "tpu", "torch", checkout=checkout, root=checkout)
+    assert more.optional == ("hf", "torch", "tpu") and install.TPU_LOCK in more.locks
+
+
+def test_an_unknown_optional_package_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        install.options(["--with", "jax"])
+    assert "choose from 'torch', 'hf', 'tpu'" in capsys.readouterr().err
 
 
 def test_what_the_image_brings_is_not_installed(checkout, commands, tmp_path, monkeypatch, capsys):

@@ -109,7 +109,7 @@ def test_read_arguments_are_those_of_run(empty_gin):
     ("said", "remedy"),
     [
         ("Cannot find any TPU cores in the system (master address ). This", "found no TPU cores"),
-        ("Missing runtime dependency on the Google API client. Run", "requirements-tpu.lock"),
+        ("Missing runtime dependency on the Google API client. Run", "bin/setup --with tpu"),
         ('TPU "my-tpu" is not yet ready; state: "CREATING"', "may have been preempted"),
     ],
 )

@@ -46,7 +46,7 @@ FAULTS = [
     (NAMED, {"environment": {}}, "not set.*export TPU_LOAD_LIBRARY=0"),
     (NAMED, {"environment": {"TPU_LOAD_LIBRARY": "1"}}, "is 1.*export TPU_LOAD_LIBRARY=0"),
     (NAMED, {"worker": "3"}, "worker 3 of the slice.*ssh my-tpu --worker=0"),
-    (NAMED, {"missing": ("oauth2client",)}, r"not installed: oauth2client.*requirements-tpu.lock"),
+    (NAMED, {"missing": ("oauth2client",)}, r"not installed: oauth2client.*bin/setup --with tpu"),
     (NAMED, {"project": "", "on_google": False}, "no metadata server.*Give --gcp_project, or"),
     (NAMED, {"zone": "", "project": ""}, "Give --gcp_project and --tpu_zone"),
 ]
