@@ -54,6 +54,7 @@ READABLE = 100
 BATCHES = 20
 FEWEST = 5
 _STUDENT = 2.093
+_ROUNDING = 1e-9  # percent
 
 Record = Mapping[str, Any]
 
@@ -254,6 +255,9 @@ def intervals(
     all examples and no more. For a mean over examples this is unbiased; for a metric of the corpus,
     as BLEU, it is close where a batch has many sentences.
 
+    If all batches have one value, they show no spread. A value of 0 or 100 percent then gets
+    Wilson's interval of a share (0 of 100 examples: 0 to 3.7), other values get none.
+
     Args:
       metric: T5's function of targets and predictions, which returns name -> value.
       whole: its values for all examples.
@@ -262,6 +266,8 @@ def intervals(
     """
     if len(targets) != len(predictions) or len(targets) < BATCHES * FEWEST:
         return {}
+    from scipy.stats import binomtest
+
     batches = []
     for number in range(BATCHES):
         try:
@@ -271,9 +277,14 @@ def intervals(
     found = {}
     for name, value in whole.items():
         values = np.array([float(batch.get(name, np.nan)) for batch in batches])
-        if np.isfinite(values).all() and math.isfinite(value):
+        if not (np.isfinite(values).all() and math.isfinite(value)):
+            continue
+        if np.ptp(values) > _ROUNDING:
             reach = _STUDENT * float(values.std(ddof=1)) / math.sqrt(BATCHES)
             found[name] = [float(value) - reach, float(value) + reach]
+        elif min(abs(value), abs(100 - value)) < _ROUNDING:
+            share = binomtest(len(targets) * (value > 50), len(targets))
+            found[name] = [100 * float(end) for end in share.proportion_ci(method="wilson")]
     return found
 
 

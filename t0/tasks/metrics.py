@@ -23,16 +23,22 @@ Instructions: ROUGE-L and exact match by Tk-Instruct's rules, over all instances
 The best reference counts. ROUGE-L is the F measure of Google's `rouge-score` with its stemmer;
 exact match ignores case, punctuation and spaces.
 
+ROUGE: `rouge-score` reads only a-z and 0-9, so that equal texts in Hindi or Chinese would score 0.
+A text is split into words of its own script if most of its letters and digits are not ASCII. All
+other texts, such as English ones, keep the scores of `rouge-score`.
+
 Translation: BLEU by sacreBLEU, with its signature. Values are percentages.
 """
 
 import collections
 import functools
+import itertools
 import re
 import string
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import regex
 import sacrebleu
 from rouge_score import rouge_scorer
 
@@ -68,12 +74,46 @@ def _numbers(metric: Metric) -> Metric:
 _PEARSON = _numbers(t5.pearson_corrcoef)
 _SPEARMAN = _numbers(t5.spearman_corrcoef)
 
+# A character of a script that writes no spaces, with its marks; a word of the others; a symbol.
+_NO_SPACES = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
+_WORDS = regex.compile(
+    rf"[{_NO_SPACES}]\p{{M}}*|[[\p{{L}}\p{{M}}\p{{N}}\u200c\u200d]--[{_NO_SPACES}]]+|\p{{So}}",
+    regex.V1,
+)
+_CHARACTERS = regex.compile(r"[\p{L}\p{M}\p{N}\p{So}]")
+
+
+class _RougeWords:
+    """Splits a text into words as `rouge-score` does, or of its own script if it is mostly so.
+
+    Args:
+      use_stemmer: whether to reduce English words of more than three letters to their stems.
+    """
+
+    def __init__(self, *, use_stemmer: bool) -> None:
+        self._of_ascii = rouge_scorer.tokenizers.DefaultTokenizer(use_stemmer)
+
+    def tokenize(self, text: str) -> list[str]:
+        """Returns the words, in lower case."""
+        characters = _CHARACTERS.findall(text)
+        if 2 * sum(map(str.isascii, characters)) >= len(characters):
+            return self._of_ascii.tokenize(text)
+        words = _WORDS.findall(text.lower())
+        split = [self._of_ascii.tokenize(word) if word.isascii() else [word] for word in words]
+        return list(itertools.chain.from_iterable(split))
+
+
+def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
+    """Returns T5's ROUGE values in percent, with words of any script."""
+    return t5.rouge(targets, predictions, tokenizer=_RougeWords(use_stemmer=False))
+
+
 # promptsource's metric names, in its spelling -> T5's functions. The missing names are not used by
 # T0's templates: T5 has no function for Mean Reciprocal Rank, and its functions for AUC, MultiRC
 # and Span Squad need probabilities, groups of answers, and spans, which a prompt's text is not.
 _OF_TEXT: dict[str, Metric] = {
     "BLEU": t5.bleu,
-    "ROUGE": t5.rouge,
+    "ROUGE": rouge,
     "Squad": _answers(t5.squad),
     "Trivia QA": _answers(t5.trivia_qa),
     "COQA F1": _answers(t5.coqa_f1),
@@ -238,7 +278,7 @@ def outputs_match(reference: str, prediction: str) -> float:
 
 @functools.cache
 def _scorer() -> "rouge_scorer.RougeScorer":
-    return rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
+    return rouge_scorer.RougeScorer(["rougeL"], tokenizer=_RougeWords(use_stemmer=True))
 
 
 def rouge_l(reference: str, prediction: str) -> float:

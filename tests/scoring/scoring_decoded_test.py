@@ -95,3 +95,14 @@ def test_the_interval_of_a_mean_is_that_of_its_standard_error():
     # Too few examples, or a value that is undefined for some of them.
     assert intervals(t5_metrics.accuracy, whole, targets[:50], predictions[:50]) == {}
     assert intervals(lambda t, p: {"x": float("nan")}, {"x": 1.0}, targets, predictions) == {}
+
+
+def test_the_interval_of_a_metric_is_never_a_point():
+    targets = ["a"] * 100
+    for prediction, ends in (("b", [0.0, 3.6993498]), ("a", [96.3006502, 100.0])):  # R: prop.test
+        predictions = [prediction] * 100
+        whole = t5_metrics.accuracy(targets, predictions)
+        found = intervals(t5_metrics.accuracy, whole, targets, predictions)["accuracy"]
+        assert found == pytest.approx(ends)
+    # Another constant says nothing of its spread.
+    assert intervals(lambda t, p: {"x": 0.5}, {"x": 0.5}, targets, targets) == {}

@@ -226,6 +226,35 @@ def test_values_by_hand():
     assert found["rougeL"] == pytest.approx(100 * 2 * (4 / 7) * (4 / 6) / (4 / 7 + 4 / 6))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "हाँ, यह सही है", "да, это верно", "是的，没错。", "はい、そうです", "ใช่ ถูกต้อง", "네",
+        "نعم، هذا صحيح", "कक्षा 7 में school है", "Ünö", "ναι", "😀",
+    ],
+)  # fmt: skip
+def test_equal_texts_of_any_script_have_the_highest_rouge(text):
+    metrics = METRICS["ROUGE"]([text], [text])
+    assert instruction_metrics([Expected((text,), "t", "c")], [text])["rougeL"] == 100
+    assert metrics["rouge1"] == metrics["rougeLsum"] == pytest.approx(100)
+    assert instruction_metrics([Expected((text,), "t", "c")], ["no"])["rougeL"] == 0
+
+
+def test_rouge_counts_characters_of_scripts_without_spaces():
+    # Two of the three characters, in order: precision 1, recall 2/3. Three of four Hindi words.
+    for target, prediction, score in (("东京都", "东京", 0.8), ("यह घर बड़ा है", "यह घर है", 6 / 7)):
+        found = instruction_metrics([Expected((target,), "t", "c")], [prediction])
+        assert found["rougeL"] == pytest.approx(100 * score)
+
+
+def test_rouge_of_english_is_that_of_rouge_score():
+    target, prediction = "The café’s menu costs 5 € (β-test)! 😀\nIt opened.", "A cafe menu, 5 β"
+    scores = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True).score(target, prediction)
+    found = instruction_metrics([Expected((target,), "t", "c")], [prediction])
+    assert found["rougeL"] == pytest.approx(100 * scores["rougeL"].fmeasure)
+    assert METRICS["ROUGE"]([target], [prediction]) == t5.rouge([target], [prediction])
+
+
 def test_exact_match_knows_no_case_punctuation_or_spaces_but_articles():
     assert normalised_output("  The  Cat-fish, \n swam. ") == "the catfish swam"
     targets = [Expected((reference,), "t", "C") for reference in ("the cat", "the cat", "A; b")]

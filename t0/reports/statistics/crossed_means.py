@@ -43,6 +43,8 @@ CONFIDENCE = 0.95
 POWER = 0.8
 FIXED, RANDOM = "fixed", "random"
 _SEEDS, _PROMPTS, _EXAMPLES = -3, -2, -1
+# A smaller variance of shares is rounding: one of 10,000,000 values that differs gives 1e-14.
+_ROUNDING = 1e-20
 
 
 @dataclass(frozen=True)
@@ -320,6 +322,7 @@ def _total(parts: Sequence[_Part]) -> tuple[np.ndarray, np.ndarray]:
     raw = sum(part.sign * part.variance for part in parts)
     single = [part for part in parts if part.single]
     variance = np.maximum(raw, np.max([part.variance for part in single], axis=0))
+    variance = np.where(variance < _ROUNDING, 0.0, variance)
     with np.errstate(divide="ignore", invalid="ignore"):
         degrees = raw**2 / sum(part.variance**2 / part.degrees for part in parts)
     fewest = min(part.degrees for part in single)
