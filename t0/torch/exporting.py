@@ -7,13 +7,17 @@ A run goes on in the folder that `to_mesh` writes, by Mesh TensorFlow, with the 
 Tensors are moved one at a time.
 """
 
+import contextlib
 import shutil
 import uuid
 from pathlib import Path
 
-from t0.checkpoints.conversion import check_destination, convert
+import numpy as np
+
+from t0.checkpoints import names
+from t0.checkpoints.conversion import Options, check_destination, convert
 from t0.checkpoints.formats import read_json
-from t0.checkpoints.torch_shards import RECORD
+from t0.checkpoints.torch_shards import RECORD, TorchSource
 from t0.errors import UserError
 from t0.files import publishing
 from t0.training import resume_file
@@ -22,12 +26,14 @@ from t0.training import resume_file
 _OWN = ("schema", "step", "files", "model", "configuration")
 
 
-def to_mesh(checkpoint: Path, folder: str) -> str:
+def to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:
     """Writes a model directory of Mesh TensorFlow; returns a line about it.
 
     Args:
       checkpoint: the folder of a checkpoint of this engine.
       folder: the folder to write, new or empty.
+      dtype: the type of weights in the run's checkpoints, its gin parameter
+        `get_variable_dtype.master_dtype`. The resume state has the rest of a narrower weight.
 
     Raises:
       UserError: if the checkpoint is damaged, or the folder cannot be written.
@@ -39,14 +45,28 @@ def to_mesh(checkpoint: Path, folder: str) -> str:
     kept = {name: value for name, value in record.items() if name not in _OWN}
     staging = target.with_name(f".{target.name}.{uuid.uuid4().hex}.{publishing.unfinished_tag()}")
     try:
-        report = convert(checkpoint, staging, to="mtf", progress=False)
-        resume_file.write(f"{staging}/model.ckpt-{step}", {**kept, "own": [step]})
+        options = Options(dtype=dtype)
+        report = convert(checkpoint, staging, to="mtf", options=options, progress=False)
+        resume = {**kept, "own": [step]}
+        resume_file.write(f"{staging}/model.ckpt-{step}", resume, _low_halves(checkpoint, dtype))
         staging.replace(target)
     except OSError as error:
         raise UserError(f"{target} cannot be written: {error}") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return f"exported {checkpoint} to {target}: {len(report.rows):,} tensors for Mesh TensorFlow"
+
+
+def _low_halves(checkpoint: Path, dtype: str) -> dict[str, np.ndarray]:
+    """Returns the arrays of a resume file for weights that are written in a type."""
+    if dtype == "float32":
+        return {}
+    found: dict[str, np.ndarray] = {}
+    with contextlib.closing(TorchSource(checkpoint, keep_slots=False)) as source:
+        for name in source.parameters:
+            native = names.to_mtf(name, legacy_norms=source.facts.legacy_norms)
+            found |= resume_file.low_halves(f"{native}/0", source.load(name))
+    return found
 
 
 def to_hugging_face(checkpoint: Path, folder: str) -> str:

@@ -9,6 +9,7 @@ run reads the same next batch, also on another number of processes.
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -108,7 +109,7 @@ def train(spec: RunSpec, world: World, settings: Settings) -> None:
 def _export(spec: RunSpec, settings: Settings) -> None:
     last = max(checkpointing.steps(spec.model_dir), default=None)
     for folder, write in (
-        (settings.export_mtf, exporting.to_mesh),
+        (settings.export_mtf, functools.partial(exporting.to_mesh, dtype=spec.model.weights)),
         (settings.export_hf, exporting.to_hugging_face),
     ):
         if folder and last is not None:
@@ -244,20 +245,15 @@ class Engine:
             yield start_report.random_line(spec.seed)
             stepping.begin(0)
             return
-        # A checkpoint of this run has all; an initial one may lack variables.
-        unfilled = () if named else self._options.unfilled_variables
-        self._step, lines = weights.warm_start(
-            self._model,
-            self._optimizer,
-            start,
-            self._world,
-            unfilled=unfilled,
-            seed=spec.seed,
-        )
-        yield from lines
+        filled = (self._model, self._optimizer, start, self._world)
         if named is None:
+            unfilled = self._options.unfilled_variables
+            self._step, lines = weights.warm_start(*filled, unfilled=unfilled, seed=spec.seed)
+            yield from lines
             stepping.begin(self._step)
             return
+        self._step, lines = weights.resume(*filled)
+        yield from lines
         record = resume_file.record(named)
         if record is None:
             yield start_report.NO_POSITION

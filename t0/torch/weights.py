@@ -1,6 +1,7 @@
 """Fills a sharded model: from a checkpoint in any format, or at random.
 
     load(model, optimizer, "/models/t0_3b", world)       # every process reads its own rows
+    resume(model, optimizer, "/models/tiny/model.ckpt-20", world)       # a checkpoint of this run
     warm_start(model, optimizer, "/models/t5", world)    # which may lack variables
     random(model, seed=0, world=world)                   # Mesh TensorFlow's distributions
 
@@ -10,7 +11,7 @@ Names and orientation are the canonical ones of `t0.checkpoints.names`.
 import contextlib
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import torch
 from t0.checkpoints import checkpoint_files, conversion, names
 from t0.checkpoints.bundle import BundleReader
 from t0.checkpoints.conversion import open_source
-from t0.checkpoints.formats import Source
+from t0.checkpoints.formats import FLOAT32, Source
 from t0.checkpoints.mtf import STEP
 from t0.checkpoints.shape import combined, expected_shapes
 from t0.errors import UserError
@@ -29,7 +30,11 @@ from t0.torch.model import T5
 from t0.torch.optimizers import Optimizer
 from t0.torch.sharding import local_rows, names_and_parameters, own_rows
 from t0.torch.world import World
-from t0.training import start_report
+from t0.training import resume_file, start_report
+
+
+# The tensors of Mesh TensorFlow's dense layers, which draw again beyond two standard deviations.
+_TRUNCATED = ("DF", "FD", "DV")
 
 
 def chosen(model_dir: str, checkpoint: str | None, steps: Any) -> dict[int, str]:
@@ -127,7 +132,35 @@ def warm_start(
     return step, lines
 
 
-def load(model: T5, optimizer: Optimizer | None, path: str, world: World) -> tuple[int, list[str]]:
+def resume(model: T5, optimizer: Optimizer, path: str, world: World) -> tuple[int, list[str]]:
+    """Fills the weights and the slots from a checkpoint of this run that Mesh TensorFlow wrote.
+
+    Unlike `load`, it also reads the low halves of weights that the checkpoint holds in bfloat16.
+
+    Args:
+      model: the model.
+      optimizer: its optimizer.
+      path: the checkpoint's path without its ending.
+      world: the processes.
+
+    Returns:
+      what `load` returns.
+
+    Raises:
+      UserError: if it is of another model, or damaged.
+    """
+    with resume_file.opened(path) as content:
+        return load(model, optimizer, path, world, exact=content or {})
+
+
+def load(
+    model: T5,
+    optimizer: Optimizer | None,
+    path: str,
+    world: World,
+    *,
+    exact: Mapping[str, np.ndarray] | None = None,
+) -> tuple[int, list[str]]:
     """Fills the weights, and the optimizer's slots where the checkpoint has them.
 
     Args:
@@ -135,6 +168,7 @@ def load(model: T5, optimizer: Optimizer | None, path: str, world: World) -> tup
       optimizer: its optimizer; None to read the weights alone.
       path: a checkpoint in any format.
       world: the processes.
+      exact: the arrays of the checkpoint's resume file, which make narrow weights exact.
 
     Returns:
       the checkpoint's step, and lines that say what was restored.
@@ -145,7 +179,14 @@ def load(model: T5, optimizer: Optimizer | None, path: str, world: World) -> tup
     with contextlib.closing(open_source(path, keep_slots=False)) as source:
         _check(model, source)
         for name, parameter in names_and_parameters(model).items():
-            rows = _in_torch(source.load(name), name)[own_rows(parameter.shape[0], world)]
+            array = np.asarray(source.load(name), np.float32)
+            if exact:
+                entry = source.entries[name]
+                wide = resume_file.wide_weight(exact, entry.native, array)
+                if wide is None and entry.dtype != FLOAT32:
+                    raise ValueError(f"it has no low halves of {entry.native}, {entry.dtype}")
+                array = array if wide is None else wide
+            rows = _in_torch(array, name)[own_rows(parameter.shape[0], world)]
             local_rows(parameter).copy_(torch.from_numpy(rows))
         step, prefix = source.facts.step or 0, source.path
         slots = _load_slots(optimizer, prefix, world) if optimizer and source.kind == "mtf" else 0
@@ -213,6 +254,9 @@ def _initial(name: str, shape: tuple[int, ...], model: T5, draw: torch.Generator
     )
     if name.endswith("/q"):
         deviation *= sizes.d_kv**-0.5  # which replaces the division of the attention logits
+    if row.dims in _TRUNCATED:
+        bound = 2 * deviation
+        return torch.nn.init.trunc_normal_(value, 0.0, deviation, -bound, bound, generator=draw)
     return value.normal_(0.0, deviation, generator=draw)
 
 

@@ -215,7 +215,7 @@ class Checkpoints:
             values = self._session.run([variable for _, _, variable in group])
             for (master, key, _), wide in zip(group, values, strict=True):
                 if master.dtype.base_dtype == tf.bfloat16 and wide.dtype == np.float32:
-                    halves[f"low/{key}"], halves[f"ties/{key}"] = split_halves(wide)
+                    halves |= resume_file.low_halves(key, wide)
                 else:
                     halves[f"wide/{key}"] = wide
         return halves
@@ -228,11 +228,9 @@ class Checkpoints:
                 nearest = self._session.run([variable for _, _, variable in group])
                 feeds = {}
                 for (_, key, variable), value in zip(group, nearest, strict=True):
-                    if f"low/{key}" in content:
-                        value = join_halves(value, content[f"low/{key}"], content[f"ties/{key}"])
-                    else:
-                        value = content[f"wide/{key}"]
-                    feeds[variable.initializer.inputs[1]] = value
+                    feeds[variable.initializer.inputs[1]] = resume_file.wide_slice(
+                        content, key, value
+                    )
                 self._session.run([variable.initializer for _, _, variable in group], feeds)
             return resume_file.record_in(content)
 
@@ -355,26 +353,6 @@ def _explained(path: str, model_dir: str, clean: Callable[[], None]) -> Iterator
         what = f"checkpoint {path} cannot be saved"
         said = f"{reason}: {what}" if reason == "the disk is full" else f"{what}: {reason}"
         raise UserError(f"{said}. {_last_checkpoint(model_dir)}") from error
-
-
-def split_halves(wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the low halves of float32 weights, which bfloat16 leaves out.
-
-    Returns:
-      int16, the difference between each bit pattern and that of the nearest bfloat16 number, to
-      which ties to even are rounded; int64, the positions of ties that are rounded down, whose
-      difference, 0x8000, overflows int16.
-    """
-    bits = wide.view(np.uint32)
-    ties = np.flatnonzero((bits & np.uint32(0x1FFFF)) == 0x8000)
-    return bits.astype(np.uint16).view(np.int16), ties
-
-
-def join_halves(nearest: np.ndarray, low: np.ndarray, ties: np.ndarray) -> np.ndarray:
-    """Returns the float32 weights from their rounded values and what `split_halves` returned."""
-    difference = low.astype(np.int32)
-    difference.reshape(-1)[ties] = 1 << 15
-    return (nearest.view(np.int32) + difference).view(np.float32)
 
 
 def _last_checkpoint(model_dir: str) -> str:

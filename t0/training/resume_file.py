@@ -16,8 +16,15 @@ The record is JSON in a numpy archive:
     judge      the state of `stopping.BestEvaluation`
     evaluated  whether the evaluations that were due at this step have run
 
-Beside it are arrays with what weights are wider in memory than in the checkpoint: none where the
-checkpoint holds them in float32. Nothing that is read is trusted.
+If the checkpoint holds weights in a narrower type than memory does (T5's published gin files save
+bfloat16), the archive also has the rest of each weight. NAME/0, NAME/1 ... are the weight's slices,
+one for each device of the mesh; the checkpoints of one device have NAME/0.
+
+    low/NAME/0    int16, the low halves of a weight that the checkpoint holds as bfloat16
+    ties/NAME/0   int64, the positions whose low half does not fit into int16
+    wide/NAME/0   the whole weight, if the checkpoint holds another type
+
+Nothing that is read is trusted.
 """
 
 import contextlib
@@ -66,6 +73,96 @@ def write(
         file.write(content.getvalue())
 
 
+def split_halves(wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the low halves of float32 weights, which bfloat16 leaves out.
+
+    Args:
+      wide: float32 weights.
+
+    Returns:
+      int16, the difference between each bit pattern and that of the nearest bfloat16 number, to
+      which ties to even are rounded; int64, the positions of ties that are rounded down, whose
+      difference, 0x8000, overflows int16.
+    """
+    bits = wide.view(np.uint32)
+    ties = np.flatnonzero((bits & np.uint32(0x1FFFF)) == 0x8000)
+    return bits.astype(np.uint16).view(np.int16), ties
+
+
+def join_halves(nearest: np.ndarray, low: np.ndarray, ties: np.ndarray) -> np.ndarray:
+    """Returns the float32 weights from their rounded values and what `split_halves` returned."""
+    difference = low.astype(np.int32)
+    difference.reshape(-1)[ties] = 1 << 15
+    return (nearest.view(np.int32) + difference).view(np.float32)
+
+
+def low_halves(key: str, wide: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the arrays for a float32 slice of a weight that the checkpoint holds as bfloat16.
+
+    Args:
+      key: the weight's name in Mesh TensorFlow, "/", and the number of the slice.
+      wide: the slice.
+    """
+    low, ties = split_halves(wide)
+    return {f"low/{key}": low, f"ties/{key}": ties}
+
+
+def wide_slice(content: Mapping[str, np.ndarray], key: str, nearest: np.ndarray) -> np.ndarray:
+    """Returns a slice of a weight exactly as it was in memory.
+
+    Args:
+      content: what `opened` yields.
+      key: the weight's name in Mesh TensorFlow, "/", and the number of the slice. If the checkpoint
+        is of a mesh with fewer devices, each of which held the whole weight, slice 0 is taken.
+      nearest: float32, the slice as the checkpoint holds it.
+
+    Raises:
+      ValueError, LookupError: if the file has no such slice, or one of another shape.
+    """
+    if f"low/{key}" not in content and f"wide/{key}" not in content:
+        key = f"{key.rpartition('/')[0]}/0"
+    low = f"low/{key}" in content
+    found = content[f"low/{key}"] if low else content[f"wide/{key}"]
+    if found.shape != nearest.shape:
+        raise ValueError(f"{key} has the shape {found.shape}, not {nearest.shape}")
+    return join_halves(nearest, found, content[f"ties/{key}"]) if low else found
+
+
+def wide_weight(
+    content: Mapping[str, np.ndarray], name: str, nearest: np.ndarray
+) -> np.ndarray | None:
+    """Returns a whole weight exactly as it was in memory; None if the checkpoint is that exact.
+
+    Args:
+      content: what `opened` yields.
+      name: the weight's name in Mesh TensorFlow.
+      nearest: float32, the weight as the checkpoint holds it.
+
+    Raises:
+      ValueError, LookupError: if the slices do not make such a weight.
+    """
+    numbers = [n for n in content if n.startswith((f"low/{name}/", f"wide/{name}/"))]
+    if not numbers:
+        return None
+    first = content[numbers[0]].shape
+    divided = [axis for axis, size in enumerate(nearest.shape) if first[axis : axis + 1] != (size,)]
+    if not divided:
+        return wide_slice(content, f"{name}/0", nearest)
+    (axis,) = divided
+    parts = np.split(nearest, nearest.shape[axis] // first[axis], axis)
+    count = len(numbers)
+    # A mesh numbers the parts of the model before its replicas ("batch:2,model:2"), or after them.
+    for order in ([*range(count)], [n * len(parts) // count for n in range(count)]):
+        wide = [
+            wide_slice(content, f"{name}/{number}", parts[place % len(parts)])
+            for number, place in enumerate(order)
+        ]
+        chosen = {place % len(parts): wide[number] for number, place in enumerate(order)}
+        if all(np.array_equal(wide[n], chosen[p % len(parts)]) for n, p in enumerate(order)):
+            return np.concatenate([chosen[part] for part in range(len(parts))], axis)
+    raise ValueError(f"the {count} slices of {name} do not make one weight")
+
+
 def record(checkpoint: str) -> dict[str, Any] | None:
     """Returns the resume state of `checkpoint`; None for a checkpoint of another loop.
 
@@ -111,10 +208,13 @@ def opened(checkpoint: str, *faults: type[Exception]) -> Iterator[Mapping[str, n
         yield None
         return
     try:
-        content = np.load(io.BytesIO(paths.read_bytes(path)))
+        # A file on this machine stays on the disk: every process reads its arrays one by one.
+        where = io.BytesIO(paths.read_bytes(path)) if paths.is_remote(path) else path
+        content = np.load(where)
         if not isinstance(content, np.lib.npyio.NpzFile):
             raise ValueError("it is not an archive of arrays")
-        yield content
+        with content:
+            yield content
     except (*_DAMAGED, *faults) as error:
         reason = str(error).strip().splitlines() or [""]
         why = f"{type(error).__name__}: {reason[0]:.120}"

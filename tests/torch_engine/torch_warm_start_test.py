@@ -62,3 +62,21 @@ def test_what_it_lacks_is_refused_otherwise(start):
         start(unfilled=("encoder",))
     with pytest.raises(UserError):
         start()
+
+
+@pytest.mark.parametrize(
+    ("name", "deviation", "truncated"),
+    [
+        ("encoder/block_000/layer_001/DenseReluDense/wi_0/kernel", "d_model", True),
+        ("encoder/block_000/layer_001/DenseReluDense/wo/kernel", "d_ff", True),
+        ("decoder/logits/kernel", "d_model", True),
+        ("encoder/block_000/layer_000/SelfAttention/k", "d_model", False),
+    ],
+)
+def test_random_weights_are_drawn_as_mesh_tensorflow_draws_them(model, name, deviation, truncated):
+    engine_weights.random(model[0], 3, model[1])
+    drawn = sharding.local_rows(sharding.names_and_parameters(model[0])[name])
+    scale = getattr(V11, deviation) ** -0.5
+    assert (drawn.abs().max() <= 2 * scale) == truncated
+    # The deviation of a normal distribution that is cut at two of its deviations.
+    assert drawn.std().item() == pytest.approx(scale * (0.8796 if truncated else 1.0), rel=0.1)

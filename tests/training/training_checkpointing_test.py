@@ -45,13 +45,13 @@ def test_gin_sets_the_rule_and_not_the_plain_class():
 def test_low_halves_bring_back_every_weight(bits):
     finite = bits & ~np.uint32(0x4000_0000)  # no infinities, nor what rounds to one
     wide = finite.view(np.float32)
-    low, ties = checkpointing.split_halves(wide)
+    low, ties = resume_file.split_halves(wide)
     assert low.dtype == np.int16
     nearest = _cast(wide)
     difference = wide.view(np.int32).astype(np.int64) - nearest.view(np.int32)
     assert (low.astype(np.int64)[difference < 1 << 15] == difference[difference < 1 << 15]).all()
     assert ties.tolist() == np.flatnonzero(difference == 1 << 15).tolist()
-    back = checkpointing.join_halves(nearest, low, ties)
+    back = resume_file.join_halves(nearest, low, ties)
     assert back.tobytes() == wide.tobytes()
 
 
@@ -61,9 +61,9 @@ def _cast(wide):
 
 def test_ties_to_even_keep_their_bit():
     wide = np.array([0x3F808000, 0x3F818000, 0x3F817FFF], np.uint32).view(np.float32)
-    low, ties = checkpointing.split_halves(wide)
+    low, ties = resume_file.split_halves(wide)
     assert ties.tolist() == [0]
-    assert checkpointing.join_halves(_cast(wide), low, ties).tobytes() == wide.tobytes()
+    assert resume_file.join_halves(_cast(wide), low, ties).tobytes() == wide.tobytes()
 
 
 @pytest.fixture(scope="module")
