@@ -32,7 +32,6 @@ from t0.torch.sharding import local_rows, names_and_parameters, own_rows
 from t0.torch.world import World
 from t0.training import resume_file, start_report
 
-
 # The tensors of Mesh TensorFlow's dense layers, which draw again beyond two standard deviations.
 _TRUNCATED = ("DF", "FD", "DV")
 
