@@ -10,7 +10,7 @@ lists.
         ...
     metrics.compute("task")     # {"accuracy": 54.2, "f1": 61.0, "auc-roc": 58.3, "auc-pr": 55.9}
 
-Examples without exactly one correct choice are left out, and every weight is 1.
+Excluded examples (`MultipleChoiceExample.excluded`) are left out, and every weight is 1.
 
 T0's accuracy is by the plain sum of a choice's log-probabilities. Beside it is the accuracy by the
 sum divided by the choice's tokens (EOS among them), and by its characters:

@@ -82,8 +82,8 @@ class RankEvaluationSettings:
     """A rank evaluation's settings; gin sets the fields as `score_eval.NAME`.
 
     Attributes:
-      max_excluded_share: the share of a task's examples that may not have exactly one correct
-        choice.
+      max_excluded_share: the share of a task's examples that may be left out of the accuracy: no
+        correct choice, several, or one with the same tokens as a wrong one.
       max_truncated_targets_share: the share of a task's choices that may exceed the length limit.
       max_shapes: the most batch shapes of a run. More shapes cost more lowerings, fewer shapes more
         padding.

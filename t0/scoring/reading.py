@@ -42,7 +42,13 @@ FEATURES = (
 # Why an example is excluded; these strings are in results files.
 NO_CORRECT_CHOICE = "no correct choice"
 SEVERAL_CORRECT_CHOICES = "several correct choices"
+EQUAL_TOKENS = "the right choice has the same tokens as a wrong one"
 
+_EQUAL_TOKENS_HINT = (
+    ". The vocabulary may map different characters to its unknown token, or the length limit may "
+    "cut the choices where they are still equal: `t0 show TASK --ids` prints their tokens. Write "
+    "choices of characters that the vocabulary has, or raise the limit of 'targets'"
+)
 # The most excluded examples whose numbers are kept, for each reason.
 _LISTED = 20
 _CACHE_KIB = 32 * 1024
@@ -75,6 +81,12 @@ class AnswerChoice:
     is_correct: bool
     inputs: np.ndarray
 
+    def reads_as(self, other: "AnswerChoice") -> bool:
+        """Returns whether the model cannot tell the two apart: equal tokens after equal inputs."""
+        return np.array_equal(self.tokens, other.tokens) and np.array_equal(
+            self.inputs, other.inputs
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class MultipleChoiceExample:
@@ -102,10 +114,11 @@ class MultipleChoiceExample:
     @property
     def excluded(self) -> str | None:
         """Why the example is left out of the accuracy, or None."""
-        correct = sum(choice.is_correct for choice in self.choices)
-        if correct == 1:
-            return None
-        return NO_CORRECT_CHOICE if correct == 0 else SEVERAL_CORRECT_CHOICES
+        correct = [choice for choice in self.choices if choice.is_correct]
+        if len(correct) != 1:
+            return SEVERAL_CORRECT_CHOICES if correct else NO_CORRECT_CHOICE
+        equal = sum(choice.reads_as(correct[0]) for choice in self.choices)
+        return EQUAL_TOKENS if equal > 1 else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,7 +318,7 @@ def kept_task(
       number: the task's number in the store.
       lengths: the model's limits {"inputs": tokens, "targets": tokens}, or None for no limits.
       store: the store with the examples.
-      max_excluded_share: the share of examples that may not have exactly one correct choice.
+      max_excluded_share: the share of examples that may be excluded.
       max_truncated_targets_share: the share of choices that may exceed the limit.
 
     Raises:
@@ -444,9 +457,10 @@ def _check_excluded(task: ScoringTask, allowed: float) -> None:
     if excluded > allowed * examples or excluded == examples:
         first, reason = min((found.first[0], reason) for reason, found in task.excluded.items())
         raise UserError(
-            f"task {task.name}: {excluded} of {examples} examples do not have exactly one "
-            f"correct choice (the first: example {first}, {reason}), more than the "
+            f"task {task.name}: {excluded} of {examples} examples cannot be judged (the first: "
+            f"example {first}, {reason}), more than the "
             f"share of {allowed:g} allowed (gin: score_eval.max_excluded_share)"
+            + (_EQUAL_TOKENS_HINT if EQUAL_TOKENS in task.excluded else "")
         )
 
 

@@ -1,5 +1,6 @@
 """`rank_evaluate` over made-up tasks: its files hold what an independent computation gives."""
 
+import collections
 import hashlib
 import json
 
@@ -337,16 +338,22 @@ def test_task_with_too_many_truncated_targets_is_refused(model_dir):
     assert result["truncated_targets"] == len(records)
 
 
-def test_ties_are_counted(model_dir):
-    # Two examples whose choices are the same text, and have the same score; each other differs.
-    records = make_records(0)
-    same = [3, 4]
+def test_ties_are_counted_and_choices_of_equal_tokens_are_left_out(model_dir):
+    records = make_records(0, correct=lambda example: [2])
+    numbers = collections.Counter(int(record["idx"][0]) for record in records)
+    equal, *same = [example for example in sorted(numbers) if numbers[example] == 3][:3]
     for record in records:
-        if record["idx"][0] in same:
-            record["targets"] = np.array([5, 6, 1], np.int32)
+        if record["idx"][0] == equal:
+            record["targets"] = np.array([5, 1], np.int32)
+        elif record["idx"][0] in same:  # the two wrong choices tie, and are shorter
+            ids = [5, 6, 7, 8, 1] if record["is_correct"] else [5, 1]
+            record["targets"] = np.array(ids, np.int32)
     folder = evaluate(model_dir, [dataset("made_up", records)])
     result = json.loads((folder / "results_7.json").read_text())["tasks"]["made_up"]
     lines = read_scores(folder, "made_up", 7)
     nats = [[choice["log_likelihood"] for choice in line["choices"]] for line in lines]
-    assert result["ties"] == sum(row.count(max(row)) > 1 for row in nats) == len(same)
-    assert all(lines[idx]["prediction"] == 0 for idx in same)
+    assert result["ties"] == len(same)
+    assert all(lines[idx]["prediction"] == 0 and nats[idx][0] == nats[idx][1] for idx in same)
+    reason = "the right choice has the same tokens as a wrong one"
+    assert result["excluded_examples"][reason] == [equal]
+    assert lines[equal]["gold"] == -1

@@ -1,9 +1,17 @@
 """Records of choices become examples, sorted on disk and cut to the limits."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from t0.scoring.reading import ExampleStore, MultipleChoiceExample, choice_of, truncate
+from t0.scoring.reading import (
+    EQUAL_TOKENS,
+    ExampleStore,
+    MultipleChoiceExample,
+    choice_of,
+    truncate,
+)
 
 
 def record(example, choice, targets, correct, inputs=(5, 6, 7)):
@@ -83,9 +91,34 @@ def test_store_holds_a_task_on_disk(tmp_path, monkeypatch):
     ],
 )
 def test_example_without_exactly_one_right_choice_is_excluded(correct, reason, gold):
-    choices = tuple(choice_of(record(0, i, [3, 1], c)) for i, c in enumerate(correct))
+    choices = tuple(choice_of(record(0, i, [3 + i, 1], c)) for i, c in enumerate(correct))
     assert MultipleChoiceExample(0, choices).excluded == reason
     assert MultipleChoiceExample(0, choices).gold == gold
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reason"),
+    [
+        ([[3, 2, 1], [3, 2, 1], [5, 1]], "the right choice has the same tokens as a wrong one"),
+        ([[3, 2, 1], [5, 1], [5, 1]], None),  # two wrong ones are equal
+    ],
+)
+def test_example_is_excluded_only_if_its_right_choice_equals_a_wrong_one(tokens, reason):
+    choices = tuple(choice_of(record(0, i, ids, i == 0)) for i, ids in enumerate(tokens))
+    made = MultipleChoiceExample(0, choices)
+    assert (made.excluded, made.gold) == (reason, -1 if reason else 0)
+    # The same answer after another input is another choice.
+    other = dataclasses.replace(choices[0], inputs=np.array([9], np.int32))
+    assert MultipleChoiceExample(0, (other, *choices[1:])).excluded is None
+
+
+def test_choices_that_are_equal_where_they_are_cut_are_excluded():
+    long = [[3, 4, 5, 6, 1], [3, 4, 7, 1]]
+    whole = MultipleChoiceExample(
+        0, tuple(choice_of(record(0, i, ids, i == 0)) for i, ids in enumerate(long))
+    )
+    cut, _ = truncate(whole, {"inputs": 9, "targets": 3})
+    assert (whole.excluded, cut.excluded) == (None, EQUAL_TOKENS)
 
 
 def test_truncation_keeps_eos_and_counts_an_input_once():
