@@ -21,6 +21,7 @@ Nothing here imports TensorFlow; PyTorch is imported only for pickles.
 import dataclasses
 import json
 import os
+import stat
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -225,7 +226,10 @@ def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     if is_remote(path):
         return _read_remote_header(path)
     try:
-        size = path.stat().st_size
+        status = path.stat()
+        size = status.st_size
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe would never end
+            raise UserError(f"{path} is no regular file; wanted the safetensors file itself")
         with safetensors.safe_open(path, framework="numpy") as file:
             keys = file.offset_keys()
             if len(keys) > _MOST_TENSORS:

@@ -75,10 +75,13 @@ def evaluate(folder: str, source: str, names: Sequence[str], settings: Settings)
                 f"task {task.name} is not for rank evaluation, and a decoder-only model is "
                 f"evaluated by ranking: name its form {task.name}_score_eval, if it has one"
             )
+    from t0.torch import transformers_door
+
+    transformers_door.transformers()  # says which package is not installed
     tf.config.set_visible_devices([], "GPU")  # they are PyTorch's
     import torch
 
-    from t0.torch import decoder_only, transformers_door, world
+    from t0.torch import decoder_only, world
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     activations = world.activations(settings.activations, device)
@@ -141,7 +144,7 @@ class _Joined:
                 for name in ("inputs", "targets")
             )
             number = int(record["idx"][0])
-            context, scored = self.join.join(self.model.tokenizer, given, choice)
+            context, scored = self._encode(number, given, choice)
             self._check(number, choice, context, scored)
             context, scored, cut = self._cut(context, scored)
             self.cut.inputs += cut and number != example
@@ -154,6 +157,12 @@ class _Joined:
                 "inputs_pretokenized": given,
                 "targets_pretokenized": choice,
             }
+
+    def _encode(self, number: int, given: str, choice: str) -> tuple[list[int], list[int]]:
+        try:
+            return self.model.encode(self.join, given, choice)
+        except UserError as error:
+            raise UserError(f"task {self.task}, example {number}: {error}") from error
 
     def _check(self, number: int, choice: str, context: list[int], scored: list[int]) -> None:
         if not context or not scored:

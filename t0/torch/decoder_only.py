@@ -9,27 +9,38 @@ Such a model reads an input and a choice as one text, and tokenisers disagree ab
 cut in two: how the two are joined is a part of the result. `JOINS` has the published ways.
 
 Token ids are stored one higher than the tokeniser's: 0 is padding in `t0.scoring`, and a token
-here. Nothing of a folder is executed: weights are safetensors, and code in a folder is refused.
+here. A folder is data: weights are safetensors, code in a folder is not run, no value of its
+config.json chooses code, and its tokenizer is first loaded within limits (`tokenizer_check`).
+Every weight of the model is read from the folder: a missing or unexpected tensor is an error.
 """
 
 import contextlib
 import dataclasses
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from t0.checkpoints import weight_files
+from t0.checkpoints.shape import shown
 from t0.errors import UserError, short_reason
 from t0.scoring.batch_planning import Costs
+from t0.torch import tokenizer_check
 from t0.torch.transformers_door import transformers
 
 # Any of these makes a tokeniser.
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _BESIDE = (*TOKENIZERS, "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
+# Fields of config.json by which transformers chooses code or files, besides the two that `restore`
+# sets itself (attn_implementation and experts_implementation, which can name a kernel of the hub).
+_CHOOSING = ("quantization_config", "fusion_config", "transformers_weights")
+_SHOWN = 4  # names of tensors in a message
+_LARGEST_UNREAD = 10_000_000  # elements; a model this much larger than its file is not built
 _KERNELS = 1e9  # a batch's start, in floating point operations
 # What a later token may change of a token's logits, in their standard deviations: rounding.
 _PROBE_TOKENS, _PROBE_SHARE = 4, 1e-3
@@ -106,14 +117,11 @@ class DecoderOnly:
     ) -> None:
         self._folder, self._device, self._activations = Path(folder), device, activations
         self._batch_tokens = batch_tokens
+        _check_files(self._folder)
         self.config = _config(self._folder)
+        self._tensors = weight_files.open_weights(self._folder).tensors
+        self._weights = sorted({tensor.path for tensor in self._tensors.values()})
         self.tokenizer = _tokenizer(self._folder)
-        self._weights = sorted(self._folder.glob("*.safetensors"))
-        if not self._weights:
-            raise UserError(
-                f"{folder} has no safetensors, and pickled weights are not read: save the model by "
-                "transformers' save_pretrained, which writes model.safetensors"
-            )
         self._model: Any = None
 
     @property
@@ -146,28 +154,93 @@ class DecoderOnly:
         bytes_ = sum(path.stat().st_size for path in self._weights)
         return _JoinedCosts(float(bytes_), 0.0, float(bytes_), 0.0, _KERNELS)
 
+    def encode(self, join: Join, given: str, choice: str) -> tuple[list[int], list[int]]:
+        """Returns the ids of an input and those of a choice, joined.
+
+        Raises:
+          UserError: if the tokenizer fails, or makes an id for which the model has no embedding.
+        """
+        with _explained(self._folder, "its tokenizer cannot encode a text"):
+            context, scored = join.join(self.tokenizer, given, choice)
+        rows = getattr(self.config.get_text_config(), "vocab_size", None)
+        for token in (*context, *scored):
+            if token is None:
+                raise UserError(
+                    f"{self._folder}: the input is empty, and the tokenizer has neither a BOS nor "
+                    "an EOS token to put in its place; name one in tokenizer_config.json"
+                )
+            if rows is not None and not 0 <= token < rows:
+                raise UserError(
+                    f"{self._folder}: its tokenizer makes the id {token:,} of "
+                    f"{self.tokenizer.convert_ids_to_tokens(token)!r:.40}, and the model has "
+                    f"embeddings for the ids 0 to {rows - 1:,} (vocab_size in config.json): the "
+                    "tokenizer is of another model. Copy this model's own tokenizer into the folder"
+                )
+        return context, scored
+
     def restore(self, checkpoint: str) -> int:
-        """Loads the weights; returns the number of tensors."""
+        """Loads the weights; returns the number of tensors that were read.
+
+        Raises:
+          UserError: if the folder has not exactly the tensors of the model.
+        """
         del checkpoint  # the folder's
+        self._check_size()
         with _explained(self._folder):
-            model = transformers().AutoModelForCausalLM.from_pretrained(
+            model, report = transformers().AutoModelForCausalLM.from_pretrained(
                 self._folder,
                 config=self.config,
                 dtype=self._activations,
                 use_safetensors=True,
                 trust_remote_code=False,
                 local_files_only=True,
+                # The library's own choice, whatever config.json says.
+                attn_implementation=None,
+                experts_implementation=None,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are in the report, by name
             )
+        _check_report(self._folder, report)
         self._model = model.to(self._device).eval()
         self._check_causal()
-        return len(self._model.state_dict())
+        # Tied weights count once. All others were read, or the report would have named them.
+        return sum(1 for _ in model.parameters())
+
+    def _check_size(self) -> None:
+        """Checks that the model is about as large as its file, before any memory is allocated.
+
+        Transformers fills what is missing at random before it reports it.
+        """
+        stored = sum(int(np.prod(tensor.shape)) for tensor in self._tensors.values())
+        layers = getattr(self.config.get_text_config(), "num_hidden_layers", 0)
+        described = f"{layers:,} layers" if isinstance(layers, int) else f"{layers!r:.20} layers"
+        fits = isinstance(layers, int) and layers <= len(self._tensors)
+        if fits:
+            with _explained(self._folder), torch.device("meta"):
+                model = transformers().AutoModelForCausalLM.from_config(
+                    self.config, attn_implementation=None, experts_implementation=None
+                )
+            parameters = sum(parameter.numel() for parameter in model.parameters())
+            described = f"{parameters:,} parameters"
+            fits = parameters <= 2 * stored + _LARGEST_UNREAD
+        if not fits:
+            raise UserError(
+                f"{self._folder}: config.json describes a model of {described}, and the weights "
+                f"have {len(self._tensors):,} tensors with {stored:,} elements. Copy the "
+                "config.json that was saved with these weights"
+            )
 
     @torch.inference_mode()
     def _check_causal(self) -> None:
-        """Checks that a token's logits do not depend on the tokens after it."""
+        """Checks that a token's logits are finite and do not depend on the tokens after it."""
         rows = torch.ones(2, _PROBE_TOKENS, dtype=torch.int64, device=self._device)
         rows[1, -1] = 2
         first, other = self._model(input_ids=rows).logits[:, 0].float()
+        if not first.isfinite().all():
+            raise UserError(
+                f"{self._folder}: its logits are not finite numbers. Are its weights damaged, or "
+                f"out of the range of {self._activations} (--activation_dtype)?"
+            )
         if (first - other).abs().max() > _PROBE_SHARE * first.std():
             raise UserError(
                 f"{self._folder} ({self.config.model_type}) is no decoder: its first token sees "
@@ -235,6 +308,46 @@ def _hash(parts: Iterator[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
+def _check_files(folder: Path) -> None:
+    """Checks that the folder has safetensors, and no pipe or device, which no read would end."""
+    for path in folder.iterdir():
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+            raise UserError(f"{path} is no regular file: remove it, or copy the file itself")
+    if not any((folder / name).is_file() for name in (weight_files.SINGLE, weight_files.INDEX)):
+        raise UserError(
+            f"{folder} has no safetensors ({weight_files.SINGLE}, or {weight_files.INDEX} and its "
+            "shards), and pickled weights are not read: save the model by transformers' "
+            "save_pretrained, which writes model.safetensors"
+        )
+
+
+def _check_report(folder: Path, report: Mapping[str, Any]) -> None:
+    """Checks transformers' report on what it loaded.
+
+    Raises:
+      UserError: if a tensor of the model was not read, or one of the folder was not used.
+    """
+    kinds = {
+        "missing": report["missing_keys"],
+        "unexpected": report["unexpected_keys"],
+        "of another shape": [key for key, *_ in report["mismatched_keys"]],
+        "not read": report.get("error_msgs", ()),
+    }
+    faults = [
+        f"{len(names):,} {kind} ({', '.join(map(shown, sorted(names)[:_SHOWN]))}"
+        f"{', ...' if len(names) > _SHOWN else ''})"
+        for kind, names in kinds.items()
+        if names
+    ]
+    if faults:
+        raise UserError(
+            f"{folder}: the tensors of its safetensors are not those of the model in config.json: "
+            f"{', '.join(faults)}. Copy the config.json that was saved with these weights, or save "
+            "the bare model (without the wrapper of torch.compile or DataParallel) by "
+            "save_pretrained"
+        )
+
+
 def _config(folder: Path) -> Any:
     with _explained(folder):
         config = transformers().AutoConfig.from_pretrained(
@@ -247,6 +360,13 @@ def _config(folder: Path) -> Any:
             f"{folder} has a {named or config.model_type}, which is not trained to continue texts. "
             "Wanted a decoder-only model (AutoModelForCausalLM), such as GPT-2 or Llama, or a T5"
         )
+    for name in _CHOOSING:
+        if any(getattr(each, name, None) for each in (config, config.get_text_config())):
+            raise UserError(
+                f"{folder / 'config.json'} sets {name}, which would choose the code or the file "
+                "that is loaded. Wanted plain weights in float32, float16 or bfloat16: save the "
+                "model without it"
+            )
     return config
 
 
@@ -256,21 +376,23 @@ def _tokenizer(folder: Path) -> Any:
             f"{folder} has no tokeniser ({', '.join(TOKENIZERS)}): copy the files of the model's "
             "tokeniser into it; without them its tokens have no texts"
         )
+    tokenizer_check.check_within_limits(folder)
     with _explained(folder):
-        return transformers().AutoTokenizer.from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True
-        )
+        return tokenizer_check.load_tokenizer(folder)
 
 
 @contextlib.contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Raises what transformers says of a folder as a UserError."""
+def _explained(folder: Path, fault: str = "cannot be read as a model") -> Iterator[None]:
+    """Raises an error or a panic of transformers and its libraries as a UserError."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # transformers and safetensors raise errors of every kind
+    except BaseException as error:  # they raise errors of every kind
+        # A panic of Rust is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise UserError(
-            f"{folder} cannot be read as a model of transformers {transformers().__version__}: "
+            f"{folder}: {fault} (transformers {transformers().__version__}): "
             f"{short_reason(error):.300}"
         ) from error

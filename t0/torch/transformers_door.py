@@ -21,8 +21,8 @@ def transformers() -> Any:
         import transformers as package
     except ImportError as error:
         raise UserError(
-            "a decoder-only model is ranked by PyTorch and transformers, which are not installed "
-            f"({error}): {install_command('hf')}"
+            f"{error.name or error} is not installed, and evaluating a decoder-only model needs "
+            f"PyTorch and transformers: {install_command('hf')}"
         ) from error
     package.logging.set_verbosity_error()
     return package

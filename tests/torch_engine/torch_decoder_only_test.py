@@ -1,6 +1,8 @@
 """Ranking with decoder-only models: transformers' numbers, the published joins, and the files."""
 
+import dataclasses
 import json
+import os
 import shutil
 
 import numpy as np
@@ -9,9 +11,11 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
+safetensors = pytest.importorskip("safetensors.torch")
 
 from t0.checkpoints import decoder_folders  # noqa: E402
 from t0.errors import UserError  # noqa: E402
+from t0.torch import tokenizer_check  # noqa: E402
 from t0.torch.decoder_only import JOINS, DecoderOnly  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -201,7 +205,7 @@ def test_wrong_folders_are_refused(folders, tmp_path):
     refused(pickled, "has no safetensors")
     cut = shutil.copytree(folders["gpt2"], tmp_path / "cut")
     (cut / "model.safetensors").write_bytes(b"0" * 40)
-    refused(cut, "cannot be read as a model of transformers")
+    refused(cut, "is truncated or no safetensors file")
     settings = {"vocab_size": 320, "intermediate_size": 48, **SMALL}
     for kind, expected in (
         (transformers.BertForMaskedLM, "a BertForMaskedLM, which is not trained to continue texts"),
@@ -211,6 +215,182 @@ def test_wrong_folders_are_refused(folders, tmp_path):
         (folder / "model.safetensors").unlink()
         kind(transformers.BertConfig(**settings)).save_pretrained(folder)
         refused(folder, expected)
+
+
+def change_weights(folder, change):
+    path = folder / "model.safetensors"
+    safetensors.save_file(change(safetensors.load_file(path)), path, {"format": "pt"})
+
+
+def change_json(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def settings(**values):
+    return lambda folder: change_json(folder / "config.json", lambda found: found.update(values))
+
+
+def weights(change):
+    return lambda folder: change_weights(folder, change)
+
+
+def save_shards(folder, change=lambda weight_map: None):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="60KB")
+    index = folder / "model.safetensors.index.json"
+    change_json(index, lambda found: change(found["weight_map"]))
+
+
+def drop_a_shard(weight_map):
+    last = max(weight_map.values())
+    for name in [name for name, shard in weight_map.items() if shard == last]:
+        del weight_map[name]
+
+
+BLOCK = "transformer.h.1."
+# A change of a tiny GPT-2's folder -> the error.
+UNREADABLE = {
+    "compiled": (
+        weights(lambda found: {f"_orig_mod.{k}": v for k, v in found.items()}),
+        r"29 missing \('lm_head.weight'.* 26 unexpected \('_orig_mod.transformer.h.0",
+    ),
+    "wrapped block": (
+        weights(lambda found: {k.replace(".h.1.", ".h.1.module."): v for k, v in found.items()}),
+        r"12 missing \('transformer.h.1.*11 unexpected \('transformer.h.1.module.",
+    ),
+    "no block": (
+        weights(lambda found: {k: v for k, v in found.items() if BLOCK not in k}),
+        r"12 missing \('transformer.h.1.attn.c_attn.bias'",
+    ),
+    "one bias missing": (
+        weights(lambda found: {k: v for k, v in found.items() if k != "transformer.ln_f.bias"}),
+        r"1 missing \('transformer.ln_f.bias'\)",
+    ),
+    "a tensor too many": (
+        weights(lambda found: found | {"transformer.gate": torch.ones(3)}),
+        r"1 unexpected \('transformer.gate'\)",
+    ),
+    "more layers": (settings(n_layer=3), r"12 missing \('transformer.h.2"),
+    "fewer layers": (settings(n_layer=1), r"unexpected \('transformer.h.1"),
+    "a million layers": (settings(n_layer=10**6), "describes a model of 1,000,000 layers"),
+    "a wide model": (settings(n_embd=10**6), "describes a model of .* parameters"),
+    "untied": (settings(tie_word_embeddings=False), r"1 missing \('lm_head.weight'\)"),
+    "other shape": (settings(vocab_size=321), r"1 of another shape \('transformer.wte.weight'\)"),
+    "shard not in the index": (lambda folder: save_shards(folder, drop_a_shard), "missing"),
+    "not finite": (
+        weights(lambda found: {k: v * float("inf") for k, v in found.items()}),
+        "its logits are not finite",
+    ),
+    "quantized": (settings(quantization_config={"quant_method": "mxfp4"}), "quantization_config"),
+    "other file": (settings(transformers_weights="other.safetensors"), "transformers_weights"),
+    "pipe": (lambda folder: os.mkfifo(folder / "merges.txt"), "is no regular file"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_weights_that_were_not_read_are_an_error(folders, tmp_path, monkeypatch, name):
+    """Transformers fills what is missing at random, and logs it."""
+    monkeypatch.setattr(tokenizer_check, "check_within_limits", lambda folder: None)
+    folder = shutil.copytree(folders["gpt2"], tmp_path / "changed")
+    change, expected = UNREADABLE[name]
+    change(folder)
+    with pytest.raises(UserError, match=expected) as caught:
+        DecoderOnly(str(folder), CPU, torch.float32, 64).restore(str(folder))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        save_shards,
+        weights(lambda found: {k.removeprefix("transformer."): v for k, v in found.items()}),
+        weights(lambda found: found | {"transformer.h.0.attn.bias": torch.ones(1, 1, 8, 8)}),
+        settings(attn_implementation="kernels-community/flash-attn"),
+        settings(experts_implementation="kernels-community/moe"),
+        settings(auto_map={"AutoModelForCausalLM": "code.Model"}),
+    ],
+    ids=["shards", "bare names", "old masks", "attention kernel", "expert kernel", "own code"],
+)
+def test_every_tensor_is_read_and_counted(folders, tmp_path, monkeypatch, change):
+    """Of two blocks with 12 tensors each, two embeddings and a norm; no kernel of a hub is run."""
+    monkeypatch.setattr(tokenizer_check, "check_within_limits", lambda folder: None)
+    folder = shutil.copytree(folders["gpt2"], tmp_path / "changed")
+    change(folder)
+    model = DecoderOnly(str(folder), CPU, torch.float32, 64)
+    assert model.restore(str(folder)) == 2 * 12 + 2 + 2
+    inputs, targets = np.array([[5, 9, 44]]) + 1, np.array([[[10, 7]]]) + 1
+    expected = alone(folders["gpt2"], [5, 9, 44], [10, 7])
+    assert model.log_likelihoods(inputs, targets)[0, 0] == pytest.approx(expected, abs=1e-4)
+
+
+def repeat_normalizer(found):
+    twice = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+    found["normalizer"] = {"type": "Sequence", "normalizers": [twice] * 40}
+
+
+def break_normalizer(found):
+    found["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (repeat_normalizer, "cannot be loaded within 4 GiB"),
+        (break_normalizer, "index out of bounds"),
+        (lambda found: found.update(model=None), "cannot be loaded"),
+    ],
+)
+def test_tokenizers_are_loaded_within_limits(folders, tmp_path, monkeypatch, change, expected):
+    """A few letters that become 2**40, and a panic of the library, are a message."""
+    monkeypatch.setattr(tokenizer_check, "LIMIT_SECONDS", 30)
+    folder = shutil.copytree(folders["gpt2"], tmp_path / "changed")
+    change_json(folder / "tokenizer.json", change)
+    with pytest.raises(UserError, match=expected) as caught:
+        DecoderOnly(str(folder), CPU, torch.float32, 64)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_panic_of_the_tokenizer_in_a_text_is_a_user_error(folders, monkeypatch):
+    panic = type("PanicException", (BaseException,), {})
+
+    def join(*_):
+        raise panic("index out of bounds")
+
+    model = loaded(folders["gpt2"])
+    with pytest.raises(UserError, match="cannot encode a text.*index out of bounds"):
+        model.encode(dataclasses.replace(JOINS["lm-eval"], join=join), "It rains.", "yes")
+
+
+def test_ids_beyond_the_embedding_are_refused(folders, tmp_path, monkeypatch):
+    from t0.run.decoder_evaluation import Settings, _Joined
+
+    monkeypatch.setattr(tokenizer_check, "check_within_limits", lambda folder: None)
+    folder = shutil.copytree(folders["gpt2"], tmp_path / "small")
+    settings(vocab_size=100)(folder)
+    embedding = "transformer.wte.weight"
+    change_weights(folder, lambda found: found | {embedding: found[embedding][:100].clone()})
+    model = DecoderOnly(str(folder), CPU, torch.float32, 64)
+    joined = _Joined(model, JOINS["lm-eval"], "mine", Settings("out"))
+    record = {"idx": [3, 0], "inputs": "snow €", "targets": b"wind", "is_correct": True}
+    expected = "task mine, example 3: .*makes the id .*embeddings for the ids 0 to 99"
+    with pytest.raises(UserError, match=expected):
+        list(joined.records([record]))
+    model.tokenizer.bos_token = model.tokenizer.eos_token = None
+    with pytest.raises(UserError, match="neither a BOS nor an EOS"):
+        list(joined.records([record | {"inputs": ""}]))
+
+
+def test_without_pytorch_the_package_is_named(world, folders):
+    """The command names the package, and the command that installs it."""
+    hidden = "import sys; sys.modules['torch'] = None; from t0.cli.main import main; "
+    words = ["eval", str(folders["gpt2"]), "--tasks=weather_eval", f"--output={world.folder}/none"]
+    done = world.python("-c", f"{hidden}sys.exit(main({words}))")
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "torch is not installed" in done.stderr and "bin/setup --with" in done.stderr
 
 
 def test_a_text_over_the_positions_is_refused(folders):
