@@ -1,6 +1,6 @@
-"""Loads a folder's tokenizer in a process of its own, within limits of memory and time.
+"""Loads a folder's tokenizer in a separate process, within limits of memory and time.
 
-    check_within_limits(Path("/models/gpt2"))       # UserError: what went wrong
+    check_within_limits(Path("/models/gpt2"))       # a UserError if that fails
     tokenizer = load_tokenizer(Path("/models/gpt2"))
 
 The library that reads a tokenizer.json ends the whole process if it gets no more memory, and a
