@@ -236,6 +236,7 @@ def reported(name: str) -> Iterator[None]:
       SystemExit: 2 for a `UserError`, 130 for Ctrl-C, 141 when the reader of stdout has closed it.
     """
     garbage.of_command()
+    _escape_what_cannot_be_encoded()
     try:
         with _interrupts_noted():
             yield
@@ -257,6 +258,13 @@ def reported(name: str) -> Iterator[None]:
             raise
         print(f"{name}: {printable(_without_gin_calls(text))}", file=sys.stderr)
         raise SystemExit(USER_ERROR) from None
+
+
+def _escape_what_cannot_be_encoded() -> None:
+    r"""Makes both outputs print a character that their encoding lacks as an escape: \xe9."""
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 # How long after Ctrl-C was dropped it is raised again.

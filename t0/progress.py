@@ -10,13 +10,17 @@ If standard error is not a terminal, a line is printed every ten seconds:
     scoring: 64 of 554 examples (12%), 6.1 examples/s, 1:20 left, rte 54.2%
 """
 
+import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from tqdm import tqdm
 
 PLAIN_SECONDS = 10.0
+_COUNTED_AT_A_TIME = 1000
+_T = TypeVar("_T")
 
 
 class ProgressLine:
@@ -93,6 +97,19 @@ class ProgressLine:
     def print(self, line: str) -> None:
         """Prints a line above the live line."""
         self._bar.write(line)
+
+
+def counted(units: Iterable[_T], *, unit: str, doing: str) -> Iterator[_T]:
+    """Yields the units of some work whose size is unknown; many of them get a progress line."""
+    with contextlib.ExitStack() as stack:
+        progress = None
+        for number, one in enumerate(units, 1):
+            yield one
+            if number % _COUNTED_AT_A_TIME == 0:
+                if progress is None:
+                    progress = ProgressLine(total=None, unit=unit, doing=doing)
+                    stack.enter_context(progress)
+                progress.count(_COUNTED_AT_A_TIME)
 
 
 def clock_text(seconds: float) -> str:

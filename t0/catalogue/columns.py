@@ -6,7 +6,8 @@
     labels.choices, labels.index(1.0)          # (("negative", "positive"), 1)
 
 A label is read as what it is: `1`, `1.0`, `"1"` and `" 1 "` are one label, as are `true`, `"True"`
-and `TRUE`; names are names. Empty cells, NaN and null are no label, nor is -1 beside 0, 1, 2 ...
+and `TRUE`; names are names, `01` and `1e1` among them. Empty cells, NaN and null are no label, nor
+is -1 beside 0, 1, 2 ...
 """
 
 import collections
@@ -24,6 +25,7 @@ MOST_LABELS = 100
 _LOOKED_AT = 1000
 _OFTEN_LABELS = ("label", "labels", "class", "category", "target", "sentiment", "answer", "y")
 _FALSE_FIRST = (("false", "true"), ("no", "yes"), ("f", "t"), ("n", "y"))
+_WHOLE = re.compile(r"(0|-?[1-9][0-9]*)(?:\.0+)?")
 _JINJA = re.compile(r"\|\|\||[{}\n\r]")
 
 
@@ -127,14 +129,14 @@ def look(rows: Iterable[Mapping[str, Any]], where: str) -> Table:
 def label_text(value: Any) -> str:
     """Returns the one spelling of a label.
 
-    >>> [label_text(value) for value in (1, 1.0, "1", " 1.0", True, "TRUE", "so so ", 0.5)]
-    ['1', '1', '1', '1', 'true', 'true', 'so so', '0.5']
+    >>> [label_text(value) for value in (1, 1.0, "1", " 1.0", True, "TRUE", "so so ", 0.5, "01")]
+    ['1', '1', '1', '1', 'true', 'true', 'so so', '0.5', '01']
     """
     text = str(value).strip()
     if text.lower() in ("true", "false"):
         return text.lower()
-    number = None if isinstance(value, bool) else whole_number(value)
-    return text if number is None else str(number)
+    whole = _WHOLE.fullmatch(text)
+    return whole[1] if whole else text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +197,7 @@ def read_labels(table: Table, name: str, choices: Sequence[str] | None) -> Label
 
 def _sorted(labels: set[str]) -> list[str]:
     if all(map(_is_number, labels)):
-        return sorted(labels, key=float)
+        return sorted(labels, key=lambda label: (float(label), label))
     for order in _FALSE_FIRST:
         if {label.lower() for label in labels} <= set(order):
             return sorted(labels, key=lambda label: order.index(label.lower()))
@@ -224,8 +226,8 @@ def _indices(labels: Sequence[str], choices: Sequence[str], where: str) -> dict[
     by_name = {choice.casefold(): place for place, choice in enumerate(choices)}
     if all(label.casefold() in by_name for label in labels):
         return {label: by_name[label.casefold()] for label in labels}
-    whole = [int(label) for label in labels if label.isdigit()]
-    if len(whole) == len(labels):
+    whole = [int(label) for label in labels if label.isdecimal()]
+    if len({*whole}) == len(labels):
         start = 0 if min(whole) == 0 or max(whole) < len(choices) else 1
         if max(whole) < len(choices) + start:
             return {label: int(label) - start for label in labels}

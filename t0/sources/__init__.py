@@ -10,7 +10,7 @@
 | `folders`, `own_data` | data folders and the splits in them; the user's own prompts and mixtures |
 | `hub` | the Hugging Face hub: names of T0's datasets, rows, streamed documents |
 | `schema` | split sizes and columns of T0's datasets; conversion of copies; withheld labels |
-| `readers`, `arrow_readers` | JSON Lines; csv, tsv, parquet, Arrow |
+| `readers`, `csv_reader`, `arrow_readers` | JSON Lines; csv, tsv; parquet, Arrow |
 | `texts`, `instructions`, `questions`, `translations` | the recipes' data |
 
 This room does not import TensorFlow. It imports pyarrow when a file needs it, and the `datasets`

@@ -1,14 +1,7 @@
-"""Readers that use pyarrow: csv, tsv, parquet, Arrow, and folders of `Dataset.save_to_disk`.
+"""Readers that use pyarrow: parquet, Arrow, and folders of `Dataset.save_to_disk`.
 
-    Csv(Path("train.csv")).rows(0, None)            # typed for the whole file
     Parquet(Path("train.parquet")).count()          # from the file's metadata
     Arrow((Path("data-00000-of-00001.arrow"),)).rows(0, 10)
-
-Csv and tsv: the first line names the columns; cells with separators, line breaks or quotes are in
-double quotes. T0's own datasets have their recorded types, and a nested column is JSON in its cell.
-In other data, a column whose cells are all whole numbers, or all numbers, has that type (an empty
-cell is None); every other column is text exactly as written, also dates, true and false, since a
-prompt prints what is in the file.
 
 Arrow files, in the stream format of the `datasets` library or the file format, are mapped into
 memory (those of an object store are read in ranges), so that only the rows that are read cost
@@ -18,169 +11,23 @@ other bytes stay bytes, and a template that uses them is an error (`t0.prompts.r
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
 
 from t0.errors import UserError, reading
 from t0.files import checked_name
-from t0.files.any_path import binary, unpacked
+from t0.files.any_path import binary
 from t0.files.paths import is_remote
 from t0.files.untrusted import parsed_json
-from t0.sources.schema import Features
-
-# pyarrow reads up to 32 blocks ahead, so blocks are small; but a block must hold the longest row,
-# so blocks grow when a row does not fit. A column's type is first guessed from the first block.
-_BLOCK_BYTES = 1 << 20
-_MAX_BLOCK_BYTES = 1 << 29
-_T = TypeVar("_T")
-_WIDER = {pa.int64(): pa.float64(), pa.float64(): pa.string()}
-
-
-class _Scan(NamedTuple):
-    """The types that fit a whole csv file, the block size that it needs, its number of rows."""
-
-    types: dict[str, pa.DataType]
-    block_bytes: int
-    num_rows: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Csv:
-    """One csv or tsv file, plain or `.gz`."""
-
-    path: Path
-    delimiter: str = ","
-    known: Features | None = None
-
-    def columns(self) -> tuple[str, ...]:
-        """Returns the names in the first line."""
-        with reading(self.path, *_FAULTS), unpacked(self.path) as file:
-            empty = not file.read(1)
-        if empty:
-            raise UserError(
-                f"{self.path} is empty: wanted a first line with the names of the columns, and a "
-                "line for each row"
-            )
-        with reading(self.path, *_FAULTS):
-            names = self._with_growing_blocks(lambda block: self._open({}, block).schema.names)
-        double = sorted({name for name in names if names.count(name) > 1})
-        if double:
-            raise UserError(
-                f"{self.path}, line 1: the column names {double} occur twice. Name each column"
-                " once."
-            )
-        return tuple(names)
-
-    def count(self) -> int:
-        """Returns the number of rows; the first call reads the whole file."""
-        return self._scan.num_rows
-
-    def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """Returns the rows, with types that do not change within the file.
-
-        Raises:
-          UserError: a row has too many or too few cells, or a cell is not of its column's type.
-        """
-        # The scan finds the types, and raises errors before any row is returned.
-        scan = self._scan
-        with reading(self.path, *_FAULTS):
-            batches = self._open(scan.types, scan.block_bytes)
-        return rows_between(self.path, guarded(self.path, batches), start, stop)
-
-    @functools.cached_property
-    def _scan(self) -> _Scan:
-        """Reads the file once, to find the number of rows and the types that fit all of them."""
-        self.columns()
-        with reading(self.path, *_FAULTS):
-            return self._with_growing_blocks(self._scan_with)
-
-    def _scan_with(self, block_bytes: int) -> _Scan:
-        types = {name: _known_type(feature) for name, feature in (self.known or {}).items()}
-        fixed = frozenset(types)
-        # Columns with only empty cells so far. They become numbers if numbers follow, else text.
-        empty = set()
-        for field in self._open({}, block_bytes).schema:
-            if field.name not in fixed and field.type == pa.null():
-                empty.add(field.name)
-                types[field.name] = pa.int64()
-            elif field.name not in fixed:
-                types[field.name] = field.type if field.type in _WIDER else pa.string()
-        while True:
-            num_rows = 0
-            try:
-                for batch in self._open(types, block_bytes):
-                    num_rows += batch.num_rows
-                    empty = {n for n in empty if batch.column(n).null_count == batch.num_rows}
-                return _Scan(types | dict.fromkeys(empty, pa.string()), block_bytes, num_rows)
-            except pa.ArrowInvalid as error:
-                column = self._column_of(error)
-                if column is None:
-                    raise
-                if column in fixed and pa.types.is_integer(types[column]):
-                    # A copy may write integers as 1.0; `t0.sources.schema` converts them.
-                    types[column] = pa.float64()
-                elif column in fixed or types[column] not in _WIDER:
-                    raise UserError(f"{self.path}: column '{column}': {error}.") from error
-                else:
-                    types[column] = _WIDER[types[column]]
-                empty.discard(column)
-
-    def _with_growing_blocks(self, read: Callable[[int], _T]) -> _T:
-        """Calls `read` with larger and larger block sizes until the longest row fits into one."""
-        block_bytes = _BLOCK_BYTES
-        while True:
-            try:
-                return read(block_bytes)
-            except pa.ArrowInvalid as error:
-                if "straddl" not in str(error) or block_bytes >= _MAX_BLOCK_BYTES:
-                    raise
-                block_bytes *= 8
-
-    def _column_of(self, error: pa.ArrowInvalid) -> str | None:
-        """Returns the column of a failed conversion, whose message has its number from 0."""
-        prefix = "In CSV column #"
-        if not str(error).startswith(prefix):
-            return None
-        return self.columns()[int(str(error)[len(prefix) :].partition(":")[0])]
-
-    def _open(
-        self, types: dict[str, pa.DataType], block_bytes: int
-    ) -> pyarrow.csv.CSVStreamingReader:
-        return pyarrow.csv.open_csv(
-            _input(self.path),
-            # One thread: so messages name the row, and a fork inherits no running thread pool.
-            read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=block_bytes),
-            parse_options=pyarrow.csv.ParseOptions(
-                delimiter=self.delimiter, newlines_in_values=True
-            ),
-            convert_options=pyarrow.csv.ConvertOptions(column_types=types),
-        )
-
-
-def _input(path: Path) -> pa.NativeFile:
-    """Returns a file's bytes, unpacked if it is a .gz."""
-    if not is_remote(path):
-        return pa.input_stream(str(path))
-    packed = path.suffix == ".gz"
-    return pa.input_stream(binary(path), compression="gzip" if packed else None)
 
 
 def _mapped(path: Path) -> pa.NativeFile:
     """Returns a file that is read where it is asked: mapped into memory, if it is here."""
     return pa.PythonFile(binary(path)) if is_remote(path) else pa.memory_map(str(path))
-
-
-def _known_type(feature: Any) -> pa.DataType:  # noqa: ANN401
-    """Returns the type of a column's cells; text where `t0.sources.schema` converts them."""
-    if isinstance(feature, dict) and feature.get("_type") == "Value":
-        return pa.type_for_alias(feature["dtype"])
-    return pa.string()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -60,13 +60,13 @@ def reader_for(kind: str, paths: tuple[Path, ...], known: Features | None = None
       paths: one file or folder, or the shards of one split in order.
       known: T0's columns of the dataset, which are the types of csv and tsv cells.
     """
-    # Imported late: pyarrow takes 0.2 s, and JSON Lines does not need it.
     if kind == "jsonl":
         return JsonLines(paths[0])
     if kind in ("csv", "tsv"):
-        from t0.sources.arrow_readers import Csv
+        from t0.sources.csv_reader import Csv
 
         return Csv(paths[0], delimiter="\t" if kind == "tsv" else ",", known=known)
+    # Imported late: pyarrow takes 0.2 s, and text files do not need it.
     from t0.sources import arrow_readers
 
     if kind == "parquet":
@@ -141,10 +141,7 @@ class JsonLines:
                 if not line:
                     return
                 if len(line) > LARGEST_LINE:
-                    raise UserError(
-                        f"{self.path}, line {number}: has more than {LARGEST_LINE:,} bytes, the "
-                        "most for a row. Is each row on a line of its own?"
-                    )
+                    raise too_long(self.path, number)
                 if number == 1:
                     line = line.removeprefix(b"\xef\xbb\xbf")
                 if not line.isspace():
@@ -163,6 +160,14 @@ class JsonLines:
             f"{self.path}, line {number}: {' and '.join(missing + extra)}{other}. All rows need the"
             " same columns; write null where a value is absent."
         )
+
+
+def too_long(path: Path, number: int) -> UserError:
+    """Returns the error for a line that is longer than `LARGEST_LINE`."""
+    return UserError(
+        f"{path}, line {number}: has more than {LARGEST_LINE:,} bytes, the most for a row. Is each"
+        " row on a line of its own?"
+    )
 
 
 def parsed_line(where: str, line: bytes) -> dict[str, Any]:

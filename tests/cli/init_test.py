@@ -1,6 +1,7 @@
 """`t0 init`: the columns it finds, the labels it reads, what it writes and refuses."""
 
 import gzip
+import io
 import json
 import os
 import subprocess
@@ -207,3 +208,73 @@ def test_tensorflow_is_not_imported(tmp_path):
     words = [sys.executable, "-c", code]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_labels_and_columns_stay_as_the_csv_file_spells_them(init, tmp_path):
+    rows = rows_with(["1", "01", "10"])
+    for i, row in enumerate(rows):
+        row |= {"code": f"{i:05d}", "price": f"{i}.50", "count": i}
+    write_csv(tmp_path / "films.csv", rows)
+    status, out, err = init("films", "films.csv", "--label=sentiment", "--text=review text")
+    assert (status, err) == (0, "")
+    for label, count in (("01", 13), ("1", 14), ("10", 13)):
+        assert f"#   sentiment {label} is '{label}': {count} rows" in out
+    found = {
+        row["review_text"]: row
+        for row in [*written(tmp_path, "train"), *written(tmp_path, "validation")]
+    }
+    for row in rows:
+        copy = found[row["review text"]]
+        assert [copy[name] for name in ("code", "price", "count")] == [
+            row["code"],
+            row["price"],
+            row["count"],
+        ]
+
+
+def test_stray_quotes_of_a_tsv_file_are_text(init, tmp_path):
+    lines = [
+        f"{chr(34) * (i % 4 == 0)}{TEXTS[i % 5]} {i}\t{['no', 'yes'][i % 2]}" for i in range(40)
+    ]
+    (tmp_path / "films.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    assert init("films", "films.tsv")[0] == 0
+    texts = [row["text"] for row in [*written(tmp_path, "train"), *written(tmp_path, "validation")]]
+    assert sorted(texts) == sorted(line.split("\t")[0] for line in lines)
+
+
+def test_a_stray_quote_of_a_csv_file_is_refused_with_its_line(init, tmp_path):
+    write_csv(tmp_path / "films.csv", rows_with(["no", "yes"]))
+    lines = (tmp_path / "films.csv").read_text().splitlines()
+    lines[7] = lines[7].replace(",", ',"', 1)
+    (tmp_path / "films.csv").write_text("\n".join(lines) + "\n")
+    status, out, err = init("films", "films.csv")
+    assert (status, out) == (2, "")
+    assert "films.csv, line 8: the quote before 'a dull film number 6,no'" in err
+    assert not (tmp_path / "films").exists()
+
+
+@pytest.mark.parametrize("name", ["films.csv", "films.jsonl"])
+def test_large_files_have_a_line_of_progress(init, tmp_path, monkeypatch, name):
+    rows = rows_with(["no", "yes"], 2500)
+    if name == "films.csv":
+        write_csv(tmp_path / name, rows)
+    else:
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setattr("t0.progress.PLAIN_SECONDS", 0.0)
+    status, _, err = init("films", name)
+    assert status == 0
+    assert f"reading {name}: 2,000 rows" in err
+    assert ("checking films.csv: 2,000 rows" in err) == (name == "films.csv")
+
+
+def test_an_output_that_is_not_utf8_gets_escapes(init, tmp_path, monkeypatch):
+    rows = rows_with(["caf\u00e9", "\u8336"])
+    write_csv(tmp_path / "films.csv", rows)
+    for encoding, shown in (("ascii", "caf\\xe9"), ("latin-1", "caf\u00e9")):
+        printed = io.TextIOWrapper(io.BytesIO(), encoding)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", printed)
+            assert init("films", "films.csv", f"--output={encoding}")[0] == 0
+        text = printed.buffer.getvalue().decode(encoding)
+        assert f"is '{shown}': 20 rows" in text
+        assert "is '\\u8336': 20 rows" in text

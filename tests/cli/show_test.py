@@ -1,5 +1,6 @@
 """`t0 show`, `t0 lint` and `t0 tasks` over a user's own prompts: what they print, and refuse."""
 
+import io
 import json
 import subprocess
 import sys
@@ -211,3 +212,32 @@ def test_catalogue_is_read_without_tensorflow(own):
     lines += [f"show {TASK} {data} --vocab={own / 'vocab.model'}", f"lint {TASK} {data}"]
     done = subprocess.run([sys.executable, "-c", code, *lines], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_output_that_is_not_utf8_gets_escapes(tmp_path, monkeypatch):
+    folder = tmp_path / "teas"
+    write_templates(folder, {"a": ("{{text}} ||| {{answer_choices[label]}}", "mild ||| caf\u00e9")})
+    (folder / "train.csv").write_text("text,label\n\u8336 caf\u00e9,1\n", encoding="utf-8")
+    printed = io.TextIOWrapper(io.BytesIO(), "latin-1")
+    monkeypatch.setattr(sys, "stdout", printed)
+    assert cli.main(["show", "teas_a", f"--data_dir={tmp_path}"]) == 0
+    text = printed.buffer.getvalue().decode("latin-1")
+    assert "    \\u8336 caf\u00e9\n" in text
+    assert "* caf\u00e9\n" in text
+
+
+def test_cells_are_shown_as_in_the_file(tmp_path, capsys):
+    folder = tmp_path / "shop"
+    names = ("zip", "price", "code", "long", "count", "share")
+    jinja = " ".join(f"{name}={{{{{name}}}}}" for name in names)
+    write_templates(folder, {"a": (f"{jinja} ||| {{{{answer_choices[label]}}}}", "no ||| yes")})
+    cells = ("00420", "1.10", "2e3", "31415926535897932384626", "7", "0.25")
+    for ending, mark in (("csv", ","), ("tsv", "\t"), ("csv", ";")):
+        for path in folder.glob("train.*"):
+            path.unlink()
+        lines = [mark.join([*names, "label"]), mark.join([*cells, "1"])]
+        (folder / f"train.{ending}").write_text("\n".join(lines) + "\n")
+        assert cli.main(["show", "shop_a", f"--data_dir={tmp_path}"]) == 0
+        shown = capsys.readouterr().out
+        assert " ".join(f"{n}={c}" for n, c in zip(names, cells, strict=True)) + "\n" in shown
+        assert "* yes" in shown

@@ -1,0 +1,489 @@
+r"""Reads csv and tsv files, plain or `.gz`, so that every cell prints exactly as in the file.
+
+    Csv(Path("train.csv")).columns()                   # ('text', 'label'), from the first line
+    Csv(Path("train.tsv"), delimiter="\t").rows(0, 10) # dicts, typed for the whole file
+
+In csv files, cells with separators, line breaks or quotes are in double quotes, and a quote inside
+them is doubled (RFC 4180). Files with semicolons or tabs are recognized by their first line. In tsv
+files each line is a row and a quote is text, unless a whole cell is in quotes: then they are
+removed, and the cell may hold tabs and line breaks. Files are in UTF-8, or in UTF-16 or UTF-32 with
+a byte order mark.
+
+A stray quote must not join rows. The readers refuse a quote that is never closed, text after a
+closing quote, and a cell in which lines look like rows, with the number of the line in the file.
+
+T0's own datasets have their recorded types. In other data, a column becomes numeric only if every
+cell prints the same as a number (an empty cell is None): 01000, 1.10 and 1e1 stay text.
+"""
+
+import codecs
+import collections
+import csv
+import dataclasses
+import functools
+import io
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from t0.errors import UserError, reading
+from t0.files.any_path import unpacked
+from t0.progress import counted
+from t0.sources.readers import LARGEST_LINE, too_long
+from t0.sources.schema import Features
+
+TAB = "\t"
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",  # begins with UTF-16's mark
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"(?!")')
+# The first line of some files of Excel names the separator.
+_SEPARATOR_LINE = re.compile(r"sep=(.)\s*")
+# Columns with at most this many different values are compared with lines inside quoted cells.
+_FEW_VALUES = 100
+_MOST_SUSPECTS = 1000
+_REMEDY = 'Put "" for each quote inside a quoted cell, or write the file as JSON Lines.'
+
+Record = tuple[int, list[str]]  # the number of its first line, and its cells
+
+
+class MalformedLineError(ValueError):
+    """A line that cannot be read, with its number counted from 1."""
+
+    def __init__(self, number: int, fault: str) -> None:
+        super().__init__(fault)
+        self.number = number
+
+
+class _Start(NamedTuple):
+    """The encoding and separator of a file, the number of lines before the names, the names."""
+
+    encoding: str
+    delimiter: str
+    skipped: int
+    names: tuple[str, ...]
+
+
+class _Scan(NamedTuple):
+    """The indices of the numeric columns, and the number of rows."""
+
+    numeric: tuple[int, ...]
+    num_rows: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Csv:
+    """One csv or tsv file.
+
+    Rows that follow those of the call before are read on from there, as in `JsonLines`.
+
+    Attributes:
+      path: the file.
+      delimiter: a tab for the rules of tsv files, a comma for those of csv files.
+      known: T0's columns of the dataset, which are the types of the cells.
+    """
+
+    path: Path
+    delimiter: str = ","
+    known: Features | None = None
+    _rest: list[tuple[int, Iterator[Record]]] = dataclasses.field(
+        default_factory=list, compare=False, repr=False
+    )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_rest": []}
+
+    def columns(self) -> tuple[str, ...]:
+        """Returns the names in the first line."""
+        return self._start.names
+
+    def count(self) -> int:
+        """Returns the number of rows; the first call reads the whole file."""
+        return self._scan.num_rows
+
+    def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
+        """Yields the rows, with types that do not change within the file.
+
+        Raises:
+          UserError: a row has too many or too few cells, or a quote is misplaced.
+        """
+        # The scan checks the whole file before any row is returned.
+        names, converters = self.columns(), self._converters()
+        if stop is not None and stop <= start:
+            return
+        at, records = self._rest.pop() if self._rest else (0, self._records())
+        if at > start:
+            at, records = 0, self._records()
+        for _, cells in itertools.islice(records, start - at, None if stop is None else stop - at):
+            row: dict[str, Any] = dict(zip(names, cells, strict=True))
+            for name, convert in converters.items():
+                row[name] = convert(row[name])
+            yield row
+        if stop is not None:
+            self._rest[:] = [(stop, records)]
+
+    @functools.cached_property
+    def _start(self) -> _Start:
+        with reading(self.path), unpacked(self.path) as file:
+            head = file.read(4)
+        encoding = next((name for mark, name in _MARKS.items() if head.startswith(mark)), "utf-8")
+        lines = self._lines(encoding)
+        skipped, line = next(((n, x) for n, x in enumerate(lines) if x.strip("\r\n")), (0, ""))
+        if not line:
+            raise UserError(
+                f"{self.path} is empty: wanted a first line with the names of the columns, and a "
+                "line for each row"
+            )
+        if "\0" in line:
+            raise self._fault(
+                skipped + 1,
+                "has NUL characters. Is it UTF-16 without a byte order mark? Write it as UTF-8: "
+                f"iconv -f UTF-16LE -t UTF-8 {self.path.name} > NEW",
+            )
+        delimiter = self.delimiter
+        if named := _SEPARATOR_LINE.fullmatch(line):
+            skipped, delimiter = skipped + 1, named[1]
+        elif delimiter == ",":
+            # A quoted name may hold any of them.
+            bare = _QUOTED.sub("", line)
+            delimiter = next((mark for mark in (",", ";", TAB) if mark in bare), ",")
+        start = _Start(encoding, delimiter, skipped, ())
+        _, names = next(self._all_records(start), (0, []))
+        if double := sorted({name for name in names if names.count(name) > 1}):
+            raise self._fault(
+                skipped + 1, f"the column names {double} occur twice. Name each column once."
+            )
+        return start._replace(names=tuple(names))
+
+    @functools.cached_property
+    def _scan(self) -> _Scan:
+        """Reads the file once, to check it, to count the rows and to find numeric columns."""
+        unknown = [i for i, name in enumerate(self.columns()) if name not in (self.known or {})]
+        has_number = dict.fromkeys(unknown, False)
+        num_rows = 0
+        records = counted(self._records(), unit="row", doing=f"checking {self.path.name}")
+        for _, cells in records:
+            num_rows += 1
+            for column in tuple(has_number):
+                if cell := cells[column]:
+                    if number(cell) is None:
+                        del has_number[column]
+                    else:
+                        has_number[column] = True
+        return _Scan(tuple(i for i, has in has_number.items() if has), num_rows)
+
+    def _converters(self) -> dict[str, Callable[[str], Any]]:
+        names = self.columns()
+        converters: dict[str, Callable[[str], Any]] = {names[i]: number for i in self._scan.numeric}
+        for name, feature in (self.known or {}).items():
+            is_value = isinstance(feature, dict) and feature.get("_type") == "Value"
+            kind = feature["dtype"] if is_value else "string"
+            # `t0.sources.schema` converts the others, also integers that a copy writes as 1.0.
+            if name in names and kind != "string":
+                converters[name] = _known_value
+        return converters
+
+    def _records(self) -> Iterator[Record]:
+        return itertools.islice(self._all_records(self._start), 1, None)
+
+    def _all_records(self, start: _Start) -> Iterator[Record]:
+        """Yields the records, the names first."""
+        lines = itertools.islice(self._lines(start.encoding), start.skipped, None)
+        first = start.skipped + 1
+        try:
+            if start.delimiter == TAB:
+                yield from tsv_records(lines, first)
+            else:
+                yield from csv_records(lines, start.delimiter, first)
+        except MalformedLineError as fault:
+            raise self._fault(fault.number, str(fault)) from None
+
+    def _lines(self, encoding: str, errors: str = "strict") -> Iterator[str]:
+        try:
+            with (
+                reading(self.path),
+                unpacked(self.path) as file,
+                io.TextIOWrapper(file, encoding, errors, newline="") as text,
+            ):
+                for count in itertools.count(1):
+                    line = text.readline(LARGEST_LINE + 1)
+                    if len(line) > LARGEST_LINE:
+                        raise too_long(self.path, count)
+                    if not line:
+                        return
+                    yield line
+        except UnicodeError as error:
+            raise self._not_text(encoding, error) from None
+
+    def _not_text(self, encoding: str, error: UnicodeError) -> UserError:
+        if not encoding.startswith("utf-8"):
+            return UserError(f"{self.path}: cannot be read as {encoding}: {error}. Copy it again.")
+        for count, line in enumerate(self._lines(encoding, "surrogateescape"), 1):
+            if found := re.search("[\udc80-\udcff]", line):
+                byte = bytes([ord(found[0]) - 0xDC00])
+                return self._fault(
+                    count,
+                    f"not UTF-8: byte 0x{byte.hex()} ('{byte.decode('latin-1')}' in Latin-1) after "
+                    f"{line[max(0, found.start() - 20) : found.start()]!r}. Write it as UTF-8, "
+                    f"such as: iconv -f WINDOWS-1252 -t UTF-8 {self.path.name} > NEW",
+                )
+        return UserError(f"{self.path}: cannot be read: {error}. Write it as UTF-8.")
+
+    def _fault(self, line: int, text: str) -> UserError:
+        return UserError(f"{self.path}, line {line}: {text}")
+
+
+@functools.lru_cache(maxsize=4096)  # most columns of numbers have few values
+def number(cell: str) -> int | float | None:
+    """Returns the number that prints exactly as the cell, None if there is none.
+
+    >>> [number(cell) for cell in ("7", "-0.5", "1e+16", "01", "1.10", "1e1", " 1", "nan")]
+    [7, -0.5, 1e+16, None, None, None, None, None]
+    """
+    try:
+        value = float(cell) if "." in cell or "e" in cell else int(cell)
+    except ValueError:
+        return None
+    return value if str(value) == cell and -(2**63) <= value < 2**63 else None
+
+
+# Spellings of a missing number or truth value in a copy of one of T0's datasets.
+_ABSENT = {"", "NA", "N/A", "#N/A", "NaN", "nan", "-nan", "-NaN", "null", "NULL", "n/a"}
+_TRUTHS = {"true": True, "false": False}
+
+
+def _known_value(cell: str) -> Any:  # noqa: ANN401
+    """Returns a cell of a recorded column that is not text; the schema converts the numbers."""
+    return None if cell in _ABSENT else _TRUTHS.get(cell.lower(), cell)
+
+
+def csv_records(lines: Iterable[str], delimiter: str, first: int = 1) -> Iterator[Record]:
+    """Yields the records of a csv file; empty lines do not count.
+
+    Args:
+      lines: the lines with their ends.
+      delimiter: the separator.
+      first: the number of the first line.
+
+    Raises:
+      MalformedLineError: a record has another number of cells than the first, a quote is misplaced,
+        or lines inside a quoted cell look like rows.
+    """
+    taken: list[str] = []
+    size = 0
+
+    def feed() -> Iterator[str]:
+        nonlocal size
+        for line in lines:
+            taken.append(line)
+            size += len(line)
+            if size > LARGEST_LINE:
+                raise MalformedLineError(
+                    at,
+                    f"the row that begins here has more than {LARGEST_LINE:,} characters, the most "
+                    "for a row. Is a quote not closed?",
+                )
+            yield line
+
+    records = _split(feed(), delimiter, strict=True)
+    at, width, swallowed = first, 0, _SwallowedRows(delimiter)
+    while True:
+        try:
+            cells = next(records, None)
+        except csv.Error as error:
+            raise _misplaced_quote("".join(taken), delimiter, at, error) from None
+        if cells is None:
+            break
+        if cells:
+            width = width or len(cells)
+            _check_width(at, cells, width)
+            swallowed.add(at, taken, cells)
+            yield at, cells
+        at, size = at + len(taken), 0
+        taken.clear()
+    swallowed.check()
+
+
+def _split(lines: Iterable[str], delimiter: str, *, strict: bool) -> Iterator[list[str]]:
+    # The limit holds for the whole process; longer rows are refused before.
+    csv.field_size_limit(max(csv.field_size_limit(), 2 * LARGEST_LINE))
+    return csv.reader(lines, delimiter=delimiter, strict=strict)
+
+
+def _check_width(at: int, cells: list[str], width: int) -> None:
+    if len(cells) != width:
+        more = f", and begins {cells[0][:30]!r}"
+        raise MalformedLineError(
+            at,
+            f"has {len(cells)} cells instead of the {width} of the first line{more}. Each row needs"
+            " a cell for each column; a cell with separators or line breaks needs quotes.",
+        )
+
+
+class _SwallowedRows:
+    """Finds quoted cells whose lines look like rows: a stray quote may have joined them."""
+
+    def __init__(self, delimiter: str) -> None:
+        self._delimiter = delimiter
+        self._width = 0
+        # Column -> its values in rows of one line, while they are few: mostly labels.
+        self._values: dict[int, set[str]] = {}
+        # Records of which each line splits like the first line: line number, cells of each line.
+        self._suspects: list[tuple[int, list[list[str]]]] = []
+
+    def add(self, at: int, lines: list[str], cells: list[str]) -> None:
+        """Checks a record; the first has the names of the columns."""
+        if not self._width:
+            self._width = len(cells)
+            self._values = {column: set() for column in range(len(cells))}
+        elif len(lines) == 1:
+            for column, values in tuple(self._values.items()):
+                values.add(cells[column])
+                if len(values) > _FEW_VALUES:
+                    del self._values[column]
+        elif self._width > 1:
+            self._check_cells(at, cells)
+            split = [line.rstrip("\r\n").split(self._delimiter) for line in lines]
+            if {*map(len, split)} == {self._width} and len(self._suspects) < _MOST_SUSPECTS:
+                self._suspects.append((at, split))
+
+    def _check_cells(self, at: int, cells: list[str]) -> None:
+        for cell in cells:
+            inner = _LINE_END.split(cell)
+            if len(inner) > 2 and sum(map(self._is_row, inner)) > 1:
+                raise self._fault(at)
+            at += len(inner) - 1
+
+    def _is_row(self, line: str) -> bool:
+        if self._delimiter not in line:
+            return False
+        return len(next(_split([line], self._delimiter, strict=False))) == self._width
+
+    def check(self) -> None:
+        """Raises an error if each line of a record has the label of a row."""
+        for at, rows in self._suspects:
+            for column, values in self._values.items():
+                if all(row[column] in values for row in rows):
+                    raise self._fault(at)
+
+    @staticmethod
+    def _fault(at: int) -> MalformedLineError:
+        return MalformedLineError(
+            at,
+            "a quoted cell that begins here holds lines that look like rows. Is its quote a stray "
+            f"one? {_REMEDY}",
+        )
+
+
+def _misplaced_quote(text: str, delimiter: str, at: int, error: csv.Error) -> MalformedLineError:
+    """Finds what is wrong with the quotes of a record that begins on line `at`."""
+    boundary = re.compile(rf"{re.escape(delimiter)}|\r\n|\r|\n")
+
+    def line_from(place: int) -> str:
+        return repr(_LINE_END.split(text[place : place + 30])[0])
+
+    def fault(place: int, words: str) -> MalformedLineError:
+        line = at + len(_LINE_END.findall(text, 0, place))
+        return MalformedLineError(line, f"{words}. {_REMEDY}")
+
+    place = 0
+    while place < len(text):
+        if text[place] == '"':
+            closed = _QUOTED.match(text, place)
+            if not closed:
+                return fault(place, f"the quote before {line_from(place + 1)} is never closed")
+            place = closed.end()
+            if place < len(text) and not boundary.match(text, place):
+                escaped = text[place - 2] == "\\"
+                why = ' (a quote inside a cell is written "", not \\")' if escaped else ""
+                return fault(place, f"text follows a closing quote: {line_from(place)}{why}")
+        found = boundary.search(text, place)
+        place = found.end() if found else len(text)
+    return fault(0, f"cannot be read: {error}")
+
+
+class _Lines:
+    """Numbered lines that can be put back."""
+
+    def __init__(self, lines: Iterable[str], first: int) -> None:
+        self._numbered = enumerate(lines, first)
+        self._returned: collections.deque[tuple[int, str]] = collections.deque()
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        return self
+
+    def __next__(self) -> tuple[int, str]:
+        return self._returned.popleft() if self._returned else next(self._numbered)
+
+    def put_back(self, lines: list[tuple[int, str]]) -> None:
+        """Makes these the next lines, in their order."""
+        self._returned.extendleft(reversed(lines))
+
+
+def tsv_records(lines: Iterable[str], first: int = 1) -> Iterator[Record]:
+    r"""Yields the records of a tsv file; empty lines do not count.
+
+    A line that splits like the first one is a row, as T5 reads it. Otherwise quoted cells may hold
+    tabs and line breaks, unless lines inside them are rows of their own.
+
+    Args:
+      lines: the lines with their ends.
+      first: the number of the first line.
+
+    Raises:
+      MalformedLineError: a record has another number of cells than the first.
+    """
+    numbered = _Lines(lines, first)
+    width = 0
+    for at, line in numbered:
+        cells = line.rstrip("\r\n").split(TAB)
+        if cells == [""]:
+            continue
+        quoted = _quoted_row(line, width, numbered) if width > 1 and '"' in line else None
+        if quoted is None:
+            cells = [c[1:-1].replace('""', '"') if _QUOTED.fullmatch(c) else c for c in cells]
+        else:
+            cells = quoted
+        width = width or len(cells)
+        _check_width(at, cells, width)
+        yield at, cells
+
+
+def _quoted_row(line: str, width: int, following: _Lines) -> list[str] | None:
+    """Returns the cells of a row with tabs or line breaks in quotes, None for any other line."""
+
+    def is_row(text: str) -> bool:
+        return text.count(TAB) == width - 1
+
+    cells = line.rstrip("\r\n").split(TAB)
+    if all(not cell.startswith('"') or _QUOTED.fullmatch(cell) for cell in cells):
+        return None
+    taken: list[tuple[int, str]] = []
+
+    def feed() -> Iterator[str]:
+        yield line
+        size = len(line)
+        for at, text in following:
+            taken.append((at, text))
+            size += len(text)
+            if size > LARGEST_LINE or ('"' not in text and is_row(text)):
+                return
+            yield text
+
+    try:
+        quoted = next(_split(feed(), TAB, strict=True))
+    except csv.Error:
+        quoted = []
+    good = len(quoted) == width and not (is_row(line) and (not taken or is_row(taken[-1][1])))
+    inner = (text for cell in quoted if _LINE_END.search(cell) for text in _LINE_END.split(cell))
+    if good and not any(map(is_row, inner)):
+        return quoted
+    following.put_back(taken)
+    return None
