@@ -20,9 +20,10 @@ nor padding, because the vocabulary's pieces 0 and 1 are control pieces, which m
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 from t0 import sources
 from t0.caching import parts
@@ -32,13 +33,25 @@ from t0.caching.split_state import PartInfo, SplitSpec
 from t0.caching.tokenizing import Tokenizer
 from t0.errors import UserError
 from t0.files import OutputError, tf_examples, tfrecord
-from t0.prompts import CompiledTemplate, Example, PreparedRow, RowReport, Template, prepared
+from t0.prompts import (
+    NO_LABEL,
+    CompiledTemplate,
+    Example,
+    PreparedRow,
+    RowReport,
+    Template,
+    prepared,
+)
+from t0.prompts.row_report import EQUAL_TOKENS, UNKNOWN
 
 # Rows that are rendered and tokenised together: many for SentencePiece's batches, few for memory.
 ROWS_AT_ONCE = 256
 MEMO_ENTRIES = 20_000
 
 _WEIGHT = tf_examples.float_entry("weight", 1.0)
+# Id 2 as a varint: a byte 2 that does not end a longer varint.
+_UNKNOWN = b"\x02"
+_UNKNOWN_ID = re.compile(rb"(?<![\x80-\xff])\x02")
 _CORRECT = [tf_examples.ints_entry("is_correct", [value]) for value in (0, 1)]
 
 
@@ -97,12 +110,31 @@ class RowRange:
         return dataclasses.replace(self, prompts=tuple(p for p in prompts if p.specs))
 
 
+class Encoded(NamedTuple):
+    """A tokenised text.
+
+    Attributes:
+      entries: its entries in a record.
+      size: the number of its tokens, without EOS.
+      ids: their ids as varints, without EOS.
+    """
+
+    entries: bytes
+    size: int
+    ids: bytes
+
+    @property
+    def has_unknown(self) -> bool:
+        """Whether the vocabulary maps a part of the text to its unknown token."""
+        return _UNKNOWN in self.ids and _UNKNOWN_ID.search(self.ids) is not None
+
+
 class Renderer:
     """The tokenizer and the compiled templates of a process, for any range."""
 
     def __init__(self, model: bytes, eos_id: int) -> None:
         self.tokenizer = Tokenizer(model, eos_id)
-        self._targets: dict[tuple[str, bool], tuple[bytes, int]] = {}
+        self._targets: dict[tuple[str, bool], Encoded] = {}
         self._compiled: dict[tuple[Template, str], CompiledTemplate] = {}
         self._opened: dict[tuple[str, str | None, str], sources.SplitRows] = {}
 
@@ -120,30 +152,28 @@ class Renderer:
             self._compiled[key] = CompiledTemplate(prompt.template, prompt.seed_name)
         return self._compiled[key]
 
-    def inputs(self, texts: Sequence[str], eos: bool) -> list[tuple[bytes, int]]:
-        """Returns, for each text, its entries `inputs`, `inputs_pretokenized`, and token count."""
-        return self._entries("inputs", [text.encode() for text in texts], eos)
+    def inputs(self, texts: Sequence[str], eos: bool) -> list[Encoded]:
+        """Returns, for each text, its entries `inputs` and `inputs_pretokenized`."""
+        return self._encoded("inputs", [text.encode() for text in texts], eos)
 
-    def targets(
-        self, texts: Sequence[str], eos: bool
-    ) -> Mapping[tuple[str, bool], tuple[bytes, int]]:
-        """Returns (text, eos) -> the entries of `targets` and the number of tokens."""
+    def targets(self, texts: Sequence[str], eos: bool) -> Mapping[tuple[str, bool], Encoded]:
+        """Returns (text, eos) -> the entries `targets` and `targets_pretokenized`."""
         known = self._targets
         new = [text for text in dict.fromkeys(texts) if (text, eos) not in known]
         if len(known) + len(new) > MEMO_ENTRIES:
             known.clear()
             new = list(dict.fromkeys(texts))
         if new:
-            made = self._entries("targets", [text.encode() for text in new], eos)
+            made = self._encoded("targets", [text.encode() for text in new], eos)
             known.update(zip(((text, eos) for text in new), made, strict=True))
         return known
 
-    def _entries(self, name: str, texts: Sequence[bytes], eos: bool) -> list[tuple[bytes, int]]:
+    def _encoded(self, name: str, texts: Sequence[bytes], eos: bool) -> list[Encoded]:
         end = self.tokenizer.eos if eos else b""
         packed_entry, bytes_entry = tf_examples.packed_entry, tf_examples.bytes_entry
         pretokenized = f"{name}_pretokenized"
         return [
-            (packed_entry(name, ids + end) + bytes_entry(pretokenized, (text,)), count)
+            Encoded(packed_entry(name, ids + end) + bytes_entry(pretokenized, (text,)), count, ids)
             for text, (ids, count) in zip(texts, self.tokenizer.encode(texts), strict=True)
         ]
 
@@ -164,7 +194,7 @@ class _TaskRecords:
     def add(
         self,
         kept: Sequence[tuple[int, bool, Example]],
-        inputs: Sequence[tuple[bytes, int]],
+        inputs: Sequence[Encoded],
         renderer: Renderer,
     ) -> None:
         """Writes the records of rendered rows: (row number, label withheld, example)."""
@@ -176,14 +206,16 @@ class _TaskRecords:
         texts = [self.report.target(ex, hidden, index) for index, hidden, ex in kept]
         targets = renderer.targets(texts, eos)
         frames = []
-        for (_, _, ex), (inputs_entries, size), text in zip(kept, inputs, texts, strict=True):
-            target_entries, target_size = targets[text, eos]
-            entries = inputs_entries + target_entries
+        for (index, _, ex), given, text in zip(kept, inputs, texts, strict=True):
+            target = targets[text, eos]
+            if text != NO_LABEL and target.has_unknown:
+                self.report.count(UNKNOWN, index)
+            entries = given.entries + target.entries
             if self.spec.answer_choices:
                 choices = [choice.encode() for choice in ex.choices]
                 entries = tf_examples.bytes_entry("answer_choices", choices) + entries
             frames.append(tfrecord.framed(tf_examples.example(entries)))
-            self._tally(size, [target_size])
+            self._tally(given.size, [target.size])
         self._kept += len(kept)
         return frames
 
@@ -192,20 +224,29 @@ class _TaskRecords:
         targets = renderer.targets([c for _, _, ex in kept for c in ex.choices or ()], eos)
         framed, example = tfrecord.framed, tf_examples.example
         frames = []
-        for (index, hidden, ex), (inputs_entries, size) in zip(kept, inputs, strict=True):
+        for (index, hidden, ex), given in zip(kept, inputs, strict=True):
             choices = ex.choices or ()
             target = self.report.target(ex, hidden, index)
             # As if no row before this range was dropped; `cache_files.join_parts` corrects that.
-            row, sizes = self._start + self._kept, []
-            for idx, choice in zip(idx_entries(row, len(choices)), choices, strict=True):
-                entries, target_size = targets[choice, eos]
+            row = self._start + self._kept
+            found = [targets[choice, eos] for choice in choices]
+            for idx, choice, one in zip(
+                idx_entries(row, len(choices)), choices, found, strict=True
+            ):
                 correct = _CORRECT[choice == target]
-                body = b"".join((idx, inputs_entries, correct, entries, _WEIGHT))
+                body = b"".join((idx, given.entries, correct, one.entries, _WEIGHT))
                 frames.append(framed(example(body)))
-                sizes.append(target_size)
-            self._tally(size, sizes)
+            self._count_tokens(index, found, choices.index(target) if target in choices else None)
+            self._tally(given.size, [one.size for one in found])
             self._kept += 1
         return frames
+
+    def _count_tokens(self, index: int, choices: Sequence[Encoded], right: int | None) -> None:
+        """Counts a row by the tokens of its choices; `right` is the place of the target."""
+        if any(choice.has_unknown for choice in choices):
+            self.report.count(UNKNOWN, index)
+        if right is not None and sum(c.ids == choices[right].ids for c in choices) > 1:
+            self.report.count(EQUAL_TOKENS, index)
 
     def _tally(self, size: int, targets: Sequence[int]) -> None:
         number = len(targets)

@@ -26,7 +26,8 @@ from t0.caching.cache_plan import LONGEST, Options
 from t0.caching.split_state import PartInfo, SplitSpec
 from t0.compat import seqio, tf
 from t0.files import tfrecord
-from t0.prompts import RowReport
+from t0.prompts import NO_LABEL, RowReport
+from t0.prompts.row_report import UNKNOWN
 
 # The most parts of a split: one for each of a million small files would be too many files.
 MOST_RUNS = 1024
@@ -128,6 +129,7 @@ def make_part(
                     due = time.monotonic() + ADVANCE_SECONDS
         part.append(frames)
         counts = {"features": features, **_counts(task, job, tally.examples), **tally.counts()}
+        counts["counts"] |= {UNKNOWN: tally.unknown} if tally.unknown else {}
         return {split.task: part.finish({"start": job.start, "stop": job.stop, **counts})}
 
 
@@ -285,6 +287,7 @@ class Tally:
     Attributes:
       examples: the number of examples.
       over: feature of `LONGEST` -> the number of examples that are longer.
+      unknown: the number of examples whose targets have unknown tokens.
     """
 
     def __init__(self, output_features: Mapping[str, seqio.Feature], *, char_counts: bool) -> None:
@@ -296,6 +299,7 @@ class Tally:
         self._chars: dict[str, int] = {}
         self._special: dict[str, tuple[int, ...]] = {}
         self.over = dict.fromkeys(LONGEST, 0)
+        self.unknown = 0
 
     def add(self, example: Mapping[str, Any]) -> None:
         """Counts one example of numpy values and bytes."""
@@ -305,6 +309,8 @@ class Tally:
             if value is None:
                 continue
             if getattr(value, "dtype", None) in _TOKEN_TYPES:
+                if example.get(f"{name}_pretokenized") != NO_LABEL.encode():
+                    self._add_unknown(name, np.asarray(value))
                 self._add_tokens(name, np.asarray(value))
             if self._char_counts:
                 self._add_characters(name, value)
@@ -318,6 +324,12 @@ class Tally:
         self._max_tokens[name] = max(self._max_tokens.get(name, 0), count)
         if name in LONGEST:
             self.over[name] += count + self._features[name].add_eos > LONGEST[name]
+
+    def _add_unknown(self, name: str, ids: np.ndarray) -> None:
+        vocabulary = self._features[name].vocabulary
+        # Vocabularies of bytes have an id for unknown tokens that no text gives.
+        if name == "targets" and vocabulary.unk_id is not None:
+            self.unknown += bool((ids == vocabulary.unk_id).any())
 
     def _special_ids(self, name: str) -> tuple[int, ...]:
         if name not in self._special:

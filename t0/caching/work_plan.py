@@ -235,7 +235,9 @@ def _prompts(
         eos = (features["inputs"].add_eos, features["targets"].add_eos)
         key = {
             **stem,
-            "template": [template.name, template.jinja, template.answer_choices],
+            "template": [
+                *(template.name, template.jinja, template.answer_choices, template.truncate)
+            ],
             "seed": source.seed_name,
             "output": [choices, source.hide_labels, *eos],
         }

@@ -9,18 +9,22 @@ The sample is a few ranges of rows, spread over the whole split, since datasets 
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from t0.catalogue.prompted_task import PromptedRows
+from t0.catalogue.sentence_pieces import UNKNOWN, Tokens, vocabulary_notes
 from t0.catalogue.shown import T0_LENGTHS
 from t0.errors import UserError
 from t0.prompts import NO_LABEL, Example
+from t0.prompts.row_report import CUT
 from t0.sources import SplitRows, hidden_label
 
 # T0's sequence lengths, in tokens with EOS.
 LONGEST_INPUTS, LONGEST_TARGETS = T0_LENGTHS["inputs"], T0_LENGTHS["targets"]
 STRETCHES = 5
+_IDS_KEPT = 1000  # texts
 
 NOTHING = "rendered nothing"
 EMPTY = "empty target"
@@ -29,14 +33,18 @@ SEVERAL_CORRECT = "several correct choices"
 DUPLICATES = "duplicate choices"
 HIDDEN = "hidden label"
 LONG_INPUTS, LONG_TARGETS = f"inputs over {LONGEST_INPUTS}", f"targets over {LONGEST_TARGETS}"
-CHECKS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, HIDDEN)
-LENGTHS = (LONG_INPUTS, LONG_TARGETS)
+UNKNOWN_TOKENS = "unknown tokens"
+RIGHT_EQUALS_WRONG = "right choice has a wrong one's tokens"
+ALL_EQUAL = "all choices have the same tokens"
+CHECKS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, HIDDEN, CUT)
+# The checks that need a vocabulary.
+BY_TOKENS = (LONG_INPUTS, LONG_TARGETS, UNKNOWN_TOKENS, RIGHT_EQUALS_WRONG, ALL_EQUAL)
 # The checks that are faults if more than the allowed share of rows fails them. The others are only
 # counted: truncated texts and withheld labels are mostly intended.
-FAULTS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES)
+FAULTS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, RIGHT_EQUALS_WRONG)
 
-# Text -> number of its tokens, without EOS.
-Count = Callable[[str], int]
+# Text -> its token ids, without EOS.
+Ids = Callable[[str], Sequence[int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +53,12 @@ class Report:
 
     Attributes:
       rows: the number of sampled rows.
-      counts: check -> number of rows that fail it; `LENGTHS` only if tokens were counted.
+      counts: check -> number of rows that fail it; `BY_TOKENS` only with a vocabulary.
       first: check -> index of the first row that fails it.
       draws: whether the template draws at random (seeded by task and row here, unseeded in
         promptsource).
       failure: why rendering stopped; empty if it did not.
+      notes: what the vocabulary cannot express of the first row with `UNKNOWN_TOKENS`.
     """
 
     rows: int
@@ -57,18 +66,17 @@ class Report:
     first: Mapping[str, int]
     draws: bool
     failure: str = ""
+    notes: Sequence[str] = ()
 
 
-def lint(
-    source: PromptedRows, split: str, *, rows: int, count_tokens: Count | None = None
-) -> Report:
+def lint(source: PromptedRows, split: str, *, rows: int, tokens: Tokens | None = None) -> Report:
     """Renders up to `rows` rows of a split, and counts those that fail the checks.
 
     Args:
       source: the task, or its data source.
       split: the task's split.
       rows: the most rows to sample.
-      count_tokens: counts the tokens of a text without EOS; None to skip the checks `LENGTHS`.
+      tokens: the vocabulary; None to skip the checks `BY_TOKENS`.
 
     Raises:
       AbsentData: if the split's data was not found.
@@ -77,7 +85,8 @@ def lint(
     opened = source.open(split)
     counts: dict[str, int] = {}
     first: dict[str, int] = {}
-    seen, failure = 0, ""
+    seen, failure, notes = 0, "", []
+    ids = tokens and functools.lru_cache(_IDS_KEPT)(tokens.ids)
     for index, row in sample(opened, rows):
         seen += 1
         try:
@@ -85,10 +94,13 @@ def lint(
         except UserError as error:
             failure = str(error)
             break
-        for check in oddities(example, hidden_label(source.dataset, row), count_tokens):
+        hidden = hidden_label(source.dataset, row)
+        for check in oddities(example, hidden, ids):
             counts[check] = counts.get(check, 0) + 1
             first.setdefault(check, index)
-    return Report(seen, counts, first, source.compiled.is_random, failure)
+            if check == UNKNOWN_TOKENS and not notes:
+                notes = vocabulary_notes(tokens, _answers(example, hidden))
+    return Report(seen, counts, first, source.compiled.is_random, failure, notes)
 
 
 def sample(opened: SplitRows, rows: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -104,8 +116,14 @@ def sample(opened: SplitRows, rows: int) -> Iterator[tuple[int, Mapping[str, Any
         yield from enumerate(opened.rows(start, min(start + size, total)), start=start)
 
 
-def oddities(example: Example | None, hidden: bool, count_tokens: Count | None) -> Iterator[str]:
-    """Yields the checks that a rendered row fails."""
+def oddities(example: Example | None, hidden: bool, ids: Ids | None) -> Iterator[str]:
+    """Yields the checks that a rendered row fails.
+
+    Args:
+      example: the rendered row; None if it did not render to inputs and a target.
+      hidden: whether its label is withheld.
+      ids: returns a text's token ids without EOS; None to skip the checks `BY_TOKENS`.
+    """
     if example is None:
         yield NOTHING
         return
@@ -115,12 +133,33 @@ def oddities(example: Example | None, hidden: bool, count_tokens: Count | None) 
         yield EMPTY
     if example.choices:
         yield from _odd_choices(example.choices, None if hidden else example.targets)
-    if count_tokens:
-        if count_tokens(example.inputs) > LONGEST_INPUTS:
-            yield LONG_INPUTS
-        # Targets end in EOS.
-        if count_tokens(example.targets) + 1 > LONGEST_TARGETS:
-            yield LONG_TARGETS
+    if example.cut:
+        yield CUT
+    if ids:
+        yield from _odd_tokens(example, hidden, ids)
+
+
+def _odd_tokens(example: Example, hidden: bool, ids: Ids) -> Iterator[str]:
+    if len(ids(example.inputs)) > LONGEST_INPUTS:
+        yield LONG_INPUTS
+    # Targets end in EOS.
+    if len(ids(example.targets)) + 1 > LONGEST_TARGETS:
+        yield LONG_TARGETS
+    if any(UNKNOWN in ids(text) for text in _answers(example, hidden)):
+        yield UNKNOWN_TOKENS
+    choices = [tuple(ids(choice)) for choice in example.choices or ()]
+    if len(choices) > 1 and len(set(choices)) == 1:
+        yield ALL_EQUAL
+    elif not hidden and (example.choices or []).count(example.targets) == 1:
+        right = choices[example.choices.index(example.targets)]
+        if choices.count(right) > 1:
+            yield RIGHT_EQUALS_WRONG
+
+
+def _answers(example: Example, hidden: bool) -> list[str]:
+    """Returns the target, if there is one, and the choices."""
+    targets = [] if hidden or example.targets == NO_LABEL else [example.targets]
+    return [*targets, *(example.choices or ())]
 
 
 def _odd_choices(choices: Sequence[str], target: str | None) -> Iterator[str]:
@@ -150,7 +189,16 @@ def faults_of(
     for check in FAULTS:
         found = report.counts.get(check, 0)
         if found > max_share * report.rows and check not in (excused or {}):
-            wrong[check] = f"{found} of {report.rows} rows, the first is row {report.first[check]}"
+            wrong[check] = _counted(report, check)
+    if report.counts.get(ALL_EQUAL):
+        wrong[ALL_EQUAL] = _counted(report, ALL_EQUAL)
+    rendered = report.rows - report.counts.get(NOTHING, 0)
+    if rendered and report.counts.get(LONG_TARGETS) == rendered:
+        wrong[LONG_TARGETS] = f"every target is cut at {LONGEST_TARGETS} tokens"
     if not report.rows:
         wrong["no rows"] = "the split is empty"
     return wrong
+
+
+def _counted(report: Report, check: str) -> str:
+    return f"{report.counts[check]} of {report.rows} rows, the first is row {report.first[check]}"

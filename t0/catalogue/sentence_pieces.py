@@ -22,10 +22,11 @@ from t0.errors import UserError, reading
 from t0.files import paths
 
 EXTRA_IDS = 100
-EOS = 1
+EOS, UNKNOWN = 1, 2
 VOCABULARY_VARIABLE = "T0_VOCAB"
 REMEDY = "Name a SentencePiece model file: --vocab=FILE or T0_VOCAB=FILE."
 
+_SHOWN = 5
 _PIECE = sentencepiece_model_pb2.ModelProto.SentencePiece
 _FIRST_KINDS = [_PIECE.CONTROL, _PIECE.CONTROL, _PIECE.UNKNOWN]
 
@@ -95,6 +96,13 @@ class Tokens:
         """Returns a text's token ids, without EOS."""
         return self._processor.encode(text)
 
+    def unknown(self, text: str) -> list[str]:
+        """Returns the stretches of a text that the vocabulary maps to its unknown token."""
+        if UNKNOWN not in self.ids(text):
+            return []
+        pieces = self._processor.encode(text, out_type="immutable_proto").pieces
+        return [piece.surface for piece in pieces if piece.id == UNKNOWN]
+
     def text(self, ids: Sequence[int]) -> str:
         """Returns the text of token ids, up to EOS; ids without a piece are unknown tokens."""
         processor = self._processor
@@ -120,6 +128,31 @@ def given_tokens(path: str | None) -> Tokens | None:
     """
     chosen = path or os.environ.get(VOCABULARY_VARIABLE)
     return _loaded(chosen) if chosen else None
+
+
+def vocabulary_notes(tokens: Tokens, texts: Sequence[str]) -> list[str]:
+    """Returns what the vocabulary cannot express of targets or choices; empty if nothing.
+
+    the vocabulary has no '😀', '😡': the model reads and writes unknown tokens instead
+    '😀' and '😡' have the same tokens: no model can tell them apart
+    """
+    texts = list(dict.fromkeys(texts))
+    notes = []
+    unknown = list(dict.fromkeys(piece for text in texts for piece in tokens.unknown(text)))
+    if unknown:
+        more = ", ..." * (len(unknown) > _SHOWN)
+        listed = ", ".join(f"'{piece.strip()}'" for piece in unknown[:_SHOWN]) + more
+        notes.append(
+            f"the vocabulary has no {listed}: the model reads and writes unknown tokens instead"
+        )
+    by_ids: dict[tuple[int, ...], list[str]] = {}
+    for text in texts:
+        by_ids.setdefault(tuple(tokens.ids(text)), []).append(text)
+    for equal in by_ids.values():
+        if len(equal) > 1:
+            listed = " and ".join(f"'{text:.60}'" for text in equal[:_SHOWN])
+            notes.append(f"{listed} have the same tokens: no model can tell them apart")
+    return notes
 
 
 @functools.lru_cache(maxsize=1)

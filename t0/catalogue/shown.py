@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from t0.catalogue.prompted_task import PromptedTask
-from t0.catalogue.sentence_pieces import Tokens
+from t0.catalogue.sentence_pieces import Tokens, vocabulary_notes
 from t0.errors import UserError, printable
-from t0.prompts import NO_LABEL
+from t0.prompts import LONGEST_PRINTED, NO_LABEL, Example
 from t0.sources import hidden_label
 
 EOS = 1
@@ -126,7 +126,11 @@ def shown_row(
     target = _part(example.targets, lengths["targets"], tokens, eos=True)
     inputs = _part(example.inputs, lengths["inputs"], tokens, eos=False)
     withheld = hidden_label(task.dataset, row)
-    return ShownRow(title, inputs, target, choices, [*_notes(example, withheld)])
+    notes = [*_notes(example, withheld), *_cut_notes(example, task.template.published)]
+    if tokens is not None:
+        texts = [] if withheld or example.targets == NO_LABEL else [example.targets]
+        notes += vocabulary_notes(tokens, [*texts, *(example.choices or ())])
+    return ShownRow(title, inputs, target, choices, notes)
 
 
 def _part(text: str, limit: int, tokens: Tokens | None, *, eos: bool) -> Part:
@@ -136,7 +140,7 @@ def _part(text: str, limit: int, tokens: Tokens | None, *, eos: bool) -> Part:
     return Part(text, ids, limit, tokens.place(text, limit) if len(ids) > limit else None)
 
 
-def _notes(example: Any, withheld: bool) -> Iterator[str]:
+def _notes(example: Example, withheld: bool) -> Iterator[str]:
     if withheld:
         yield "the label is withheld (-1): the target means nothing, and the row is not scored"
     elif example.targets == NO_LABEL:
@@ -144,6 +148,16 @@ def _notes(example: Any, withheld: bool) -> Iterator[str]:
     elif example.choices is not None and example.choices.count(example.targets) != 1:
         found = example.choices.count(example.targets)
         yield f"{found or 'none'} of the choices {'are' if found else 'is'} the target; wanted one"
+
+
+def _cut_notes(example: Example, published: bool) -> Iterator[str]:
+    if example.cut:
+        lengths = ", ".join(f"{length:,}" for length in example.cut)
+        lift = "" if published else "; `truncate: false` in templates.yaml prints them whole"
+        yield (
+            f"texts of {lengths} characters are CUT at {LONGEST_PRINTED:,} characters and end in "
+            f"'...', as in promptsource{lift}"
+        )
 
 
 def lines(row: ShownRow, *, with_ids: bool = False) -> Iterator[str]:

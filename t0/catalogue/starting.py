@@ -22,11 +22,11 @@ from typing import Any
 
 from t0.catalogue.columns import Labels, Table
 from t0.catalogue.prompted_task import PromptedTask
-from t0.catalogue.sentence_pieces import Tokens
+from t0.catalogue.sentence_pieces import Tokens, vocabulary_notes
 from t0.errors import UserError
 from t0.files import checked_name, publishing
 from t0.files.untrusted import parsed_json
-from t0.prompts import is_missing, read_template_file
+from t0.prompts import LONGEST_PRINTED, is_missing, read_template_file
 from t0.sources import split_sizes
 
 LABEL = "label"
@@ -89,7 +89,8 @@ def write(plan: Plan, folder: str, splits: Mapping[str, Rows]) -> dict[str, Any]
       splits: "train", and "validation" if the data has one -> a function that yields the rows.
 
     Returns:
-      what was written: `rows` of each split, `left_out`, and `lengths` in tokens.
+      what was written: `rows` of each split, `left_out`, `lengths` in tokens, and `notes` for the
+      user about texts that the model will not see as they are.
 
     Raises:
       UserError: if the folder exists, cannot be written, or too few rows have a text and a label.
@@ -104,7 +105,7 @@ def write(plan: Plan, folder: str, splits: Mapping[str, Rows]) -> dict[str, Any]
             os.makedirs(data)  # noqa: PTH103
         written = _write_rows(plan, data, splits)
         publishing.write_whole(posixpath.join(data, "templates.yaml"), _templates(plan))
-        written["lengths"] = _lengths(plan, data)
+        written["lengths"], written["notes"] = _measure(plan, data)
         for name, text in {
             "data/mixtures.yaml": _mixtures(plan),
             "train.gin": _train_file(plan, written["lengths"]),
@@ -248,8 +249,8 @@ def _mixtures(plan: Plan) -> str:
     )
 
 
-def _lengths(plan: Plan, data: str) -> dict[str, int]:
-    """Returns lengths that cut no more than a hundredth of the inputs, and no target."""
+def _measure(plan: Plan, data: str) -> tuple[dict[str, int], list[str]]:
+    """Returns lengths that cut no more than a hundredth of the inputs, and no target; and notes."""
     tokens = Tokens(plan.vocabulary) if plan.vocabulary else None
 
     def count(text: str) -> int:
@@ -260,19 +261,28 @@ def _lengths(plan: Plan, data: str) -> dict[str, int]:
         PromptedTask(plan.name, None, template, {}, {})
         for template in read_template_file(posixpath.join(data, "templates.yaml")).templates
     ]
-    counts = []
+    counts, cut = [], 0
     with open(posixpath.join(data, "train.jsonl"), encoding="utf-8") as file:
         for line, _ in zip(file, range(_ROWS_MEASURED), strict=False):
             row = parsed_json(line)
-            counts += [count(task.compiled.example(row, 0).inputs) for task in tasks]
+            examples = [task.compiled.example(row, 0) for task in tasks]
+            counts += [count(example.inputs) for example in examples]
+            cut += any(example.cut for example in examples)
+    notes = vocabulary_notes(tokens, plan.labels.choices) if tokens else []
+    if cut:
+        notes.append(
+            f"{cut:,} of the first {len(counts) // len(tasks):,} rows have a text that is cut at "
+            f"{LONGEST_PRINTED:,} characters; `truncate: false` in templates.yaml prints it whole"
+        )
     counts.sort()
     longest = {
         "inputs": counts[len(counts) * 99 // 100],
         "targets": max(map(count, plan.labels.choices)) + 1,
     }
-    return {
+    lengths = {
         name: min(max(-(-longest[name] // 16) * 16, 16), most) for name, most in _LONGEST.items()
     }
+    return lengths, notes
 
 
 def _train_file(plan: Plan, lengths: Mapping[str, int]) -> str:

@@ -135,4 +135,6 @@ def _print_summary(plan: Any, folder: str, written: Mapping[str, Any]) -> None:
         print(f"#   {plan.labels.column} {' or '.join(names) or '-'} is '{choice}': {count:,} rows")
     if plan.vocabulary is None:
         print("#   vocabulary: T5's, which is read from Google Cloud Storage; --vocab=FILE else")
+    for note in written["notes"]:
+        print(f"#   WARNING: {note}")
     say(f"# Prompts to change: {folder}/data/{plan.name}/templates.yaml. The commands:")

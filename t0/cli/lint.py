@@ -121,16 +121,24 @@ def _linted(
     from t0.catalogue import lint
 
     known = dict(_known(source, split))
-    count = tokens and (lambda text: len(tokens.ids(text)))
+    notes: list[str] = []
     try:
-        report = lint.lint(source, split, rows=args.rows, count_tokens=count)
+        report = lint.lint(source, split, rows=args.rows, tokens=tokens)
+        notes = [f"{lint.UNKNOWN_TOKENS}: {note}" for note in report.notes]
         faults = lint.faults_of(report, max_share=args.max_share, excused=known)
         facts = {"rows": report.rows, "counts": dict(report.counts), "draws": report.draws}
     except AbsentData:
         raise
     except UserError as error:  # a missing column, a template that does not compile
         faults, facts = {"fails": str(error)}, {"rows": 0, "counts": {}, "draws": False}
-    return {"task": name, "split": split, **facts, "faults": faults, "known": known}
+    return {
+        "task": name,
+        "split": split,
+        **facts,
+        "faults": faults,
+        "known": known,
+        "notes": notes,
+    }
 
 
 def _known(source: Any, split: str) -> Iterator[tuple[str, str]]:
@@ -146,15 +154,16 @@ def _known(source: Any, split: str) -> Iterator[tuple[str, str]]:
 def _print(found: list[dict[str, Any]], *, counted: bool) -> None:
     from t0.catalogue import lint
 
-    checks = (*lint.CHECKS, *(lint.LENGTHS if counted else ()))
+    checks = (*lint.CHECKS, *(lint.BY_TOKENS if counted else ()))
     rows = []
     for row in found:
         cells = [_share(row["counts"].get(check, 0), row["rows"]) for check in checks]
-        verdict = "; ".join(f"{check}: {why}" for check, why in row["faults"].items())
-        known = "; ".join(f"known: {why}" for why in row["known"].values())
+        faults = [f"{check}: {why}" for check, why in row["faults"].items()]
+        known = [f"known: {why}" for why in row["known"].values()]
+        verdict = "; ".join([*(faults or known), *row["notes"]])
         draws = "seeded" if row["draws"] else "no"
         looked_at = f"{row['rows']:,}"
-        rows.append((row["task"], row["split"], looked_at, *cells, draws, verdict or known or "ok"))
+        rows.append((row["task"], row["split"], looked_at, *cells, draws, verdict or "ok"))
     columns = ("task", "split", "rows", *checks, "random", "verdict")
     print_table(columns, rows, right=("rows", *checks, "random"))
 

@@ -4,8 +4,9 @@
     # data: 1 task(s) at inputs 512, targets 64: nothing is cut
     # WARNING: reviews_which: 12.0% of inputs are longer than 512 tokens and lose the end, ...
 
-A cache's statistics say how long its longest example is; only where that is over the length, the
-first records are measured. Without a cache, the first rows of prompted tasks are rendered and
+A cache's statistics say how long its longest example is; only where that is over the length, many
+records are measured. A warning also names the tasks whose targets have unknown tokens in the
+examples that were looked at. Without a cache, the first rows of prompted tasks are rendered and
 tokenised. A task whose every target is empty or `<NO LABEL>` is an error: nothing could be learnt.
 """
 
@@ -25,11 +26,24 @@ from t0.files.untrusted import parsed_json
 from t0.prompts.render import NO_LABEL
 from t0.tasks.prompted_tasks import PromptedSource
 
-# Records of a cache, and rows that are rendered, that are measured.
-FROM_CACHE, RENDERED = 1000, 100
+# Records of a cache, and rows that are rendered, that are measured; records of one that fits.
+FROM_CACHE, RENDERED, LOOKED_AT = 1000, 100, 100
 # Rows that are rendered before a task is believed to have no label at all.
 _MOST_ROWS = 10_000
 _SHOWN = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class _Measured:
+    """The tokens of a task's first examples.
+
+    Attributes:
+      sizes: feature -> tokens of each measured example, or of the longest one.
+      unknown: the share of targets with unknown tokens.
+    """
+
+    sizes: Mapping[str, np.ndarray]
+    unknown: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +59,9 @@ class Cut:
 def cut_notes(
     tasks: Sequence[seqio.Task], split: str, lengths: Mapping[str, int], *, use_cached: bool
 ) -> list[str]:
-    """Returns a line about what the lengths cut, and a warning for each task that loses over 1%.
+    """Returns a line about what the lengths cut, and warnings.
+
+    A task has a warning if it loses over 1%, or if targets have unknown tokens.
 
     Args:
       tasks: the tasks that have the split.
@@ -57,14 +73,17 @@ def cut_notes(
       UserError: if every target of a task is empty or `<NO LABEL>`.
     """
     found: list[Cut] = []
+    unknown: dict[str, float] = {}
     measured = 0
     for task in tasks:
-        sizes = _sizes(task, split, lengths, use_cached=use_cached)
-        if sizes is None:
+        sample = _measure(task, split, lengths, use_cached=use_cached)
+        if sample is None:
             continue
         measured += 1
+        if sample.unknown:
+            unknown[task.name] = sample.unknown
         for feature, most in lengths.items():
-            counts = sizes.get(feature)
+            counts = sample.sizes.get(feature)
             if counts is not None and len(counts) and counts.max() > most:
                 found.append(Cut(task.name, feature, float(np.mean(counts > most)), most))
     if not measured:
@@ -82,13 +101,27 @@ def cut_notes(
     lines = [f"data: {measured:,} task(s) at {at}: {least}"]
     lines += [cut_warning(cut.task, cut.feature, cut.share, cut.most) for cut in loud[:_SHOWN]]
     lines += [f"... and {len(loud) - _SHOWN:,} more such"] if len(loud) > _SHOWN else []
-    return lines
+    return lines + _unknown_lines(unknown)
 
 
-def _sizes(
+def _unknown_lines(shares: Mapping[str, float]) -> list[str]:
+    """Returns a warning about task -> share of targets with unknown tokens."""
+    if not shares:
+        return []
+    largest = sorted(shares.items(), key=lambda item: -item[1])
+    listed = ", ".join(f"{name} {share:.0%}" for name, share in largest[:_SHOWN])
+    more = f" and {len(largest) - _SHOWN} more" if len(largest) > _SHOWN else ""
+    return [
+        "WARNING: unknown tokens: the vocabulary has not all characters of the targets of "
+        f"{listed}{more}. The model learns to write unknown tokens instead: "
+        f"t0 show {largest[0][0]} names the characters"
+    ]
+
+
+def _measure(
     task: seqio.Task, split: str, lengths: Mapping[str, int], *, use_cached: bool
-) -> dict[str, np.ndarray] | None:
-    """Returns feature -> tokens of each measured example; None for a task that is not measured."""
+) -> _Measured | None:
+    """Returns the tokens of a task's first examples; None for a task that is not measured."""
     # Steps after the cache, such as span corruption, make examples of the right length.
     if not task.supports_caching or task.preprocessors[task._cache_step_idx + 1 :]:
         return None
@@ -102,29 +135,40 @@ def _sizes(
 
 def _of_cache(
     task: seqio.Task, split: str, names: Sequence[str], lengths: Mapping[str, int]
-) -> dict[str, np.ndarray]:
+) -> _Measured:
     folder = task.cache_dir
     try:
         stats = parsed_json(paths.read_bytes(f"{folder}/stats.{split}.json"))
         count = parsed_json(paths.read_bytes(f"{folder}/info.{split}.json"))["num_shards"]
         longest = {name: stats.get(f"{name}_max_tokens") for name in names}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}  # whoever reads the data says what is wrong with its cache
+        return _Measured({})  # whoever reads the data says what is wrong with its cache
     # Statistics may be without EOS.
     fits = all(
         isinstance(tokens, int) and tokens < lengths[name] for name, tokens in longest.items()
     )
     file = f"{folder}/{split}.tfrecord-00000-of-{count:05d}"
-    # Where nothing is cut, one record with a target is enough: T0++ has hundreds of tasks.
-    read = token_files.first_ids(file, names, 1 if fits else FROM_CACHE)
+    # If nothing is cut, few records are enough: T0++ has hundreds of tasks.
+    read = token_files.first_ids(file, names, LOOKED_AT if fits else FROM_CACHE)
     if fits and _unlabelled(task, read):
         read = token_files.first_ids(file, names, FROM_CACHE)
     if _unlabelled(task, read):
         count = len(read["targets"].lengths)
         raise _without_labels(task.name, split, f"the first {count:,} records of {file}")
+    unknown = 0.0
+    if "targets" in read:
+        ids, feature = read["targets"], task.output_features["targets"]
+        empty = _no_label(feature)  # its text may have unknown tokens itself
+        targets = [t for t in np.split(ids.values, ids.ends[1:-1]) if tuple(t) not in empty]
+        unknown = _share_with(feature.vocabulary.unk_id, targets)
     if fits:
-        return {name: np.array([longest[name]]) for name in names}
-    return {name: ids.lengths for name, ids in read.items()}
+        return _Measured({name: np.array([longest[name]]) for name in names}, unknown)
+    return _Measured({name: ids.lengths for name, ids in read.items()}, unknown)
+
+
+def _share_with(token: int | None, targets: Sequence[Any]) -> float:
+    """Returns the share of the targets that have a token."""
+    return float(np.mean([token in target for target in targets])) if len(targets) else 0.0
 
 
 def _unlabelled(task: seqio.Task, read: Mapping[str, Any]) -> bool:
@@ -143,18 +187,21 @@ def _no_label(feature: seqio.Feature) -> set[tuple[int, ...]]:
     return {ids + end for ids in bare for end in ((), (vocabulary.eos_id,))}
 
 
-def _of_rows(task: seqio.Task, split: str, names: Sequence[str]) -> dict[str, np.ndarray]:
+def _of_rows(task: seqio.Task, split: str, names: Sequence[str]) -> _Measured:
     records = _rendered(task.source, split)
     first = list(itertools.islice(records, RENDERED))
     rest = itertools.islice(records, _MOST_ROWS)
     if first and not any(_labelled(one) for one in itertools.chain(first, rest)):
         raise _without_labels(task.name, split, "the rows that were looked at")
-    sizes = {}
+    sizes, unknown = {}, 0.0
     for name in names:
         feature = task.output_features[name]
-        counts = [len(feature.vocabulary.encode(record[name])) for record in first]
-        sizes[name] = np.array(counts, np.int64) + int(feature.add_eos)
-    return sizes
+        encoded = [feature.vocabulary.encode(record[name]) for record in first]
+        sizes[name] = np.array([*map(len, encoded)], np.int64) + int(feature.add_eos)
+        if name == "targets":
+            labelled = [i for i, r in zip(encoded, first, strict=True) if _labelled(r)]
+            unknown = _share_with(feature.vocabulary.unk_id, labelled)
+    return _Measured(sizes, unknown)
 
 
 def _labelled(record: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ are dropped or have no label. This room reads no dataset and does not import Ten
 """
 
 from t0.prompts.render import (
+    LONGEST_PRINTED,
     NO_LABEL,
     CompiledTemplate,
     Example,
@@ -29,6 +30,7 @@ from t0.prompts.templates import (
 )
 
 __all__ = [
+    "LONGEST_PRINTED",
     "NO_LABEL",
     "PROMPTSOURCE_VERSION",
     "CompiledTemplate",

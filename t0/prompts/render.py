@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 from jinja2 import meta, nodes, sandbox
+from jinja2.filters import do_truncate
 
 from t0.errors import UserError
 from t0.prompts import budget
@@ -54,7 +55,12 @@ _READS = frozenset(
 )
 _METHODS = (types.BuiltinMethodType, types.MethodType, types.MethodDescriptorType)
 _RANDOM_FILTERS = ("choice", "random")
-_INDEX_FILTER = "\0index"  # a template cannot write this name
+_INDEX_FILTER, _CUT_FILTER = "\0index", "\0cut"  # a template cannot write these names
+LONGEST_PRINTED = 2048
+"""Characters at which promptsource cuts each printed text, unless it has at most 5 more."""
+
+_CUTS = "\0cuts"
+"""The variable that collects the lengths, in characters, of the texts that were cut."""
 
 
 @jinja2.pass_context
@@ -80,6 +86,24 @@ def _most_frequent(items: Sequence[Any]) -> list[Any] | None:
     counts = Counter(items)
     most = max(counts.values())
     return [item for item, count in counts.items() if count == most]
+
+
+@jinja2.pass_context
+def _cut(context: jinja2.runtime.Context, text: str, length: int) -> str:
+    """Cuts a printed text as promptsource does, and counts it."""
+    if len(text) <= length:
+        return text
+    cut = do_truncate(context.environment, text, length)
+    if cut is not text:
+        context[_CUTS].append(len(text))
+    return cut
+
+
+def _count_cuts(tree: nodes.Template) -> None:
+    """Changes a parsed template so that `_cut` cuts its printed texts."""
+    for node in tree.find_all(nodes.Filter):
+        if node.name == "truncate" and node.args == [nodes.Const(LONGEST_PRINTED)]:
+            node.name = _CUT_FILTER
 
 
 def _highlight(text: str) -> str:
@@ -257,7 +281,7 @@ def _make_environment(kind: type[_Environment]) -> _Environment:
     environment.filters.update(
         choice=_choice, random=_random, most_frequent=_most_frequent, highlight=_highlight
     )
-    environment.filters[_INDEX_FILTER] = _index
+    environment.filters |= {_INDEX_FILTER: _index, _CUT_FILTER: _cut}
     if kind is _MeteredEnvironment:
         budget.add_filters(environment.filters)
     return environment
@@ -307,7 +331,8 @@ _SEPARATOR = "|||"
 # is used here because its length counts in the truncation below.
 _PIPE_PROTECTOR = "3ed2dface8203c4c9dfb1a5dc58e41e0"
 # Promptsource truncates each printed expression by editing the template's source.
-_TRUNCATION = " | string | truncate(2048) }}"
+_UNCUT = " | string }}"
+_TRUNCATION = f" | string | truncate({LONGEST_PRINTED}) }}}}"
 
 
 class _Program(NamedTuple):
@@ -336,11 +361,18 @@ class _Program(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A rendered row. Both texts are stripped; `choices` is None for an open-ended template."""
+    """A rendered row. Both texts are stripped.
+
+    Attributes:
+      inputs, targets: the two texts.
+      choices: the answer choices; None for an open-ended template.
+      cut: the lengths, in characters, of the printed texts that were cut at `LONGEST_PRINTED`.
+    """
 
     inputs: str
     targets: str
     choices: list[str] | None
+    cut: tuple[int, ...] = ()
 
 
 def remove_hyphens(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -426,10 +458,10 @@ class CompiledTemplate:
           UserError: the row has a column `answer_choices`, or rendering fails.
         """
         row = row if isinstance(row, PreparedRow) else prepared(row)
-        parts, choices = self._render(row, row_index)
+        parts, choices, cut = self._render(row, row_index)
         if len(parts) != 2 or not parts[0]:
             return None
-        return Example(parts[0], parts[1] or NO_LABEL, choices)
+        return Example(parts[0], parts[1] or NO_LABEL, choices, cut)
 
     @cached_property
     def fixed_choices(self) -> list[str] | None:
@@ -487,7 +519,8 @@ class CompiledTemplate:
                 f"{budget.LONGEST_TEMPLATE:,}; write it shorter, and long texts into the rows"
             )
         if field == "jinja":
-            return self.template.jinja.replace("}}", _TRUNCATION)
+            end = _TRUNCATION if self.template.truncate else _UNCUT
+            return self.template.jinja.replace("}}", end)
         return self.template.answer_choices
 
     def _compile(self, field: str) -> _Program:
@@ -495,6 +528,8 @@ class CompiledTemplate:
             tree = ENVIRONMENT.parse(self._source(field))
             is_random = _draws_at_random(tree)
             is_constant = not is_random and not _reads_names(tree)
+            if field == "jinja" and self.template.truncate:
+                _count_cuts(tree)
             bounded = self.template.published or budget.is_bounded(tree)
             if not self.template.published:
                 _read_labels(tree)
@@ -519,11 +554,15 @@ class CompiledTemplate:
         except (RecursionError, MemoryError, SyntaxError, OverflowError, ValueError) as error:
             raise self._too_large(field, error) from error
 
-    def _render(self, row: Mapping[str, Any], row_index: int) -> tuple[list[str], list[str] | None]:
+    def _render(
+        self, row: Mapping[str, Any], row_index: int
+    ) -> tuple[list[str], list[str] | None, tuple[int, ...]]:
         self.compile()  # here, because a message about a syntax error must not name the row
         return self._on_own_row(self._parts_and_choices, row, row_index)
 
-    def _parts_and_choices(self, variables: dict[str, Any]) -> tuple[list[str], list[str] | None]:
+    def _parts_and_choices(
+        self, variables: dict[str, Any]
+    ) -> tuple[list[str], list[str] | None, tuple[int, ...]]:
         if "answer_choices" in variables:
             raise UserError(
                 "the data has a column 'answer_choices', a name that templates use for the "
@@ -532,7 +571,8 @@ class CompiledTemplate:
         choices = self._choice_list(variables)
         # A copy, because a template can change the list that it gets.
         variables["answer_choices"] = None if choices is None else choices.copy()
-        return _split(self._body.render(variables)), choices
+        cuts = variables[_CUTS] = []
+        return _split(self._body.render(variables)), choices, tuple(cuts)
 
     def _on_own_row(
         self, render: Callable[[dict[str, Any]], Any], row: Mapping[str, Any], row_index: int
@@ -581,7 +621,7 @@ class CompiledTemplate:
 
     def _syntax_error(self, field: str, error: jinja2.TemplateSyntaxError) -> UserError:
         # Some messages show the truncation that was put in for `}}`, which the user did not write.
-        message = str(error.message).replace(_TRUNCATION, "}}")
+        message = str(error.message).replace(_TRUNCATION, "}}").replace(_UNCUT, "}}")
         return UserError(
             f"{self._label}: its {field} is not valid Jinja, line {error.lineno}: {message}"
         )

@@ -13,10 +13,13 @@ withheld label is kept with the target `<NO LABEL>`, so that none of its choices
 
 from collections import Counter
 
-from t0.prompts.render import NO_LABEL, Example
+from t0.prompts.render import LONGEST_PRINTED, NO_LABEL, Example
 
 # Keys of `counts`, which the user sees.
 DROPPED, HIDDEN, NO_ONE_CORRECT = "rendered nothing", "hidden label", "no one correct choice"
+CUT = f"cut at {LONGEST_PRINTED:,} characters"
+UNKNOWN = "with unknown tokens in their answers"
+EQUAL_TOKENS = "with a wrong choice of the right one's tokens"
 # Keys of `labels`, which show templates that do not fit their data.
 UNLABELLED, NO_CHOICE = "no label", "target is no choice"
 
@@ -29,7 +32,7 @@ class RowReport:
       ranked: whether to count the rows that do not have exactly one correct choice.
 
     Attributes:
-      counts: number of rows for each key (DROPPED, HIDDEN, NO_ONE_CORRECT); "rows" counts all.
+      counts: number of rows for each key (DROPPED, HIDDEN, ...); "rows" counts all.
       labels: number of rows for UNLABELLED and NO_CHOICE, without rows with a withheld label.
       first: for each key of `counts` and `labels`, the index of the first such row.
     """
@@ -51,10 +54,12 @@ class RowReport:
         """
         self.counts["rows"] += 1
         if example is None:
-            self._count(self.counts, DROPPED, index)
+            self.count(DROPPED, index)
             return None
+        if example.cut:
+            self.count(CUT, index)
         if withheld and self._hide_labels:
-            self._count(self.counts, HIDDEN, index)
+            self.count(HIDDEN, index)
             return NO_LABEL
         target = example.targets
         if target == NO_LABEL:
@@ -65,8 +70,12 @@ class RowReport:
             if not correct:
                 self._count(self.labels, NO_CHOICE, index)
             if correct != 1 and self._ranked:
-                self._count(self.counts, NO_ONE_CORRECT, index)
+                self.count(NO_ONE_CORRECT, index)
         return target
+
+    def count(self, key: str, index: int) -> None:
+        """Counts a row for a key of `counts`."""
+        self._count(self.counts, key, index)
 
     def _count(self, counts: Counter[str], key: str, index: int) -> None:
         counts[key] += 1

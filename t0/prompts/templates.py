@@ -20,7 +20,8 @@ A file looks like this:
         reference: ''
 
 Every deviation from the format is a UserError with the file, the line and the template's name.
-`name` and `jinja` are required; the other keys have promptsource's defaults. Jinja syntax errors
+`name` and `jinja` are required; the other keys have promptsource's defaults. One key is ours:
+`truncate: false` prints texts of more than 2,048 characters whole. Jinja syntax errors
 are found only when a template is compiled (`t0.prompts.render`), so that T0's 65 files are read
 fast.
 
@@ -114,6 +115,7 @@ class Template:
       where: the `file:line` that the template was read from, for messages; not compared.
       published: whether promptsource published the template. Such a template prints what
         promptsource prints, also for a label that picks no choice. Not compared.
+      truncate: whether each printed text is cut at 2,048 characters, as in promptsource.
     """
 
     name: str
@@ -126,6 +128,7 @@ class Template:
     id: str
     where: str = field(default="", compare=False)
     published: bool = field(default=False, compare=False)
+    truncate: bool = True
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ _TEMPLATE_KEYS = {
     "reference": _Key((str, _NONE), "text"),
     "id": _Key((str,), "text"),
     "metadata": _Key((dict,), "a !TemplateMetadata entry"),
+    "truncate": _Key((bool,), "true or false"),
 }
 _METADATA_KEYS = {
     "original_task": _Key((bool, _NONE), "true, false or null"),
@@ -280,6 +284,7 @@ def _template(path: Path, key: object, entry: object, published: bool) -> Templa
         id=fields.get("id", str(key)),
         where=where,
         published=published,
+        truncate=fields.get("truncate", True),
     )
 
 

@@ -6,14 +6,19 @@ import sys
 from pathlib import Path
 
 import pytest
+import sentencepiece
 import seqio
 import tensorflow as tf
 
 from t0.caching import Options, Request, prompted_rows, work_plan
-from t0.caching.cache_plan import make_plan
+from t0.caching.cache_plan import TaskSplit, make_plan
+from t0.caching.prompted_rows import Prompt, Renderer, RowRange, render_rows
 from t0.caching.running import registered
+from t0.caching.split_state import SplitSpec
 from t0.caching.work_plan import OpenedSplits
 from t0.files import tfrecord
+from t0.prompts import Template
+from t0.testing import train_vocabulary, write_rows
 
 OPTIONS = Options(max_dropped_share=0.5)
 
@@ -73,6 +78,49 @@ def test_an_object_store_gets_fewer_ranges(with_data, prompted, monkeypatch, fol
     work = work_plan.plan_work(plan.splits, OPTIONS, folder, opened, ())
     assert len(work.row_ranges) == ranges
     assert sum(r.stop - r.start for r in work.row_ranges) == 1203
+
+
+def test_rows_that_the_model_does_not_see_as_they_are_are_counted(tmp_path, monkeypatch):
+    rows = [
+        {"text": "a " * 1200, "label": 0},  # cut at 2,048 characters
+        {"text": "b", "label": 0},
+        {"text": "☂ in the text only", "label": 2},
+        {"text": "c", "label": -1},  # withheld: the text '<NO LABEL>' is not the user's
+    ]
+    write_rows(tmp_path / "data" / "marks" / "train.jsonl", rows)
+    monkeypatch.setenv("T0_DATA_DIR", str(tmp_path / "data"))
+    # Id 258 is the varint 0x82 0x02, whose second byte is not id 2.
+    text = ["abc no good", *(f"x{chr(0x4E00 + n)}" for n in range(300))]
+    model = train_vocabulary(tmp_path / "v.model", text, size=500, character_coverage=1.0)
+    template = Template(
+        *("marks", "{{text}} ||| {{answer_choices[label]}}", "☂ ||| ☀ ||| no"),
+        *("", True, False, (), "id"),
+    )
+    specs = [
+        SplitSpec(
+            TaskSplit(name, "train", str(tmp_path)),
+            name,
+            ((0, 4),),
+            choices=ranked,
+            hide_labels=True,
+        )
+        for name, ranked in (("plain", False), ("ranked", True))
+    ]
+    prompts = (Prompt(template, "seed", tuple(specs)),)
+    job = RowRange("marks", None, "train", 0, 4, prompts, str(tmp_path))
+    renderer = Renderer(model.read_bytes(), 1)
+    made = render_rows(job, renderer)
+    cut, unknown = "cut at 2,048 characters", "with unknown tokens in their answers"
+    assert made["plain"]["counts"] == {cut: 1, unknown: 2, "hidden label": 1}
+    equal = "with a wrong choice of the right one's tokens"
+    hidden = {"hidden label": 1, "no one correct choice": 1}
+    counts = {key: count for key, count in made["ranked"]["counts"].items() if key not in hidden}
+    assert counts == {cut: 1, unknown: 4, equal: 2}
+    ids = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    assert not renderer.targets([ids.id_to_piece(258)], True)[
+        ids.id_to_piece(258), True
+    ].has_unknown
+    assert 258 in ids.encode(ids.id_to_piece(258))
 
 
 @pytest.mark.parametrize("shards", [{"min_shards": 7}, {"max_shards": 1}])

@@ -5,8 +5,10 @@ import json
 import pytest
 
 from t0.catalogue import lint
+from t0.catalogue.sentence_pieces import Tokens
 from t0.prompts import Template
 from t0.tasks import PromptedSource
+from t0.testing import train_vocabulary
 
 
 def source(tmp_path, monkeypatch, jinja, choices=None, rows=20, labels=(0, 1), dataset="lintable"):
@@ -78,9 +80,78 @@ def test_a_template_that_fails_or_draws(tmp_path, monkeypatch):
 def test_lengths_count_the_end_of_targets(tmp_path, monkeypatch):
     prompt = source(tmp_path, monkeypatch, "{{text}} ||| {{number}}", rows=3)
     sizes = {"row 0": 1024, "row 1": 1025, "row 2": 1, "0": 255, "1": 256, "2": 1}
-    report = lint.lint(prompt, "train", rows=9, count_tokens=sizes.__getitem__)
+    tokens = Sizes(sizes)
+    report = lint.lint(prompt, "train", rows=9, tokens=tokens)
     assert report.counts == {lint.LONG_INPUTS: 1, lint.LONG_TARGETS: 1}
     assert report.first == {lint.LONG_INPUTS: 1, lint.LONG_TARGETS: 1}
+    assert lint.faults_of(report, max_share=0.0) == {}
+    sizes |= {"0": 256, "2": 300}
+    report = lint.lint(prompt, "train", rows=9, tokens=tokens)
+    assert lint.faults_of(report, max_share=1.0) == {
+        lint.LONG_TARGETS: "every target is cut at 256 tokens"
+    }
+
+
+class Sizes:
+    """A vocabulary of known tokens that gives each text as many as a table says."""
+
+    def __init__(self, sizes):
+        self.sizes = sizes
+
+    def ids(self, text):
+        return [9] * self.sizes[text]
+
+
+@pytest.fixture
+def ascii_tokens(tmp_path):
+    """A vocabulary that has the letters of these words, and nothing else."""
+    return Tokens(str(train_vocabulary(tmp_path / "v.model", ["row yes no 0123456789"] * 20)))
+
+
+@pytest.mark.parametrize(
+    ("choices", "counts", "fault"),
+    [
+        ("yes ||| no", {}, None),
+        ("yes ☂ ||| no", {lint.UNKNOWN_TOKENS: 20}, None),
+        ("☂ ||| ☀", {lint.UNKNOWN_TOKENS: 20, lint.ALL_EQUAL: 20}, lint.ALL_EQUAL),
+        # Equal after normalisation, with no unknown token.
+        ("no ||| ｎｏ", {lint.ALL_EQUAL: 20}, lint.ALL_EQUAL),
+        # Two labels: the first is right in ten rows, and equals the third choice.
+        (
+            "no ||| yes ||| ｎｏ",
+            {lint.RIGHT_EQUALS_WRONG: 10},
+            lint.RIGHT_EQUALS_WRONG,
+        ),
+    ],
+)
+def test_choices_that_the_vocabulary_cannot_tell_apart(
+    tmp_path, monkeypatch, ascii_tokens, choices, counts, fault
+):
+    prompt = source(tmp_path, monkeypatch, "{{text}} ||| {{answer_choices[label]}}", choices)
+    report = lint.lint(prompt, "train", rows=100, tokens=ascii_tokens)
+    assert report.counts == counts
+    assert [*lint.faults_of(report, max_share=0.1)] == [fault] * (fault is not None)
+    if lint.UNKNOWN_TOKENS in counts:
+        assert "no '☂'" in report.notes[0]
+
+
+def test_one_example_whose_choices_are_all_equal_is_a_fault(tmp_path, monkeypatch, ascii_tokens):
+    choices = "{{'☂' if number == 3 else 'yes'}} ||| {{'☀' if number == 3 else 'no'}}"
+    prompt = source(tmp_path, monkeypatch, "{{text}} ||| {{answer_choices[label]}}", choices)
+    report = lint.lint(prompt, "train", rows=100, tokens=ascii_tokens)
+    assert report.counts[lint.ALL_EQUAL] == 1
+    assert lint.faults_of(report, max_share=0.1) == {
+        lint.ALL_EQUAL: "1 of 20 rows, the first is row 3"
+    }
+    # The text '<NO LABEL>' of a row without a label is not the user's.
+    empty = source(tmp_path, monkeypatch, "{{text}} ||| {% if label %}yes{% endif %}")
+    assert lint.UNKNOWN_TOKENS not in lint.lint(empty, "train", rows=9, tokens=ascii_tokens).counts
+
+
+def test_texts_that_promptsource_cuts_are_counted(tmp_path, monkeypatch):
+    jinja = "{{(text * (900 if number < 5 else 1))}} ||| yes"
+    report = lint.lint(source(tmp_path, monkeypatch, jinja), "train", rows=100)
+    assert report.counts == {lint.CUT: 5}
     assert lint.faults_of(report, max_share=0.0) == {}
 
 

@@ -12,6 +12,7 @@ import pytest
 from t0.catalogue.columns import label_text, look, read_labels
 from t0.cli import main as cli
 from t0.errors import UserError
+from t0.testing import train_vocabulary
 
 TEXTS = ["a fine film", "a dull film", "what a long film", "short and good", "never seen worse"]
 
@@ -53,6 +54,21 @@ def init(capsys, monkeypatch, tmp_path):
 def written(tmp_path, split, name="films"):
     lines = (tmp_path / name / "data" / name / f"{split}.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
+
+
+def test_what_the_model_does_not_see_is_a_warning(init, tmp_path):
+    vocabulary = train_vocabulary(tmp_path / "v.model", [*TEXTS, "number 0123456789"], size=80)
+    rows = rows_with(["☂", "☀"])
+    rows[0]["review text"] *= 150
+    write_csv(tmp_path / "films.csv", rows)
+    status, out, _ = init("films", "films.csv", "--text=review text", f"--vocab={vocabulary}")
+    assert status == 0
+    assert "WARNING: the vocabulary has no '☀', '☂'" in out
+    assert "WARNING: '☀' and '☂' have the same tokens" in out
+    assert "WARNING: 1 of the first" in out and "cut at 2,048 characters" in out
+    write_csv(tmp_path / "words.csv", rows_with(["dull", "fine"]))
+    _, out, _ = init("words", "words.csv", "--text=review text", f"--vocab={vocabulary}")
+    assert "WARNING" not in out
 
 
 def test_csv_with_a_gap_as_pandas_writes_it(init, tmp_path):

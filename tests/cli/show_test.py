@@ -101,6 +101,29 @@ def test_notes_on_odd_rows(t0):
     assert "note: the template leaves this row out" in out
 
 
+def test_notes_on_what_the_model_does_not_see(t0, own, tmp_path):
+    prompts = {
+        "which": ("{{text}} ||| {{answer_choices[label]}}", "☂ ||| ☀ ||| good"),
+        "retell": ("Retell ||| {{text}}", None),
+    }
+    write_templates(tmp_path / "faces", prompts)
+    rows = [{"text": "a film " * 400, "label": 0}, {"text": "good", "label": 2}]
+    write_rows(tmp_path / "faces" / "train.jsonl", rows)
+    words = [f"--data_dir={tmp_path}", f"--vocab={own / 'vocab.model'}"]
+    _, out, _ = t0("show", "faces_which", "--row=0", *words, data=False)
+    assert "note: the vocabulary has no '☂', '☀': the model reads and writes unknown" in out
+    assert "note: '☂' and '☀' have the same tokens" in out
+    assert "note: texts of 2,800 characters are CUT at 2,048 characters" in out
+    _, out, _ = t0("show", "faces_retell", "--row=1", *words, data=False)
+    assert "note" not in out
+    status, out, _ = t0("lint", "faces_.*", *words, data=False)
+    assert status == 1  # the right choice of a row has the tokens of a wrong one
+    verdicts = {line.split()[0]: line for line in out.splitlines()[1:]}
+    assert "unknown tokens: the vocabulary has no '☂'" in verdicts["faces_which"]
+    assert "wrong one's tokens: 1 of 2 rows" in verdicts["faces_which"]
+    assert "wrong one's tokens" not in verdicts["faces_retell"]
+
+
 def test_all_prompts_another_split_and_an_expression(t0):
     _, out, _ = t0("show", TASK, "--all_prompts", "--split=validation")
     titles = [line for line in out.splitlines() if ", split" in line]
@@ -142,7 +165,7 @@ def test_vocabulary_that_is_none(t0, tmp_path):
 def test_lint_says_what_it_did_not_find_and_did_not_count(t0, own):
     status, out, err = t0("lint", TASK)
     header, row, _ = out.splitlines()
-    assert (status, row.split()) == (0, [TASK, "train", "3", *["no"] * 7, "ok"])
+    assert (status, row.split()) == (0, [TASK, "train", "3", *["no"] * 8, "ok"])
     assert "inputs over" not in header
     assert "at most 200 rows of each (--rows). Tokens were not counted" in err
     status, out, err = t0("lint", TASK, f"--vocab={own / 'vocab.model'}")

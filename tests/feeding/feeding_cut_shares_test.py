@@ -9,7 +9,7 @@ from t0.errors import UserError
 from t0.feeding.cut_shares import cut_notes
 from t0.prompts import Template
 from t0.tasks.prompted_tasks import PromptedSource
-from t0.testing import write_rows
+from t0.testing import train_vocabulary, write_rows
 
 import tensorflow as tf  # isort: skip
 
@@ -76,6 +76,27 @@ def test_a_cut_of_less_than_a_hundredth_is_quiet(tmp_path):
     assert notes(task, inputs=10, targets=4) == [
         "data: 1 task(s) at inputs 10, targets 4: cut: toy 0.2% of inputs"
     ]
+
+
+def test_unknown_tokens_of_targets_are_a_warning(tmp_path):
+    unk = BYTES.unk_id
+    records = [{"inputs": [5], "targets": [unk if i % 4 else 6, 1]} for i in range(40)]
+    task = cached(tmp_path / "c", records, inputs_max_tokens=1, targets_max_tokens=1)
+    first, warning = notes(task, inputs=10, targets=4)
+    assert first.endswith("nothing is cut")
+    assert warning.startswith("WARNING: unknown tokens: ")
+    assert "toy 75%" in warning
+
+
+def test_unknown_tokens_of_rendered_rows_are_a_warning(tmp_path, prompted):
+    path = train_vocabulary(tmp_path / "v.model", ["a b x"] * 20)
+    feature = seqio.Feature(seqio.SentencePieceVocabulary(str(path)), add_eos=True)
+    task = prompted(
+        [{"text": "x", "label": i % 2} for i in range(10)], "{{text}} ||| {{'a☂'[:label + 1]}}"
+    )
+    task.output_features = {"inputs": feature, "targets": feature}
+    *_, warning = notes(task, inputs=10, targets=9)
+    assert "toy 50%" in warning
 
 
 def test_a_cache_without_a_label_is_refused(tmp_path):

@@ -42,6 +42,10 @@ def compiled(jinja: str, answer_choices: str | None = None, **kwargs) -> Compile
     return CompiledTemplate(template(jinja, answer_choices), **kwargs)
 
 
+def lifted(jinja: str) -> CompiledTemplate:
+    return CompiledTemplate(dataclasses.replace(template(jinja), truncate=False))
+
+
 def weather(name: str, seed_name: str = "") -> CompiledTemplate:
     return CompiledTemplate(TEMPLATES[name], seed_name)
 
@@ -189,6 +193,21 @@ class TestText:
         # Jinja's truncate has a leeway of 5 characters.
         assert weather("where").apply(ROW | {"report": "w" * 2053})[0] == "w" * 2053
         assert len(weather("where").apply(ROW | {"report": "w" * 2054})[0]) == 2048
+
+    def test_a_cut_is_counted_and_a_template_can_lift_it(self):
+        long = ROW | {"report": "word " * 1000}
+        jinja = "{{report}} {% for x in [report, 'short'] %}{{x}}{% endfor %} ||| {{report|upper}}"
+        cut = compiled(jinja).example(long)
+        assert cut.cut == (5000, 5000, 5000)
+        assert cut.targets.endswith("WORD...")
+        whole = lifted(jinja).example(long)
+        assert whole.cut == ()
+        assert whole.targets == ("WORD " * 1000).strip()
+        # Nothing else changes: the cut also turns each printed expression into text.
+        odd = "{{ label == 1 }} {{ nothing }} {{ none }} ||| {{ ['x', label] }}"
+        assert lifted(odd).example(ROW) == compiled(odd).example(ROW)
+        assert compiled("{{report}} ||| t").example(ROW).cut == ()
+        assert compiled("{{report}} ||| t").example(ROW | {"report": "w" * 2053}).cut == ()
 
     def test_choices_are_not_cut(self):
         assert weather("choices of text").choices(ROW | {"report": "w" * 5000})[0] == "w" * 5000

@@ -150,6 +150,9 @@ def test_short_entry_has_defaults(tmp_path):
     assert (template.answer_choices, template.reference, template.id) == (None, "", "one")
     assert (template.original_task, template.choices_in_prompt) == (False, False)
     assert template.metrics == ()
+    assert template.truncate
+    (template,) = read_template_file(write(tmp_path, ENTRY + "    truncate: false\n")).templates
+    assert not template.truncate
 
 
 def test_no_templates_is_an_empty_file(tmp_path):
@@ -181,6 +184,7 @@ def test_no_templates_is_an_empty_file(tmp_path):
         (ENTRY + "    metadata: !TemplateMetadata {metric: []}\n", 3, ["mean 'metrics'"]),
         (ENTRY + "    metadata: !TemplateMetadata {metrics: Accuracy}\n", 3, ["list of names"]),
         (ENTRY + "    metadata: !TemplateMetadata {metrics: [1]}\n", 3, ["list of names", "1"]),
+        (ENTRY + "    truncate: 4096\n", 3, ["truncate must be true or false", "int 4096"]),
         (ENTRY + "    name: again\n", 6, ["'name' occurs twice"]),
         (ENTRY + "  one: !Template {name: second, jinja: j}\n", 6, ["'one' occurs twice"]),
         (ENTRY + "  two: !Template {name: first, jinja: j}\n", 6, ["'first'", ":3)"]),
