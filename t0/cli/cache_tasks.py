@@ -14,6 +14,7 @@ from absl import flags
 from absl import logging as _  # noqa: F401 (defines --alsologtostderr and --verbosity)
 
 from t0.cli.modules import from_working_directory
+from t0.config.flags import define_flags
 from t0.errors import UserError, reported, unknown_name
 from t0.files.publishing import folder_of_run
 
@@ -47,11 +48,8 @@ FLAGS = (
 
 
 def command_flags() -> flags.FlagValues:
-    """Returns the command's flags, in a set of their own: other commands have the same names."""
-    values = flags.FlagValues()
-    for kind, name, default, text, *choices in FLAGS:
-        getattr(flags, f"DEFINE_{kind}")(name, default, *choices, text, flag_values=values)
-    return values
+    """Returns the flags of `seqio_cache_tasks`."""
+    return define_flags(FLAGS)
 
 
 def parse(argv: Sequence[str]) -> flags.FlagValues:
@@ -82,6 +80,11 @@ def main(argv: Sequence[str]) -> None:
         print(
             f"--output_format={given.output_format}: SeqIO 0.0.20 writes TFRecord for it, too, and "
             "reads nothing else: the cache is TFRecord",
+            file=sys.stderr,
+        )
+    if given["preserve_random_access"].present:
+        print(
+            "--preserve_random_access has no effect: it is for ArrayRecord, which is not written",
             file=sys.stderr,
         )
     from_working_directory()

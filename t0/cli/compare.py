@@ -54,6 +54,8 @@ def main(args: argparse.Namespace) -> int:
     """
     from rich.console import Console
 
+    if args.title is not None and args.output is None:
+        raise UserError("--title is the heading of the page that --output writes: give both")
     words = list(args.runs)
     names = [word.partition("=")[0] for word in words]
     if args.baseline and args.baseline not in (*words, *names) and _is_run(args.baseline):

@@ -50,11 +50,34 @@ def main(args: argparse.Namespace) -> int:
     Raises:
       UserError: for flags that do not go together, and as `t0.checkpoints` does.
     """
-    if args.text and not args.check:
-        raise UserError("--text goes with --check")
+    unread = _unread(args)
+    if unread:
+        raise UserError(unread)
     if not args.check and not args.to:
         raise UserError(f"--to names the format of {args.destination}: {', '.join(FORMATS)}")
     return _check(args) if args.check else _convert(args)
+
+
+# Flags that comparing does not read.
+_CONVERTING = ("to", "step", "dtype", "vocabulary_rows", "activation")
+_CONVERTING += ("drop_slots", "scan_layers", "gzip_level")
+
+
+def _unread(args: argparse.Namespace) -> str | None:
+    """Returns why a given flag would have no effect; None if all have one."""
+    if args.check:
+        given = [name for name in _CONVERTING if getattr(args, name) not in (None, False, 0)]
+        if given:
+            return f"--{given[0]} is for conversions; --check compares the checkpoints as they are"
+        if args.vocab and not args.text:
+            return "--vocab goes with --text, which it encodes: give both, or neither"
+        return None
+    if args.text:
+        return "--text goes with --check"
+    for name in ("scan_layers", "gzip_level"):
+        if getattr(args, name) and args.to not in (None, "t5x"):
+            return f"--{name} is for --to t5x, got --to {args.to}"
+    return None
 
 
 def _check(args: argparse.Namespace) -> int:

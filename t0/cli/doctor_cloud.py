@@ -54,7 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def asked(args: argparse.Namespace) -> Asked:
-    """Returns the flags."""
+    """Returns the flags.
+
+    Raises:
+      UserError: for a zone or project without what is in it.
+    """
+    buckets = args.model_dir or args.cache
+    for name, owner in (("zone", args.tpu or buckets), ("project", args.tpu)):
+        if getattr(args, name) and not owner:
+            raise UserError(f"--{name} is of a TPU: give --tpu=NAME with it")
     return Asked(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Asked)})
 
 

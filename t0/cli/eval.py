@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from t0.checkpoints import decoder_folders
+from t0.cli.flag_lists import JoinedList
 from t0.errors import UserError, printable
 from t0.sources import set_data_dirs
 
@@ -62,10 +63,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch_tokens", type=int, metavar="N", help="the most tokens of a batch")
     parser.add_argument("--split", default="validation", help="the split (default: validation)")
     parser.add_argument(
-        "--lengths", default="", help="most tokens of a text (default: inputs=1024,targets=256)"
+        "--lengths",
+        default="",
+        action=JoinedList,
+        help="most tokens of a text (default: inputs=1024,targets=256)",
     )
     parser.add_argument(
-        "--cache_dirs", default="", help="folders with cached tasks, comma-separated"
+        "--cache_dirs",
+        default="",
+        action=JoinedList,
+        help="folders with cached tasks, comma-separated",
     )
     parser.add_argument(
         "--skip_absent", action="store_true", help="leave out datasets without data"
@@ -89,6 +96,10 @@ def main(args: argparse.Namespace) -> int:
     """Evaluates, prints the summary and the report's path, and returns the exit status."""
     from t0.catalogue.shown import given_lengths
 
+    if args.skip_absent and args.cache_dirs:
+        raise UserError(
+            "--skip_absent looks for datasets, and --cache_dirs reads caches instead: give one"
+        )
     for name in ("limit", "batch_tokens"):
         value = getattr(args, name)
         if value is not None and value < 1:
@@ -193,6 +204,11 @@ def _is_decoder_only(path: str, args: argparse.Namespace) -> bool:
         raise UserError(
             f"--decode_answers is for encoder-decoders, and {path} is a decoder-only model: "
             "evaluate it without"
+        )
+    if args.vocab and found:
+        raise UserError(
+            f"--vocab is for T5 models; {path} is a decoder-only model, read with the tokenizer of "
+            "its own folder: leave it out"
         )
     return found
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from t0.cli.flag_lists import JoinedList
 from t0.errors import UserError, say
 
 _VALIDATION = ("validation", "dev", "valid", "val", "test")
@@ -25,10 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
     parser.add_argument("name", help="the dataset's name, which begins the names of its tasks")
     parser.add_argument("data", help="a file with rows, or a folder with a file for each split")
-    parser.add_argument("--text", help="the columns that a prompt shows, comma-separated")
+    parser.add_argument(
+        "--text", action=JoinedList, help="the columns that a prompt shows, comma-separated"
+    )
     parser.add_argument("--label", help="the column with the answers")
     parser.add_argument(
-        "--choices", help="answers in words, in the order of the labels' numbers or names"
+        "--choices",
+        action=JoinedList,
+        help="answers in words, in the order of the labels' numbers or names",
     )
     parser.add_argument("--vocab", help="SentencePiece model (default: T0_VOCAB, or T5's)")
     parser.add_argument("--output", help="the folder to write (default: NAME)")

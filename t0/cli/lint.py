@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from t0.cli.flag_lists import JoinedList
 from t0.cli.tables import print_table
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.sources import set_data_dirs
@@ -27,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_ROWS,
         help=f"rows of each split to look at, spread over it (default {DEFAULT_ROWS})",
     )
-    parser.add_argument("--splits", help="splits to look at, comma-separated (default: all)")
+    parser.add_argument(
+        "--splits", action=JoinedList, help="splits to look at, comma-separated (default: all)"
+    )
     parser.add_argument(
         "--max_share",
         type=float,
@@ -48,14 +51,21 @@ def main(args: argparse.Namespace) -> int:
 
     if args.rows < 1:
         raise UserError(f"--rows={args.rows}: wanted a number from 1")
+    if not 0 <= args.max_share <= 1:
+        raise UserError(f"--max_share={args.max_share:g}: wanted a share from 0 to 1")
     if args.data_dir:
         set_data_dirs(args.data_dir)
     tokens = given_tokens(args.vocab)
     selected = _selected(args)
+    wanted = args.splits.split(",") if args.splits else None
+    there = {split: None for _, source in selected for split in source.split_mapping}
+    for split in wanted or ():
+        if split not in there:
+            raise unknown_name("split", split, there, f"(--splits; there are {', '.join(there)})")
     found, absent = [], []
     for name, source in _with_progress(selected):
         for split in source.split_mapping:
-            if args.splits and split not in args.splits.split(","):
+            if wanted and split not in wanted:
                 continue
             try:
                 found.append(_linted(name, source, split, args, tokens))

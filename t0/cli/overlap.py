@@ -10,6 +10,7 @@ them. It writes overlap.txt, overlap.json and rows.jsonl; `t0 report --overlap` 
 
 import argparse
 
+from t0.cli.flag_lists import JoinedList
 from t0.errors import UserError, printable
 from t0.sources import set_data_dirs
 
@@ -19,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--train",
         nargs="+",
+        action="extend",
         required=True,
         metavar="CACHE_OR_MIXTURE",
         help="the training data: folders of caches, mixtures, or regular expressions of tasks",
@@ -26,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--eval",
         nargs="+",
+        action="extend",
         required=True,
         metavar="MIXTURE",
         help="what is evaluated: mixtures, or regular expressions of tasks",
@@ -34,12 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--train_split", default="train", help="(default train)")
     parser.add_argument("--eval_split", default="validation", help="(default validation)")
     parser.add_argument(
-        "--ngrams", default="13,8", help="runs of words, the headline's first (default 13,8)"
+        "--ngrams",
+        default="13,8",
+        action=JoinedList,
+        help="runs of words, the headline's first (default 13,8)",
     )
     parser.add_argument(
         "--min_words", type=int, default=5, help="fewest words of a whole field (default 5)"
     )
-    parser.add_argument("--cache_dirs", default="", help="folders of caches, comma-separated")
+    parser.add_argument(
+        "--cache_dirs", default="", action=JoinedList, help="folders of caches, comma-separated"
+    )
     parser.add_argument("--data_dir", action="append", help="a folder with datasets of your own")
     parser.add_argument("--vocab", help="SentencePiece model of caches without text (T0_VOCAB)")
     parser.add_argument(
@@ -51,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pipeline_options",
         default="",
+        action=JoinedList,
         help="Beam options, comma-separated. More than --runner=DirectRunner: use Beam",
     )
 

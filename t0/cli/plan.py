@@ -10,8 +10,9 @@ the one that the run file's header names.
 import argparse
 import json
 import logging
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ _SWITCHES = {
     "every_block": "lower all blocks, not three: slower, the same but for 3%% of memory",
 }
 _GPUS = [gpu.name for gpu in GPUS]
-_READ = {"engine", "gin_file", "gin_param", "module_import", "vocab", "data_dir"}
-_READ |= {"gin_location_prefix", "gin_search_paths"}
+# Flags of a run that a plan reads, besides those that configure gin; `--help` shows them.
+_READ = ("engine", "finetune_steps", "checkpoint")
+_SHOWN = {*_READ, "gin_file", "gin_param", "module_import", "vocab", "data_dir"}
+_SHOWN |= {"gin_location_prefix", "gin_search_paths"}
 _PICTURES = (".png", ".svg", ".pdf")
 # Macros that may stay unset here, because a plan reads neither checkpoints nor data.
 _NOT_NEEDED = {"MODEL_DIR", "MIXTURE_OR_TASK_NAME", "INIT_CHECKPOINT"}
@@ -40,11 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", action="store_true", help=text)
     parser.add_argument("--output", metavar="FILE", help="draw memory and time (png, svg, pdf)")
     axes = "rank plans: tpu=v3-128,v3-256 model_parallelism=4,8 tokens_per_microbatch=1024,2048"
-    parser.add_argument("--sweep", nargs="+", metavar="AXIS=V,V", help=axes)
+    parser.add_argument("--sweep", nargs="+", action="extend", metavar="AXIS=V,V", help=axes)
     parser.add_argument("--utilisation", type=float, default=0.4, help="of the peak (0.4)")
     parser.add_argument("--start_step", type=int, metavar="N", help="step to continue from")
     parser.add_argument("--gpu", metavar="NAME", help="with --engine=torch: " + ", ".join(_GPUS))
-    parser.add_argument("--gpus", type=int, default=1, help="their number, of all machines (1)")
+    parser.add_argument("--gpus", type=int, help="their number, of all machines (1)")
     add_run_flags(parser)
 
 
@@ -53,7 +56,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     theirs = parser.add_argument_group("flags of t5_mesh_transformer")
     known = command_flags.command_flags()
     for name in known:
-        text = known[name].help.partition(";\n")[0] if name in _READ else argparse.SUPPRESS
+        text = known[name].help.partition(";\n")[0] if name in _SHOWN else argparse.SUPPRESS
         spellings = [f"--{name}", f"--no{name}"] if known[name].boolean else [f"--{name}"]
         theirs.add_argument(
             *spellings, dest=name, action=_Word, nargs="?", help=text, default=[], metavar="..."
@@ -77,19 +80,19 @@ class _Word(argparse.Action):
 
 def main(args: argparse.Namespace) -> int:
     """Makes the plan or the sweep, prints it and draws it."""
-    given = run_flags(args, "t0 plan")
+    given = run_flags(args, "t0 plan", more=_READ)
+    _check_of_engine(args, given.engine)
     if given.engine == "torch":
         return _on_gpus(args, given)
-    if args.gpu:
-        raise UserError(f"--gpu={args.gpu} is planned with --engine=torch, PyTorch's engine")
     if args.output:
         _check_picture_path(args.output)
     configure_run(given)
+    start_step = _bind_steps(given, args.start_step)
     from t0.mesh import plan_output, sweep
     from t0.mesh.plan import PlanOptions, plan_configured_run
 
     options = PlanOptions(
-        args.fast, args.every_slice, args.every_block, args.utilisation, args.start_step
+        args.fast, args.every_slice, args.every_block, args.utilisation, start_step
     )
     if args.sweep:
         rows = sweep.sweep(sweep.parse_axes(args.sweep), options)
@@ -106,19 +109,60 @@ def main(args: argparse.Namespace) -> int:
 
 def _on_gpus(args: argparse.Namespace, given: Any) -> int:
     """Plans a run of the PyTorch engine."""
-    unread = [
-        name for name in ("sweep", "output", "every_slice", "every_block") if getattr(args, name)
-    ]
-    if unread:
-        raise UserError(f"--{unread[0]} is for plans of TPUs; with --engine=torch leave it out")
     if not args.gpu:
         raise UserError(f"--engine=torch needs --gpu, one of {', '.join(_GPUS)}")
     configure_run(given, slice_=False)
     from t0.run import gpu_plan
 
-    plan = gpu_plan.gpu_plan(args.gpu, args.gpus, args.utilisation)
+    _bind_steps(given, None)
+    gpus = 1 if args.gpus is None else args.gpus
+    plan = gpu_plan.gpu_plan(args.gpu, gpus, args.utilisation)
     print(json.dumps(plan) if args.json else gpu_plan.plan_text(plan))
     return 0
+
+
+# Flag that the plans of one engine read -> the engine; those of --sweep are by formulas.
+_OF_ENGINE = {
+    **dict.fromkeys(("sweep", "output", "every_slice", "every_block", "start_step"), "mesh"),
+    **dict.fromkeys(("gpu", "gpus"), "torch"),
+}
+_NOT_IN_SWEEPS = ("output", "every_slice", "every_block")
+
+
+def _check_of_engine(args: argparse.Namespace, engine: str) -> None:
+    """Raises a UserError for a flag that the plan of an engine, or a sweep, does not read."""
+    given = {name for name in _OF_ENGINE if getattr(args, name) not in (None, False)}
+    for name in sorted(given):
+        if _OF_ENGINE[name] != engine:
+            kind = "GPUs, by PyTorch: add" if engine == "mesh" else "TPUs: leave out"
+            raise UserError(f"--{name} is for plans of {kind} --engine=torch")
+        if args.sweep and name in _NOT_IN_SWEEPS:
+            raise UserError(f"--{name} is not for a sweep, which prints plans by formulas")
+
+
+def _bind_steps(given: Any, start_step: int | None) -> int | None:
+    """Binds the initial checkpoint and the last step that the flags name; returns the first step.
+
+    Args:
+      given: the run's flags.
+      start_step: the step to continue from; None for that of the initial checkpoint.
+    """
+    from t0.compat import gin
+    from t0.config.bindings import bound
+
+    if given.checkpoint:
+        gin.bind_parameter("run.init_checkpoint", given.checkpoint)
+    if given.finetune_steps is None:
+        return start_step
+    if given.finetune_steps < 1:
+        raise UserError(f"--finetune_steps is {given.finetune_steps}; wanted a number above 0")
+    if bound("run.mode", "train") != "train":
+        raise UserError("--finetune_steps belongs to training; the mode is another")
+    if start_step is None:
+        named = re.search(r"ckpt-(\d+)$", str(bound("run.init_checkpoint") or ""))
+        start_step = int(named[1]) if named else 0
+    gin.bind_parameter("run.train_steps", start_step + given.finetune_steps)
+    return start_step
 
 
 def _check_picture_path(path: str) -> None:
@@ -130,10 +174,22 @@ def _check_picture_path(path: str) -> None:
         raise UserError(f"--output {path}: there is no folder {target.parent}")
 
 
-def run_flags(args: argparse.Namespace, command: str) -> Any:
-    """Returns the parsed flags of `t5_mesh_transformer` that a command line of `command` gives."""
+def run_flags(args: argparse.Namespace, command: str, more: Collection[str] = ()) -> Any:
+    """Returns the parsed flags of `t5_mesh_transformer` that a command line of `command` gives.
+
+    Args:
+      args: the command line.
+      command: the command.
+      more: flags that it reads, besides those that configure gin.
+
+    Raises:
+      UserError: for a flag that would change the run and that the command does not read.
+    """
     words = [word for name in command_flags.command_flags() for word in getattr(args, name)]
-    return command_flags.parse([command, *words])
+    given = command_flags.parse([command, *words])
+    for line in command_flags.check_planned(given, command, more):
+        print(line, file=sys.stderr)
+    return given
 
 
 def configure_run(given: Any, *, reads_data: bool = False, slice_: bool = True) -> None:

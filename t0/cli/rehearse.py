@@ -39,7 +39,9 @@ def main(args: argparse.Namespace) -> int:
     """Rehearses the run and prints the comparison."""
     if args.steps < 1:
         raise UserError(f"--steps {args.steps}: wanted a whole number above 0")
-    given = run_flags(args, "t0 rehearse")
+    given = run_flags(args, "t0 rehearse", more=("engine",))
+    if given.engine != "mesh":
+        raise UserError("t0 rehearse runs a TPU's program by Mesh TensorFlow: leave out --engine")
     if args.data is not None:
         if not is_remote(args.data) and not Path(args.data).is_dir():
             raise UserError(f"--data {args.data}: there is no such folder")

@@ -7,7 +7,7 @@ t0 report --metrics first/ second/ --output curves        # training runs only
 import argparse
 import sys
 
-from t0.errors import printable
+from t0.errors import UserError, printable
 from t0.files.any_path import any_path
 from t0.reports import console_tables, write_report
 
@@ -65,6 +65,8 @@ def main(args: argparse.Namespace) -> int:
     """
     from rich.console import Console
 
+    if args.overlap is not None and not args.results:
+        raise UserError("--overlap is about evaluated examples: name results_<step>.json with it")
     paths = write_report(
         args.results,
         args.output,

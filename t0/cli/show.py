@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from t0.cli.flag_lists import JoinedList
 from t0.errors import AbsentData, UserError
 from t0.sources import set_data_dirs
 
@@ -23,12 +24,13 @@ _MOST_NAMES = 6
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
     parser.add_argument("task", help="a task's name, or a regular expression for one")
-    parser.add_argument("--rows", type=int, default=DEFAULT_ROWS, help="rows (default 3)")
+    parser.add_argument("--rows", type=int, help=f"rows (default {DEFAULT_ROWS})")
     parser.add_argument("--row", type=int, help="this row only; the first is 0")
     parser.add_argument("--split", help="the split (default: train, or the first there is)")
     parser.add_argument(
         "--lengths",
         default="",
+        action=JoinedList,
         help="in tokens, such as inputs=512,targets=64 (default: T0's inputs=1024,targets=256)",
     )
     parser.add_argument(
@@ -47,6 +49,8 @@ def main(args: argparse.Namespace) -> int:
     from t0.catalogue.sentence_pieces import REMEDY, given_tokens
     from t0.catalogue.shown import T0_LENGTHS, given_lengths, lengths_text, lines
 
+    if args.rows is not None and args.row is not None:
+        raise UserError("--rows and --row both say which rows to show: give one")
     for name, least in (("rows", 1), ("row", 0)):
         value = getattr(args, name)
         if value is not None and value < least:
@@ -105,8 +109,13 @@ def _names(listing: Any, args: argparse.Namespace) -> list[str]:
             f"'{args.task}' is {len(names):,} tasks: {shown}. Name one of them, or add "
             "--all_prompts to see them all"
         )
-    if not args.all_prompts or args.module_import:
+    if not args.all_prompts:
         return [name]
+    if args.module_import:
+        raise UserError(
+            f"--all_prompts shows the prompts of a dataset of T0's catalogue; with --module_import "
+            f"name tasks by a regular expression, such as '{name}.*'"
+        )
     wanted = listing.tasks[name].task
     return [
         other.name
@@ -118,7 +127,7 @@ def _names(listing: Any, args: argparse.Namespace) -> list[str]:
 
 
 def _range(args: argparse.Namespace) -> tuple[int, int]:
-    return (0, args.rows) if args.row is None else (args.row, 1)
+    return (0, args.rows or DEFAULT_ROWS) if args.row is None else (args.row, 1)
 
 
 def _split(name: str, splits: Any, wanted: str | None) -> str:

@@ -13,6 +13,7 @@ import json
 import sys
 from typing import Any
 
+from t0.cli.flag_lists import JoinedList
 from t0.cli.tables import print_table
 from t0.sources import set_data_dirs
 
@@ -29,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data_dir", action="append", help="a folder with datasets of your own")
     parser.add_argument(
-        "--cache_dirs", default="", help="folders with cached tasks, comma-separated"
+        "--cache_dirs",
+        default="",
+        action=JoinedList,
+        help="folders with cached tasks, comma-separated",
     )
     parser.add_argument(
         "--module_import", action="append", help="module to import (default t0.seqio_tasks)"

@@ -11,7 +11,7 @@
 import importlib
 import re
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from absl import flags
@@ -168,6 +168,28 @@ _TPU_TYPE = f"; on a TPU the type is gin's {_MESH_TYPE}"
 # Flags that only the Model API reads.
 MODEL_API_FLAGS = tuple(row[1] for row in _TABLE if row[3].startswith("Model API"))
 MODEL_API_FLAGS += ("checkpoint_mode",)
+# Flag of the Model API that not every mode of it reads -> the values of --mode that read it.
+_DECODING = ("predict", "export_predict", "export_score")
+_API_MODE_FLAGS = {
+    "train_steps": ("train", "finetune"),
+    "mixture_or_task": ("train", "finetune", "eval"),
+    "pretrained_model_dir": ("finetune",),
+    "checkpoint_mode": tuple(mode for mode in _MODES if mode != "train"),
+    "checkpoint_steps": tuple(mode for mode in _MODES if mode != "train"),
+    "eval_summary_dir": ("eval",),
+    "eval_split": ("eval",),
+    "input_file": ("predict", "score"),
+    "target_file": ("score",),
+    "output_file": ("predict", "score"),
+    "export_dir": ("export_predict", "export_score"),
+    "beam_size": _DECODING,
+    "temperature": _DECODING,
+    "keep_top_k": _DECODING,
+}
+# Flags that only a run with --tpu reads.
+TPU_FLAGS = ("tpu_job_name", "gcp_project", "tpu_zone", "logical_cores_per_chip", "fold_xy")
+TPU_FLAGS += ("hbm_oom_exit", "runtime_oom_exit", "tt_check_filter", "tt_single_core_summaries")
+TPU_FLAGS += ("delta_threshold", "tpu_topology", "model_parallelism")
 # Macro of a run file -> the flags that take its place.
 _MACROS = {"MODEL_DIR": ("model_dir",), "TRAIN_STEPS": ("finetune_steps", "epochs")}
 _MACROS |= dict.fromkeys(("INIT_CHECKPOINT", "infer_checkpoint_step"), ("checkpoint",))
@@ -190,12 +212,35 @@ _LOGIN = re.compile(r"(://)[^/@\s]+@")
 _GIN_WORD = re.compile(r"--?gin\.(?P<name>[^=\s]*)\s*(?P<value>=.*)?", re.S)
 
 
-def command_flags() -> flags.FlagValues:
-    """Returns the command's flags, in a set of their own: Mesh TensorFlow's have the same names."""
+class _RepeatableList(flags.Flag):
+    """A flag with comma-separated values; given several times, it has the values of all."""
+
+    def parse(self, argument: Any) -> None:
+        """Adds the values of one occurrence."""
+        before = self.value if self.present else []
+        super().parse(argument)
+        self.value = [*before, *self.value]
+
+
+def define_flags(table: Iterable[Sequence[Any]]) -> flags.FlagValues:
+    """Returns the flags of a table, in a set of their own: other commands have the same names.
+
+    Args:
+      table: rows of (kind, name, default, help, choices of an enum).
+    """
     values = flags.FlagValues()
-    for kind, name, default, text, *choices in _TABLE:
-        getattr(flags, f"DEFINE_{kind}")(name, default, *choices, text, flag_values=values)
+    for kind, name, default, text, *choices in table:
+        if kind == "list":
+            parsed = (flags.ListParser(), flags.CsvListSerializer(","), name, default, text)
+            flags.DEFINE_flag(_RepeatableList(*parsed), flag_values=values)
+        else:
+            getattr(flags, f"DEFINE_{kind}")(name, default, *choices, text, flag_values=values)
     return values
+
+
+def command_flags() -> flags.FlagValues:
+    """Returns the flags of `t5_mesh_transformer`."""
+    return define_flags(_TABLE)
 
 
 def gin_words_as_params(words: Sequence[str]) -> Iterator[str]:
@@ -256,6 +301,20 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
     return given
 
 
+def activation_dtype(value: Any) -> str:
+    """Returns a type that gin binds as --activation_dtype takes it.
+
+    Raises:
+      UserError: for another type.
+    """
+    if value not in ("float32", "bfloat16"):
+        raise UserError(
+            f"get_variable_dtype.activation_dtype is {value!r}; wanted 'float32' or 'bfloat16' "
+            "(float16 overflows in T5 models)"
+        )
+    return value
+
+
 def check_mode(given: flags.FlagValues, mode: str) -> list[str]:
     """Checks that the mode reads every flag of ours that is given.
 
@@ -264,7 +323,7 @@ def check_mode(given: flags.FlagValues, mode: str) -> list[str]:
       mode: the value of `run.mode`, or with --use_model_api of `MODEL_API_MODES`.
 
     Returns:
-      a line for each given flag of T5's that the mode does not read.
+      a line for each given flag of T5's that the run does not read.
 
     Raises:
       UserError: for a flag of ours that the mode does not read, with the modes that do.
@@ -281,11 +340,20 @@ def check_mode(given: flags.FlagValues, mode: str) -> list[str]:
             instead = _TPU_TYPE if name == "activation_dtype" else ""
             raise UserError(f"--{name} is for runs without --tpu{instead}")
     if model_api:
-        return []
+        one = mode.removeprefix("--mode=")
+        unread = {
+            name: " and ".join(f"--mode={each}" for each in modes)
+            for name, modes in _API_MODE_FLAGS.items()
+            if one not in modes
+        }
+    else:
+        unread = dict.fromkeys(MODEL_API_FLAGS, "--use_model_api")
+    if not given.tpu:
+        unread = {**dict.fromkeys(TPU_FLAGS, "--tpu"), **unread}
     return [
-        f"--{name} is read with --use_model_api only: it has no effect here"
-        for name in MODEL_API_FLAGS
-        if given[name].present
+        f"--{name} is read with {readers} only: it has no effect here"
+        for name, readers in unread.items()
+        if given[name].present and given[name].value != ""
     ]
 
 
@@ -294,6 +362,43 @@ def _read_by(modes: Collection[str], model_api: bool) -> str:
     alike = [one for one in modes if (one in MODEL_API_MODES.values()) == model_api]
     words = [_IN_WORDS.get(one, one if model_api else f"mode '{one}'") for one in alike]
     return " and ".join(words) or "runs without --use_model_api"
+
+
+# Flags of a run on which a plan does not depend: where it is, how long it lasts.
+_OF_PLACES = ("model_dir", "additional_task_cache_dirs", "tpu", "tpu_job_name", "gcp_project")
+_OF_PLACES += ("tpu_zone", "export_hf", "allow_config_change", "max_hours", "seed")
+_OF_PLACES += ("hbm_oom_exit", "runtime_oom_exit", "op_conversion_fallback_to_while_loop")
+_OF_PLACES += ("tfhub_cache_dir", "tfhub_model_load_format", "tfds_debug_list_dir")
+_CONFIGURING = ("gin_file", "gin_param", "gin_location_prefix", "gin_search_paths")
+_CONFIGURING += ("module_import", "data_dir", "vocab", "t5_tfds_data_dir", "tfds_data_dir")
+_CONFIGURING += ("additional_deprecated_gin_references", "skip_all_gin_unknowns")
+_CONFIGURING += ("logical_cores_per_chip", "fold_xy")
+
+
+def check_planned(given: flags.FlagValues, command: str, more: Collection[str] = ()) -> list[str]:
+    """Checks that a command which only plans or rehearses a run can obey the run's flags.
+
+    Args:
+      given: the flags of `t5_mesh_transformer`.
+      command: the command, such as "t0 plan".
+      more: flags that this command reads, besides those that configure gin.
+
+    Returns:
+      a line that names the given flags on which the result does not depend; none without such.
+
+    Raises:
+      UserError: for a flag that would change the run, and that the command does not read.
+    """
+    flags_given = [given[row[1]] for row in _TABLE if given[row[1]].present]
+    present = [one.name for one in flags_given if one.name not in more and one.value != ""]
+    for name in present:
+        if name not in (*_CONFIGURING, *_OF_PLACES):
+            raise UserError(
+                f"{command} does not read --{name}, which changes a run; leave it out, or set what "
+                "it changes by --gin_param"
+            )
+    names = [f"--{name}" for name in present if name in _OF_PLACES]
+    return [f"note: {command} does not depend on {', '.join(names)}"] if names else []
 
 
 def gin_parameters(given: flags.FlagValues, mode: str) -> dict[str, tuple[Any, str]]:

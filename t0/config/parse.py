@@ -183,10 +183,16 @@ def origins(parsed: Config) -> Origins:
         for name in parsed.files:
             for place, statement in _statements_of_file(name, files):
                 _note(places, place, statement)
-        command_line = Place(COMMAND_LINE, 0)
-        for statement in _parser("\n".join(parsed.params)):
-            _note(places, command_line, statement)
+    places |= command_line_bindings(parsed)
     return Origins(places, tuple(files.items()))
+
+
+def command_line_bindings(parsed: Config) -> dict[Key, Place]:
+    """Returns the places of the bindings that the command line made; they come before files'."""
+    places: dict[Key, Place] = {}
+    for statement in _parser("\n".join(parsed.params)):
+        _note(places, Place(COMMAND_LINE, 0), statement)
+    return places
 
 
 def _note(places: dict[Key, Place], place: Place, statement: Any) -> None:

@@ -237,6 +237,8 @@ class JobSpec:
       add_eos: whether EOS ends the inputs of a file.
       repeats: how many times each input of a file is repeated.
       examples: the most examples, the first ones; None for all.
+      hides_targets: whether the task's split has rows without labels, so that targets of its cache
+        may be invented, and are left out.
       vocabulary: the SentencePiece model that tokenises the inputs of a file.
     """
 
@@ -250,6 +252,7 @@ class JobSpec:
     add_eos: bool = False
     repeats: int = 1
     examples: int | None = None
+    hides_targets: bool = False
     vocabulary: str = ""
 
 

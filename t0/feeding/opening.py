@@ -253,7 +253,7 @@ def split_spec(spec: DataSpec, split: str) -> DataSpec | None:
     )
 
 
-@gin.configurable("train_dataset_fn", module="t0")
+@gin.configurable("train_dataset_fn", module="t0", denylist=["sequence_length"])
 def train_dataset_fn(mixture_or_task_name: str, sequence_length: Any, **arguments: Any) -> Any:
     """T5's `mesh_train_dataset_fn` under another gin name; the batches are the same."""
     from t0.compat import t5_mesh

@@ -38,6 +38,7 @@ def of_cache(
     total: int | None,
     vocabularies: tuple[Any, Any],
     spec: InstructionSpec | None = None,
+    hides_targets: bool = False,
 ) -> InputSource:
     """Returns the examples of a task's cached split.
 
@@ -48,6 +49,7 @@ def of_cache(
       total: the number of its examples, None if it is not known.
       vocabularies: of inputs and targets; `decode` makes the text of a record that has none.
       spec: how inputs are made of the records of a task with instructions; None for other tasks.
+      hides_targets: whether targets are left out, because the split's labels are withheld.
 
     Raises:
       UserError: while it is read, if a file cannot be read or is damaged, or the task is one for
@@ -59,7 +61,8 @@ def of_cache(
         for number, (inputs, texts) in enumerate(in_blocks(streams)):
             if number % shards == shard:
                 found = [_text(*one) for one in zip(inputs, texts, vocabularies, strict=True)]
-                yield InferenceExample(number, found[0] or "", found[1], inputs[0] or [])
+                shown = None if hides_targets else found[1]
+                yield InferenceExample(number, found[0] or "", shown, inputs[0] or [])
 
     return InputSource(task, total, {"task": task, "split": split}, read)
 

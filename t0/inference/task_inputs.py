@@ -2,18 +2,27 @@
 
 source = of_task(seqio.TaskRegistry.get("qa"), "test", use_cached=False)
 next(source.read(0, 1))                 # InferenceExample(0, "Who wrote it?", None, [363, ...])
+
+If the label of a prompted task's row is withheld (-1), the template renders a target all the same,
+often the last choice. Such an example has no target here.
 """
 
+import copy
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from t0.caching.split_state import HIDES, exemptions
 from t0.compat import seqio
 from t0.compat import tf1 as tf
-from t0.errors import UserError
+from t0.errors import AbsentData, UserError
 from t0.feeding.live import elements
 from t0.feeding.objectives import instructions_of
 from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_choices
+from t0.prompts import NO_LABEL
+from t0.sources import hidden_label
+from t0.tasks import PromptedSource
 
 _READ = (*FIELDS, *(f"{name}_pretokenized" for name in FIELDS), "is_correct")
 
@@ -39,6 +48,12 @@ def of_task(
             "(infer.split)"
         )
 
+    hidden = use_cached and _hides_labels(task, split)
+    if not use_cached and isinstance(task.source, PromptedSource):
+        source = copy.copy(task.source)
+        source.hide_labels = True
+        task = task.replace(source=source)
+
     def records() -> tf.data.Dataset:
         dataset = _uncut(task, lengths or {})(split, use_cached=use_cached, shuffle=False)
         kept = [name for name in _READ if name in dataset.element_spec]
@@ -49,11 +64,28 @@ def of_task(
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:
         # Numbered before sharding, so that an example's draws do not depend on its shard.
         for number, record in elements(lambda: records().enumerate().shard(shards, shard)):
-            yield _of_record(int(number), record, task.output_features)
+            example = _of_record(int(number), record, task.output_features)
+            unknown = hidden or example.targets == NO_LABEL
+            yield dataclasses.replace(example, targets=None) if unknown else example
 
     facts = {"task": task.name, "split": split}
     total = task.num_input_examples(split)
-    return InputSource(task.name, total, facts, read, {**facts, "use_cached": use_cached})
+    origin = {**facts, "use_cached": use_cached, "hides_targets": hidden}
+    return InputSource(task.name, total, facts, read, origin)
+
+
+def _hides_labels(task: seqio.Task, split: str) -> bool:
+    """Returns whether a cached split has rows without a label; records do not say which."""
+    source = task.source
+    if not isinstance(source, PromptedSource):
+        return False
+    try:
+        rows = source.open(split).rows()
+        return any(hidden_label(source.dataset, row) for row in rows)
+    except AbsentData:  # T0's tables know which splits of its datasets have no labels
+        place = (source.dataset, source.subset, source.split_mapping[split])
+        known = exemptions(*place, source.template.name)
+        return any(one.kind == HIDES for one in known)
 
 
 def _uncut(task: seqio.Task, lengths: Mapping[str, int]) -> Callable[..., tf.data.Dataset]:

@@ -65,7 +65,7 @@ def parse_axes(words: Sequence[str]) -> dict[str, list[Any]]:
             raise unknown_name("axis of --sweep", name, AXES, f"Known: {', '.join(AXES)}")
         if not equals or not values:
             raise UserError(f"--sweep {word}: wanted {name}=VALUE,VALUE,...")
-        axes[name] = [_value(name, value) for value in values.split(",")]
+        axes.setdefault(name, []).extend(_value(name, value) for value in values.split(","))
     if {"tokens_per_batch", "sequences_per_batch"} <= axes.keys():
         raise UserError("--sweep takes one of tokens_per_batch and sequences_per_batch")
     return axes

@@ -37,7 +37,7 @@ RANK, DECODE, PERPLEXITY = "rank", "decode", "perplexity"
 @gin.configurable("evaluation", module="t0")
 @dataclasses.dataclass(frozen=True)
 class EvaluationSettings:
-    """Settings of every kind of evaluation in mode `eval`.
+    """Settings of every kind of evaluation in modes `eval` and `score_eval`.
 
     Attributes:
       examples: the most examples of each task, the first of the split; None for all.
@@ -165,20 +165,42 @@ def _check_lengths(task: seqio.Task, lengths: Mapping[str, int] | None) -> None:
     objective_of(task, lengths)
 
 
+def refuse_settings(reason: str) -> None:
+    """Raises a UserError if `t0.evaluation` is set in a run that only Mesh TensorFlow evaluates.
+
+    Args:
+      reason: a clause about that run.
+    """
+    settings = dataclasses.asdict(EvaluationSettings())
+    defaults = {field.name: field.default for field in dataclasses.fields(EvaluationSettings)}
+    for name, value in settings.items():
+        if value and value != defaults[name]:
+            raise UserError(
+                f"t0.evaluation.{name} is {value!r:.80}, and {reason}, which does not read it; set "
+                f"it to {defaults[name]!r}, or use mode 'eval' without --tpu"
+            )
+
+
 def selected(
-    dataset_fn: Callable[..., Sequence[Any]], names: Collection[str]
+    dataset_fn: Callable[..., Sequence[Any]], names: Collection[str] | None = None
 ) -> Callable[..., list[Any]]:
-    """Returns a dataset function with some tasks only, each cut to the configured examples."""
+    """Returns a dataset function with some tasks only, each cut to the configured examples.
+
+    Args:
+      dataset_fn: T5's dataset function of an evaluation.
+      names: the tasks; None for all.
+    """
     settings = EvaluationSettings()
     most = settings.examples
     mixtures = [{"mixture_or_task_name": name} for name in settings.tasks] or [{}]
 
-    def datasets(**given: Any) -> list[Any]:
+    def read(**given: Any) -> list[Any]:
         every = (one for mixture in mixtures for one in dataset_fn(**given, **mixture))
         found = (mesh_dataset.EvalDataset(*one) for one in every)
-        return [_first(one, most) if most else one for one in found if one.name in names]
+        datasets = (dataset for dataset in found if names is None or dataset.name in names)
+        return [_first(dataset, most) if most else dataset for dataset in datasets]
 
-    return datasets
+    return read
 
 
 def _first(dataset: Any, most: int) -> Any:

@@ -36,6 +36,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
         raise UserError("--mode belongs to --use_model_api; with gin say run.mode = '...'")
     if flags.checkpoint and flags.use_model_api:
         raise UserError("--checkpoint is not for --use_model_api, which has --pretrained_model_dir")
+    _check_specification(flags)
     tpu = None
     if flags.tpu and not flags.dry_run and not flags.save_spec:
         tpu = tpu_checks.check_machine(flags.tpu, zone=flags.tpu_zone, project=flags.gcp_project)
@@ -43,7 +44,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     configure.quieten(verbose=flags["verbosity"].present and flags.verbosity >= 0)
     from t0.compat import seqio
     from t0.config import parse
-    from t0.run import host_pipeline, model_api, run_files, tpu_run_checks
+    from t0.run import host_pipeline, model_api, preflight, run_files, tpu_run_checks
 
     more = model_api.operative_config(flags) if flags.use_model_api else ()
     parsed = configure.parse_gin(flags, more)
@@ -52,6 +53,8 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     model_dir = run_files.model_dir(flags.model_dir if flags["model_dir"].present else None)
     flags["model_dir"].value = model_dir or flags.model_dir
     if flags.dry_run:
+        if not flags.use_model_api:
+            _print_notes(_check_bindings(flags, parsed, preflight.run_mode()))
         _list_configuration(flags, parsed)
         if flags.tpu and not flags.use_model_api:
             _print_notes([host_pipeline.dry_run_line(flags)])
@@ -65,7 +68,61 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     if flags.use_model_api:
         model_api.run(flags)
     else:
-        _run_with_gin(flags, argv, hosts_read=bool(tpu and tpu.remote))
+        _run_with_gin(flags, parsed, argv, hosts_read=bool(tpu and tpu.remote))
+
+
+def _check_specification(flags: Any) -> None:
+    """Raises a UserError for flags that a specification, for the PyTorch engine, cannot hold."""
+    if not (flags.save_spec or flags.engine == "torch") or flags.dry_run:
+        if flags.dry_run and flags.save_spec:
+            raise UserError("--dry_run writes nothing, and --save_spec writes a file: give one")
+        return
+    by_torch = "a specification is for the PyTorch engine, which"
+    if flags.use_model_api:
+        raise UserError(f"{by_torch} has no Model API: leave out --use_model_api")
+    if flags.tpu:
+        raise UserError(f"{by_torch} computes on GPUs and CPUs: leave out --tpu={flags.tpu}")
+    if flags.export_hf and flags.engine != "torch":
+        say(f"a specification does not hold --export_hf: python -m t0.torch {flags.save_spec} does")
+
+
+# The types of a run with --tpu, which engine_arguments binds to float32 without one.
+_TYPES = "mesh_tensorflow.transformer.utils.get_variable_dtype"
+
+
+def _check_bindings(flags: Any, parsed: Any, mode: str) -> list[str]:
+    """Obeys or refuses the command line's bindings of types; checks the flags and other bindings.
+
+    Without --tpu, `get_variable_dtype.activation_dtype` is that of the published gin files, which
+    are for TPUs; on the command line it is the user's wish, as --activation_dtype is.
+
+    Returns:
+      a line for each flag or binding that the run does not read.
+    """
+    from t0.config import parse, unread
+    from t0.config.bindings import bound
+
+    given = {
+        parameter
+        for _, selector, parameter in parse.command_line_bindings(parsed)
+        if selector == _TYPES and not flags.tpu
+    }
+    if "slice_dtype" in given and bound("get_variable_dtype.slice_dtype") != "float32":
+        raise UserError(
+            "get_variable_dtype.slice_dtype is set, and without --tpu weights are float32 in "
+            "memory: leave it out"
+        )
+    notes = []
+    if "activation_dtype" in given and mode not in command_flags.MODE_FLAGS["activation_dtype"]:
+        notes = [
+            f"get_variable_dtype.activation_dtype has no effect in mode '{mode}' without --tpu"
+        ]
+    elif "activation_dtype" in given and not flags["activation_dtype"].present:
+        flags["activation_dtype"].parse(
+            command_flags.activation_dtype(bound("get_variable_dtype.activation_dtype"))
+        )
+    notes += command_flags.check_mode(flags, mode)
+    return [*notes, *unread.unread_params(parsed, mode)]
 
 
 def _of_mesh(flags: Any) -> dict[str, Any]:
@@ -81,7 +138,7 @@ def _of_mesh(flags: Any) -> dict[str, Any]:
     return {"cores": tpu_run_checks.mesh_cores(), "checkpoint": checkpoint}
 
 
-def _run_with_gin(flags: Any, argv: Sequence[str], *, hosts_read: bool) -> None:
+def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: bool) -> None:
     from t0.compat import gin, t5_mesh, tf
     from t0.config.bindings import bound
     from t0.config.explain import explain_unset
@@ -89,7 +146,7 @@ def _run_with_gin(flags: Any, argv: Sequence[str], *, hosts_read: bool) -> None:
     from t0.run import host_pipeline, modes, preflight, weights
 
     mode = preflight.run_mode()
-    notes = command_flags.check_mode(flags, mode)
+    notes = _check_bindings(flags, parsed, mode)
     settings = {name: flags[name].value for name in _TASK_FLAGS if flags[name].present}
     settings = {k: [v] if isinstance(v, str) else v for k, v in settings.items()}
     _print_notes(
@@ -195,11 +252,10 @@ def _list_configuration(flags: Any, parsed: Any) -> None:
     from t0.run import modes, preflight, run_files
 
     mode = preflight.run_mode()
-    given: listing.Given = command_flags.gin_parameters(flags, mode)
+    given: listing.Given = {} if flags.tpu else modes.local_parameters()
+    given |= command_flags.gin_parameters(flags, mode)
     if mode == "train":
         given |= _training_parameters(flags)
-    if not flags.tpu:
-        given |= modes.local_parameters()
     print("dry run: nothing is written, nothing trained", file=sys.stderr)
     lines = [f"# Model directory: {flags.model_dir}"]
     if run_files.output_dir():

@@ -4,6 +4,7 @@ Without a TPU our own loop trains; all else is Mesh TensorFlow's own code.
 """
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -61,7 +62,8 @@ def run(flags: Any) -> None:
         raise UserError("--use_model_api needs --mode")
     steps = _checkpoint_steps(flags)
     trains = flags.mode in _TRAINING
-    command_flags.check_mode(flags, command_flags.MODEL_API_MODES[flags.mode])
+    for note in command_flags.check_mode(flags, command_flags.MODEL_API_MODES[flags.mode]):
+        print(note, file=sys.stderr)
     mixture = flags.mixture_or_task if flags.mode in _OF_A_MIXTURE else bound("%MIXTURE_NAME")
     if mixture:
         opening.known_mixture(mixture)

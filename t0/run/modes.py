@@ -129,6 +129,8 @@ _TPU_FAULTS = {
 
 def _tpu_run(request: Request) -> None:
     """Runs Mesh TensorFlow's `run` on a TPU; what TensorFlow says of the TPU becomes one line."""
+    if request.mode in ("eval", "score_eval", "perplexity_eval"):
+        by_kind.refuse_settings("Mesh TensorFlow evaluates on a TPU")
     try:
         _mesh_run(request)
     except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
@@ -205,15 +207,21 @@ def _rank(request: Request) -> None:
     if bound("run.model_type", ENCODER_DECODER) != ENCODER_DECODER:
         if bound("score_eval.num_shards", 1) != 1:
             raise UserError("--num_shards is for encoder-decoders; Mesh TensorFlow scores the rest")
+        by_kind.refuse_settings("Mesh TensorFlow scores a language model")
         _mesh_run(request)
         return
-    by_kind.rank(run_arguments.read(request.arguments), request.checkpoint)
+    if by_kind.EvaluationSettings().decoded:
+        raise UserError("t0.evaluation.decoded is read in mode 'eval'; the mode is 'score_eval'")
+    arguments = run_arguments.read(request.arguments)
+    arguments["eval_dataset_fn"] = by_kind.selected(arguments["eval_dataset_fn"])
+    by_kind.rank(arguments, request.checkpoint)
 
 
 def _evaluate(request: Request) -> None:
     """Ranks, decodes or measures each task of the mixture, by what the task is for."""
     tasks = by_kind.configured_tasks()
     if tasks is None:
+        by_kind.refuse_settings("a dataset function of your own reads the examples")
         _decode(request)
         return
     kinds = by_kind.kinds_of(tasks)
@@ -250,6 +258,7 @@ def _decode(request: Request) -> None:
 
 def _perplexity(request: Request) -> None:
     """Evaluates perplexity by Mesh TensorFlow's estimator, which prints the results."""
+    by_kind.refuse_settings("Mesh TensorFlow measures perplexity in mode 'perplexity_eval'")
     get_estimator = perplexity.with_printed_perplexity(mesh_utils.get_estimator)
     with compat.replaced("mesh_utils.get_estimator", get_estimator):
         _mesh_run(request)

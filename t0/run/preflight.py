@@ -72,7 +72,7 @@ def check_mixtures(
             continue
         use_cached = bool(bound(f"{function}.use_cached", False))
         if use_cached:
-            named = by_kind.EvaluationSettings().tasks if mode == "eval" else ()
+            named = by_kind.EvaluationSettings().tasks if mode in ("eval", "score_eval") else ()
             for one in named or [name]:
                 opening.require_cached(one, function=function, settings=settings)
         split = bound("run.dataset_split", "train")

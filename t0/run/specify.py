@@ -106,7 +106,8 @@ def _evaluations(
 ) -> dict[str, Any]:
     """Returns the fields of a specification that modes other than training have."""
     if mode == "score_eval":
-        return {"rank": _rank_spec(arguments, checkpoint, vocabularies[1])}
+        rank = _rank_spec(arguments, checkpoint, vocabularies[1])
+        return {"rank": dataclasses.replace(rank, given=_plain(by_kind.given_facts()))}
     if mode == "infer":
         return {"infer": _infer_spec(arguments, checkpoint, vocabularies)}
     tasks = by_kind.configured_tasks() if mode == "eval" else None
@@ -224,7 +225,7 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
         pack=False,
     )
     tasks = data.tasks
-    chosen = by_kind.EvaluationSettings().tasks if mode == "eval" else ()
+    chosen = by_kind.EvaluationSettings().tasks if mode in ("eval", "score_eval") else ()
     if chosen:
         tasks = tuple(
             opening.task_spec(

@@ -106,6 +106,7 @@ def main(argv: Sequence[str]) -> None:
             "eval": functools.partial(evaluation_by_kind.evaluate, judges=not _is_file(words)),
         }
         if spec.mode in evaluation:
+            _check_evaluates(given, spec.mode)
             evaluation[spec.mode](spec, joined)
             return
         wanted = spec.training.get("activation_dtype", "auto")
@@ -120,6 +121,14 @@ def main(argv: Sequence[str]) -> None:
             export_hf=given.export_hf,
         )
         loop.train(spec, joined, settings)
+
+
+def _check_evaluates(given: argparse.Namespace, mode: str) -> None:
+    """Raises a UserError for a flag of training in a mode that evaluates or predicts."""
+    parser = make_parser()
+    for name in ("recompute", "keep_gathered", "compile", "export_mtf", "export_hf"):
+        if getattr(given, name) != parser.get_default(name):
+            raise UserError(f"--{name} is for training; the mode is {mode!r}: leave it out")
 
 
 def _shared(words: Sequence[str], world: "World") -> str:
@@ -146,7 +155,8 @@ def _specified(words: Sequence[str]) -> str:
     """Returns the specification of a run that flags describe, made by a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "spec.json"
-        command = [sys.executable, "-m", "t0.cli.mesh_transformer", *words, f"--save_spec={path}"]
+        command = [sys.executable, "-m", "t0.cli.mesh_transformer", "--engine=torch", *words]
+        command.append(f"--save_spec={path}")
         done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
         if done.returncode or not path.exists():
             raise SystemExit(done.returncode or 2)  # it has said why

@@ -138,4 +138,5 @@ def _source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
         total=job.task.examples,
         vocabularies=(Pieces(spec.inputs_vocabulary.file), targets),
         spec=job.task.instructions,
+        hides_targets=job.hides_targets,
     )

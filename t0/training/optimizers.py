@@ -91,7 +91,7 @@ def _sum_of_squares(x: mtf.Tensor) -> mtf.Tensor:
     return mtf.reduce_sum(mtf.square(mtf.to_float(x)))
 
 
-@gin.configurable("AdamWOptimizer", module="t0")
+@gin.configurable("AdamWOptimizer", module="t0", denylist=["learning_rate"])
 class AdamWOptimizer(optimize.Optimizer):
     """Adam with decoupled weight decay, and optionally with Adafactor's bound and scale.
 
@@ -159,7 +159,7 @@ class AdamWOptimizer(optimize.Optimizer):
         return [*moments, mtf.assign_sub(var, update * self._learning_rate)]
 
 
-@gin.configurable("AdamWScaleOptimizer", module="t0")
+@gin.configurable("AdamWScaleOptimizer", module="t0", denylist=["learning_rate"])
 class AdamWScaleOptimizer(AdamWOptimizer):
     """nanoT5's AdamW, in units of each parameter's root mean square, at least 1e-3.
 
@@ -197,7 +197,7 @@ class AdamWScaleOptimizer(AdamWOptimizer):
         self._epsilon_before_correction = True
 
 
-@gin.configurable("MomentumSGDOptimizer", module="t0")
+@gin.configurable("MomentumSGDOptimizer", module="t0", denylist=["learning_rate"])
 class MomentumSGDOptimizer(optimize.Optimizer):
     """Stochastic gradient descent with momentum, or with Nesterov's momentum.
 

@@ -19,7 +19,9 @@ _OF_MODEL_FN = ("outer_batch_size", "init_variable_filter", "model_info_file")
 
 
 # On a TPU the estimator trains; it obeys `train_steps`, `log_every_steps` and `max_hours` alone.
-LoopOptions = gin.external_configurable(stepping.Options, "train_loop", module="t0")
+LoopOptions = gin.external_configurable(
+    stepping.Options, "train_loop", module="t0", denylist=["train_steps"]
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -108,12 +108,12 @@ def low_halves(key: str, wide: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def wide_slice(content: Mapping[str, np.ndarray], key: str, nearest: np.ndarray) -> np.ndarray:
-    """Returns a slice of a weight exactly as it was in memory.
+    """Returns the exact float32 slice of a weight that memory held.
 
     Args:
       content: what `opened` yields.
       key: the weight's name in Mesh TensorFlow, "/", and the number of the slice. If the checkpoint
-        is of a mesh with fewer devices, each of which held the whole weight, slice 0 is taken.
+        is of a mesh with fewer devices and each held the whole weight, slice 0 is taken.
       nearest: float32, the slice as the checkpoint holds it.
 
     Raises:
@@ -122,16 +122,16 @@ def wide_slice(content: Mapping[str, np.ndarray], key: str, nearest: np.ndarray)
     if f"low/{key}" not in content and f"wide/{key}" not in content:
         key = f"{key.rpartition('/')[0]}/0"
     low = f"low/{key}" in content
-    found = content[f"low/{key}"] if low else content[f"wide/{key}"]
-    if found.shape != nearest.shape:
-        raise ValueError(f"{key} has the shape {found.shape}, not {nearest.shape}")
-    return join_halves(nearest, found, content[f"ties/{key}"]) if low else found
+    array = content[f"low/{key}"] if low else content[f"wide/{key}"]
+    if array.shape != nearest.shape:
+        raise ValueError(f"{key} has the shape {array.shape}, not {nearest.shape}")
+    return join_halves(nearest, array, content[f"ties/{key}"]) if low else array
 
 
 def wide_weight(
     content: Mapping[str, np.ndarray], name: str, nearest: np.ndarray
 ) -> np.ndarray | None:
-    """Returns a whole weight exactly as it was in memory; None if the checkpoint is that exact.
+    """Returns the exact float32 weight that memory held; None if the file has nothing of it.
 
     Args:
       content: what `opened` yields.
@@ -149,17 +149,17 @@ def wide_weight(
     if not divided:
         return wide_slice(content, f"{name}/0", nearest)
     (axis,) = divided
-    parts = np.split(nearest, nearest.shape[axis] // first[axis], axis)
-    count = len(numbers)
-    # A mesh numbers the parts of the model before its replicas ("batch:2,model:2"), or after them.
-    for order in ([*range(count)], [n * len(parts) // count for n in range(count)]):
+    slices = np.split(nearest, nearest.shape[axis] // first[axis], axis)
+    count, replicas = len(numbers), max(1, len(numbers) // len(slices))
+    # "batch:2,model:2" numbers the slices of a model before its replicas, "model:2,batch:2" after.
+    for order in ([n % len(slices) for n in range(count)], [n // replicas for n in range(count)]):
         wide = [
-            wide_slice(content, f"{name}/{number}", parts[place % len(parts)])
-            for number, place in enumerate(order)
+            wide_slice(content, f"{name}/{number}", slices[index])
+            for number, index in enumerate(order)
         ]
-        chosen = {place % len(parts): wide[number] for number, place in enumerate(order)}
-        if all(np.array_equal(wide[n], chosen[p % len(parts)]) for n, p in enumerate(order)):
-            return np.concatenate([chosen[part] for part in range(len(parts))], axis)
+        exact = dict(zip(order, wide, strict=True))
+        if all(np.array_equal(exact[index], wide[n]) for n, index in enumerate(order)):
+            return np.concatenate([exact[index] for index in range(len(slices))], axis)
     raise ValueError(f"the {count} slices of {name} do not make one weight")
 
 

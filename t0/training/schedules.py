@@ -33,7 +33,10 @@ def _progress(step: tf.Tensor, first: float, last: float) -> tf.Tensor:
     return tf.clip_by_value((step - first) / max(1.0, last - first), 0.0, 1.0)
 
 
-@gin.configurable("constant_with_warmup", module="t0")
+_OF_THE_CALLER = ["step", "total_train_steps"]  # which it passes, so that gin cannot set them
+
+
+@gin.configurable("constant_with_warmup", module="t0", denylist=_OF_THE_CALLER)
 def constant_with_warmup(
     step: tf.Tensor,
     total_train_steps: int,
@@ -46,7 +49,7 @@ def constant_with_warmup(
     return peak * _warmed_up(_counted(step, offset), warmup_steps)
 
 
-@gin.configurable("rsqrt", module="t0")
+@gin.configurable("rsqrt", module="t0", denylist=_OF_THE_CALLER)
 def rsqrt(
     step: tf.Tensor,
     total_train_steps: int,
@@ -67,7 +70,7 @@ def rsqrt(
     return rate
 
 
-@gin.configurable("rsqrt_then_linear", module="t0")
+@gin.configurable("rsqrt_then_linear", module="t0", denylist=_OF_THE_CALLER)
 def rsqrt_then_linear(
     step: tf.Tensor,
     total_train_steps: int,
@@ -87,7 +90,7 @@ def rsqrt_then_linear(
     return rate * (1.0 - _progress(count, turn, total))
 
 
-@gin.configurable("linear_with_warmup", module="t0")
+@gin.configurable("linear_with_warmup", module="t0", denylist=_OF_THE_CALLER)
 def linear_with_warmup(
     step: tf.Tensor,
     total_train_steps: int,
@@ -102,7 +105,7 @@ def linear_with_warmup(
     return (peak + (end - peak) * done) * _warmed_up(count, warmup_steps)
 
 
-@gin.configurable("cosine_with_warmup", module="t0")
+@gin.configurable("cosine_with_warmup", module="t0", denylist=_OF_THE_CALLER)
 def cosine_with_warmup(
     step: tf.Tensor,
     total_train_steps: int,

@@ -66,6 +66,16 @@ def run(capsys, *words):
     return capsys.readouterr().out
 
 
+def test_finetune_steps_and_checkpoint_change_the_plan(capsys):
+    words = [*TRAIN, "--fast", "--json", "--checkpoint=/models/t5/model.ckpt-1000"]
+    plan = json.loads(run(capsys, *words, "--finetune_steps=500"))
+    assert (plan["run"]["train_steps"], plan["run"]["steps"]) == (1500, 500)
+    plan = json.loads(run(capsys, *words, "--finetune_steps=500", "--start_step=7"))
+    assert (plan["run"]["train_steps"], plan["run"]["steps"]) == (507, 500)
+    gpus = ["--engine=torch", "--gpu=a100-80", "--json", "--finetune_steps=500", *TRAIN[10:]]
+    assert json.loads(run(capsys, *gpus))["time"]["train_steps"] == 500
+
+
 def test_recipe_for_training(capsys):
     plan = json.loads(run(capsys, "--fast", "--json", "--start_step=1100000", *TRAIN))
     assert plan["parameters"] == 11_135_332_352
@@ -202,7 +212,7 @@ def test_a_run_that_fits_no_gpu_is_told_what_would(capsys):
     [
         (["--engine=torch"], "needs --gpu, one of v100-32"),
         (["--engine=torch", "--gpu=a100-81"], "Did you mean 'a100-80'"),
-        (["--gpu=a100-80"], "is planned with --engine=torch"),
+        (["--gpu=a100-80"], "is for plans of GPUs, by PyTorch"),
         (["--engine=torch", "--gpu=l4", "--sweep", "tpu=v3-8"], "--sweep is for plans of TPUs"),
         (["--engine=torch", "--gpu=l4", "--gpus=3"], "a multiple of 3"),
     ],

@@ -113,3 +113,14 @@ def test_bad_input_is_said_in_a_line(infer, tmp_path, command, model_dir):
         "--num_shards=2",
     )
     assert "--num_shards belongs to inference" in done.err
+
+
+def test_a_row_without_a_label_gets_no_target(infer, tmp_path):
+    settings = {
+        "MIXTURE_OR_TASK_NAME": "'halfhidden_which_word'",
+        "MIXTURE_OR_TASK_SPLIT": "'validation'",
+    }
+    infer(tmp_path, **settings)
+    lines = lines_of(tmp_path / "halfhidden_which_word_20.jsonl")
+    assert [line["idx"] for line in lines] == list(range(12))
+    assert [line["idx"] for line in lines if "targets" in line] == [1, 3, 5, 7, 9, 11]

@@ -196,3 +196,31 @@ def test_model_api_finetune_and_train(command, model_dir, tmp_path):
     done = command(*API, *more, "--mode=train", "--epochs=1")
     assert done.status == 2
     assert "the Model API counts --train_steps" in done.err
+
+
+def test_score_eval_reads_as_many_examples_as_it_says(run_mode, model_dir, tmp_path):
+    run_mode(
+        "--gin_file=score_eval.gin",
+        *bind(MIXTURE_NAME="weather_eval", run__dataset_split="validation", run__batch_size=16),
+        *bind(mesh_eval_dataset_fn__use_cached=True, eval_checkpoint_step=20),
+        *bind(run__eval_summary_dir=str(tmp_path), t0__evaluation__examples=3),
+        *bind(t0__evaluation__tasks=["weather_which_word_score_eval"]),
+    )
+    found = json.loads((tmp_path / "results_20.json").read_text())
+    assert found["run"]["examples"] == 3
+    assert found["tasks"].keys() == {"weather_which_word_score_eval"}
+    scores = tmp_path / "scores" / "weather_which_word_score_eval_20.jsonl"
+    assert len(scores.read_text().splitlines()) == 3
+
+
+def test_perplexity_eval_refuses_settings_that_it_does_not_read(command, model_dir):
+    done = command(
+        f"--model_dir={model_dir}",
+        f"--gin_file={model_dir}/operative_config.gin",
+        "--gin_file=perplexity_eval.gin",
+        *bind(MIXTURE_NAME="weather_train", run__dataset_split="validation"),
+        *bind(mesh_eval_dataset_fn__use_cached=True, eval_checkpoint_step=20),
+        *bind(t0__evaluation__examples=3),
+    )
+    assert done.status == 2
+    assert "t0.evaluation.examples is 3, and Mesh TensorFlow measures" in done.err
