@@ -38,7 +38,7 @@ from t0.files import paths
 from t0.files.any_path import any_path
 from t0.tasks import PromptedSource
 from t0.tasks.prompted_tasks import expand_choices
-from t0.tasks.vocabulary import SharedVocabulary
+from t0.tasks.vocabulary import SharedVocabulary, check_vocabularies
 
 # Increase one when the records of its engine change, so that no run takes over parts from before.
 ROWS_FORMAT, SHARDS_FORMAT = 2, 1
@@ -296,6 +296,7 @@ def _unplanned(split: TaskSplit, error: BaseException) -> Outcome:
 
 def _spec_of_source(split: TaskSplit, options: Options, fingerprints: Fingerprints) -> SplitSpec:
     task = seqio.TaskRegistry.get(split.task)
+    check_vocabularies(task)
     shards = len(task.source.list_shards(split.name))
     if not shards:
         raise AbsentData(f"{task.name}: no file matches {task.source}")

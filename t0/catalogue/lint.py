@@ -58,7 +58,8 @@ class Report:
       draws: whether the template draws at random (seeded by task and row here, unseeded in
         promptsource).
       failure: why rendering stopped; empty if it did not.
-      notes: what the vocabulary cannot express of the first row with `UNKNOWN_TOKENS`.
+      notes: the characters and choices of the first row with `UNKNOWN_TOKENS` that the
+        vocabulary cannot express.
     """
 
     rows: int
@@ -189,9 +190,9 @@ def faults_of(
     for check in FAULTS:
         found = report.counts.get(check, 0)
         if found > max_share * report.rows and check not in (excused or {}):
-            wrong[check] = _counted(report, check)
+            wrong[check] = _describe_count(report, check)
     if report.counts.get(ALL_EQUAL):
-        wrong[ALL_EQUAL] = _counted(report, ALL_EQUAL)
+        wrong[ALL_EQUAL] = _describe_count(report, ALL_EQUAL)
     rendered = report.rows - report.counts.get(NOTHING, 0)
     if rendered and report.counts.get(LONG_TARGETS) == rendered:
         wrong[LONG_TARGETS] = f"every target is cut at {LONGEST_TARGETS} tokens"
@@ -200,5 +201,5 @@ def faults_of(
     return wrong
 
 
-def _counted(report: Report, check: str) -> str:
+def _describe_count(report: Report, check: str) -> str:
     return f"{report.counts[check]} of {report.rows} rows, the first is row {report.first[check]}"

@@ -74,8 +74,11 @@ def shown_examples(
       lengths: the lengths of inputs and targets, in tokens.
 
     Raises:
-      UserError: if there is no such example.
+      UserError: if there is no such example, or the task's vocabulary does not fit T5.
     """
+    from t0.tasks.vocabulary import check_vocabularies
+
+    check_vocabularies(task)
     known = {n: lengths.get(n, lengths["inputs"]) for n in task.output_features}
     dataset = task.get_dataset(known, split=split, use_cached=False, shuffle=False)
     index = first - 1

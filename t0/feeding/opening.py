@@ -35,6 +35,7 @@ from t0.files.untrusted import parsed_json
 from t0.sources import data_dirs
 from t0.tasks.instruction_tasks import InstructionSettings
 from t0.tasks.recipe_tasks import RecordSource
+from t0.tasks.vocabulary import check_vocabularies
 
 # The most records of a task whose targets are measured before a run; takes about a second.
 MEASURED = 10_000
@@ -46,7 +47,8 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
     """Returns the mixture or task called `name`.
 
     Raises:
-      UserError: if there is none; the message has the closest names.
+      UserError: if there is none; the message has the closest names. Or if its vocabulary does not
+        fit T5.
     """
     names = [*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()]
     if name not in names:
@@ -64,7 +66,9 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
                 "--module_import=t0.seqio_tasks"
             )
         raise unknown_name("mixture or task", name, names, more)
-    return seqio.get_mixture_or_task(name)
+    mixture = seqio.get_mixture_or_task(name)
+    check_vocabularies(mixture)
+    return mixture
 
 
 def _in_catalogue() -> set[str]:

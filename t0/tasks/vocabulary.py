@@ -9,9 +9,10 @@ up only when the first text is tokenised.
 TensorFlow.
 """
 
+import functools
 import os
 
-from t0.catalogue.sentence_pieces import EXTRA_IDS, REMEDY, checked_model, holds_sentinels
+from t0.catalogue.sentence_pieces import EOS, EXTRA_IDS, REMEDY, checked_model, holds_sentinels
 from t0.compat import gin, seqio, tf
 from t0.errors import UserError
 
@@ -116,6 +117,38 @@ def _same_as_stock(path: str) -> seqio.SentencePieceVocabulary:
     model = checked_model(path, _read(path))
     added = 0 if holds_sentinels(model) else EXTRA_IDS
     return seqio.SentencePieceVocabulary(path, added)
+
+
+def check_vocabularies(task: seqio.Task | seqio.Mixture) -> None:
+    """Checks the vocabularies of a task's features as strictly as that of `--vocab`.
+
+    Training pads with 0 and ends texts with 1, whatever the vocabulary says. A file that is not on
+    this machine is not read; whoever needs it reports that.
+
+    Raises:
+      UserError: if one has other ids for padding and end of text.
+    """
+    vocabularies = {id(f.vocabulary): f.vocabulary for f in task.output_features.values()}
+    for vocabulary in vocabularies.values():
+        if isinstance(vocabulary, SharedVocabulary):
+            continue  # checked when its file is read
+        if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+            path = vocabulary.sentencepiece_model_file
+            if os.path.isfile(path):  # noqa: PTH113
+                _check_own(task.name, path)
+        elif vocabulary.eos_id not in (None, EOS) or vocabulary.pad_id != 0:
+            raise UserError(
+                f"task {task.name}: its vocabulary {type(vocabulary).__name__} has padding and end "
+                f"of text as ids {vocabulary.pad_id} and {vocabulary.eos_id}; T5 needs 0 and {EOS}"
+            )
+
+
+@functools.lru_cache(maxsize=64)
+def _check_own(name: str, path: str) -> None:
+    try:
+        checked_model(path, _read(path))
+    except UserError as error:
+        raise UserError(f"task {name}: {error}") from error
 
 
 def _read(path: str) -> bytes:

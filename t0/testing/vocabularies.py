@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+_OPTIONS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "hard_vocab_limit": False}
+
 
 def train_vocabulary(path: Path, text: Iterable[str], *, size: int = 60, **options: Any) -> Path:
     """Trains a model whose first pieces are T5's: padding, end, unknown; no start.
@@ -29,12 +31,8 @@ def train_vocabulary(path: Path, text: Iterable[str], *, size: int = 60, **optio
         sentence_iterator=iter(text),
         model_writer=model,
         vocab_size=size,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
         minloglevel=2,
-        **{"hard_vocab_limit": False, **options},
+        **{**_OPTIONS, **options},
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(model.getvalue())

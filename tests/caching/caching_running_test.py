@@ -11,6 +11,7 @@ import time
 
 import psutil
 import pytest
+import seqio
 
 from t0.caching import Options, cache_files
 from t0.errors import UserError
@@ -104,6 +105,19 @@ def test_absent_splits_are_skipped_by_the_flag_only(cache_here, tmp_path):
 def test_a_split_without_rows_counts_as_absent(cache_here, tmp_path):
     cache_here(tmp_path, "toy_no_rows", "toy_function", skip_absent_splits=True)
     assert [p.name for p in tmp_path.iterdir()] == ["toy_function"]
+
+
+def test_a_task_whose_vocabulary_does_not_fit_t5_is_not_cached(
+    cache_here, clean_registries, toy, tmp_path
+):
+    other = {name: seqio.Feature(seqio.PassThroughVocabulary(9, eos_id=2)) for name in toy.FEATURES}
+    steps = [toy.split_line, *toy.TOKENISED]
+    seqio.TaskRegistry.add(
+        "toy_other", source=toy.LINE_SOURCE, preprocessors=steps, output_features=other
+    )
+    with pytest.raises(UserError, match="T5 needs 0 and 1"):
+        cache_here(tmp_path, "toy_other")
+    assert not (tmp_path / "toy_other").exists()
 
 
 def test_a_full_disk_stops_the_run_with_cause_and_unit(cache_here, tmp_path, monkeypatch):

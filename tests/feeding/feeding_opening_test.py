@@ -36,6 +36,16 @@ def test_nearest_names_are_offered():
         opening.known_mixture("kinda")
 
 
+def test_a_vocabulary_that_does_not_fit_t5_is_refused():
+    other = {"targets": seqio.Feature(seqio.PassThroughVocabulary(100, eos_id=2))}
+    source = seqio.FunctionDataSource(lambda split, shuffle_files: None, splits=["train"])
+    seqio.TaskRegistry.add("other", source=source, preprocessors=[], output_features=other)
+    seqio.MixtureRegistry.add("others", [("other", 1)])
+    for name in ("other", "others"):
+        with pytest.raises(UserError, match=f"task {name}: .* as ids 0 and 2; T5 needs 0 and 1"):
+            opening.known_mixture(name)
+
+
 @pytest.mark.parametrize("kind", opening.RECIPES)
 def test_folder_that_would_make_a_task_is_named(kind, tmp_path, monkeypatch):
     monkeypatch.setenv("T0_DATA_DIR", str(tmp_path))

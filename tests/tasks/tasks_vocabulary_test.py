@@ -4,6 +4,7 @@ import copy
 import os
 import pickle
 import shutil
+import types
 from pathlib import Path
 
 import gin
@@ -13,10 +14,12 @@ import seqio
 import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
 
+from t0 import testing
 from t0.errors import UserError
 from t0.tasks.vocabulary import (
     DEFAULT_VOCABULARY,
     SharedVocabulary,
+    check_vocabularies,
     default_vocabulary,
     set_vocabulary,
     vocabulary_path,
@@ -226,6 +229,38 @@ def test_model_with_other_special_ids(tmp_path, monkeypatch, models):
     monkeypatch.setenv("T0_VOCAB", str(path))
     with pytest.raises(UserError, match="<unk>, <s>, </s>.*--pad_id=0 --eos_id=1 --unk_id=2"):
         SharedVocabulary().encode("text")
+
+
+def task_with(vocabulary):
+    features = {"targets": seqio.Feature(vocabulary), "inputs": seqio.Feature(vocabulary)}
+    return types.SimpleNamespace(name="mine", output_features=features)
+
+
+def test_the_vocabulary_of_a_users_own_task_is_checked_as_that_of_the_flag(tmp_path, models):
+    path = testing.train_vocabulary(
+        tmp_path / "defaults.model", ["sun and rain"] * 20, unk_id=0, bos_id=1, eos_id=2, pad_id=-1
+    )
+    own = seqio.SentencePieceVocabulary(str(path), extra_ids=100)
+    with pytest.raises(
+        UserError, match="task mine: .*defaults.model.*<unk>, <s>, </s>.*--pad_id=0"
+    ):
+        check_vocabularies(task_with(own))
+    path.with_name("text.model").write_text("no model")
+    with pytest.raises(UserError, match="task mine: .*text.model is not a SentencePiece model"):
+        check_vocabularies(task_with(seqio.SentencePieceVocabulary(str(tmp_path / "text.model"))))
+    with pytest.raises(UserError, match="padding and end of text as ids 0 and 7; T5 needs 0 and 1"):
+        check_vocabularies(task_with(seqio.PassThroughVocabulary(100, eos_id=7)))
+
+
+def test_vocabularies_of_t5s_ids_and_absent_files_pass(models):
+    for vocabulary in (
+        seqio.SentencePieceVocabulary(str(models["plain"]), extra_ids=100),
+        seqio.SentencePieceVocabulary("gs://no-bucket/a.model"),
+        seqio.ByteVocabulary(),
+        seqio.PassThroughVocabulary(100),
+        SharedVocabulary(),
+    ):
+        check_vocabularies(task_with(vocabulary))
 
 
 def test_making_a_feature_reads_nothing(tmp_path, monkeypatch):
