@@ -428,6 +428,7 @@ REPLACEABLE: dict[str, str] = {
     "simd_mesh_impl.SimdMeshImpl.LaidOutVariable": "a plan reads one core's slices, not 512 cores'",
     "mtf_ops.random_uniform": "a rehearsal's two programs cannot draw the same random numbers",
     "t5_mesh.seqio": "our feeding needs the mixture and options that T5's dataset function reads",
+    "t5_mesh.tf": "T5 reads TSV files unchecked, and those of a .gz without unpacking them",
     "t5_mesh.transformer_dataset": "it packs one example in turn, ours packs a window of examples",
 }
 # Tasks and caching import these modules of T5, which do not need Mesh TensorFlow.

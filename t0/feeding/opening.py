@@ -30,6 +30,7 @@ from t0.feeding.live import DatasetBatches, live_source, tokenises_text
 from t0.feeding.objectives import instructions_of, objective_of
 from t0.feeding.reading import Source
 from t0.feeding.training_data import TrainingData, open_training_data
+from t0.feeding.tsv_files import checked_tsv_files
 from t0.files import paths
 from t0.files.untrusted import parsed_json
 from t0.sources import data_dirs
@@ -338,6 +339,7 @@ def _called(train_dataset_fn: Callable[..., Any], default_seed: int, **arguments
         compat.replaced(
             "t5_mesh.transformer_dataset", _with(compat.mesh_dataset, pack_or_pad=recorded)
         ),
+        checked_tsv_files(),
     ):
         return train_dataset_fn(**arguments)
 

@@ -35,7 +35,7 @@ from t0.sources.readers import LARGEST_LINE, too_long
 from t0.sources.schema import Features
 
 TAB = "\t"
-_MARKS = {
+MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF32_LE: "utf-32",  # begins with UTF-16's mark
     codecs.BOM_UTF32_BE: "utf-32",
@@ -133,7 +133,7 @@ class Csv:
     def _start(self) -> _Start:
         with reading(self.path), unpacked(self.path) as file:
             head = file.read(4)
-        encoding = next((name for mark, name in _MARKS.items() if head.startswith(mark)), "utf-8")
+        encoding = next((name for mark, name in MARKS.items() if head.startswith(mark)), "utf-8")
         lines = self._lines(encoding)
         skipped, line = next(((n, x) for n, x in enumerate(lines) if x.strip("\r\n")), (0, ""))
         if not line:
@@ -227,17 +227,27 @@ class Csv:
             return UserError(f"{self.path}: cannot be read as {encoding}: {error}. Copy it again.")
         for count, line in enumerate(self._lines(encoding, "surrogateescape"), 1):
             if found := re.search("[\udc80-\udcff]", line):
-                byte = bytes([ord(found[0]) - 0xDC00])
-                return self._fault(
-                    count,
-                    f"not UTF-8: byte 0x{byte.hex()} ('{byte.decode('latin-1')}' in Latin-1) after "
-                    f"{line[max(0, found.start() - 20) : found.start()]!r}. Write it as UTF-8, "
-                    f"such as: iconv -f WINDOWS-1252 -t UTF-8 {self.path.name} > NEW",
-                )
+                before, byte = line[: found.start()], ord(found[0]) - 0xDC00
+                return self._fault(count, not_utf8(self.path.name, before, byte))
         return UserError(f"{self.path}: cannot be read: {error}. Write it as UTF-8.")
 
     def _fault(self, line: int, text: str) -> UserError:
         return UserError(f"{self.path}, line {line}: {text}")
+
+
+def not_utf8(name: str, before: str, byte: int, likely: str = "WINDOWS-1252") -> str:
+    """Returns what is wrong with a line that is not UTF-8, and how to convert the file.
+
+    Args:
+      name: the file's name.
+      before: the text of the line before the byte.
+      byte: the first byte that is not UTF-8.
+      likely: the encoding that the file may have.
+    """
+    return (
+        f"not UTF-8: byte 0x{byte:02x} ('{chr(byte)}' in Latin-1) after {before[-20:]!r}. Write it "
+        f"as UTF-8, such as: iconv -f {likely} -t UTF-8 {name} > NEW"
+    )
 
 
 @functools.lru_cache(maxsize=4096)  # most columns of numbers have few values

@@ -17,6 +17,7 @@ from typing import Any
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.errors import UserError, original
+from t0.feeding.tsv_files import checked_tsv_files
 from t0.files import paths, publishing, untrusted
 from t0.training import checkpointing
 from t0.training.checkpointing import is_finished
@@ -85,7 +86,8 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
 
     def input_fn(params: Any) -> tf.data.Dataset:
         del params
-        dataset = train_dataset_fn(**reading).repeat()
+        with checked_tsv_files():
+            dataset = train_dataset_fn(**reading).repeat()
         dataset = dataset.batch(batch_size * (ensemble_inputs or 1), drop_remainder=True)
         return dataset.skip(skipped).prefetch(tf.data.AUTOTUNE)
 
