@@ -22,9 +22,9 @@ import numpy as np
 from tqdm import tqdm
 
 from t0 import compat
-from t0.checkpoints import names
+from t0.checkpoints import names, tokenizer
 from t0.checkpoints.conversion import as_mesh_checkpoint, open_source
-from t0.checkpoints.formats import Source
+from t0.checkpoints.formats import Facts, Source
 from t0.checkpoints.operative_config import TO_MESH
 from t0.checkpoints.shape import ModelShape
 from t0.errors import UserError, install_command
@@ -56,16 +56,18 @@ class Comparison:
       rows: a row for each parameter and slot of either checkpoint.
       kinds: the two formats.
       slots_ignored: whether slots are left out, because only one checkpoint has them.
+      settings: a line for each difference outside of the tensors: activation, tokenizer.
     """
 
     rows: list[Difference]
     kinds: tuple[str, str]
     slots_ignored: bool
+    settings: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def same(self) -> bool:
-        """Whether every tensor is the same, bit for bit."""
-        return all(row.verdict == "same" for row in self.rows)
+        """Whether the settings and every tensor are the same, bit for bit."""
+        return not self.settings and all(row.verdict == "same" for row in self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +107,8 @@ def compare(a: str | Path, b: str | Path, *, progress: bool = True) -> Compariso
             _difference(one, other, name)
             for name in tqdm(names_, disable=not progress, leave=False, unit=" tensors")
         ]
-        return Comparison(rows, (one.kind, other.kind), ignored)
+        settings = _setting_differences(one.facts, other.facts)
+        return Comparison(rows, (one.kind, other.kind), ignored, settings)
 
 
 def compare_forward(
@@ -264,6 +267,21 @@ def bitransformer(model: ModelShape, activation: str) -> Any:
         **common,
     )
     return compat.transformer.Bitransformer(encoder, decoder, shared_embedding=True)
+
+
+def _setting_differences(a: Facts, b: Facts) -> list[str]:
+    """Returns a line for each setting that both checkpoints have, with other values.
+
+    Ids and epsilons are not among them: a folder with others than T5's is not opened.
+    """
+    lines = []
+    if a.activation and b.activation and a.activation != b.activation:
+        lines.append(f"activation\t{a.activation} and {b.activation}")
+    if a.tokenizer and b.tokenizer and not tokenizer.same(a.tokenizer, b.tokenizer):
+        lines.append(f"tokenizer\t{a.tokenizer} and {b.tokenizer}")
+    if a.tokenizer_fault != b.tokenizer_fault:
+        lines.append(f"tokenizer\t{a.tokenizer_fault or b.tokenizer_fault}")
+    return lines
 
 
 def _difference(one: Source, other: Source, name: str) -> Difference:

@@ -31,7 +31,17 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from t0.checkpoints import bundle, hugging_face, mtf, names, t5x, tokenizer, torch_shards
+from t0.checkpoints import (
+    bundle,
+    hugging_face,
+    look_alikes,
+    mtf,
+    names,
+    t5x,
+    tokenizer,
+    tokenizer_json,
+    torch_shards,
+)
 from t0.checkpoints.formats import (
     ACTIVATIONS,
     DTYPES,
@@ -53,7 +63,10 @@ _UNFINISHED = ".unfinished"
 _SPARE_BYTES = 64 << 20  # for indexes, configs, and other processes' files
 # The files that a conversion reads; others in a folder, above all a model directory, may change.
 _READ = {
-    "hf": ("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json"),
+    "hf": (
+        *("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json"),
+        tokenizer_json.FILE,
+    ),
     "t5x": ("**/*",),
     "torch": (torch_shards.RECORD, "*.safetensors"),
 }
@@ -205,11 +218,12 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
         beside = ", ".join(map(str, bundle.prefixes(path.parent))) if path.parent.is_dir() else ""
         there = f". {path.parent} holds checkpoints of the steps: {beside}" if beside else ""
         raise UserError(f"{path} does not exist, and is no checkpoint's prefix{there}")
+    look_alikes.check(path)
     alone = path.is_dir() and next(path.glob("model.ckpt-*.data-*"), None)
     raise UserError(
         f"{path} holds no checkpoint: wanted model.ckpt-STEP.index (Mesh TensorFlow), config.json "
         "with safetensors (Hugging Face), or checkpoint_STEP/checkpoint (T5X)"
-        + (f". {alone.name} lacks its index: copy that, too" if alone else "")
+        + (f". {alone.name} lacks its index: copy that, too" if alone else look_alikes.hint(path))
     )
 
 
@@ -378,7 +392,13 @@ def _facts(source: Source, to: str, options: Options, notes: list[str]) -> Facts
     if step is None:
         step = 0
         notes.append("the source does not say its step: 0 is written (--step says otherwise)")
-    pieces = _pieces(facts, options, options.vocabulary_rows or source.model.vocabulary, notes)
+    rows = options.vocabulary_rows or source.model.vocabulary
+    pieces = _pieces(facts, options, rows, notes)
+    if pieces and to == "hf" and (reason := tokenizer.unexportable(pieces)):
+        if options.tokenizer:
+            raise UserError(f"the tokenizer {pieces} {reason}: leave it out, with no --vocab")
+        notes.append(f"{pieces} {reason}: no tokenizer is written")
+        pieces = None
     return dataclasses.replace(facts, step=step, activation=activation, tokenizer=pieces)
 
 
@@ -388,6 +408,9 @@ def _pieces(facts: Facts, options: Options, rows: int, notes: list[str]) -> Path
     if pieces:
         tokenizer.check(pieces, rows)
         return pieces
+    if facts.tokenizer_fault:
+        notes.append(f"no tokenizer is written (--vocab names one): {facts.tokenizer_fault}")
+        return None
     usual = options.usual_tokenizer
     if usual and not tokenizer.fits(usual, rows):
         notes.append(

@@ -16,10 +16,11 @@ import os
 import sys
 from pathlib import Path
 
-from t0.checkpoints import conversion, hub_models, operative_config
+from t0.checkpoints import conversion, hub_models, look_alikes, operative_config, tokenizer
 from t0.checkpoints.formats import BFLOAT16, Source
 from t0.checkpoints.shape import ModelShape
 from t0.errors import UserError
+from t0.files.any_path import any_path
 
 MODEL_FILE = "model.gin"
 
@@ -54,29 +55,39 @@ def locate(given: str) -> tuple[str, str]:
     if hub_models.is_hub_name(given):
         print(f"{given} is no path here: looking for it on the Hugging Face hub", file=sys.stderr)
         return hub_models.fetch(given)
+    look_alikes.check(any_path(given))
     return given, str(Path(given).absolute()) if "://" not in given else given
 
 
-def describe(path: str, source: str, output: Path) -> Described:
+def describe(path: str, source: str, output: Path, *, vocabulary: str | None = None) -> Described:
     """Returns a checkpoint with its model's gin file, converted where it has another format.
 
     Args:
       path: a checkpoint in any format.
       source: where it comes from.
       output: the folder for the gin file and for a conversion.
+      vocabulary: the SentencePiece model that the user names instead of the checkpoint's.
 
     Raises:
-      UserError: if there is no checkpoint, it is not of a T5, or the folder cannot be written.
+      UserError: if there is no checkpoint, it is not of a T5, its tokenizer cannot be read and no
+        other is named, or the folder cannot be written.
     """
     kind, place = conversion.recognise(path)
     name = Path(source.partition("@")[0]).name
     if kind != "mtf":
         with contextlib.closing(conversion.open_source(path, keep_slots=False)) as opened:
-            model, pieces = opened.model, opened.facts.tokenizer
+            model, facts = opened.model, opened.facts
+        if line := tokenizer.difference(facts, vocabulary):
+            print(f"note: {line}", file=sys.stderr)
+        elif facts.tokenizer_fault and not vocabulary:
+            raise UserError(facts.tokenizer_fault)
         prefix = conversion.as_mesh_checkpoint(
             path, output / "converted", slots=False, progress=sys.stderr.isatty()
         )
         beside = os.path.join(os.path.dirname(prefix), operative_config.FILE)  # noqa: PTH118,PTH120
+        pieces = facts.tokenizer
+        if pieces and pieces.suffix == ".json":  # the conversion has the SentencePiece model of it
+            pieces = os.path.join(os.path.dirname(prefix), tokenizer.FILE)  # noqa: PTH118,PTH120
         return Described(name, source, prefix, beside, pieces and str(pieces), model)
     beside = Path(place).parent / operative_config.FILE
     try:

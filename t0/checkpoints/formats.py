@@ -69,7 +69,9 @@ class Facts:
       dropout_rate: the dropout rate for fine-tuning.
       model_type: the model type in a Hugging Face config.
       legacy_norms: whether the norms have the names of Mesh TensorFlow's legacy layer stack.
-      tokenizer: the path of the SentencePiece model beside the tensors.
+      tokenizer: the path of the SentencePiece model beside the tensors, or of a `tokenizer.json`
+        that can be read as one; see `tokenizer.model_bytes`.
+      tokenizer_fault: why the tokenizer beside the tensors cannot be read, "" if there is none.
     """
 
     step: int | None = None
@@ -78,6 +80,7 @@ class Facts:
     model_type: str | None = None
     legacy_norms: bool = False
     tokenizer: Path | None = None
+    tokenizer_fault: str = ""
 
 
 def nbytes_of(shape: Shape, dtype: np.dtype) -> int:

@@ -17,7 +17,8 @@ from t0.errors import UserError, short_reason
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w(@[\w./-]+)?")
 _BESIDE = (
-    *("config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json"),
+    *("*config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json"),
+    "added_tokens.json",
     *("tokenizer.model", "vocab.json", "merges.txt"),  # of decoder-only models
 )
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")

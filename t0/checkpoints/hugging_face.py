@@ -9,6 +9,9 @@ and `config.json` into the facts of a model. In `transformers`, `tie_word_embedd
 effects: it ties the output matrix to the embedding, and it scales the decoder's outputs by
 d_model ** -0.5, which T5 1.0 needs and T5 1.1 must not have. Newer releases have
 `scale_decoder_outputs` for the second effect.
+
+The engines here have fixed ids for padding, start and end, and a fixed epsilon of the norms. They
+refuse a folder with other values.
 """
 
 import re
@@ -17,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from t0.checkpoints import names, tokenizer
+from t0.checkpoints import look_alikes, names, tokenizer
 from t0.checkpoints.formats import (
     Entry,
     Facts,
@@ -34,7 +37,10 @@ from t0.checkpoints.shape import ModelShape, listed, shown
 from t0.checkpoints.weight_files import INDEX, PICKLES, SINGLE, ShardWriter, open_weights
 from t0.errors import UserError
 
-CONFIG = "config.json"
+CONFIG, GENERATION = "config.json", "generation_config.json"
+# The only values that the engines compute.
+_TOKENS = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+_NORMS = {"layer_norm_epsilon": 1e-6}
 MODEL_TYPES = ("t5", "mt5", "umt5")
 _CLASSES = {
     "t5": "T5ForConditionalGeneration",
@@ -49,6 +55,7 @@ _ACTIVATIONS = {
     "gated-relu": (True, "relu"),
 }
 _PROJECTIONS = {pair: name for name, pair in _ACTIVATIONS.items()}
+_DENSE_FUNCTIONS = {"gelu": "gelu_new"}  # names that a config may repeat the activation by
 _BUCKET_DISTANCE_TOKENS = 128  # fixed in Mesh TensorFlow
 _SHARD_BYTES = 5 * 10**9
 # Copies of the embedding in the state dicts of a tied model; one of T5's first releases also had a
@@ -56,6 +63,7 @@ _SHARD_BYTES = 5 * 10**9
 _EMBEDDING_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _NEVER_USED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 _EMBEDDING, _HEAD = "shared/embedding", "decoder/logits/kernel"
+_SHARED = "shared.weight"
 
 
 def is_folder(path: Path) -> bool:
@@ -74,38 +82,39 @@ class HfSource(Source):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(str(folder))
+        look_alikes.check(folder)
         config = read_config(folder)
         self._weights = open_weights(folder)
         stored, metadata = self._weights.tensors, self._weights.metadata
         scaled = _outputs_scaled(config)
-        copies = self._copies(scaled)
+        embedding = self._embedding_key(config)
+        copies = self._copies(embedding, scaled)
         unknown = []
         for key in stored:
-            name = names.from_hf(key)
+            name = _EMBEDDING if key == embedding else names.from_hf(key)
             if key in copies:
                 self.unused.append((key, copies[key]))
             elif name is None:
                 unknown.append(key)
             else:
-                shape = stored[key].shape
-                turned = shape[::-1] if names.row_of(name).transposed else shape
-                self.entries[name] = Entry(turned, stored[key].dtype, key)
-        if names.hf_name(_HEAD) not in stored and _tied_unscaled(config):
+                self._add(name, key)
+        if _HEAD not in self.entries and _tied_unscaled(config):
             # The embedding, unscaled, is what a copy of it as head would be.
-            shape = stored["shared.weight"].shape
-            turned = shape[::-1] if names.row_of(_HEAD).transposed else shape
-            self.entries[_HEAD] = Entry(turned, stored["shared.weight"].dtype, "shared.weight")
+            self._add(_HEAD, embedding)
         self.check(unknown)
         self._check_head(config, scaled)
         _check_config(folder, config, self.model)
-        pieces = folder / tokenizer.FILE
+        activation = _activation(folder, config, self.model)
+        _check_fixed(folder, config, activation, self.model.gated)
+        pieces, fault = tokenizer.find(folder)
         self.facts = Facts(
             step=_step(metadata, str(folder)),
-            activation=_activation(folder, config, self.model),
+            activation=activation,
             dropout_rate=checked_rate(config.get("dropout_rate"), str(folder / CONFIG)),
             model_type=config["model_type"],
             legacy_norms=metadata.get("mtf_norms") == "layer_norm",
-            tokenizer=pieces if pieces.is_file() else None,
+            tokenizer=pieces,
+            tokenizer_fault=fault,
         )
 
     def load(self, name: str) -> np.ndarray:
@@ -116,14 +125,39 @@ class HfSource(Source):
     def close(self) -> None:
         """Nothing stays open."""
 
-    def _copies(self, scaled: bool) -> dict[str, str]:
+    def _add(self, name: str, key: str) -> None:
+        tensor = self._weights.tensors[key]
+        turned = tensor.shape[::-1] if names.row_of(name).transposed else tensor.shape
+        self.entries[name] = Entry(turned, tensor.dtype, key)
+
+    def _embedding_key(self, config: dict) -> str:
+        """Returns the key of the embedding: of tensors that share memory, files may keep any one.
+
+        Raises:
+          UserError: if there is none, with the keys that there are.
+        """
+        keys = [_SHARED, *_EMBEDDING_COPIES]
+        if config.get("tie_word_embeddings") is not False:
+            keys.append(names.hf_name(_HEAD))
+        found = [key for key in keys if key in self._weights.tensors]
+        if not found:
+            raise UserError(
+                f"{self.path} has no embedding: wanted {' or '.join(keys)}. Its "
+                f"{len(self._weights.tensors):,} keys are:{listed(sorted(self._weights.tensors))}"
+            )
+        return found[0]
+
+    def _copies(self, embedding: str, scaled: bool) -> dict[str, str]:
         """Returns the keys of repeated tensors, with the reason; each was compared."""
-        present = [key for key in _EMBEDDING_COPIES if key in self._weights.tensors]
-        if "shared.weight" not in self._weights.tensors:
-            raise UserError(f"{self.path} lacks shared.weight, the embedding:{listed(present)}")
+        there = [key for key in (_SHARED, *_EMBEDDING_COPIES) if key in self._weights.tensors]
+        present = [key for key in there if key != embedding]
         head = names.hf_name(_HEAD)
         same = [*present, *([head] if scaled and head in self._weights.tensors else [])]
-        copies = {key: "the same as shared.weight" for key in same if self._equal(key)}
+        copies = {
+            key: f"the same as {embedding}"
+            for key in same
+            if key != embedding and self._equal(key, embedding)
+        }
         wrong = [key for key in present if key not in copies]
         if wrong:
             raise UserError(
@@ -134,12 +168,12 @@ class HfSource(Source):
             copies[_NEVER_USED] = "no layer uses it"
         return copies
 
-    def _equal(self, key: str) -> bool:
-        a, b = self._weights.tensors[key], self._weights.tensors["shared.weight"]
+    def _equal(self, key: str, other: str) -> bool:
+        a, b = self._weights.tensors[key], self._weights.tensors[other]
         if a.shape != b.shape or a.dtype != b.dtype:
             return False
         # One after the other: two copies of the largest tensor may be too much for memory.
-        return self._digest(key) == self._digest("shared.weight")
+        return self._digest(key) == self._digest(other)
 
     def _digest(self, key: str) -> str:
         return checksum(self._weights.load(key, transposed=False))
@@ -260,7 +294,10 @@ def read_config(folder: Path) -> dict[str, Any]:
       UserError: if there is no config, or its architecture is not a T5's.
     """
     if not (folder / CONFIG).is_file():
-        raise UserError(f"{folder} has no {CONFIG}: the model's architecture is unknown")
+        raise UserError(
+            f"{folder} has no {CONFIG}: the model's architecture is unknown"
+            f"{look_alikes.hint(folder)}"
+        )
     config = read_json(folder / CONFIG)
     kind = config.get("model_type")
     if kind not in MODEL_TYPES:
@@ -330,6 +367,35 @@ def _check_config(folder: Path, config: dict[str, Any], model: ModelShape) -> No
         raise UserError(f"{folder / CONFIG} does not fit the tensors beside it: {'; '.join(wrong)}")
 
 
+def _check_fixed(folder: Path, config: dict[str, Any], activation: str, gated: bool) -> None:
+    """Checks the values of the configs that the engines do not read, because they are T5's.
+
+    Raises:
+      UserError: naming each other value.
+    """
+    dense = _DENSE_FUNCTIONS.get(activation, activation)
+    wanted = {**_TOKENS, **_NORMS, "dense_act_fn": dense, "is_gated_act": gated}
+    wrong = [f"{CONFIG}: {fault}" for fault in _other_values(config, wanted)]
+    if (folder / GENERATION).is_file():
+        generation = read_json(folder / GENERATION)
+        wrong += [f"{GENERATION}: {fault}" for fault in _other_values(generation, _TOKENS)]
+    if wrong:
+        raise UserError(
+            f"{folder} is a T5 with settings that are not computed here. If the model was trained "
+            f"with T5's own values, write these into the file:{listed(wrong)}"
+        )
+
+
+def _other_values(config: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    # transformers writes null if a model never had a start token; a list of one end token is one.
+    absent = {"decoder_start_token_id": (None,)}
+    return [
+        f"{key} = {shown(config[key])}, wanted {value}"
+        for key, value in wanted.items()
+        if key in config and config[key] not in (value, [value], *absent.get(key, ()))
+    ]
+
+
 def _same_number(value: Any, seen: int) -> bool:
     return type(value) in (int, float) and value == seen
 
@@ -347,8 +413,7 @@ def _model_type(plan: Plan) -> str:
 def _write_config(folder: Path, plan: Plan) -> None:
     """Writes the files beside the weights, config.json last."""
     model, kind = plan.model, _model_type(plan)
-    tokens = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
-    write_json(folder / "generation_config.json", {"_from_model_config": True, **tokens})
+    write_json(folder / GENERATION, {"_from_model_config": True, **_TOKENS})
     if plan.facts.tokenizer:
         tokenizer.write_hf(folder, plan.facts.tokenizer)
     dtypes = {entry.dtype.name for entry in plan.entries.values()}
@@ -360,7 +425,7 @@ def _write_config(folder: Path, plan: Plan) -> None:
         "feed_forward_proj": _PROJECTIONS[model.gated, plan.facts.activation],
         "initializer_factor": 1.0,
         "is_encoder_decoder": True,
-        "layer_norm_epsilon": 1e-6,
+        **_NORMS,
         "model_type": kind,
         "num_decoder_layers": model.decoder_layers,
         "num_heads": model.heads,
@@ -371,7 +436,7 @@ def _write_config(folder: Path, plan: Plan) -> None:
         "torch_dtype": dtypes.pop() if len(dtypes) == 1 else "float32",
         "use_cache": True,
         "vocab_size": model.vocabulary,
-        **tokens,
+        **_TOKENS,
     }
     if plan.facts.dropout_rate is not None:
         config["dropout_rate"] = plan.facts.dropout_rate

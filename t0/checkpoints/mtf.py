@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from t0.checkpoints import names, operative_config
+from t0.checkpoints import names, operative_config, tokenizer
 from t0.checkpoints.bundle import BundleReader, BundleWriter, prefixes
 from t0.checkpoints.formats import BFLOAT16, Entry, Facts, Plan, Source, Target, checked_step
 from t0.checkpoints.shape import combined
@@ -89,12 +89,12 @@ class MtfSource(Source):
 
     def _read_facts(self) -> Facts:
         folder = any_path(self.path).parent
-        tokenizer = folder / "spiece.model"
+        pieces = folder / tokenizer.FILE
         step = self._read_step() if STEP in self._reader.entries else None
         return Facts(
             step=step,
             legacy_norms=any("layer_norm/" in entry.native for entry in self.entries.values()),
-            tokenizer=tokenizer if tokenizer.is_file() else None,
+            tokenizer=pieces if pieces.is_file() else None,
             **operative_config.facts_of(folder, self.model),
         )
 
@@ -135,7 +135,7 @@ class MtfTarget(Target):
             source=plan.options.get("source", "another format"),
         )
         if facts.tokenizer:
-            (self._folder / "spiece.model").write_bytes(facts.tokenizer.read_bytes())
+            (self._folder / tokenizer.FILE).write_bytes(tokenizer.model_bytes(facts.tokenizer))
         self._writer.finish()
         state = (
             f'model_checkpoint_path: "{self._name}"\nall_model_checkpoint_paths: "{self._name}"\n'

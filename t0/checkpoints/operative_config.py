@@ -23,6 +23,7 @@ from typing import Any
 
 from t0.checkpoints.formats import checked_rate
 from t0.checkpoints.shape import ModelShape, shown
+from t0.config import gin_files
 from t0.errors import UserError
 from t0.files import paths
 
@@ -60,6 +61,7 @@ class Macro:
         return f"%{self.name}"
 
 
+EPSILON = "sublayer_rms_norm.epsilon"
 _LEGACY_STACK = {"LayerStack.dropout_rate": Macro("dropout_rate"), "LayerStack.norm_epsilon": 1e-6}
 
 
@@ -100,6 +102,7 @@ def facts_of(folder: Path, model: ModelShape) -> dict[str, Any]:
         return {}
     bound = read_operative(path)
     _check(path, bound, model)
+    check_epsilon(bound.get(EPSILON), str(path))
     facts: dict[str, Any] = {}
     rate = bound.get("DenseReluDense.dropout_rate", bound.get("dropout_rate"))
     if rate is not None:
@@ -108,6 +111,16 @@ def facts_of(folder: Path, model: ModelShape) -> dict[str, Any]:
     if activation is not None:
         facts["activation"] = _activation(path, activation, model)
     return facts
+
+
+def check_epsilon(value: Any, where: str) -> None:
+    """Checks the epsilon of a model's norms, None if it is not set.
+
+    Raises:
+      UserError: if it is not 1e-6, the only one that conversions write.
+    """
+    if value not in (None, 1e-6):
+        raise UserError(f"{where} says {EPSILON} = {shown(value)}; wanted 1e-06, as T5 has it")
 
 
 def write_operative(
@@ -181,7 +194,9 @@ def check_imports(path: str, *, folders: Sequence[str], also: Iterable[str] = ()
         if name in seen:
             continue
         seen.add(name)
-        for statement in statements(_read_as_gin(name, folders), name):
+        with gin_files.quiet_search():
+            text = _read_as_gin(name, folders)
+        for statement in statements(text, name):
             if isinstance(statement, gin_parser.IncludeStatement):
                 todo.append(statement.filename)
             if not isinstance(statement, gin_parser.ImportStatement):

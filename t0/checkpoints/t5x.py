@@ -21,7 +21,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from t0.checkpoints import names
+from t0.checkpoints import names, tokenizer
 from t0.checkpoints.formats import Entry, Facts, Plan, Source, Target, checked_step
 from t0.checkpoints.shape import combined, factored_axes, same_size, shown
 from t0.checkpoints.t5x_files import (
@@ -131,8 +131,8 @@ class T5xSource(Source):
         # Decompression takes most of the time. A stacked array is read once, for all its layers.
         if all(layer is None for _, layer in self._places.values()):
             self.readers = 4
-        tokenizer = folder.parent / "spiece.model"
-        self.facts = Facts(step=step, tokenizer=tokenizer if tokenizer.is_file() else None)
+        pieces = folder.parent / tokenizer.FILE
+        self.facts = Facts(step=step, tokenizer=pieces if pieces.is_file() else None)
 
     def load(self, name: str) -> np.ndarray:
         """Returns a tensor by canonical name."""
@@ -290,8 +290,8 @@ class T5xTarget(Target):
             msgpack.packb(index, use_bin_type=True, strict_types=True)
         )
         if self._plan.facts.tokenizer:
-            target = self._folder.parent / "spiece.model"
-            target.write_bytes(self._plan.facts.tokenizer.read_bytes())
+            target = self._folder.parent / tokenizer.FILE
+            target.write_bytes(tokenizer.model_bytes(self._plan.facts.tokenizer))
 
     def close(self) -> None:
         """Nothing stays open."""

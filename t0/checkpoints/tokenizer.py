@@ -2,6 +2,9 @@
 
     check(Path("spiece.model"), rows=32128)
     write_hf(folder, Path("spiece.model"))
+    find(Path("/models/t5_nl"))     # (Path("/models/t5_nl/tokenizer.json"), "")
+
+Wherever a SentencePiece model is read here, a `tokenizer.json` is read as one.
 
 T5's ids are the model's pieces and 100 sentinels (`<extra_id_0>` is the last id). Some model files
 contain the sentinels as pieces (T5's own `.100extra`). `transformers` adds the sentinels to any
@@ -10,11 +13,15 @@ model file, so `write_hf` writes the file without them.
 
 import hashlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from t0.checkpoints.formats import write_json
+from t0.checkpoints import tokenizer_json
+from t0.checkpoints.formats import Facts, read_json, write_json
+from t0.checkpoints.shape import listed, shown
 from t0.errors import UserError
+from t0.files.any_path import any_path
 
 FILE = "spiece.model"
 # Of the file that T5's, T0's and the LM-adapted models have.
@@ -22,6 +29,99 @@ T5_SHA256 = "d60acb128cf7b7f2536e8f38a5b18a05535c9e14c7a355904270e15b0945ea86"
 _EXTRA_IDS = 100
 _PADDED_TO = 128
 _SENTINEL = re.compile(r"\u2581?<extra_id_([0-9]{1,6})>")
+_CONFIG = "tokenizer_config.json"
+# The files by which a folder adds tokens to its tokenizer -> the fields with their texts.
+_ROLES = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+_LISTS = ("additional_special_tokens", "extra_special_tokens")
+_ADDING = {
+    tokenizer_json.FILE: ("added_tokens",),
+    _CONFIG: ("added_tokens_decoder", *_LISTS, *_ROLES),
+    "special_tokens_map.json": (*_LISTS, *_ROLES),
+}
+_ADDED = "added_tokens.json"  # its keys are the texts
+
+
+def find(folder: Path) -> tuple[Path | None, str]:
+    """Returns the file of a Hugging Face folder's own tokenizer, and why it cannot be read.
+
+    Returns:
+      `spiece.model`, or `tokenizer.json` if there is no such file, and ""; or None and a message if
+      the two differ, tokens are added, or only another kind of tokenizer is there; or None and "".
+    """
+    try:
+        return _find(folder), ""
+    except UserError as error:
+        return None, str(error)
+
+
+def model_bytes(path: Path) -> bytes:
+    """Returns the content of a SentencePiece model, made from a `tokenizer.json` if it is one.
+
+    Raises:
+      UserError: if that has no equal in SentencePiece.
+    """
+    if path.suffix != ".json":
+        return path.read_bytes()
+    return _read(path).SerializeToString(deterministic=True)
+
+
+def same(one: Path, other: Path) -> bool:
+    """Returns whether two files give the same ids: pieces, scores and normalization are equal.
+
+    Raises:
+      UserError: if one of them cannot be read.
+    """
+    return _essence(one) == _essence(other)
+
+
+def difference(facts: Facts, vocabulary: str | None) -> str:
+    """Returns how a vocabulary differs from a checkpoint's own tokenizer; "" if they are the same.
+
+    Args:
+      facts: the checkpoint's facts.
+      vocabulary: the path of a SentencePiece model, local or gs://; None for the checkpoint's.
+
+    Raises:
+      UserError: if one of the two cannot be read.
+    """
+    if not vocabulary or not (facts.tokenizer or facts.tokenizer_fault):
+        return ""
+    if facts.tokenizer_fault:
+        return f"{vocabulary} is not compared with the checkpoint's: {facts.tokenizer_fault}"
+    if same(facts.tokenizer, any_path(vocabulary)):
+        return ""
+    return (
+        f"the vocabulary {vocabulary} is not the checkpoint's own, {facts.tokenizer}: its pieces, "
+        "scores or normalization differ"
+    )
+
+
+def unexportable(path: Path) -> str:
+    """Returns why a T5Tokenizer would give other ids than a SentencePiece model, "" if it does not.
+
+    Raises:
+      UserError: if the file is not a SentencePiece model.
+    """
+    model = _read(path)
+    pieces = model.pieces[: len(model.pieces) - _sentinels_inside(model)]
+    kinds = (pieces[0].NORMAL, pieces[0].BYTE)
+    odd = [piece.piece for piece in pieces[3:] if piece.type not in kinds]
+    first = tuple((piece.piece, piece.type) for piece in pieces[:3])
+    if model.trainer_spec.model_type != model.trainer_spec.UNIGRAM:
+        kind = model.trainer_spec.ModelType.Name(model.trainer_spec.model_type)
+        return f"is a {kind} model; T5Tokenizer reads only UNIGRAM"
+    if first != tuple(zip(tokenizer_json.SPECIAL, tokenizer_json.FIRST_KINDS, strict=True)):
+        names, wanted = (", ".join(x) for x in ([p for p, _ in first], tokenizer_json.SPECIAL))
+        return f"has the ids 0, 1, 2 for {names}; T5Tokenizer wants {wanted}"
+    return f"has symbols of its own, which T5Tokenizer splits: {', '.join(odd[:8])}" if odd else ""
 
 
 def ids(path: Path) -> int:
@@ -71,22 +171,23 @@ def caution(path: Path) -> str:
 
 
 def write_hf(folder: Path, path: Path) -> None:
-    """Writes the tokenizer files that `transformers` reads."""
+    """Writes the tokenizer files that `transformers` reads, with and without `sentencepiece`."""
     model = _read(path)
     inside = _sentinels_inside(model)
     if inside:
         del model.pieces[-inside:]
         (folder / FILE).write_bytes(model.SerializeToString(deterministic=True))
     else:
-        (folder / FILE).write_bytes(path.read_bytes())
+        (folder / FILE).write_bytes(model_bytes(path))
     count = inside or _EXTRA_IDS
     sentinels = [f"<extra_id_{i}>" for i in range(count)]
+    tokenizer_json.write(folder / tokenizer_json.FILE, model, sentinels[::-1])
     special = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
     write_json(
         folder / "special_tokens_map.json", {"additional_special_tokens": sentinels, **special}
     )
     write_json(
-        folder / "tokenizer_config.json",
+        folder / _CONFIG,
         {
             "additional_special_tokens": sentinels,
             "clean_up_tokenization_spaces": False,
@@ -98,7 +199,80 @@ def write_hf(folder: Path, path: Path) -> None:
     )
 
 
+def _find(folder: Path) -> Path | None:
+    there = [path for path in (folder / FILE, folder / tokenizer_json.FILE) if path.is_file()]
+    if not there and (folder / _CONFIG).is_file():
+        kind = shown(read_json(folder / _CONFIG).get("tokenizer_class"))
+        raise UserError(
+            f"{folder / _CONFIG} names the tokenizer {kind}, and the folder has neither {FILE} nor "
+            f"{tokenizer_json.FILE}: name its SentencePiece model by --vocab"
+        )
+    if not there:
+        return None
+    _check_added(folder, there[0])
+    made = _essence(there[-1]) if there[-1].suffix == ".json" else None
+    if made and len(there) == 2 and _essence(there[0]) != made:
+        raise UserError(
+            f"{there[0]} and {tokenizer_json.FILE} next to it are different tokenizers, of which "
+            "transformers reads the second: remove the wrong one, or name the vocabulary by --vocab"
+        )
+    return there[0]
+
+
+def _check_added(folder: Path, path: Path) -> None:
+    """Checks that a folder adds no tokens to its tokenizer but T5's sentinels.
+
+    Raises:
+      UserError: naming the tokens.
+    """
+    added = sorted(
+        {(f"{name}: {shown(text)}", text) for name, text in _added(folder) if _is_new(text)}
+    )
+    own = (
+        {piece.piece for piece in _read(path).pieces if piece.type != piece.NORMAL} if added else ()
+    )
+    wrong = [line for line, text in added if text not in own]
+    if wrong:
+        raise UserError(
+            f"{folder} adds tokens to its tokenizer, which a SentencePiece model cannot hold. If "
+            f"no text has them, remove them; or name a vocabulary by --vocab:{listed(wrong)}"
+        )
+
+
+def _is_new(text: str) -> bool:
+    return text not in tokenizer_json.SPECIAL and not _SENTINEL.fullmatch(text)
+
+
+def _added(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yields (file, text) of each token that a folder's files add to its tokenizer."""
+    if (folder / _ADDED).is_file():
+        yield from ((_ADDED, text) for text in read_json(folder / _ADDED))
+    for name, fields in _ADDING.items():
+        content = read_json(folder / name) if (folder / name).is_file() else {}
+        yield from ((name, text) for field in fields for text in _texts(content.get(field)))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yields the texts of tokens: each is a text, an object with its `content`, or in a list."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict) and "content" in value:
+        yield str(value["content"])
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
+
+
+def _essence(path: Path) -> tuple:
+    model = _read(path)
+    count = len(model.pieces) - _sentinels_inside(model)
+    pieces = [(piece.piece, piece.score) for piece in model.pieces[:count]]
+    return pieces, model.normalizer_spec.precompiled_charsmap, model.trainer_spec.model_type
+
+
 def _read(path: Path) -> Any:
+    if path.suffix == ".json":
+        return _from_json(path)
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 
@@ -110,6 +284,25 @@ def _read(path: Path) -> Any:
     # Arbitrary bytes may parse as a message with unknown fields and without pieces.
     if not model.pieces:
         raise UserError(f"{path} is no SentencePiece model: it has no pieces")
+    return model
+
+
+def _from_json(path: Path) -> Any:
+    """Returns the SentencePiece model of a `tokenizer.json`, with its sentinels as T5 has them."""
+    model = tokenizer_json.read(path)
+    inside = _sentinels_inside(model)
+    count = len(model.pieces) - inside
+    if any(_SENTINEL.fullmatch(piece.piece) for piece in model.pieces[:count]):
+        raise UserError(
+            f"{path}: wanted T5's sentinels as the last ids, <extra_id_0> as the very last; name "
+            "the SentencePiece model that the model was trained with by --vocab"
+        )
+    if inside == _EXTRA_IDS:  # they are added on loading
+        del model.pieces[count:]
+        inside = 0
+    for number in range(inside):
+        piece = model.pieces[count + number]
+        piece.piece, piece.type = f"\u2581<extra_id_{inside - 1 - number}>", piece.USER_DEFINED
     return model
 
 

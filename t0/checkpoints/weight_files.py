@@ -4,6 +4,10 @@
     array = weights.load("shared.weight", transposed=False)
     writer = ShardWriter(path, {"shared.weight": ((32128, 512), dtype)}, {"format": "pt"})
 
+As in `transformers`, a single file is read before an index, and safetensors before a pickle. A
+single file next to a complete set of shards with other values is refused. Prefixes that wrappers
+add to keys (`module.` of data parallelism, `_orig_mod.` of `torch.compile`) are removed.
+
 The library `safetensors` reads its files, and checks that the tensors fill the file without gaps.
 A matrix whose transpose is wanted is read in blocks of rows, so that no second copy of it is in
 memory. The library can write whole files from memory only, so this module writes them, tensor by
@@ -13,12 +17,13 @@ of each tensor), and the tensors' bytes.
 A `pytorch_model.bin` is a pickle, which can run any code when it is opened. It is read only through
 the weights-only loader of PyTorch 2.6 or later. In older versions a crafted file could make that
 loader run code; with them, or without PyTorch, such a file is an error. The file is memory-mapped,
-and one tensor is in memory at a time.
+and one tensor is in memory at a time; a file written before PyTorch 1.6 is read into memory.
 
 Nothing here imports TensorFlow; PyTorch is imported only for pickles.
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import stat
@@ -31,7 +36,8 @@ import ml_dtypes
 import numpy as np
 import safetensors
 
-from t0.checkpoints.formats import nbytes_of, read_into, read_json
+from t0.checkpoints import look_alikes
+from t0.checkpoints.formats import checksum, nbytes_of, read_into, read_json
 from t0.checkpoints.shape import listed, shown
 from t0.errors import UserError, install_command
 from t0.files.names import checked_name
@@ -41,6 +47,8 @@ from t0.files.untrusted import parsed_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+# Parts of keys that wrappers of a module add: DataParallel, torch.compile, FSDP, checkpointing.
+_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _DTYPES = {
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
@@ -108,20 +116,76 @@ class Weights:
 
 
 def open_weights(folder: Path) -> Weights:
-    """Opens a folder's weights; no tensor is read.
+    """Opens a folder's weights; no tensor is read, unless a folder has two sets of them.
 
     Raises:
-      UserError: if there are no weights, or a file is missing, cut off, damaged or not safe to
-        open.
+      UserError: if there are no weights, a file is missing, cut off, damaged or not safe to open,
+        or two sets of weights differ.
     """
-    if (folder / INDEX).is_file() or (folder / SINGLE).is_file():
-        return _open_safetensors(folder)
-    strays = sorted(path.name for path in folder.glob("model-*-of-*.safetensors"))
-    if strays:
-        raise UserError(f"{folder} has shards but not their index, {INDEX}:{listed(strays)}")
-    if any((folder / name).is_file() for name in PICKLES):
-        return _open_pickles(folder)
-    raise UserError(f"{folder} has no weights: wanted {SINGLE}, or {INDEX} with its shards")
+    for (single, index), open_files in (
+        ((SINGLE, INDEX), _open_safetensors),
+        (PICKLES, _open_pickles),
+    ):
+        where = _shards_by_key(folder / index)
+        absent = sorted(name for name in set(where.values()) if not (folder / name).is_file())
+        if (folder / single).is_file():
+            weights = open_files(folder, {})
+            if where and not absent:
+                _check_same(folder, (single, weights), (index, open_files(folder, where)))
+            return _without_wrappers(folder, weights)
+        if absent:
+            raise UserError(
+                f"{folder / index} names {len(absent):,} files that are missing. Copy them, or "
+                f"save the model again:{listed(absent)}"
+            )
+        if where:
+            return _without_wrappers(folder, open_files(folder, where))
+        strays = sorted(path.name for path in folder.glob("model-*-of-*.safetensors"))
+        if strays:
+            raise UserError(f"{folder} has shards but not their index, {INDEX}:{listed(strays)}")
+    raise UserError(
+        f"{folder} has no weights: wanted {SINGLE}, or {INDEX} with its shards"
+        f"{look_alikes.hint(folder)}"
+    )
+
+
+def _check_same(folder: Path, first: tuple[str, Weights], second: tuple[str, Weights]) -> None:
+    """Checks that two sets of weights in one folder are equal; reads both.
+
+    Raises:
+      UserError: naming both, and the tensors that differ.
+    """
+    (name, one), (other_name, other) = first, second
+    wrong = sorted(one.tensors.keys() ^ other.tensors.keys())
+    if not wrong:
+        differ = (key for key in one.tensors if _digest(one, key) != _digest(other, key))
+        wrong = list(itertools.islice(differ, 1))
+    if wrong:
+        raise UserError(
+            f"{folder} has two different sets of weights: {name}, which transformers reads, and "
+            f"the shards of {other_name}. Move one of them away. They differ in:{listed(wrong)}"
+        )
+
+
+def _digest(weights: Weights, key: str) -> str:
+    return f"{weights.tensors[key].dtype} {checksum(weights.load(key, transposed=False))}"
+
+
+def _without_wrappers(folder: Path, weights: Weights) -> Weights:
+    """Returns the weights under the keys that they have without wrappers of the module."""
+    stored = {
+        ".".join(part for part in key.split(".") if part not in _WRAPPERS): key
+        for key in weights.tensors
+    }
+    if len(stored) < len(weights.tensors):
+        twice = sorted(weights.tensors.keys() - stored.values())
+        raise UserError(f"{folder} has tensors with and without a wrapper's prefix:{listed(twice)}")
+
+    def load(key: str, *, transposed: bool) -> np.ndarray:
+        return weights.load(stored[key], transposed=transposed)
+
+    tensors = {key: weights.tensors[native] for key, native in stored.items()}
+    return Weights(tensors, weights.metadata, load)
 
 
 class ShardWriter:
@@ -193,12 +257,14 @@ class ShardWriter:
             self._whole.discard()
 
 
-def _open_safetensors(folder: Path) -> Weights:
-    where = _shards_by_key(folder / INDEX)
+def _open_safetensors(folder: Path, where: Mapping[str, str]) -> Weights:
+    """Opens the files of an index, or without one the single file."""
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
-    for shard in sorted(set(where.values())) if where else [SINGLE]:
+    for shard in sorted(set(where.values())) or [SINGLE]:
         stored, metadata = _read_header(folder / shard)
+        if twice := sorted(tensors.keys() & stored.keys()):
+            raise UserError(f"{folder / INDEX}: several of its files hold:{listed(twice)}")
         tensors |= stored
     if where and set(tensors) != set(where):
         wrong = sorted(set(tensors) ^ set(where))
@@ -333,24 +399,22 @@ def _transpose(source: np.ndarray, target: np.ndarray) -> None:
         target[:, row : row + _LINE_ROWS] = source[row : row + _LINE_ROWS].T
 
 
-def _open_pickles(folder: Path) -> Weights:
+def _open_pickles(folder: Path, where: Mapping[str, str]) -> Weights:
+    """Opens the files of an index, or without one the single file."""
     if is_remote(folder):
         raise UserError(f"{folder} has only a pytorch_model.bin: copy it to this machine first")
     torch = _safe_torch(folder)
     tensors: dict[str, Any] = {}
     paths: dict[str, Path] = {}
-    for path in _pickles(folder):
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except Exception as error:  # noqa: BLE001 (whatever the loader finds wrong with the file)
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(
-                f"{path} cannot be read as weights only: {reason}. {_ADVICE}"
-            ) from error
-        if not isinstance(state, dict) or not all(map(torch.is_tensor, state.values())):
-            raise UserError(f"{path} holds more than a model's tensors by name. {_ADVICE}")
-        tensors.update(state)
-        paths.update(dict.fromkeys(state, path))
+    for path in [folder / name for name in sorted(set(where.values())) or [PICKLES[0]]]:
+        state = _read_pickle(torch, path)
+        if twice := sorted(tensors.keys() & state.keys()):
+            raise UserError(f"{folder / PICKLES[1]}: several of its files hold:{listed(twice)}")
+        tensors |= state
+        paths |= dict.fromkeys(state, path)
+    if where and set(tensors) != set(where):
+        wrong = sorted(set(tensors) ^ set(where))
+        raise UserError(f"{folder / PICKLES[1]} and its files disagree on:{listed(wrong)}")
     stored = {
         key: StoredTensor(paths[key], tuple(tensor.shape), _torch_dtype(torch, tensor))
         for key, tensor in sorted(tensors.items(), key=lambda item: str(paths[item[0]]))
@@ -366,6 +430,30 @@ def _open_pickles(folder: Path) -> Weights:
     return Weights(stored, {}, load)
 
 
+def _read_pickle(torch: Any, path: Path) -> dict[str, Any]:
+    """Returns the tensors of a file by key, without the gradients of parameters."""
+    # A file written before PyTorch 1.6 is no zip archive, and cannot be memory-mapped.
+    with path.open("rb") as file:
+        mapped = file.read(2) == b"PK"
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except Exception as error:  # noqa: BLE001 (whatever the loader finds wrong with the file)
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"{path} cannot be read as weights only: {reason}. It is a pickle, which can run any "
+            "code when opened otherwise. Use the model's safetensors files"
+        ) from error
+    if not isinstance(state, dict) or not all(
+        isinstance(key, str) and torch.is_tensor(value) for key, value in state.items()
+    ):
+        there = listed(list(map(shown, state))) if isinstance(state, dict) else ""
+        raise UserError(
+            f"{path} holds more than a model's tensors by name. Save model.state_dict() alone, or "
+            f"use the model's safetensors files{'; its keys are:' if there else ''}{there}"
+        )
+    return {key: tensor.detach() for key, tensor in state.items()}
+
+
 def _safe_torch(folder: Path) -> Any:
     try:
         import torch
@@ -377,12 +465,6 @@ def _safe_torch(folder: Path) -> Any:
             f"{folder} has only a pytorch_model.bin, and PyTorch is {torch.__version__}. {_ADVICE}"
         )
     return torch
-
-
-def _pickles(folder: Path) -> list[Path]:
-    single, index = PICKLES
-    where = _shards_by_key(folder / index)
-    return [folder / shard for shard in sorted(set(where.values()))] or [folder / single]
 
 
 def _torch_dtype(torch: Any, tensor: Any) -> np.dtype:

@@ -53,6 +53,8 @@ def check(args: argparse.Namespace) -> int:
         print(f"{row.name}\t{row.verdict}{gap}\t{row.detail}".rstrip())
     if len(shown) < len(wrong):
         print(f"... and {len(wrong) - len(shown):,} more (--table prints all)")
+    for line in comparison.settings:
+        print(f"setting\t{line}")
     if comparison.slots_ignored:
         print("note: one of them has an optimizer's state; it is not compared", file=sys.stderr)
     same = len(comparison.rows) - len(wrong)

@@ -119,7 +119,7 @@ def main(args: argparse.Namespace) -> int:
             importlib.import_module(module)
         _run_decoder_only(args, path, source, str(output), lengths, shard)
         return _ended(output, args, shard)
-    found = described.describe(path, source, output)
+    found = described.describe(path, source, output, vocabulary=args.vocab)
     vocabulary = args.vocab or found.vocabulary
     if vocabulary:
         os.environ["T0_VOCAB"] = vocabulary  # t5's own tasks read it while they are imported

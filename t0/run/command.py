@@ -158,7 +158,7 @@ def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: b
     vocabulary = t5_mesh.get_vocabulary()
     if flags.export_hf:
         weights.check_export(flags, vocabulary, trains=mode == "train")
-    arguments, checkpoint = weights.find(flags)
+    arguments, checkpoint = weights.find(flags, vocabulary)
     arguments["vocabulary"] = vocabulary
     arguments |= modes.engine_arguments(tpu=flags.tpu)
     # Bound, so that gin does not evaluate the values that they replace; and passed as arguments, so

@@ -8,12 +8,19 @@ a checkpoint in the model directory. `run.init_checkpoint` may have any format, 
 another format than Mesh TensorFlow's is converted into `converted/` in the model directory, once.
 """
 
+import contextlib
 import os
 import sys
 from typing import Any
 
-from t0.checkpoints import as_mesh_checkpoint, checkpoint_files, recognise
-from t0.compat import gin
+from t0.checkpoints import (
+    as_mesh_checkpoint,
+    checkpoint_files,
+    open_source,
+    recognise,
+    tokenizer,
+)
+from t0.compat import gin, mesh_utils
 from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.run import run_files
@@ -24,19 +31,24 @@ _INITIAL = ("run.init_checkpoint", "tpu_estimator_model_fn.init_checkpoint")
 _STEPS = ("eval_checkpoint_step", "export_checkpoint_step")
 
 
-def find(flags: Any) -> tuple[dict[str, Any], str | None]:
+def find(flags: Any, vocabulary: Any = None) -> tuple[dict[str, Any], str | None]:
     """Returns arguments for Mesh TensorFlow's `run`, and the checkpoint that its mode reads.
 
     The checkpoint is None where the mode reads a checkpoint in the model directory.
 
+    Args:
+      flags: the parsed flags.
+      vocabulary: the run's vocabulary or (inputs, targets), to compare with a checkpoint's own.
+
     Raises:
-      UserError: if the checkpoint does not exist, or cannot be converted.
+      UserError: if the checkpoint does not exist, cannot be converted, or has another tokenizer.
     """
     if run_mode() == "train":
-        return _initial_checkpoint(flags), None
+        return _initial_checkpoint(flags, vocabulary), None
     given = flags.checkpoint or _foreign_checkpoint_of_run_file()
     if not given:
         return {}, None
+    _check_tokenizer(given, flags, vocabulary)
     if read_elsewhere(flags):
         check_sizes(given)
         gin.bind_parameter("get_variable_dtype.master_dtype", "float32")
@@ -76,14 +88,34 @@ def export(flags: Any, vocabulary: Any) -> None:
     export_hf.export(flags.export_hf, model_dir=flags.model_dir, vocabulary=vocabulary)
 
 
-def _initial_checkpoint(flags: Any) -> dict[str, Any]:
+def _initial_checkpoint(flags: Any, vocabulary: Any) -> dict[str, Any]:
     """Returns the argument of `run` that starts training from the named weights."""
     given = flags.checkpoint or next(filter(None, map(bound, _INITIAL)), None)
     if not given or checkpoint_files.latest(flags.model_dir):
         return {}  # training resumes from its own latest checkpoint
+    _check_tokenizer(given, flags, vocabulary)
     found = _as_mesh(given, flags.model_dir, slots=True)
     # An argument only where the configuration has another value: gin records its own bindings.
     return {} if found in map(bound, _INITIAL) else {"init_checkpoint": found}
+
+
+def _check_tokenizer(path: str, flags: Any, vocabulary: Any) -> None:
+    """Checks that a Hugging Face folder's own tokenizer gives the ids of the run's vocabulary.
+
+    Raises:
+      UserError: if it does not, and the vocabulary was not named by --vocab.
+    """
+    model = vocabulary and getattr(
+        mesh_utils.inputs_vocabulary(vocabulary), "sentencepiece_model_file", None
+    )
+    if not model or "://" in path or recognise(path)[0] != "hf":
+        return
+    with contextlib.closing(open_source(path)) as source:
+        line = tokenizer.difference(source.facts, model)
+    if line and not flags.vocab:
+        raise UserError(f"{line}. If it is meant, name it by --vocab={model}")
+    if line:
+        print(f"note: {line}", file=sys.stderr)
 
 
 def _foreign_checkpoint_of_run_file() -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from t0.checkpoints import Options, checkpoint_files, convert
+from t0.checkpoints import Options, checkpoint_files, convert, operative_config
 from t0.checkpoints.conversion import check_destination
 from t0.compat import mesh_utils
 from t0.compat import tf1 as tf
@@ -34,6 +34,7 @@ def check(folder: str, *, vocabulary: Any) -> None:
       UserError: if the folder exists, its disk is too small, or the model is not a T5.
     """
     check_destination(any_path(folder), _model_bytes(vocabulary))
+    operative_config.check_epsilon(bound(operative_config.EPSILON), "--export_hf: the run")
 
 
 def export(folder: str, *, model_dir: str, vocabulary: Any) -> None:

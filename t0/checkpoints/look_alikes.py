@@ -1,0 +1,96 @@
+"""Folders that look like a checkpoint: adapters, a Trainer's output, shards, the hub's cache.
+
+    check(Path("/models/t5_with_lora"))        # raises: an adapter lies next to the model
+    hint(Path("/runs/trainer_output"))
+    # ". Its subfolders with a checkpoint: ..."
+
+Nothing here reads weights: files are recognized by their names.
+"""
+
+import re
+from pathlib import Path
+
+from t0.errors import UserError
+from t0.files.paths import is_remote
+from t0.files.untrusted import parsed_json
+
+ADAPTER = "adapter_config.json"
+_WEIGHTS = (
+    *("model*.safetensors", "pytorch_model*.bin", "model.ckpt-*.index", "torch.ckpt-*/resume.json"),
+    *("checkpoint", "checkpoint_*/checkpoint"),  # T5X
+)
+# Where a Trainer, the hub's cache and a folder of models keep checkpoints.
+_SUBFOLDERS = ("*", "snapshots/*", "*/snapshots/*")
+# Files of other programs' shards -> how to make a checkpoint of them.
+_SHARDS = {
+    ("*.distcp", "*/*.distcp", "*/*/*.distcp"): (
+        ". {shards} holds shards of FSDP: merge them with accelerate merge-weights {shards} NEW, "
+        "copy config.json and the tokenizer into NEW, and name NEW"
+    ),
+    ("*_optim_states.pt", "*/*_optim_states.pt", "*/*/*_optim_states.pt"): (
+        ". {shards} holds shards of DeepSpeed: merge them with zero_to_fp32.py, which lies next to "
+        "that folder, copy config.json and the tokenizer to the result, and name it"
+    ),
+}
+
+
+def check(folder: Path) -> None:
+    """Checks that a folder has no adapter, which `transformers` would add to the model.
+
+    Raises:
+      UserError: naming the adapter, and how to merge it.
+    """
+    if not (folder / ADAPTER).is_file():
+        return
+    try:
+        config = parsed_json((folder / ADAPTER).read_bytes())
+    except (OSError, ValueError):
+        config = None
+    config = config if isinstance(config, dict) else {}
+    kind, base = (f"{config.get(key)!a:.80}" for key in ("peft_type", "base_model_name_or_path"))
+    alone = not _has_weights(folder)
+    raise UserError(
+        f"{folder / ADAPTER}: the folder holds an adapter ({kind} of {base})"
+        f"{'' if alone else ' next to a model'}, and adapters are not read here. Merge it: "
+        "PeftModel.from_pretrained(base, folder).merge_and_unload().save_pretrained(NEW), and name "
+        f"NEW{'' if alone else f'; or move {ADAPTER} away to use the model without it'}"
+        f"{hint(folder)}"
+    )
+
+
+def hint(folder: Path) -> str:
+    """Returns the rest of a message about a folder without a checkpoint: what is in it instead.
+
+    It lists the subfolders that hold a checkpoint, and says how to merge other programs' shards.
+    """
+    if is_remote(folder) or not folder.is_dir():
+        return ""
+    found = sorted(
+        {path for pattern in _SUBFOLDERS for path in folder.glob(pattern) if _is_usable(path)},
+        key=lambda path: [
+            (part.isdigit(), int(part) if part.isdigit() else 0, part)
+            for part in re.split(r"(\d{1,18})", str(path))
+        ],
+    )
+    if found:
+        shown = [f"\n  {path}" for path in found[:8]]
+        more = f"\n  ... and {len(found) - 8:,} more" if len(found) > 8 else ""
+        return f". Its subfolders with a checkpoint:{''.join(shown)}{more}"
+    for patterns, advice in _SHARDS.items():
+        for pattern in patterns:
+            for file in folder.glob(pattern):
+                return advice.format(shards=file.parent)
+    return ""
+
+
+def _is_usable(path: Path) -> bool:
+    """Returns whether a folder has a config with weights, or a checkpoint of another format."""
+    if not path.is_dir() or (path / ADAPTER).is_file():
+        return False
+    files = [file for pattern in _WEIGHTS for file in path.glob(pattern)]
+    hugging_face = [file for file in files if file.suffix in (".safetensors", ".bin")]
+    return bool(files) and (len(hugging_face) < len(files) or (path / "config.json").is_file())
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(next(folder.glob(pattern), None) for pattern in _WEIGHTS)
