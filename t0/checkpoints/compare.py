@@ -277,10 +277,11 @@ def _setting_differences(a: Facts, b: Facts) -> list[str]:
     lines = []
     if a.activation and b.activation and a.activation != b.activation:
         lines.append(f"activation\t{a.activation} and {b.activation}")
-    if a.tokenizer and b.tokenizer and not tokenizer.same(a.tokenizer, b.tokenizer):
-        lines.append(f"tokenizer\t{a.tokenizer} and {b.tokenizer}")
-    if a.tokenizer_fault != b.tokenizer_fault:
-        lines.append(f"tokenizer\t{a.tokenizer_fault or b.tokenizer_fault}")
+    if a.tokenizer and b.tokenizer:
+        if not tokenizer.same(a.tokenizer, b.tokenizer):
+            lines.append(f"tokenizer\t{a.tokenizer} and {b.tokenizer}")
+    elif (a.tokenizer or a.tokenizer_fault) and (b.tokenizer or b.tokenizer_fault):
+        lines += [f"tokenizer\t{fact.tokenizer_fault}" for fact in (a, b) if fact.tokenizer_fault]
     return lines
 
 

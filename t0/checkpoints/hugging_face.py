@@ -141,9 +141,10 @@ class HfSource(Source):
             keys.append(names.hf_name(_HEAD))
         found = [key for key in keys if key in self._weights.tensors]
         if not found:
+            there = sorted(self._weights.tensors, key=lambda key: (bool(names.from_hf(key)), key))
             raise UserError(
-                f"{self.path} has no embedding: wanted {' or '.join(keys)}. Its "
-                f"{len(self._weights.tensors):,} keys are:{listed(sorted(self._weights.tensors))}"
+                f"{self.path} has no embedding: wanted {' or '.join(keys)}. Its {len(there):,} "
+                f"keys are:{listed(there)}"
             )
         return found[0]
 

@@ -228,9 +228,8 @@ def _check_added(folder: Path, path: Path) -> None:
     added = sorted(
         {(f"{name}: {shown(text)}", text) for name, text in _added(folder) if _is_new(text)}
     )
-    own = (
-        {piece.piece for piece in _read(path).pieces if piece.type != piece.NORMAL} if added else ()
-    )
+    model = _read(path) if added and path.suffix != ".json" else None
+    own = {piece.piece for piece in model.pieces if piece.type != piece.NORMAL} if model else ()
     wrong = [line for line, text in added if text not in own]
     if wrong:
         raise UserError(

@@ -96,7 +96,8 @@ def _is_found(name: str, folders: Sequence[str]) -> bool:
 
     places = ["", *folders] if "://" not in name else [""]
     paths = (os.path.join(folder, name) for folder in places)  # noqa: PTH118
-    return any(readable(path) for path in paths for _, readable in gin_config._FILE_READERS)
+    with quiet_search():
+        return any(readable(path) for path in paths for _, readable in gin_config._FILE_READERS)
 
 
 def in_order(gin_files: Sequence[str]) -> list[str]:

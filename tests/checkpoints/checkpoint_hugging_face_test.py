@@ -231,3 +231,114 @@ def test_a_pickle_is_not_opened(folder, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without_torch)
     with pytest.raises(UserError, match="pickle, which can run any code.*not read.*weights_only"):
         open_source(folder)
+
+
+def test_a_single_file_is_read_before_an_index(folder, sharded):
+    expected = loaded(folder)
+    for path in sharded.glob("*.safetensors*"):
+        path.rename(folder / path.name)
+    assert loaded(folder) == expected  # equal sets of weights are no fault
+    shards = sorted(folder.glob("model-*.safetensors"))
+    tensors = dict(safetensors.numpy.load_file(shards[0]))
+    key = min(tensors)
+    tensors[key] = tensors[key] + 1
+    safetensors.numpy.save_file(tensors, shards[0])
+    with pytest.raises(UserError) as caught:
+        open_source(folder)
+    for word in ("model.safetensors, which", "model.safetensors.index.json", key):
+        assert word in str(caught.value)
+    # transformers leaves the index of an older, sharded model.
+    shards[0].unlink()
+    assert loaded(folder) == expected
+
+
+def test_every_missing_shard_is_named(sharded):
+    first, second, *_ = sorted(sharded.glob("model-*.safetensors"))
+    first.unlink()
+    second.unlink()
+    with pytest.raises(UserError, match=f"(?s)names 2 files.*{first.name}.*{second.name}"):
+        open_source(sharded)
+
+
+def test_a_tensor_in_two_shards_is_refused(sharded):
+    first, second, *_ = sorted(sharded.glob("model-*.safetensors"))
+    key, value = next(iter(safetensors.numpy.load_file(first).items()))
+    safetensors.numpy.save_file(safetensors.numpy.load_file(second) | {key: value}, second)
+    with pytest.raises(UserError, match=f"(?s)several of its files hold.*{key}"):
+        open_source(sharded)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_prefixes_of_wrappers_are_removed(folder, prefix):
+    expected = loaded(folder)
+    path = folder / "model.safetensors"
+    tensors = dict(safetensors.numpy.load_file(path))
+    safetensors.numpy.save_file({prefix + key: value for key, value in tensors.items()}, path)
+    assert loaded(folder) == expected
+    # torch.compile of a part of the model
+    inner = {key.replace(".layer.", "._orig_mod.layer."): value for key, value in tensors.items()}
+    safetensors.numpy.save_file(inner, path)
+    assert loaded(folder) == expected
+    both = tensors | {f"{prefix}shared.weight": tensors["shared.weight"] + 1}
+    safetensors.numpy.save_file(both, path)
+    with pytest.raises(UserError, match="(?s)with and without a wrapper's prefix.*shared.weight"):
+        open_source(folder)
+
+
+@pytest.mark.parametrize("key", ["encoder.embed_tokens.weight", "lm_head.weight"])
+def test_a_tied_embedding_under_another_of_its_names(tied, key):
+    expected = loaded(tied)
+    edit_weights(tied, lambda tensors: tensors.update({key: tensors.pop("shared.weight")}))
+    assert loaded(tied) == expected
+    assert open_source(tied).model.tied
+
+
+def test_an_untied_embedding_under_another_of_its_names(folder):
+    expected = loaded(folder)
+    key = "decoder.embed_tokens.weight"
+    edit_weights(folder, lambda tensors: tensors.update({key: tensors.pop("shared.weight")}))
+    assert loaded(folder) == expected
+    # Its head is no embedding, and other names are not guessed but listed.
+    edit_weights(folder, lambda tensors: tensors.update({"word.weight": tensors.pop(key)}))
+    with pytest.raises(UserError, match="(?s)has no embedding: wanted shared.weight.*word.weight"):
+        open_source(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"eos_token_id": 2}, "eos_token_id = 2, wanted 1"),
+        ({"eos_token_id": [1, 5]}, r"eos_token_id = \[1, 5\], wanted 1"),
+        ({"pad_token_id": 1}, "pad_token_id = 1, wanted 0"),
+        ({"decoder_start_token_id": 2}, "decoder_start_token_id = 2, wanted 0"),
+        ({"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon = 1e-05, wanted 1e-06"),
+        ({"dense_act_fn": "gelu"}, "dense_act_fn = 'gelu', wanted gelu_new"),
+    ],
+)
+def test_settings_of_a_config_that_are_not_computed_are_refused(folder, changes, message):
+    edit_config(folder, **changes)
+    with pytest.raises(UserError, match=f"config.json: {message}"):
+        open_source(folder)
+
+
+def test_settings_of_a_config_that_are_t5s(folder):
+    expected = loaded(folder)
+    edit_config(folder, decoder_start_token_id=None, eos_token_id=[1], dense_act_fn="gelu_new")
+    assert loaded(folder) == expected
+    edit_config(folder, decoder_start_token_id=..., eos_token_id=..., layer_norm_epsilon=...)
+    assert loaded(folder) == expected
+
+
+def test_a_generation_config_of_other_ids_is_refused(folder):
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": 2}))
+    with pytest.raises(UserError, match=r"generation_config.json: eos_token_id = 2, wanted 1"):
+        open_source(folder)
+
+
+def test_the_epsilon_of_a_mesh_tensorflow_model_is_not_lost(mtf_v11, tmp_path):
+    (mtf_v11 / "operative_config.gin").write_text("sublayer_rms_norm.epsilon = 1e-05\n")
+    with pytest.raises(UserError, match=r"sublayer_rms_norm.epsilon = 1e-05; wanted 1e-06"):
+        convert(mtf_v11, tmp_path / "out", to="hf", progress=False)
+    (mtf_v11 / "operative_config.gin").write_text("sublayer_rms_norm.epsilon = 1e-06\n")
+    convert(mtf_v11, tmp_path / "out", to="hf", progress=False)

@@ -1,6 +1,7 @@
 """Hugging Face's `transformers` loads our folders, and computes what Mesh TensorFlow does."""
 
 import dataclasses
+import json
 import logging
 
 import numpy as np
@@ -166,3 +167,132 @@ def test_sentinels_have_one_id_in_every_edition(tmp_path):
     assert found[1:] == found[:1] * 2
     size = found[0][0]
     assert found[0][1] == [size - 1, size - 100]
+
+
+def hf_equals_ours(folder, tmp_path, ids):
+    """Checks that transformers and our reader have the same model in a folder, by its logits."""
+    from t0.checkpoints.compare import compare_forward
+
+    report = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)[1]
+    assert not report["missing_keys"]
+    convert(folder, tmp_path / f"{folder.name}_mtf", to="mtf", progress=False)
+    found = compare_forward(folder, tmp_path / f"{folder.name}_mtf", *ids, tmp_path / "work")
+    assert found.computed_by == ("transformers", "Mesh TensorFlow")
+    assert found.largest < 1e-4
+
+
+@pytest.mark.parametrize("model", [V10, V11], ids=["1.0", "1.1"])
+def test_a_model_saved_in_shards_and_again_as_one_file(tmp_path, ids, model):
+    first, second = (write_mtf(tmp_path / str(n), weights(model, seed=n)) for n in (0, 1))
+    for source in (first, second):
+        convert(source, tmp_path / f"{source.name}_hf", to="hf", progress=False)
+    load = transformers.AutoModelForSeq2SeqLM.from_pretrained
+    load(tmp_path / "0_hf").save_pretrained(tmp_path / "saved", max_shard_size="20KB")
+    assert loaded(tmp_path / "saved") == loaded(first)
+    load(tmp_path / "1_hf").save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved" / "model.safetensors.index.json").is_file()
+    assert loaded(tmp_path / "saved") == loaded(second)
+    hf_equals_ours(tmp_path / "saved", tmp_path, ids)
+
+
+@pytest.mark.parametrize("model", [V10, V11], ids=["1.0", "1.1"])
+def test_a_model_saved_by_safetensors_keeps_one_name_of_its_embedding(tmp_path, ids, model):
+    import safetensors.torch
+
+    convert(write_mtf(tmp_path / "mtf", weights(model)), tmp_path / "hf", to="hf", progress=False)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf")
+    path = tmp_path / "hf" / "model.safetensors"
+    safetensors.torch.save_model(theirs, str(path))
+    assert "shared.weight" not in safetensors.torch.load_file(path)
+    assert loaded(tmp_path / "hf") == loaded(tmp_path / "mtf")
+    hf_equals_ours(tmp_path / "hf", tmp_path, ids)
+
+
+@pytest.mark.parametrize("kind", ["before 1.6", "parameters", "in two files"])
+def test_older_pickles_of_weights_only(tmp_path, ids, kind):
+    tensors = weights(V11)
+    convert(write_mtf(tmp_path / "mtf", tensors), tmp_path / "hf", to="hf", progress=False)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf")
+    state = dict(model.named_parameters()) if kind == "parameters" else model.state_dict()
+    (tmp_path / "hf" / "model.safetensors").unlink()
+    path = tmp_path / "hf" / "pytorch_model.bin"
+    if kind == "in two files":
+        keys = sorted(state)
+        where = {key: f"part{number % 2}.bin" for number, key in enumerate(keys)}
+        for name in set(where.values()):
+            part = {key: state[key] for key in keys if where[key] == name}
+            torch.save(part, path.parent / name)
+        path.with_suffix(".bin.index.json").write_text(
+            json.dumps({"metadata": {}, "weight_map": where})
+        )
+    else:
+        torch.save(state, path, _use_new_zipfile_serialization=kind != "before 1.6")
+    assert loaded(tmp_path / "hf") == {name: bits(array) for name, array in tensors.items()}
+    hf_equals_ours(tmp_path / "hf", tmp_path, ids)
+
+
+def test_a_pickle_of_nested_weights_lists_its_keys(tmp_path, mtf_v11):
+    from t0.errors import UserError
+
+    convert(mtf_v11, tmp_path / "hf", to="hf", progress=False)
+    (tmp_path / "hf" / "model.safetensors").unlink()
+    torch.save({"epoch": 3, "state_dict": {}}, tmp_path / "hf" / "pytorch_model.bin")
+    with pytest.raises(UserError, match="(?s)more than a model's tensors.*epoch.*state_dict"):
+        open_source(tmp_path / "hf")
+
+
+def test_a_tokenizer_saved_by_transformers_is_read(tmp_path):
+    import sentencepiece
+    from tiny_checkpoints import train_pieces
+
+    from t0.checkpoints import tokenizer
+
+    pieces = train_pieces(tmp_path / "pieces")
+    tokenizer.write_hf(tmp_path, pieces)
+    ours = json.loads((tmp_path / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").unlink()
+    theirs = transformers.T5Tokenizer.from_pretrained(tmp_path)  # from spiece.model
+    theirs.save_pretrained(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "tokenizer.json").read_text()) == ours
+    assert not (tmp_path / "saved" / "spiece.model").exists()
+    path, fault = tokenizer.find(tmp_path / "saved")
+    assert not fault
+    read, trained = (
+        sentencepiece.SentencePieceProcessor(model_proto=content)
+        for content in (tokenizer.model_bytes(path), pieces.read_bytes())
+    )
+    for text in ("rain and snow in 77 places", "  two  spaces\tand\nlines ", "Ünïcödé １２"):
+        assert theirs(text).input_ids == [*read.encode(text), 1] == [*trained.encode(text), 1]
+    theirs.add_tokens(["<newline>"])
+    theirs.save_pretrained(tmp_path / "added")
+    path, fault = tokenizer.find(tmp_path / "added")
+    assert path is None
+    assert "<newline>" in fault
+
+
+def test_our_folder_is_read_without_sentencepiece(tmp_path):
+    import subprocess
+    import sys
+
+    from tiny_checkpoints import train_pieces
+
+    from t0.checkpoints import tokenizer
+
+    pieces = train_pieces(tmp_path / "pieces")
+    tokenizer.write_hf(tmp_path, pieces)
+    program = (
+        "import sys; sys.modules.update(sentencepiece=None, tiktoken=None); import transformers; "
+        "t = transformers.AutoTokenizer.from_pretrained(sys.argv[1]); "
+        "print(type(t).__name__, len(t), t('rain and snow').input_ids)"
+    )
+    words = [sys.executable, "-c", program, str(tmp_path)]
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    encoded = [*sentencepiece_ids(pieces, "rain and snow"), 1]
+    assert done.stdout.strip() == f"T5Tokenizer {tokenizer.ids(pieces)} {encoded}"
+
+
+def sentencepiece_ids(path, text):
+    import sentencepiece
+
+    return sentencepiece.SentencePieceProcessor(model_file=str(path)).encode(text)

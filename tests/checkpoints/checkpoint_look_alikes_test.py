@@ -1,0 +1,90 @@
+"""Folders that look like a checkpoint: adapters, a Trainer's output, shards, the hub's cache."""
+
+import json
+import shutil
+
+import pytest
+
+from t0.checkpoints import convert, described, look_alikes, open_source
+from t0.errors import UserError
+
+
+@pytest.fixture
+def model(tmp_path, mtf_v11):
+    convert(mtf_v11, tmp_path / "hf", to="hf", progress=False)
+    return tmp_path / "hf"
+
+
+def add_adapter(folder):
+    folder.mkdir(exist_ok=True)
+    config = {"peft_type": "LORA", "base_model_name_or_path": "acme/tiny"}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    (folder / "adapter_model.safetensors").write_bytes(b"")
+    return folder
+
+
+def refused(path):
+    with pytest.raises(UserError) as caught:
+        open_source(path)
+    return str(caught.value)
+
+
+def test_an_adapter_next_to_a_model_is_named(model):
+    message = refused(add_adapter(model))
+    assert f"{model}/adapter_config.json: the folder holds an adapter ('LORA' of 'acme/t" in message
+    assert "next to a model" in message
+    assert "merge_and_unload" in message
+    with pytest.raises(UserError, match="adapter_config.json"):  # t0 eval, decoder-only as well
+        described.locate(str(model))
+    (model / "adapter_config.json").write_text("[")
+    assert "adapter_config.json" in refused(model)
+
+
+def test_an_adapter_alone_is_named(tmp_path, model):
+    message = refused(add_adapter(tmp_path / "lora"))
+    assert "adapter ('LORA'" in message
+    assert "next to a model" not in message
+    shutil.copytree(model, tmp_path / "lora" / "merged")
+    assert f"{tmp_path}/lora/merged" in refused(tmp_path / "lora")
+
+
+def test_the_checkpoints_of_a_trainer_are_listed_in_order(tmp_path, model):
+    output = tmp_path / "output"
+    for step in (500, 1000):
+        shutil.copytree(model, output / f"checkpoint-{step}")
+    add_adapter(output / "checkpoint-7")
+    (output / "runs").mkdir()
+    wanted = f"subfolders with a checkpoint:\n  {output}/checkpoint-500\n  {output}/checkpoint-1000"
+    assert refused(output).endswith(wanted)
+    # The output may have the config without the weights, or the reverse.
+    shutil.copy(model / "config.json", output)
+    assert "has no weights" in refused(output)
+    assert refused(output).endswith(wanted)
+    (output / "config.json").unlink()
+    shutil.copy(model / "model.safetensors", output)
+    assert "has no config.json" in refused(output)
+    assert refused(output).endswith(wanted)
+
+
+def test_the_snapshots_of_the_hubs_cache_are_listed(tmp_path, model):
+    hub = tmp_path / "hub"
+    snapshot = hub / "models--acme--tiny" / "snapshots" / "8f3a"
+    shutil.copytree(model, snapshot)
+    for folder in (hub, snapshot.parents[1], snapshot.parent):
+        assert refused(folder).endswith(f"with a checkpoint:\n  {snapshot}")
+
+
+def test_shards_of_other_programs_are_named(tmp_path):
+    shards = tmp_path / "out" / "checkpoint-5" / "pytorch_model_fsdp_0"
+    shards.mkdir(parents=True)
+    (shards / "__0_0.distcp").write_bytes(b"")
+    for folder in (shards, shards.parent, tmp_path / "out"):
+        assert f"accelerate merge-weights {shards} NEW" in refused(folder)
+    deep = tmp_path / "deep" / "global_step7"
+    deep.mkdir(parents=True)
+    (deep / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt").write_bytes(b"")
+    assert "zero_to_fp32.py" in refused(deep.parent)
+
+
+def test_nothing_to_say_about_other_folders(tmp_path):
+    assert look_alikes.hint(tmp_path) == look_alikes.hint(tmp_path / "none") == ""
