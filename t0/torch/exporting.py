@@ -9,6 +9,7 @@ Tensors are moved one at a time.
 
 import contextlib
 import shutil
+import sys
 import uuid
 from pathlib import Path
 
@@ -80,4 +81,6 @@ def to_hugging_face(checkpoint: Path, folder: str) -> str:
       UserError: if the checkpoint is damaged, or the folder cannot be written.
     """
     report = convert(checkpoint, folder, to="hf", progress=False)
+    for note in report.notes:
+        print(f"note: {note}", file=sys.stderr)
     return f"exported {checkpoint} to {folder}: {len(report.rows):,} tensors for Hugging Face"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from t0.checkpoints import Options, checkpoint_files, convert, operative_config
+from t0.checkpoints import Options, checkpoint_files, convert, operative_config, tokenizer
 from t0.checkpoints.conversion import check_destination
 from t0.compat import mesh_utils
 from t0.compat import tf1 as tf
@@ -35,6 +35,12 @@ def check(folder: str, *, vocabulary: Any) -> None:
     """
     check_destination(any_path(folder), _model_bytes(vocabulary))
     operative_config.check_epsilon(bound(operative_config.EPSILON), "--export_hf: the run")
+    with _tokenizer(mesh_utils.inputs_vocabulary(vocabulary)) as path:
+        if path and (reason := tokenizer.unexportable(path)):
+            raise UserError(
+                f"--export_hf: the vocabulary {path} {reason}. Train without the flag, then write "
+                "only the weights: t0 convert MODEL_DIR FOLDER --to hf"
+            )
 
 
 def export(folder: str, *, model_dir: str, vocabulary: Any) -> None:
@@ -51,13 +57,13 @@ def export(folder: str, *, model_dir: str, vocabulary: Any) -> None:
     checkpoint = checkpoint_files.latest(model_dir)
     if checkpoint is None:
         raise UserError(f"--export_hf: {model_dir} holds no checkpoint")
-    with _tokenizer(mesh_utils.inputs_vocabulary(vocabulary)) as tokenizer:
-        options = Options(tokenizer=tokenizer)
+    with _tokenizer(mesh_utils.inputs_vocabulary(vocabulary)) as pieces:
+        options = Options(tokenizer=pieces)
         progress = sys.stderr.isatty()
         report = convert(checkpoint, folder, to="hf", options=options, progress=progress)
     say(
         f"exported {checkpoint} to {folder}: {len(report.rows):,} tensors, "
-        f"{report.nbytes / 1e9:,.2f} GB" + ("" if tokenizer else ", no tokenizer")
+        f"{report.nbytes / 1e9:,.2f} GB" + ("" if pieces else ", no tokenizer")
     )
 
 

@@ -14,6 +14,7 @@ from tiny_checkpoints import V10, V11, model_shape, weights, write_inline, write
 
 from t0.checkpoints import Options, convert, open_source, operative_config, weight_files
 from t0.checkpoints.bundle import BundleReader, BundleWriter, Entry, write_index
+from t0.config import gin_files
 from t0.errors import UserError
 
 INJECTED = "0.1\nimport this"
@@ -243,14 +244,17 @@ def test_imports_beside_a_checkpoint_are_refused(tmp_path, text):
         operative_config.check_imports(str(path), folders=["", str(tmp_path)])
 
 
-def test_imports_that_are_known(tmp_path):
+def test_imports_that_are_known(tmp_path, caplog):
     path = tmp_path / operative_config.FILE
     path.write_text(
         "import mesh_tensorflow.transformer.utils\nimport t5.models.mesh_transformer\n"
         "import t0.training.loop\nimport seqio\nimport my_tasks.all\n"
+        "include 'models/t5.1.1.small.gin'\n"
         "run.mode = @t5.models.anything()\nx = %y\na/b.c = [1, 'import os']\n# import os\n"
     )
-    operative_config.check_imports(str(path), folders=[""], also=["my_tasks", ""])
+    folders = ["", *gin_files.search_path()]
+    operative_config.check_imports(str(path), folders=folders, also=["my_tasks", ""])
+    assert not caplog.records  # gin logs an error for each folder without the file
     with pytest.raises(UserError, match="line 5, imports my_tasks.all"):
         operative_config.check_imports(str(path), folders=[""])
 

@@ -4,10 +4,19 @@ import contextlib
 import types
 
 import pytest
-from tiny_checkpoints import BFLOAT16, V11, loaded, weights, write_mtf
+from tiny_checkpoints import (
+    BFLOAT16,
+    V11,
+    loaded,
+    model_shape,
+    train_pieces,
+    weights,
+    with_sentinels,
+    write_mtf,
+)
 
-from t0 import compat
-from t0.checkpoints import checkpoint_files, convert
+from t0 import compat, testing
+from t0.checkpoints import Options, checkpoint_files, convert
 from t0.compat import mesh_utils
 from t0.config import parse
 from t0.config.bindings import bound
@@ -32,11 +41,11 @@ def hf(source, tmp_path):
     return tmp_path / "hf"
 
 
-def find(folder, *params, checkpoint=None):
+def find(folder, *params, checkpoint=None, vocabulary=None, vocab=None):
     parse.parse([], [*SIZES, *params])
     given = {"checkpoint": checkpoint and str(checkpoint), "model_dir": str(folder)}
-    flags = types.SimpleNamespace(**given, save_spec=None)
-    return command.find(flags)
+    flags = types.SimpleNamespace(**given, save_spec=None, vocab=vocab)
+    return command.find(flags, vocabulary)
 
 
 def seen_by_mesh(checkpoint):
@@ -111,3 +120,33 @@ def test_dtype_of_weights(tmp_path, source):
     mixed = weights(V11) | {"shared/embedding": weights(V11, BFLOAT16)["shared/embedding"]}
     write_mtf(tmp_path / "mixed", mixed)
     assert checkpoint_files.weights_dtype(str(tmp_path / "mixed" / "model.ckpt-1000")) is None
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize("kept", ["spiece.model", "tokenizer.json"])
+def test_the_vocabulary_is_the_one_of_the_checkpoint(tmp_path, capsys, mode, kept):
+    own = train_pieces(tmp_path / "own")
+    other = testing.train_vocabulary(tmp_path / "other.model", ["snow and wind"] * 9)
+    wider = model_shape(vocabulary=256)
+    source, hf = write_mtf(tmp_path / "mtf", weights(wider)), tmp_path / "hf"
+    convert(source, hf, to="hf", options=Options(tokenizer=own), progress=False)
+    for name in {"spiece.model", "tokenizer.json"} - {kept}:
+        (hf / name).unlink()
+
+    def found(path, **flags):
+        vocabulary = types.SimpleNamespace(sentencepiece_model_file=str(path))
+        params = f"run.mode = '{mode}'"
+        return find(tmp_path / "run", params, checkpoint=hf, vocabulary=vocabulary, **flags)
+
+    for path in (own, with_sentinels(own)):
+        assert found(path)
+    assert "note" not in capsys.readouterr().err
+    with pytest.raises(UserError) as caught:
+        found(other)
+    for part in (
+        f"vocabulary {other} is not the checkpoint's own, {hf}/{kept}",
+        f"--vocab={other}",
+    ):
+        assert part in str(caught.value)
+    assert found(other, vocab=str(other))
+    assert "is not the checkpoint's own" in capsys.readouterr().err

@@ -19,7 +19,9 @@ from tiny_checkpoints import (  # noqa: E402
     write_mtf,
 )
 
+from t0.compat import gin  # noqa: E402
 from t0.errors import UserError  # noqa: E402
+from t0.testing import train_vocabulary  # noqa: E402
 from t0.training import export  # noqa: E402
 
 MODEL = model_shape(
@@ -49,6 +51,17 @@ def model_dir(tmp_path):
     (tmp_path / "model" / "checkpoint").write_text(state)
     (tmp_path / "model" / "operative_config.gin").write_text("dropout_rate = 0.05\n")
     return tmp_path / "model"
+
+
+def test_what_hugging_face_cannot_hold_is_refused_before_training(tmp_path):
+    tiny.training_spec(tmp_path)
+    text = [f"rain and snow in {i} places" for i in range(99)]
+    other = train_vocabulary(tmp_path / "other.model", text, size=60, model_type="bpe")
+    with pytest.raises(UserError, match="--export_hf: the vocabulary .* is a BPE model"):
+        export.check(str(tmp_path / "hf"), vocabulary=Vocabulary(other))
+    gin.bind_parameter("sublayer_rms_norm.epsilon", 1e-5)
+    with pytest.raises(UserError, match="--export_hf: the run says .*epsilon = 1e-05"):
+        export.check(str(tmp_path / "hf"), vocabulary=Vocabulary())
 
 
 def test_last_checkpoint_with_its_tokenizer(model_dir, tmp_path, pieces, capsys):
