@@ -17,7 +17,8 @@
 | `operative_config` | reads and writes the gin file beside a checkpoint, and checks its imports |
 | `hugging_face` | Hugging Face's folders and their config.json |
 | `weight_files` | safetensors, and PyTorch's pickles where reading them is safe |
-| `tokenizer` | the SentencePiece model beside a checkpoint |
+| `look_alikes` | names adapters, and lists the checkpoints in subfolders |
+| `tokenizer`, `tokenizer_json` | the SentencePiece model beside a checkpoint, or Hugging Face's file |
 | `t5x`, `t5x_files` | T5X's checkpoints; its msgpack index and zarr arrays |
 | `conversion` | `FORMATS`, `open_source`, `convert`, `as_mesh_checkpoint` |
 | `compare` | `compare` and `compare_forward`: two checkpoints' tensors, and their logits |
