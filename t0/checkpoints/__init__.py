@@ -18,7 +18,7 @@
 | `hugging_face` | Hugging Face's folders and their config.json |
 | `weight_files` | safetensors, and PyTorch's pickles where reading them is safe |
 | `look_alikes` | names adapters, and lists the checkpoints in subfolders |
-| `tokenizer`, `tokenizer_json` | the SentencePiece model beside a checkpoint, or Hugging Face's file |
+| `tokenizer`, `tokenizer_json` | the SentencePiece model of a checkpoint, or `tokenizer.json` |
 | `t5x`, `t5x_files` | T5X's checkpoints; its msgpack index and zarr arrays |
 | `conversion` | `FORMATS`, `open_source`, `convert`, `as_mesh_checkpoint` |
 | `compare` | `compare` and `compare_forward`: two checkpoints' tensors, and their logits |

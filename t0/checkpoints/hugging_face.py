@@ -139,19 +139,19 @@ class HfSource(Source):
         keys = [_SHARED, *_EMBEDDING_COPIES]
         if config.get("tie_word_embeddings") is not False:
             keys.append(names.hf_name(_HEAD))
-        found = [key for key in keys if key in self._weights.tensors]
-        if not found:
-            there = sorted(self._weights.tensors, key=lambda key: (bool(names.from_hf(key)), key))
+        present = [key for key in keys if key in self._weights.tensors]
+        if not present:
+            stored = sorted(self._weights.tensors, key=lambda key: (bool(names.from_hf(key)), key))
             raise UserError(
-                f"{self.path} has no embedding: wanted {' or '.join(keys)}. Its {len(there):,} "
-                f"keys are:{listed(there)}"
+                f"{self.path} has no embedding: wanted {' or '.join(keys)}. Its {len(stored):,} "
+                f"keys are:{listed(stored)}"
             )
-        return found[0]
+        return present[0]
 
     def _copies(self, embedding: str, scaled: bool) -> dict[str, str]:
         """Returns the keys of repeated tensors, with the reason; each was compared."""
-        there = [key for key in (_SHARED, *_EMBEDDING_COPIES) if key in self._weights.tensors]
-        present = [key for key in there if key != embedding]
+        others = {_SHARED, *_EMBEDDING_COPIES} - {embedding}
+        present = sorted(others & self._weights.tensors.keys())
         head = names.hf_name(_HEAD)
         same = [*present, *([head] if scaled and head in self._weights.tensors else [])]
         copies = {
@@ -375,8 +375,8 @@ def _check_fixed(folder: Path, config: dict[str, Any], activation: str, gated: b
       UserError: naming each other value.
     """
     dense = _DENSE_FUNCTIONS.get(activation, activation)
-    wanted = {**_TOKENS, **_NORMS, "dense_act_fn": dense, "is_gated_act": gated}
-    wrong = [f"{CONFIG}: {fault}" for fault in _other_values(config, wanted)]
+    expected = {**_TOKENS, **_NORMS, "dense_act_fn": dense, "is_gated_act": gated}
+    wrong = [f"{CONFIG}: {fault}" for fault in _other_values(config, expected)]
     if (folder / GENERATION).is_file():
         generation = read_json(folder / GENERATION)
         wrong += [f"{GENERATION}: {fault}" for fault in _other_values(generation, _TOKENS)]

@@ -59,22 +59,22 @@ def check(folder: Path) -> None:
 
 
 def hint(folder: Path) -> str:
-    """Returns the rest of a message about a folder without a checkpoint: what is in it instead.
+    """Returns the rest of a message about a folder without a checkpoint.
 
     It lists the subfolders that hold a checkpoint, and says how to merge other programs' shards.
     """
     if is_remote(folder) or not folder.is_dir():
         return ""
-    found = sorted(
+    usable = sorted(
         {path for pattern in _SUBFOLDERS for path in folder.glob(pattern) if _is_usable(path)},
         key=lambda path: [
-            (part.isdigit(), int(part) if part.isdigit() else 0, part)
-            for part in re.split(r"(\d{1,18})", str(path))
+            (word.isdigit(), int(word) if word.isdigit() else 0, word)
+            for word in re.split(r"(\d{1,18})", str(path))
         ],
     )
-    if found:
-        shown = [f"\n  {path}" for path in found[:8]]
-        more = f"\n  ... and {len(found) - 8:,} more" if len(found) > 8 else ""
+    if usable:
+        shown = [f"\n  {path}" for path in usable[:8]]
+        more = f"\n  ... and {len(usable) - 8:,} more" if len(usable) > 8 else ""
         return f". Its subfolders with a checkpoint:{''.join(shown)}{more}"
     for patterns, advice in _SHARDS.items():
         for pattern in patterns:

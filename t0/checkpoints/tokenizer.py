@@ -119,9 +119,9 @@ def unexportable(path: Path) -> str:
         kind = model.trainer_spec.ModelType.Name(model.trainer_spec.model_type)
         return f"is a {kind} model; T5Tokenizer reads only UNIGRAM"
     if first != tuple(zip(tokenizer_json.SPECIAL, tokenizer_json.FIRST_KINDS, strict=True)):
-        names, wanted = (", ".join(x) for x in ([p for p, _ in first], tokenizer_json.SPECIAL))
-        return f"has the ids 0, 1, 2 for {names}; T5Tokenizer wants {wanted}"
-    return f"has symbols of its own, which T5Tokenizer splits: {', '.join(odd[:8])}" if odd else ""
+        names, expected = (", ".join(x) for x in ([p for p, _ in first], tokenizer_json.SPECIAL))
+        return f"has the ids 0, 1, 2 for {names}; T5Tokenizer wants {expected}"
+    return f"has symbols that T5Tokenizer splits: {', '.join(odd[:8])}" if odd else ""
 
 
 def ids(path: Path) -> int:
@@ -200,23 +200,23 @@ def write_hf(folder: Path, path: Path) -> None:
 
 
 def _find(folder: Path) -> Path | None:
-    there = [path for path in (folder / FILE, folder / tokenizer_json.FILE) if path.is_file()]
-    if not there and (folder / _CONFIG).is_file():
+    files = [path for path in (folder / FILE, folder / tokenizer_json.FILE) if path.is_file()]
+    if not files and (folder / _CONFIG).is_file():
         kind = shown(read_json(folder / _CONFIG).get("tokenizer_class"))
         raise UserError(
             f"{folder / _CONFIG} names the tokenizer {kind}, and the folder has neither {FILE} nor "
             f"{tokenizer_json.FILE}: name its SentencePiece model by --vocab"
         )
-    if not there:
+    if not files:
         return None
-    _check_added(folder, there[0])
-    made = _essence(there[-1]) if there[-1].suffix == ".json" else None
-    if made and len(there) == 2 and _essence(there[0]) != made:
+    _check_added(folder, files[0])
+    made = _essence(files[-1]) if files[-1].suffix == ".json" else None
+    if made and len(files) == 2 and _essence(files[0]) != made:
         raise UserError(
-            f"{there[0]} and {tokenizer_json.FILE} next to it are different tokenizers, of which "
-            "transformers reads the second: remove the wrong one, or name the vocabulary by --vocab"
+            f"{files[0]} and {tokenizer_json.FILE} next to it are different tokenizers; "
+            "transformers reads the second. Remove the wrong one, or name the vocabulary by --vocab"
         )
-    return there[0]
+    return files[0]
 
 
 def _check_added(folder: Path, path: Path) -> None:
@@ -258,8 +258,8 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, dict) and "content" in value:
         yield str(value["content"])
     elif isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _texts(part)
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)
 
 
 def _essence(path: Path) -> tuple:

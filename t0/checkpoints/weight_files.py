@@ -155,10 +155,10 @@ def _check_same(folder: Path, first: tuple[str, Weights], second: tuple[str, Wei
     Raises:
       UserError: naming both, and the tensors that differ.
     """
-    (name, one), (other_name, other) = first, second
-    wrong = sorted(one.tensors.keys() ^ other.tensors.keys())
+    (name, single), (other_name, sharded) = first, second
+    wrong = sorted(single.tensors.keys() ^ sharded.tensors.keys())
     if not wrong:
-        differ = (key for key in one.tensors if _digest(one, key) != _digest(other, key))
+        differ = (k for k in single.tensors if _digest(single, k) != _digest(sharded, k))
         wrong = list(itertools.islice(differ, 1))
     if wrong:
         raise UserError(
@@ -174,7 +174,7 @@ def _digest(weights: Weights, key: str) -> str:
 def _without_wrappers(folder: Path, weights: Weights) -> Weights:
     """Returns the weights under the keys that they have without wrappers of the module."""
     stored = {
-        ".".join(part for part in key.split(".") if part not in _WRAPPERS): key
+        ".".join(word for word in key.split(".") if word not in _WRAPPERS): key
         for key in weights.tensors
     }
     if len(stored) < len(weights.tensors):
@@ -432,10 +432,10 @@ def _open_pickles(folder: Path, where: Mapping[str, str]) -> Weights:
 
 def _read_pickle(torch: Any, path: Path) -> dict[str, Any]:
     """Returns the tensors of a file by key, without the gradients of parameters."""
-    # A file written before PyTorch 1.6 is no zip archive, and cannot be memory-mapped.
-    with path.open("rb") as file:
-        mapped = file.read(2) == b"PK"
     try:
+        # A file written before PyTorch 1.6 is no zip archive, and cannot be memory-mapped.
+        with path.open("rb") as file:
+            mapped = file.read(2) == b"PK"
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # noqa: BLE001 (whatever the loader finds wrong with the file)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -446,10 +446,10 @@ def _read_pickle(torch: Any, path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or not all(
         isinstance(key, str) and torch.is_tensor(value) for key, value in state.items()
     ):
-        there = listed(list(map(shown, state))) if isinstance(state, dict) else ""
+        keys = listed(list(map(shown, state))) if isinstance(state, dict) else ""
         raise UserError(
-            f"{path} holds more than a model's tensors by name. Save model.state_dict() alone, or "
-            f"use the model's safetensors files{'; its keys are:' if there else ''}{there}"
+            f"{path} holds more than a model's tensors by name. Save only model.state_dict(), or "
+            f"use the model's safetensors files{'; its keys are:' if keys else ''}{keys}"
         )
     return {key: tensor.detach() for key, tensor in state.items()}
 
