@@ -112,7 +112,7 @@ def _unknown_lines(shares: Mapping[str, float]) -> list[str]:
     listed = ", ".join(f"{name} {share:.0%}" for name, share in largest[:_SHOWN])
     more = f" and {len(largest) - _SHOWN} more" if len(largest) > _SHOWN else ""
     return [
-        "WARNING: unknown tokens: the vocabulary has not all characters of the targets of "
+        "WARNING: unknown tokens: the vocabulary does not have all characters of the targets of "
         f"{listed}{more}. The model learns to write unknown tokens instead: "
         f"t0 show {largest[0][0]} names the characters"
     ]

@@ -15,7 +15,7 @@ length].
 import dataclasses
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ Batch = dict[str, np.ndarray]
 Position = dict[str, Any]
 _AHEAD = 4  # the number of elements that are read ahead
 _END = object()
+_UNKNOWN = 2  # T5's id of an unknown token
 _ROWS = 0x726F7773  # the key for the order of rows, different from those of tasks and mixing
 
 
@@ -43,11 +44,13 @@ class Filling:
       rows: the number of the window's rows.
       examples: the number of examples in these rows.
       filled: feature -> share of its positions that hold a token.
+      unknown: the share of the first window's targets that have an unknown token.
     """
 
     rows: int
     examples: int
     filled: Mapping[str, float]
+    unknown: float = 0.0
 
 
 class TrainingData:
@@ -151,6 +154,7 @@ class TrainingData:
             rows=len(next(iter(made.values()))),
             examples=len(examples),
             filled={name: packing.fill(made, name) for name in self._lengths},
+            unknown=self._filling.unknown if self._filling else _share_of_unknown(examples),
         )
         return made
 
@@ -159,6 +163,11 @@ class TrainingData:
             return packing.pad(examples, self._lengths, ends_in_eos=self._ends_in_eos)
         order = np.random.default_rng([self._seed, _ROWS, number])
         return packing.pack(examples, self._lengths, ends_in_eos=self._ends_in_eos, order=order)
+
+
+def _share_of_unknown(examples: Sequence[Mapping[str, np.ndarray]]) -> float:
+    """Returns the share of examples whose targets have an unknown token."""
+    return sum(_UNKNOWN in one.get("targets", ()) for one in examples) / max(1, len(examples))
 
 
 def open_training_data(

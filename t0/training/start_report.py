@@ -128,6 +128,11 @@ def data_lines(data: Any, sequences: int) -> list[str]:
     each = filling.examples / filling.rows
     full = ", ".join(f"{name} {share:.1%}" for name, share in filling.filled.items())
     found = [f"  packing: {each:.1f} examples a sequence; filled: {full}"]
+    if filling.unknown:
+        found.append(
+            f"  unknown tokens: {filling.unknown:.1%} of the first targets have some, because the "
+            "vocabulary does not have all of their characters"
+        )
     drawn = sequences * each
     shares = sorted(data.shares(), key=lambda share: -share.rate)
     found.append(f"  data: {len(shares)} task(s); passes over each in these steps:")

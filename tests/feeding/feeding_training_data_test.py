@@ -269,3 +269,23 @@ def test_position_of_another_mixture_is_refused(cached):
     position["mixture"]["tasks"]["toy_b"] = [0, 0, 1, 1]
     with pytest.raises(UserError, match="of another mixture: it has read toy_b"):
         rows_of(other, 1, position)
+
+
+def test_the_share_of_targets_with_unknown_tokens_is_known_from_the_first_window():
+    examples = [
+        {"inputs": np.array([2, 2]), "targets": np.array([5, 1])},
+        {"inputs": np.array([7, 9]), "targets": np.array([4, 2, 1])},  # 2 is unknown
+    ]
+
+    class Alternating:
+        """Yields the two examples in turns, as a mixture does."""
+
+        def take(self):
+            return examples
+
+        def state(self):
+            return {"tasks": {"toy": [0]}}
+
+    data = TrainingData(Alternating(), LENGTHS, seed=0, window_rows=4)
+    next(data.batches(2))
+    assert data.filling.unknown == 0.5

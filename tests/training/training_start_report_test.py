@@ -1,5 +1,6 @@
 """The lines at a run's start, from numbers alone."""
 
+import dataclasses
 import types
 
 from t0.feeding.mixing import Share
@@ -38,6 +39,13 @@ def test_lines_of_a_start():
         "    task_0: 100.00 passes (200 examples, 50.0% of the mixture)\n"
         "    task_1: 100.00 passes (200 examples, 50.0% of the mixture)"
     )
+
+
+def test_unknown_tokens_have_a_line():
+    given = data(2)
+    given.filling = dataclasses.replace(given.filling, unknown=0.25)
+    (line,) = set(lines(given)) - set(lines(data(2)))
+    assert line.startswith("  unknown tokens: 25.0% of the first targets have some")
 
 
 def test_a_dozen_tasks_and_those_of_unknown_size():
