@@ -86,7 +86,7 @@ def shown_examples(
     for index, example in enumerate(taken, start=first):
         parts = {name: _part(task, name, example, known[name]) for name in task.output_features}
         title = f"{task.name}, split {split}, example {index}"
-        yield ShownRow(title, parts.get("inputs"), parts.get("targets"), None, _full(parts))
+        yield ShownRow(title, parts.get("inputs"), parts.get("targets"), None, _notes(task, parts))
     if index < first:
         raise UserError(f"{task.name}, split '{split}', has no example {first}; the first is 0")
 
@@ -96,8 +96,15 @@ def _part(task: Any, name: str, example: Mapping[str, Any], limit: int) -> Part:
     return Part(task.output_features[name].vocabulary.decode(ids), ids, limit)
 
 
-def _full(parts: Mapping[str, Part]) -> list[str]:
-    return [
+def _notes(task: Any, parts: Mapping[str, Part]) -> list[str]:
+    features, target = task.output_features, parts.get("targets")
+    unknown = target.ids.count(features["targets"].vocabulary.unk_id) if target else 0
+    plural = "s" * (unknown > 1)
+    notes = [
+        f"the target has {unknown} unknown token{plural}, because the vocabulary does not have all "
+        "of its characters"
+    ] * bool(unknown)
+    return notes + [
         f"{name} fill their length: what did not fit is not shown"
         for name, part in parts.items()
         if part.tokens == part.limit

@@ -207,6 +207,18 @@ def test_task_of_a_module(t0, tmp_path, monkeypatch, clean_registries):
     assert status == 0, err
     assert "  inputs, 2 tokens of at most 2\n    ab\n" in out
     assert "inputs fill their length: what did not fit is not shown" in out
+    assert "unknown tokens" not in out
+
+
+def test_unknown_tokens_of_a_task_of_a_module(t0, own, tmp_path, monkeypatch, clean_registries):
+    vocabulary = f"seqio.SentencePieceVocabulary({str(own / 'vocab.model')!r})"
+    module = LETTERS.replace("seqio.ByteVocabulary()", vocabulary)
+    assert module != LETTERS
+    (tmp_path / "marks_module.py").write_text(module.replace('"d"', '"good ☂"'))
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["letters_to_show", "--module_import=marks_module", "--rows=1"]
+    _, out, _ = t0("show", *words, data=False)
+    assert "note: the target has 1 unknown token, because" in out
 
 
 def test_tasks_of_an_own_mixture(t0):
