@@ -44,6 +44,8 @@ VARIABLES = {
     "T0_RESTART_SECONDS": "how long `bin/tpu_train` waits before it starts a run again (30)",
     "T0_RESTARTS": "how often `bin/torch_train` starts again after a process is lost (3)",
     "T0_SAVING_SECONDS": "`bin/torch_train*`: how long a run may take to save after SIGTERM (600)",
+    "T0_SKIP_BAD_ROWS": "1: skip and count rows that hold half of a surrogate pair; "
+    "`--skip_bad_rows`",
     "T0_TEMPLATE_CHARACTERS": "the most characters that a template may make of a row (20 million)",
     "T0_TEMPLATE_SECONDS": "the most seconds of the processor that a template may take for a row "
     "(10)",

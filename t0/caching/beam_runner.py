@@ -67,7 +67,7 @@ def run_on_beam(
     by_rows = [job for job in pieces if isinstance(job, RowRange)]
     by_shards = [job for job in pieces if not isinstance(job, RowRange)]
     starts = (
-        ("ranges", by_rows, RowRangeWorker(model, tuple(setup.data_dir))),
+        ("ranges", by_rows, RowRangeWorker(model, tuple(setup.data_dir), setup.skip_bad_rows)),
         ("shards", by_shards, ShardRunWorker(options, setup, own_process=False)),
     )
     known = [(str(split), done) for split, state in states.items() for done in state.results()]

@@ -85,6 +85,7 @@ class Setup:
     Attributes:
       module_import: the modules that register the tasks.
       data_dir: folders of datasets; those of the environment if empty.
+      skip_bad_rows: whether rows that hold half of a surrogate pair are skipped.
       vocab: the path of the vocabulary, or None for the default.
       tfds_data_dir: the folder of TensorFlow Datasets, or None for the default.
       gin_param: gin's bindings for the tasks' sources and steps.
@@ -92,6 +93,7 @@ class Setup:
 
     module_import: Sequence[str] = ()
     data_dir: Sequence[str] = ()
+    skip_bad_rows: bool = False
     vocab: str | None = None
     tfds_data_dir: str | None = None
     gin_param: Sequence[str] = ()

@@ -36,12 +36,13 @@ from t0.compat import seqio
 from t0.errors import AbsentData, UserError, original
 from t0.files import paths
 from t0.files.any_path import any_path
+from t0.sources.readers import skips_bad_rows
 from t0.tasks import PromptedSource
 from t0.tasks.prompted_tasks import expand_choices
 from t0.tasks.vocabulary import SharedVocabulary, check_vocabularies
 
 # Increase one when the records of its engine change, so that no run takes over parts from before.
-ROWS_FORMAT, SHARDS_FORMAT = 2, 1
+ROWS_FORMAT, SHARDS_FORMAT = 3, 1
 MIN_ROWS, MAX_ROWS, RANGES = 500, 50_000, 64
 # On an object store a range costs some ten requests for each task, so there are fewer of them.
 REMOTE_MIN_ROWS, REMOTE_RANGES = 10_000, 8
@@ -182,7 +183,7 @@ def _plan_row_ranges(
             stem = {
                 "format": ROWS_FORMAT,
                 "t0": t0.__version__,
-                "data": [*data, rows.num_rows, _fingerprint(rows.where)],
+                "data": [*data, rows.num_rows, _fingerprint(rows.where), *_skipping()],
                 "model": hashlib.sha256(model).hexdigest(),
             }
         except UserError as error:
@@ -316,6 +317,11 @@ def _spec_of_source(split: TaskSplit, options: Options, fingerprints: Fingerprin
     )
 
 
+def _skipping() -> list[str]:
+    """Returns what the keys of parts have besides, since skipped rows move the rows behind them."""
+    return ["skip_bad_rows"] if skips_bad_rows() else []
+
+
 def _key_of_source(
     task: seqio.Task, split: str, options: Options, fingerprints: Fingerprints
 ) -> str:
@@ -328,7 +334,7 @@ def _key_of_source(
         "split": split,
         "seed": options.base_seed,
         "characters": options.enable_char_counts,
-        "data": data,
+        "data": [*data, *_skipping()],
         "code": fingerprints.code(task),
     }
     # A hash, because every job holds it.

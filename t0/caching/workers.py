@@ -98,6 +98,10 @@ def prepare(setup: Setup) -> None:
         from t0 import sources
 
         sources.set_data_dirs(list(setup.data_dir))
+    if setup.skip_bad_rows:
+        from t0.sources import skip_bad_rows
+
+        skip_bad_rows()
     if setup.vocab:
         os.environ["T0_VOCAB"] = setup.vocab
         from t0.tasks import set_vocabulary
@@ -134,10 +138,12 @@ class RowRangeWorker:
       model: the tokenizer's model and the id of EOS, because workers of a cluster may not have the
         model's file; None if there is nothing to render.
       data_dir: folders of datasets; those of the environment if empty.
+      skip_bad_rows: whether rows that hold half of a surrogate pair are skipped.
     """
 
     model: tuple[bytes, int] | None
     data_dir: tuple[str, ...] = ()
+    skip_bad_rows: bool = False
 
     def __call__(self) -> Execute:
         """Loads what every job needs, and returns the function that does a job."""
@@ -146,6 +152,8 @@ class RowRangeWorker:
 
         if self.data_dir:
             sources.set_data_dirs(list(self.data_dir))
+        if self.skip_bad_rows:
+            sources.skip_bad_rows()
         renderer = Renderer(*self.model) if self.model else None
         return lambda job, report: execute(job, functools.partial(render_rows, renderer=renderer))
 

@@ -40,6 +40,7 @@ class Column:
       words: the number of words in the rows looked at closely.
       looked_at: how many those were.
       numbers: whether all of them are numbers.
+      nested: whether it holds lists or objects, which are neither text nor labels.
     """
 
     name: str
@@ -48,12 +49,14 @@ class Column:
     words: int = 0
     looked_at: int = 0
     numbers: bool = True
+    nested: bool = False
 
     def add(self, value: Any) -> None:
         """Counts a row's value."""
         if is_missing(value) or (isinstance(value, str) and not value.strip()):
             return
         self.rows += 1
+        self.nested |= isinstance(value, list | tuple | Mapping)
         if len(self.values) <= MOST_LABELS:
             self.values[label_text(value)] += 1
         if self.looked_at < _LOOKED_AT:
@@ -65,12 +68,12 @@ class Column:
     def is_text(self) -> bool:
         """Whether it seems to hold text: mostly of several words, and mostly different."""
         several = len(self.values) > min(MOST_LABELS, self.rows // 4)
-        return not self.numbers and self.words > 2 * self.looked_at and several
+        return not self.nested and not self.numbers and self.words > 2 * self.looked_at and several
 
     @property
     def is_label(self) -> bool:
         """Whether it seems to hold labels: a few values, each of which comes again."""
-        return 2 <= len(self.values) <= min(MOST_LABELS, max(2, self.rows // 3))
+        return not self.nested and 2 <= len(self.values) <= min(MOST_LABELS, max(2, self.rows // 3))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,14 +94,21 @@ class Table:
         return named[:1] or found
 
     def check(self, name: str, flag: str) -> None:
-        """Checks that a column is there.
+        """Checks that a column is there, and holds values that a prompt can show.
 
         Raises:
-          UserError: with the columns that are.
+          UserError: with the columns that are there, or if it holds lists or objects.
         """
         if name not in self.columns:
             hint = f"({flag}) {self.where} has: {', '.join(self.columns)}."
             raise unknown_name("column", name, self.columns, hint)
+        if self.columns[name].nested:
+            some = next(iter(self.columns[name].values))
+            raise UserError(
+                f"column '{name}' of {self.where} ({flag}) holds lists or objects, such as "
+                f"{some:.60}: a prompt would show these brackets. Write the wanted text or label "
+                "into a separate column"
+            )
 
     def described(self) -> Iterator[str]:
         """Yields a line for each column: its name and some of its values."""
@@ -106,6 +116,7 @@ class Table:
             some = ", ".join(f"{value:.30}" for value in list(column.values)[:3])
             more = len(column.values) > MOST_LABELS
             count = f"more than {MOST_LABELS}" if more else f"{len(column.values):,}"
+            count = f"lists or objects, {count}" if column.nested else count
             yield f"  {column.name}: {count} different values, such as {some}"
 
 

@@ -32,16 +32,17 @@ NONE_CORRECT = "no correct choice"
 SEVERAL_CORRECT = "several correct choices"
 DUPLICATES = "duplicate choices"
 HIDDEN = "hidden label"
+NESTED = "prints a list"
 LONG_INPUTS, LONG_TARGETS = f"inputs over {LONGEST_INPUTS}", f"targets over {LONGEST_TARGETS}"
 UNKNOWN_TOKENS = "unknown tokens"
 RIGHT_EQUALS_WRONG = "right choice has a wrong one's tokens"
 ALL_EQUAL = "all choices have the same tokens"
-CHECKS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, HIDDEN, CUT)
+CHECKS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, NESTED, HIDDEN, CUT)
 # The checks that need a vocabulary.
 BY_TOKENS = (LONG_INPUTS, LONG_TARGETS, UNKNOWN_TOKENS, RIGHT_EQUALS_WRONG, ALL_EQUAL)
 # The checks that are faults if more than the allowed share of rows fails them. The others are only
 # counted: truncated texts and withheld labels are mostly intended.
-FAULTS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, RIGHT_EQUALS_WRONG)
+FAULTS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, NESTED, RIGHT_EQUALS_WRONG)
 
 # Text -> its token ids, without EOS.
 Ids = Callable[[str], Sequence[int]]
@@ -84,6 +85,7 @@ def lint(source: PromptedRows, split: str, *, rows: int, tokens: Tokens | None =
       UserError: if the data cannot be read.
     """
     opened = source.open(split)
+    opened.check_texts()
     counts: dict[str, int] = {}
     first: dict[str, int] = {}
     seen, failure, notes = 0, "", []
@@ -96,7 +98,11 @@ def lint(source: PromptedRows, split: str, *, rows: int, tokens: Tokens | None =
             failure = str(error)
             break
         hidden = hidden_label(source.dataset, row)
-        for check in oddities(example, hidden, ids):
+        found = [*oddities(example, hidden, ids)]
+        # Some published templates print lists, as T0 was trained.
+        if not source.template.published and source.compiled.prints_nested(row, index):
+            found.append(NESTED)
+        for check in found:
             counts[check] = counts.get(check, 0) + 1
             first.setdefault(check, index)
             if check == UNKNOWN_TOKENS and not notes:

@@ -37,6 +37,7 @@ FLAGS = (
     ("enum", "output_format", "tfrecord", "TFRecord in any case.", ["arrayrecord", "tfrecord"]),
     ("boolean", "preserve_random_access", False, "Read by nothing."),
     ("multi_string", "data_dir", [], "Folders of datasets (T0_DATA_DIR). Repeatable."),
+    ("boolean", "skip_bad_rows", False, "Skip rows with half a surrogate pair (T0_SKIP_BAD_ROWS)."),
     ("string", "vocab", None, "SentencePiece model for prompted tasks (T0_VOCAB)."),
     ("multi_string", "gin_param", [], "Bindings of the tasks, as sni.seed=1. Repeatable."),
     ("integer", "num_workers", None, "Processes; default: all cores; 0: in this process."),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from t0.checkpoints import decoder_folders
 from t0.cli.flag_lists import JoinedList
 from t0.errors import UserError, printable
-from t0.sources import set_data_dirs
+from t0.sources import SKIP_BAD_ROWS_HELP, set_data_dirs
 
 if TYPE_CHECKING:
     from t0.scoring.shards import Shard
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a mixture, a task, or tasks by regular expression (default: t0_eval)",
     )
     parser.add_argument("--data_dir", action="append", help="a folder with datasets (T0_DATA_DIR)")
+    parser.add_argument("--skip_bad_rows", action="store_true", help=SKIP_BAD_ROWS_HELP)
     parser.add_argument(
         "--output", metavar="DIR", help="folder for results (default: t0_eval/<name>)"
     )

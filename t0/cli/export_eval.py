@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 from t0.errors import UserError, printable
-from t0.sources import set_data_dirs, without_absent
+from t0.sources import SKIP_BAD_ROWS_HELP, set_data_dirs, without_absent
 
 # Programs that prompts are written for.
 FORMATS = ("lm-eval",)
@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--to", required=True, choices=FORMATS, help="lm-eval: lm-evaluation-harness")
     add("--output", required=True, metavar="DIR", help="a new folder")
     add("--data_dir", action="append", help="a folder with datasets (T0_DATA_DIR)")
+    add("--skip_bad_rows", action="store_true", help=SKIP_BAD_ROWS_HELP)
     add("--split", default="validation", help="the split (default: validation)")
     add("--limit", type=int, metavar="N", help="the first N scored rows of each prompt")
     add("--skip_absent", action="store_true", help="leave out absent datasets")

@@ -18,6 +18,7 @@ from typing import Any
 
 from t0.cli.flag_lists import JoinedList
 from t0.errors import UserError, say
+from t0.sources import SKIP_BAD_ROWS_HELP
 
 _VALIDATION = ("validation", "dev", "valid", "val", "test")
 
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="answers in words, in the order of the labels' numbers or names",
     )
     parser.add_argument("--vocab", help="SentencePiece model (default: T0_VOCAB, or T5's)")
+    parser.add_argument("--skip_bad_rows", action="store_true", help=SKIP_BAD_ROWS_HELP)
     parser.add_argument("--output", help="the folder to write (default: NAME)")
 
 
@@ -108,7 +110,7 @@ def _texts(args: argparse.Namespace, table: Any, label: str) -> tuple[str, ...]:
     found = [name for name in table.texts() if name != label]
     if 1 <= len(found) <= 3:
         return tuple(found)
-    found = found or [name for name in table.columns if name != label]
+    found = found or [n for n, c in table.columns.items() if n != label and not c.nested]
     return (_chosen(table, found, "--text", "the column with the text"),)
 
 
@@ -124,9 +126,12 @@ def _chosen(table: Any, found: list[str], flag: str, what: str) -> str:
     print(f"The columns of {table.where}:\n{described}")
     while True:
         answer = input(f"Which is {what}? ").strip()
-        if answer in table.columns:
+        try:
+            table.check(answer, flag)
+        except UserError as error:
+            print(error)
+        else:
             return answer
-        print(f"There is no column '{answer}'.")
 
 
 def _print_summary(plan: Any, folder: str, written: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from t0.cli.flag_lists import JoinedList
 from t0.cli.tables import print_table
 from t0.errors import AbsentData, UserError, unknown_name
-from t0.sources import set_data_dirs
+from t0.sources import SKIP_BAD_ROWS_HELP, set_data_dirs
 
 DEFAULT_ROWS = 200
 
@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of rows, 0 to 1, above which something odd is a fault (default 0.1)",
     )
     parser.add_argument("--data_dir", action="append", help="a folder with datasets of your own")
+    parser.add_argument("--skip_bad_rows", action="store_true", help=SKIP_BAD_ROWS_HELP)
     parser.add_argument("--vocab", help="SentencePiece model; without one tokens are not counted")
     parser.add_argument(
         "--module_import", action="append", help="module to import (default t0.seqio_tasks)"

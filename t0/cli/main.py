@@ -92,6 +92,10 @@ def _run_verb(verb: str, words: list[str]) -> int:
     if hasattr(module, "reworded"):
         words = module.reworded(words)
     args = parser.parse_args(words)
+    if getattr(args, "skip_bad_rows", False):
+        from t0.sources import skip_bad_rows
+
+        skip_bad_rows()
     if verb == "doctor":  # which says what is wrong, the folder for temporary files included
         return module.main(args)
     with folder_of_run():

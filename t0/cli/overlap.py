@@ -12,7 +12,7 @@ import argparse
 
 from t0.cli.flag_lists import JoinedList
 from t0.errors import UserError, printable
-from t0.sources import set_data_dirs
+from t0.sources import SKIP_BAD_ROWS_HELP, set_data_dirs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cache_dirs", default="", action=JoinedList, help="folders of caches, comma-separated"
     )
     parser.add_argument("--data_dir", action="append", help="a folder with datasets of your own")
+    parser.add_argument("--skip_bad_rows", action="store_true", help=SKIP_BAD_ROWS_HELP)
     parser.add_argument("--vocab", help="SentencePiece model of caches without text (T0_VOCAB)")
     parser.add_argument(
         "--skip_absent_splits", action="store_true", help="leave out splits whose data is absent"

@@ -15,7 +15,7 @@ from typing import Any
 
 from t0.cli.flag_lists import JoinedList
 from t0.errors import AbsentData, UserError
-from t0.sources import set_data_dirs
+from t0.sources import SKIP_BAD_ROWS_HELP, set_data_dirs
 
 DEFAULT_ROWS = 3
 _MOST_NAMES = 6
@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ids", action="store_true", help="print the token ids, too")
     parser.add_argument("--data_dir", action="append", help="a folder with datasets of your own")
+    parser.add_argument("--skip_bad_rows", action="store_true", help=SKIP_BAD_ROWS_HELP)
     parser.add_argument("--vocab", help="SentencePiece model (default: T0_VOCAB)")
     parser.add_argument(
         "--module_import", action="append", help="module to import (default t0.seqio_tasks)"

@@ -35,6 +35,7 @@ _TABLE = (
     ("list", "additional_deprecated_gin_references", [], "Gin names to leave out if bound."),
     ("boolean", "skip_all_gin_unknowns", False, "Leave out bindings to unknown gin names."),
     ("list", "data_dir", [], "Folders with datasets and prompts of your own (T0_DATA_DIR)."),
+    ("boolean", "skip_bad_rows", False, "Skip rows with half a surrogate pair (T0_SKIP_BAD_ROWS)."),
     ("string", "vocab", None, "SentencePiece model (default: T0_VOCAB, else T5's public one)."),
     ("string", "t5_tfds_data_dir", None, "Where TFDS keeps the datasets it prepares."),
     ("string", "tfds_data_dir", None, "The same, as T5X calls it."),

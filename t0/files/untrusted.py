@@ -8,6 +8,7 @@ stand for a billion values (aliases of aliases). Both are refused here before an
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ DEEPEST = 100
 LARGEST_YAML = 16 * 2**20
 # Values in a YAML file, each alias counted as all that it stands for.
 MOST_YAML_VALUES = 200_000
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def parsed_json(text: str | bytes) -> Any:
@@ -47,6 +49,21 @@ def _deeper(value: object, levels: int) -> bool:
             return False
         level = [p for part in level for p in (part.values() if isinstance(part, dict) else part)]
     return True
+
+
+def find_lone_surrogate(value: object) -> str | None:
+    r"""Returns the first half of a surrogate pair in the texts and keys of a JSON value, or None.
+
+    >>> find_lone_surrogate([{"a": "whole \U0001f600"}, {"b": ["half \ud83d"]}])
+    '\ud83d'
+    """
+    if isinstance(value, str):
+        found = None if value.isascii() else _SURROGATE.search(value)
+        return found and found[0]
+    parts = (*value, *value.values()) if isinstance(value, dict) else value
+    if not isinstance(parts, list | tuple):
+        return None
+    return next((half for half in map(find_lone_surrogate, parts) if half is not None), None)
 
 
 def read_yaml(

@@ -35,8 +35,9 @@ import numpy as np
 
 from t0.errors import UserError, reading, unknown_name
 from t0.files import paths
+from t0.files.any_path import any_path
 from t0.inference.methods import EOS, DecodingMethod
-from t0.sources.readers import parsed_line
+from t0.sources.readers import parsed_line, read_document, rows_of_document, without_bad_rows
 
 _T = TypeVar("_T")
 
@@ -107,25 +108,25 @@ def of_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) -> I
     if not paths.exists(path) or paths.is_folder(path):
         raise UserError(f"input file not found: {path} (infer.input_file)")
     name = posixpath.basename(path).removesuffix(".gz")
-    parse, lines = _text_input, _lines
+    parse, lines = _text_input, _text_lines
     if name.endswith(_JSON):
-        parse, lines = _json_input, _lines_with_text
+        parse, lines = _json_input, _json_lines
     digest = hashlib.sha256()
     total = 0
-    for number, line in lines(path):
+    for where, line in lines(path):
         digest.update(line + b"\n")
-        parse(f"{path}, line {number}", line)
+        parse(where, line)
         total += 1
     if not total:
         raise UserError(f"input file {path} is empty: wanted an input a line")
 
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:
-        for index, (number, line) in enumerate(lines(path)):
+        for index, (where, line) in enumerate(lines(path)):
             copies = range(index * repeats, (index + 1) * repeats)
             taken = [n for n in copies if n % shards == shard]
             if not taken:
                 continue
-            inputs, targets = parse(f"{path}, line {number}", line)
+            inputs, targets = parse(where, line)
             tokens = [*vocabulary.encode(inputs), *([vocabulary.eos_id] if add_eos else [])]
             yield from (InferenceExample(n, inputs, targets, tokens) for n in taken)
 
@@ -158,8 +159,19 @@ def _lines(path: str) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def _lines_with_text(path: str) -> Iterator[tuple[int, bytes]]:
-    return ((number, line) for number, line in _lines(path) if line)
+def _text_lines(path: str) -> Iterator[tuple[str, bytes]]:
+    return ((f"{path}, line {number}", line) for number, line in _lines(path))
+
+
+def _json_lines(path: str) -> Iterator[tuple[str, bytes]]:
+    """Yields (place, object) of JSON Lines, or of the rows of one JSON document."""
+    document = read_document(any_path(path))
+    if document is None:
+        lines = without_bad_rows(_lines(path), path)
+        yield from ((f"{path}, line {number}", line) for number, line in lines if line)
+        return
+    for number, row in without_bad_rows(enumerate(rows_of_document(document, path)), path):
+        yield f"{path}, row {number} (the first is 0)", json.dumps(row).encode()
 
 
 def _text_input(where: str, line: bytes) -> tuple[str, None]:

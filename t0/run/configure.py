@@ -21,7 +21,7 @@ from absl import logging
 from t0 import compat
 from t0.config import flags as command_flags
 from t0.errors import unknown_name
-from t0.sources import DATA_DIR_VARIABLE, set_data_dirs
+from t0.sources import DATA_DIR_VARIABLE, SKIP_VARIABLE, set_data_dirs, skip_bad_rows
 
 # Modules that register names with gin.
 _WITH_GIN_NAMES = (
@@ -63,6 +63,8 @@ def prepare(flags: Any, modules: Sequence[str] | None = None) -> None:
     """
     if flags.data_dir:
         set_data_dirs(flags.data_dir)
+    if flags.skip_bad_rows:
+        skip_bad_rows()
     compat.apply()
     from t0.compat import seqio
     from t0.tasks import set_vocabulary
@@ -147,7 +149,7 @@ def reset() -> None:
     """Undoes what `configure` and a run change in the process, so that another run can follow.
 
     Registered tasks stay, because importing their module again would not register them.
-    `T0_DATA_DIR` and `T0_VOCAB` are removed, also where the caller had set them.
+    `T0_DATA_DIR`, `T0_SKIP_BAD_ROWS` and `T0_VOCAB` are removed, even if the caller had set them.
     """
     from t0.compat import gin, gin_config, seqio, tf
     from t0.tasks import set_vocabulary
@@ -158,7 +160,7 @@ def reset() -> None:
     seqio.set_global_cache_dirs([])
     seqio.set_tfds_data_dir_override(None)
     set_vocabulary(None)
-    for name in (DATA_DIR_VARIABLE, "T0_VOCAB"):
+    for name in (DATA_DIR_VARIABLE, SKIP_VARIABLE, "T0_VOCAB"):
         os.environ.pop(name, None)
     for name in command_flags.LIBRARY_FLAGS:
         if name in absl_flags.FLAGS:

@@ -24,6 +24,7 @@ from t0.sources.own_data import (
     find_own_datasets,
     find_own_mixtures,
 )
+from t0.sources.readers import SKIP_BAD_ROWS_HELP, SKIP_VARIABLE, skip_bad_rows
 from t0.sources.schema import features, hidden_label, split_sizes
 from t0.sources.splits import (
     SplitRows,
@@ -35,6 +36,8 @@ from t0.sources.splits import (
 
 __all__ = [
     "DATA_DIR_VARIABLE",
+    "SKIP_BAD_ROWS_HELP",
+    "SKIP_VARIABLE",
     "OwnDataset",
     "OwnMixture",
     "SplitRows",
@@ -47,6 +50,7 @@ __all__ = [
     "hidden_label",
     "open_split",
     "set_data_dirs",
+    "skip_bad_rows",
     "split_sizes",
     "without_absent",
 ]

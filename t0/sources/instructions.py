@@ -27,6 +27,7 @@ from t0.errors import UserError, reading
 from t0.files import checked_name
 from t0.files.any_path import unpacked
 from t0.files.untrusted import parsed_json
+from t0.sources.readers import check_unicode, without_bad_rows
 
 # SeqIO's name of a split -> the name of its list. Only users add a list for development.
 _LISTS = {"train": "train_tasks.txt", "validation": "dev_tasks.txt", "test": "test_tasks.txt"}
@@ -126,6 +127,9 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
         raise UserError(f"{path}: not JSON ({error}). Copy it again.") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: wanted a JSON object, got a {type(content).__name__}.")
+    for key, value in content.items():
+        if key != "Instances":  # `_instance` checks these one by one
+            check_unicode(f"{path}: '{key}'", value)
     return content
 
 
@@ -162,7 +166,7 @@ def read_task(folder: Path, name: str) -> Task:
         ),
         instances=tuple(
             _instance(one, f"{where}: instance {number}", f"{name}-{number}")
-            for number, one in enumerate(instances)
+            for number, one in without_bad_rows(enumerate(instances), where)
         ),
     )
 
@@ -264,6 +268,7 @@ def _demonstrations(
 
 
 def _instance(one: object, where: str, default_id: str) -> Instance:
+    check_unicode(where, one)
     outputs = one.get("output") if isinstance(one, dict) else None
     if isinstance(outputs, str):
         outputs = [outputs]

@@ -24,11 +24,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from t0.errors import UserError, reading
-from t0.files.any_path import unpacked
-from t0.files.untrusted import parsed_json
+from t0.errors import UserError
 from t0.sources.folders import FILE_PATTERN, SplitFile, folder_splits
-from t0.sources.readers import reader_for
+from t0.sources.readers import (
+    checked_row,
+    read_document,
+    reader_for,
+    rows_of_document,
+    without_bad_rows,
+)
 
 # Other files, such as predictions and metrics, may be in the same folder.
 _SPLITS = (
@@ -87,8 +91,6 @@ def read_questions(found: SplitFile) -> Iterator[Question]:
     columns: tuple[str | None, ...] | None = None
     for number, row in enumerate(_rows(found)):
         where = f"{found.path}, row {number} (the first is 0)"
-        if not isinstance(row, Mapping):
-            raise UserError(f"{where}: wanted an object, got a {type(row).__name__}.")
         if columns is None:
             columns = _columns(row, found.path)
         yield _question(row, columns, number, where)
@@ -96,62 +98,28 @@ def read_questions(found: SplitFile) -> Iterator[Question]:
 
 def count_questions(found: SplitFile) -> int:
     """Returns the number of questions of a file."""
-    if _document(found) is None:
+    if found.kind != "jsonl" or read_document(found.path) is None:
         return reader_for(found.kind, (found.path,)).count()
     return sum(1 for _ in _rows(found))
 
 
 def _rows(found: SplitFile) -> Iterator[Mapping[str, Any]]:
-    document = _document(found)
+    where = str(found.path)
+    document = read_document(found.path) if found.kind == "jsonl" else None
     if document is None:
-        return reader_for(found.kind, (found.path,)).rows(0, None)
-    return _rows_of(document, str(found.path))
-
-
-def _document(found: SplitFile) -> Any:  # noqa: ANN401 (whatever JSON holds)
-    """Returns the content of a file that is one JSON document, or None for other files."""
-    if found.kind != "jsonl" or ".json" not in found.path.suffixes:
-        return None
-    with reading(found.path), unpacked(found.path) as file:
-        text = file.read()
-    try:
-        return parsed_json(text.decode("utf-8-sig"))
-    except ValueError as error:
-        # Several lines with an object each are JSON Lines in a file named .json.
-        if "Extra data" in str(error):
-            return None
-        raise UserError(f"{found.path}: not JSON ({error}). Copy or write it again.") from error
-
-
-def _rows_of(document: Any, where: str) -> Iterator[Mapping[str, Any]]:  # noqa: ANN401
-    if isinstance(document, Mapping) and "data" in document:
-        document = document["data"]
-    if isinstance(document, Mapping):
-        yield from _rows_of_columns(document, where)
+        yield from reader_for(found.kind, (found.path,)).rows(0, None)
         return
-    if not isinstance(document, list):
-        raise UserError(f"{where}: wanted a list of rows, got a {type(document).__name__}.")
-    for article in document:
-        if isinstance(article, Mapping) and "paragraphs" in article:
-            yield from _rows_of_article(article, where)
-        else:
-            yield article
-
-
-def _rows_of_columns(document: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
-    # pandas writes {"question": {"0": ...}}; others write lists.
-    columns = {
-        name: list(values.values()) if isinstance(values, Mapping) else values
-        for name, values in document.items()
-    }
-    if not all(isinstance(values, list) for values in columns.values()):
-        yield document  # a single row
-        return
-    lengths = {name: len(values) for name, values in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise UserError(f"{where}: its columns differ in length: {lengths}.")
-    for values in zip(*columns.values(), strict=True):
-        yield dict(zip(columns, values, strict=True))
+    rows = (
+        row
+        for article in rows_of_document(document, where)
+        for row in (
+            _rows_of_article(article, where)
+            if isinstance(article, Mapping) and "paragraphs" in article
+            else (article,)
+        )
+    )
+    for number, row in without_bad_rows(enumerate(rows), where):
+        yield checked_row(f"{where}, row {number} (the first is 0)", row)
 
 
 def _rows_of_article(article: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:

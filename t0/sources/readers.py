@@ -9,21 +9,29 @@ A reader holds only paths, so it can be pickled and sent to another process. It 
 again at each call, so memory does not grow with the file. In ranges, `start` is at least 0, and
 `stop` is None for the end.
 
-JSON Lines: each line is one object with the same columns as the first (absent values are null);
-blank lines do not count. An extra or missing column is an error that names the line, because a
-misspelled column would otherwise be rendered as nothing.
+JSON: each line is one object (JSON Lines; blank lines do not count), or the whole file is one JSON
+document: a list of objects, an object of columns, or either of these under the key `data`. A
+document is held in memory. All rows have the columns of the first (absent values are null). An
+extra or missing column is an error that names the line, because a misspelled column would otherwise
+be rendered as nothing. A row whose text has half of a surrogate pair, which no tokenizer can read,
+is an error, or is left out and counted if `skip_bad_rows` was called (`--skip_bad_rows`).
 """
 
 import contextlib
 import dataclasses
+import functools
 import itertools
-from collections.abc import Iterator
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from t0.errors import UserError, reading
 from t0.files.any_path import unpacked
-from t0.files.untrusted import parsed_json
+from t0.files.untrusted import find_lone_surrogate, parsed_json
 from t0.sources.schema import Features
 
 # File name ending -> format.
@@ -36,6 +44,13 @@ FORMATS = {
     ".arrow": "arrow",
 }
 LARGEST_LINE = 64 * 2**20
+LARGEST_DOCUMENT = 512 * 2**20
+SKIP_VARIABLE = "T0_SKIP_BAD_ROWS"
+SKIP_BAD_ROWS_HELP = "skip and count rows that hold half of a surrogate pair (T0_SKIP_BAD_ROWS=1)"
+# Half of a surrogate pair can only be written as an escape, since files are UTF-8. An escaped
+# backslash before such a text matches as well.
+_HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F]"
+_HALF_ESCAPED = re.compile(rb"%s(?!%s)|(?<!%s)%s" % (_HIGH, _LOW, _HIGH, _LOW))
 TEXT_FORMATS = ("jsonl", "csv", "tsv")
 
 
@@ -76,15 +91,15 @@ def reader_for(kind: str, paths: tuple[Path, ...], known: Features | None = None
 
 @dataclasses.dataclass(frozen=True)
 class JsonLines:
-    """A file with one JSON object on each line, plain or `.gz`.
+    """A file of JSON Lines, or one JSON document with rows; plain or `.gz`.
 
     Rows that follow those of the call before are read on from there, so that reading a file range
     by range takes no longer than reading it at once.
     """
 
     path: Path
-    # After a range: the next row, the lines from there, the first line's number and its object.
-    _rest: list[tuple[int, Iterator[tuple[int, bytes]], int, dict[str, Any]]] = dataclasses.field(
+    # After a range: the next row, the items from there, the first item's number and its object.
+    _rest: list[tuple[int, Iterator[tuple[int, Any]], int, dict[str, Any]]] = dataclasses.field(
         default_factory=list, compare=False, repr=False
     )
 
@@ -92,14 +107,14 @@ class JsonLines:
         return JsonLines, (self.path,)
 
     def columns(self) -> tuple[str, ...]:
-        """Returns the keys of the first line's object; none for an empty file."""
-        for number, line in self._lines():
-            return tuple(self._parse(number, line))
+        """Returns the keys of the first object; none for an empty file."""
+        for number, item in self._items():
+            return tuple(self._parse(number, item))
         return ()
 
     def count(self) -> int:
-        """Returns the number of lines that are not blank, without parsing them."""
-        return sum(1 for _ in self._lines())
+        """Returns the number of rows, without parsing lines."""
+        return sum(1 for _ in self._items())
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
         """Yields the objects, which all have the keys of the first.
@@ -109,26 +124,48 @@ class JsonLines:
         """
         if stop is not None and stop <= start:
             return
-        at, lines, first_number, first = self._rest.pop() if self._rest else self._opened()
+        at, items, first_number, first = self._rest.pop() if self._rest else self._opened()
         if at > start:
-            at, lines, first_number, first = self._opened()
-        for number, line in itertools.islice(
-            lines, start - at, None if stop is None else stop - at
+            at, items, first_number, first = self._opened()
+        for number, item in itertools.islice(
+            items, start - at, None if stop is None else stop - at
         ):
-            row = self._parse(number, line)
+            row = self._parse(number, item)
             if row.keys() != first.keys():
                 raise self._wrong_columns(number, row, first, first_number)
             yield row
         if stop is not None:
-            self._rest[:] = [(stop, lines, first_number, first)]
+            self._rest[:] = [(stop, items, first_number, first)]
 
-    def _opened(self) -> tuple[int, Iterator[tuple[int, bytes]], int, dict[str, Any]]:
-        """Returns 0, the numbered lines, the number of the first one, and its object."""
-        lines = self._lines()
-        number, line = next(lines, (0, b""))
-        if not number:
-            return 0, lines, 0, {}
-        return 0, itertools.chain([(number, line)], lines), number, self._parse(number, line)
+    def check(self) -> None:
+        """Checks the texts of all rows, without parsing most lines.
+
+        Raises:
+          UserError: a row holds half of a surrogate pair.
+        """
+        for number, item in self._items():
+            if _is_bad(item):
+                self._parse(number, item)
+
+    def _opened(self) -> tuple[int, Iterator[tuple[int, Any]], int, dict[str, Any]]:
+        """Returns 0, the numbered lines or rows, the number of the first one, and its object."""
+        items = self._items()
+        first = next(items, None)
+        if first is None:
+            return 0, items, 0, {}
+        return 0, itertools.chain([first], items), first[0], self._parse(*first)
+
+    @functools.cached_property
+    def _document_rows(self) -> list[Any] | None:
+        document = read_document(self.path)
+        return None if document is None else list(rows_of_document(document, str(self.path)))
+
+    def _items(self) -> Iterator[tuple[int, Any]]:
+        """Yields the lines that are not blank, from 1, or the rows of a document, from 0."""
+        if self._document_rows is None:
+            yield from without_bad_rows(self._lines(), self.path)
+        else:
+            yield from without_bad_rows(enumerate(self._document_rows), self.path)
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         """Yields the lines that are not blank, each with its number counted from 1."""
@@ -143,22 +180,27 @@ class JsonLines:
                 if len(line) > LARGEST_LINE:
                     raise too_long(self.path, number)
                 if number == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")
+                    line = line.removeprefix(_BOM)
                 if not line.isspace():
                     yield number, line
 
-    def _parse(self, number: int, line: bytes) -> dict[str, Any]:
-        return parsed_line(f"{self.path}, line {number}", line)
+    def _place(self, number: int) -> str:
+        return f"line {number}" if self._document_rows is None else f"row {number} (the first is 0)"
+
+    def _parse(self, number: int, item: Any) -> dict[str, Any]:  # noqa: ANN401 (bytes, or JSON)
+        where = f"{self.path}, {self._place(number)}"
+        return parsed_line(where, item) if isinstance(item, bytes) else checked_row(where, item)
 
     def _wrong_columns(
         self, number: int, row: dict[str, Any], first: dict[str, Any], first_number: int
     ) -> UserError:
         missing = [f"lacks the column '{name}'" for name in first if name not in row]
         extra = [f"has a column '{name}'" for name in row if name not in first]
-        other = " that line {} {}".format(first_number, "does not have" if extra else "has")
+        verb = "does not have" if extra else "has"
         return UserError(
-            f"{self.path}, line {number}: {' and '.join(missing + extra)}{other}. All rows need the"
-            " same columns; write null where a value is absent."
+            f"{self.path}, {self._place(number)}: {' and '.join(missing + extra)} that "
+            f"{self._place(first_number)} {verb}. All rows need the same columns; write null where "
+            "a value is absent."
         )
 
 
@@ -167,6 +209,142 @@ def too_long(path: Path, number: int) -> UserError:
     return UserError(
         f"{path}, line {number}: has more than {LARGEST_LINE:,} bytes, the most for a row. Is each"
         " row on a line of its own?"
+    )
+
+
+_BOM = b"\xef\xbb\xbf"
+
+
+def read_document(path: Path) -> Any:  # noqa: ANN401 (whatever JSON holds)
+    """Returns the content of a file that is one JSON document, or None for JSON Lines.
+
+    A file with a single object on one line is a document if its name ends in `.json`, or if the
+    object has a list of objects under the key `data`; otherwise the object is a row.
+
+    Raises:
+      UserError: the file is a document with a mistake, or a list over `LARGEST_DOCUMENT` bytes.
+    """
+    with reading(path), unpacked(path) as file:
+        first = _next_line(file).removeprefix(_BOM)
+        is_list, named_json = first.lstrip().startswith(b"["), ".json" in path.suffixes
+        if not is_list and (
+            not first.lstrip().startswith(b"{") or (len(first) > LARGEST_LINE and not named_json)
+        ):
+            return None
+        second = _next_line(file)
+        with contextlib.suppress(ValueError):
+            row = parsed_json(first)
+            if second.strip():
+                return None
+            return row if is_list or named_json or _is_wrapped(row) else None
+        text = first + second + file.read(LARGEST_DOCUMENT + 1)
+    if len(text) > LARGEST_DOCUMENT:
+        if not is_list:
+            return None
+        raise UserError(
+            f"{path}: is a JSON list with more than {LARGEST_DOCUMENT:,} bytes, the most for one "
+            "document. Write JSON Lines: one object on each line."
+        )
+    try:
+        return parsed_json(text)
+    except ValueError as error:
+        line = getattr(error, "lineno", 1)
+        # JSON Lines, whose first line may be malformed: the reader names the line.
+        if "Extra data" in str(error) or (line == 1 and not is_list):
+            return None
+        raise UserError(
+            f"{path}, line {line}: not JSON ({error}). The file is one JSON document; write it "
+            "again, or write JSON Lines: one object on each line, in UTF-8."
+        ) from error
+
+
+def _next_line(file: IO[bytes]) -> bytes:
+    """Returns the next line that is not blank, or its first `LARGEST_LINE` + 1 bytes."""
+    line = file.readline(LARGEST_LINE + 1)
+    while line and not line.removeprefix(_BOM).strip():
+        line = file.readline(LARGEST_LINE + 1)
+    return line
+
+
+def _is_wrapped(document: Any) -> bool:  # noqa: ANN401
+    rows = document.get("data") if isinstance(document, Mapping) else None
+    return isinstance(rows, list) and bool(rows) and isinstance(rows[0], Mapping)
+
+
+def rows_of_document(document: Any, where: str) -> Iterator[Any]:  # noqa: ANN401
+    """Yields the rows of a document, which may not all be objects.
+
+    Raises:
+      UserError: the document has no rows, or its columns differ in length.
+    """
+    if isinstance(document, Mapping) and isinstance(document.get("data"), list | Mapping):
+        document = document["data"]
+    if isinstance(document, list):
+        yield from document
+        return
+    if not isinstance(document, Mapping):
+        raise UserError(f"{where}: wanted a list of rows, got a {type(document).__name__}.")
+    columns = list(document.values())
+    # pandas writes {"text": {"0": ...}}, with equal keys in all columns; others write lists.
+    if columns and all(isinstance(c, Mapping) and c.keys() == columns[0].keys() for c in columns):
+        columns = [list(column.values()) for column in columns]
+    if not columns or not all(isinstance(column, list) for column in columns):
+        yield document  # a single row
+        return
+    lengths = {name: len(values) for name, values in zip(document, columns, strict=True)}
+    if len(set(lengths.values())) > 1:
+        raise UserError(f"{where}: its columns differ in length: {lengths}.")
+    for values in zip(*columns, strict=True):
+        yield dict(zip(document, values, strict=True))
+
+
+def skip_bad_rows() -> None:
+    """Lets this process, and those it starts, leave out rows that hold half a surrogate pair."""
+    os.environ[SKIP_VARIABLE] = "1"
+
+
+def skips_bad_rows() -> bool:
+    """Returns whether rows that hold half of a surrogate pair are left out."""
+    return os.environ.get(SKIP_VARIABLE, "") not in ("", "0")
+
+
+def without_bad_rows(items: Iterable[tuple[int, Any]], where: object) -> Iterator[tuple[int, Any]]:
+    """Yields numbered lines or JSON values without bad rows, if these are to be skipped.
+
+    Args:
+      items: (number, line in bytes or value).
+      where: the file, for the line that says how many rows were skipped.
+    """
+    if not skips_bad_rows():
+        yield from items
+        return
+    skipped = 0
+    for number, item in items:
+        if _is_bad(item):
+            skipped += 1
+        else:
+            yield number, item
+    if skipped:
+        _say_skipped(str(where), skipped)
+
+
+def _is_bad(item: Any) -> bool:  # noqa: ANN401
+    if isinstance(item, bytes):
+        if not _HALF_ESCAPED.search(item):
+            return False
+        try:
+            item = json.loads(item)
+        except (ValueError, RecursionError):
+            return False  # an error with its own message
+    return find_lone_surrogate(item) is not None
+
+
+@functools.lru_cache(maxsize=1024)  # a file is read several times
+def _say_skipped(where: str, count: int) -> None:
+    print(
+        f"note: {where}: skipped {count:,} rows that hold half of a surrogate pair "
+        "(--skip_bad_rows)",
+        file=sys.stderr,
     )
 
 
@@ -188,13 +366,40 @@ def parsed_line(where: str, line: bytes) -> dict[str, Any]:
             f"{where}: not JSON ({error}); it starts with {start!r}. Each line must be one"
             " whole JSON object, in UTF-8."
         ) from error
+    return checked_row(where, row, may_be_bad=_HALF_ESCAPED.search(line) is not None)
+
+
+def checked_row(where: str, row: Any, *, may_be_bad: bool = True) -> dict[str, Any]:  # noqa: ANN401
+    """Returns a row of JSON that is an object of Unicode text.
+
+    Raises:
+      UserError: it is not an object, or holds half of a surrogate pair (if `may_be_bad`).
+    """
     if not isinstance(row, dict):
         raise UserError(
             f"{where}: got a JSON {_JSON_NAMES[type(row)]}, wanted an object such as"
-            ' {"text": "...", "label": 0}. Each line holds one row (JSON Lines), with no list'
-            " around them."
+            ' {"text": "...", "label": 0}. Write one row on each line (JSON Lines), or one list of '
+            "rows."
         )
+    if may_be_bad:
+        for name, value in row.items():
+            check_unicode(f"{where}, column '{name}'", (name, value))
     return row
+
+
+def check_unicode(where: str, value: Any) -> None:  # noqa: ANN401 (whatever JSON holds)
+    """Checks that all texts of a JSON value are Unicode.
+
+    Raises:
+      UserError: one holds half of a surrogate pair, which no tokenizer can read.
+    """
+    half = find_lone_surrogate(value)
+    if half is not None:
+        raise UserError(
+            f"{where}: the text holds {half!r}, half of a surrogate pair (such as an emoji that "
+            "was cut in two), which is no Unicode text. Write the row again, or leave such rows "
+            f"out with --skip_bad_rows (or {SKIP_VARIABLE}=1)."
+        )
 
 
 _JSON_NAMES = {

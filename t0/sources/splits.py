@@ -54,6 +54,15 @@ class SplitRows:
         """The number of rows: from metadata, or counted on first use without holding the data."""
         return self._reader.count()
 
+    def check_texts(self) -> None:
+        """Checks that no row of a JSON file holds half of a surrogate pair.
+
+        Raises:
+          UserError: a row does; the message names the file and the row.
+        """
+        if isinstance(self._reader, readers.JsonLines):
+            self._reader.check()
+
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any]]:
         """Yields the rows that `list(rows)[start:stop]` would have, as plain Python values.
 

@@ -6,24 +6,31 @@
                                     next(texts.documents(texts.shards("train")[0]))
 
 Each line is a document: in `.txt` files the line itself, in `.jsonl` and `.json` files its field
-`text`. Files may be compressed with gzip. Blank documents are skipped. A file's name, or its
-folder's, has its split (`train`, `train-00000`, `c4-train.00000-of-01024`, `train/`; `val`, `valid`
-and `dev` mean validation). If no name has `train`, the files without a split's name are the split
-train.
+`text`. A `.jsonl` or `.json` file may also be one JSON document with rows that have this field
+(`t0.sources.readers`). Files may be compressed with gzip. Blank documents are skipped. A file's
+name, or its folder's, has its split (`train`, `train-00000`, `c4-train.00000-of-01024`, `train/`;
+`val`, `valid` and `dev` mean validation). If no name has `train`, the files without a split's name
+are the split train.
 
-A shard has about 8 MB: a range of a large file, or several small files. A compressed file is not
-divided, because it can only be read from its start.
+A shard has about 8 MB: a range of a large file, or several small files. A compressed file and a
+JSON document are not divided, because they can only be read from their start.
 """
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 from t0.errors import UserError, reading
 from t0.files.any_path import unpacked
-from t0.sources.readers import parsed_line
+from t0.sources.readers import (
+    checked_row,
+    parsed_line,
+    read_document,
+    rows_of_document,
+    without_bad_rows,
+)
 
 SHARD_BYTES = 8 * 2**20
 # How many times longer text is than its compressed form, approximately.
@@ -106,11 +113,13 @@ class FolderTexts:
         together: list[Piece] = []
         size = 0
         for path in self._files[split]:
-            packed = path.suffix == ".gz"
             with reading(path):
                 length = path.stat().st_size
-            for start in [0] if packed else range(0, length, self._shard_bytes):
-                stop = None if packed else min(start + self._shard_bytes, length)
+            whole = path.suffix == ".gz" or (
+                length > self._shard_bytes and _document(path) is not None
+            )
+            for start in [0] if whole else range(0, length, self._shard_bytes):
+                stop = None if whole else min(start + self._shard_bytes, length)
                 taken = length * _EXPANSION if stop is None else stop - start
                 if together and size + taken > self._shard_bytes:
                     shards.append(Shard(tuple(together)))
@@ -169,9 +178,30 @@ def _ending(path: Path) -> str:
     return (path.with_suffix("") if path.suffix == ".gz" else path).suffix
 
 
+def _document(path: Path) -> Any:  # noqa: ANN401 (whatever JSON holds)
+    return None if _ending(path) == ".txt" else read_document(path)
+
+
 def _documents(piece: Piece) -> Iterator[str]:
-    text_of = _line_text if _ending(piece.path) == ".txt" else _field
-    for start, line in _lines(piece):
+    path = piece.path
+    document = _document(path) if piece.start == 0 else None
+    if document is None:
+        texts = _texts_of_lines(piece)
+    else:
+        rows = enumerate(rows_of_document(document, str(path)))
+        texts = (
+            _field(where, checked_row(where, row))
+            for number, row in without_bad_rows(rows, path)
+            if (where := f"{path}, row {number} (the first is 0)")
+        )
+    return (text for text in texts if text.strip())
+
+
+def _texts_of_lines(piece: Piece) -> Iterator[str]:
+    is_text = _ending(piece.path) == ".txt"
+    lines = _lines(piece) if is_text else without_bad_rows(_lines(piece), piece.path)
+    text_of = _line_text if is_text else _line_field
+    for start, line in lines:
         if not line.strip():
             continue
         try:
@@ -181,8 +211,11 @@ def _documents(piece: Piece) -> Iterator[str]:
             number = 1 + sum(1 for at, _ in _lines(Piece(piece.path, 0, None)) if at < start)
             text_of(f"{piece.path}, line {number}", line)
             raise
-        if text.strip():
-            yield text
+        yield text
+
+
+def _line_field(where: str, line: bytes) -> str:
+    return _field(where, parsed_line(where, line))
 
 
 def _line_text(where: str, line: bytes) -> str:
@@ -195,8 +228,7 @@ def _line_text(where: str, line: bytes) -> str:
         ) from None
 
 
-def _field(where: str, line: bytes) -> str:
-    row = parsed_line(where, line)
+def _field(where: str, row: Mapping[str, Any]) -> str:
     if "text" not in row:
         raise UserError(
             f"{where}: lacks the field 'text'; it has: {', '.join(row) or 'none'}. Each line wants "

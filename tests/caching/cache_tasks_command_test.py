@@ -25,7 +25,7 @@ def test_every_flag_of_seqio_is_there_with_its_kind():
     ours = {name: kind for kind, name, *_ in cache_tasks.FLAGS}
     assert {name: ours.get(name) for name in stock} == stock
     added = {"data_dir", "vocab", "num_workers", "splits", "skip_absent_splits"}
-    added |= {"max_dropped_share", "allow_hidden_labels", "gin_param"}
+    added |= {"max_dropped_share", "allow_hidden_labels", "gin_param", "skip_bad_rows"}
     assert ours.keys() - stock.keys() == added
 
 

@@ -163,3 +163,20 @@ def test_the_sample_is_spread_over_the_split(tmp_path, monkeypatch, rows, total)
     assert numbers == sorted(set(numbers))
     if rows < total:
         assert numbers[-1] >= total * 0.6
+
+
+def test_printed_lists_are_a_fault_of_own_prompts(tmp_path, monkeypatch):
+    folder = tmp_path / "lintable"
+    folder.mkdir()
+    rows = [{"text": f"row {i}", "words": ["a", "b"][: i % 3]} for i in range(20)]
+    (folder / "train.json").write_text(json.dumps(rows))
+    monkeypatch.setenv("T0_DATA_DIR", str(tmp_path))
+    for jinja, count in {
+        "{{words}} {{text}} ||| x": 20,
+        "{{words|join}} {{text}} ||| x": 0,
+    }.items():
+        prompt = source(tmp_path / "other", monkeypatch, jinja)
+        monkeypatch.setenv("T0_DATA_DIR", str(tmp_path))
+        report = lint.lint(prompt, "train", rows=100)
+        assert report.counts == ({lint.NESTED: count} if count else {})
+        assert (lint.NESTED in lint.faults_of(report, max_share=0.1)) is bool(count)

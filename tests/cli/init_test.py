@@ -294,3 +294,34 @@ def test_an_output_that_is_not_utf8_gets_escapes(init, tmp_path, monkeypatch):
         text = printed.buffer.getvalue().decode(encoding)
         assert f"is '{shown}': 20 rows" in text
         assert "is '\\u8336': 20 rows" in text
+
+
+NESTED = {
+    "tokens": lambda text: text.split(),
+    "question": lambda text: {"stem": text, "choices": []},
+}
+
+
+@pytest.mark.parametrize("column", NESTED)
+def test_lists_and_objects_are_no_text(init, tmp_path, column):
+    rows = [{column: NESTED[column](f"a film {i} of words"), "label": i % 2} for i in range(40)]
+    (tmp_path / "films.json").write_text(json.dumps(rows))
+    status, out, err = init("films", "films.json")
+    assert (status, out) == (2, "")
+    assert "which is the column with the text?" in err
+    assert f"{column}: lists or objects" in err
+    status, out, err = init("films", "films.json", f"--text={column}")
+    assert (status, out) == (2, "")
+    assert f"column '{column}' of films.json (--text) holds lists or objects, such as" in err
+    rows = [{"plain": f"film {i} of many words", **row} for i, row in enumerate(rows)]
+    (tmp_path / "films.json").write_text(json.dumps(rows))
+    status, out, _ = init("films", "films.json")
+    assert (status, "Text: plain\n" in out) == (0, True)
+    assert written(tmp_path, "train")[0][column] == rows[0][column]
+
+
+def test_a_list_of_one_label_is_no_label(init, tmp_path):
+    rows = [{"text": f"a film {i} of words", "label": [["bad", "good"][i % 2]]} for i in range(40)]
+    (tmp_path / "films.json").write_text(json.dumps({"data": rows}))
+    assert "which is the column with the answers?" in init("films", "films.json")[2]
+    assert "(--label) holds lists or objects" in init("films", "films.json", "--label=label")[2]

@@ -506,3 +506,67 @@ class TestLabels:
         with pytest.raises(UserError, match=r"failed on row 3: column 'text' holds bytes"):
             compiled("{{text}} ||| a").apply(row, 3)
         assert compiled("{{label}} ||| a").apply(row, 3) == ["1", "a"]
+
+
+NESTED_ROW = {
+    "words": ["a ||| b", "c"],
+    "thing": {"name": "x ||| y", "tags": ["p", "q"]},
+    "steps": [{"do": "m ||| n"}, {"do": "o"}],
+    "label": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("jinja", "choices", "wanted"),
+    [
+        ("{{words[0]}} ||| {{thing.name}}", None, ("a ||| b", "x ||| y", None)),
+        ("{{words | join('; ')}} ||| t", None, ("a ||| b; c", "t", None)),
+        ("{% for s in steps %}{{s.do}}, {% endfor %} ||| t", None, ("m ||| n, o,", "t", None)),
+        (
+            "q ||| {{answer_choices[label]}}",
+            "{{words[0]}} ||| {{thing.name}}",
+            ("q", "a ||| b", ["a ||| b", "x ||| y"]),
+        ),
+    ],
+)
+def test_separators_in_nested_values_are_text(jinja, choices, wanted):
+    before = repr(NESTED_ROW)
+    assert compiled(jinja, choices).example(NESTED_ROW) == Example(*wanted)
+    assert repr(NESTED_ROW) == before
+
+
+@pytest.mark.parametrize(
+    ("jinja", "choices", "wanted"),
+    [
+        ("{{words}} ||| t", None, True),
+        ("{{words[:1]}} ||| t", None, True),
+        ("{{thing}} ||| t", None, True),
+        ("t ||| {{thing.tags}}", None, True),
+        ("{{steps | join(' ')}} ||| t", None, True),
+        ("{% for s in steps %}{{s}}{% endfor %} ||| t", None, True),
+        ("{{words | string | upper}} ||| t", None, True),
+        ("{{answer_choices}} ||| t", "a ||| b", True),
+        ("q ||| {{answer_choices[label]}}", "{{thing}} ||| n", True),
+        ("{{words | join(' ')}} {{thing.name}} ||| {{thing.tags[0]}}", None, False),
+        ("{{steps | join(' ', attribute='do')}} {{words | choice}} ||| t", None, False),
+        ("{{words | length}} {{label}} {{absent}} ||| t", None, False),
+        ("{{words | tojson}} ||| t", None, False),
+        ("{{answer_choices | join}} ||| {{answer_choices[label]}}", "{{words[1]}} ||| b", False),
+    ],
+)
+def test_printed_lists_and_objects_are_seen(jinja, choices, wanted):
+    prompt = compiled(jinja, choices)
+    assert prompt.prints_nested(NESTED_ROW) is wanted
+    assert prompt.prints_nested({"label": 0, "words": "a", "thing": "b", "steps": "c"}) is False
+
+
+def test_half_a_surrogate_pair_is_an_error_of_the_row():
+    for jinja, choices in (
+        (r"{{'\ud83d'}} ||| t", None),
+        ("{{w}} ||| t", None),
+        ("q ||| t", "{{w}}"),
+    ):
+        with pytest.raises(UserError, match="failed on row 7.*half of a surrogate pair") as error:
+            compiled(jinja, choices).example({"w": "cut \ud83d"}, 7)
+        assert "some.yaml:3" in str(error.value)
+        str(error.value).encode()

@@ -173,3 +173,17 @@ def test_a_list_names_no_file_outside(tmp_path):
     (folder / "test_tasks.txt").write_text("../../secret\n")
     with pytest.raises(UserError, match=r"test_tasks\.txt: '\.\./\.\./secret' cannot be the name"):
         choose(tmp_path, "test", per_task=None, languages=("English",), seed=0)
+
+
+def test_half_a_surrogate_pair_is_told_or_skipped(tmp_path, monkeypatch, capsys):
+    instances = [
+        {"input": f"in {n}", "output": ["cut \ude00" if n == 1 else "o"]} for n in range(3)
+    ]
+    folder = one_task(tmp_path, Instances=instances)
+    told = mistake(read_task, folder, "task1_x")
+    assert "task1_x.json: instance 1: the text holds '\\ude00'" in told
+    monkeypatch.setenv("T0_SKIP_BAD_ROWS", "1")
+    assert [one.input for one in read_task(folder, "task1_x").instances] == ["in 0", "in 2"]
+    assert "task1_x.json: skipped 1 rows" in capsys.readouterr().err
+    one_task(tmp_path, Definition="cut \ud83d")
+    assert "task1_x.json: 'Definition': the text holds" in mistake(read_task, folder, "task1_x")

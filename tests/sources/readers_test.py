@@ -77,9 +77,9 @@ def test_a_range_is_read_on_from_the_one_before(path, monkeypatch):
     monkeypatch.setattr(readers, "unpacked", lambda path: opened.append(path) or unpacked(path))
     for start in range(0, 1000, 100):
         assert [row["a"] for row in reader.rows(start, start + 50)] == [*range(start, start + 50)]
-    assert len(opened) == 1
+    assert len(opened) == 2  # once to see that it is no document
     assert next(reader.rows(10, 20)) == {"a": 10}  # further back
-    assert len(opened) == 2
+    assert len(opened) == 3
 
 
 def test_blank_lines_byte_order_mark_and_a_missing_last_line_end(path):
@@ -124,7 +124,97 @@ def test_a_bad_line_is_told_with_file_and_line(path, line, told):
 
 def test_a_bad_first_line_is_told_when_the_columns_are_asked(path):
     with pytest.raises(UserError, match="line 1"):
-        write(path, '[{"a": 1},\n {"a": 2}]').columns()
+        write(path, '{"a": 1},\n {"a": 2}').columns()
+
+
+ROWS = [{"a": "x", "b": [1]}, {"a": "y", "b": [2, 3]}, {"a": "z", "b": []}]
+COLUMNS = {"a": ["x", "y", "z"], "b": [[1], [2, 3], []]}
+DOCUMENTS = {
+    "list": ROWS,
+    "under data": {"version": "1.0", "data": ROWS},
+    "columns": COLUMNS,
+    "columns under data": {"data": COLUMNS},
+    "pandas": {n: {str(i): v for i, v in enumerate(c)} for n, c in COLUMNS.items()},
+}
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.json.gz"])
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("form", DOCUMENTS)
+def test_json_documents_are_rows(tmp_path, form, indent, name):
+    text = "\ufeff\n " * (indent is None) + json.dumps(DOCUMENTS[form], indent=indent) + "\n"
+    reader = write(tmp_path / name, text)
+    assert everything(reader) == ROWS
+    assert (reader.columns(), reader.count()) == (("a", "b"), 3)
+    assert list(reader.rows(2, None)) == ROWS[2:]
+    assert list(pickle.loads(pickle.dumps(reader)).rows(0, 1)) == ROWS[:1]
+
+
+@pytest.mark.parametrize("form", ["list", "under data"])
+def test_json_documents_may_have_the_name_of_lines(tmp_path, form):
+    assert everything(write(tmp_path / "x.jsonl", json.dumps(DOCUMENTS[form]))) == ROWS
+
+
+def test_one_line_with_lists_is_a_row_of_lines_and_columns_of_a_document(tmp_path):
+    text = '{"a": [1, 2], "b": [3, 4]}'
+    assert everything(write(tmp_path / "x.jsonl", text)) == [{"a": [1, 2], "b": [3, 4]}]
+    assert everything(write(tmp_path / "x.json", text)) == [{"a": 1, "b": 3}, {"a": 2, "b": 4}]
+    assert everything(write(tmp_path / "x.json", '{"a": "x", "b": [3]}')) == [{"a": "x", "b": [3]}]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[{"a": 1},\n {"a": 2', "line 2: not JSON"),
+        ('{\n "data": [\n  {"a": 1} {"a": 2}]}', "line 3: not JSON"),
+        ('[{"a": 1}, 5]', r"row 1 \(the first is 0\): got a JSON number"),
+        ('[{"a": 1}, {"b": 5}]', r"row 1 .*lacks the column 'a' .* that row 0 \(the first is 0\)"),
+        ('{"a": [1, 2], "b": [3]}', "its columns differ in length: {'a': 2, 'b': 1}"),
+    ],
+)
+def test_a_bad_json_document_is_told_with_its_place(tmp_path, text, told):
+    with pytest.raises(UserError, match=told) as error:
+        everything(write(tmp_path / "x.json", text))
+    assert str(tmp_path / "x.json") in str(error.value)
+
+
+def test_a_json_document_has_a_largest_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "LARGEST_DOCUMENT", 20)
+    with pytest.raises(UserError, match="more than 20 bytes.*Write JSON Lines"):
+        everything(write(tmp_path / "x.json", '[{"a": 1},\n {"a": 2},\n {"a": 3}]'))
+
+
+HALVES = {
+    "x.jsonl": '{"a": "w"}\n{"a": "\\ud83d\\ude00"}\n\n{"a": "cut \\uD83D"}\n{"a": "\\\\ud83d"}',
+    "x.json": '[{"a": "w"}, {"a": "\\ud83d\\ude00"}, {"a": ["\\ude00"]}, {"a": "\\\\ud83d"}]',
+}
+
+
+@pytest.mark.parametrize(("name", "place"), [("x.jsonl", "line 4"), ("x.json", "row 2 (the")])
+def test_half_a_surrogate_pair_is_told_with_file_and_row(tmp_path, name, place):
+    rows = write(tmp_path / name, HALVES[name]).rows(0, None)
+    assert [next(rows), next(rows)] == [{"a": "w"}, {"a": "\U0001f600"}]
+    with pytest.raises(UserError) as error:
+        next(rows)
+    assert f"{tmp_path / name}, {place}" in str(error.value)
+    assert "column 'a'" in str(error.value)
+    assert "--skip_bad_rows" in str(error.value)
+    str(error.value).encode()
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_skipped_surrogates_are_counted_and_leave_the_other_rows(
+    tmp_path, monkeypatch, capsys, name
+):
+    monkeypatch.setenv(readers.SKIP_VARIABLE, "1")
+    reader = write(tmp_path / name, HALVES[name])
+    wanted = [{"a": "w"}, {"a": "\U0001f600"}, {"a": "\\ud83d"}]
+    assert everything(reader) == wanted
+    assert reader.count() == 3
+    assert list(reader.rows(1, 3)) == wanted[1:]
+    told = capsys.readouterr().err
+    assert told.count("skipped 1 rows") == 1
+    assert str(tmp_path / name) in told
 
 
 def test_a_cut_file_is_told_by_name(tmp_path):

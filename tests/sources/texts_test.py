@@ -142,3 +142,26 @@ def test_files_with_nothing_but_white_space_give_no_document(tmp_path):
     write(tmp_path / "train.txt", ["", "  ", "\t"])
     write(tmp_path / "train.jsonl", as_json(" \n", ""))
     assert read(FolderTexts(tmp_path)) == []
+
+
+def test_json_documents_are_documents_in_one_shard(tmp_path):
+    long = "word " * 30
+    write(tmp_path / "train.json", [json.dumps([{"text": f"{long}{n}"} for n in range(9)])])
+    write(tmp_path / "train-2.json.gz", [json.dumps({"data": [{"text": "b"}, {"text": " "}]})])
+    write(tmp_path / "train-3.jsonl", as_json("c", "d"))
+    texts = FolderTexts(tmp_path, shard_bytes=200)
+    wanted = [f"{long}{n}" for n in range(9)] + ["b", "c", "d"]
+    assert sorted(read(texts)) == sorted(wanted)
+    write(tmp_path / "train.json", [json.dumps({"text": ["a", 5]})])
+    with pytest.raises(UserError, match=r"train.json, row 1 .*the field 'text' is 5"):
+        read(FolderTexts(tmp_path))
+
+
+def test_half_a_surrogate_pair_is_told_or_skipped(tmp_path, monkeypatch, capsys):
+    write(tmp_path / "train.jsonl", as_json("whole", "cut \ud83d"))
+    write(tmp_path / "train.txt", [r'"\ud83d"'])  # the text of an escape is text
+    with pytest.raises(UserError, match=r"train.jsonl, line 2, column 'text'.*--skip_bad_rows"):
+        read(FolderTexts(tmp_path))
+    monkeypatch.setenv("T0_SKIP_BAD_ROWS", "1")
+    assert read(FolderTexts(tmp_path)) == ["whole", r'"\ud83d"']
+    assert "train.jsonl: skipped 1 rows" in capsys.readouterr().err

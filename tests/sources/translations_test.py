@@ -45,3 +45,9 @@ def test_no_two_languages(tmp_path, row):
 def test_a_side_that_is_missing(tmp_path, row):
     with pytest.raises(UserError, match=r"row 2 \(the first is 0\): has no text for the language"):
         list(read_pairs(found(tmp_path, [*PAIRS, row]), "en", "de"))
+
+
+def test_pairs_of_a_json_document(tmp_path):
+    path = tmp_path / "train.json"
+    path.write_text('{"en": ["a", "b"], "de": ["c", "d"]}')
+    assert list(read_pairs(SplitFile("jsonl", path), "en", "de")) == [("a", "c"), ("b", "d")]
