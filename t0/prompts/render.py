@@ -664,7 +664,8 @@ class CompiledTemplate:
         choices = self._choice_list(variables)
         # A copy, because a template can change the list that it gets.
         variables["answer_choices"] = None if choices is None else _protect_nested(choices)
-        return _split(self._body.render(variables)), choices
+        cuts = variables[_CUTS] = []
+        return _split(self._body.render(variables)), choices, tuple(cuts)
 
     def _on_own_row(
         self, render: Callable[[dict[str, Any]], Any], row: Mapping[str, Any], row_index: int

@@ -21,7 +21,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import json
 import os
 import re
 import sys
@@ -333,8 +332,8 @@ def _is_bad(item: Any) -> bool:  # noqa: ANN401
         if not _HALF_ESCAPED.search(item):
             return False
         try:
-            item = json.loads(item)
-        except (ValueError, RecursionError):
+            item = parsed_json(item)
+        except ValueError:
             return False  # an error with its own message
     return find_lone_surrogate(item) is not None
 

@@ -165,7 +165,7 @@ def test_vocabulary_that_is_none(t0, tmp_path):
 def test_lint_says_what_it_did_not_find_and_did_not_count(t0, own):
     status, out, err = t0("lint", TASK)
     header, row, _ = out.splitlines()
-    assert (status, row.split()) == (0, [TASK, "train", "3", *["no"] * 8, "ok"])
+    assert (status, row.split()) == (0, [TASK, "train", "3", *["no"] * 9, "ok"])
     assert "inputs over" not in header
     assert "at most 200 rows of each (--rows). Tokens were not counted" in err
     status, out, err = t0("lint", TASK, f"--vocab={own / 'vocab.model'}")

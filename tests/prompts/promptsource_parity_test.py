@@ -146,8 +146,7 @@ ROWS = st.fixed_dictionaries(
     {
         "report": TEXT,
         "place": TEXT,
-        # Promptsource splits at a separator in nested text, which we protect (render_test.py).
-        "options": st.lists(TEXT.map(lambda t: t.replace("|", "/")), min_size=2, max_size=4),
+        "options": st.lists(TEXT, min_size=2, max_size=4),
         "label": st.integers(-1, 1),
     }
 )
@@ -162,6 +161,10 @@ def test_generated_rows(template, monkeypatch):
     @hypothesis.given(row=ROWS, row_index=st.integers(0, 2**40))
     @hypothesis.settings(max_examples=40, derandomize=True, database=None)
     def check(row, row_index):
+        # Promptsource splits at a separator in nested text and choices (render_test.py).
+        row["options"] = [text.replace("|", "/") for text in row["options"]]
+        if template.name == "choices of text":
+            row = {n: v.replace("|", "/") if isinstance(v, str) else v for n, v in row.items()}
         assert_same(template, prompt, row, row_index, stream)
 
     check()
