@@ -373,6 +373,7 @@ _OF_PLACES += ("tfhub_cache_dir", "tfhub_model_load_format", "tfds_debug_list_di
 _CONFIGURING = ("gin_file", "gin_param", "gin_location_prefix", "gin_search_paths")
 _CONFIGURING += ("module_import", "data_dir", "vocab", "t5_tfds_data_dir", "tfds_data_dir")
 _CONFIGURING += ("additional_deprecated_gin_references", "skip_all_gin_unknowns")
+_CONFIGURING += ("skip_bad_rows",)
 _CONFIGURING += ("logical_cores_per_chip", "fold_xy")
 
 

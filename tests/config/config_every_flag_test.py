@@ -44,6 +44,7 @@ READ_BY_ALL = {
     "additional_deprecated_gin_references": "t0/run/configure.py",
     "skip_all_gin_unknowns": "t0/run/configure.py",
     "data_dir": "t0/run/configure.py",
+    "skip_bad_rows": "t0/run/configure.py",
     "vocab": "t0/run/configure.py",
     "t5_tfds_data_dir": "t0/run/configure.py",
     "tfds_data_dir": "t0/run/configure.py",
@@ -223,7 +224,13 @@ def test_every_argument_of_a_verb_is_read(verb):
     known = set(flags.command_flags()) if verb in ("plan", "rehearse") else set()
     read = set()
     name = VERBS[verb][0]
-    for module in (name, "t0.cli.convert_tables", "t0.cli.doctor_cloud", "t0.cli.plan"):
+    for module in (
+        name,
+        "t0.cli.main",
+        "t0.cli.convert_tables",
+        "t0.cli.doctor_cloud",
+        "t0.cli.plan",
+    ):
         tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "args":
