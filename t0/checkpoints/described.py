@@ -54,7 +54,9 @@ def locate(given: str) -> tuple[str, str]:
     """
     if hub_models.is_hub_name(given):
         print(f"{given} is no path here: looking for it on the Hugging Face hub", file=sys.stderr)
-        return hub_models.fetch(given)
+        path, source = hub_models.fetch(given)
+        look_alikes.check(any_path(path))
+        return path, source
     look_alikes.check(any_path(given))
     return given, str(Path(given).absolute()) if "://" not in given else given
 

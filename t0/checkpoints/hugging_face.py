@@ -310,15 +310,18 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _outputs_scaled(config: dict[str, Any]) -> bool:
-    """Returns whether the model ties its embedding and scales its outputs, as T5 1.0 does."""
-    if config.get("scale_decoder_outputs") is False:
+    """Returns whether the model ties its embedding and scales its outputs, as T5 1.0 does.
+
+    transformers 5 never scales mT5's.
+    """
+    if config.get("scale_decoder_outputs") is False or config["model_type"] == "mt5":
         return False
     return config.get("tie_word_embeddings") is not False
 
 
 def _tied_unscaled(config: dict[str, Any]) -> bool:
     """Returns whether the head is the embedding, unscaled: so new versions write T5 1.1."""
-    return config.get("tie_word_embeddings") is True and not _outputs_scaled(config)
+    return config.get("tie_word_embeddings") is not False and not _outputs_scaled(config)
 
 
 def _activation(folder: Path, config: dict[str, Any], model: ModelShape) -> str:

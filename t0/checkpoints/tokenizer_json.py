@@ -10,7 +10,6 @@ any other kind of model or step is refused: it has no equal in SentencePiece.
 
 import base64
 import binascii
-import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ SPECIAL = ("<pad>", "</s>", "<unk>")  # T5's ids 0, 1 and 2
 _SPACE = "\u2581"
 _PIECE = sentencepiece_model_pb2.ModelProto.SentencePiece
 FIRST_KINDS = (_PIECE.CONTROL, _PIECE.CONTROL, _PIECE.UNKNOWN)
+_LARGEST_SCORE = 1e38  # of float32; false for NaN
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 # Steps that do what SentencePiece does with spaces.
 _NORMALIZERS = {"Precompiled", "Strip", "Replace"}
@@ -43,26 +43,12 @@ def read(path: Path) -> Any:
     """
     content = read_json(path)
     try:
-        vocabulary, charsmap = _vocabulary(content), _charsmap(content)
-        if len({piece for piece, _ in vocabulary}) < len(vocabulary):
-            raise ValueError("a piece occurs twice")
+        return _model(content)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} cannot be read as a SentencePiece model: {shown(str(error))[1:-1]}. Put the "
             "model's spiece.model next to it, or name a SentencePiece model by --vocab"
         ) from error
-    model = sentencepiece_model_pb2.ModelProto()
-    spec = model.trainer_spec
-    spec.byte_fallback = content["model"].get("byte_fallback") is True
-    for number, (piece, score) in enumerate(vocabulary):
-        kind = _PIECE.BYTE if spec.byte_fallback and _BYTE.fullmatch(piece) else _PIECE.NORMAL
-        kind = FIRST_KINDS[number] if number < 3 else kind
-        model.pieces.add(piece=piece, score=score, type=kind)
-    spec.model_type, spec.vocab_size = spec.UNIGRAM, len(vocabulary)
-    spec.pad_id, spec.eos_id, spec.unk_id, spec.bos_id = 0, 1, 2, -1
-    spec.pad_piece, spec.eos_piece, spec.unk_piece = SPECIAL
-    model.normalizer_spec.precompiled_charsmap = charsmap
-    return model
 
 
 def write(path: Path, model: Any, sentinels: Sequence[str]) -> None:
@@ -108,13 +94,31 @@ def write(path: Path, model: Any, sentinels: Sequence[str]) -> None:
     write_json(path, content)
 
 
+def _model(content: dict[str, Any]) -> Any:
+    vocabulary = _vocabulary(content)
+    if len({piece for piece, _ in vocabulary}) < len(vocabulary):
+        raise ValueError("a piece occurs twice")
+    model = sentencepiece_model_pb2.ModelProto()
+    model.normalizer_spec.precompiled_charsmap = _charsmap(content)
+    spec = model.trainer_spec
+    spec.byte_fallback = content["model"].get("byte_fallback") is True
+    for number, (piece, score) in enumerate(vocabulary):
+        kind = _PIECE.BYTE if spec.byte_fallback and _BYTE.fullmatch(piece) else _PIECE.NORMAL
+        kind = FIRST_KINDS[number] if number < 3 else kind
+        model.pieces.add(piece=piece, score=score, type=kind)
+    spec.model_type, spec.vocab_size = spec.UNIGRAM, len(vocabulary)
+    spec.pad_id, spec.eos_id, spec.unk_id, spec.bos_id = 0, 1, 2, -1
+    spec.pad_piece, spec.eos_piece, spec.unk_piece = SPECIAL
+    return model
+
+
 def _vocabulary(content: dict[str, Any]) -> list[tuple[str, float]]:
     """Returns the pieces with their scores; raises ValueError if T5's engines cannot have them."""
     model = content["model"]
     if model.get("type") != "Unigram":
         raise ValueError(f"its model is {model.get('type')}, wanted Unigram")
     vocabulary = [(piece, float(score)) for piece, score in model["vocab"]]
-    if not all(isinstance(p, str) and p and math.isfinite(score) for p, score in vocabulary):
+    if not all(isinstance(p, str) and p and abs(score) < _LARGEST_SCORE for p, score in vocabulary):
         raise ValueError("a piece is no text, or a score is no number")
     first = tuple(piece for piece, _ in vocabulary[:3])
     if first != SPECIAL or model.get("unk_id") != 2:

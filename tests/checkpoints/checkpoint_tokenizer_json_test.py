@@ -142,6 +142,10 @@ def test_added_tokens_of_the_tokenizer_json_are_refused_by_name(folder):
         (lambda c: c["model"].update(unk_id=0), "its ids 0, 1, 2 are"),
         (lambda c: c["model"]["vocab"].append(["\u2581", -1]), "a piece occurs twice"),
         (lambda c: c["model"]["vocab"].append(["x", float("nan")]), "a score is no number"),
+        (lambda c: c["model"]["vocab"].append(["x", 1e300]), "a score is no number"),
+        (lambda c: c["model"]["vocab"].append(["\ud800", -1]), "surrogates not"),
+        (lambda c: c["normalizer"].update(precompiled_charsmap="é"), "only ASCII characters"),
+        (lambda c: c.update(added_tokens=3), "not iterable"),
         (lambda c: c.pop("model"), "model"),
     ],
 )

@@ -296,3 +296,16 @@ def sentencepiece_ids(path, text):
     import sentencepiece
 
     return sentencepiece.SentencePieceProcessor(model_file=str(path)).encode(text)
+
+
+@pytest.mark.parametrize("kind", ["T5", "T5 1.1", "MT5"])
+def test_a_new_model_of_transformers(tmp_path, ids, kind):
+    name = kind.partition(" ")[0]
+    gated = {} if kind == "T5" else {"feed_forward_proj": "gated-gelu"}
+    untied = {"tie_word_embeddings": False} if kind == "T5 1.1" else {}
+    sizes = {"vocab_size": 128, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 2}
+    config = getattr(transformers, f"{name}Config")(num_layers=2, **sizes, **gated, **untied)
+    torch.manual_seed(5)
+    model = getattr(transformers, f"{name}ForConditionalGeneration")(config)
+    model.save_pretrained(tmp_path / "new")
+    hf_equals_ours(tmp_path / "new", tmp_path, ids)
