@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from t0 import deferred, garbage
-from t0.errors import UserError, install_command
+from t0.errors import AbsentData, UserError, install_command, short_reason
 
 _applied: list[str] = []
 
@@ -184,6 +184,99 @@ def _chosen_vocabulary_for_t5() -> None:
         importlib.import_module("t5.data.utils").DEFAULT_SPM_PATH = path
 
 
+def _dataset_functions_without_seed() -> None:
+    from seqio import FunctionDataSource
+
+    published = FunctionDataSource.get_dataset
+
+    def get_dataset(  # noqa: PLR0913 (SeqIO's signature)
+        self: Any,
+        split: str = "train",
+        shuffle: bool = True,
+        seed: int | None = None,
+        shard_info: Any = None,
+        **unused: Any,
+    ) -> Any:
+        # SeqIO demands that the seed is the third argument.
+        takes_seed = [*inspect.signature(self._dataset_fn).parameters][2:3] == ["seed"]
+        given = seed if takes_seed else None
+        return published(self, split, shuffle, given, shard_info, **unused)
+
+    FunctionDataSource.get_dataset = get_dataset
+
+
+def _features_that_are_not_made() -> None:
+    from seqio import Task
+
+    published = Task._validate_preprocessing
+
+    def validate_preprocessing(self: Any, dataset: Any) -> Any:
+        try:
+            return published(self, dataset)
+        except ValueError as error:
+            raise UserError(
+                f"task {self.name}: {error}. Its preprocessors make: "
+                f"{', '.join(sorted(dataset.element_spec)) or 'nothing'}; its output_features "
+                f"want: {', '.join(self.output_features)}. Make the feature in a preprocessor, "
+                "with the type of its seqio.Feature, or set required=False there"
+            ) from error
+
+    Task._validate_preprocessing = validate_preprocessing
+
+
+def _absent_tfds_data() -> None:
+    from seqio import Task
+    from seqio.utils import LazyTfdsLoader as Loader
+
+    builder_of, load, splits = Loader._get_builder, Loader.load, Task.splits
+
+    def get_builder(self: Any, split: str | None = None) -> Any:
+        name, folder = self.get_split_params(split)
+        try:
+            builder = builder_of(self, split)
+        except (AssertionError, ImportError, ValueError) as error:
+            raise AbsentData(
+                f"TensorFlow Datasets cannot open {name or folder}: {short_reason(error)}. Is the "
+                "dataset's name right, and its version one that this release has?"
+            ) from error
+        if not builder.info.splits:
+            # A builder that was made before its data is prepared does not notice it.
+            Loader._MEMOIZED_BUILDERS.pop(self._get_builder_key(name, folder), None)
+            place = f", data_dir={str(folder)!r}" if folder else ""
+            raise AbsentData(
+                f"the data of TensorFlow Datasets' {name} is not in {builder.data_dir}. Prepare "
+                'it once, with a network: python -c "import tensorflow_datasets as tfds; '
+                f'tfds.builder({name!r}{place}).download_and_prepare()"; or name the folder that '
+                "has it, with --tfds_data_dir or the variable TFDS_DATA_DIR"
+            )
+        return builder
+
+    def load_prepared(self: Any, split: str | None, *args: Any, **kwargs: Any) -> Any:
+        self._get_builder(split)
+        return load(self, split, *args, **kwargs)
+
+    def splits_of_data_or_cache(self: Any) -> Any:
+        try:
+            return splits.fget(self)
+        except AbsentData:
+            cached = cached_splits(self.cache_dir) if self.cache_dir else ()
+            if not cached:
+                raise
+            return cached
+
+    Loader._get_builder, Loader.load = get_builder, load_prepared
+    Task.splits = property(splits_of_data_or_cache)
+
+
+def cached_splits(folder: str) -> tuple[str, ...]:
+    """Returns the splits of a task's cache, sorted."""
+    from seqio.utils import get_cached_info_path
+    from tensorflow.io import gfile
+
+    start, end = get_cached_info_path(folder, "*").split("*")
+    return tuple(sorted(p[len(start) : -len(end)] for p in gfile.glob(f"{start}*{end}")))
+
+
 class _WithoutGraphText:
     """A vocabulary that detokenizes in the graph only if `in_graph` is set."""
 
@@ -335,6 +428,31 @@ PATCHES: tuple[Patch, ...] = (
         "T0_VOCAB replaces T5's vocabulary everywhere",
         _chosen_vocabulary_for_t5,
         ("t5.data.utils.DEFAULT_SPM_PATH",),
+    ),
+    Patch(
+        "seqio",
+        "seqio.FunctionDataSource",
+        "a dataset function without the argument `seed` cannot be read in a fixed order",
+        _dataset_functions_without_seed,
+        ("seqio.FunctionDataSource.get_dataset",),
+    ),
+    Patch(
+        "seqio",
+        "seqio.Task",
+        "a feature that is never made ends every command with a traceback",
+        _features_that_are_not_made,
+        ("seqio.Task._validate_preprocessing",),
+    ),
+    Patch(
+        "seqio",
+        "seqio.utils.LazyTfdsLoader",
+        "a TFDS dataset without its data is said to have no splits, or is downloaded by a run",
+        _absent_tfds_data,
+        (
+            "seqio.utils.LazyTfdsLoader._get_builder",
+            "seqio.utils.LazyTfdsLoader.load",
+            "seqio.Task.splits",
+        ),
     ),
     Patch(
         "mesh_tensorflow",

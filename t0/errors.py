@@ -155,6 +155,9 @@ def reading(path: Path | str, *faults: type[Exception]) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, zlib.error, *faults) as error:
+        remote = remote_mistake(error)
+        if remote:
+            raise UserError(remote) from error
         text = short_reason(error).rstrip(".")
         raise UserError(
             f"{path}: cannot be read: {text}. Is it whole, and what its name says? Copy or write "
@@ -162,34 +165,153 @@ def reading(path: Path | str, *faults: type[Exception]) -> Iterator[None]:
         ) from error
 
 
-# In the message of an error about an object -> what to do.
-_REMOTE = {
-    "Anonymous caller": "nobody is logged in: gcloud auth application-default login",
-    "HTTP response code 401": "the credentials are not valid, or have expired: log in again",
-    "HTTP response code 403": "this account may not: ask for storage.objectAdmin on the bucket",
-    "bucket does not exist": "there is no such bucket: is its name right?",
-    "response code 0": "the network does not answer",
-}
+ABSENT, FORBIDDEN, UNREACHABLE = "not found", "forbidden", "unreachable"
+# In the message of a failed request to gs://, http or the hub -> what it means, and what to do. The
+# first that fits counts: a hub answers 401 for a name that it does not have.
+_REMOTE = (
+    (r"GatedRepo", FORBIDDEN, "accept the terms on its page, then log in: hf auth login"),
+    (
+        r"Repository ?Not ?Found",
+        ABSENT,
+        "is the name right? It may also be private: log in with hf auth login",
+    ),
+    (r"(Revision|Entry)NotFound|Dataset\w*NotFound", ABSENT, "is the name right?"),
+    (
+        r"Anonymous caller",
+        FORBIDDEN,
+        "nobody is logged in: gcloud auth application-default login",
+    ),
+    (
+        r"(response code|status|^|\W)\W*401\b",
+        FORBIDDEN,
+        "the credentials are not valid, or have expired: log in again",
+    ),
+    (
+        r"(response code|status|^|\W)\W*403\b|Access denied",
+        FORBIDDEN,
+        "this account may not: ask for storage.objectAdmin on the bucket, or for "
+        "storage.objectViewer to read",
+    ),
+    (r"bucket does not exist", ABSENT, "there is no such bucket: is its name right?"),
+    (
+        r"libcurl code|response code 0|response code (429|5\d\d)|retry attempts failed|[Rr]esolv"
+        r"|Connect(ion)?(Error|Timeout)|Connection (refused|reset)|Timeout|timed out"
+        r"|OFFLINE|[Oo]ffline mode|Temporary failure|[Nn]etwork is unreachable|Max retries"
+        r"|LocalEntryNotFound|couldn't connect|Cannot reach|outgoing traffic",
+        UNREACHABLE,
+        "the network, or its proxy (https_proxy), does not answer here",
+    ),
+    (r"404|[Nn]ot (be )?found|[Nn]o such (file|object)", ABSENT, "is the path right?"),
+)
+# Published file -> what takes its place on this machine.
+_SUBSTITUTES = tuple(
+    (re.compile(rf".*/{pattern}"), template)
+    for pattern, template in (
+        (
+            r"(t5\.1\.1\.(?:lm100k\.)?(?:small|base|large|xl|xxl))/operative_config(?:\.t0)?\.gin",
+            r"Our file of the same model: --gin_file=models/\1.gin",
+        ),
+        (
+            r"mt5/(small|base|large|xl|xxl)/operative_config(?:\.t0)?\.gin",
+            r"Our file of the same model: --gin_file=models/mt5.\1.gin",
+        ),
+        (
+            r"pretrained_models/(small|base|large|3B|11B)/operative_config(?:\.t0)?\.gin",
+            r"T5's file of the same model: --gin_file=models/t5.1.0.\1.gin",
+        ),
+        (
+            r"[^/]+\.gin",
+            r"Instead, copy it to this machine, or name a file of gin/models: --gin_file=FILE",
+        ),
+        (r"[^/]*(?:sentencepiece|spiece)[^/]*\.model", r"Instead, name a copy: --vocab=FILE"),
+        (
+            r"model\.ckpt-\d+[^/]*",
+            r"Instead, name a copy, or a Hugging Face folder of the weights: --checkpoint=PATH",
+        ),
+    )
+)
+
+
+def substitute_for(place: str) -> str | None:
+    """Returns a sentence with the local substitute of a remote file that is read, if it has one.
+
+    >>> substitute_for("gs://t5-data/pretrained_models/mt5/xl/operative_config.gin")
+    'Our file of the same model: --gin_file=models/mt5.xl.gin'
+    """
+    found = ((pattern.fullmatch(place), template) for pattern, template in _SUBSTITUTES)
+    return next((match.expand(template) for match, template in found if match), None)
+
+
+def classify_remote(error: BaseException | str) -> tuple[str, str] | None:
+    """Returns what the failure of a request to gs://, http or the hub means, and what to do.
+
+    Args:
+      error: the error of any client, or its message.
+
+    Returns:
+      (ABSENT, FORBIDDEN or UNREACHABLE; the advice), or None if the message tells none of them.
+    """
+    text = error if isinstance(error, str) else f"{type(error).__name__}: {_message_of(error)}"
+    found = ((kind, do) for words, kind, do in _REMOTE if re.search(words, text))
+    return next(found, None)
+
+
+def _message_of(error: BaseException) -> str:
+    return str(getattr(error, "message", None) or error)
 
 
 def remote_advice(error: BaseException) -> str | None:
     """Returns what to do about an error of `gs://`, None where nothing is known of it."""
-    text = str(getattr(error, "message", error))
-    return next((do for words, do in _REMOTE.items() if words in text), None)
+    found = classify_remote(error)
+    return found[1] if found and found[1] != "is the path right?" else None
+
+
+def describe_remote(error: BaseException | str) -> str:
+    """Returns the failure of a request in one line: what it means, the client's words, advice.
+
+    >>> describe_remote("Error executing an HTTP request: HTTP response code 404 with body ''")
+    'not found: HTTP response code 404. Is the path right?'
+    """
+    text = error if isinstance(error, str) else _message_of(error)
+    if text.startswith((ABSENT, FORBIDDEN, UNREACHABLE)):
+        return text  # from `t0.files`, which has described it
+    why = " ".join(text.split())
+    said = re.search(r'"message": "([^"]+)"', why)
+    why = re.sub(r"^.*Error executing an HTTP request: | with body '.*", "", why)
+    why = why.partition(" when reading ")[0].strip().rstrip(".")
+    why = f"{why}, {said[1].rstrip('.')}" if said and said[1] not in why else why
+    why = why if len(why) < 300 else f"{why[:300]} ..."
+    found = classify_remote(error)
+    return f"{found[0]}: {why}. {found[1][0].upper()}{found[1][1:]}" if found else why
 
 
 def remote_mistake(error: BaseException) -> str | None:
-    """Returns a line about an error of reading or writing `gs://`; None for any other error."""
-    text = str(getattr(error, "message", error)).strip().splitlines() or [""]
-    place = getattr(error, "filename", None)
-    foreign = type(error).__module__.startswith("tensorflow")
-    if not (isinstance(error, OSError) and "://" in str(place)) and not (
-        foreign and "gs://" in text[0]
-    ):
-        return None
-    advice = remote_advice(error)
-    why = text[0] if len(text[0]) < 300 else f"{text[0][:300]} ..."
-    return f"{why}. {advice or 'Is the path right?'} (t0 doctor --model_dir=gs://... asks)"
+    """Returns a line about an error of reading or writing `gs://` or http; None for any other.
+
+    It says whether the file is absent, forbidden or unreachable, what to do about that, and what
+    takes the file's place on this machine.
+    """
+    place = str(getattr(error, "filename", None) or "")
+    if not (isinstance(error, OSError) and "://" in place):
+        foreign = type(error).__module__.startswith("tensorflow")
+        found = re.search(r"gs://[^\s'\",;]+", _message_of(error)) if foreign else None
+        if not found:
+            return None
+        place = found[0].rstrip("/.")
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    instead = substitute_for(place)
+    doctor = " (t0 doctor --model_dir=gs://... asks)" if place.startswith("gs://") else ""
+    return f"{place}: {describe_remote(reason)}{doctor}{f'. {instead}' if instead else ''}"
+
+
+def refuse_unanswered(error: BaseException) -> None:
+    """Raises an error of a remote file that is forbidden or unreachable as a UserError.
+
+    For those who take any other error of reading a file for an absent or damaged file.
+    """
+    text = remote_mistake(error)
+    if text and (classify_remote(error) or ("",))[0] in (FORBIDDEN, UNREACHABLE):
+        raise UserError(text) from error
 
 
 # Errors of the operating system about a path, which are the user's to mend wherever they come up.

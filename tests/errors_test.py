@@ -1,10 +1,23 @@
 """Errors in reading become messages that name the file, whatever raised them."""
 
+import errno
 import zlib
+from pathlib import Path
 
 import pytest
 
-from t0.errors import UserError, reading
+from t0.config.gin_files import search_path
+from t0.errors import (
+    ABSENT,
+    FORBIDDEN,
+    UNREACHABLE,
+    UserError,
+    classify_remote,
+    describe_remote,
+    reading,
+    refuse_unanswered,
+    substitute_for,
+)
 
 
 class Odd(Exception):
@@ -26,3 +39,69 @@ def test_a_fault_in_reading_names_the_file_and_its_reason(fault):
 def test_another_error_stays_as_it_is():
     with pytest.raises(KeyError), reading("/data/a.gz"):
         raise KeyError("x")
+
+
+GCS = 'Error executing an HTTP request: HTTP response code {} with body \'{{\n "error": {{\n  '
+GCS += '"code": {},\n  "message": "{}"\n }}\n}}\''
+CLOSED = "The caller does not have storage.objects.get access to it."
+ANONYMOUS = "Anonymous caller does not have storage.objects.get access to it."
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "advice"),
+    [
+        (GCS.format(404, 404, "The specified bucket does not exist."), ABSENT, "no such bucket"),
+        ("The specified path gs://b/m was not found.", ABSENT, "is the path right"),
+        (GCS.format(401, 401, "Invalid Credentials"), FORBIDDEN, "log in again"),
+        (GCS.format(401, 401, ANONYMOUS), FORBIDDEN, "nobody is logged in"),
+        (GCS.format(403, 403, CLOSED), FORBIDDEN, "this account may not"),
+        ("libcurl code 6 meaning 'Couldn't resolve host name'", UNREACHABLE, "https_proxy"),
+        ("All 10 retry attempts failed. The last failure: libcurl", UNREACHABLE, "https_proxy"),
+        (GCS.format(503, 503, "Backend Error"), UNREACHABLE, "does not answer"),
+        ("RepositoryNotFoundError: 401 Client Error. Repository Not Found", ABSENT, "private"),
+        ("GatedRepoError: 403 Client Error. Access to it is restricted", FORBIDDEN, "terms"),
+        ("HfHubHTTPError: 403 Forbidden: check your token", FORBIDDEN, "may not"),
+        ("ConnectError: [Errno -3] Temporary failure in name resolution", UNREACHABLE, "answer"),
+        ("ConnectionError: HF_HUB_OFFLINE is set", UNREACHABLE, "answer"),
+        ("EntryNotFoundError: 404 Client Error", ABSENT, "name right"),
+    ],
+)
+def test_absent_forbidden_and_unreachable_are_told_apart(text, kind, advice):
+    found, do = classify_remote(text)
+    assert found == kind
+    assert advice in do
+    line = describe_remote(text)
+    assert line.startswith(f"{kind}: ")
+    assert "\n" not in line
+    assert "{" not in line
+
+
+def test_an_error_of_another_kind_is_not_classified():
+    assert classify_remote(ValueError("Unknown split 'x'")) is None
+    assert describe_remote(ValueError("Unknown\nsplit")) == "Unknown split"
+
+
+@pytest.mark.parametrize(
+    ("place", "file"),
+    [
+        ("t5.1.1.lm100k.xxl/operative_config.gin", "t5.1.1.lm100k.xxl"),
+        ("t5.1.1.small/operative_config.gin", "t5.1.1.small"),
+        ("mt5/base/operative_config.t0.gin", "mt5.base"),
+        ("3B/operative_config.gin", "t5.1.0.3B"),
+    ],
+)
+def test_the_substitute_of_a_published_operative_config_is_a_file_that_is_there(place, file):
+    text = substitute_for(f"gs://t5-data/pretrained_models/{place}")
+    assert text.endswith(f"--gin_file=models/{file}.gin")
+    folders = (Path(folder) for folder in search_path())
+    assert any((folder / "models" / f"{file}.gin").is_file() for folder in folders)
+
+
+def test_a_forbidden_file_is_not_taken_for_a_damaged_one():
+    error = PermissionError(errno.EACCES, describe_remote(GCS.format(403, 403, CLOSED)), "gs://b/x")
+    with pytest.raises(UserError, match=r"^gs://b/x: forbidden: HTTP response code 403, The call"):
+        refuse_unanswered(error)
+    refuse_unanswered(FileNotFoundError(errno.ENOENT, "not found: x", "gs://b/x"))
+    refuse_unanswered(PermissionError(errno.EACCES, "Permission denied", "/b/x"))
+    with pytest.raises(UserError, match=r"^gs://b/x: forbidden"), reading("gs://b/x"):
+        raise error

@@ -46,6 +46,7 @@ import google_crc32c
 from t0.caching import parts
 from t0.caching.cache_plan import Options
 from t0.caching.split_state import WRITTEN, JoinParts, Outcome, PartInfo, counted, summed
+from t0.errors import refuse_unanswered
 from t0.files import (
     path_inside,
     paths,
@@ -100,7 +101,8 @@ def read_manifest(directory: str) -> dict[str, Any]:
     try:
         content = paths.read_bytes(posixpath.join(directory, COMPLETED))
         return checked_manifest(content) or {}
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        refuse_unanswered(error)
         return {}
 
 

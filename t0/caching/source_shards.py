@@ -13,7 +13,6 @@ The tasks must be registered in this process (`workers.prepare`).
 
 import dataclasses
 import hashlib
-import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from t0.caching import parts
 from t0.caching.cache_plan import LONGEST, Options
 from t0.caching.split_state import PartInfo, SplitSpec
 from t0.compat import seqio, tf
+from t0.errors import UserError
 from t0.files import tfrecord
 from t0.prompts import NO_LABEL, RowReport
 from t0.prompts.row_report import UNKNOWN
@@ -34,6 +34,8 @@ MOST_RUNS = 1024
 ADVANCE_SECONDS = 0.5
 RECORDS_AT_ONCE = 100
 _INT64_MAX = 2**63 - 1
+# Steps after the cache that leave an empty target empty.
+_AFTER_CACHE = (seqio.preprocessors.append_eos, seqio.preprocessors.append_eos_after_trim)
 _TOKEN_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
 # Called at least every half second with the number of examples in the part so far.
@@ -102,6 +104,7 @@ def make_part(
     spec, split = job.spec, job.spec.split
     task = seqio.TaskRegistry.get(split.task)
     tally = Tally(task.output_features, char_counts=options.enable_char_counts)
+    after_cache = task.preprocessors[task._cache_step_idx + 1 :]
     features: dict[str, Any] = {}
     frames: list[bytes] = []
     due = time.monotonic() + ADVANCE_SECONDS
@@ -117,7 +120,9 @@ def make_part(
                 threads=threads,
             )
             for example in stream:
-                features = features or feature_info(example)
+                if not features:
+                    features = feature_info(example)
+                    check_features(task, split.name, features)
                 values = as_numpy(example)
                 tally.add(values)
                 frames.append(tfrecord.framed(serialized(values)))
@@ -130,7 +135,48 @@ def make_part(
         part.append(frames)
         counts = {"features": features, **_counts(task, job, tally.examples), **tally.counts()}
         counts["counts"] |= {UNKNOWN: tally.unknown} if tally.unknown else {}
+        if all(step in _AFTER_CACHE for step in after_cache):
+            counts["blank"] = {"targets": tally.blank_targets}
         return {split.task: part.finish({"start": job.start, "stop": job.stop, **counts})}
+
+
+def check_features(task: seqio.Task, split: str, made: Mapping[str, Mapping[str, Any]]) -> None:
+    """Checks that the steps before and after the cache make the features that the task requires.
+
+    Args:
+      task: the task.
+      split: the split's name.
+      made: the features of a cached example, as `feature_info` returns them.
+
+    Raises:
+      UserError: if a required feature is never made, or has another type than the task says.
+    """
+    unfit = [
+        name
+        for name, feature in task.output_features.items()
+        if (feature.required or name in made) and not _fits(feature, made.get(name))
+    ]
+    if not unfit:
+        return
+    lengths = {name: LONGEST.get(name, LONGEST["inputs"]) for name in task.output_features}
+    try:
+        task.get_dataset(lengths, split=split, shuffle=False, try_in_mem_cache=False)
+    except UserError:
+        raise
+    except Exception as error:  # the step may want other lengths than these
+        name = next(
+            (name for name in unfit if isinstance(error, KeyError) and name in str(error)), ""
+        )
+        if name:
+            raise UserError(
+                f"task {task.name}: a step after the cache reads the feature '{name}', which no "
+                f"step before it makes; they make: {', '.join(made)}"
+            ) from error
+
+
+def _fits(feature: seqio.Feature, made: Mapping[str, Any] | None) -> bool:
+    found = made and (made["dtype"], len(made["shape"]))
+    return found == (feature.dtype.name, feature.rank)
 
 
 def _counts(task: seqio.Task, job: ShardRun, made: int) -> dict[str, Any]:
@@ -202,11 +248,6 @@ def has_rows(task: seqio.Task, split: str, shard: int, *, of: int) -> bool:
 def _source_dataset(
     source: seqio.DataSource, split: str, index: int, shards: int, seed: int
 ) -> tf.data.Dataset:
-    if isinstance(source, seqio.FunctionDataSource):
-        # SeqIO does not cache a function without a seed; without shuffling it needs no seed.
-        function = source._dataset_fn
-        if "seed" not in inspect.signature(function).parameters:
-            return function(split=split, shuffle_files=False)
     return source.get_dataset(
         split=split,
         shard_info=seqio.ShardInfo(index=index, num_shards=shards),
@@ -288,10 +329,12 @@ class Tally:
       examples: the number of examples.
       over: feature of `LONGEST` -> the number of examples that are longer.
       unknown: the number of examples whose targets have unknown tokens.
+      blank_targets: the number of examples whose target has no text.
     """
 
     def __init__(self, output_features: Mapping[str, seqio.Feature], *, char_counts: bool) -> None:
         self.examples = 0
+        self.blank_targets = 0
         self._features = output_features
         self._char_counts = char_counts
         self._tokens: dict[str, int] = {}
@@ -314,12 +357,23 @@ class Tally:
                 self._add_tokens(name, np.asarray(value))
             if self._char_counts:
                 self._add_characters(name, value)
+        self.blank_targets += "targets" in self._features and self._has_blank_target(example)
 
-    def _add_tokens(self, name: str, ids: np.ndarray) -> None:
+    def _has_blank_target(self, example: Mapping[str, Any]) -> bool:
+        text, ids = example.get("targets_pretokenized"), example.get("targets")
+        if isinstance(text, bytes):
+            return not text.decode("utf-8", "replace").strip()
+        return getattr(ids, "dtype", None) in _TOKEN_TYPES and not self._count("targets", ids)
+
+    def _count(self, name: str, ids: np.ndarray) -> int:
+        """Returns the number of ids other than EOS and padding."""
         valid = np.ones(ids.shape, dtype=bool)
         for special in self._special_ids(name):
             valid &= ids != special
-        count = int(np.count_nonzero(valid))
+        return int(np.count_nonzero(valid))
+
+    def _add_tokens(self, name: str, ids: np.ndarray) -> None:
+        count = self._count(name, ids)
         self._tokens[name] = self._tokens.get(name, 0) + count
         self._max_tokens[name] = max(self._max_tokens.get(name, 0), count)
         if name in LONGEST:

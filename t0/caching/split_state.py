@@ -10,7 +10,7 @@ A split is made in pieces: ranges of rows, or shards of its source. Each piece b
 refused if
 
 - it has no record, or more dropped rows than allowed;
-- all its targets are `<NO LABEL>`;
+- all its targets are empty, or `<NO LABEL>`;
 - in a task of rank evaluation, labels are withheld, or no choices contain the target, so that a
   score would mean nothing.
 
@@ -291,6 +291,13 @@ def _verdict(spec: SplitSpec, infos: Sequence[PartInfo], options: Options) -> _V
     for info in infos:
         first = {**info.get("first", {}), **first}
     records = sum(info["records"] for info in infos)
+    blank = summed(infos, "blank").get("targets")
+    if records and blank == records and not (options.allow_hidden_labels or spec.exempt(HIDES)):
+        return _Verdict(
+            f"the targets of all {records:,} examples are empty. Does the task's preprocessing fit "
+            "the data? Mend it, leave the split out (--splits=...), or keep it: "
+            "--allow_hidden_labels"
+        )
     if "rows" not in counts:
         return _Verdict() if records else _Verdict(_NOTHING)
     verdict = _by_rows(spec, counts, first, records, options)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from t0.caching import cache_files
-from t0.errors import UserError
+from t0.errors import UserError, refuse_unanswered
 from t0.files import object_facts, paths, tfrecord
 from t0.files.object_facts import Facts
 from t0.files.untrusted import parsed_json
@@ -121,6 +121,7 @@ def verify_cache(
     try:
         manifest = _manifest(directory)
     except (OSError, ValueError) as error:
+        refuse_unanswered(error)
         yield f"{posixpath.join(directory, cache_files.COMPLETED)}: damaged: {error}"
         return
     if manifest is None:

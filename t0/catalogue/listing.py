@@ -135,6 +135,11 @@ class Listing:
         rated = sorted(self.mixtures[mixture], key=lambda member: member[0])
         return [(n, float(rate(self.tasks[n]) if callable(rate) else rate)) for n, rate in rated]
 
+    def sizes(self, name: str) -> dict[str, int]:
+        """Returns split -> number of raw rows of a task."""
+        task = self.tasks[name]
+        return {split: task.num_input_examples(split) for split in task.splits}
+
     def select(self, expression: str) -> list[str]:
         """Returns the tasks of a mixture, or those whose names match from their start, sorted.
 

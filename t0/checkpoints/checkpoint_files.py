@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from t0.checkpoints import checkpoint_state
 from t0.checkpoints.bundle import BundleReader, prefixes
-from t0.errors import UserError, short_reason
+from t0.errors import UserError, refuse_unanswered, short_reason
 from t0.files import paths
 from t0.files.any_path import any_path
 
@@ -73,7 +73,8 @@ def named(model_dir: str) -> str | None:
     try:
         state = paths.read_text(os.path.join(model_dir, "checkpoint"))  # noqa: PTH118
         found = os.path.join(model_dir, checkpoint_state.latest_path(state))  # noqa: PTH118
-    except (OSError, ValueError):  # TensorFlow passes over it, too
+    except (OSError, ValueError) as error:  # TensorFlow passes over it, too
+        refuse_unanswered(error)
         return None
     folder, name = os.path.split(found)
     names = paths.names_like(folder or ".", f"{glob.escape(name)}*")

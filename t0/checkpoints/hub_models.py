@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 
 from t0.checkpoints import hugging_face
-from t0.errors import UserError, short_reason
+from t0.errors import UserError, describe_remote
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w(@[\w./-]+)?")
 _BESIDE = (
@@ -51,7 +51,7 @@ def fetch(name: str) -> tuple[str, str]:
         wanted = _wanted(files, name)
         folder = snapshot_download(repo, revision=found.sha, allow_patterns=wanted)
     except _faults() as error:
-        folder = _downloaded(repo, revision, short_reason(error).rstrip("."))
+        folder = _downloaded(repo, revision, error)
     if not hugging_face.is_folder(Path(folder)):
         raise UserError(f"{name}: {folder} has no config.json or weights; is it a T5?")
     return folder, f"{repo}@{Path(folder).name}"
@@ -70,7 +70,7 @@ def _wanted(files: list[str], name: str) -> list[str]:
     )
 
 
-def _downloaded(repo: str, revision: str, reason: str) -> str:
+def _downloaded(repo: str, revision: str, error: Exception) -> str:
     from huggingface_hub import snapshot_download
 
     try:
@@ -79,8 +79,8 @@ def _downloaded(repo: str, revision: str, reason: str) -> str:
         owner, _, short = repo.partition("/")
         at = f" --revision {revision}" if revision else ""
         raise UserError(
-            f"{repo} is no folder here, and the hub does not give it: {reason}. Where there is a "
-            f"network: hf download {repo}{at} --local-dir {short} (as {owner} publishes it: "
+            f"{repo} is no folder here, and on the hub it is {describe_remote(error)}. Where there "
+            f"is a network: hf download {repo}{at} --local-dir {short} (as {owner} publishes it: "
             f"config.json, the weights and spiece.model), copy the folder {short} here, and give "
             f"that folder"
         ) from None

@@ -241,6 +241,7 @@ class _Unresolved:
 def _read_as_gin(name: str, folders: Sequence[str]) -> str:
     """Returns the text of the file that gin would read for a name: the first in the folders."""
     from t0.compat import gin_config
+    from t0.config.explain import unknown_file
 
     for folder in folders if not name.startswith("/") else ("",):
         path = os.path.join(folder, name)  # noqa: PTH118 (as gin does; gs:// paths)
@@ -255,7 +256,7 @@ def _read_as_gin(name: str, folders: Sequence[str]) -> str:
                 if len(data) > _LONGEST_BYTES:
                     raise UserError(f"{name} is no gin file: it is larger than 1 MiB")
                 return data if isinstance(data, str) else data.decode("utf-8", "replace")
-    raise UserError(f"gin file not found: {name}")
+    raise UserError(unknown_file(name, [folder for folder in folders if folder]))
 
 
 def _check_written(text: str, include: str, bindings: dict[str, Any]) -> None:

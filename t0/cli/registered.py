@@ -8,12 +8,14 @@ without.
 """
 
 import dataclasses
+import functools
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from t0.catalogue.listing import matching
 from t0.catalogue.shown import Part, ShownRow
-from t0.errors import UserError
+from t0.errors import AbsentData, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,16 +30,43 @@ class RegisteredListing:
     tasks: Mapping[str, Any]
     mixtures: Mapping[str, Any]
 
-    def members(self, mixture: str) -> list[tuple[str, float]]:
-        """Returns (task, rate as a number) for each member of a mixture."""
+    def members(self, mixture: str) -> list[tuple[str, float | None]]:
+        """Returns (task, rate as a number, None if unknown) for each member of a mixture."""
         found = self.mixtures[mixture]
-        return [(task.name, found.get_rate(task)) for task in found.tasks]
+        return [(task.name, _rate_if_known(found, task)) for task in found.tasks]
+
+    def sizes(self, name: str) -> dict[str, int | None]:
+        """Returns split -> number of examples, None if unknown; nothing if the data is absent."""
+        from t0.feeding.opening import count_examples
+
+        task = self.tasks[name]
+        try:
+            return {split: count_examples(task, split) for split in task.splits}
+        except AbsentData as error:
+            _note(f"{name}: {error}")
+            return {}
 
     def select(self, expression: str) -> list[str]:
         """Returns the tasks of a mixture, or those whose names match from their start, sorted."""
         if expression in self.mixtures:
             return [task.name for task in self.mixtures[expression].tasks]
         return matching(expression, self.tasks, self.mixtures)
+
+
+@functools.cache
+def _note(text: str) -> None:
+    """Prints a line to standard error, once."""
+    print(text, file=sys.stderr)
+
+
+def _rate_if_known(mixture: Any, task: Any) -> float | None:
+    from t0.feeding.opening import rate_of
+
+    try:
+        return rate_of(mixture, task)
+    except UserError as error:  # a listing also has tasks that nobody asked for
+        _note(str(error).splitlines()[0])
+        return None
 
 
 def registered_listing(modules: Sequence[str], cache_dirs: Sequence[str]) -> RegisteredListing:
@@ -84,7 +113,9 @@ def shown_examples(
     index = first - 1
     taken = dataset.skip(first).take(number).as_numpy_iterator()
     for index, example in enumerate(taken, start=first):
-        parts = {name: _part(task, name, example, known[name]) for name in task.output_features}
+        # A feature that is not required may be absent.
+        made = [name for name in task.output_features if name in example]
+        parts = {name: _part(task, name, example, known[name]) for name in made}
         title = f"{task.name}, split {split}, example {index}"
         yield ShownRow(title, parts.get("inputs"), parts.get("targets"), None, _notes(task, parts))
     if index < first:

@@ -69,8 +69,8 @@ def _rows(listing: Any, regex: str | None) -> tuple[str, list[dict[str, Any]]]:
     if regex is None:
         return "mixture", [_mixture(listing, name) for name in listing.mixtures]
     if regex in listing.mixtures:
-        return "task", [_task(listing.tasks[n], rate) for n, rate in listing.members(regex)]
-    return "task", [_task(listing.tasks[name], None) for name in listing.select(regex)]
+        return "task", [_task(listing, name, rate) for name, rate in listing.members(regex)]
+    return "task", [_task(listing, name, None) for name in listing.select(regex)]
 
 
 def _mixture(listing: Any, name: str) -> dict[str, Any]:
@@ -79,14 +79,14 @@ def _mixture(listing: Any, name: str) -> dict[str, Any]:
     return {
         "mixture": name,
         "tasks": len(members),
-        "rate": sum(rate for _, rate in members),
+        "rate": None if None in dict(members).values() else sum(dict(members).values()),
         "cached": f"{cached} of {len(members)}",
     }
 
 
-def _task(task: Any, rate: float | None) -> dict[str, Any]:
-    splits = {split: task.num_input_examples(split) for split in task.splits}
-    return {"task": task.name, "splits": splits, "rate": rate, "cached": task.cache_dir or ""}
+def _task(listing: Any, name: str, rate: float | None) -> dict[str, Any]:
+    cached = listing.tasks[name].cache_dir or ""
+    return {"task": name, "splits": listing.sizes(name), "rate": rate, "cached": cached}
 
 
 def _shown(value: Any) -> str:

@@ -11,7 +11,9 @@ a registered function of `step` and `total_train_steps`.
 """
 
 import contextlib
+import errno
 import inspect
+import os
 import pathlib
 import re
 import tokenize
@@ -21,7 +23,7 @@ from typing import Any
 from t0.compat import gin_config
 from t0.config.gin_files import t5x_file
 from t0.config.t5x_names import ours_for
-from t0.errors import UserError, nearest
+from t0.errors import UserError, nearest, remote_mistake
 
 _UNKNOWN_FILE = re.compile(r"Unable to open file: (.+?)\. Searched")
 _UNKNOWN_NAME = re.compile(r"No configurable matching (?:reference )?'?@?([^'()]+)")
@@ -87,6 +89,9 @@ def explain(error: Exception, folders: Sequence[str], params: Sequence[str] = ()
 
 def unknown_file(name: str, folders: Sequence[str]) -> str:
     """Returns the sentences for a gin file that is in none of the folders."""
+    if "://" in name:
+        missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return f"gin file not found: {remote_mistake(missing)}"
     ours = t5x_file(name)
     hint = f" It is T5X's name of {ours}." if ours else _hint(name, _files_at_hand(folders))
     return (

@@ -81,7 +81,9 @@ def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -
         ours = t5x_file(name)
         names.append(name if ours is None or _on_this_machine(name, folders) else ours)
         beside = operative.companion(name)
-        if beside and beside not in gin_files and _is_found(beside, folders):
+        # The named file first: if it is forbidden or unreachable, the error is about it.
+        wanted = beside and beside not in gin_files
+        if wanted and _is_found(name, folders) and _is_found(beside, folders):
             names.append(beside)
     return names
 

@@ -21,7 +21,7 @@ import numpy as np
 from t0.compat import seqio, t5_preprocessors
 from t0.compat import tf1 as tf
 from t0.config.specification import DataSpec, TaskSpec
-from t0.errors import UserError, original
+from t0.errors import UserError, original, remote_mistake
 from t0.feeding.pretraining import Documents, PretrainingSource
 from t0.feeding.reading import BLOCK_EXAMPLES, Block, Source, shuffled
 from t0.feeding.token_files import Ragged
@@ -37,7 +37,9 @@ def live_source(task: seqio.Task, spec: TaskSpec, data: DataSpec) -> Source:
       data: the specification of the run's data.
     """
     if spec.objective is None:
-        return LiveSource(task, data.split, tuple(data.lengths), data.use_cached, data.lengths)
+        return LiveSource(
+            task, data.split, tuple(data.lengths), data.use_cached, data.lengths, spec.examples
+        )
     shards, read = _texts(task.source, data.split)
     encode = task.output_features["targets"].vocabulary.encode
     documents = Documents(task.name, shards, read, encode)
@@ -54,6 +56,7 @@ class LiveSource:
       features: the features to read.
       use_cached: whether SeqIO reads the task's cache and applies the steps after it.
       lengths: feature -> most tokens, for SeqIO's steps; None for no truncation.
+      examples: the number of the split's examples; None if it is unknown.
     """
 
     task: seqio.Task
@@ -61,16 +64,12 @@ class LiveSource:
     features: tuple[str, ...]
     use_cached: bool = False
     lengths: Mapping[str, int] | None = None
+    examples: int | None = None
 
     @property
     def name(self) -> str:
         """The task's name."""
         return self.task.name
-
-    @property
-    def examples(self) -> int | None:
-        """The number of the split's examples before preprocessing; None if it is not known."""
-        return self.task.source.num_input_examples(self.split)
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[Block]:
         """Yields the blocks from number `first` on, each shuffled by `seed` (None: unshuffled)."""
@@ -119,7 +118,8 @@ def run_through(session: tf.Session, following: Any) -> Iterator[Any]:
             found = original(error)
             if isinstance(found, UserError):
                 raise found from error
-            raise UserError(f"cached records cannot be read: {error.message}") from error
+            why = remote_mistake(error) or f"cached records cannot be read: {error.message}"
+            raise UserError(why) from error
         yield element
 
 

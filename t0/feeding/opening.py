@@ -10,8 +10,10 @@ must be; and notes for the user about its tasks. To read the data, only tasks wi
 SeqIO and TensorFlow (`t0.feeding.live`).
 """
 
+import contextlib
 import dataclasses
 import itertools
+import math
 import posixpath
 import shlex
 import types
@@ -25,7 +27,7 @@ from t0.compat import gin, seqio
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
-from t0.errors import UserError, unknown_name
+from t0.errors import UserError, short_reason, unknown_name
 from t0.feeding.live import DatasetBatches, live_source, tokenises_text
 from t0.feeding.objectives import instructions_of, objective_of
 from t0.feeding.reading import Source
@@ -51,6 +53,12 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
       UserError: if there is none; the message has the closest names. Or if its vocabulary does not
         fit T5.
     """
+    if not name:
+        raise UserError(
+            f"the name of the mixture or task is {name!r} (MIXTURE_NAME, MIXTURE_OR_TASK_NAME), so "
+            "there is no data to read: name one with --gin.MIXTURE_NAME=\"'NAME'\", and the module "
+            "that registers it with --module_import"
+        )
     names = [*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()]
     if name not in names:
         more = "List them with: t0 tasks (is --module_import right?)"
@@ -124,7 +132,7 @@ def data_spec(
                 task,
                 dataset_split,
                 lengths,
-                rate=mixture.get_rate(task) if len(tasks) > 1 else 1.0,
+                rate=rate_of(mixture, task) if len(tasks) > 1 else 1.0,
                 use_cached=use_cached,
             )
             for task in tasks
@@ -137,6 +145,56 @@ def data_spec(
         window_rows=window(),
         use_cached=use_cached,
     )
+
+
+def rate_of(mixture: seqio.Mixture, task: seqio.Task) -> float:
+    """Returns the rate of a task in a mixture.
+
+    Raises:
+      UserError: if the rate depends on a number of examples, which is unknown.
+    """
+    try:
+        return mixture.get_rate(task)
+    except (AssertionError, LookupError, TypeError, ValueError) as error:
+        uncounted = [t.name for t in mixture.tasks if "train" in t.splits and not _has_count(t)]
+        needs = (
+            f"the number of examples of {uncounted[0]} is unknown: give the task "
+            "num_input_examples, or cache the mixture and name the cache's folder"
+            if uncounted
+            else "rates by numbers of a cache need the cache"
+        )
+        raise UserError(
+            f"the rate of task {task.name} in mixture {mixture.name} cannot be computed "
+            f"({short_reason(error)}): {needs}:\n  {caching_command(mixture.name, 'DIR', {})}"
+        ) from error
+
+
+def _has_count(task: seqio.Task) -> bool:
+    return count_examples(task, "train") is not None
+
+
+def count_examples(task: seqio.Task, split: str, *, use_cached: bool = False) -> int | None:
+    """Returns the number of examples of a split, None if it is unknown.
+
+    Args:
+      task: SeqIO's task.
+      split: the split.
+      use_cached: whether the cache is read, so that its number counts; else that of the source is
+        preferred, which is before preprocessing.
+
+    Raises:
+      UserError: if the cache is read and its stats file is malformed.
+    """
+    cache = task.cache_dir
+    if use_cached and cache:
+        return _number_in(f"{cache}/stats.{split}.json", "examples")
+    with contextlib.suppress(KeyError):  # `num_input_examples` may have other splits only
+        count = task.num_input_examples(split)
+        if count is not None and math.isfinite(count):  # TFDS: infinite if unknown
+            return int(count)
+    if cache and paths.exists(f"{cache}/stats.{split}.json"):
+        return _number_in(f"{cache}/stats.{split}.json", "examples")
+    return None
 
 
 def task_spec(
@@ -163,9 +221,11 @@ def task_spec(
     if not use_cached and objective is not None and not tokenises_text(task):
         objective = None
     instructions = instructions_of(task, lengths) if use_cached else None
-    files, examples = (), None
     if use_cached and (objective or instructions or _all_is_cached(task)):
         files, examples = cache_files(task, split)
+    else:
+        files = ()
+        examples = None if objective else count_examples(task, split, use_cached=use_cached)
     return TaskSpec(
         name=task.name,
         rate=float(rate),

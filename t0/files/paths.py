@@ -26,6 +26,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import IO, Any
 
+from t0.errors import UNREACHABLE, classify_remote, describe_remote, short_reason
+
 Path = str | os.PathLike[str]
 _BUCKETS = "gs://"
 _BLOCK_BYTES = 1 << 20  # Many threads upload at once, each with a block of its own.
@@ -53,7 +55,14 @@ def converted(path: Path) -> Iterator[Any]:
         yield tf.io.gfile
     except tf.errors.OpError as error:
         number = next((n for kind, n in kinds.items() if isinstance(error, kind)), errno.EIO)
-        why = (error.message.splitlines() or [type(error).__name__])[0]
+        found = classify_remote(error)
+        if (
+            found and found[0] == UNREACHABLE
+        ):  # a name that is not resolved is a failed precondition
+            number = errno.EIO
+        why = (
+            describe_remote(error) if os.fspath(path).startswith(_BUCKETS) else short_reason(error)
+        )
         # OSError chooses its subclass by the error number.
         raise OSError(number, why, os.fspath(path)) from error
 
@@ -113,22 +122,29 @@ def read_text(path: Path) -> str:
 
 
 def exists(path: Path) -> bool:
-    """Returns whether a file or folder exists; False where its folder may not be read."""
+    """Returns whether a file or folder exists; False if its local folder may not be read.
+
+    Raises:
+      OSError: if it is remote, and forbidden or unreachable.
+    """
     if not is_remote(path):
         return os.path.exists(path)  # noqa: PTH110
     try:
         with converted(path) as gfile:
             return gfile.exists(os.fspath(path))
-    except (PermissionError, NotADirectoryError):
+    except NotADirectoryError:
         return False
 
 
 def is_folder(path: Path) -> bool:
-    """Returns whether a path is a folder."""
+    """Returns whether a path is a folder.
+
+    Raises:
+      OSError: if it is remote, and forbidden or unreachable.
+    """
     if not is_remote(path):
         return os.path.isdir(path)  # noqa: PTH112
-    with converted(path) as gfile:
-        return gfile.isdir(os.fspath(path))
+    return is_remote_folder(path) is True
 
 
 def size_bytes(path: Path) -> int:
@@ -183,6 +199,7 @@ def list_marked(folder: Path) -> list[str]:
             marks = ("/" if gfile.isdir(posixpath.join(folder, name)) else "" for name in names)
             return [name.rstrip("/") + mark for name, mark in zip(names, marks, strict=True)]
     except (FileNotFoundError, NotADirectoryError):
+        is_remote_folder(folder)  # TensorFlow finds nothing in a folder that it may not list
         return []
 
 
@@ -198,6 +215,8 @@ def list_names(folder: Path) -> list[str]:
         with converted(folder) as gfile:
             return sorted(name.rstrip("/") for name in gfile.listdir(os.fspath(folder)))
     except (FileNotFoundError, NotADirectoryError):
+        if is_remote(folder):
+            is_remote_folder(folder)  # which says if it is forbidden or unreachable
         return []
 
 

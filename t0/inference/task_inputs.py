@@ -19,6 +19,7 @@ from t0.compat import tf1 as tf
 from t0.errors import AbsentData, UserError
 from t0.feeding.live import elements
 from t0.feeding.objectives import instructions_of
+from t0.feeding.opening import count_examples
 from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_choices
 from t0.prompts import NO_LABEL
 from t0.sources import hidden_label
@@ -69,7 +70,7 @@ def of_task(
             yield dataclasses.replace(example, targets=None) if unknown else example
 
     facts = {"task": task.name, "split": split}
-    total = task.num_input_examples(split)
+    total = count_examples(task, split, use_cached=use_cached)
     origin = {**facts, "use_cached": use_cached, "hides_targets": hidden}
     return InputSource(task.name, total, facts, read, origin)
 

@@ -67,7 +67,7 @@ def configured_tasks() -> list[seqio.Task] | None:
     """Returns the tasks that mode `eval` reads, None if a function of the user's own reads data."""
     ours = bound("run.eval_dataset_fn") is t5_mesh.mesh_eval_dataset_fn
     name = bound("mesh_eval_dataset_fn.mixture_or_task_name")
-    if not ours or name is None:
+    if not ours or not name:
         return None
     split = bound("run.dataset_split", "train")
     names = EvaluationSettings().tasks or [name]

@@ -9,12 +9,13 @@ same mistakes, minutes later, or would not notice them.
 """
 
 import contextlib
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from t0.checkpoints import checkpoint_files, open_source, operative_config, torch_shards
-from t0.compat import mesh_utils, mtf, seqio
+from t0.compat import mesh_utils, mtf, seqio, t5_mesh
 from t0.config.bindings import bound
 from t0.config.explain import KINDS, check_not_text
 from t0.config.flags import GIN_MODES
@@ -29,6 +30,9 @@ from t0.training.estimator import train_model
 _EVALUATES = ("eval", "score_eval", "perplexity_eval", "score_from_dataset")
 DATASET_FUNCTIONS = {"train": "mesh_train_dataset_fn"}
 DATASET_FUNCTIONS |= dict.fromkeys(_EVALUATES, "mesh_eval_dataset_fn")
+# run.mode -> the parameter that names the function that reads its data.
+_READS = {"train": "run.train_dataset_fn"} | dict.fromkeys(_EVALUATES, "run.eval_dataset_fn")
+_READS["score_from_dataset"] = "score_from_dataset.score_dataset_fn"
 # Modes in which Mesh TensorFlow waits for new checkpoints where eval_checkpoint_step is None.
 _WAITING = ("eval", "perplexity_eval", "score_from_dataset", "score_from_strings")
 
@@ -63,13 +67,12 @@ def check_mixtures(
     """
     mode = run_mode()
     notes: list[str] = []
-    for function in ("get_vocabulary", *filter(None, [DATASET_FUNCTIONS.get(mode)])):
+    vocabulary_of = bound("get_vocabulary.mixture_or_task_name")
+    if vocabulary_of:
+        opening.known_mixture(vocabulary_of)
+    for function in _mixture_functions(mode):
         name = bound(f"{function}.mixture_or_task_name")
-        if name is None:
-            continue
         opening.known_mixture(name)
-        if function == "get_vocabulary":
-            continue
         use_cached = bool(bound(f"{function}.use_cached", False))
         if use_cached:
             named = by_kind.EvaluationSettings().tasks if mode in ("eval", "score_eval") else ()
@@ -98,6 +101,26 @@ def check_mixtures(
             cut_shares.cut_notes(others, split, lengths, use_cached=use_cached) if lengths else ()
         )
     return notes
+
+
+def _mixture_functions(mode: str) -> list[str]:
+    """Returns the dataset functions that read a mixture in a mode: one, or none.
+
+    A function that reads files (T5's for TSV files, Mesh TensorFlow's) reads no mixture, even if
+    one is named for the vocabulary. A user's own function may call T5's, which has a name then.
+    """
+    function = DATASET_FUNCTIONS.get(mode)
+    reads = bound(_READS[mode]) if function else None
+    if reads is None:
+        return []
+    if reads in (t5_mesh.mesh_train_dataset_fn, t5_mesh.mesh_eval_dataset_fn):
+        return [function]
+    wrapped = inspect.unwrap(reads)
+    reads_files = wrapped is inspect.unwrap(t5_mesh.tsv_dataset_fn) or (
+        getattr(wrapped, "__module__", "").startswith("mesh_tensorflow.")
+    )
+    named = bound(f"{function}.mixture_or_task_name")
+    return [function] if named and not reads_files else []
 
 
 @contextlib.contextmanager
@@ -151,7 +174,7 @@ def check_caches(mode: str) -> None:
     """
     function = DATASET_FUNCTIONS.get(mode)
     name = bound(f"{function}.mixture_or_task_name") if function else None
-    if name is not None and bound(f"{function}.use_cached", False):
+    if name and bound(f"{function}.use_cached", False):
         opening.require_whole(name, bound("run.dataset_split", "train"), contents=True)
 
 

@@ -26,6 +26,7 @@ A task's predictions are in the form that its recipe's own programs read:
 
 import contextlib
 import datetime
+import itertools
 import json
 import math
 import os
@@ -36,6 +37,7 @@ import numpy as np
 
 from t0 import compat
 from t0.compat import mesh_dataset, mesh_utils, seqio, t5_metrics
+from t0.compat import tf1 as tf
 from t0.errors import UserError, reading, say
 from t0.files import paths
 from t0.files.untrusted import parsed_json
@@ -45,6 +47,7 @@ from t0.scoring.results import DECODED, SCHEMA, read_json, write_json, write_who
 from t0.tasks.instruction_tasks import InstructionSource
 from t0.tasks.metrics import Bleu, some_unanswerable, squad_metrics, squad_scores
 from t0.tasks.recipe_tasks import QuestionSource
+from t0.training.metric_values import MetricValues, check_names
 
 # How many examples of a dataset are written out in full for a reader, evenly spread over it.
 READABLE = 100
@@ -148,6 +151,7 @@ class _DecodingRecorder:
         self._tasks: list[str] = []
         self._checkpoint = ""
         self._entries: dict[str, dict[str, Any]] = {}
+        self._values: dict[str, MetricValues] = {}
         self._seen: list[tuple[Mapping[str, Any], str]] = []
         self._examples = 0
 
@@ -156,7 +160,7 @@ class _DecodingRecorder:
 
         def decode_and_note(*args: Any, **kwargs: Any) -> Iterator[str]:
             self._checkpoint = kwargs.get("checkpoint_path") or args[-1]
-            self._entries = {}
+            self._entries, self._values = {}, {}
             with ProgressLine(self._examples or None, unit="example", doing="decoding") as progress:
                 texts = 0
                 for text in decode(*args, **kwargs):
@@ -176,13 +180,18 @@ class _DecodingRecorder:
         if not dataset.metric_fns:
             return dataset
         self._tasks.append(dataset.name)
+        checked: set[str] = set()
 
         def postprocess(text: str, example: Any = None, is_target: bool = False) -> Any:
-            if is_target:
-                self._examples += 1
-            else:
+            value = dataset.postprocess_fn(text, example=example, is_target=is_target)
+            if not is_target:
                 self._seen.append((example, text))
-            return dataset.postprocess_fn(text, example=example, is_target=is_target)
+                return value
+            self._examples += 1
+            if dataset.name not in checked:
+                check_names(dataset.name, dataset.metric_fns, value)
+                checked.add(dataset.name)
+            return value
 
         last = len(dataset.metric_fns) - 1
         metrics = [
@@ -195,10 +204,13 @@ class _DecodingRecorder:
         self, task: str, metric: Callable[..., Any], *, ends: bool
     ) -> Callable[..., Any]:
         def recorded(targets: Any, predictions: Any) -> Any:
-            found = metric(targets, predictions)
+            returned = metric(targets, predictions)
             entry = self._entries.setdefault(task, {"metrics": {}, "signatures": {}})
-            if isinstance(found, Mapping):
-                entry["metrics"] |= {name: float(value) for name, value in found.items()}
+            found = {}
+            if not isinstance(returned, tf.Summary):  # which is for TensorBoard only
+                values = self._values.setdefault(task, MetricValues(task))
+                found = values.add(metric, returned)
+                entry["metrics"] |= found
                 entry.setdefault("intervals", {}).update(
                     intervals(metric, found, targets, predictions)
                 )
@@ -208,7 +220,7 @@ class _DecodingRecorder:
                     print(f"{task}: {', '.join(found)} is sacreBLEU's {signature}")
             if ends:
                 self._finish(task, entry)
-            return found
+            return returned if isinstance(returned, tf.Summary) else found
 
         return recorded
 
@@ -240,11 +252,13 @@ class _DecodingRecorder:
         path = os.path.join(self._folder, f"decoded_{step}.json")  # noqa: PTH118
         write_json(path, content)
         say(f"results: {path}")
+        for note in itertools.chain.from_iterable(v.notes() for v in self._values.values()):
+            say(note)
 
 
 def intervals(
     metric: Callable[..., Any],
-    whole: Mapping[str, Any],
+    whole: Mapping[str, float],
     targets: Sequence[Any],
     predictions: Sequence[Any],
 ) -> dict[str, list[float]]:
@@ -260,7 +274,7 @@ def intervals(
 
     Args:
       metric: T5's function of targets and predictions, which returns name -> value.
-      whole: its values for all examples.
+      whole: its numbers for all examples.
       targets: of E examples; nothing is returned for fewer than `BATCHES` times `FEWEST`.
       predictions: of the same examples.
     """
@@ -271,17 +285,18 @@ def intervals(
     batches = []
     for number in range(BATCHES):
         try:
-            batches.append(metric(targets[number::BATCHES], predictions[number::BATCHES]))
-        except (ValueError, ZeroDivisionError):  # undefined for so few examples
+            returned = metric(targets[number::BATCHES], predictions[number::BATCHES])
+            batches.append(MetricValues("").add(metric, returned))
+        except Exception:  # noqa: BLE001 (undefined for so few examples; the value itself is safe)
             return {}
     found = {}
     for name, value in whole.items():
-        values = np.array([float(batch.get(name, np.nan)) for batch in batches])
+        values = np.array([batch.get(name, np.nan) for batch in batches])
         if not (np.isfinite(values).all() and math.isfinite(value)):
             continue
         if np.ptp(values) > _ROUNDING:
             reach = _STUDENT * float(values.std(ddof=1)) / math.sqrt(BATCHES)
-            found[name] = [float(value) - reach, float(value) + reach]
+            found[name] = [value - reach, value + reach]
         elif min(abs(value), abs(100 - value)) < _ROUNDING:
             share = binomtest(len(targets) * (value > 50), len(targets))
             found[name] = [100 * float(end) for end in share.proportion_ci(method="wilson")]

@@ -26,8 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from t0.errors import UserError
+from t0.errors import UserError, say
 from t0.scoring.reading import MultipleChoiceExample
+from t0.training.metric_values import MetricValues
 
 # By what a choice's log-likelihood is divided, beside T0's plain sum.
 NORMALISERS = ("tokens", "characters")
@@ -93,13 +94,16 @@ class RankMetrics:
         Raises:
           UserError: if an example does not have the metric's number of choices.
         """
-        found: dict[str, float] = {}
+        found = MetricValues(task)
+        ranked = next((metric for metric, known in self._metrics if known is not None), None)
         for metric, known in self._metrics:
             if known is None:
-                found |= metric(self._targets, self._scores)
-            else:
-                found |= self._ranked(known[0], task)
-        return {name: float(value) for name, value in found.items()}
+                found.add(metric, metric(self._targets, self._scores))
+            else:  # T5's ranking for several numbers of classes has one accuracy
+                found.add(ranked, self._ranked(known[0], task))
+        for note in found.notes():
+            say(note)
+        return found.numbers
 
     def count(self, gold: int, row: np.ndarray, lengths: Mapping[str, Sequence[int]]) -> None:
         """Accumulates an example with one correct choice.

@@ -22,7 +22,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from t0.errors import AbsentData, UserError, short_reason
+from t0.errors import AbsentData, UserError, describe_remote, short_reason
 
 PARQUET_REVISION = "refs/convert/parquet"
 _REACH_SECONDS = 5
@@ -163,7 +163,7 @@ def open_on_hub(dataset: str, subset: str | None, split: str) -> tuple[HubRows |
         try:
             rows = _load(repo, config, split)
         except _faults() as error:
-            faults.append(f"hub repository {repo}: {short_reason(error)}")
+            faults.append(f"hub repository {repo}: {describe_remote(error)}")
             continue
         label = ", ".join(filter(None, (config, split)))
         return HubRows(rows, f"hub repository {repo} ({label})"), faults
@@ -182,7 +182,7 @@ def open_stream(repo: str, config: str | None, split: str) -> Any:  # noqa: ANN4
         try:
             return _load(repo, config, split, streaming=True)
         except _faults() as error:
-            fault = short_reason(error)
+            fault = describe_remote(error)
     raise AbsentData(
         f"{where} cannot be streamed: {fault}. It needs the network while it is read; or put text "
         "of your own into the folder text/ of a data folder."

@@ -14,7 +14,7 @@ import os
 
 from t0.catalogue.sentence_pieces import EOS, EXTRA_IDS, REMEDY, checked_model, holds_sentinels
 from t0.compat import gin, seqio, tf
-from t0.errors import UserError
+from t0.errors import UserError, remote_mistake, short_reason
 
 DEFAULT_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 
@@ -156,7 +156,7 @@ def _read(path: str) -> bytes:
         with tf.io.gfile.GFile(path, "rb") as file:
             content = file.read()
     except (tf.errors.OpError, OSError) as error:
-        reason = str(error).splitlines()[0]
+        reason = remote_mistake(error) or short_reason(error)
         raise UserError(f"the vocabulary {path} cannot be read ({reason}). {REMEDY}") from error
     if not content:
         raise UserError(f"the vocabulary {path} is empty. {REMEDY}")

@@ -35,6 +35,7 @@ from t0.feeding.opening import known_mixture, open_split
 from t0.mesh.gather_embedding import target_log_probabilities
 from t0.training.graph import Program, TrainingGraph
 from t0.training.losses import PARTS
+from t0.training.metric_values import MetricValues, check_names
 from t0.training.options import LoopOptions, TrainingSpec
 from t0.training.recorder import PREFIX, step_fields
 
@@ -220,12 +221,14 @@ def _read(
         rows = list(_first(_elements(session, following), examples))
     if not rows:
         raise UserError(f"the split '{split}' of {task.name} is empty: nothing to evaluate on")
+    wanted = [task.postprocess_fn(_text(task, row), example=row, is_target=True) for row in rows]
+    check_names(task.name, task.predict_metric_fns, wanted[0])
     return TaskExamples(
         task=task,
         rows=rows,
         inputs=_block([row["inputs"] for row in rows], lengths["inputs"]),
         targets=_block([row["targets"] for row in rows], lengths["targets"]),
-        wanted=[task.postprocess_fn(_text(task, row), example=row, is_target=True) for row in rows],
+        wanted=wanted,
     )
 
 
@@ -275,16 +278,16 @@ def task_fields(tasks: Sequence[TaskExamples], model: ModelInTraining) -> dict[s
 
 
 def _of_task(examples: TaskExamples, model: ModelInTraining) -> dict[str, float]:
-    task, values = examples.task, {}
+    task, values = examples.task, MetricValues(examples.task.name)
     if task.predict_metric_fns:
         predictions = _predicted(examples, model)
         for function in task.predict_metric_fns:
-            values |= function(examples.wanted, predictions)
+            values.add(function, function(examples.wanted, predictions))
     if task.score_metric_fns:
         scores = model.score(examples.inputs, examples.targets).tolist()
         for function in task.score_metric_fns:
-            values |= function(examples.wanted, scores)
-    return {name: float(value) for name, value in values.items() if np.ndim(value) == 0}
+            values.add(function, function(examples.wanted, scores))
+    return values.numbers
 
 
 def _predicted(examples: TaskExamples, model: ModelInTraining) -> list[Any]:

@@ -52,6 +52,30 @@ def test_a_mixture_stands_for_its_tasks_and_a_second_run_does_nothing(cache_here
     assert content(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("toy_unmade", "toy_unmade: .*missing expected output feature.*: inputs. Its prepro"),
+        ("toy_unmade_and_read", "a step after the cache reads the feature 'inputs', which no"),
+        ("toy_not_tokenised", "incorrect type for feature 'inputs'.*: Got string, expected int32"),
+        ("toy_blank", "the targets of all 112 examples are empty.*--allow_hidden_labels"),
+    ],
+)
+def test_features_that_training_would_miss_fail_where_they_are_cached(
+    cache_here, tmp_path, task, message
+):
+    with pytest.raises(UserError, match=message):
+        cache_here(tmp_path, task)
+    assert not (tmp_path / task).exists()
+
+
+def test_features_may_be_made_after_the_cache_and_blank_targets_allowed(cache_here, tmp_path):
+    cache_here(tmp_path, "toy_made_later", "toy_blank_made_later")
+    cache_here(tmp_path, "toy_blank", options=Options(allow_hidden_labels=True))
+    stats = json.loads((tmp_path / "toy_blank" / "stats.train.json").read_text())
+    assert (stats["examples"], stats["targets_tokens"]) == (112, 0)
+
+
 def test_overwrite_replaces_the_shards_of_before(cache_here, tmp_path):
     cache_here(tmp_path, "toy_function", options=Options(min_shards=5))
     cache_here(tmp_path, "toy_function", overwrite=True)

@@ -112,6 +112,50 @@ add(
 )
 
 
+@seqio.map_over_dataset
+def without_inputs(example):
+    return {"targets": example["targets"]}
+
+
+@seqio.map_over_dataset
+def inputs_after_the_cache(example):
+    return {**example, "inputs": example["targets"]}
+
+
+@seqio.map_over_dataset
+def inputs_doubled(example):
+    return {**example, "inputs": tf.concat([example["inputs"]] * 2, 0)}
+
+
+@seqio.map_over_dataset
+def blank(example):
+    return {**example, "targets": "  "}
+
+
+add("toy_unmade", source=LINE_SOURCE, preprocessors=[split_line, without_inputs, *TOKENISED])
+add(
+    "toy_made_later",
+    source=LINE_SOURCE,
+    preprocessors=[split_line, without_inputs, *TOKENISED, inputs_after_the_cache],
+)
+add(
+    "toy_unmade_and_read",
+    source=LINE_SOURCE,
+    preprocessors=[split_line, without_inputs, *TOKENISED, inputs_doubled],
+)
+add(
+    "toy_not_tokenised",
+    source=LINE_SOURCE,
+    preprocessors=[split_line, seqio.CacheDatasetPlaceholder()],
+)
+add("toy_blank", source=LINE_SOURCE, preprocessors=[split_line, blank, *TOKENISED])
+add(
+    "toy_blank_made_later",
+    source=LINE_SOURCE,
+    preprocessors=[split_line, blank, *TOKENISED, inputs_after_the_cache],
+)
+
+
 def generated(rows, before=lambda index: None):
     """A source of `rows` rows that calls `before` ahead of each."""
 

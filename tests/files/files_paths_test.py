@@ -104,7 +104,8 @@ def test_faults_of_remote_files_have_their_message(monkeypatch, tmp_path):
         raise tf.errors.PermissionDeniedError(None, None, "not yours")
 
     monkeypatch.setattr(tf.io.gfile, "exists", denied)
-    assert not paths.exists(f"ram://{tmp_path.name}/x")
+    with pytest.raises(PermissionError, match="not yours"):  # which is not absence
+        paths.exists(f"ram://{tmp_path.name}/x")
 
 
 def test_a_users_error_passes_through(root):

@@ -123,3 +123,44 @@ def test_export_has_a_step_of_its_own(tmp_path):
     assert check(tmp_path, "run.mode = 'export'", "run.export_checkpoint_step = 61") == [
         "no checkpoint of step 61: the closest, 60, is taken"
     ]
+
+
+TSV = [
+    "run.train_dataset_fn = @t5.models.mesh_transformer.tsv_dataset_fn",
+    "tsv_dataset_fn.filename = 'teas.tsv'",
+]
+
+
+@pytest.fixture
+def absent_teas(clean_registries):
+    """A task whose data is not here, as those of TensorFlow Datasets are without it."""
+    from t0.compat import seqio
+
+    source = seqio.TfdsDataSource("glue/mrpc:2.0.0", tfds_data_dir="/nowhere")
+    features = {n: seqio.Feature(seqio.ByteVocabulary()) for n in ("inputs", "targets")}
+    seqio.TaskRegistry.add("absent", source=source, preprocessors=[], output_features=features)
+
+
+@pytest.mark.parametrize("name", ["''", "None", "'absent'"])
+def test_a_run_that_reads_a_tsv_file_reads_no_mixture(absent_teas, name):
+    from t0.compat import t5_mesh
+
+    parse.parse(["dataset.gin"], [*TRAIN, f"MIXTURE_NAME = {name}", *TSV])
+    assert preflight.check_mixtures({}) == []
+    vocabulary = t5_mesh.get_vocabulary()
+    own = isinstance(vocabulary, tuple) and vocabulary[0].vocab_size == 259
+    assert own == (name == "'absent'")
+
+
+@pytest.mark.parametrize("name", ["''", "None"])
+@pytest.mark.parametrize(("file", "mode"), [("dataset.gin", "train"), ("eval.gin", "eval")])
+def test_a_mode_that_reads_a_mixture_says_that_none_is_named(name, file, mode):
+    parse.parse(["dataset.gin", file], [*TRAIN, f"MIXTURE_NAME = {name}", f"run.mode = '{mode}'"])
+    with pytest.raises(UserError, match=r"there is no data to read: name one with --gin.MIXTURE"):
+        preflight.check_mixtures({})
+
+
+def test_absent_data_of_a_mixture_that_is_read_is_said_in_a_line(absent_teas):
+    parse.parse(["dataset.gin"], [*TRAIN, "MIXTURE_NAME = 'absent'"])
+    with pytest.raises(UserError, match=r"glue/mrpc:2.0.0 is not in /nowhere/glue/mrpc/2.0.0"):
+        preflight.check_mixtures({})

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import seqio
 
-from t0.compat import t5_metrics
-from t0.scoring.decoded import READABLE, intervals, write_predictions
+from t0.compat import mesh_dataset, mesh_utils, t5_metrics
+from t0.compat import tf1 as tf
+from t0.errors import UserError
+from t0.scoring.decoded import READABLE, intervals, read_from, with_results, write_predictions
+from t0.scoring.results import DECODED
 from t0.sources.folders import SplitFile
 from t0.tasks.recipe_tasks import TEXT, RecordSource, question_task, t5_features, tokenised
 
@@ -106,3 +109,80 @@ def test_the_interval_of_a_metric_is_never_a_point():
         assert found == pytest.approx(ends)
     # Another constant says nothing of its spread.
     assert intervals(lambda t, p: {"x": 0.5}, {"x": 0.5}, targets, targets) == {}
+
+
+def share(targets, predictions):
+    return {"share": 0.5, "first": Text("tea"), "by": {"length": 2.0}, "each": np.ones(2)}
+
+
+def accuracy(targets, predictions):
+    same = sum(t == p for t, p in zip(targets, predictions, strict=True))
+    return {"accuracy": 100 * same / len(targets)}
+
+
+def clash(targets, predictions):
+    return {"accuracy": 7.0}
+
+
+def clash_of_many(targets, predictions):
+    return {"accuracy": 7.0} if len(targets) > 1 else {}
+
+
+class Text:
+    """As `seqio.metrics.Text`, which needs JAX to be imported."""
+
+    def __init__(self, textdata):
+        self.textdata = textdata
+
+
+@pytest.fixture
+def judge(tmp_path, clean_registries):
+    """Judges two decoded texts with Mesh TensorFlow's own evaluation; returns the folder."""
+    features = {name: seqio.Feature(seqio.ByteVocabulary()) for name in ("inputs", "targets")}
+    texts = ["green", "black"]
+
+    def run(*metric_fns):
+        seqio.TaskRegistry.add(
+            "teas", source=seqio.FunctionDataSource(lambda split, shuffle_files: None, ["test"]),
+            output_features=features, preprocessors=[], metric_fns=list(metric_fns),
+        )  # fmt: skip
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in" / DECODED).write_text(json.dumps({"7": "model.ckpt-7"}))
+        lines = "".join(json.dumps({"prediction": text}) + "\n" for text in ("green", "red"))
+        (tmp_path / "in" / "teas_7.jsonl").write_text(lines)
+
+        def records():
+            ids = {name: [[5]] * 2 for name in features}
+            pretokenized = {f"{name}_pretokenized": texts for name in features}
+            return tf.data.Dataset.from_tensor_slices(ids | pretokenized)
+
+        dataset = mesh_dataset.EvalDataset(
+            "teas", records, lambda text, **_: text, seqio.TaskRegistry.get("teas").metric_fns
+        )
+        with tf.Graph().as_default(), read_from(str(tmp_path / "in"), ["teas"]):
+            with_results(mesh_utils.eval_model)(
+                lambda **_: None, None, None, 2, "test", str(tmp_path / "model"),
+                lambda **_: [dataset], str(tmp_path / "out"), 7,
+            )  # fmt: skip
+        return tmp_path / "out"
+
+    return run
+
+
+def test_values_that_are_no_numbers_are_left_out_by_name(judge, capsys):
+    folder = judge(share, accuracy)
+    metrics = json.loads((folder / "decoded_7.json").read_text())["tasks"]["teas"]["metrics"]
+    assert metrics == {"share": 0.5, "by/length": 2.0, "accuracy": 50.0}
+    lines = capsys.readouterr().out.splitlines()
+    results = next(n for n, line in enumerate(lines) if line.startswith("results: "))
+    assert lines[results + 1 :] == [
+        "teas: metric 'first' is no number (Text), and is left out",
+        "teas: metric 'each' is no number (ndarray), and is left out",
+    ]
+
+
+@pytest.mark.parametrize("other", [clash, clash_of_many])
+def test_two_metrics_of_one_name_are_refused(judge, tmp_path, other):
+    with pytest.raises(UserError, match="accuracy and clash.* both return 'accuracy'"):
+        judge(accuracy, other)
+    assert not list(tmp_path.rglob("decoded_7.json"))

@@ -1,0 +1,112 @@
+"""The values of a task's metrics: which of them are numbers, and whether two have one name.
+
+    values = MetricValues("qa_squad")
+    values.add(metric, metric(targets, predictions))
+    values.numbers              # {"em": 81.2, "f1": 88.0, "by/length": 79.0}
+    values.others               # {"first": "Text"}: what results files do not hold
+
+Stock T5 takes numbers only. SeqIO's own evaluator takes `seqio.metrics.Scalar`, whose number counts
+here, and `Text`, `Histogram`, `Image`, arrays and others, which are skipped by name. A metric that
+returns dictionaries within its dictionary has their names joined with "/".
+"""
+
+import contextlib
+import numbers
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from t0.errors import UserError
+
+Metric = Callable[..., Any]
+
+
+class MetricValues:
+    """Collects the values of the metrics of one task.
+
+    Args:
+      task: the task's name, for messages.
+
+    Attributes:
+      numbers: name -> value, of values that are numbers.
+      others: name -> type, of all other values.
+    """
+
+    def __init__(self, task: str) -> None:
+        self.numbers: dict[str, float] = {}
+        self.others: dict[str, str] = {}
+        self._task = task
+        self._metric_of: dict[str, Metric] = {}
+
+    def add(self, metric: Metric, returned: Any) -> dict[str, float]:
+        """Adds the values that a metric has returned, and returns its numbers.
+
+        Raises:
+          UserError: if another metric has returned a value of the same name.
+        """
+        found = {}
+        for name, value in _flat(returned, _name_of(metric)):
+            other = self._metric_of.setdefault(name, metric)
+            if other is not metric:
+                raise UserError(
+                    f"task {self._task}: its metrics {_name_of(other)} and {_name_of(metric)} both "
+                    f"return '{name}', so one value would replace the other. Rename one, or leave "
+                    "one out of the task's metric_fns"
+                )
+            number = _number(value)
+            if number is None:
+                self.others[name] = type(value).__name__
+            else:
+                found[name] = number
+        self.numbers |= found
+        return found
+
+    def notes(self) -> Iterator[str]:
+        """Yields a line for each value that is not a number."""
+        for name, kind in self.others.items():
+            yield f"{self._task}: metric '{name}' is no number ({kind}), and is left out"
+
+
+def check_names(task: str, metric_fns: Sequence[Metric], target: Any) -> None:
+    """Checks, before anything is decoded, that no two metrics return values of one name.
+
+    Args:
+      task: the task's name.
+      metric_fns: its metrics of predictions.
+      target: a postprocessed target, which stands for a prediction. A metric that cannot take it
+        is checked later, by `MetricValues.add`.
+
+    Raises:
+      UserError: if two return a value of one name.
+    """
+    values = MetricValues(task)
+    for metric in metric_fns if len(metric_fns) > 1 else ():
+        returned: Any = {}
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # many are undefined for one example
+            returned = metric([target], [target])
+        values.add(metric, returned)
+
+
+def _flat(returned: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yields (name, value); `name` is that of a value that is not in a dictionary."""
+    if not isinstance(returned, Mapping):
+        yield name, returned
+        return
+    for key, value in returned.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{key}/{inner}", one) for inner, one in _flat(value, ""))
+        else:
+            yield str(key), value
+
+
+def _number(value: Any) -> float | None:
+    value = getattr(value, "value", value)  # of seqio.metrics.Scalar
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        value = value.item()  # of numpy and JAX
+    return float(value) if isinstance(value, numbers.Real) else None
+
+
+def _name_of(metric: Metric) -> str:
+    metric = getattr(metric, "func", metric)  # of functools.partial
+    return getattr(metric, "__name__", type(metric).__name__)

@@ -1,0 +1,258 @@
+"""Own tasks, as stock SeqIO and T5 read them: functions without a seed, unknown sizes, TFDS."""
+
+import functools
+import json
+import re
+
+import numpy as np
+import pytest
+
+from t0.compat import seqio, tfds
+from t0.compat import tf1 as tf
+from t0.errors import AbsentData, UserError
+from t0.feeding import opening
+
+ROWS = [(f"which {number}", f"answer {number}") for number in range(600)]
+LENGTHS = {"inputs": 16, "targets": 16}
+FEATURES = {name: seqio.Feature(seqio.ByteVocabulary(), add_eos=True) for name in LENGTHS}
+STEPS = [
+    seqio.preprocessors.tokenize,
+    seqio.CacheDatasetPlaceholder(),
+    seqio.preprocessors.append_eos_after_trim,
+]
+
+
+@pytest.fixture(autouse=True)
+def without_caches(clean_registries):
+    yield
+    seqio.set_global_cache_dirs([])
+
+
+def make_rows(rows):
+    inputs, targets = zip(*rows, strict=True)
+    return tf.data.Dataset.from_tensor_slices({"inputs": [*inputs], "targets": [*targets]})
+
+
+def plain(split, shuffle_files=False):
+    del split, shuffle_files
+    return make_rows(ROWS)
+
+
+def of_folder(folder, split, shuffle_files=False):
+    del folder, split, shuffle_files
+    return make_rows(ROWS)
+
+
+class Reader:
+    def __init__(self, rows):
+        self.rows = rows
+
+    def read(self, split, shuffle_files):
+        del split, shuffle_files
+        return make_rows(self.rows)
+
+    def __call__(self, split, shuffle_files=False):
+        return self.read(split, shuffle_files)
+
+
+FUNCTIONS = {
+    "plain": plain,
+    "partial": functools.partial(of_folder, "data"),
+    "method": Reader(ROWS).read,
+    "callable": Reader(ROWS),
+    "lambda": lambda split, shuffle_files: make_rows(ROWS),
+}
+
+
+def add(name, function=plain, steps=STEPS, features=FEATURES, **more):
+    source = seqio.FunctionDataSource(function, splits=["train", "validation"], **more)
+    return seqio.TaskRegistry.add(
+        name, source=source, preprocessors=steps, output_features=features, metric_fns=[]
+    )
+
+
+def texts_of(data):
+    """The targets of an epoch, in one batch: rows that are not packed."""
+    ids = next(data.batches(len(ROWS)))[0]["targets"]
+    return {FEATURES["targets"].vocabulary.decode(row.tolist()) for row in ids}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_without_a_seed_is_read_live(name):
+    add("own", FUNCTIONS[name])
+    data = opening.open_data(opening.data_spec("own", LENGTHS, pack=False))
+    assert texts_of(data) == {answer for _, answer in ROWS}
+
+
+def test_the_old_api_and_a_mixture_of_functions_without_a_seed():
+    import t5.data
+
+    add("new")
+    t5.data.TaskRegistry.add(
+        "old", dataset_fn=plain, splits=["train"], text_preprocessor=[], output_features=FEATURES
+    )
+    seqio.MixtureRegistry.add("both", [("new", 1), ("old", 1)])
+    data = opening.open_data(opening.data_spec("both", LENGTHS, pack=False))
+    assert texts_of(data) <= {answer for _, answer in ROWS}
+
+
+def test_span_corruption_of_a_function_without_a_seed():
+    from t0.compat import t5_preprocessors
+
+    vocabulary = seqio.ByteVocabulary(extra_ids=10)
+    steps = [
+        functools.partial(t5_preprocessors.rekey, key_map={"inputs": None, "targets": "text"}),
+        seqio.preprocessors.tokenize,
+        seqio.CacheDatasetPlaceholder(),
+        t5_preprocessors.span_corruption,
+        seqio.preprocessors.append_eos_after_trim,
+    ]
+
+    def documents(split, shuffle_files):
+        del split, shuffle_files
+        return tf.data.Dataset.from_tensor_slices({"text": ["a long row of words " * 9] * 600})
+
+    add("spans", documents, steps, {n: seqio.Feature(vocabulary) for n in LENGTHS})
+    lengths = {"inputs": 32, "targets": 16}
+    data = opening.open_data(opening.data_spec("spans", lengths, pack=False))
+    assert next(data.batches(2))[0]["inputs"].shape == (2, 32)
+
+
+def test_a_seed_goes_to_the_function_that_takes_one():
+    seeds = []
+
+    def seeded(split, shuffle_files=False, seed=None):
+        del split, shuffle_files
+        seeds.append(seed)
+        return make_rows(ROWS)
+
+    add("seeded", seeded)
+    with tf.Graph().as_default():
+        seqio.TaskRegistry.get("seeded").get_dataset(LENGTHS, split="train", seed=11)
+        add("plain").get_dataset(LENGTHS, split="train", seed=11)
+    assert seeds == [11]
+
+
+def write_cache(folder, name, **examples):
+    for split, count in examples.items():
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / f"stats.{split}.json").write_text(json.dumps({"examples": count}))
+        (folder / name / f"info.{split}.json").write_text(json.dumps({"num_shards": 1}))
+    (folder / name / "COMPLETED").touch()
+    seqio.set_global_cache_dirs([str(folder)])
+
+
+def test_examples_are_counted_by_the_cache_if_nothing_else_counts_them(tmp_path):
+    task = add("uncounted")
+    assert opening.count_examples(task, "train") is None
+    write_cache(tmp_path, "uncounted", train=7)
+    assert opening.count_examples(task, "train") == 7
+    assert opening.count_examples(task, "validation") is None
+    spec = opening.data_spec("uncounted", LENGTHS, use_cached=True)
+    assert spec.tasks[0].examples == 7
+    assert opening.open_data(spec).shares()[0].examples == 7
+
+
+def test_the_number_of_the_cache_counts_if_the_cache_is_read(tmp_path):
+    task = add("counted", num_input_examples={"train": 3})
+    write_cache(tmp_path, "counted", train=7)
+    assert opening.count_examples(task, "train") == 3
+    assert opening.count_examples(task, "train", use_cached=True) == 7
+    assert opening.count_examples(task, "validation") is None
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        functools.partial(seqio.mixing_rate_num_examples, maximum=100),
+        functools.partial(seqio.mixing_rate_num_examples, fallback_to_num_input_examples=False),
+        seqio.mixing_rate_num_characters,
+    ],
+)
+def test_a_rate_by_unknown_numbers_is_refused_with_the_caching_command(rate, tmp_path):
+    for name in ("one", "two"):
+        add(name)
+    seqio.MixtureRegistry.add("by_size", ["one", "two"], default_rate=rate)
+    with pytest.raises(UserError) as caught:
+        opening.data_spec("by_size", LENGTHS)
+    assert "rate of task one in mixture by_size" in str(caught.value)
+    assert "seqio_cache_tasks --tasks=by_size" in str(caught.value)
+    for name, count in (("one", 10), ("two", 30)):
+        write_cache(tmp_path, name, train=count)
+    if rate is not seqio.mixing_rate_num_characters:
+        spec = opening.data_spec("by_size", LENGTHS)
+        assert [task.rate for task in spec.tasks] == [10, 30]
+
+
+@pytest.mark.parametrize("name", [None, ""])
+def test_no_mixture_is_said_in_a_line(name):
+    with pytest.raises(UserError, match="there is no data to read: name one with --gin.MIXTURE"):
+        opening.known_mixture(name)
+
+
+def test_a_feature_that_is_never_made_is_said_in_a_line():
+    add("unmade", steps=[lambda ds: ds.map(lambda ex: {"targets": ex["targets"]}), *STEPS])
+    data = opening.open_data(opening.data_spec("unmade", LENGTHS, pack=False))
+    with pytest.raises(UserError, match="unmade: .*missing.*: inputs. Its preprocessors make: tar"):
+        next(data.batches(2))
+
+
+class Teas(tfds.core.GeneratorBasedBuilder):
+    """A dataset of TensorFlow Datasets that is made of nothing but this class."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = tfds.features.FeaturesDict({"inputs": tfds.features.Text(), "n": np.int32})
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _split_generators(self, dl_manager):
+        del dl_manager
+        return {"train": self._generate_examples(600), "test": self._generate_examples(2)}
+
+    def _generate_examples(self, count):
+        for number in range(count):
+            yield number, {"inputs": f"tea {number}", "n": number}
+
+
+def add_teas(folder, splits=None):
+    source = seqio.TfdsDataSource("teas:1.0.0", tfds_data_dir=str(folder), splits=splits)
+    features = {"inputs": FEATURES["inputs"]}
+    return seqio.TaskRegistry.add(
+        "tea", source=source, preprocessors=STEPS, output_features=features, metric_fns=[]
+    )
+
+
+@pytest.mark.parametrize("splits", [None, ["train"]])
+def test_tfds_data_that_is_absent_comes_with_the_command_that_prepares_it(tmp_path, splits):
+    task = add_teas(tmp_path, splits)
+    with pytest.raises(AbsentData) as caught:
+        opening.require_split("tea", "train")
+        opening.count_examples(task, "train")
+    text = str(caught.value)
+    assert f"teas:1.0.0 is not in {tmp_path}/teas/1.0.0." in text
+    assert "--tfds_data_dir" in text
+    with pytest.raises(AbsentData, match="is not in"), tf.Graph().as_default():
+        task.source.get_dataset("train", shuffle=False)  # a run downloads nothing
+    assert not any(tmp_path.iterdir())
+
+    with tf.compat.v1.Graph().as_default():
+        exec(re.search(r'python -c "(.*)"; or', text)[1], {})
+    opening.require_split("tea", "train")
+    assert opening.count_examples(task, "train") == 600
+    spec = opening.data_spec("tea", {"inputs": 16}, pack=False)
+    assert next(opening.open_data(spec).batches(2))[0]["inputs"].shape == (2, 16)
+
+
+def test_an_unknown_tfds_dataset_or_version_is_said_in_a_line(tmp_path):
+    for name in ("no_such_teas:1.0.0", "teas:7.7.7"):
+        source = seqio.TfdsDataSource(name, tfds_data_dir=str(tmp_path))
+        with pytest.raises(AbsentData, match=f"Datasets cannot open {name}: .*version"):
+            source.num_input_examples("train")
+
+
+def test_a_cache_gives_the_splits_of_a_tfds_task_without_its_data(tmp_path):
+    task = add_teas(tmp_path / "no data")
+    write_cache(tmp_path, "tea", train=5, test=2)
+    assert set(task.splits) == {"train", "test"}
+    opening.require_split("tea", "test")
