@@ -20,6 +20,7 @@ resume_file     the resume state beside a checkpoint
 kept_checkpoints  which checkpoints stay
 warm_start      fills variables from another run's checkpoint
 evaluation      held-out loss and task metrics during training
+metric_values   the values of a task's metrics that are numbers, by name
 stopping        the best evaluation, early stopping, the time limit, SIGTERM
 recorder        lines of progress, metrics.jsonl
 recorder_hook   the same for a run that TensorFlow's estimator trains
@@ -31,6 +32,6 @@ directory_lock  one trainer at a time in a model directory
 export          the last checkpoint as a Hugging Face folder
 
 Importing this package imports none of its modules. What other engines share imports no TensorFlow:
-event_files, free_memory, kept_checkpoints, recorder, resume_file, start_report, stepping, stopping
-and directory_lock.
+event_files, free_memory, kept_checkpoints, metric_values, recorder, resume_file, start_report,
+stepping, stopping and directory_lock.
 """

@@ -1,9 +1,11 @@
 """The values of a task's metrics: which of them are numbers, and whether two have one name.
 
+    from t0.compat import t5_metrics
+
     values = MetricValues("qa_squad")
-    values.add(metric, metric(targets, predictions))
+    values.add(t5_metrics.squad, {"em": 81.2, "f1": 88.0, "by": {"length": 79.0}, "first": "tea"})
     values.numbers              # {"em": 81.2, "f1": 88.0, "by/length": 79.0}
-    values.others               # {"first": "Text"}: what results files do not hold
+    values.others               # {"first": "str"}: not in the results files
 
 Stock T5 takes numbers only. SeqIO's own evaluator takes `seqio.metrics.Scalar`, whose number counts
 here, and `Text`, `Histogram`, `Image`, arrays and others, which are skipped by name. A metric that
