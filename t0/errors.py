@@ -166,8 +166,8 @@ def reading(path: Path | str, *faults: type[Exception]) -> Iterator[None]:
 
 
 ABSENT, FORBIDDEN, UNREACHABLE = "not found", "forbidden", "unreachable"
-# In the message of a failed request to gs://, http or the hub -> what it means, and what to do. The
-# first that fits counts: a hub answers 401 for a name that it does not have.
+# (words in the message of a failed request to gs://, http or the hub; its kind; advice). The first
+# that fits counts: the hub answers 401 for a name that it does not have.
 _REMOTE = (
     (r"GatedRepo", FORBIDDEN, "accept the terms on its page, then log in: hf auth login"),
     (
@@ -203,7 +203,7 @@ _REMOTE = (
     ),
     (r"404|[Nn]ot (be )?found|[Nn]o such (file|object)", ABSENT, "is the path right?"),
 )
-# Published file -> what takes its place on this machine.
+# (pattern of a remote file, sentence with its local substitute).
 _SUBSTITUTES = tuple(
     (re.compile(rf".*/{pattern}"), template)
     for pattern, template in (
@@ -232,18 +232,18 @@ _SUBSTITUTES = tuple(
 )
 
 
-def substitute_for(place: str) -> str | None:
+def substitute_for(path: str) -> str | None:
     """Returns a sentence with the local substitute of a remote file that is read, if it has one.
 
     >>> substitute_for("gs://t5-data/pretrained_models/mt5/xl/operative_config.gin")
     'Our file of the same model: --gin_file=models/mt5.xl.gin'
     """
-    found = ((pattern.fullmatch(place), template) for pattern, template in _SUBSTITUTES)
-    return next((match.expand(template) for match, template in found if match), None)
+    matches = ((pattern.fullmatch(path), template) for pattern, template in _SUBSTITUTES)
+    return next((match.expand(template) for match, template in matches if match), None)
 
 
 def classify_remote(error: BaseException | str) -> tuple[str, str] | None:
-    """Returns what the failure of a request to gs://, http or the hub means, and what to do.
+    """Returns the kind of a failed request to gs://, http or the hub, and advice.
 
     Args:
       error: the error of any client, or its message.
@@ -252,8 +252,8 @@ def classify_remote(error: BaseException | str) -> tuple[str, str] | None:
       (ABSENT, FORBIDDEN or UNREACHABLE; the advice), or None if the message tells none of them.
     """
     text = error if isinstance(error, str) else f"{type(error).__name__}: {_message_of(error)}"
-    found = ((kind, do) for words, kind, do in _REMOTE if re.search(words, text))
-    return next(found, None)
+    matches = ((kind, advice) for words, kind, advice in _REMOTE if re.search(words, text))
+    return next(matches, None)
 
 
 def _message_of(error: BaseException) -> str:
@@ -261,13 +261,13 @@ def _message_of(error: BaseException) -> str:
 
 
 def remote_advice(error: BaseException) -> str | None:
-    """Returns what to do about an error of `gs://`, None where nothing is known of it."""
-    found = classify_remote(error)
-    return found[1] if found and found[1] != "is the path right?" else None
+    """Returns advice about an error of `gs://`, None if there is none beyond checking the path."""
+    _, advice = classify_remote(error) or (None, None)
+    return None if advice == "is the path right?" else advice
 
 
 def describe_remote(error: BaseException | str) -> str:
-    """Returns the failure of a request in one line: what it means, the client's words, advice.
+    """Returns one line about a failed request: its kind, the client's words, advice.
 
     >>> describe_remote("Error executing an HTTP request: HTTP response code 404 with body ''")
     'not found: HTTP response code 404. Is the path right?'
@@ -281,33 +281,33 @@ def describe_remote(error: BaseException | str) -> str:
     why = why.partition(" when reading ")[0].strip().rstrip(".")
     why = f"{why}, {said[1].rstrip('.')}" if said and said[1] not in why else why
     why = why if len(why) < 300 else f"{why[:300]} ..."
-    found = classify_remote(error)
-    return f"{found[0]}: {why}. {found[1][0].upper()}{found[1][1:]}" if found else why
+    kind, advice = classify_remote(error) or (None, "")
+    return f"{kind}: {why}. {advice[0].upper()}{advice[1:]}" if kind else why
 
 
 def remote_mistake(error: BaseException) -> str | None:
     """Returns a line about an error of reading or writing `gs://` or http; None for any other.
 
-    It says whether the file is absent, forbidden or unreachable, what to do about that, and what
-    takes the file's place on this machine.
+    It says whether the file is absent, forbidden or unreachable, gives advice, and names the
+    local substitute of a published file.
     """
-    place = str(getattr(error, "filename", None) or "")
-    if not (isinstance(error, OSError) and "://" in place):
+    path = str(getattr(error, "filename", None) or "")
+    if not (isinstance(error, OSError) and "://" in path):
         foreign = type(error).__module__.startswith("tensorflow")
-        found = re.search(r"gs://[^\s'\",;]+", _message_of(error)) if foreign else None
-        if not found:
+        match = re.search(r"gs://[^\s'\",;]+", _message_of(error)) if foreign else None
+        if not match:
             return None
-        place = found[0].rstrip("/.")
+        path = match[0].rstrip("/.")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-    instead = substitute_for(place)
-    doctor = " (t0 doctor --model_dir=gs://... asks)" if place.startswith("gs://") else ""
-    return f"{place}: {describe_remote(reason)}{doctor}{f'. {instead}' if instead else ''}"
+    instead = substitute_for(path)
+    doctor = " (t0 doctor --model_dir=gs://... asks)" if path.startswith("gs://") else ""
+    return f"{path}: {describe_remote(reason)}{doctor}{f'. {instead}' if instead else ''}"
 
 
 def refuse_unanswered(error: BaseException) -> None:
-    """Raises an error of a remote file that is forbidden or unreachable as a UserError.
+    """Raises a UserError if an error is about a remote file that is forbidden or unreachable.
 
-    For those who take any other error of reading a file for an absent or damaged file.
+    Callers take every other error for an absent or a damaged file.
     """
     text = remote_mistake(error)
     if text and (classify_remote(error) or ("",))[0] in (FORBIDDEN, UNREACHABLE):

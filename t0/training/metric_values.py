@@ -46,7 +46,7 @@ class MetricValues:
         Raises:
           UserError: if another metric has returned a value of the same name.
         """
-        found = {}
+        added = {}
         for name, value in _flat(returned, _name_of(metric)):
             other = self._metric_of.setdefault(name, metric)
             if other is not metric:
@@ -59,9 +59,9 @@ class MetricValues:
             if number is None:
                 self.others[name] = type(value).__name__
             else:
-                found[name] = number
-        self.numbers |= found
-        return found
+                added[name] = number
+        self.numbers |= added
+        return added
 
     def notes(self) -> Iterator[str]:
         """Yields a line for each value that is not a number."""
@@ -97,7 +97,7 @@ def _flat(returned: Any, name: str) -> Iterator[tuple[str, Any]]:
         return
     for key, value in returned.items():
         if isinstance(value, Mapping):
-            yield from ((f"{key}/{inner}", one) for inner, one in _flat(value, ""))
+            yield from ((f"{key}/{inner}", leaf) for inner, leaf in _flat(value, ""))
         else:
             yield str(key), value
 
