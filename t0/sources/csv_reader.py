@@ -88,11 +88,13 @@ class Csv:
       path: the file.
       delimiter: a tab for the rules of tsv files, a comma for those of csv files.
       known: T0's columns of the dataset, which are the types of the cells.
+      numbers: whether other columns may be numeric.
     """
 
     path: Path
     delimiter: str = ","
     known: Features | None = None
+    numbers: bool = True
     _rest: list[tuple[int, Iterator[Record]]] = dataclasses.field(
         default_factory=list, compare=False, repr=False
     )
@@ -166,7 +168,7 @@ class Csv:
     def _scan(self) -> _Scan:
         """Reads the file once, to check it, to count the rows and to find numeric columns."""
         unknown = [i for i, name in enumerate(self.columns()) if name not in (self.known or {})]
-        has_number = dict.fromkeys(unknown, False)
+        has_number = dict.fromkeys(unknown if self.numbers else (), False)
         num_rows = 0
         records = counted(self._records(), unit="row", doing=f"checking {self.path.name}")
         for _, cells in records:

@@ -238,8 +238,8 @@ def _nothing_left(
 
 
 def _names(path: Path) -> list[str]:
-    with reading(path):
-        lines = path.read_text(encoding="utf-8").splitlines()
+    with reading(path, UnicodeError):
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     return [checked_name(line.strip(), "task", path) for line in lines if line.strip()]
 
 

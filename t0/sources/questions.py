@@ -99,7 +99,7 @@ def read_questions(found: SplitFile) -> Iterator[Question]:
 def count_questions(found: SplitFile) -> int:
     """Returns the number of questions of a file."""
     if found.kind != "jsonl" or read_document(found.path) is None:
-        return reader_for(found.kind, (found.path,)).count()
+        return reader_for(found.kind, (found.path,), numbers=False).count()
     return sum(1 for _ in _rows(found))
 
 
@@ -107,7 +107,7 @@ def _rows(found: SplitFile) -> Iterator[Mapping[str, Any]]:
     where = str(found.path)
     document = read_document(found.path) if found.kind == "jsonl" else None
     if document is None:
-        yield from reader_for(found.kind, (found.path,)).rows(0, None)
+        yield from reader_for(found.kind, (found.path,), numbers=False).rows(0, None)
         return
     rows = (
         row

@@ -66,20 +66,27 @@ class Reader(Protocol):
         """Yields the rows from `start` up to `stop`."""
 
 
-def reader_for(kind: str, paths: tuple[Path, ...], known: Features | None = None) -> Reader:
+def reader_for(
+    kind: str,
+    paths: tuple[Path, ...],
+    known: Features | None = None,
+    *,
+    numbers: bool = True,
+) -> Reader:
     """Returns the reader for files of one format.
 
     Args:
       kind: a value of FORMATS, or `saved` for a folder written by `Dataset.save_to_disk`.
       paths: one file or folder, or the shards of one split in order.
       known: T0's columns of the dataset, which are the types of csv and tsv cells.
+      numbers: whether columns of csv and tsv files may be numeric; else all cells are text.
     """
     if kind == "jsonl":
         return JsonLines(paths[0])
     if kind in ("csv", "tsv"):
         from t0.sources.csv_reader import Csv
 
-        return Csv(paths[0], delimiter="\t" if kind == "tsv" else ",", known=known)
+        return Csv(paths[0], "\t" if kind == "tsv" else ",", known=known, numbers=numbers)
     # Imported late: pyarrow takes 0.2 s, and text files do not need it.
     from t0.sources import arrow_readers
 

@@ -27,7 +27,7 @@ def languages(found: SplitFile) -> tuple[str, ...]:
     Raises:
       UserError: the file cannot be read, or its columns are fewer than two languages.
     """
-    for row in reader_for(found.kind, (found.path,)).rows(0, 1):
+    for row in reader_for(found.kind, (found.path,), numbers=False).rows(0, 1):
         given = row.get(_NESTED, row)
         if isinstance(given, Mapping):
             codes = tuple(name for name in given if _CODE.fullmatch(name))
@@ -51,7 +51,9 @@ def read_pairs(found: SplitFile, source: str, target: str) -> Iterator[tuple[str
     Raises:
       UserError: a row lacks one of the languages; the message names the row and the language.
     """
-    for number, row in enumerate(reader_for(found.kind, (found.path,)).rows(0, None)):
+    for number, row in enumerate(
+        reader_for(found.kind, (found.path,), numbers=False).rows(0, None)
+    ):
         given = row.get(_NESTED, row)
         sides = [_side(given, language) for language in (source, target)]
         if None in sides:
@@ -65,7 +67,7 @@ def read_pairs(found: SplitFile, source: str, target: str) -> Iterator[tuple[str
 
 def count_pairs(found: SplitFile) -> int:
     """Returns the number of a file's rows."""
-    return reader_for(found.kind, (found.path,)).count()
+    return reader_for(found.kind, (found.path,), numbers=False).count()
 
 
 def _side(given: Any, language: str) -> str | None:  # noqa: ANN401 (a cell of a file)

@@ -187,3 +187,15 @@ def test_half_a_surrogate_pair_is_told_or_skipped(tmp_path, monkeypatch, capsys)
     assert "task1_x.json: skipped 1 rows" in capsys.readouterr().err
     one_task(tmp_path, Definition="cut \ud83d")
     assert "task1_x.json: 'Definition': the text holds" in mistake(read_task, folder, "task1_x")
+
+
+def test_lists_of_tasks_with_a_mark_or_in_another_encoding(tmp_path):
+    one_task(tmp_path)
+    names = tmp_path / "splits/default/train_tasks.txt"
+    names.write_bytes(b"\xef\xbb\xbf" + names.read_bytes())
+    assert len(choose(tmp_path, "train", per_task=None, **ENGLISH).instances) == 4
+    choose.cache_clear()
+    names.write_bytes(b"caf\xe9\n")
+    assert "train_tasks.txt: cannot be read: 'utf-8'" in mistake(
+        choose, tmp_path, "train", per_task=None, **ENGLISH
+    )

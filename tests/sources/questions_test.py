@@ -64,6 +64,28 @@ def test_csv(tmp_path):
     ]
 
 
+def test_numbers_in_a_csv_file_of_questions_are_text(tmp_path):
+    text = "id,question,answer\n007,2 and 2?,4\n008,half of 3?,1.50\n"
+    assert read(tmp_path, "test.csv", text) == [
+        Question("007", "2 and 2?", "", ("4",)),
+        Question("008", "half of 3?", "", ("1.50",)),
+    ]
+    (tmp_path / "tsv").mkdir()
+    text = "question\tanswer\n1 or 2?\t2\n"
+    assert read(tmp_path / "tsv", "test.tsv", text)[0].answers == ("2",)
+
+
+def test_stray_quotes_in_files_of_questions(tmp_path):
+    rows = "".join(f'"Who sang song {i}?\tsinger {i}"\n' for i in range(9))
+    found = read(tmp_path, "train.tsv", "question\tanswer\n" + rows)
+    assert [(q.question, *q.answers) for q in found] == [
+        (f'"Who sang song {i}?', f'singer {i}"') for i in range(9)
+    ]
+    (tmp_path / "csv").mkdir()
+    with pytest.raises(UserError, match=r"test\.csv, line 3: the quote before 'How"):
+        read(tmp_path / "csv", "test.csv", 'question,answer\nWhy?,So\n"How,Thus\n')
+
+
 def test_processed_columns_are_preferred(tmp_path):
     row = {
         "id": 7,

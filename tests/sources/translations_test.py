@@ -29,6 +29,19 @@ def test_columns(tmp_path):
     assert list(read_pairs(split, "en", "pt-BR")) == [("It rains.", "Chove.")]
 
 
+def test_sentences_of_tsv_files_keep_quotes_and_numbers(tmp_path):
+    lines = ["en\tde", '"Yes," she said.\t"Ja", sagte sie.', '"No\t"Nein', "1.10\t1,10", "2\t2"]
+    (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
+    split = folder_splits(tmp_path)["train"]
+    assert list(read_pairs(split, "en", "de")) == [tuple(x.split("\t")) for x in lines[1:]]
+    assert count_pairs(split) == 4
+    (tmp_path / "train.tsv").write_text("en\tde\n1\t2\n")
+    assert list(read_pairs(split, "en", "de")) == [("1", "2")]
+    (tmp_path / "test.csv").write_text('en,de\n"Go,Geh\nStay",Bleib\nNo,Geh\nYes,Bleib\n')
+    with pytest.raises(UserError, match=r"test\.csv, line 2: a quoted cell that begins here"):
+        list(read_pairs(folder_splits(tmp_path)["test"], "en", "de"))
+
+
 def test_nothing_in_it(tmp_path):
     assert languages(found(tmp_path, [])) == ()
 
