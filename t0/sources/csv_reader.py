@@ -12,8 +12,9 @@ a byte order mark.
 A stray quote must not join rows. The readers refuse a quote that is never closed, text after a
 closing quote, and a cell in which lines look like rows, with the number of the line in the file.
 
-T0's own datasets have their recorded types. In other data, a column becomes numeric only if every
-cell prints the same as a number (an empty cell is None): 01000, 1.10 and 1e1 stay text.
+The schema gives the columns of T0's own datasets their recorded types. In other data, a column
+becomes numeric only if every cell prints the same as a number (an empty cell is None): 01000, 1.10
+and 1e1 stay text.
 """
 
 import codecs
@@ -24,7 +25,7 @@ import functools
 import io
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,7 +88,7 @@ class Csv:
     Attributes:
       path: the file.
       delimiter: a tab for the rules of tsv files, a comma for those of csv files.
-      known: T0's columns of the dataset, which are the types of the cells.
+      known: T0's columns of the dataset, whose cells `t0.sources.schema` converts.
       numbers: whether other columns may be numeric.
     """
 
@@ -117,7 +118,7 @@ class Csv:
           UserError: a row has too many or too few cells, or a quote is misplaced.
         """
         # The scan checks the whole file before any row is returned.
-        names, converters = self.columns(), self._converters()
+        names, numeric = self.columns(), [self.columns()[i] for i in self._scan.numeric]
         if stop is not None and stop <= start:
             return
         at, records = self._rest.pop() if self._rest else (0, self._records())
@@ -125,8 +126,8 @@ class Csv:
             at, records = 0, self._records()
         for _, cells in itertools.islice(records, start - at, None if stop is None else stop - at):
             row: dict[str, Any] = dict(zip(names, cells, strict=True))
-            for name, convert in converters.items():
-                row[name] = convert(row[name])
+            for name in numeric:
+                row[name] = number(row[name])
             yield row
         if stop is not None:
             self._rest[:] = [(stop, records)]
@@ -180,17 +181,6 @@ class Csv:
                     else:
                         has_number[column] = True
         return _Scan(tuple(i for i, has in has_number.items() if has), num_rows)
-
-    def _converters(self) -> dict[str, Callable[[str], Any]]:
-        names = self.columns()
-        converters: dict[str, Callable[[str], Any]] = {names[i]: number for i in self._scan.numeric}
-        for name, feature in (self.known or {}).items():
-            is_value = isinstance(feature, dict) and feature.get("_type") == "Value"
-            kind = feature["dtype"] if is_value else "string"
-            # `t0.sources.schema` converts the others, also integers that a copy writes as 1.0.
-            if name in names and kind != "string":
-                converters[name] = _known_value
-        return converters
 
     def _records(self) -> Iterator[Record]:
         return itertools.islice(self._all_records(self._start), 1, None)
@@ -264,16 +254,6 @@ def number(cell: str) -> int | float | None:
     except ValueError:
         return None
     return value if str(value) == cell and -(2**63) <= value < 2**63 else None
-
-
-# Spellings of a missing number or truth value in a copy of one of T0's datasets.
-_ABSENT = {"", "NA", "N/A", "#N/A", "NaN", "nan", "-nan", "-NaN", "null", "NULL", "n/a"}
-_TRUTHS = {"true": True, "false": False}
-
-
-def _known_value(cell: str) -> Any:  # noqa: ANN401
-    """Returns a cell of a recorded column that is not text; the schema converts the numbers."""
-    return None if cell in _ABSENT else _TRUTHS.get(cell.lower(), cell)
 
 
 def csv_records(lines: Iterable[str], delimiter: str, first: int = 1) -> Iterator[Record]:

@@ -18,8 +18,8 @@ copy of a dataset may have other column names, label orders and spellings of val
 converts its rows to the recorded columns:
 
 * Class labels (-1: withheld) and columns of integers become integers, whether the copy has 1, 1.0
-  or "1"; numbers in a column of text become text; NaN, which pandas writes for missing values,
-  becomes None in all of these columns.
+  or "1"; "true" and "False" become truth values; numbers in a column of text become text; NaN,
+  which pandas writes for missing values, becomes None in all of these columns.
 * A sequence of records becomes one dict of lists, as in rows of the `datasets` library. A nested
   value in a text file is parsed as JSON.
 * Other values stay as the file has them.
@@ -95,6 +95,8 @@ def converter(feature: Any) -> Converter | None:  # noqa: ANN401
     if kind == "Value":
         if feature["dtype"] == "string":
             return _text
+        if feature["dtype"] == "bool":
+            return _truth
         return _integer if "int" in feature["dtype"] else None
     inner = _nested(feature)
     return functools.partial(_parsed, convert=inner) if inner else None
@@ -147,6 +149,15 @@ def _integer(value: Any) -> int | None:  # noqa: ANN401
     if number is None:
         raise ValueError(f"{value!r} is no whole number")
     return number
+
+
+def _truth(value: Any) -> bool | None:  # noqa: ANN401
+    if isinstance(value, bool) or is_missing(value):
+        return value if isinstance(value, bool) else None
+    truth = {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
+    if truth is None:
+        raise ValueError(f"{value!r} is neither true nor false")
+    return truth
 
 
 def _text(value: Any) -> Any:  # noqa: ANN401

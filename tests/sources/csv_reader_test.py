@@ -11,6 +11,7 @@ from t0.errors import UserError
 from t0.sources import csv_reader, readers
 from t0.sources.csv_reader import Csv
 from t0.sources.schema import features
+from t0.sources.splits import open_split
 
 FIXTURE = {"suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
@@ -198,6 +199,21 @@ def test_recorded_types_of_a_known_dataset(path):
     text = "context,question,answerA,answerB,answerC,label\n1,2,3,4,5,1\n"
     row = everything(write(path, text, known=known))[0]
     assert set(map(type, row.values())) == {str}
+
+
+def test_copies_of_known_datasets_in_csv(tmp_path, monkeypatch):
+    monkeypatch.setenv("T0_DATA_DIR", str(tmp_path))
+    columns = features("duorc", "SelfRC")
+    nested = dict.fromkeys(columns, "[]")
+    row = nested | {"plot_id": "0001", "question": "1.50", "no_answer": "False"}
+    (tmp_path / "duorc" / "SelfRC").mkdir(parents=True)
+    with (tmp_path / "duorc" / "SelfRC" / "test.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerow(row)
+    found = next(open_split("duorc", "SelfRC", "test").rows())
+    assert (found["plot_id"], found["question"], found["no_answer"]) == ("0001", "1.50", False)
+    assert found["answers"] == []
 
 
 @settings(max_examples=40, **FIXTURE)

@@ -74,7 +74,6 @@ def test_a_value_that_is_no_label_lists_those_that_are(given):
 
 def test_plain_columns_need_nothing():
     assert converter({"dtype": "float32", "_type": "Value"}) is None
-    assert converter({"dtype": "bool", "_type": "Value"}) is None
 
 
 @pytest.mark.parametrize(
@@ -100,6 +99,14 @@ def test_a_value_that_is_no_integer(given):
 )
 def test_columns_of_text(given, wanted):
     assert converter(TEXT)(given) == wanted
+
+
+def test_columns_of_truth_values():
+    convert = converter({"dtype": "bool", "_type": "Value"})
+    given = [True, "true", "False", "FALSE", "1", "0", "", None]
+    assert [convert(v) for v in given] == [True, True, False, False, True, False, None, None]
+    with pytest.raises(ValueError, match="'NA' is neither true nor false"):
+        convert("NA")
 
 
 def test_a_sequence_of_records_is_a_dict_of_lists():
