@@ -99,12 +99,12 @@ class ProgressLine:
         self._bar.write(line)
 
 
-def counted(units: Iterable[_T], *, unit: str, doing: str) -> Iterator[_T]:
+def count_units(units: Iterable[_T], *, unit: str, doing: str) -> Iterator[_T]:
     """Yields the units of some work whose size is unknown; many of them get a progress line."""
     with contextlib.ExitStack() as stack:
         progress = None
-        for number, one in enumerate(units, 1):
-            yield one
+        for number, item in enumerate(units, 1):
+            yield item
             if number % _COUNTED_AT_A_TIME == 0:
                 if progress is None:
                     progress = ProgressLine(total=None, unit=unit, doing=doing)

@@ -92,11 +92,11 @@ def _splits(data: str) -> dict[str, Callable[[], Any]]:
 
 
 def _rows(kind: str, path: Path) -> Callable[[], Any]:
-    from t0.progress import counted
+    from t0.progress import count_units
     from t0.sources import readers
 
     reader = readers.reader_for(kind, (path,))
-    return lambda: counted(reader.rows(0, None), unit="row", doing=f"reading {path.name}")
+    return lambda: count_units(reader.rows(0, None), unit="row", doing=f"reading {path.name}")
 
 
 def _texts(args: argparse.Namespace, table: Any, label: str) -> tuple[str, ...]:

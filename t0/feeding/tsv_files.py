@@ -4,8 +4,8 @@ r"""Checks the TSV files of T5's `tsv_dataset_fn` before training, and unpacks c
         dataset = tsv_dataset_fn(filename="pairs.tsv.gz", ...)
     check_tsv_file("pairs.tsv")      # TsvFile(examples=200, has_mark=False)
 
-Each line is an input, a tab and a target, in UTF-8; quotes are text. T5's function itself reads
-bytes of a `.gz` as they are, keeps a byte order mark, and fails in the middle of training at a line
+Each line is an input, a tab and a target, in UTF-8; quotes are text. T5's function itself does
+not unpack `.gz` files, keeps a byte order mark, and fails in the middle of training at a line
 without a tab.
 """
 
@@ -27,7 +27,7 @@ _MARK = "\ufeff"
 
 
 class TsvFile(NamedTuple):
-    """What a check found: the number of lines, and whether the first has a byte order mark."""
+    """The number of lines of a file, and whether the first begins with a byte order mark."""
 
     examples: int
     has_mark: bool
@@ -88,14 +88,14 @@ def _checked_lines(filename: Any, *args: Any, **kwargs: Any) -> tf.data.Dataset:
     files = {os.fspath(name): check_tsv_file(os.fspath(name)) for name in names}
     if not any(name.endswith(".gz") or file.has_mark for name, file in files.items()):
         return tf.data.TextLineDataset(filename)
-    parts = []
+    datasets = []
     for name in map(os.fspath, names):
         packed = "GZIP" if name.endswith(".gz") else None
         lines = tf.data.TextLineDataset(name, compression_type=packed)
         if files[name].has_mark:
             lines = lines.map(lambda line: tf.strings.regex_replace(line, f"^{_MARK}", ""))
-        parts.append(lines)
-    return functools.reduce(lambda first, second: first.concatenate(second), parts)
+        datasets.append(lines)
+    return functools.reduce(lambda first, second: first.concatenate(second), datasets)
 
 
 class _Overlay:

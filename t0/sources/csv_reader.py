@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from t0.errors import UserError, reading
 from t0.files.any_path import unpacked
-from t0.progress import counted
+from t0.progress import count_units
 from t0.sources.readers import LARGEST_LINE, too_long
 from t0.sources.schema import Features
 
@@ -171,7 +171,7 @@ class Csv:
         unknown = [i for i, name in enumerate(self.columns()) if name not in (self.known or {})]
         has_number = dict.fromkeys(unknown if self.numbers else (), False)
         num_rows = 0
-        records = counted(self._records(), unit="row", doing=f"checking {self.path.name}")
+        records = count_units(self._records(), unit="row", doing=f"checking {self.path.name}")
         for _, cells in records:
             num_rows += 1
             for column in tuple(has_number):
@@ -378,26 +378,26 @@ def _misplaced_quote(text: str, delimiter: str, at: int, error: csv.Error) -> Ma
     """Finds what is wrong with the quotes of a record that begins on line `at`."""
     boundary = re.compile(rf"{re.escape(delimiter)}|\r\n|\r|\n")
 
-    def line_from(place: int) -> str:
-        return repr(_LINE_END.split(text[place : place + 30])[0])
+    def line_from(offset: int) -> str:
+        return repr(_LINE_END.split(text[offset : offset + 30])[0])
 
-    def fault(place: int, words: str) -> MalformedLineError:
-        line = at + len(_LINE_END.findall(text, 0, place))
+    def fault(offset: int, words: str) -> MalformedLineError:
+        line = at + len(_LINE_END.findall(text, 0, offset))
         return MalformedLineError(line, f"{words}. {_REMEDY}")
 
-    place = 0
-    while place < len(text):
-        if text[place] == '"':
-            closed = _QUOTED.match(text, place)
+    offset = 0
+    while offset < len(text):
+        if text[offset] == '"':
+            closed = _QUOTED.match(text, offset)
             if not closed:
-                return fault(place, f"the quote before {line_from(place + 1)} is never closed")
-            place = closed.end()
-            if place < len(text) and not boundary.match(text, place):
-                escaped = text[place - 2] == "\\"
+                return fault(offset, f"the quote before {line_from(offset + 1)} is never closed")
+            offset = closed.end()
+            if offset < len(text) and not boundary.match(text, offset):
+                escaped = text[offset - 2] == "\\"
                 why = ' (a quote inside a cell is written "", not \\")' if escaped else ""
-                return fault(place, f"text follows a closing quote: {line_from(place)}{why}")
-        found = boundary.search(text, place)
-        place = found.end() if found else len(text)
+                return fault(offset, f"text follows a closing quote: {line_from(offset)}{why}")
+        match = boundary.search(text, offset)
+        offset = match.end() if match else len(text)
     return fault(0, f"cannot be read: {error}")
 
 
@@ -423,7 +423,7 @@ def tsv_records(lines: Iterable[str], first: int = 1) -> Iterator[Record]:
     r"""Yields the records of a tsv file; empty lines do not count.
 
     A line that splits like the first one is a row, as T5 reads it. Otherwise quoted cells may hold
-    tabs and line breaks, unless lines inside them are rows of their own.
+    tabs and line breaks, unless lines inside them look like rows.
 
     Args:
       lines: the lines with their ends.

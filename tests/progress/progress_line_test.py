@@ -1,7 +1,7 @@
 """The progress line counts, prints lines that stay, and keeps logs readable."""
 
 from t0 import progress
-from t0.progress import ProgressLine, counted
+from t0.progress import ProgressLine, count_units
 
 
 def test_lines_stay_and_no_live_line_goes_into_a_log(capsys):
@@ -41,9 +41,9 @@ def test_without_a_total_no_time_is_left(capsys):
 
 def test_only_much_work_of_unknown_size_gets_a_line(capsys, monkeypatch):
     monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
-    assert list(counted(range(999), unit="row", doing="reading")) == [*range(999)]
+    assert list(count_units(range(999), unit="row", doing="reading")) == [*range(999)]
     assert capsys.readouterr().err == ""
-    assert list(counted(range(2500), unit="row", doing="reading")) == [*range(2500)]
+    assert list(count_units(range(2500), unit="row", doing="reading")) == [*range(2500)]
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(",")[:2] for line in lines] == [
         ["reading: 1", "000 rows"],
