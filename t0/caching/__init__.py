@@ -17,6 +17,7 @@ split_state     the finished pieces of a split, and whether the split may be pub
 parts           files with the records of a piece of a split
 cache_files     the final files of a cache: joins, describes, publishes and reads them
 fingerprint     the data and code of a task, so that a run can take over a killed run's parts
+provenance      what a task's cache was made from, and what changed since
 workers         does jobs in worker processes of this machine
 fork_server     starts the worker processes
 beam_runner     does the same jobs on Apache Beam

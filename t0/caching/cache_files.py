@@ -62,6 +62,8 @@ from t0.files.object_facts import Facts
 from t0.files.untrusted import parsed_json
 
 COMPLETED = "COMPLETED"
+# What a cache was made from; see `t0.caching.provenance`.
+PROVENANCE = "provenance.json"
 _INFO = re.compile(r"info\.(.+)\.json")
 SHARD_BYTES = 100 * 10**6
 # SeqIO reads a cache by interleaving 16 files and shuffles within a buffer of 1,000 examples.
@@ -116,7 +118,7 @@ def _manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
 
 
 def with_checksum(manifest: Mapping[str, Any]) -> bytes:
-    """Returns the bytes of `COMPLETED`, which contain their own checksum."""
+    """Returns the bytes of `COMPLETED` or of a provenance, which contain their own checksum."""
     content = _manifest_bytes({**manifest, "checksum": _NO_CHECKSUM})
     return _CHECKSUM.sub(hashlib.sha256(content).hexdigest().encode(), content, count=1)
 
@@ -134,11 +136,8 @@ def checked_manifest(content: bytes) -> dict[str, Any] | None:
         manifest = parsed_json(content)
     except ValueError as error:
         raise ValueError("it is not JSON any more") from error
-    found = _CHECKSUM.findall(content)
-    if len(found) == 1:
-        empty = _CHECKSUM.sub(_NO_CHECKSUM.encode(), content)
-        if hashlib.sha256(empty).hexdigest().encode() != found[0]:
-            raise ValueError("its bytes are not those that were written")
+    if _has_checksum(content):
+        _check_checksum(content)
     # Without a checksum it is older, and has exactly this form.
     elif not isinstance(manifest, dict) or not (
         manifest.keys() <= _KEYS and _manifest_bytes(manifest) == content
@@ -147,6 +146,43 @@ def checked_manifest(content: bytes) -> dict[str, Any] | None:
     if not _is_manifest(manifest):
         raise ValueError("it does not list files with their sizes and checksums")
     return manifest
+
+
+def _has_checksum(content: bytes) -> bool:
+    return len(_CHECKSUM.findall(content)) == 1
+
+
+def _check_checksum(content: bytes) -> None:
+    empty = _CHECKSUM.sub(_NO_CHECKSUM.encode(), content)
+    if [hashlib.sha256(empty).hexdigest().encode()] != _CHECKSUM.findall(content):
+        raise ValueError("its bytes are not those that were written")
+
+
+def write_provenance(directory: str, made_from: Mapping[str, Any]) -> None:
+    """Writes what a cache was made from into its directory.
+
+    Raises:
+      OutputError: if it cannot be written.
+    """
+    write_whole(posixpath.join(directory, PROVENANCE), with_checksum(made_from))
+
+
+def read_provenance(directory: str) -> dict[str, Any] | None:
+    """Returns what a cache was made from; None if nothing records it.
+
+    Raises:
+      OSError: if the record cannot be read.
+      ValueError: if it is not what was written.
+    """
+    path = posixpath.join(directory, PROVENANCE)
+    if not paths.exists(path):
+        return None
+    content = paths.read_bytes(path)
+    _check_checksum(content)
+    made_from = parsed_json(content)
+    if not isinstance(made_from, dict) or "format" not in made_from:
+        raise ValueError("it has no record format")
+    return made_from
 
 
 def _is_manifest(manifest: Any) -> bool:

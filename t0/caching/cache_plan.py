@@ -9,9 +9,9 @@
 This module reads no data, writes no file and does not import TensorFlow: a `Catalogue` describes
 the registry and the existing caches. `Options` and `Setup` are sent to every process. The selection
 of tasks and the rules about existing caches are SeqIO's (`seqio.scripts.cache_tasks_main`), with
-three additions: a mixture's name selects its tasks, a name without a match is an error, and a
-finished cache in the output directory stays unless `overwrite` is set, even with
-`ignore_other_caches`.
+four additions: a mixture's name selects its tasks, a name without a match is an error, a finished
+cache in the output directory stays unless `overwrite` is set, even with `ignore_other_caches`, and
+a cache whose prompt, data, vocabulary or modules changed is written again.
 """
 
 import dataclasses
@@ -22,6 +22,7 @@ from typing import Any
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.files import path_inside
 
+NO_RECORD = "an older version or SeqIO wrote it, without a record of what it was made from"
 # T0's sequence lengths in tokens, EOS included: training cuts longer examples.
 LONGEST = {"inputs": 1024, "targets": 256}
 
@@ -129,6 +130,7 @@ class TaskPlan:
       staging: the directory in which this run writes it.
       splits: the splits to write.
       absent: split -> the reason why it is left out.
+      stale: what changed since the cache in `final` was written, which this run replaces; or "".
     """
 
     name: str
@@ -136,6 +138,7 @@ class TaskPlan:
     staging: str
     splits: tuple[str, ...]
     absent: Mapping[str, str]
+    stale: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +183,8 @@ class Catalogue:
       mixtures: name -> the names of its tasks.
       cache_of: a function: task name -> directory of its finished cache, or None.
       cached_splits: a function: directory of a cache -> its splits, known empty ones included.
+      changes_of: a function: task, and directory of its cache -> what changed since it was written;
+        None if nothing records what it was made from.
       rows_of: a function: task and split -> the number of input rows, None if it is unknown. It
         raises `AbsentData` if the data cannot be found.
     """
@@ -189,6 +194,7 @@ class Catalogue:
     cache_of: Callable[[str], str | None]
     cached_splits: Callable[[str], set[str]]
     rows_of: Callable[[Any, str], int | None] = rows_of_source
+    changes_of: Callable[[Any, str], Sequence[str] | None] = lambda task, directory: ()
 
 
 def select_tasks(
@@ -314,6 +320,15 @@ def _decide(
     final = task_directory(request.output_cache_dir, task.name)
     cache = catalogue.cache_of(task.name)
     reason = _cached_already(request, cache, final)
+    changed: Sequence[str] | None = ()
+    if reason and cache and not request.overwrite:
+        changed = catalogue.changes_of(task, cache)
+    if changed is None:
+        reason = f"{reason}, and not compared: {NO_RECORD}"
+    elif changed:
+        reason = None
+        there = catalogue.cached_splits(cache)
+        wanted = [split for split in task.splits if split in wanted or split in there]
     if reason and cache != final:
         return reason, []
     staging = f"{final}.{tag}"
@@ -326,12 +341,15 @@ def _decide(
                 "write all of its splits again"
             )
         return reason, []
-    if absent and not request.skip_absent_splits:
+    if changed and absent:
+        why = f"the cache in {cache} is stale ({'; '.join(changed)}), and "
+        absent = {split: why + reason for split, reason in absent.items()}
+    if absent and (not request.skip_absent_splits or (changed and not present)):
         raise _AbsentSplits(absent)
     if not present:
         return "no data: " + "; ".join(absent.values()), []
     names = tuple(split.name for split in present)
-    return TaskPlan(task.name, final, staging, names, absent), present
+    return TaskPlan(task.name, final, staging, names, absent, "; ".join(changed or ())), present
 
 
 def _ordered(splits: Sequence[TaskSplit]) -> tuple[TaskSplit, ...]:

@@ -32,9 +32,10 @@ from t0.compat import seqio, tf
 from t0.tasks.recipe_tasks import TextSource
 
 _PACKAGES = ("seqio", "t5", "tensorflow", "tensorflow-text", "tensorflow-datasets", "tfds-nightly")
-_INSTALLED = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"))
+INSTALLED = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"))
 _SIMPLE = (bool, int, float, str, bytes, type(None), Path)
 _STATS_AT_ONCE = 16
+_LONGEST_PATH = 4096
 
 
 class Fingerprints:
@@ -67,7 +68,7 @@ class Fingerprints:
 
     def code(self, task: seqio.Task) -> dict[str, Any]:
         """Returns the fingerprint of a task's steps, its source's class and its features."""
-        walk = _Walk(self._roots)
+        walk = Walk(self._roots)
         bound = walk.described((task.preprocessors, task.source, task.output_features))
         return {
             "bound": bound,
@@ -94,16 +95,20 @@ def _versions() -> dict[str, str]:
     return {name: have[name] for name in _PACKAGES if name in have}
 
 
-class _Walk:
+class Walk:
     """Visits the values that are bound to a task's steps, and collects the modules of them."""
 
-    def __init__(self, roots: Sequence[ModuleType]) -> None:
-        self._modules = dict.fromkeys(roots)
+    def __init__(self, roots: Sequence[ModuleType] = ()) -> None:
+        self.modules = dict.fromkeys(roots)
         self._seen: dict[int, Any] = {}
+        # The texts that look like local paths or patterns, in the order of the walk.
+        self.paths: list[str] = []
 
     def described(self, value: Any) -> Any:
         """Returns a value as plain data, which is the same in every process."""
         if isinstance(value, _SIMPLE):
+            if _looks_like_path(value) and str(value) not in self.paths:
+                self.paths.append(str(value))
             return repr(value)
         if id(value) in self._seen:
             return "again"
@@ -115,7 +120,7 @@ class _Walk:
         if isinstance(value, list | tuple):
             return [self.described(held) for held in value]
         if isinstance(value, ModuleType):
-            self._modules[value] = None
+            self.modules[value] = None
             return value.__name__
         return self._code(value)
 
@@ -126,7 +131,7 @@ class _Walk:
             return self.described((value.__self__, value.__func__))
         if inspect.isfunction(value):
             cells = [cell.cell_contents for cell in value.__closure__ or ()]
-            held = (value.__defaults__, value.__kwdefaults__, cells, vars(value))
+            held = (value.__defaults__, value.__kwdefaults__, cells, vars(value), _texts(value))
             return [self._name(value), self.described(held)]
         if isinstance(value, type):
             return self._name(value)
@@ -146,17 +151,17 @@ class _Walk:
     def _name(self, value: Any) -> str:
         module = sys.modules.get(value.__module__ or "")
         if module:
-            self._modules[module] = None
+            self.modules[module] = None
         return f"{value.__module__}.{value.__qualname__}"
 
     def own_modules(self) -> list[tuple[str, str]]:
         """Returns (name, file) of the modules that are not installed, and of their imports."""
         found: dict[str, str] = {}
-        left = list(self._modules)
+        left = list(self.modules)
         while left:
             module = left.pop()
             file = getattr(module, "__file__", None)
-            if not file or module.__name__ in found or file.startswith(_INSTALLED):
+            if not file or module.__name__ in found or file.startswith(INSTALLED):
                 continue
             found[module.__name__] = file
             for value in list(vars(module).values()):
@@ -164,6 +169,36 @@ class _Walk:
                 if name in sys.modules:
                     left.append(sys.modules[name])
         return sorted(found.items())
+
+
+def _looks_like_path(value: Any) -> bool:
+    if not isinstance(value, str | Path) or not 0 < len(str(value)) < _LONGEST_PATH:
+        return False
+    text = str(value)
+    return ("/" in text or "." in text) and "://" not in text and text.isprintable()
+
+
+def _texts(function: Any) -> list[Any]:
+    """Returns the texts, or collections of them, in the global variables that a function uses.
+
+    Those of installed packages are left out.
+    """
+    code = [function.__code__]
+    for one in code:
+        code += [held for held in one.co_consts if inspect.iscode(held)]
+    if code[0].co_filename.startswith(INSTALLED):
+        return []
+    names = dict.fromkeys(name for one in code for name in one.co_names)
+    held = [function.__globals__[name] for name in names if name in function.__globals__]
+    return [value for value in held if _is_text(value)]
+
+
+def _is_text(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_text, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_text, value))
+    return isinstance(value, str | Path)
 
 
 def _module_of(value: Any) -> str:

@@ -33,6 +33,7 @@ from t0.caching.cache_plan import (
 )
 from t0.caching.cache_progress import Progress, summary
 from t0.caching.prompted_rows import RowRange
+from t0.caching.provenance import changes_of, provenance
 from t0.caching.source_shards import ShardRun
 from t0.caching.split_state import (
     ABSENT,
@@ -94,7 +95,13 @@ def cache(
     )
     parts_dir = posixpath.join(request.output_cache_dir, f"{PARTS}.{publishing.unfinished_tag()}")
     work = plan_work(plan.splits, options, parts_dir, opened, setup.module_import)
+    # Before the data is read: what changes meanwhile makes the cache stale.
+    made_from = {
+        task.name: provenance(seqio.TaskRegistry.get(task.name), task.splits, setup.module_import)
+        for task in plan.tasks.values()
+    }
     notes = [*plan.notes, *_tidied(plan, request, parts_dir), *_grouped_skips(plan)]
+    notes += _grouped_rebuilds(plan)
     for note in notes:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
     if not plan.splits:
@@ -109,7 +116,7 @@ def cache(
             interruptible(kept),
             output_of(parts_dir, on_this_machine=not beam) as output,
         ):
-            run = _Run(plan, work, request, options, setup, parts_dir, progress, output)
+            run = _Run(plan, work, request, options, setup, parts_dir, progress, output, made_from)
             if beam:
                 results = run.on_beam(pipeline_options)
             else:
@@ -170,6 +177,7 @@ def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
         ),
         cached_splits=cache_files.cached_splits,
         rows_of=opened.rows_of,
+        changes_of=changes_of,
     )
 
 
@@ -206,8 +214,20 @@ def _grouped_skips(plan: CachePlan) -> Iterator[str]:
         for split, why in task.absent.items():
             by_reason[why].append(f"{task.name} split '{split}'")
     for reason, names in by_reason.items():
-        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        yield f"skipped ({len(names)}): {shown}: {first_line(reason)}"
+        yield f"skipped ({len(names)}): {_first_names(names)}: {first_line(reason)}"
+
+
+def _grouped_rebuilds(plan: CachePlan) -> Iterator[str]:
+    by_change = defaultdict(list)
+    for task in plan.tasks.values():
+        if task.stale:
+            by_change[task.stale].append(task.name)
+    for change, names in by_change.items():
+        yield f"rebuilding ({len(names)}): {_first_names(names)}: changed since: {change}"
+
+
+def _first_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def first_line(reason: str) -> str:
@@ -228,6 +248,7 @@ class _Run:
         parts_dir: str,
         progress: Progress,
         output: InPlace,
+        made_from: Mapping[str, Mapping[str, Any]],
     ) -> None:
         self._plan = plan
         self._work = work
@@ -237,6 +258,7 @@ class _Run:
         self._parts_dir = parts_dir
         self._progress = progress
         self._output = output
+        self._made_from = made_from
         self._states = {
             split: SplitState(spec, options, parts_dir) for split, spec in work.specs.items()
         }
@@ -386,12 +408,18 @@ class _Run:
         states = [self._states[one.split] for one in outcomes if one.split in self._states]
         self._output.publish(
             task.staging,
-            functools.partial(_finish, task, outcomes, self._request),
+            functools.partial(_finish, task, outcomes, self._request, self._made_from[task.name]),
             [path for state in states for path in state.part_paths()],
         )
 
 
-def _finish(task: TaskPlan, outcomes: Sequence[Outcome], request: Request, staging: str) -> None:
+def _finish(
+    task: TaskPlan,
+    outcomes: Sequence[Outcome],
+    request: Request,
+    made_from: Mapping[str, Any],
+    staging: str,
+) -> None:
     by_status: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         by_status[outcome.status].append(outcome)
@@ -418,7 +446,9 @@ def _finish(task: TaskPlan, outcomes: Sequence[Outcome], request: Request, stagi
             for outcome in sorted(written, key=lambda o: o.split.name)
         },
     }
-    cache_files.publish(staging, task.final, manifest, replace=request.overwrite)
+    cache_files.write_provenance(staging, made_from)
+    replace = request.overwrite or bool(task.stale)
+    cache_files.publish(staging, task.final, manifest, replace=replace)
 
 
 def _conclude(

@@ -135,6 +135,11 @@ def verify_cache(
                 yield from _against_list(directory, files, names, contents)
             else:
                 yield from _against_listing(directory, files, listed)
+    if contents:
+        try:
+            cache_files.read_provenance(directory)
+        except (OSError, ValueError) as error:
+            yield f"{posixpath.join(directory, cache_files.PROVENANCE)}: damaged: {error}"
     for name in sorted(names - manifested):
         match = _SHARD.fullmatch(name) or _DESCRIPTION.fullmatch(name)
         if match and split in (None, match["split"]):

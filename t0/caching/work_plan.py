@@ -29,6 +29,7 @@ from t0 import sources
 from t0.caching.cache_plan import Options, TaskSplit, rows_of_source
 from t0.caching.fingerprint import Fingerprints
 from t0.caching.prompted_rows import Prompt, RowRange
+from t0.caching.provenance import RECORD_FORMAT
 from t0.caching.source_shards import ShardRun, runs_of
 from t0.caching.split_state import ABSENT, FAILED, Outcome, SplitSpec, exemptions
 from t0.catalogue.prompted_task import check_columns
@@ -41,8 +42,6 @@ from t0.tasks import PromptedSource
 from t0.tasks.prompted_tasks import expand_choices
 from t0.tasks.vocabulary import SharedVocabulary, check_vocabularies
 
-# Increase one when the records of its engine change, so that no run takes over parts from before.
-ROWS_FORMAT, SHARDS_FORMAT = 3, 1
 MIN_ROWS, MAX_ROWS, RANGES = 500, 50_000, 64
 # On an object store a range costs some ten requests for each task, so there are fewer of them.
 REMOTE_MIN_ROWS, REMOTE_RANGES = 10_000, 8
@@ -181,7 +180,7 @@ def _plan_row_ranges(
         try:
             rows = opened.rows(data)
             stem = {
-                "format": ROWS_FORMAT,
+                "format": RECORD_FORMAT,
                 "t0": t0.__version__,
                 "data": [*data, rows.num_rows, _fingerprint(rows.where), *_skipping()],
                 "model": hashlib.sha256(model).hexdigest(),
@@ -329,7 +328,7 @@ def _key_of_source(
     if data is None:
         return uuid.uuid4().hex
     key = {
-        "format": SHARDS_FORMAT,
+        "format": RECORD_FORMAT,
         "task": task.name,
         "split": split,
         "seed": options.base_seed,

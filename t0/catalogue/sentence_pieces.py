@@ -11,6 +11,7 @@ have 32,100 ids in the same order; the edition is recognised by the file's piece
 """
 
 import functools
+import hashlib
 import os
 from collections.abc import Sequence
 
@@ -59,6 +60,25 @@ def holds_sentinels(model: sentencepiece_model_pb2.ModelProto) -> bool:
     """Returns whether the model is the edition `.100extra`, by its last piece."""
     # Sentinels are the last pieces, in descending order.
     return "extra_id_0>" in model.pieces[-1].piece
+
+
+def model_digest(content: bytes) -> str:
+    """Returns a checksum of what a vocabulary's ids depend on; both editions of T5's are equal.
+
+    A file that is no SentencePiece model has the checksum of its bytes.
+    """
+    model = sentencepiece_model_pb2.ModelProto()
+    try:
+        model.ParseFromString(content)
+    except DecodeError:
+        model.Clear()
+    pieces = [piece for piece in model.pieces if "<extra_id_" not in piece.piece]
+    if not pieces:
+        return hashlib.sha256(content).hexdigest()
+    spec, bare = model.trainer_spec, sentencepiece_model_pb2.ModelProto(pieces=pieces)
+    bare.normalizer_spec.CopyFrom(model.normalizer_spec)
+    form = (spec.model_type, spec.byte_fallback, spec.treat_whitespace_as_suffix)
+    return hashlib.sha256(bare.SerializeToString() + repr(form).encode()).hexdigest()
 
 
 class Tokens:

@@ -76,6 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folders with cached tasks, comma-separated",
     )
     parser.add_argument(
+        "--allow_stale_cache",
+        action="store_true",
+        help="use caches whose prompts, data, vocabulary or modules changed",
+    )
+    parser.add_argument(
         "--skip_absent", action="store_true", help="leave out datasets without data"
     )
     parser.add_argument("--vocab", help="SentencePiece model (default: the checkpoint's own)")
@@ -188,6 +193,7 @@ def _run(
         decode_answers=args.decode_answers,
     )
     words = whole_evaluation.command_line(found, names, settings)
+    words += ["--allow_stale_cache"] if args.allow_stale_cache else []
     words += [f"--module_import={module}" for module in modules]
     words += [f"--data_dir={folder}" for folder in args.data_dir or ()]
     words += [f"--vocab={os.environ['T0_VOCAB']}"] if os.environ.get("T0_VOCAB") else []
@@ -231,7 +237,14 @@ def _run_decoder_only(
     names = whole_evaluation.chosen_tasks(args.tasks, args.split)
     caches = [folder for folder in args.cache_dirs.split(",") if folder]
     if caches:
+        from t0.feeding import opening
+
         seqio.add_global_cache_dirs(caches)
+        flags = {"module_import": args.module_import or [], "data_dir": args.data_dir or []}
+        for note in opening.require_current(
+            names, settings=flags, allow_stale=args.allow_stale_cache
+        ):
+            print(printable(note), file=sys.stderr)
     else:
         names = whole_evaluation.without_absent(names, args.split, skip=args.skip_absent)
     settings = decoder_evaluation.Settings(

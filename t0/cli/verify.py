@@ -1,12 +1,16 @@
-"""`t0 verify CACHE_DIR`: checks a cache's files again, and names the damaged ones.
+"""`t0 verify CACHE_DIR`: checks a cache's files again, and names damaged and stale caches.
 
 t0 verify /data/cache                       # all tasks below the directory
 t0 verify /data/cache/super_glue_rte_should_assume --json
+t0 verify /data/cache --module_import=my_tasks --data_dir=/data/mine
+
+A stale cache is one whose prompt, data, vocabulary or modules changed since it was written.
 """
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 
 from t0.caching.verify import find_caches, has_checksums, verify_cache
 from t0.errors import printable
@@ -16,37 +20,94 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
     parser.add_argument("cache_dir", nargs="+", help="a task's cache, or a folder with several")
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    parser.add_argument("--data_dir", action="append", help="a folder with datasets of your own")
+    parser.add_argument("--vocab", help="SentencePiece model of prompted tasks (T0_VOCAB)")
+    parser.add_argument(
+        "--module_import", action="append", help="module to import (default t0.seqio_tasks)"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
-    """Prints the damaged caches; returns 1 if there are any, else 0."""
+    """Prints the damaged and stale caches; returns 1 if there are any, else 0.
+
+    Raises:
+      UserError: if a folder holds no cache, or a module or the vocabulary does not exist.
+    """
     caches = [cache for directory in args.cache_dir for cache in find_caches(directory)]
     faults: dict[str, list[str]] = {}
     for number, cache in enumerate(caches, start=1):
         if sys.stderr.isatty():
             print(f"\r\x1b[K{number}/{len(caches)} {cache}", end="", file=sys.stderr, flush=True)
-        found = list(verify_cache(cache))
-        if found:
-            faults[cache] = found
+        damage = list(verify_cache(cache))
+        if damage:
+            faults[cache] = damage
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
     bare = [cache for cache in caches if cache not in faults and not has_checksums(cache)]
+    stale, unknown = _compare([cache for cache in caches if cache not in faults], args)
     if args.json:
         shown = {"caches": len(caches), "faults": faults, "without_checksums": bare}
-        json.dump(shown, sys.stdout, indent=1)
+        json.dump(shown | {"stale": stale, "not_compared": unknown}, sys.stdout, indent=1)
         print()
-    else:
-        for found in faults.values():
-            print(printable("\n".join(found)))
-        for cache in bare:
-            print(f"{printable(cache)}: complete, without checksums")
-        sound = len(caches) - len(faults)
-        summary = f"{sound} of {len(caches)} caches are whole"
-        if bare:
-            summary += (
-                f", {len(bare)} of them without checksums, as SeqIO writes them: of these only the "
-                "records' own checksums and their number were compared. If seqio_cache_tasks of t0 "
-                "wrote one of them, its COMPLETED was emptied."
-            )
-        print(summary, file=sys.stderr)
-    return 1 if faults else 0
+        return 1 if faults or stale else 0
+    for damage in faults.values():
+        print(printable("\n".join(damage)))
+    for cache in bare:
+        print(f"{printable(cache)}: complete, without checksums")
+    for cache, changed in stale.items():
+        said = f"{cache}: stale, changed since it was written: {'; '.join(changed)}"
+        print(printable(f"{said}. seqio_cache_tasks writes the task again"))
+    print(_summary(caches, faults, bare, stale, unknown), file=sys.stderr)
+    return 1 if faults or stale else 0
+
+
+def _summary(
+    caches: Sequence[str],
+    faults: dict[str, list[str]],
+    bare: Sequence[str],
+    stale: dict[str, list[str]],
+    unknown: dict[str, str],
+) -> str:
+    summary = f"{len(caches) - len(faults)} of {len(caches)} caches are whole"
+    if bare:
+        summary += (
+            f", {len(bare)} of them without checksums, as SeqIO writes them: of these only the "
+            "records' own checksums and their number were compared. If seqio_cache_tasks of t0 "
+            "wrote one of them, its COMPLETED was emptied."
+        )
+    if stale:
+        summary += f"; {len(stale)} are stale"
+    for why in dict.fromkeys(unknown.values()):
+        names = [printable(cache) for cache, reason in unknown.items() if reason == why]
+        summary += f"\n{len(names)} not compared with prompts and data, such as {names[0]}: {why}"
+    return summary
+
+
+def _compare(
+    caches: Sequence[str], args: argparse.Namespace
+) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Returns cache -> what changed since it was written, and cache -> why that is unknown."""
+    from t0.caching.cache_files import read_provenance
+    from t0.caching.cache_plan import NO_RECORD
+
+    recorded = {cache: made_from for cache in caches if (made_from := read_provenance(cache))}
+    unknown = {cache: NO_RECORD for cache in caches if cache not in recorded}
+    if not recorded:
+        return {}, unknown
+    from t0.caching import cache_files, provenance, workers
+    from t0.caching.cache_plan import Setup
+    from t0.compat import seqio
+
+    modules = args.module_import or ["t0.seqio_tasks"]
+    workers.prepare(Setup(modules, args.data_dir or (), args.vocab))
+    stale = {}
+    for cache, made_from in recorded.items():
+        name = cache_files.read_manifest(cache).get("task")
+        if name in seqio.TaskRegistry.names():
+            changed = provenance.changes(made_from, seqio.TaskRegistry.get(name))
+        else:
+            changed = provenance.changed_modules(made_from)
+            unknown[cache] = "no module that was imported registers its task: --module_import"
+        if changed:
+            stale[cache] = changed
+    return stale, unknown

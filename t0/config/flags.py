@@ -32,6 +32,7 @@ _TABLE = (
     ("string", "save_spec", None, "Write the run's specification here, as JSON; end."),
     ("multi_string", "module_import", "t5.data.mixtures", "Modules that register tasks."),
     ("list", "additional_task_cache_dirs", [], "Folders with cached tasks."),
+    ("boolean", "allow_stale_cache", False, "Use caches whose prompts, data or modules changed."),
     ("list", "additional_deprecated_gin_references", [], "Gin names to leave out if bound."),
     ("boolean", "skip_all_gin_unknowns", False, "Leave out bindings to unknown gin names."),
     ("list", "data_dir", [], "Folders with datasets and prompts of your own (T0_DATA_DIR)."),
@@ -149,6 +150,9 @@ MODE_FLAGS: dict[str, dict[str, str | None]] = {
     "allow_config_change": dict.fromkeys(
         ("train", *_API_TRAINING), "t0.train_loop.allow_config_change"
     ),
+    "allow_stale_cache": dict.fromkeys(
+        ("train", "eval", "score_eval", "perplexity_eval", "score_from_dataset")
+    ),
     "decode_answers": dict.fromkeys(("score_eval", "eval"), "t0.score_eval.decode_answers"),
     "epochs": {"train": None},
     "finetune_steps": {"train": None},
@@ -163,7 +167,7 @@ MODE_FLAGS: dict[str, dict[str, str | None]] = {
 # Flags of `MODE_FLAGS` that a run with --tpu reads as well. The others are for our own code, which
 # runs without a TPU.
 _STEPS = ("epochs", "finetune_steps")
-_ON_TPU = (*_STEPS, "max_hours")
+_ON_TPU = (*_STEPS, "allow_stale_cache", "max_hours")
 _MODEL_API_STEPS = "; the Model API counts --train_steps, with --mode=finetune from a checkpoint"
 _TPU_TYPE = f"; on a TPU the type is gin's {_MESH_TYPE}"
 # Flags that only the Model API reads.

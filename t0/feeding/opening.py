@@ -18,9 +18,12 @@ import posixpath
 import shlex
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from t0 import compat
+from t0.caching.cache_plan import NO_RECORD
+from t0.caching.provenance import changes_of
 from t0.caching.verify import verify_cache
 from t0.catalogue.listing import read_listing
 from t0.compat import gin, seqio
@@ -42,6 +45,7 @@ from t0.tasks.vocabulary import check_vocabularies
 
 # The most records of a task whose targets are measured before a run; takes about a second.
 MEASURED = 10_000
+_REQUESTS_AT_ONCE = 16
 # The subfolders of a data folder that become tasks, whose names begin with the subfolder's.
 RECIPES = ("text", "sni", "qa", "mt")
 
@@ -474,6 +478,50 @@ def require_whole(name: str, split: str, *, contents: bool = False) -> None:
                 f"the cache of task {task.name}: {fault}. Copy or cache it again. All that is "
                 f"damaged is found by: t0 verify {folder}"
             )
+
+
+def require_current(
+    names: Sequence[str], *, settings: Mapping[str, Sequence[str]], allow_stale: bool = False
+) -> list[str]:
+    """Checks that nothing changed since the tasks of mixtures were cached.
+
+    Args:
+      names: the names of mixtures or tasks.
+      settings: flag -> values of this command that the caching command also needs.
+      allow_stale: whether a stale cache is a note, and not an error.
+
+    Returns:
+      notes about caches that are stale, or have nothing to compare with.
+
+    Raises:
+      UserError: if a cache is stale; the message has the command that refreshes it.
+    """
+    members = {name: seqio.get_subtasks(known_mixture(name)) for name in names}
+    tasks = {task.name: task for of_name in members.values() for task in of_name}
+    cached = {task: folder for task in tasks.values() if (folder := task.cache_dir)}
+    with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
+        compared = [*pool.map(changes_of, cached, cached.values())]
+    changes = dict(zip(cached, compared, strict=True))
+    notes = []
+    if unknown := [task.name for task, changed in changes.items() if changed is None]:
+        notes.append(
+            f"{len(unknown)} of {len(cached)} caches, such as that of {unknown[0]}, are not "
+            f"compared with prompts, data and vocabulary: {NO_RECORD}"
+        )
+    stale = {task.name: changed for task, changed in changes.items() if changed}
+    if not stale:
+        return notes
+    first, folder = next((task.name, cached[task]) for task in cached if task.name in stale)
+    into = folder.removesuffix("/" + "/".join(first.split(":")))
+    renewed = [name for name, of_name in members.items() if any(t.name in stale for t in of_name)]
+    message = (
+        f"{len(stale)} of {len(cached)} caches are stale, such as that of {first} ({folder}): "
+        f"changed since it was written: {'; '.join(stale[first])}. Refresh with: "
+        f"{caching_command(','.join(renewed), into, settings)}"
+    )
+    if not allow_stale:
+        raise UserError(f"{message} (or use them as they are: --allow_stale_cache)")
+    return [*notes, message]
 
 
 def caching_command(name: str, into: str, settings: Mapping[str, Sequence[str]]) -> str:

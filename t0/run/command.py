@@ -152,7 +152,12 @@ def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: b
     _print_notes(
         [
             *notes,
-            *preflight.check_mixtures(settings, on_tpu=bool(flags.tpu), hosts_read=hosts_read),
+            *preflight.check_mixtures(
+                settings,
+                on_tpu=bool(flags.tpu),
+                hosts_read=hosts_read,
+                allow_stale=flags.allow_stale_cache,
+            ),
         ]
     )
     vocabulary = t5_mesh.get_vocabulary()

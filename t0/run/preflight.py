@@ -50,7 +50,11 @@ def run_mode() -> str:
 
 
 def check_mixtures(
-    settings: Mapping[str, Sequence[str]], *, on_tpu: bool = False, hosts_read: bool = False
+    settings: Mapping[str, Sequence[str]],
+    *,
+    on_tpu: bool = False,
+    hosts_read: bool = False,
+    allow_stale: bool = False,
 ) -> list[str]:
     """Checks that the mixtures of the configured mode exist, and are cached where they must be.
 
@@ -58,6 +62,7 @@ def check_mixtures(
       settings: flag -> values; the caching command must be given the same flags.
       on_tpu: whether the run is Mesh TensorFlow's, on a TPU.
       hosts_read: whether TensorFlow servers read the data, which run no Python.
+      allow_stale: whether caches are read whose prompts, data, vocabulary or modules changed.
 
     Returns:
       notes about the data, to be printed one to a line.
@@ -78,6 +83,9 @@ def check_mixtures(
             named = by_kind.EvaluationSettings().tasks if mode in ("eval", "score_eval") else ()
             for one in named or [name]:
                 opening.require_cached(one, function=function, settings=settings)
+            notes += opening.require_current(
+                named or [name], settings=settings, allow_stale=allow_stale
+            )
         split = bound("run.dataset_split", "train")
         opening.require_split(name, split)
         _check_features(name)

@@ -30,6 +30,7 @@ from t0.sources.splits import (
     SplitRows,
     SplitSource,
     available_splits,
+    local_files,
     open_split,
     without_absent,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "find_own_datasets",
     "find_own_mixtures",
     "hidden_label",
+    "local_files",
     "open_split",
     "set_data_dirs",
     "skip_bad_rows",

@@ -105,6 +105,12 @@ class SplitFile(NamedTuple):
     path: Path
 
 
+def files_of(split: SplitFile) -> list[Path]:
+    """Returns the files that hold a split, sorted."""
+    inner = split.path.rglob("*") if split.kind == "saved" else [split.path]
+    return sorted(path for path in inner if path.is_file())
+
+
 def folders_for(dirs: list[Path], dataset: str, subset: str | None) -> list[Path]:
     """Returns the folders, existing or not, that may hold the dataset's splits, in order."""
     folders = []

@@ -111,6 +111,13 @@ def split_files(folder: Path) -> dict[str, Path]:
     return found
 
 
+def listed_files(folder: Path, split: str) -> list[Path]:
+    """Returns a split's list of tasks, and the files of those tasks that are there."""
+    listing = split_files(folder)[split]
+    tasks = [_path(folder, name) for name in _names(listing)]
+    return [listing, *filter(None, tasks)]
+
+
 def read_json(folder: Path, name: str) -> dict[str, Any]:
     """Returns the whole content of a task's file.
 

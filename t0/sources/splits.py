@@ -23,6 +23,7 @@ from t0.sources.folders import (
     FILE_PATTERN,
     SplitFile,
     data_dirs,
+    files_of,
     folders_for,
     local_splits,
 )
@@ -97,11 +98,10 @@ def open_split(dataset: str, subset: str | None, split: str) -> SplitRows:
     """
     subset = None if subset == DEFAULT_SUBSET else subset
     dirs = data_dirs()
-    for name, part in [(dataset, subset), *other_names(dataset, subset)]:
-        found = _local(dirs, name, part).get(split)
-        if found:
-            reader = readers.reader_for(found.kind, (found.path,), features(name, part))
-            return _rows(str(found.path), reader, dataset, subset)
+    if place := _first_local(dirs, dataset, subset, split):
+        found, columns = place
+        reader = readers.reader_for(found.kind, (found.path,), columns)
+        return _rows(str(found.path), reader, dataset, subset)
     faults = []
     for name, part in [(dataset, subset), *other_names(dataset, subset)]:
         fault = hub.why_not_tried(name)
@@ -116,6 +116,27 @@ def open_split(dataset: str, subset: str | None, split: str) -> SplitRows:
                 return rows
             faults.append(f"{reader.where}: lacks the columns {', '.join(rows._view.missing)}")
     raise _absent(dirs, dataset, subset, split, faults)
+
+
+def local_files(dataset: str, subset: str | None, split: str) -> list[Path]:
+    """Returns the files in the data folders that `open_split` would read; [] for data of the hub.
+
+    Raises:
+      UserError: two files of one folder are the same split.
+    """
+    subset = None if subset == DEFAULT_SUBSET else subset
+    place = _first_local(data_dirs(), dataset, subset, split)
+    return files_of(place[0]) if place else []
+
+
+def _first_local(
+    dirs: list[Path], dataset: str, subset: str | None, split: str
+) -> tuple[SplitFile, Any] | None:
+    """Returns the first file or folder of a split in the data folders, and its columns' types."""
+    for name, part in [(dataset, subset), *other_names(dataset, subset)]:
+        if found := _local(dirs, name, part).get(split):
+            return found, features(name, part)
+    return None
 
 
 class SplitSource(Protocol):

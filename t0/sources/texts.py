@@ -107,6 +107,10 @@ class FolderTexts:
         """The names of the splits."""
         return tuple(self._files)
 
+    def files(self, split: str) -> tuple[Path, ...]:
+        """Returns the files of a split."""
+        return self._files[split]
+
     def shards(self, split: str) -> tuple[Shard, ...]:
         """Returns the shards of a split; each byte of its files is in exactly one shard."""
         shards: list[Shard] = []

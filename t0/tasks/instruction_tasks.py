@@ -46,6 +46,7 @@ from t0.sources.instructions import (
     Instance,
     Task,
     choose,
+    listed_files,
     read_json,
     split_files,
 )
@@ -252,6 +253,7 @@ class InstructionSource(RecordSource):
             splits=tuple(split_files(folder)),
             signature={**texts, **examples, "outputs": TEXTS, "references": TEXTS},
             notes=self._notes,
+            files=lambda split: listed_files(folder, split),
         )
 
     def chosen(self, split: str) -> Chosen:

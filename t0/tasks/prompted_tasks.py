@@ -18,6 +18,7 @@ label, for the cache's record.
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from t0.catalogue import SCORE_EVAL, PromptedTask
@@ -25,7 +26,7 @@ from t0.catalogue.prompted_task import open_rows
 from t0.compat import seqio, t5_metrics, t5_postprocessors, t5_preprocessors, tf
 from t0.errors import UserError, remembered
 from t0.prompts import CompiledTemplate, RowReport, Template
-from t0.sources import SplitRows, hidden_label
+from t0.sources import SplitRows, hidden_label, local_files
 from t0.tasks.metrics import plain_metrics, reads_text
 from t0.tasks.vocabulary import default_vocabulary
 
@@ -89,6 +90,10 @@ class PromptedSource(seqio.DataSource):
     def open(self, split: str) -> SplitRows:
         """Opens the rows of the task's split; see `open_rows` for the errors."""
         return open_rows(self, split)
+
+    def data_files(self, split: str) -> Sequence[Path]:
+        """Returns the files of the split in the data folders; none for data of the hub."""
+        return local_files(self.dataset, self.subset, self.split_mapping[split])
 
     def records(self, split: str) -> Iterator[dict[str, Any]]:
         """Yields the rendered records of `split` as strings, and counts rows in `reports`."""

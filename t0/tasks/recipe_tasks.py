@@ -26,6 +26,7 @@ The target is the first answer, or the empty text if there is none.
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import babel
@@ -33,9 +34,9 @@ import numpy as np
 
 from t0.compat import gin, seqio, t5_preprocessors, tf
 from t0.errors import UserError, remembered
-from t0.sources.folders import SplitFile
+from t0.sources.folders import SplitFile, files_of
 from t0.sources.questions import count_questions, read_questions
-from t0.sources.texts import Texts
+from t0.sources.texts import FolderTexts, Texts
 from t0.sources.translations import count_pairs, read_pairs
 from t0.tasks.metrics import Bleu, squad_metrics
 from t0.tasks.vocabulary import default_vocabulary
@@ -46,7 +47,7 @@ TEXTS = tf.TensorSpec((None,), tf.string)
 Record = Mapping[str, Any]
 
 
-def _nothing(split: str) -> Sequence[str]:
+def _nothing(split: str) -> Sequence[Any]:
     del split
     return ()
 
@@ -60,6 +61,7 @@ class RecordSource(seqio.DataSource):
       splits: the names of the splits.
       signature: field of a record -> `TEXT` or `TEXTS`.
       notes: returns what a user should know about a split before a run.
+      files: returns the files that a split is read from.
     """
 
     def __init__(
@@ -70,11 +72,13 @@ class RecordSource(seqio.DataSource):
         splits: Sequence[str],
         signature: Mapping[str, tf.TensorSpec],
         notes: Callable[[str], Sequence[str]] = _nothing,
+        files: Callable[[str], Sequence[Path]] = _nothing,
     ) -> None:
         self._read = read
         self._count = count
         self._signature = dict(signature)
         self.notes = notes
+        self.data_files = files
         super().__init__(splits=tuple(splits))
 
     @property
@@ -158,6 +162,10 @@ class TextSource(seqio.DataSource):
     def list_shards(self, split: str) -> Sequence[str]:
         """Returns a name for each shard."""
         return [str(shard) for shard in self.texts.shards(split)]
+
+    def data_files(self, split: str) -> Sequence[Path]:
+        """Returns the files that the documents of a split are read from; none for the hub's."""
+        return self.texts.files(split) if isinstance(self.texts, FolderTexts) else ()
 
     def get_dataset(
         self,
@@ -288,6 +296,7 @@ class QuestionSource(RecordSource):
             count=functools.cache(lambda split: count_questions(splits[split])),
             splits=tuple(splits),
             signature=_QUESTION_FIELDS,
+            files=lambda split: files_of(splits[split]),
         )
 
 
@@ -347,6 +356,7 @@ class PairSource(RecordSource):
             count=functools.cache(lambda split: count_pairs(splits[split])),
             splits=tuple(splits),
             signature={"inputs": TEXT, "targets": TEXT},
+            files=lambda split: files_of(splits[split]),
         )
 
 

@@ -104,7 +104,7 @@ def test_parts_of_another_template_or_vocabulary_or_data_are_not_taken(
     assert len(list(left.glob("*.part"))) > 20
     validation = with_data / "weather" / "default" / "validation.jsonl"
     os.utime(validation, (1, 1))
-    monkeypatch.setattr(work_plan, "ROWS_FORMAT", 0)
+    monkeypatch.setattr(work_plan, "RECORD_FORMAT", 0)
     made = []
     execute = workers.execute
     monkeypatch.setattr(

@@ -31,6 +31,7 @@ def test_completed_names_every_file_with_its_checksum(cache_here, tmp_path):
     cache_here(tmp_path, "toy_lines")
     files = content(tmp_path / "toy_lines")
     completed = json.loads(files.pop("COMPLETED"))
+    files.pop("provenance.json")
     listed = {k: v for split in completed["splits"].values() for k, v in split["files"].items()}
     assert {name: hashlib.sha256(data).hexdigest() for name, data in files.items()} == {
         name: entry["sha256"] for name, entry in listed.items()
@@ -119,6 +120,7 @@ def test_absent_splits_are_skipped_by_the_flag_only(cache_here, tmp_path):
     assert sorted(files) == [
         "COMPLETED",
         "info.validation.json",
+        "provenance.json",
         "stats.validation.json",
         "validation.tfrecord-00000-of-00001",
     ]

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import socket
 
 import pytest
@@ -54,7 +55,7 @@ def test_folder_that_cannot_be_written(command, tmp_path):
     assert f"the model directory {tmp_path}/file/model cannot be written" in text
 
 
-def test_command_that_caches_what_is_missing(command, server, tmp_path):
+def test_command_that_caches_what_is_missing(command, server, world, tmp_path):
     cache = tmp_path / "cache"
     cached = ["--module_import=t0.seqio_tasks", f"--additional_task_cache_dirs={cache}"]
     arguments = [f"--model_dir={tmp_path / 'model'}", *cached, *TRAIN]
@@ -73,6 +74,24 @@ def test_command_that_caches_what_is_missing(command, server, tmp_path):
     live += ["--gin_param=run.train_steps = 1", f"--model_dir={tmp_path / 'live'}"]
     hint = f"weather_retell is cached in {cache}, and the cache is not read."
     assert hint in command(*live, tasks=False).err
+    # The data changes: training stops, with the command that refreshes the cache.
+    changed = shutil.copytree(world.folder / "data", tmp_path / "changed")
+    (rows,) = (changed / "weather").rglob("train.*")
+    rows.write_text(rows.read_text().replace("rain", "hail"))
+    stale = [*arguments, f"--data_dir={changed}", f"--model_dir={tmp_path / 'stale'}"]
+    stale += ["--gin_param=run.train_steps = 1"]
+    text = message(command(*stale, tasks=False))
+    assert f"the data of split 'train': {rows}. Refresh with: " in text
+    refresh = text.partition("Refresh with: ")[2].partition(" (or use them")[0]
+    allowed = command(*stale, "--allow_stale_cache", "--dry_run", tasks=False)
+    assert allowed.status == 0, allowed.err
+    program, *words = shlex.split(refresh)
+    caching = server.run(*words, program=program)
+    assert f"rebuilding (1): weather_retell: changed since: the data of split 'train': {rows}" in (
+        caching.out
+    )
+    done = command(*stale, tasks=False)
+    assert done.status == 0, done.err
     (tmp_path / "no data").mkdir()
     absent = message(command(*live, f"--data_dir={tmp_path / 'no data'}", tasks=False))
     assert "no rows for the dataset 'weather'" in absent and hint in absent
