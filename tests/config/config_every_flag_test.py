@@ -112,7 +112,8 @@ def test_a_flag_of_some_modes_has_an_effect_or_is_refused(name, mode):
         assert list(found) == [parameter]
         assert found[parameter][0] != flags.command_flags()[name].value
     else:
-        assert name in ("epochs", "finetune_steps")  # tests of train_steps have their effect
+        # Tests of train_steps and of provenance have their effect.
+        assert name in ("allow_stale_cache", "epochs", "finetune_steps")
 
 
 @pytest.mark.parametrize("name", flags.MODEL_API_FLAGS)
