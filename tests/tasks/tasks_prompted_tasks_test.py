@@ -69,6 +69,7 @@ def test_records_and_the_rows_left_out(source):
     assert one.reports["train"].counts == {
         "rows": len(ROWS),
         "rendered nothing": len(ROWS) - len(kept),
+        "cut at 2,048 characters": 1,
     }
     assert one.reports["train"].labels == {"no label": 1}
 
@@ -77,7 +78,8 @@ def test_report_counts_anew_in_each_pass(source):
     one = source("closed", hide_labels=True)
     for _ in range(2):
         assert len(list(one.records("train"))) == len(ROWS)
-        assert one.reports["train"].counts == {"rows": len(ROWS), "hidden label": 1}
+        counts = {"rows": len(ROWS), "hidden label": 1, "cut at 2,048 characters": 1}
+        assert one.reports["train"].counts == counts
     list(itertools.islice(one.records("train"), 2))
     assert one.reports["train"].counts["rows"] == 2
 
@@ -272,7 +274,8 @@ def test_hidden_label_keeps_stock_s_text_in_the_plain_task_and_has_no_correct_ch
     hidden = [record for record in records(scored) if record["idx"][0] == 2]
     assert len(hidden) == 3
     assert not any(record["is_correct"] for record in hidden)
-    assert scored.source.reports["train"].counts == {"rows": 24, "hidden label": 1}
+    counts = {"rows": 24, "hidden label": 1, "cut at 2,048 characters": 1}
+    assert scored.source.reports["train"].counts == counts
     assert plain.source.reports["train"].counts["hidden label"] == 0
 
 
