@@ -1,19 +1,22 @@
 """Looks at the columns of somebody's data: which hold text, which is the label, what labels mean.
 
-    table = look(reader, "reviews.csv")
+    table = look(reader, where="reviews.csv")
     table.texts(), table.labels()              # (["review"], ["sentiment"]): what they may be
     labels = read_labels(table, "sentiment", choices=None)
     labels.choices, labels.index(1.0)          # (("negative", "positive"), 1)
 
 A label is read as what it is: `1`, `1.0`, `"1"` and `" 1 "` are one label, as are `true`, `"True"`
-and `TRUE`; names are names, `01` and `1e1` among them. Empty cells, NaN and null are no label, nor
-is -1 beside 0, 1, 2 ...
+and `TRUE`; names are names, `01` and `1e1` among them. Values that differ only in case or Unicode
+form are one label. Empty cells, NaN and null are no label. -1 is a class, unless it is the only
+label of a split while another split has labels: such a split hides its labels. `Labels.notes` says
+how such values were read.
 """
 
 import collections
 import dataclasses
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +38,7 @@ class Column:
 
     Attributes:
       name: its name in the file.
+      splits: the labels of each split that was read, as `values`.
       values: label -> number of rows; incomplete if there are more than `MOST_LABELS`.
       rows: the rows that have a value.
       words: the number of words in the rows looked at closely.
@@ -44,6 +48,7 @@ class Column:
     """
 
     name: str
+    splits: list[set[str]] = dataclasses.field(default_factory=list)
     values: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     rows: int = 0
     words: int = 0
@@ -59,10 +64,17 @@ class Column:
         self.nested |= isinstance(value, list | tuple | Mapping)
         if len(self.values) <= MOST_LABELS:
             self.values[label_text(value)] += 1
+            self.splits[-1].add(label_text(value))
         if self.looked_at < _LOOKED_AT:
             self.looked_at += 1
             self.words += len(str(value).split())
             self.numbers &= isinstance(value, int | float) or whole_number(value) is not None
+
+    @property
+    def hidden_splits(self) -> list[int]:
+        """The numbers of the splits whose only label is -1, if another split has other labels."""
+        hidden = [n for n, labels in enumerate(self.splits) if labels == {"-1"}]
+        return hidden if set().union(*self.splits) != {"-1"} else []
 
     @property
     def is_text(self) -> bool:
@@ -120,18 +132,20 @@ class Table:
             yield f"  {column.name}: {count} different values, such as {some}"
 
 
-def look(rows: Iterable[Mapping[str, Any]], where: str) -> Table:
-    """Reads all rows once, and returns what their columns hold.
+def look(*splits: Iterable[Mapping[str, Any]], where: str) -> Table:
+    """Reads the rows of all splits once, and returns what their columns hold.
 
     Raises:
       UserError: if there are no rows.
     """
     columns: dict[str, Column] = {}
-    for row in rows:
-        for name, value in row.items():
-            if name not in columns:
-                columns[name] = Column(name)
-            columns[name].add(value)
+    for number, rows in enumerate(splits):
+        for row in rows:
+            for name, value in row.items():
+                column = columns.setdefault(name, Column(name))
+                while len(column.splits) <= number:
+                    column.splits.append(set())
+                column.add(value)
     if not columns:
         raise UserError(f"{where} has no rows")
     return Table(where, columns)
@@ -159,19 +173,23 @@ class Labels:
       choices: the answer choices.
       indices: label -> the index of its choice.
       counts: the number of rows of each choice.
+      notes: how values were read that can be read in two ways.
     """
 
     column: str
     choices: tuple[str, ...]
     indices: Mapping[str, int]
     counts: tuple[int, ...]
+    notes: tuple[str, ...] = ()
 
     def index(self, value: Any) -> int | None:
         """Returns the index of the choice that a row's value means, None if it has no label."""
         return None if is_missing(value) else self.indices.get(label_text(value))
 
 
-def read_labels(table: Table, name: str, choices: Sequence[str] | None) -> Labels:
+def read_labels(
+    table: Table, name: str, choices: Sequence[str] | None, *, names: Sequence[str] = ()
+) -> Labels:
     """Returns the labels of a column.
 
     Args:
@@ -179,6 +197,7 @@ def read_labels(table: Table, name: str, choices: Sequence[str] | None) -> Label
       name: the column.
       choices: the answer choices, in the order of the labels' numbers (or of their names); None
         to take the labels' names.
+      names: the names of the labels 0, 1, ... that the `datasets` library stored with the data.
 
     Raises:
       UserError: if the column holds no labels, or the choices do not fit.
@@ -189,21 +208,82 @@ def read_labels(table: Table, name: str, choices: Sequence[str] | None) -> Label
             f"column '{name}' of {table.where} has more than {MOST_LABELS} different values: it is "
             "no label. Name the column with the answers by --label"
         )
-    labels = _sorted(set(column.values))
-    if labels[:1] == ["-1"] and all(_is_number(label) for label in labels):
-        labels = labels[1:]  # withheld
-    if len(labels) < 2:
+    where = f"column '{name}' of {table.where}"
+    shown = set().union(*(s for n, s in enumerate(column.splits) if n not in column.hidden_splits))
+    if names:
+        spellings, notes = _by_stored_names(shown, names, where)
+        order = list(names)
+    else:
+        spellings, notes = _spellings({n: column.values[n] for n in shown}, choices or ())
+        order = _sorted(set(spellings.values()))
+    if len(order) < 2:
         raise UserError(
-            f"column '{name}' of {table.where} has {len(labels)} different values; a label needs "
-            "at least two. Name the column with the answers by --label"
+            f"{where} has {len(order)} different values; a label needs at least two. Name the "
+            "column with the answers by --label"
         )
-    given = tuple(choice.strip() for choice in choices or labels)
+    given = tuple(choice.strip() for choice in choices or order)
     _check_choices(given)
-    indices = _indices(labels, given, f"column '{name}' of {table.where}")
+    places = _indices(order, given, where)
+    indices = {label: places[main] for label, main in spellings.items()}
     counts = collections.Counter(dict.fromkeys(range(len(given)), 0))
     for label, place in indices.items():
         counts[place] += column.values[label]
-    return Labels(name, given, indices, tuple(counts[place] for place in range(len(given))))
+    if "-1" in indices:
+        notes.append(
+            f"{name} -1 is read as a class, since its split has other labels. If it means that a "
+            "row has no label, leave these cells empty"
+        )
+    counted = tuple(counts[place] for place in range(len(given)))
+    return Labels(name, given, indices, counted, tuple(notes))
+
+
+def _spellings(
+    counts: Mapping[str, int], choices: Sequence[str]
+) -> tuple[dict[str, str], list[str]]:
+    """Returns label -> its most frequent spelling, and notes about labels with several spellings.
+
+    Spellings stay apart if `choices` names each of them.
+    """
+    groups: dict[str, list[str]] = {}
+    for label in sorted(counts, key=lambda label: (-counts[label], label)):
+        groups.setdefault(_folded(label), []).append(label)
+    spellings, notes = {}, []
+    for group in groups.values():
+        if len(group) > 1 and set(group) <= set(choices):
+            spellings |= {label: label for label in group}
+            continue
+        spellings |= dict.fromkeys(group, group[0])
+        if len(group) > 1:
+            listed = ", ".join(f"{label!a} ({counts[label]:,} rows)" for label in group)
+            notes.append(
+                f"{listed} differ only in case or Unicode form, and are read as one label. To keep "
+                "them apart, name each of them by --choices"
+            )
+    return spellings, notes
+
+
+def _folded(label: str) -> str:
+    """Returns a label without differences in case, Unicode form and spaces."""
+    return " ".join(unicodedata.normalize("NFKC", label).casefold().split())
+
+
+def _by_stored_names(
+    labels: Iterable[str], names: Sequence[str], where: str
+) -> tuple[dict[str, str], list[str]]:
+    """Returns label -> its stored name, and a note if there are rows without a label."""
+    found, notes = {}, []
+    for label in sorted(labels):
+        number = whole_number(label)
+        if label in names and number is None:
+            found[label] = label
+        elif number is not None and 0 <= number < len(names):
+            found[label] = names[number]
+        elif number == -1:
+            notes.append(f"-1 of {where} is no label: the data names the labels from 0")
+        else:
+            listed = ", ".join(f"{n}={name}" for n, name in enumerate(names[:20]))
+            raise UserError(f"{where}: '{label}' is none of the labels that it names: {listed}")
+    return found, notes
 
 
 def _sorted(labels: set[str]) -> list[str]:
@@ -234,12 +314,19 @@ def _check_choices(choices: Sequence[str]) -> None:
 
 
 def _indices(labels: Sequence[str], choices: Sequence[str], where: str) -> dict[str, int]:
-    by_name = {choice.casefold(): place for place, choice in enumerate(choices)}
-    if all(label.casefold() in by_name for label in labels):
-        return {label: by_name[label.casefold()] for label in labels}
+    exact = {choice: place for place, choice in enumerate(choices)}
+    folded = {_folded(choice): place for place, choice in enumerate(choices)}
+    places = {label: exact.get(label, folded.get(_folded(label))) for label in labels}
+    if None not in places.values():
+        return places
     whole = [int(label) for label in labels if label.isdecimal()]
     if len({*whole}) == len(labels):
-        start = 0 if min(whole) == 0 or max(whole) < len(choices) else 1
+        start = 0 if min(whole) == 0 else 1
+        if start and len(labels) < len(choices) > max(whole):
+            raise UserError(
+                f"{where} has the labels {', '.join(labels)}, and --choices names {len(choices)}: "
+                "do the labels count from 0 or from 1? Name one choice for each label"
+            )
         if max(whole) < len(choices) + start:
             return {label: int(label) - start for label in labels}
     if len(labels) == len(choices):
@@ -247,4 +334,6 @@ def _indices(labels: Sequence[str], choices: Sequence[str], where: str) -> dict[
     raise UserError(
         f"--choices names {len(choices)}, {where} has {len(labels)} labels: {', '.join(labels)}. "
         "Name a choice for each, in this order"
+        + "; leave cells empty if -1 means that a row has no label"
+        * ("-1" in labels)
     )

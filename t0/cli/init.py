@@ -48,12 +48,19 @@ def main(args: argparse.Namespace) -> int:
 
     starting.check_name(args.name)
     given_tokens(args.vocab)  # a mistake is found before the data is read
-    splits = _splits(args.data)
-    table = columns.look((row for rows in splits.values() for row in rows()), args.data)
+    files = _splits(args.data)
+    splits = {split: _rows(file.kind, file.path) for split, file in files.items()}
+    table = columns.look(*(rows() for rows in splits.values()), where=args.data)
     label = args.label or _chosen(table, table.labels(), "--label", "the column with the answers")
     table.check(label, "--label")
     choices = args.choices.split(",") if args.choices else None
-    labels = columns.read_labels(table, label, choices)
+    names = _stored_names(files, label)
+    labels = columns.read_labels(table, label, choices, names=names)
+    for split in [[*splits][number] for number in table.columns[label].hidden_splits]:
+        say(f"# {split} hides its labels ({label} is -1 in all rows): it is left out")
+        del splits[split]
+    if "train" not in splits:
+        raise UserError(f"{args.data}: nothing to train on, since the split train hides its labels")
     texts = _texts(args, table, label)
     vocabulary = args.vocab or os.environ.get(VOCABULARY_VARIABLE)
     plan = starting.Plan(args.name, table, texts, labels, vocabulary)
@@ -65,8 +72,8 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _splits(data: str) -> dict[str, Callable[[], Any]]:
-    """Returns split -> a function that yields its rows: "train" and perhaps "validation"."""
+def _splits(data: str) -> dict[str, Any]:
+    """Returns split -> its `SplitFile`: "train" and perhaps "validation"."""
     from t0.sources import folders, readers
 
     path = Path(data).expanduser()
@@ -77,18 +84,27 @@ def _splits(data: str) -> dict[str, Callable[[], Any]]:
         if "train" not in found:
             raise UserError(f"{data} has no split 'train', it has: {', '.join(found)}")
         second = next((split for split in _VALIDATION if split in found), None)
-        wanted = {"train": found["train"]} | ({"validation": found[second]} if second else {})
-    elif path.is_file():
+        return {"train": found["train"]} | ({"validation": found[second]} if second else {})
+    if path.is_file():
         file = folders.split_file(path)
         if file is None:
             raise UserError(
                 f"{data}: rows are read from {', '.join(readers.FORMATS)} (text also as .gz), by "
                 "the end of the name: rename the file, or write it in one of these formats"
             )
-        wanted = {"train": file}
-    else:
-        raise UserError(f"{data} does not exist. Name a file with rows, or a folder of splits")
-    return {split: _rows(file.kind, file.path) for split, file in wanted.items()}
+        return {"train": file}
+    raise UserError(f"{data} does not exist. Name a file with rows, or a folder of splits")
+
+
+def _stored_names(files: Mapping[str, Any], label: str) -> tuple[str, ...]:
+    """Returns the names of the labels 0, 1, ... that are stored with the data, or none."""
+    from t0.sources.label_names import read_label_names
+
+    names = {split: read_label_names(file).get(label, ()) for split, file in files.items()}
+    if len(set(names.values())) > 1:
+        listed = "; ".join(f"{split}: {', '.join(some) or 'none'}" for split, some in names.items())
+        raise UserError(f"the stored names of '{label}' differ between the splits ({listed})")
+    return next(iter(names.values()))
 
 
 def _rows(kind: str, path: Path) -> Callable[[], Any]:
@@ -143,6 +159,8 @@ def _print_summary(plan: Any, folder: str, written: Mapping[str, Any]) -> None:
     ):
         names = [label for label, index in plan.labels.indices.items() if index == place]
         print(f"#   {plan.labels.column} {' or '.join(names) or '-'} is '{choice}': {count:,} rows")
+    for note in plan.labels.notes:
+        say(f"#   note: {note}")
     if plan.vocabulary is None:
         print("#   vocabulary: T5's, which is read from Google Cloud Storage; --vocab=FILE else")
     for note in written["notes"]:

@@ -50,6 +50,9 @@ from t0.prompts.templates import Template
 STREAM = "\0stream"
 """The variable that holds the row's `random.Random`. No column can have this name."""
 
+_HIDES = "\0hides"
+"""The variable that holds `OwnRow.hides` of a row that has it."""
+
 _CHANGEABLE = "\0changeable"
 """The variable that holds the ids of the row's objects; empty if the row is the template's own."""
 
@@ -138,14 +141,24 @@ def is_missing(value: Any) -> bool:
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
-def _index(value: Any, items: Any, column: str, of_choices: bool) -> Any:
+@jinja2.pass_context
+def _index(
+    context: jinja2.runtime.Context,
+    value: Any,
+    items: Any,
+    column: str,
+    of_choices: bool,
+    calculated: bool,
+) -> Any:
     """Returns the subscript to use where a template has `items[value]`.
 
     Args:
+      context: the template's variables.
       value: the subscript's value in this row.
       items: the list or mapping.
       column: the name of the value's column, for messages.
       of_choices: whether `items` are choices, one of which the label must pick.
+      calculated: whether the subscript is an arithmetic or conditional expression.
 
     Raises:
       UserError: a label picks none of the choices.
@@ -158,12 +171,19 @@ def _index(value: Any, items: Any, column: str, of_choices: bool) -> Any:
         return next((key for key in keys if key in items), value)
     if not isinstance(items, list | tuple):
         return value
-    # -1 is a withheld label. It picks the last choice in promptsource; `RowReport` counts it.
-    if of_choices and (number is None or not -1 <= number < len(items)):
+    # A row that does not tell whether -1 is a class: -1 picks the last choice, as in promptsource.
+    hides = context.get(_HIDES)
+    lowest = -1 if hides is None else 0
+    checked = of_choices and not (calculated and hides is None)
+    if checked and (number is None or not lowest <= number < len(items)):
+        if (number == -1 or calculated) and hides is not None and hides(column):
+            return None  # no label
         listed = ", ".join(f"{i} is {item!r}" for i, item in enumerate(items[:20]))
+        verb = "makes" if calculated else "is"
+        why = " (-1 is a class, since the split has other labels)" if number == -1 and hides else ""
         raise UserError(
-            f"column '{column}' is {value!r}, which picks none of the {len(items)} choices "
-            f"({listed}); write the label's number, or null where there is none"
+            f"column '{column}' {verb} {value!r}, which picks none of the {len(items)} choices"
+            f"{why} ({listed}); write the label's number, or null where there is none"
         )
     return value if number is None else number
 
@@ -186,11 +206,9 @@ def _read_labels(tree: nodes.Template) -> None:
         choices = isinstance(node.node, literals) or (
             isinstance(node.node, nodes.Name) and node.node.name == "answer_choices"
         )
-        # A withheld label makes the 1 - label of `answer_choices[1 - label]` 2: so calculated
-        # subscripts are not checked.
+        # A withheld label makes the 1 - label of `answer_choices[1 - label]` 2.
         calculated = isinstance(node.arg, nodes.BinExpr | nodes.UnaryExpr | nodes.CondExpr)
-        of_choices = choices and not calculated
-        arguments = [node.node, nodes.Const(column), nodes.Const(of_choices)]
+        arguments = [node.node, *map(nodes.Const, (column, choices, calculated))]
         node.arg = nodes.Filter(node.arg, _INDEX_FILTER, arguments, [], None, None)
         node.arg.lineno = node.lineno
 
@@ -413,12 +431,20 @@ def remove_hyphens(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class PreparedRow(dict[str, Any]):
-    """A row as `CompiledTemplate.example` reads it; see `prepared`."""
+    """A row as `CompiledTemplate.example` reads it; see `prepared`.
+
+    Attributes:
+      hides: a function of the row that says whether a column's labels are hidden, or None.
+    """
+
+    hides: Callable[[str], bool] | None = None
 
 
 def prepared(row: Mapping[str, Any]) -> PreparedRow:
     """Returns a row that several templates render, so that it is made ready for them only once."""
-    return PreparedRow(_protected(remove_hyphens(row)))
+    ready = PreparedRow(_protected(remove_hyphens(row)))
+    ready.hides = getattr(row, "hides", None)
+    return ready
 
 
 def _protected(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -671,14 +697,15 @@ class CompiledTemplate:
         self, render: Callable[[dict[str, Any]], Any], row: Mapping[str, Any], row_index: int
     ) -> Any:
         """Renders with the row's variables, or with a copy of them if the template changes them."""
+        hides = {_HIDES: row.hides} if getattr(row, "hides", None) else {}
         try:
             if not self._changes_rows:
                 try:
-                    return render(self._variables(row, row_index))
+                    return render(self._variables(row, row_index) | hides)
                 except _ChangesRow:
                     self._changes_rows = True
             # Copied before the stream is put in, which starts anew.
-            return render(self._variables(copy.deepcopy(dict(row)), row_index) | _OWN)
+            return render(self._variables(copy.deepcopy(dict(row)), row_index) | _OWN | hides)
         except Exception as error:
             raise self._failure(row, row_index, error) from error
 

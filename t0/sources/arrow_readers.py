@@ -100,6 +100,19 @@ class Arrow:
                 yield from guarded(path, _ipc_batches(opened))
 
 
+def stored_metadata(kind: str, path: Path) -> dict[bytes, bytes]:
+    """Returns the metadata of the schema of a parquet or Arrow file, or of a saved dataset."""
+    paths = saved_shards(path) if kind == "saved" else (path,)
+    for one in paths[:1]:
+        with reading(one, *_FAULTS):
+            if kind == "parquet":
+                with Parquet(one)._open() as file:
+                    return file.schema_arrow.metadata or {}
+            with _mapped(one) as source:
+                return _open_ipc(source).schema.metadata or {}
+    return {}
+
+
 def saved_shards(folder: Path) -> tuple[Path, ...]:
     """Returns the Arrow files that the `state.json` of a saved dataset lists.
 

@@ -11,6 +11,7 @@
     # {'label-coarse': 0, 'label-fine': 0, 'text': 'How ?'}
 
     hidden_label("super_glue", {"premise": "...", "label": -1})   # True
+    # In a user's own data -1 is a class, unless it is the only label of the split (`OwnRow`).
 
 `facts/` records the raw rows of each split and the columns, in the notation of the `datasets`
 library, as of October 2021, when T0 was trained. Its files are read when they are first needed. A
@@ -349,7 +350,8 @@ def _name_of(value: Any, *, names: tuple[str, ...]) -> Any:  # noqa: ANN401
 WITHHELD = (-1, "-1", "-1.0", "", None)
 
 
-def _withheld(value: object) -> bool:
+def is_withheld(value: object) -> bool:
+    """Returns whether a label is withheld in T0's datasets: -1, empty or None."""
     return not isinstance(value, list | dict) and (value in WITHHELD or is_missing(value))
 
 
@@ -371,14 +373,14 @@ def _no_value(value: Any) -> bool:  # noqa: ANN401
 # datasets where every row of a labelled split has an answer may use `_no_text`: in squad_v2 and
 # duorc an empty answer is an answer.
 _OTHER_COLUMNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "winogrande": ("answer", _withheld),
-    "common_gen": ("target", _withheld),
-    "qasc": ("answerKey", _withheld),
-    "ai2_arc": ("answerKey", _withheld),
-    "openbookqa": ("answerKey", _withheld),
-    "quartz": ("answerKey", _withheld),
-    "story_cloze": ("answer_right_ending", _withheld),
-    "trec": ("label-coarse", _withheld),
+    "winogrande": ("answer", is_withheld),
+    "common_gen": ("target", is_withheld),
+    "qasc": ("answerKey", is_withheld),
+    "ai2_arc": ("answerKey", is_withheld),
+    "openbookqa": ("answerKey", is_withheld),
+    "quartz": ("answerKey", is_withheld),
+    "story_cloze": ("answer_right_ending", is_withheld),
+    "trec": ("label-coarse", is_withheld),
     "super_glue": ("answers", _no_text),  # record; the other subsets have `label`
     "ropes": ("answers", _no_text),
     "adversarial_qa": ("answers", _no_text),
@@ -387,14 +389,28 @@ _OTHER_COLUMNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
+class OwnRow(dict[str, Any]):
+    """A row of a dataset that is not one of T0's.
+
+    Attributes:
+      hides: a function: column -> whether -1 is its only label in the row's split, so that the
+        split hides its labels. Otherwise -1 is a class.
+    """
+
+    hides: Callable[[str], bool]
+
+
 def hidden_label(dataset: str, row: dict[str, Any]) -> bool:
-    """Returns whether a row's label is withheld (-1, empty or None).
+    """Returns whether a row's label is withheld: empty, None, or -1 if that is no class.
 
     Args:
       dataset: the dataset's name, as in T0's tables. Other datasets have it in the column `label`.
       row: a raw row, as `SplitRows.rows` yields it.
     """
-    column, is_withheld = _OTHER_COLUMNS.get(dataset, ("label", _withheld))
+    if isinstance(row, OwnRow):
+        value = row.get("label") if "label" in row else 0
+        return is_withheld(value) and (whole_number(value) != -1 or row.hides("label"))
+    column, is_hidden = _OTHER_COLUMNS.get(dataset, ("label", is_withheld))
     if column in row:
-        return is_withheld(row[column])
-    return "label" in row and _withheld(row["label"])
+        return is_hidden(row[column])
+    return "label" in row and is_withheld(row["label"])

@@ -28,7 +28,15 @@ from t0.sources.folders import (
     local_splits,
 )
 from t0.sources.own_data import own_splits
-from t0.sources.schema import DEFAULT_SUBSET, RowView, features, other_names, row_view
+from t0.sources.schema import (
+    DEFAULT_SUBSET,
+    OwnRow,
+    RowView,
+    features,
+    is_withheld,
+    other_names,
+    row_view,
+)
 
 _SHOWN = 6
 
@@ -44,6 +52,7 @@ class SplitRows:
     where: str
     _reader: readers.Reader
     _view: RowView
+    _hiding: dict[str, bool] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -79,9 +88,40 @@ class SplitRows:
             return
         for index, row in enumerate(self._reader.rows(start, stop), start=start):
             try:
-                yield self._view.row(row)
+                row = self._view.row(row)
             except ValueError as error:
                 raise UserError(f"{self.where}, row {index} (the first is 0): {error}.") from error
+            if not self._view.needed:
+                row = OwnRow(row)
+                row.hides = self.hides_labels
+            yield row
+
+    def hides_labels(self, column: str) -> bool:
+        """Returns whether -1 is the only label of a column, and prints how -1 is read.
+
+        The first call for a column reads its values until it finds another label.
+
+        Args:
+          column: the name that templates use; another name than a column's means `label`.
+        """
+        stored = {name.replace("-", "_"): name for name in self.columns}
+        name = stored.get(column, "label")
+        if name not in self._hiding:
+            self._hiding[name] = all(
+                is_withheld(row.get(name)) for row in self._reader.rows(0, None)
+            )
+            _say_how_read(self.where, name, self._hiding[name])
+        return self._hiding[name]
+
+
+@functools.lru_cache(maxsize=1024)  # once in a process
+def _say_how_read(where: str, column: str, hides: bool) -> None:
+    how = (
+        "hides the label, since the split has no other label"
+        if hides
+        else "is a class, since the split has other labels"
+    )
+    print(f"note: {where}: -1 in the column '{column}' {how}", file=sys.stderr)
 
 
 def open_split(dataset: str, subset: str | None, split: str) -> SplitRows:

@@ -32,7 +32,11 @@ def lay_out(folder):
         with (data / f"{split}.jsonl").open("w") as file:
             for i in range(count):
                 words = [WORDS[(i * k) % len(WORDS)] for k in range(1, 2 + i % 5)]
-                label = -1 if split == "hidden" or (split == "late" and i > 700) else i % 2
+                label = i % 2
+                if split == "hidden":
+                    label = -1
+                elif split == "late" and i > 700:
+                    label = None
                 row = {"text": f" {i} {' '.join(words)}", "words": words, "label": label}
                 file.write(json.dumps(row) + "\n")
 

@@ -190,7 +190,9 @@ def test_mistakes_leave_nothing(init, tmp_path, words, parts):
         ([1.0, 0.0], None, {"0": "0", "1": "1"}),
         ([1, 2, 3], ("a", "b", "c"), {"1": "a", "2": "b", "3": "c"}),
         ([0, 2], ("a", "b", "c"), {"0": "a", "2": "c"}),
-        ([-1, 0, 1], ("a", "b"), {"0": "a", "1": "b"}),
+        ([-1, 0, 1], ("a", "b", "c"), {"-1": "a", "0": "b", "1": "c"}),
+        ([-1, 1], None, {"-1": "-1", "1": "1"}),
+        ([1, 3], ("a", "b", "c"), {"1": "a", "3": "c"}),
         (["TRUE", False], ("wrong", "right"), {"false": "wrong", "true": "right"}),
         (["yes", "no"], None, {"no": "no", "yes": "yes"}),
         (["Good", "bad"], ("bad", "good"), {"Good": "good", "bad": "bad"}),
@@ -199,19 +201,19 @@ def test_mistakes_leave_nothing(init, tmp_path, words, parts):
     ],
 )
 def test_labels_are_read_as_what_they_are(values, choices, wanted):
-    table = look([{"l": value} for value in values * 2], "rows")
+    table = look([{"l": value} for value in values * 2], where="rows")
     labels = read_labels(table, "l", choices)
     assert {label: labels.choices[i] for label, i in labels.indices.items()} == wanted
     for value in values:
-        if value != -1:
-            assert labels.choices[labels.index(value)] == wanted[label_text(value)]
+        assert labels.choices[labels.index(value)] == wanted[label_text(value)]
+    assert bool(labels.notes) == (-1 in values)
     assert labels.index(None) is None
     assert labels.index(float("nan")) is None
 
 
 def test_a_column_of_one_value_is_no_label():
     with pytest.raises(UserError, match="at least two"):
-        read_labels(look([{"l": 1}] * 9, "rows"), "l", None)
+        read_labels(look([{"l": 1}] * 9, where="rows"), "l", None)
 
 
 def test_tensorflow_is_not_imported(tmp_path):
@@ -325,3 +327,117 @@ def test_a_list_of_one_label_is_no_label(init, tmp_path):
     (tmp_path / "films.json").write_text(json.dumps({"data": rows}))
     assert "which is the column with the answers?" in init("films", "films.json")[2]
     assert "(--label) holds lists or objects" in init("films", "films.json", "--label=label")[2]
+
+
+def write_splits(folder, **labels):
+    folder.mkdir()
+    for split, values in labels.items():
+        rows = [{"text": f"{TEXTS[i % 5]} {i}", "mood": values[i % len(values)]} for i in range(30)]
+        write_csv(folder / f"{split}.csv", rows)
+
+
+def test_minus_one_is_a_class_of_a_split_with_other_labels(init, tmp_path):
+    write_splits(tmp_path / "in", train=[-1, 0, 1], validation=[1, -1])
+    status, out, _ = init("films", "in", "--choices=bad,so so,good")
+    assert status == 0
+    for value, choice, count in ((-1, "bad", 25), (0, "so so", 10), (1, "good", 25)):
+        assert f"#   mood {value} is '{choice}': {count} rows\n" in out
+    assert "note: mood -1 is read as a class" in out
+    assert {row["label"] for row in written(tmp_path, "validation")} == {0, 2}
+    status, _, err = init("films", "in", "--choices=bad,good", "--output=two")
+    assert (status, "has 3 labels: -1, 0, 1" in err) == (2, True)
+
+
+def test_minus_one_hides_the_labels_of_a_split_without_others(init, tmp_path):
+    write_splits(tmp_path / "in", train=[0, 1], test=[-1])
+    status, out, _ = init("films", "in")
+    assert status == 0
+    assert "# validation hides its labels (mood is -1 in all rows): it is left out" in out
+    assert "is read as a class" not in out
+    rows = [*written(tmp_path, "train"), *written(tmp_path, "validation")]
+    assert [row["label"] for row in rows].count(1) == 15
+    assert len(rows) == 30
+    write_splits(tmp_path / "other", train=[-1], test=[0, 1])
+    status, _, err = init("films", "other", "--output=none")
+    assert (status, "the split train hides its labels" in err) == (2, True)
+
+
+def test_labels_that_count_from_0_or_1_are_refused():
+    table = look([{"l": value} for value in (1, 2) * 9], where="rows")
+    with pytest.raises(UserError, match="count from 0 or from 1"):
+        read_labels(table, "l", ("a", "b", "c"))
+
+
+COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
+
+
+@pytest.mark.parametrize(
+    ("values", "choices", "wanted"),
+    [
+        (["Good", "Good", "good", "bad"], None, {"Good": "Good", "good": "Good", "bad": "bad"}),
+        (["good", "GOOD", "bad"], ("bad", "good"), {"good": "good", "GOOD": "good", "bad": "bad"}),
+        (
+            [COMPOSED, DECOMPOSED, COMPOSED, "tea"],
+            None,
+            {COMPOSED: COMPOSED, DECOMPOSED: COMPOSED, "tea": "tea"},
+        ),
+        ([DECOMPOSED, "tea"], (COMPOSED, "tea"), {DECOMPOSED: COMPOSED, "tea": "tea"}),
+        (["d", "D", "x"], ("D", "d", "x"), {"D": "D", "d": "d", "x": "x"}),
+        (["\uff11", "1", "2"], None, {"1": "1", "\uff11": "1", "2": "2"}),
+    ],
+)
+def test_spellings_of_one_label(values, choices, wanted):
+    labels = read_labels(look([{"l": v} for v in values * 4], where="rows"), "l", choices)
+    assert {value: labels.choices[labels.index(value)] for value in values} == wanted
+    merged = len({*values}) > len({*wanted.values()})
+    assert ("differ only in case or Unicode form" in "".join(labels.notes)) == merged
+
+
+NAMES = ["bad", "so so", "good"]
+
+
+def save_with_datasets(tmp_path, form, values):
+    """Writes rows of `datasets` with a ClassLabel; returns the path for `t0 init`."""
+    datasets = pytest.importorskip("datasets")
+    features = {"text": datasets.Value("string"), "mark": datasets.ClassLabel(names=NAMES)}
+    texts = [f"{TEXTS[i % 5]} {i}" for i in range(len(values))]
+    rows = datasets.Dataset.from_dict(
+        {"text": texts, "mark": values}, features=datasets.Features(features)
+    )
+    if form == "parquet":
+        rows.to_parquet(str(tmp_path / "films.parquet"))
+        return "films.parquet"
+    if form == "saved":
+        rows.save_to_disk(str(tmp_path / "saved"))
+        return "saved"
+    (tmp_path / "plain").mkdir()
+    rows.to_json(str(tmp_path / "plain" / "train.jsonl"))
+    rows.info.write_to_directory(str(tmp_path / "plain"))
+    return "plain"
+
+
+@pytest.mark.parametrize("form", ["parquet", "saved", "dataset_info.json"])
+def test_names_of_labels_that_datasets_stores(init, tmp_path, form):
+    data = save_with_datasets(tmp_path, form, [2, 1] * 15)  # no row is bad
+    status, out, err = init("films", data)
+    assert status == 0, err
+    for number, name, count in ((1, "so so", 15), (2, "good", 15)):
+        assert f"#   mark {number} is '{name}': {count} rows\n" in out
+    assert "is 'bad': 0 rows" in out
+    rows = [*written(tmp_path, "train"), *written(tmp_path, "validation")]
+    assert sorted(row["label"] for row in rows) == [1] * 15 + [2] * 15
+    # Choices are matched by name if they are the names, else taken in the order of the numbers.
+    out = init("films", data, "--choices=good,bad,so so", "--output=named")[1]
+    assert "#   mark 2 is 'good': 15 rows\n" in out
+    out = init("films", data, "--choices=-,=,+", "--output=signs")[1]
+    assert "#   mark 2 is '+': 15 rows\n" in out
+    status, _, err = init("films", data, "--choices=one,two", "--output=two")
+    assert (status, "has 3 labels: bad, so so, good" in err) == (2, True)
+
+
+def test_a_stored_name_is_no_name_of_minus_one(init, tmp_path):
+    status, out, _ = init("films", save_with_datasets(tmp_path, "parquet", [-1, 0, 2] * 10))
+    assert status == 0
+    assert "10 without text or label left out" in out
+    assert "note: -1 of column 'mark' of films.parquet is no label" in out
+    assert "#   mark 2 is 'good': 10 rows\n" in out

@@ -72,7 +72,9 @@ def _lay_out_faulty(data, rng):
         write_templates(data / name, which_word)
         mixed = [weather_row(rng, i % 4) for i in range(12)]
         for index, row in enumerate(mixed):
-            row["label"] = -1 if index % hidden == 0 else row["label"]
+            # -1 hides labels only if the split has no other.
+            withheld = -1 if hidden == 1 else None
+            row["label"] = withheld if index % hidden == 0 else row["label"]
         write_rows(data / name / "validation.jsonl", mixed)
 
 

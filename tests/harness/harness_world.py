@@ -56,7 +56,7 @@ def film_rows(count):
     for number in range(count):
         # The label of the third is withheld.
         yield {"text": f"a {'fine' if number % 2 else 'dull'} film {number}", "label": number % 2}
-    yield {"text": "a film", "label": -1}
+    yield {"text": "a film", "label": None}
 
 
 def lay_out(folder):

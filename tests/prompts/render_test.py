@@ -570,3 +570,36 @@ def test_half_a_surrogate_pair_is_an_error_of_the_row():
             compiled(jinja, choices).example({"w": "cut \ud83d"}, 7)
         assert "some.yaml:3" in str(error.value)
         str(error.value).encode()
+
+
+class SplitRow(dict):
+    """A row that knows which columns have no other label than -1 in its split."""
+
+    hides = staticmethod(lambda column: column == "hidden")
+
+
+@pytest.mark.parametrize(
+    ("subscript", "wanted"),
+    [
+        ("label", "yes"),
+        ("negative", None),
+        ("hidden", NO_LABEL),
+        ("hidden | int", NO_LABEL),
+        ("1 - hidden", NO_LABEL),
+        ("negative + 1", "no"),
+        ("label - 1", "no"),
+        ("zero - 1", None),
+    ],
+)
+def test_minus_one_of_a_row_of_own_data(subscript, wanted):
+    row = SplitRow(label=1, negative=-1, hidden=-1, zero=0, w="x")
+    for choices in ("answer_choices", "['no', 'yes']"):
+        for change in ("", "{% set _ = words.append(w) %}"):
+            prompt = compiled(f"{change}q ||| {{{{{choices}[{subscript}]}}}}", "no ||| yes")
+            for one in (row, prepared(row)):
+                one["words"] = []
+                if wanted is None:
+                    with pytest.raises(UserError, match="-1, which picks none of the 2 choices"):
+                        prompt.example(one, 3)
+                else:
+                    assert prompt.example(one, 3).targets == wanted

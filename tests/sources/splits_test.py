@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from t0.errors import UserError
-from t0.sources import available_splits, open_split
+from t0.sources import available_splits, hidden_label, open_split
 
 RTE = [
     {"premise": f'a "{i}",\n{i}', "hypothesis": "b\tc", "idx": i, "label": i % 2}
@@ -198,3 +198,31 @@ def test_a_cut_saved_folder_is_told(data):
     next((data / "mine/validation").glob("*00001-of-00002.arrow")).unlink()
     with pytest.raises(UserError, match="00001-of-00002"):
         open_split("mine", None, "validation")
+
+
+@pytest.mark.parametrize(
+    ("values", "hidden"),
+    [([-1, 0, 1], []), ([-1, -1, -1], [0, 1, 2]), ([-1, None, -1], [0, 1, 2]), ([0, None], [1])],
+)
+def test_minus_one_hides_labels_of_own_data_only_if_no_other_label_is_there(
+    tmp_path, monkeypatch, capsys, values, hidden
+):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text("".join(f"{json.dumps({'label': v})}\n" for v in values))
+    monkeypatch.setenv("T0_DATA_DIR", str(tmp_path))
+    rows = [*open_split("mine", None, "train").rows()]
+    assert [i for i, row in enumerate(rows) if hidden_label("mine", row)] == hidden
+    told = capsys.readouterr().err
+    assert ("-1 in the column 'label' is a class" in told) == (values == [-1, 0, 1])
+    assert ("-1 in the column 'label' hides the label" in told) == (values.count(-1) > 1)
+
+
+def test_minus_one_hides_single_labels_of_t0_s_datasets(tmp_path, monkeypatch):
+    folder = tmp_path / "glue" / "mrpc"
+    folder.mkdir(parents=True)
+    rows = [{"sentence1": "a", "sentence2": "b", "label": v, "idx": 0} for v in (-1, 0)]
+    (folder / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    monkeypatch.setenv("T0_DATA_DIR", str(tmp_path))
+    found = [hidden_label("glue", row) for row in open_split("glue", "mrpc", "train").rows()]
+    assert found == [True, False]

@@ -1,0 +1,59 @@
+"""Reads the names of labels that the `datasets` library stores with the rows it writes.
+
+    read_label_names(SplitFile("parquet", Path("train.parquet")))   # {"label": ("bad", "good")}
+
+Label 0 is the first name. The names are in the metadata of Parquet and Arrow files, and in a
+`dataset_info.json` in the folder of the rows.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from t0.errors import UserError, reading
+from t0.files.untrusted import parsed_json
+from t0.sources.folders import SplitFile
+
+INFO = "dataset_info.json"
+
+
+def read_label_names(file: SplitFile) -> dict[str, tuple[str, ...]]:
+    """Returns column -> the names of its labels; empty if none are stored.
+
+    Raises:
+      UserError: the stored description of the columns cannot be read.
+    """
+    folder = file.path if file.kind == "saved" else file.path.parent
+    if file.kind in ("parquet", "arrow", "saved"):
+        from t0.sources.arrow_readers import stored_metadata
+
+        content = stored_metadata(file.kind, file.path).get(b"huggingface")
+        if content:
+            return _names(_parse(content, file.path).get("info"), file.path)
+    if (folder / INFO).is_file():
+        with reading(folder / INFO):
+            content = (folder / INFO).read_bytes()
+        return _names(_parse(content, folder / INFO), folder / INFO)
+    return {}
+
+
+def _parse(content: bytes, path: Path) -> dict[str, Any]:
+    try:
+        value = parsed_json(content)
+    except ValueError as error:
+        raise UserError(f"{path}: its description of the columns is not JSON ({error})") from error
+    return value if isinstance(value, dict) else {}
+
+
+def _names(info: Any, path: Path) -> dict[str, tuple[str, ...]]:  # noqa: ANN401 (of a file)
+    features = info.get("features") if isinstance(info, dict) else None
+    found = {}
+    for column, feature in features.items() if isinstance(features, dict) else ():
+        if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
+            continue
+        names = feature.get("names")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise UserError(
+                f"{path}: the names of '{column}' must be a list of texts: {names!r:.80}"
+            )
+        found[column] = tuple(names)
+    return found
