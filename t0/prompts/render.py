@@ -171,13 +171,17 @@ def _index(
         return next((key for key in keys if key in items), value)
     if not isinstance(items, list | tuple):
         return value
-    # A row that does not tell whether -1 is a class: -1 picks the last choice, as in promptsource.
+    # A withheld label of -1 picks the last choice, as in promptsource; `RowReport` counts it. Only
+    # rows of a user's own data tell whether -1 is a class.
     hides = context.get(_HIDES)
     lowest = -1 if hides is None else 0
     checked = of_choices and not (calculated and hides is None)
-    if checked and (number is None or not lowest <= number < len(items)):
-        if (number == -1 or calculated) and hides is not None and hides(column):
-            return None  # no label
+    withheld = hides is not None and (number == -1 or calculated)
+    if (
+        checked
+        and (number is None or not lowest <= number < len(items))
+        and not (withheld and hides(column))
+    ):
         listed = ", ".join(f"{i} is {item!r}" for i, item in enumerate(items[:20]))
         verb = "makes" if calculated else "is"
         why = " (-1 is a class, since the split has other labels)" if number == -1 and hides else ""

@@ -85,7 +85,7 @@ def test_rows_that_the_model_does_not_see_as_they_are_are_counted(tmp_path, monk
         {"text": "a " * 1200, "label": 0},  # cut at 2,048 characters
         {"text": "b", "label": 0},
         {"text": "☂ in the text only", "label": 2},
-        {"text": "c", "label": -1},  # withheld: the text '<NO LABEL>' is not the user's
+        {"text": "c", "label": None},  # withheld: the text '<NO LABEL>' is not the user's
     ]
     write_rows(tmp_path / "data" / "marks" / "train.jsonl", rows)
     monkeypatch.setenv("T0_DATA_DIR", str(tmp_path / "data"))

@@ -583,8 +583,8 @@ class SplitRow(dict):
     [
         ("label", "yes"),
         ("negative", None),
-        ("hidden", NO_LABEL),
-        ("hidden | int", NO_LABEL),
+        ("hidden", "yes"),  # as in promptsource; the row is not scored
+        ("hidden | int", "yes"),
         ("1 - hidden", NO_LABEL),
         ("negative + 1", "no"),
         ("label - 1", "no"),
