@@ -11,7 +11,6 @@ What counts as a credential is what the record of a command line masks
 import re
 from collections.abc import Callable
 
-from t0.compat import gin_config
 from t0.config.flags import without_secrets
 from t0.errors import UserError
 
@@ -60,6 +59,8 @@ def check_given() -> None:
       UserError: if one has: the configuration is one that a run saved, and nothing has set the
         credential again.
     """
+    from t0.compat import gin_config  # other engines mask values without gin
+
     masked = sorted(
         name if selector == "gin.macro" else f"{f'{name}/' if name else ''}{selector}.{parameter}"
         for (name, selector), values in gin_config._CONFIG.items()

@@ -305,6 +305,7 @@ class RunSpec:
       rank: the rank evaluation, None in other modes.
       infer: the predictions, and in mode "eval" the decoding of tasks; None in other modes.
       judge: the words of t5_mesh_transformer that judge decoded tasks.
+      records: the files that describe a training run in its model directory: name -> text.
       schema: the version of this record.
     """
 
@@ -334,6 +335,7 @@ class RunSpec:
     rank: RankSpec | None = None
     infer: InferSpec | None = None
     judge: tuple[str, ...] = ()
+    records: Mapping[str, str] = dataclasses.field(default_factory=dict)
     schema: int = SCHEMA
 
 

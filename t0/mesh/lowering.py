@@ -161,7 +161,8 @@ def _blocks(stack: Any) -> list[list[Any]]:
     return list(blocks.values())
 
 
-def _keep_blocks(model: Any, number: int) -> None:
+def keep_blocks(model: Any, number: int) -> None:
+    """Removes all blocks of a model's stacks but the first ones."""
     for stack in (part.layer_stack for part in transformers_of(model)):
         stack._layers = [layer for block in _blocks(stack)[:number] for layer in block]
 
@@ -169,7 +170,7 @@ def _keep_blocks(model: Any, number: int) -> None:
 def _model_fn(run: PodRun, blocks: int | None) -> Callable[..., Any]:
     model = build_model(run)
     if blocks is not None:
-        _keep_blocks(model, blocks)
+        keep_blocks(model, blocks)
     return mesh_utils.tpu_estimator_model_fn(
         model_type=run.model_type,
         transformer_model=model,

@@ -7,15 +7,13 @@ preflight checks; then `modes`, or `model_api`, carries the run out.
 """
 
 import dataclasses
-import functools
-import os
 import sys
 from collections.abc import Sequence
-from typing import IO, Any
+from typing import Any
 
 from t0.config import flags as command_flags
+from t0.config.command_record import save_command
 from t0.errors import UserError, original, say
-from t0.files import paths
 from t0.run import configure, tpu_checks
 
 # Flags with which the same tasks have to be cached.
@@ -293,27 +291,3 @@ def _training_parameters(flags: Any) -> dict[str, tuple[Any, str]]:
 def _print_notes(notes: Sequence[str]) -> None:
     for note in notes:
         print(note, file=sys.stderr)
-
-
-def _opened_for_its_owner(path: str, mode: str) -> IO[str]:
-    """Opens a new file that nobody else may read: not every secret can be recognised."""
-    opener = functools.partial(os.open, mode=0o600)
-    return open(path, mode.replace("w", "x"), encoding="utf-8", opener=opener)
-
-
-def save_command(model_dir: str, argv: Sequence[str]) -> None:
-    """Writes the command, masked, into the next free `commands/command.N` of a model directory."""
-    from t0.compat import tf
-
-    folder = os.path.join(model_dir, "commands")  # noqa: PTH118
-    try:
-        tf.io.gfile.makedirs(folder)
-        taken = set(tf.io.gfile.listdir(folder))
-        names = ("command", *(f"command.{number}" for number in range(1, len(taken) + 1)))
-        name = next(name for name in names if name not in taken)
-        path = os.path.join(folder, name)  # noqa: PTH118
-        opened = tf.io.gfile.GFile if paths.is_remote(path) else _opened_for_its_owner
-        with opened(path, "w") as file:
-            file.write(command_flags.masked(argv) + "\n")
-    except (tf.errors.OpError, OSError) as error:
-        raise UserError(f"the model directory {model_dir} cannot be written: {error}") from error

@@ -36,7 +36,7 @@ from t0.feeding import opening
 from t0.inference import jobs
 from t0.inference.prediction_jobs import PredictionJob
 from t0.run import arguments as run_arguments
-from t0.run import by_kind
+from t0.run import by_kind, run_records
 from t0.run.preflight import DATASET_FUNCTIONS
 from t0.scoring import evaluate
 from t0.scoring.mesh_model import vocabulary_hash
@@ -70,7 +70,7 @@ def run_spec(mode: str, given: Mapping[str, Any], checkpoint: str | None = None)
     targets = mesh_utils.targets_vocabulary(arguments["vocabulary"])
     data = _data_spec(mode, arguments)
     validates = trains and bound("t0.train_loop.validate_every_steps")
-    return RunSpec(
+    spec = RunSpec(
         mode=mode,
         model_dir=arguments["model_dir"],
         model=model_spec(arguments, inputs.vocab_size, targets.vocab_size),
@@ -96,6 +96,8 @@ def run_spec(mode: str, given: Mapping[str, Any], checkpoint: str | None = None)
         validation=opening.split_spec(data, "validation") if validates else None,
         **_evaluations(mode, arguments, checkpoint, (inputs, targets)),
     )
+    records = run_records.training_records(arguments) if trains else {}
+    return dataclasses.replace(spec, records=records)
 
 
 def _evaluations(

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from t0.config.command_record import save_command
 from t0.config.specification import RunSpec, from_json
 from t0.errors import UserError, install_command, interruptible, reading, reported
 from t0.feeding.reading import content_of
@@ -120,6 +121,8 @@ def main(argv: Sequence[str]) -> None:
             export_mtf=given.export_mtf,
             export_hf=given.export_hf,
         )
+        if joined.first and "://" not in spec.model_dir:
+            save_command(spec.model_dir, sys.argv)
         loop.train(spec, joined, settings)
 
 

@@ -13,6 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from t0.config.specification import RunSpec
+from t0.errors import unknown_name
+from t0.files import write_whole
+from t0.files.untrusted import parsed_json
+from t0.training import configuration_record
 
 _OF_RUN = (
     "model",
@@ -43,6 +47,31 @@ def differences(before: Any, now: Any) -> list[str]:
         for name in sorted(first.keys() | second.keys())
         if first.get(name) != second.get(name)
     ]
+
+
+# What a specification may have of a model directory's files.
+_RECORDS = (configuration_record.FILE, "operative_config.gin", "operative_config.t0.gin")
+
+
+def save_records(spec: RunSpec, *, allowed: bool) -> None:
+    """Compares the configuration with that of the model directory, and writes the run's records.
+
+    Args:
+      spec: a training run.
+      allowed: whether the configuration may differ from that of an earlier start, by any engine.
+
+    Raises:
+      UserError: if it differs and may not, or a file of the specification has an unknown name.
+    """
+    for name in spec.records:
+        if name not in _RECORDS:
+            raise unknown_name("file in RunSpec.records", name, _RECORDS)
+    if configuration_record.FILE in spec.records:
+        now = parsed_json(spec.records[configuration_record.FILE])
+        for change in configuration_record.check_same(spec.model_dir, now, allowed=allowed):
+            print(f"changed:{change}", flush=True)
+    for name, text in spec.records.items():
+        write_whole(f"{spec.model_dir}/{name}", text)
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -21,7 +21,7 @@ from t0.checkpoints.formats import read_json
 from t0.checkpoints.torch_shards import RECORD, TorchSource
 from t0.errors import UserError
 from t0.files import publishing
-from t0.training import resume_file
+from t0.training import configuration_record, resume_file
 
 # The fields of the record that are of this engine's checkpoint alone.
 _OWN = ("schema", "step", "files", "model", "configuration")
@@ -50,6 +50,9 @@ def to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:
         report = convert(checkpoint, staging, to="mtf", options=options, progress=False)
         resume = {**kept, "own": [step]}
         resume_file.write(f"{staging}/model.ckpt-{step}", resume, _low_halves(checkpoint, dtype))
+        recorded = checkpoint.parent / configuration_record.FILE
+        if recorded.is_file():  # with which the run's next start is compared
+            shutil.copy(recorded, staging)
         staging.replace(target)
     except OSError as error:
         raise UserError(f"{target} cannot be written: {error}") from error

@@ -100,6 +100,8 @@ def train(spec: RunSpec, world: World, settings: Settings) -> None:
         for line in engine.fill(stepping, time_limit):
             if world.first:
                 print(line, flush=True)
+        if world.first:
+            configuration.save_records(spec, allowed=options.allow_config_change)
         if not stepping.finished:
             stepping.go(time_limit)
         if world.first:

@@ -19,7 +19,6 @@ one run.
 """
 
 import contextlib
-import json
 import os
 import re
 import tempfile
@@ -32,31 +31,15 @@ from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.compat import tf1 as tf
 from t0.config import masking, operative
-from t0.errors import UserError, say, short_reason, write_reason
+from t0.errors import UserError, say, write_reason
 from t0.files import object_facts, paths, publishing
-from t0.files.untrusted import parsed_json
-from t0.training import kept_checkpoints, resume_file
+from t0.training import configuration_record, kept_checkpoints, resume_file
 from t0.training.graph import TrainingGraph
 from t0.training.stepping import finished_line
 
 _SAVING = ".saving-"
 BYTES_AT_ONCE = 2**28
 WRITE_ERRORS = (OSError, tf.errors.OpError, publishing.OutputError)
-CONFIGURATION_FILE = "configuration.json"
-
-# Parameters that may differ between two starts of the same run.
-_MAY_DIFFER = re.compile(
-    r"(^|[./])(run\.(train_steps|total_run_steps|save_checkpoints_steps|keep_checkpoint_max|"
-    r"model_dir|mesh_shape|mesh_devices|mode|iterations_per_loop|init_checkpoint|eval_\w+|"
-    r"export_\w+|perplexity_eval_steps|dataset_split|skip_seen_data|seen_data_init_step|"
-    r"checkpoint_input_pipeline|tpu\w*|gcp_project|autostack|layout_rules|vocabulary|"
-    r"train_model_fn|output_eval_examples|predict_fn)"
-    r"|train_loop\.\w+|task_metrics\.\w+|keep_checkpoints\.\w+|tpu_mesh_shape\.\w+"
-    r"|\w+\.model_info_file"
-    # Read only at the first start, which reads the initial checkpoint.
-    r"|init_checkpoint_variable_mapping\.\w+|should_load_variable\.\w+)$"
-)
-
 
 # The rule that gin has a say in; the plain class, which other engines take, knows no gin.
 Keep = gin.external_configurable(
@@ -390,19 +373,7 @@ def configuration() -> dict[str, str]:
         name, equals, value = line.partition(" = ")
         if equals and not line.startswith("#"):
             values[name] = masking.masked_value(name, value)
-    return _compared(values)
-
-
-def _compared(values: dict[str, str]) -> dict[str, str]:
-    """Returns `values` without those that may differ, and without macros that only these read."""
-    values = {name: value for name, value in values.items() if not _MAY_DIFFER.search(name)}
-    found = {name for name in values if "." in name}  # a macro's name has no dot
-    while True:
-        text = " ".join(values[name] for name in found)
-        named = {name for name in re.findall(r"%([\w/]+)", text) if name in values} | found
-        if named == found:
-            return {name: value for name, value in values.items() if name in found}
-        found = named
+    return configuration_record.compared(values)
 
 
 def check_same_configuration(model_dir: str, *, allowed: bool) -> list[str]:
@@ -418,42 +389,13 @@ def check_same_configuration(model_dir: str, *, allowed: bool) -> list[str]:
     Raises:
       UserError: if there are differences and they are not allowed; it lists them.
     """
-    path = os.path.join(model_dir, CONFIGURATION_FILE)  # noqa: PTH118
-    if not tf.io.gfile.exists(path):
-        return []
-    before = _compared(_recorded_configuration(path))
-    now = configuration()
-    lines = [
-        f"  {name}: was {before.get(name, 'not set')}, is {now.get(name, 'not set')}"
-        for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name)
-    ]
-    if lines and not allowed:
-        raise UserError(
-            f"{model_dir} holds a run of another configuration:\n"
-            + "\n".join(lines)
-            + "\nName another --model_dir, or go on with the new values by --allow_config_change"
-        )
-    return lines
-
-
-def _recorded_configuration(path: str) -> dict[str, str]:
-    try:
-        values = parsed_json(paths.read_bytes(path))
-        if not isinstance(values, dict) or not all(isinstance(v, str) for v in values.values()):
-            raise ValueError("wanted an object of texts")
-        return {name: masking.masked_value(name, value) for name, value in values.items()}
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path}, the record of the configuration with which training began, cannot be read: "
-            f"{short_reason(error)}. To go on without comparing configurations, remove it"
-        ) from error
+    return configuration_record.check_same(model_dir, configuration(), allowed=allowed)
 
 
 def save_configuration(model_dir: str) -> None:
     """Writes the configuration, and gin's own."""
-    path = os.path.join(model_dir, CONFIGURATION_FILE)  # noqa: PTH118
-    publishing.write_whole(path, json.dumps(configuration(), indent=1) + "\n")
+    path = os.path.join(model_dir, configuration_record.FILE)  # noqa: PTH118
+    publishing.write_whole(path, configuration_record.text(configuration()))
     save_operative_config(model_dir)
 
 

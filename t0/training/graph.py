@@ -12,14 +12,14 @@ and the step alone (see `randomness`).
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from t0.compat import mesh_utils, mtf, transformer
 from t0.compat import tf1 as tf
 from t0.mesh.fused import fused
-from t0.mesh.lowering import loops
+from t0.mesh.lowering import equal_blocks, keep_blocks, loops
 from t0.training import losses, optimizers
 from t0.training.options import TrainingSpec
 from t0.training.randomness import SeededMesh
@@ -93,21 +93,44 @@ def build(
             return _build(graph, spec, features, seed, activations, validates)
 
 
-def _build(
-    graph: tf.Graph,
-    spec: TrainingSpec,
-    features: Sequence[str],
-    seed: int,
-    activations: tf.DType,
-    validates: bool,
-) -> TrainingGraph:
+def call_step(
+    spec: TrainingSpec, *, features: Sequence[str], seed: int, activations: tf.DType
+) -> None:
+    """Calls the functions that make a training step, so that gin records their parameters.
+
+    Nothing is lowered or computed, and of many equal blocks only the first is built. The arguments
+    are those of `build`.
+    """
+    with tf.Graph().as_default(), tf.variable_scope("", use_resource=True, reuse=tf.AUTO_REUSE):
+        model = _model(spec)
+        if equal_blocks(model):
+            keep_blocks(model, 1)
+        _step(spec, model, features, seed=seed, activations=activations)
+
+
+class _Step(NamedTuple):
+    """A training step in Mesh TensorFlow, before it is lowered."""
+
+    global_step: tf.Variable
+    placeholders: dict[str, tf.Tensor]
+    another: Callable[[], "Program"]
+    program: "Program"
+    values: dict[str, mtf.Tensor]
+    rate: Any
+    trained: list[mtf.Variable]
+    gradients: list[mtf.Tensor | None]
+    updates: optimizers.Updates
+
+
+def _step(
+    spec: TrainingSpec, model: Any, features: Sequence[str], *, seed: int, activations: tf.DType
+) -> _Step:
     step = tf.train.get_or_create_global_step()
     now = tf.identity(step)
     placeholders = {
         name: tf.placeholder(tf.int32, [_rows(spec), _length(spec, name)], name)
         for name in features
     }
-    model = _model(spec)
     types = mesh_utils.get_variable_dtype()
     types = mtf.VariableDType(types.master_dtype, types.slice_dtype, activations)
 
@@ -122,6 +145,20 @@ def _build(
     updates = optimizers.apply_updates(
         spec.optimizer(learning_rate=rate), kept, trained, mesh_impl=train.mesh_impl
     )
+    return _Step(step, placeholders, another, train, values, rate, trained, kept, updates)
+
+
+def _build(
+    graph: tf.Graph,
+    spec: TrainingSpec,
+    features: Sequence[str],
+    seed: int,
+    activations: tf.DType,
+    validates: bool,
+) -> TrainingGraph:
+    model = _model(spec)
+    made = _step(spec, model, features, seed=seed, activations=activations)
+    step, placeholders, another, train, values, rate, trained, kept, updates = made
     values |= {
         "gradient_square": updates.gradient_square,
         "weight_square": updates.weight_square,

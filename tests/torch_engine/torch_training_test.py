@@ -151,6 +151,8 @@ def test_a_run_moves_between_the_engines(world, tmp_path, run, slots):
     done = world.mesh(back, 30, *flags)
     assert done.returncode == 0, done.stderr
     assert f"optimizer state: restored, {slots} of {slots} slots" in done.stdout
+    configurations = {(folder / "configuration.json").read_text() for folder in (first, back)}
+    assert len(configurations) == 1
     found = losses(first) | losses(there) | losses(back)
     expected = losses(reference)
     assert found.keys() >= set(range(1, 31)) - {1}
@@ -268,3 +270,29 @@ def test_flags_in_the_place_of_a_specification(world, tmp_path):
     assert wrong.returncode
     assert wrong.stderr.count("nowhere") >= 1
     assert "t5_mesh_transformer: " in wrong.stderr
+
+
+def test_a_model_directory_describes_its_run_as_that_of_mesh_tensorflow_does(world, tmp_path):
+    theirs, ours = (tmp_path / name for name in ("mesh", "torch"))
+    assert world.mesh(theirs, 1, *PUBLISHED).returncode == 0
+    done = world.torch(world.specified(ours, 1, *PUBLISHED))
+    assert done.returncode == 0, done.stderr
+    read = {folder: (folder / "configuration.json").read_text() for folder in (theirs, ours)}
+    assert json.loads(read[ours]) == json.loads(read[theirs])
+    assert (ours / "commands" / "command").is_file()
+    for name in ("operative_config.gin", "operative_config.t0.gin"):
+        lines = [
+            [x for x in (folder / name).read_text().splitlines() if "train_steps" not in x]
+            for folder in (ours, theirs)
+        ]
+        assert lines[0] == lines[1]
+
+
+def test_a_configuration_that_mesh_tensorflow_recorded_is_compared(world, tmp_path):
+    folder = tmp_path / "model"
+    assert world.mesh(folder, 1).returncode == 0
+    spec = world.specified(folder, 2, "--gin_param=dropout_rate = 0.25")
+    done = world.torch(spec)
+    assert "holds a run of another configuration" in message(done)
+    assert "dropout_rate: was 0.0, is 0.25" in done.stderr
+    assert not list(folder.glob("torch.ckpt-*"))

@@ -1,0 +1,52 @@
+"""The files that describe a run in its model directory, for an engine that knows no gin.
+
+    records = training_records(arguments)      # after `arguments.read`
+    records["operative_config.gin"]            # the text that our TensorFlow loop would write
+
+Gin's operative config has the parameters of functions that were called, so that a training step is
+built, but not lowered: nothing is computed.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from t0.compat import gin
+from t0.config import masking, operative
+from t0.feeding import opening
+from t0.mesh.devices import activation_dtype
+from t0.mesh.gather_embedding import bind_gather_embedding
+from t0.run import arguments as run_arguments
+from t0.training import checkpointing, configuration_record, graph
+from t0.training.checkpointing import Keep
+from t0.training.options import LoopOptions, TrainingSpec
+
+
+def training_records(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Returns name of a file -> its text, for the configured training run.
+
+    Args:
+      arguments: what `arguments.read` returned.
+    """
+    spec = TrainingSpec.from_estimator_arguments(**run_arguments.estimator_keywords(arguments))
+    options = LoopOptions(arguments["train_steps"])
+    data = opening.open_dataset_function(
+        arguments["train_dataset_fn"],
+        options.seed,
+        sequence_length=spec.sequence_length,
+        vocabulary=spec.vocabulary,
+        dataset_split=arguments["dataset_split"],
+    )
+    bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
+    graph.call_step(
+        spec,
+        features=data.features,
+        seed=options.seed,
+        activations=activation_dtype(options.activation_dtype),
+    )
+    Keep(spec.keep_checkpoint_max)
+    stock, ours = operative.split(masking.masked_config(gin.operative_config_str))
+    return {
+        operative.FILE: stock,
+        operative.OURS: ours,
+        configuration_record.FILE: configuration_record.text(checkpointing.configuration()),
+    }
