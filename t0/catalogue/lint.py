@@ -33,6 +33,8 @@ SEVERAL_CORRECT = "several correct choices"
 DUPLICATES = "duplicate choices"
 HIDDEN = "hidden label"
 NESTED = "prints a list"
+# Counted for a note: nothing is wrong with such rows.
+SEPARATOR = "'|||' kept as text, where promptsource would split"
 LONG_INPUTS, LONG_TARGETS = f"inputs over {LONGEST_INPUTS}", f"targets over {LONGEST_TARGETS}"
 UNKNOWN_TOKENS = "unknown tokens"
 RIGHT_EQUALS_WRONG = "right choice has a wrong one's tokens"
@@ -102,6 +104,8 @@ def lint(source: PromptedRows, split: str, *, rows: int, tokens: Tokens | None =
         # Some published templates print lists, as T0 was trained.
         if not source.template.published and source.compiled.prints_nested(row, index):
             found.append(NESTED)
+        if source.compiled.keeps_separators(row):
+            found.append(SEPARATOR)
         for check in found:
             counts[check] = counts.get(check, 0) + 1
             first.setdefault(check, index)

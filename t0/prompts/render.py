@@ -573,6 +573,19 @@ class CompiledTemplate:
             return True
         return False
 
+    def keeps_separators(self, row: Mapping[str, Any]) -> bool:
+        """Returns whether `|||` is text in this row where promptsource would split.
+
+        That is in the lists and objects that the template reads, and in the texts of the choices.
+        """
+        row = remove_hyphens(row)
+        of_choices = self._columns_of("answer_choices") if self.template.answer_choices else ()
+        return any(
+            _holds_separator(row.get(name))
+            for name in self.columns
+            if name in of_choices or not isinstance(row.get(name), str)
+        )
+
     @cached_property
     def _checks(self) -> list[_Program]:
         """The choices and the body, which raise `_PrintsNested` where they print a nested value."""
