@@ -142,7 +142,7 @@ def test_t5_models_asks_for_pytorch():
     source = Path(t5.models.__file__).parent
     assert "hf_model" in (source / "__init__.py").read_text()
     assert "import torch" in (source / "hf_model.py").read_text()
-    with pytest.raises(UserError, match="pip install torch transformers"):
+    with pytest.raises(UserError, match="bin/setup --with hf"):
         t5.models.HfPyTorchModel("t5-small", "/m", "cpu")
 
 

@@ -23,7 +23,7 @@ def example(idx, texts, right):
         idx,
         tuple(
             AnswerChoice(
-                text=text, tokens=np.array([4, 1]), is_correct=i in right, inputs=np.array([3])
+                text=text, tokens=np.array([4 + i, 1]), is_correct=i in right, inputs=np.array([3])
             )
             for i, text in enumerate(texts)
         ),
