@@ -68,7 +68,10 @@ def test_another_vocabulary_and_what_is_not_there(source, bucket, capsys):
 
 @pytest.mark.parametrize(
     ("tokens", "message"),
-    [({"another"}, "have expired: log in again"), (None, "ask for storage.objectAdmin on the bucket")],
+    [
+        ({"another"}, "have expired: log in again"),
+        (None, "ask for storage.objectAdmin on the bucket"),
+    ],
 )
 def test_credentials_that_do_not_suffice_are_one_line(bucket, capsys, tokens, message):
     bucket.reset({"b": Bucket(tokens={})}, tokens)
