@@ -6,10 +6,15 @@
 A checkpoint is a folder `torch.ckpt-STEP` that `torch.distributed.checkpoint` has written: each
 process's file holds its rows of every weight ("weights/<canonical name>", in PyTorch's orientation)
 and of every slot ("slots/<Mesh TensorFlow's name>"), and its header the rows' place. `resume.json`
-lists the files and what is known of the model.
+lists the files with their checksums and the facts about the model, and has its own checksum.
+Checkpoints of before, of schema 1, have no checksums and are read without.
 """
 
+import functools
+import hashlib
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,13 +30,18 @@ from t0.checkpoints.formats import (
     Source,
     checked_rate,
     checked_step,
-    read_json,
 )
-from t0.errors import UserError
+from t0.config.specification import Count, read_plain
+from t0.errors import UserError, reading
 from t0.files.names import checked_name
 from t0.files.untrusted import parsed_json
 
 RECORD = "resume.json"
+_CHECKSUM = "checksum"  # the record's field with the SHA-256 of all others
+_SCHEMAS = (1, 2)  # 2 has checksums
+_TYPES = {"step": Count, "files": Mapping[str, Count], "sha256": Mapping[str, str]}
+_ADVICE = "To resume from an older checkpoint, remove {}"
+_HASHED_BYTES = 2**20
 PLACES = "DCP_SHARDING_INFO"  # the header's field with the rows' places
 _NAME = re.compile(r"torch\.ckpt-([0-9]{1,10})")
 
@@ -81,7 +91,8 @@ class TorchSource(Source):
 
     def __init__(self, folder: Path, *, keep_slots: bool = True) -> None:
         super().__init__(str(folder))
-        record = read_json(folder / RECORD)
+        record = read_record(folder)
+        check_checksums(folder, record)
         self._parts = _parts(folder, record)
         unknown = []
         for key in self._parts:
@@ -120,6 +131,88 @@ def _is_transposed(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and names.row_of(name).transposed
 
 
+def record_text(record: Mapping[str, Any], checksums: Mapping[str, str]) -> str:
+    """Returns the text of a checkpoint's record.
+
+    Args:
+      record: its fields, among them "step" and "files".
+      checksums: name of a file -> its SHA-256, as `file_checksum` returns it.
+    """
+    content = {**record, "schema": _SCHEMAS[-1], "sha256": dict(checksums)}
+    return json.dumps({**content, _CHECKSUM: _checksum_of(content)})
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Returns the record of a checkpoint; checks its own checksum and its list of files.
+
+    Raises:
+      UserError: if it is damaged or of another version.
+    """
+    path = folder / RECORD
+    with reading(path):
+        content = path.read_bytes()
+    try:
+        record = parsed_json(content)
+        if not isinstance(record, dict) or record.get("schema") not in _SCHEMAS:
+            raise ValueError(f"its schema is not among {', '.join(map(str, _SCHEMAS))}")
+        checksum = record.pop(_CHECKSUM, None)
+        if record["schema"] > 1 and checksum != _checksum_of(record):
+            raise ValueError("its content does not have its checksum")
+        for name in ("step", "files", *(["sha256"] if record["schema"] > 1 else [])):
+            read_plain(record[name], _TYPES[name], f"its {name}")
+        if record["schema"] > 1 and record["sha256"].keys() != record["files"].keys():
+            raise ValueError("its sha256 has other files")
+    except (ValueError, LookupError) as error:
+        raise UserError(
+            f"{path} is damaged or of another version ({error!s:.200}). {_ADVICE.format(folder)}"
+        ) from error
+    return record
+
+
+def check_checksums(folder: Path, record: Mapping[str, Any]) -> None:
+    """Checks the bytes of a checkpoint's files; those of schema 1 have no checksums.
+
+    Raises:
+      UserError: if a file is missing, or its size or its bytes differ from those that were written.
+    """
+    for path in checked_files(folder, record["files"]):
+        if not has_checksum(path, record):
+            raise damaged(path)
+
+
+def has_checksum(path: Path, record: Mapping[str, Any]) -> bool:
+    """Returns whether a file's bytes are those that were written; True if the record is older."""
+    return record["schema"] == 1 or file_checksum(path) == record["sha256"].get(path.name)
+
+
+def damaged(path: Path) -> UserError:
+    """Returns the error for a file with other bytes than those that were written."""
+    return UserError(
+        f"{path} is damaged: its bytes are not those that were written (SHA-256). "
+        + _ADVICE.format(path.parent)
+    )
+
+
+def file_checksum(path: Path) -> str:
+    """Returns the SHA-256 of a file, which is read once as long as it does not change."""
+    with reading(path):
+        status = path.stat()
+        return _hash_file(path, status.st_size, status.st_mtime_ns)
+
+
+@functools.cache
+def _hash_file(path: Path, *_: int) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_HASHED_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _checksum_of(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
 def checked_files(folder: Path, files: object) -> list[Path]:
     """Returns the paths of a checkpoint's files; checks that each is there and has its size.
 
@@ -138,10 +231,7 @@ def checked_files(folder: Path, files: object) -> list[Path]:
         there = path.stat().st_size if path.is_file() else None
         if there != size:
             got = "is missing" if there is None else f"has {there:,} bytes, not {size!r:.20}"
-            raise UserError(
-                f"{path} {got}: the checkpoint is damaged. To go on from an older one, remove "
-                f"{folder}"
-            )
+            raise UserError(f"{path} {got}: the checkpoint is damaged. {_ADVICE.format(folder)}")
         paths.append(path)
     return paths
 

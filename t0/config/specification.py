@@ -13,16 +13,33 @@ Lengths are in tokens, batches in sequences of the global batch.
 import dataclasses
 import json
 import math
+import sys
 import types
 import typing
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 from t0.errors import UserError
 from t0.files.untrusted import parsed_json
 
 SCHEMA = 1
 Spec = typing.TypeVar("Spec")
+LARGEST = 2**63 - 1  # what numpy and PyTorch hold
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The smallest and the largest value of a number, in an `Annotated` type."""
+
+    least: float
+    most: float = LARGEST
+
+
+Count = Annotated[int, Range(0)]
+NotNegative = Annotated[float, Range(0, sys.float_info.max)]
+Positive = Annotated[int, Range(1, 2**31 - 1)]
+Tokens = Annotated[int, Range(1, 2**20)]
+Rows = Annotated[int, Range(1, 2**20)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +70,10 @@ class ObjectiveSpec:
 
     selector: str
     parameters: Mapping[str, float]
-    segment_tokens: int
-    eos: Mapping[str, int | None]
-    document_eos: int | None = None
-    first_sentinel: int | None = None
+    segment_tokens: Tokens
+    eos: Mapping[str, Count | None]
+    document_eos: Count | None = None
+    first_sentinel: Count | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +86,9 @@ class InstructionSpec:
       eos: feature -> the id that ends it, or None.
     """
 
-    positives: int
-    longest_inputs: int
-    eos: Mapping[str, int | None]
+    positives: Count
+    longest_inputs: Count
+    eos: Mapping[str, Count | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,9 +130,9 @@ class TaskSpec:
     """
 
     name: str
-    rate: float
+    rate: NotNegative
     features: Mapping[str, FeatureSpec]
-    examples: int | None = None
+    examples: Count | None = None
     cache_files: tuple[str, ...] = ()
     objective: ObjectiveSpec | None = None
     instructions: InstructionSpec | None = None
@@ -142,12 +159,12 @@ class DataSpec:
     mixture: str
     split: str
     tasks: tuple[TaskSpec, ...]
-    lengths: Mapping[str, int]
+    lengths: Mapping[str, Tokens]
     ends_in_eos: tuple[str, ...] = ()
     pack: bool = True
     shuffle: bool = True
-    seed: int = 0
-    window_rows: int = 512
+    seed: Count = 0
+    window_rows: Rows = 512
     use_cached: bool = False
 
 
@@ -175,8 +192,8 @@ class VocabularySpec:
     """
 
     file: str
-    size: int
-    extra_ids: int
+    size: Positive
+    extra_ids: Count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,8 +267,8 @@ class JobSpec:
     task: TaskSpec | None = None
     input_file: str | None = None
     add_eos: bool = False
-    repeats: int = 1
-    examples: int | None = None
+    repeats: Positive = 1
+    examples: Count | None = None
     hides_targets: bool = False
     vocabulary: str = ""
 
@@ -314,20 +331,20 @@ class RunSpec:
     model: ModelSpec
     inputs_vocabulary: VocabularySpec
     targets_vocabulary: VocabularySpec
-    lengths: Mapping[str, int] | None
-    batch_sequences: int
-    microbatches: int = 1
-    train_steps: int = 0
-    seed: int = 0
+    lengths: Mapping[str, Tokens] | None
+    batch_sequences: Annotated[int, Range(0, 2**20)]
+    microbatches: Annotated[int, Range(0, 2**20)] = 1
+    train_steps: Count = 0
+    seed: Count = 0
     optimizer: ConfiguredSpec | None = None
     schedule: ConfiguredSpec | float | None = None
-    schedule_steps: int = 0
-    clip_gradient_norm: float | None = None
+    schedule_steps: Count = 0
+    clip_gradient_norm: NotNegative | None = None
     variable_filter: str | None = None
     init_checkpoint: str | None = None
     init_variable_filter: str = ""
-    save_checkpoints_steps: int | None = None
-    keep_checkpoint_max: int | None = None
+    save_checkpoints_steps: Count | None = None
+    keep_checkpoint_max: Count | None = None
     keep_checkpoints: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     data: DataSpec | None = None
@@ -358,31 +375,92 @@ def from_json(text: str, kind: type[Spec]) -> Spec:
         value = parsed_json(text)
     except ValueError as error:
         raise UserError(f"the run specification is not JSON: {error}") from error
-    return _read(value, kind, kind.__name__)
+    return read_value(value, kind, kind.__name__)
 
 
-def _read(value: Any, kind: Any, place: str) -> Any:
-    """Returns a value from JSON as the type `kind`; `place` names it in errors."""
+def read_value(value: Any, kind: type[Spec], place: str) -> Spec:
+    """Returns a part of a specification as the type `kind`, as `read_plain` does.
+
+    Args:
+      value: plain data, as in JSON.
+      kind: the type, such as a dataclass.
+      place: names the value in errors.
+
+    Raises:
+      UserError: if the value is of another type or out of range.
+    """
+    try:
+        return read_plain(value, kind, place)
+    except ValueError as error:
+        raise UserError(f"the run specification's {error}") from error
+
+
+def read_plain(value: Any, kind: Any, place: str) -> Any:
+    """Returns a value from JSON as the type `kind`.
+
+    Args:
+      value: plain data.
+      kind: a dataclass, `Any`, bool, int, float, str, and of these: a union, a `Mapping` with text
+        keys, a `Sequence`, a tuple, a `Literal`, or an `Annotated` type with a `Range`.
+      place: names the value in errors.
+
+    Raises:
+      ValueError: if the value is of another type or out of range.
+    """
     if kind is Any:
         return value
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return _read_number(value, *arguments, place)
+    if origin is Literal and isinstance(value, str) and value in arguments:
+        return value
     if origin in (types.UnionType, typing.Union):
         return _read_union(value, arguments, place)
     if dataclasses.is_dataclass(kind):
         return _read_dataclass(value, kind, place)
-    if origin is tuple and isinstance(value, list):
-        return tuple(_read(part, arguments[0], f"{place}[{n}]") for n, part in enumerate(value))
-    if origin is Mapping and isinstance(value, dict):
-        return {name: _read(part, arguments[1], f"{place}.{name}") for name, part in value.items()}
-    # True and False are integers to Python, and a whole number is a float to JSON.
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    if origin in (tuple, Sequence) and isinstance(value, list | tuple):
+        endless = origin is Sequence or arguments[-1] is Ellipsis
+        types_ = [arguments[0]] * len(value) if endless else arguments
+        if len(types_) == len(value):
+            pairs = enumerate(zip(value, types_, strict=True))
+            return tuple(read_plain(x, type_, f"{place}[{n}]") for n, (x, type_) in pairs)
+    if origin is Mapping and isinstance(value, Mapping):
+        return {name: read_plain(x, arguments[1], f"{place}.{name}") for name, x in value.items()}
+    if kind in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
+        most = LARGEST if kind is int else sys.float_info.max
+        return _read_number(value, kind, Range(-most, most), place)
     if origin is None and type(value) is kind:
-        if kind is float and not math.isfinite(value):
-            raise UserError(f"the run specification's {place} is {value}; wanted a finite number")
         return value
-    wanted = "a list" if origin is tuple else "an object" if origin is Mapping else kind.__name__
-    raise UserError(f"the run specification's {place} is {value!r:.80}; wanted {wanted}")
+    raise _misfit(value, place, _name_of(kind))
+
+
+def _read_number(value: Any, kind: Any, allowed: Range, place: str) -> int | float:
+    # True and False are integers to Python, and JSON does not tell 4.0 from 4.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _misfit(value, place, kind.__name__)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _misfit(value, place, "a finite number")
+    if kind is int and value != int(value):
+        raise _misfit(value, place, "int")
+    if not allowed.least <= value <= allowed.most:
+        least, most = (f"{x:,}" if isinstance(x, int) else f"{x:g}" for x in vars(allowed).values())
+        raise _misfit(value, place, f"a number from {least} to {most}")
+    return kind(value)
+
+
+def _misfit(value: Any, place: str, expected: str) -> ValueError:
+    try:
+        shown = repr(value)
+    except ValueError:  # a number of more than 4,300 digits
+        shown = "a number of thousands of digits"
+    return ValueError(f"{place:.200} is {shown:.80}; wanted {expected}")
+
+
+def _name_of(kind: Any) -> str:
+    origin = typing.get_origin(kind)
+    if origin is Literal:
+        return " or ".join(map(repr, typing.get_args(kind)))
+    return {tuple: "a list", Sequence: "a list", Mapping: "an object"}.get(origin) or kind.__name__
 
 
 def _read_union(value: Any, kinds: tuple[Any, ...], place: str) -> Any:
@@ -392,14 +470,14 @@ def _read_union(value: Any, kinds: tuple[Any, ...], place: str) -> Any:
     # A JSON object is a dataclass or a mapping; anything else is a plain value.
     composed = [kind for kind in rest if dataclasses.is_dataclass(kind)]
     plain = [kind for kind in rest if kind not in composed]
-    fitting = composed if isinstance(value, dict) and composed else plain or composed
-    return _read(value, fitting[0], place)
+    fitting = composed if isinstance(value, Mapping) and composed else plain or composed
+    return read_plain(value, fitting[0], place)
 
 
 def _read_dataclass(value: Any, kind: Any, place: str) -> Any:
-    if not isinstance(value, dict):
-        raise UserError(f"the run specification's {place} is {value!r:.80}; wanted an object")
-    hints = typing.get_type_hints(kind)
+    if not isinstance(value, Mapping):
+        raise _misfit(value, place, "an object")
+    hints = typing.get_type_hints(kind, include_extras=True)
     unknown = sorted(value.keys() - hints.keys())
     required = {
         field.name
@@ -408,8 +486,8 @@ def _read_dataclass(value: Any, kind: Any, place: str) -> Any:
     }
     missing = sorted(required - value.keys())
     if unknown or missing:
-        what = f"the unknown field '{unknown[0]}'" if unknown else f"no field '{missing[0]}'"
-        raise UserError(f"the run specification's {place} has {what}: is it of another version?")
+        fault = f"the unknown field {unknown[0]!r:.40}" if unknown else f"no field '{missing[0]}'"
+        raise ValueError(f"{place} has {fault}: is it of another version?")
     return kind(
-        **{name: _read(part, hints[name], f"{place}.{name}") for name, part in value.items()}
+        **{name: read_plain(x, hints[name], f"{place}.{name}") for name, x in value.items()}
     )

@@ -20,7 +20,7 @@ import numpy as np
 
 from t0.compat import seqio, t5_preprocessors
 from t0.compat import tf1 as tf
-from t0.config.specification import DataSpec, TaskSpec
+from t0.config.specification import Count, DataSpec, TaskSpec, read_plain
 from t0.errors import UserError, original, remote_mistake
 from t0.feeding.pretraining import Documents, PretrainingSource
 from t0.feeding.reading import BLOCK_EXAMPLES, Block, Source, shuffled
@@ -204,6 +204,16 @@ class DatasetBatches:
     def shares(self) -> list[Any]:
         """Returns an empty list: the tasks are not known."""
         return []
+
+    def check_position(self, position: Mapping[str, int] | None) -> None:
+        """Checks a position that a checkpoint holds.
+
+        Raises:
+          ValueError: if it is not what `batches` yielded.
+        """
+        read_plain(position, Mapping[str, Count] | None, "the position in the data")
+        if position is not None and position.keys() != {"batches"}:
+            raise ValueError(f"the position in the data is {position!r:.80}; wanted its 'batches'")
 
     def batches(
         self, rows: int, position: Mapping[str, int] | None = None

@@ -13,12 +13,26 @@ from typing import Any
 
 import numpy as np
 
+from t0.config.specification import Count
 from t0.errors import UserError
 from t0.feeding.reading import Block, Source
 
 # The number of tasks that are drawn at once, each time with a new random generator.
 DRAWS = 256
 _MIXING = zlib.crc32(b"mixing")
+
+
+@dataclasses.dataclass(frozen=True)
+class MixtureState:
+    """A state of `MixedStream`, as a checkpoint holds it.
+
+    Attributes:
+      drawn: how often `DRAWS` tasks were drawn.
+      tasks: name -> the task's epoch, block, offset and number of examples so far.
+    """
+
+    drawn: Count
+    tasks: Mapping[str, tuple[Count, Count, Count, Count]]
 
 
 class TaskStream:

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from t0.config.specification import DataSpec, TaskSpec
+from t0.config.specification import Count, DataSpec, TaskSpec, read_plain
 from t0.errors import UserError
 from t0.feeding import packing
 from t0.feeding.instructed import FEATURES, InstructedSource
-from t0.feeding.mixing import MixedStream, Share
+from t0.feeding.mixing import MixedStream, MixtureState, Share
 from t0.feeding.pretraining import CachedDocuments, PretrainingSource
 from t0.feeding.reading import CachedSource, Source
 
@@ -34,6 +34,23 @@ _AHEAD = 4  # the number of elements that are read ahead
 _END = object()
 _UNKNOWN = 2  # T5's id of an unknown token
 _ROWS = 0x726F7773  # the key for the order of rows, different from those of tasks and mixing
+
+
+@dataclasses.dataclass(frozen=True)
+class _Position:
+    """A position in the data.
+
+    Attributes:
+      mixture: the state of the streams at the start of the window.
+      window: the number of the window.
+      row: the rows of the window that were used.
+      examples: the number of examples so far.
+    """
+
+    mixture: MixtureState
+    window: Count
+    row: Count
+    examples: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +122,14 @@ class TrainingData:
         """Returns what was drawn from each task so far, with the current window."""
         return self._mixture.shares()
 
+    def check_position(self, position: Position | None) -> None:
+        """Checks a position that a checkpoint holds.
+
+        Raises:
+          ValueError: if it is not what `batches` yielded.
+        """
+        read_plain(position, _Position | None, "the position in the data")
+
     def batches(
         self, rows: int, position: Position | None = None
     ) -> Iterator[tuple[Batch, Position]]:
@@ -113,6 +138,9 @@ class TrainingData:
         Args:
           rows: the number of sequences of a batch.
           position: the position to start from; None for the start of the data.
+
+        Raises:
+          UserError: if the position is not in this data, or the data cannot be read.
         """
         window, used = 0, 0
         if position is not None:
@@ -120,6 +148,12 @@ class TrainingData:
             window, used = position["window"], position["row"]
         started = self._mixture.state()
         current = self._window(window)
+        if used >= len(next(iter(current.values()))):
+            raise UserError(
+                f"the checkpoint's position is row {used:,} of window {window:,}, which has only "
+                f"{len(next(iter(current.values()))):,} rows: the checkpoint is damaged, or the "
+                "caches have changed. Resume from an older checkpoint"
+            )
         while True:
             parts, missing = [], rows
             while missing:

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from t0.config.command_record import save_command
-from t0.config.specification import RunSpec, from_json
+from t0.config.specification import RunSpec, from_json, read_value
 from t0.errors import UserError, install_command, interruptible, reading, reported
 from t0.feeding.reading import content_of
 from t0.torch import memory
+from t0.training.stepping import ActivationType
 
 if TYPE_CHECKING:
     from t0.torch.world import World
@@ -110,9 +111,10 @@ def main(argv: Sequence[str]) -> None:
             _check_evaluates(given, spec.mode)
             evaluation[spec.mode](spec, joined)
             return
-        wanted = spec.training.get("activation_dtype", "auto")
+        dtype = spec.training.get("activation_dtype", "auto")
+        dtype = read_value(dtype, ActivationType, "training.activation_dtype")
         with joined.printing():
-            activations = world.activations(wanted, joined.device)
+            activations = world.activations(dtype, joined.device)
         settings = loop.Settings(
             activations,
             recompute=given.recompute,

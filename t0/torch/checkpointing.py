@@ -11,7 +11,6 @@ when it is complete and on the disk; nothing in it is pickled.
 """
 
 import contextlib
-import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,17 +23,16 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from t0.checkpoints import torch_shards
 from t0.checkpoints.torch_shards import RECORD
-from t0.errors import UserError, reading
+from t0.errors import UserError
 from t0.files import publishing
-from t0.files.untrusted import parsed_json
 from t0.torch.model import T5
 from t0.torch.optimizers import Optimizer, Slot
 from t0.torch.sharding import names_and_parameters
 from t0.torch.world import World
+from t0.training import resume_file
 from t0.training.kept_checkpoints import Keep, kept
 
 _SAVING = ".saving-torch-"
-_SCHEMA = 1
 
 
 def steps(model_dir: str) -> list[int]:
@@ -100,11 +98,12 @@ class Checkpoints:
             self._world.wait()
             writer = dcp.HuggingFaceStorageWriter(str(staging), save_distributed=True)
             dcp.save(self._state(), storage_writer=writer)
+            checksums = self._checksums(staging)
             if self._world.first:
-                files = {path.name: path.stat().st_size for path in staging.iterdir()}
+                files = {name: (staging / name).stat().st_size for name in checksums}
                 facts = {"own": own, "files": files, "model": self._facts}
-                content = {"schema": _SCHEMA, "step": step, **record, **facts}
-                (staging / RECORD).write_text(json.dumps(content), encoding="utf-8")
+                text = torch_shards.record_text({"step": step, **record, **facts}, checksums)
+                (staging / RECORD).write_text(text, encoding="utf-8")
                 _publish(staging, target)
         self._world.wait()
         stay = kept(own, self._keep, best)
@@ -123,7 +122,8 @@ class Checkpoints:
         path = folder_of(self._model_dir, step)
         record = read_record(path)
         # Rows of a missing file would keep whatever values they have.
-        torch_shards.checked_files(path, record.pop("files"))
+        torch_shards.checked_files(path, record["files"])
+        self._check_checksums(path, record)
         state = self._state()
         try:
             dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(path)))
@@ -136,6 +136,27 @@ class Checkpoints:
         own = record.pop("own")
         self._own = [s for s in steps(self._model_dir) if s in own]
         return record
+
+    def _checksums(self, folder: Path) -> dict[str, str]:
+        """Returns name -> SHA-256 of the files of a new checkpoint; each process hashes some."""
+        names = self._world.shared(
+            lambda: "\n".join(sorted(path.name for path in folder.iterdir()))
+        ).split("\n")
+        digests = torch.zeros(len(names), 32, dtype=torch.uint8, device=self._world.device)
+        for number in range(self._world.rank, len(names), self._world.size):
+            digest = bytes.fromhex(torch_shards.file_checksum(folder / names[number]))
+            digests[number] = torch.tensor(list(digest), dtype=torch.uint8)
+        rows = self._world.total(digests).cpu().numpy()
+        return {name: bytes(row).hex() for name, row in zip(names, rows, strict=True)}
+
+    def _check_checksums(self, folder: Path, record: Mapping[str, Any]) -> None:
+        """Checks the files' bytes; each process hashes some, and all raise the same error."""
+        paths = [folder / name for name in sorted(record["files"])]
+        own = range(self._world.rank, len(paths), self._world.size)
+        wrong = [n for n in own if not torch_shards.has_checksum(paths[n], record)]
+        last = self._world.any(max(wrong, default=-1))
+        if last >= 0:
+            raise torch_shards.damaged(paths[last])
 
     def _state(self) -> dict[str, torch.Tensor]:
         weights = {
@@ -185,33 +206,15 @@ def read_record(folder: Path) -> dict[str, Any]:
     Raises:
       UserError: if it is damaged.
     """
-    path = folder / RECORD
-    with reading(str(path)):
-        text = path.read_text(encoding="utf-8")
+    record = torch_shards.read_record(folder)
     try:
-        record = parsed_json(text)
-        wrong = [n for n, kind in _RECORD.items() if not isinstance(record[n], kind)]
-    except (ValueError, KeyError, TypeError) as error:
+        resume_file.check_record(record)
+    except (ValueError, LookupError, TypeError) as error:
         raise UserError(
-            f"{path} is damaged ({error}); to go on from an older checkpoint, remove {path.parent}"
+            f"{folder / RECORD} is damaged ({error!s:.200}); to resume from an older checkpoint, "
+            f"remove {folder}"
         ) from error
-    if wrong or record["schema"] != _SCHEMA:
-        raise UserError(
-            f"{path} is damaged or of another version: {', '.join(wrong) or 'schema'}; to go on "
-            f"from an older checkpoint, remove {path.parent}"
-        )
     return record
-
-
-_RECORD = {
-    "schema": int,
-    "step": int,
-    "began": int,
-    "seed": int | None,
-    "position": dict | None,
-    "own": list,
-    "files": dict,
-}
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from t0.checkpoints import weight_files
+from t0.checkpoints import look_alikes, weight_files
 from t0.checkpoints.shape import shown
 from t0.errors import UserError, short_reason
 from t0.scoring.batch_planning import Costs
@@ -309,7 +309,8 @@ def _hash(parts: Iterator[str]) -> str:
 
 
 def _check_files(folder: Path) -> None:
-    """Checks that the folder has safetensors, and no pipe or device, which no read would end."""
+    """Checks that the folder has safetensors, no adapter, and no pipe, whose reading never ends."""
+    look_alikes.check(folder)
     for path in folder.iterdir():
         if path.exists() and not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
             raise UserError(f"{path} is no regular file: remove it, or copy the file itself")

@@ -17,14 +17,10 @@ import numpy as np
 
 from t0.checkpoints import names
 from t0.checkpoints.conversion import Options, check_destination, convert
-from t0.checkpoints.formats import read_json
-from t0.checkpoints.torch_shards import RECORD, TorchSource
+from t0.checkpoints.torch_shards import TorchSource, read_record
 from t0.errors import UserError
 from t0.files import publishing
 from t0.training import configuration_record, resume_file
-
-# The fields of the record that are of this engine's checkpoint alone.
-_OWN = ("schema", "step", "files", "model", "configuration")
 
 
 def to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:
@@ -41,14 +37,14 @@ def to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:
     """
     target = Path(folder)
     check_destination(target, 0)
-    record = read_json(checkpoint / RECORD)
+    record = read_record(checkpoint)
     step = record["step"]
-    kept = {name: value for name, value in record.items() if name not in _OWN}
+    resume = {name: value for name, value in record.items() if name in resume_file.FIELDS}
     staging = target.with_name(f".{target.name}.{uuid.uuid4().hex}.{publishing.unfinished_tag()}")
     try:
         options = Options(dtype=dtype)
         report = convert(checkpoint, staging, to="mtf", options=options, progress=False)
-        resume = {**kept, "own": [step]}
+        resume["own"] = [step]
         resume_file.write(f"{staging}/model.ckpt-{step}", resume, _low_halves(checkpoint, dtype))
         recorded = checkpoint.parent / configuration_record.FILE
         if recorded.is_file():  # with which the run's next start is compared

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from t0.checkpoints import checkpoint_files
-from t0.config.specification import RunSpec
+from t0.config.specification import RunSpec, read_value
 from t0.errors import UserError, say
 from t0.feeding.training_data import TrainingData, open_training_data
 from t0.torch import (
@@ -42,6 +42,8 @@ from t0.training.kept_checkpoints import Keep
 from t0.training.recorder import step_fields
 from t0.training.stepping import Options, Size, Stepping
 from t0.training.stopping import TimeLimit
+
+_MOST_TOKENS = 2**26  # of a batch, and of a window: more is a mistake, which no run would survive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +124,7 @@ def _checked(spec: RunSpec, world: World) -> Options:
     """Returns the options of the loop; checks what this engine does not do."""
     if spec.data is None or spec.mode != "train":
         raise UserError(
-            f"the specification's mode is {spec.mode!r}; the PyTorch engine does 'train' and "
+            f"the specification's mode is {spec.mode!r:.40}; the PyTorch engine does 'train' and "
             "'score_eval', of a mixture"
         )
     if "://" in spec.model_dir:
@@ -149,13 +151,28 @@ def _checked(spec: RunSpec, world: World) -> Options:
             f"tpu_estimator_model_fn.init_variable_filter is {spec.init_variable_filter!r}; the "
             "PyTorch engine reads all variables of the initial checkpoint; wanted ''"
         )
-    options = Options(spec.train_steps, **{**spec.training, "seed": spec.seed})
+    _check_sizes(spec)
+    optimizers.read_parameters(spec.optimizer)
+    values = {**spec.training, "train_steps": spec.train_steps, "seed": spec.seed}
+    options = read_value(values, Options, "training")
     if options.evaluate_every_steps:
         raise UserError(
             "train_loop.evaluate_every_steps is set, and the PyTorch engine evaluates the held-out "
             "loss only (train_loop.validate_every_steps); evaluate its checkpoints by t0 eval"
         )
     return options
+
+
+def _check_sizes(spec: RunSpec) -> None:
+    """Checks that a batch and a window of the data can be read in a lifetime."""
+    for data in (spec.data, spec.validation or spec.data):
+        rows = max(spec.batch_sequences, data.window_rows)
+        if rows * sum(data.lengths.values()) > _MOST_TOKENS:
+            raise UserError(
+                f"the specification has batches of {spec.batch_sequences:,} sequences and windows "
+                f"of {data.window_rows:,} rows with lengths {dict(data.lengths)!r:.80}; wanted at "
+                f"most {_MOST_TOKENS:,} tokens of a batch, and of a window"
+            )
 
 
 class Engine:
@@ -187,7 +204,8 @@ class Engine:
         trained = sharding.trained_weights(self._model, spec.variable_filter)
         self._optimizer = optimizers.build(spec.optimizer, trained, world.total)
         self._rate = schedule(spec.schedule, spec.schedule_steps)
-        self.keep = Keep(**{**spec.keep_checkpoints, "last": spec.keep_checkpoint_max})
+        keep = {**spec.keep_checkpoints, "last": spec.keep_checkpoint_max}
+        self.keep = read_value(keep, Keep, "keep_checkpoints")
         count = sum(p.numel() for p in self._model.parameters())
         self.size = Size(spec.batch_sequences, spec.data.lengths, count)
         self._checkpoints = Checkpoints(
@@ -398,6 +416,11 @@ class Engine:
     def jointly(self, number: int) -> int:
         """Returns the largest of the numbers that the processes give."""
         return self._world.any(int(number))
+
+    def infinite_weights(self) -> list[str]:
+        """Returns the names of this process's weights that are not all finite numbers."""
+        parameters = sharding.names_and_parameters(self._model)
+        return [n for n, x in parameters.items() if not sharding.local_rows(x).isfinite().all()]
 
 
 @contextlib.contextmanager

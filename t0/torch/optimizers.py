@@ -16,12 +16,12 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from t0.checkpoints.shape import factored_axes
-from t0.config.specification import ConfiguredSpec
+from t0.config.specification import ConfiguredSpec, Count, Range, read_value
 from t0.errors import UserError
 
 # Sums a tensor over all processes, and returns it.
@@ -83,6 +83,56 @@ class Squares:
 
     gradient: float
     weight: float
+
+
+_Share = Annotated[float, Range(0, 1)]
+_BelowOne = Annotated[float, Range(0, 1 - 1e-9)]
+_Positive = Annotated[float, Range(1e-30, 1e30)]
+_DECAY = "mesh_tensorflow.optimize.adafactor_decay_rate_pow"
+
+
+@dataclasses.dataclass(frozen=True)
+class _PowerDecay:
+    """The parameters of `adafactor_decay_rate_pow`."""
+
+    exponent: Annotated[float, Range(0, 10)]
+    offset: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _AdafactorParameters:
+    """The parameters of Adafactor that a specification holds."""
+
+    multiply_by_parameter_scale: bool
+    decay_rate: ConfiguredSpec | _Share
+    beta1: _BelowOne
+    clipping_threshold: _Positive | None
+    factored: bool
+    epsilon1: float
+    epsilon2: float
+    min_dim_size_to_factor: Count
+    stacked_dim_names: None
+    exclude_from_parameter_scale: Sequence[str] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _AdamParameters:
+    """The parameters that AdamW's two forms share."""
+
+    weight_decay_rate: float
+    beta_1: _BelowOne
+    beta_2: _BelowOne
+    epsilon: float
+    offset: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _AdamWParameters(_AdamParameters):
+    """The parameters of `t0.AdamWOptimizer`."""
+
+    rms_clipping_threshold: _Positive | None
+    multiply_by_parameter_scale: bool
+    exclude_from_weight_decay: Sequence[str]
 
 
 class Optimizer(abc.ABC):
@@ -149,11 +199,6 @@ class Adafactor(Optimizer):
     def __init__(self, weights: Sequence[Weight], total: Total, **parameters: Any) -> None:
         super().__init__(weights, total)
         self._of = parameters
-        if parameters["stacked_dim_names"]:
-            raise UserError(
-                "AdafactorOptimizer.stacked_dim_names is bound, which the PyTorch engine does not "
-                "compute; leave it out"
-            )
         # name -> the slots along rows and columns, or the one slot of a weight not factored.
         self._held: dict[str, tuple[Slot, ...]] = {}
         for weight in weights:
@@ -217,10 +262,10 @@ class Adafactor(Optimizer):
 
     def _decay(self, step: int) -> float:
         decay = self._of["decay_rate"]
-        if isinstance(decay, int | float):
-            return float(decay)
-        numbers = decay["parameters"]
-        return 1.0 - (step - numbers["offset"] + 1.0) ** -numbers["exponent"]
+        if isinstance(decay, float):
+            return decay
+        steps = _steps_since(step, decay.offset, "adafactor_decay_rate_pow")
+        return 1.0 - float(steps) ** -decay.exponent
 
     def _moments(
         self,
@@ -354,7 +399,8 @@ class AdamW(Optimizer):
         squares = sums.summed(self._total)
         both = torch.stack(squares).sum(0)
         clip = _clip_factor(both[0], clip_norm)
-        risen = [_risen(of[name], step - of["offset"] + 1) for name in ("beta_1", "beta_2")]
+        steps = _steps_since(step, of["offset"], "AdamWOptimizer")
+        risen = [_risen(of[name], steps) for name in ("beta_1", "beta_2")]
         updates, norms = [], _Parts()
         for weight, _, gradient in found:
             update = self._adam(weight, gradient * clip, risen)
@@ -384,31 +430,53 @@ class AdamW(Optimizer):
         return (mean / risen[0]) / ((square / risen[1]).sqrt() + epsilon)
 
 
-# The parameters that a specification must have.
-_OF_ADAFACTOR = {
-    "multiply_by_parameter_scale",
-    "decay_rate",
-    "beta1",
-    "clipping_threshold",
-    "factored",
-    "epsilon1",
-    "epsilon2",
-    "min_dim_size_to_factor",
-    "stacked_dim_names",
-    "exclude_from_parameter_scale",
-}
-_OF_ADAM = {"weight_decay_rate", "beta_1", "beta_2", "epsilon", "offset"}
 # The parameters that `t0.AdamWScaleOptimizer` fixes.
 _SCALED = {
     "rms_clipping_threshold": None,
     "multiply_by_parameter_scale": True,
     "exclude_from_weight_decay": ("rms_norm", "layer_norm"),
 }
-_KINDS: Mapping[str, Callable[..., Optimizer]] = {
-    "mesh_tensorflow.optimize.AdafactorOptimizer": Adafactor,
-    "t0.AdamWOptimizer": AdamW,
-    "t0.AdamWScaleOptimizer": functools.partial(AdamW, epsilon_first=True),
+# Selector -> what makes the optimizer, and its parameters.
+_KINDS: Mapping[str, tuple[Callable[..., Optimizer], type]] = {
+    "mesh_tensorflow.optimize.AdafactorOptimizer": (Adafactor, _AdafactorParameters),
+    "t0.AdamWOptimizer": (AdamW, _AdamWParameters),
+    "t0.AdamWScaleOptimizer": (functools.partial(AdamW, epsilon_first=True), _AdamParameters),
 }
+
+
+def read_parameters(configured: ConfiguredSpec) -> dict[str, Any]:
+    """Returns the parameters of the optimizer that a specification names, checked.
+
+    Raises:
+      UserError: if this engine does not have the optimizer, or a parameter is missing, unknown, of
+        another type or out of range.
+    """
+    if configured.selector not in _KINDS:
+        raise UserError(
+            f"run.optimizer is @{configured.selector}, which the PyTorch engine does not have; "
+            f"wanted {', '.join(f'@{name}' for name in _KINDS)}"
+        )
+    values = {name: x for name, x in configured.parameters.items() if name != "learning_rate"}
+    kind = _KINDS[configured.selector][1]
+    parameters = vars(read_value(values, kind, "optimizer.parameters"))
+    decay = parameters.get("decay_rate")
+    if isinstance(decay, ConfiguredSpec):
+        if decay.selector != _DECAY:
+            raise UserError(
+                f"AdafactorOptimizer.decay_rate is @{decay.selector}, which the PyTorch engine "
+                f"does not compute; wanted a number from 0 to 1, or @{_DECAY}"
+            )
+        name = "optimizer.parameters.decay_rate.parameters"
+        parameters["decay_rate"] = read_value(decay.parameters, _PowerDecay, name)
+    for pattern in parameters.get("exclude_from_weight_decay", ()):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UserError(
+                f"the optimizer's exclude_from_weight_decay has {pattern!r:.80}, which is no "
+                f"regular expression: {error}"
+            ) from error
+    return parameters
 
 
 def build(configured: ConfiguredSpec, weights: Sequence[Weight], total: Total) -> Optimizer:
@@ -422,21 +490,15 @@ def build(configured: ConfiguredSpec, weights: Sequence[Weight], total: Total) -
     Raises:
       UserError: if it is another optimizer than this engine has.
     """
-    if configured.selector not in _KINDS:
-        raise UserError(
-            f"run.optimizer is @{configured.selector}, which the PyTorch engine does not have; "
-            f"wanted {', '.join(f'@{name}' for name in _KINDS)}"
-        )
-    parameters = {k: v for k, v in configured.parameters.items() if k != "learning_rate"}
-    wanted = _OF_ADAM | _SCALED.keys() if configured.selector == "t0.AdamWOptimizer" else _OF_ADAM
-    wanted = _OF_ADAFACTOR if configured.selector.startswith("mesh_tensorflow.") else wanted
-    missing = sorted(wanted - parameters.keys())
-    if missing:
-        raise UserError(
-            f"the specification's optimizer lacks {', '.join(missing)}: write it again, by "
-            "t5_mesh_transformer --save_spec"
-        )
-    return _KINDS[configured.selector](weights, total, **parameters)
+    parameters = read_parameters(configured)
+    return _KINDS[configured.selector][0](weights, total, **parameters)
+
+
+def _steps_since(step: int, offset: int, name: str) -> int:
+    """Returns the number of steps since a step, from 1 on."""
+    if offset > step:
+        raise UserError(f"{name}.offset is {offset:,} at step {step:,}; wanted at most that step")
+    return step - offset + 1
 
 
 def _rows(weight: Weight) -> int:

@@ -7,6 +7,7 @@ The functions are those of `t0.training.schedules` and of Mesh TensorFlow's
 `transformer/learning_rate_schedules.py`, in Python's floating point numbers.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +16,8 @@ from t0.config.specification import ConfiguredSpec
 from t0.errors import UserError
 
 Rate = Callable[[int], float]
+_MESH_MODULE = "mesh_tensorflow.transformer.learning_rate_schedules"
+_LARGEST = 3.4e38  # what float32 holds
 
 
 def schedule(configured: ConfiguredSpec | float | None, total: int) -> Rate:
@@ -33,13 +36,59 @@ def schedule(configured: ConfiguredSpec | float | None, total: int) -> Rate:
             "as --gin_file=learning_rate_schedules/constant_0_001.gin"
         )
     if isinstance(configured, float | int):
-        return lambda step: float(configured)
+        constant = {"value": configured}
+        configured = ConfiguredSpec(f"{_MESH_MODULE}.constant", constant)
     function = _function(configured.selector)
-    return lambda step: function(step, total, **configured.parameters)
+    _check_parameters(configured.selector, configured.parameters)
+
+    def rate(step: int) -> float:
+        try:
+            value = function(step, total, **configured.parameters)
+        except (ArithmeticError, ValueError) as error:
+            value = error
+        if not isinstance(value, int | float) or not abs(value) <= _LARGEST:
+            raise UserError(
+                f"run.learning_rate_schedule, @{configured.selector} with "
+                f"{dict(configured.parameters)!r:.200}, is {value!r:.80} at step {step:,} of "
+                f"{total:,}; wanted a finite number"
+            )
+        return float(value)
+
+    return rate
 
 
-def _function(selector: str) -> Callable[..., float]:
-    kind, _, name = selector.rpartition(".")
+def _check_parameters(selector: str, parameters: Any) -> None:
+    """Checks the parameters of a schedule, and of the schedules in a product.
+
+    Raises:
+      UserError: if one is missing, unknown or no finite number.
+    """
+    if not isinstance(parameters, Mapping):
+        raise UserError(f"@{selector} has the parameters {parameters!r:.80}; wanted an object")
+    accepted = dict(list(inspect.signature(_function(selector)).parameters.items())[2:])
+    required = {name for name, each in accepted.items() if each.default is each.empty}
+    wrong = sorted((parameters.keys() - accepted.keys()) | (required - parameters.keys()))
+    if wrong:
+        raise UserError(
+            f"@{selector} has the parameters {sorted(parameters)!r:.200}, and {wrong[0]!r:.40} is "
+            f"{'missing' if wrong[0] in required else 'unknown'}; wanted {', '.join(accepted)}"
+        )
+    for name, value in parameters.items():
+        factors = value if name == "factors" and isinstance(value, list | tuple) else [value]
+        for factor in factors:
+            if name == "factors" and isinstance(factor, Mapping):
+                if factor.keys() != {"selector", "parameters"}:
+                    raise UserError(
+                        f"a factor of @{selector} is {dict(factor)!r:.80}; wanted a "
+                        "number, or an object with a selector and parameters"
+                    )
+                _check_parameters(factor["selector"], factor["parameters"])
+            elif type(factor) not in (int, float) or not math.isfinite(factor):
+                raise UserError(f"@{selector} has {name} = {factor!r:.80}; wanted a finite number")
+
+
+def _function(selector: Any) -> Callable[..., float]:
+    kind, _, name = str(selector).rpartition(".")
     family = _OURS if kind == "t0" else _MESH if kind.startswith("mesh_tensorflow") else {}
     if name not in family:
         known = [f"t0.{each}" for each in _OURS] + [*_MESH]

@@ -108,6 +108,11 @@ class Checkpoints:
         with graph.graph.as_default():
             self._variables = {v.op.name: v for v in tf.global_variables()}
             self._saver = tf.train.Saver(list(self._variables.values()), max_to_keep=None)
+            weights = {name: self._variables[name] for name in graph.trained}
+            self._finite = {
+                name: tf.reduce_all(tf.math.is_finite(tf.cast(weight, tf.float32)))
+                for name, weight in weights.items()
+            }
         # The steps of checkpoints that this start or an earlier one wrote: only these are deleted.
         self._own: list[int] = []
 
@@ -147,6 +152,12 @@ class Checkpoints:
             _name_latest(self._model_dir, step)
         self._delete(best)
         return path
+
+    def infinite_weights(self) -> list[str]:
+        """Returns the names of the weights that are not all finite numbers."""
+        self._session.run(self._graph.to_masters)
+        finite = self._session.run(self._finite)
+        return [name for name, value in finite.items() if not value]
 
     def restore(self, checkpoint: str) -> dict[str, Any] | None:
         """Loads a checkpoint of this run exactly, and returns the `resume` that `save` got.

@@ -8,6 +8,8 @@
 import dataclasses
 from collections.abc import Sequence
 
+from t0.config.specification import Count
+
 
 @dataclasses.dataclass(frozen=True)
 class Keep:
@@ -22,8 +24,8 @@ class Keep:
         name: smaller is better for a loss, a perplexity or an error.
     """
 
-    last: int | None = None
-    every_steps: int | None = None
+    last: Count | None = None
+    every_steps: Count | None = None
     best_by: str | None = None
     smaller_is_better: bool | None = None
 

@@ -198,6 +198,10 @@ class _Session:
         """Returns the number: there is one process."""
         return int(number)
 
+    def infinite_weights(self) -> list[str]:
+        """Returns the names of the weights that are not all finite numbers."""
+        return self._checkpoints.infinite_weights()
+
 
 def one_step(
     session: tf.Session, graph: TrainingGraph, batch: Mapping[str, np.ndarray]

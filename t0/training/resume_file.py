@@ -28,25 +28,49 @@ Nothing that is read is trusted.
 """
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from t0.checkpoints import checkpoint_files
+from t0.config.specification import Count, NotNegative, read_plain
 from t0.errors import UserError
 from t0.files import paths
 from t0.files.any_path import any_path
 from t0.files.untrusted import parsed_json
 
 _ENDING = ".resume.npz"
-_RECORD = {"began": int, "seed": int | None, "position": dict | None, "own": list}
+_REQUIRED = ("began", "seed", "position", "own")
+
+
+@dataclasses.dataclass(frozen=True)
+class JudgeState:
+    """The state of `stopping.BestEvaluation`."""
+
+    metric: str | None
+    value: float
+    step: Count
+    since: Count
+
+
+# The types of the record's fields. The data checks the position.
+FIELDS: Mapping[str, Any] = {
+    "began": Count,
+    "seed": Count | None,
+    "position": Mapping[str, Any] | None,
+    "own": Sequence[Count],
+    "seconds": NotNegative,
+    "judge": JudgeState | None,
+    "evaluated": bool,
+}
 # What numpy, zipfile, zlib and json raise for bytes that are not a resume file's.
 _DAMAGED = (
     OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, SyntaxError,
@@ -186,10 +210,23 @@ def record_in(content: Mapping[str, np.ndarray], *names: str) -> dict[str, Any]:
       ValueError, LookupError, TypeError: if it is not such a record.
     """
     resume = parsed_json(str(content["record"]))
-    for name in names or _RECORD:
-        if not isinstance(resume[name], _RECORD[name]):
-            raise ValueError(f"its {name} is {resume[name]!r:.40}")
+    check_record(resume, *names)
     return resume
+
+
+def check_record(resume: Mapping[str, Any], *names: str) -> None:
+    """Checks the fields of a resume state.
+
+    Args:
+      resume: the resume state.
+      names: the fields to check, which must be there; none for all.
+
+    Raises:
+      ValueError, LookupError, TypeError: if one is missing, of another type or out of range.
+    """
+    for name in names or {**dict.fromkeys(_REQUIRED), **resume}:
+        if name in FIELDS:
+            read_plain(resume[name], FIELDS[name], f"its {name}")
 
 
 @contextlib.contextmanager

@@ -19,10 +19,11 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from t0.config.specification import Count, Rows
 from t0.errors import UserError
 from t0.feeding.training_data import ReadAhead
 from t0.files import write_whole
@@ -37,6 +38,7 @@ from t0.training.stopping import (
     watched_signals,
 )
 
+ActivationType = Literal["auto", "float32", "bfloat16"]
 Values = Mapping[str, float]
 _REPEATED_SECONDS = 2.0  # in which a second Ctrl-C is torchrun's, which hands on the first
 
@@ -71,6 +73,9 @@ class Engine(Protocol):
     def jointly(self, number: int) -> int:
         """Returns the largest of the numbers that the processes give."""
 
+    def infinite_weights(self) -> Sequence[str]:
+        """Returns the names of this process's weights that are not all finite numbers."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -95,14 +100,14 @@ class Options:
         configuration.
     """
 
-    train_steps: int
-    log_every_steps: int | None = None
-    seed: int = 0
-    activation_dtype: str = "auto"
-    validate_every_steps: int | None = None
-    validation_batches: int = 8
-    evaluate_every_steps: int | None = None
-    stop_after_evaluations: int | None = None
+    train_steps: Count
+    log_every_steps: Count | None = None
+    seed: Count = 0
+    activation_dtype: ActivationType = "auto"
+    validate_every_steps: Count | None = None
+    validation_batches: Rows = 8
+    evaluate_every_steps: Count | None = None
+    stop_after_evaluations: Count | None = None
     max_hours: float | None = None
     unfilled_variables: Sequence[str] = ()
     allow_config_change: bool = False
@@ -183,7 +188,7 @@ class Stepping:
           time_limit: to which the seconds of earlier starts are added.
 
         Raises:
-          UserError: if it was trained with another seed.
+          UserError: if it was trained with another seed, or its position is no position.
         """
         self._step = self._saved = step
         record = record or {"began": step, "seed": self._options.seed, "position": None}
@@ -192,6 +197,13 @@ class Stepping:
         self._evaluated = record.get("evaluated", True)
         self._best = BestEvaluation(self._rule, record.get("judge"))
         time_limit.before_seconds = record.get("seconds", 0.0)
+        try:
+            self._data.check_position(self._position)
+        except ValueError as error:
+            raise UserError(
+                f"{self._engine.checkpoint(step)} is damaged: {error}. To resume from an older "
+                "checkpoint, remove this one"
+            ) from error
         if record["seed"] != self._options.seed:
             raise UserError(
                 f"{self._engine.checkpoint(step)} was trained with seed {record['seed']}, this run "
@@ -328,20 +340,29 @@ class Stepping:
         return fields
 
     def _check_finite(self, values: Values, batch: Mapping[str, np.ndarray]) -> None:
-        if all(math.isfinite(values[name]) for name in ("loss", "gradient_square")):
+        names = ("loss", "gradient_square", "weight_square")
+        if all(math.isfinite(values[name]) for name in names):
             return
         path = os.path.join(self._model_dir, f"bad_batch_{self._step}.npz")  # noqa: PTH118
         if self._prints:
             content = io.BytesIO()
             np.savez(content, **batch)
             write_whole(path, content.getvalue())
-        square = values["gradient_square"]
-        norm = math.sqrt(square) if square >= 0 else math.nan
-        raise UserError(
-            f"the loss is {values['loss']:g} and the gradient's norm {norm:g} at step "
-            f"{self._step:,}: training has diverged. The last checkpoint, step {self._saved:,}, is "
-            f"kept, and the batch of this step is in {path}; lower the learning rate or check the "
-            "data"
+        gradient, weight = (math.sqrt(values[n]) if values[n] >= 0 else math.nan for n in names[1:])
+        raise self._diverged(
+            f"the loss is {values['loss']:g}, the weights' norm {weight:g} and the gradient's norm "
+            f"{gradient:g}",
+            f", and the batch of this step is in {path}",
+        )
+
+    def _diverged(self, fault: str, kept: str = "") -> UserError:
+        """Returns the error for numbers that are not finite."""
+        last = "No checkpoint is saved yet"
+        if self._saved is not None:
+            last = f"The last checkpoint, step {self._saved:,}, is kept"
+        return UserError(
+            f"{fault} at step {self._step:,}: training has diverged. {last}{kept}; lower the "
+            "learning rate or check the data"
         )
 
     def _evaluate(self, recording: Recorder, *, last: bool) -> bool:
@@ -350,6 +371,9 @@ class Stepping:
         fields = self._engine.evaluate(self._step, last=last)
         if not fields:
             return False
+        loss = fields.get("validation_loss", 0.0)
+        if not math.isfinite(loss):
+            raise self._diverged(f"the held-out loss is {loss:g}")
         better = self._best.see(self._step, fields)
         recording.record(self._step, fields)
         recording.note(self._step, self._best.note)
@@ -364,6 +388,10 @@ class Stepping:
 
     def _save(self, recording: Recorder) -> None:
         began = time.monotonic()
+        infinite = self._engine.infinite_weights()
+        if self._engine.jointly(len(infinite)):  # of another process, if there is no name
+            names = f", such as {infinite[0]}" if infinite else ""
+            raise self._diverged(f"weights are not finite numbers{names},")
         record = {
             "began": self._began,
             "seed": self._options.seed,

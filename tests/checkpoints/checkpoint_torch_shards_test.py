@@ -1,5 +1,6 @@
 """The PyTorch engine's checkpoints are read without PyTorch; what does not fit is refused."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -10,14 +11,14 @@ from safetensors.numpy import save_file
 from tiny_checkpoints import V11, slots, weights, write_mtf
 
 from t0.checkpoints import convert, names, open_source
-from t0.checkpoints.torch_shards import PLACES, RECORD, find_folder
+from t0.checkpoints.torch_shards import PLACES, RECORD, find_folder, record_text
 from t0.errors import UserError
 
 RUN = {"schema": 1, "step": 20, "began": 0, "seed": 0, "position": None, "own": [20]}
 MODEL = {"activation": "gelu", "dropout_rate": 0.1, "legacy_norms": False, "vocabulary": "/absent"}
 
 
-def write_shards(folder, tensors, processes=2):
+def write_shards(folder, tensors, processes=2, *, checksums=False):
     """Writes the rows of each process as `torch.distributed.checkpoint` does."""
     folder.mkdir(parents=True)
     sizes = {}
@@ -35,7 +36,10 @@ def write_shards(folder, tensors, processes=2):
         path = folder / f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors"
         save_file(content, path, {PLACES: json.dumps(places)})
         sizes[path.name] = path.stat().st_size
-    (folder / RECORD).write_text(json.dumps({**RUN, "files": sizes, "model": MODEL}))
+    record = {**RUN, "files": sizes, "model": MODEL}
+    sums = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in sizes}
+    text = record_text(record, sums) if checksums else json.dumps(record)
+    (folder / RECORD).write_text(text)
     return folder
 
 
@@ -92,8 +96,11 @@ def record_of(**changes):
     [
         (record_of(files={}), "lists no files"),
         (record_of(files={"../x.safetensors": 1}), "cannot be the name of a file"),
-        (record_of(step=-1), "says step -1"),
-        (record_of(step="20"), "says step '20'"),
+        (record_of(step=-1), "its step is -1; wanted"),
+        (record_of(step="20"), "its step is '20'; wanted"),
+        (record_of(files={"a": "1"}), "its files.a is '1'; wanted"),
+        (record_of(schema=3), "its schema is not among 1, 2"),
+        (record_of(schema=2), "does not have its checksum"),
         (record_of(model={"activation": "evil\nimport os"}), "names the activation"),
         (record_of(model={"dropout_rate": 7}), "dropout_rate = 7"),
         (lambda folder: next(folder.glob("shard-00002*")).unlink(), "is missing"),
@@ -104,6 +111,32 @@ def test_what_is_damaged_is_refused(tmp_path, tensors, damage, said):
     folder = write_shards(tmp_path / "torch.ckpt-20", tensors)
     damage(folder)
     with pytest.raises(UserError, match=said):
+        open_source(folder)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_a_flipped_bit_of_any_file_is_found(tmp_path_factory, data):
+    """Wherever it is, in the weights, in a header or in the record."""
+    folder = write_shards(
+        tmp_path_factory.mktemp("m") / "torch.ckpt-20", weights(V11), 2, checksums=True
+    )
+    assert open_source(folder).facts.step == 20
+    path = data.draw(st.sampled_from(sorted(folder.iterdir())))
+    content = bytearray(path.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"{path} .*damaged.*remove {folder}"):
+        open_source(folder)
+
+
+def test_a_file_without_its_checksum_is_refused(tmp_path):
+    folder = write_shards(tmp_path / "torch.ckpt-20", weights(V11), 2, checksums=True)
+    record = json.loads((folder / RECORD).read_text())
+    del record["checksum"]
+    record["sha256"].popitem()
+    (folder / RECORD).write_text(record_text(record, record["sha256"]))
+    with pytest.raises(UserError, match="its sha256 has other files"):
         open_source(folder)
 
 

@@ -12,7 +12,7 @@ from t0.errors import UserError
 tasks = st.builds(
     TaskSpec,
     name=st.text(max_size=20),
-    rate=st.floats(allow_nan=False, allow_infinity=False),
+    rate=st.floats(0, 1e18),
     features=st.dictionaries(st.text(max_size=5), st.builds(FeatureSpec, st.booleans())),
     examples=st.none() | st.integers(0, 2**60),
     cache_files=st.lists(st.text(max_size=9)).map(tuple),
@@ -63,11 +63,24 @@ def test_a_run_goes_through_json(schedule):
         ({"model": {"model_type": "lm"}}, "RunSpec.model has no field 'activations'"),
         ({"schedule": float("nan")}, "RunSpec.schedule is nan; wanted a finite number"),
         ({"seed": "0"}, "RunSpec.seed is '0'; wanted int"),
+        ({"seed": -1}, "RunSpec.seed is -1; wanted a number from 0 to"),
+        ({"seed": 2**70}, "RunSpec.seed is .*; wanted a number from 0 to"),
+        ({"batch_sequences": 2**40}, "RunSpec.batch_sequences is .*; wanted a number from 0 to"),
+        ({"lengths": {"targets": 0}}, "RunSpec.lengths.targets is 0; wanted a number from 1"),
+        ({"clip_gradient_norm": 10**400}, "clip_gradient_norm is .*; wanted a number from"),
     ],
 )
 def test_what_does_not_fit_is_named(change, message):
     with pytest.raises(UserError, match=message):
         from_json(json.dumps({**RUN, **change}), RunSpec)
+
+
+def test_large_and_whole_numbers_are_read():
+    """JSON does not tell 4.0 from 4, and a norm of 1e30 clips nothing."""
+    text = json.dumps({**RUN, "batch_sequences": 4.0, "clip_gradient_norm": 10**30})
+    spec = from_json(text, RunSpec)
+    assert (spec.batch_sequences, spec.clip_gradient_norm) == (4, 1e30)
+    assert type(spec.batch_sequences) is int
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000])

@@ -110,6 +110,35 @@ def test_position_brings_back_the_same_batches(cached):
         assert (rows_of(other, 1)[0][0]["inputs"] != whole[0][0]["inputs"]).any()
 
 
+WRONG_POSITIONS = [
+    {"window": -1},
+    {"row": "0"},
+    {"examples": float("nan")},
+    {"mixture": {}},
+    {"mixture": {"drawn": 2**70, "tasks": {}}},
+    {"mixture": {"drawn": 1, "tasks": {"one": [0, 0, 0]}}},
+    {"mixture": {"drawn": 1, "tasks": {"one": [0, 0, 0, -1]}}},
+    {"batches": 3},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG_POSITIONS, ids=str)
+def test_what_is_no_position_is_refused(cached, wrong):
+    data = opened()
+    _, position = next(data.batches(4))
+    data.check_position(position)
+    data.check_position(None)
+    with pytest.raises(ValueError, match="the position in the data"):
+        data.check_position({**position, **wrong})
+
+
+def test_a_row_beyond_its_window_is_refused(cached):
+    """It would read no rows, without an end."""
+    _, position = next(opened().batches(4))
+    with pytest.raises(UserError, match="is row 100,000 of window 0, which has only"):
+        next(opened().batches(4, {**position, "row": 100_000}))
+
+
 def test_each_pass_reads_every_example_once_in_another_order(cached):
     spec = opening.data_spec("toy_a", LENGTHS, use_cached=True)
     source = open_source(spec.tasks[0], spec)

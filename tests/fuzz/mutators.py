@@ -1,5 +1,6 @@
 """Hypothesis strategies that damage bytes, files and folders, and that write hostile texts."""
 
+import copy
 import shutil
 from pathlib import Path
 
@@ -58,6 +59,45 @@ def damaged_folder(draw: st.DrawFn, folder: Path, into: Path) -> Path:
             if kind == "folder":
                 path.mkdir()
     return into
+
+
+_VALUES = [
+    None, True, False, 0, 1, -1, 7, 1.5, -0.5, 0.0, 1e-300, 1e308, -1e308, float("nan"),
+    float("inf"), 2**31, 2**53, 2**63, 2**70, 10**400, "", "x", "(", "\ud800", "../x", "float32",
+    "a" * 5000, [], [0], ["x"], [None], [[[]]], {}, {"a": 1}, {"selector": "x", "parameters": {}},
+]  # fmt: skip
+
+
+def _places(value: object, holder: object = None, key: object = None) -> list[tuple]:
+    """Returns (holder, key) of each value in plain data."""
+    pairs = value.items() if isinstance(value, dict) else ()
+    pairs = enumerate(value) if isinstance(value, list) else pairs
+    deeper = [_places(x, value, k) for k, x in pairs]
+    return [(holder, key), *(place for places in deeper for place in places)]
+
+
+@st.composite
+def changed_json(draw: st.DrawFn, value: object) -> object:
+    """Plain data with one to three values set, removed, added or exchanged."""
+    whole = copy.deepcopy([value])
+    for _ in range(draw(st.integers(1, 3))):
+        holder, key = draw(st.sampled_from(_places(whole)[1:]))
+        kind = draw(st.sampled_from(["set", "set", "set", "remove", "add", "other"]))
+        if kind == "remove" and holder is not whole:
+            del holder[key]
+            continue
+        drawn = draw(st.sampled_from(_VALUES))
+        if kind == "other":
+            other, place = draw(st.sampled_from(_places(whole)[1:]))
+            drawn = other[place]
+        drawn = copy.deepcopy(drawn)
+        if kind == "add" and isinstance(holder[key], dict):
+            holder[key]["more"] = drawn
+        elif kind == "add" and isinstance(holder[key], list):
+            holder[key].append(drawn)
+        else:
+            holder[key] = drawn
+    return whole[0]
 
 
 _PIECES = [

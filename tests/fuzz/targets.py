@@ -3,7 +3,11 @@
 A target ends normally, with the right answer, or with a `UserError`. Anything else is a finding.
 """
 
+import contextlib
+import importlib.util
+import io
 import json
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +15,11 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
-from t0.config.specification import InstructionSpec
+from t0.config.specification import InstructionSpec, RunSpec
 from t0.errors import UserError
 from t0.feeding.reading import Block
-from tests.fuzz.mutators import damaged, damaged_folder, jinja
+from tests.fuzz.mutators import changed_json, damaged, damaged_folder, jinja
+from tests.fuzz.tiny_run import tiny_run
 
 ROWS = [
     {"text": f"row {n} a b", "label": n % 2, "words": ["x", "y"], "deep": {"k": [1.5, None]}}
@@ -280,6 +285,81 @@ def cached_instructions(folder: Path) -> Callable[[st.DataObject], None]:
     return run
 
 
+def specifications(folder: Path) -> Callable[[st.DataObject], None]:
+    """Run specifications, which PyTorch trains if it is installed."""
+    whole = tiny_run(folder)
+    (folder / "vocabulary.model").touch()
+    has_torch = importlib.util.find_spec("torch") is not None
+
+    def run(data: st.DataObject) -> None:
+        from t0.config.specification import RunSpec, from_json
+
+        changed = data.draw(changed_json(whole))
+        if isinstance(changed, dict) and "model_dir" in changed:
+            changed["model_dir"] = whole["model_dir"]
+        shutil.rmtree(folder / "model", ignore_errors=True)
+        spec = from_json(json.dumps(changed), RunSpec)
+        (_train if has_torch else _read_data)(spec)
+
+    return run
+
+
+def _train(spec: RunSpec) -> None:
+    from t0.torch import loop, world
+
+    with contextlib.redirect_stdout(io.StringIO()), world.joined("cpu") as joined:
+        loop.train(spec, joined, loop.Settings())
+
+
+def _read_data(spec: RunSpec) -> None:
+    from t0.feeding.training_data import open_training_data
+
+    if spec.data:
+        next(open_training_data(spec.data).batches(2))
+
+
+def resume_states(folder: Path) -> Callable[[st.DataObject], None]:
+    """The record of a checkpoint of the PyTorch engine, damaged or with other values."""
+    from t0.checkpoints import torch_shards
+    from t0.config.specification import RunSpec, from_json
+    from t0.feeding.training_data import open_training_data
+    from t0.training import resume_file
+
+    spec = from_json(json.dumps(tiny_run(folder)), RunSpec).data
+    _, position = next(open_training_data(spec).batches(2))
+    checkpoint = folder / "torch.ckpt-1"
+    checkpoint.mkdir()
+    (checkpoint / "rows").write_bytes(b"rows")
+    record = {"step": 1, "began": 0, "seed": 0, "position": position, "own": [0, 1]}
+    record |= {"seconds": 1.5, "evaluated": True, "files": {"rows": 4}}
+    record["judge"] = {"metric": "validation_loss", "value": 2.5, "step": 1, "since": 0}
+    sums = {"rows": torch_shards.file_checksum(checkpoint / "rows")}
+    text = torch_shards.record_text(record, sums)
+
+    def run(data: st.DataObject) -> None:
+        kind = data.draw(st.sampled_from(["bytes", "values", "old values"]))
+        content = data.draw(damaged(text.encode())) if kind == "bytes" else b""
+        if kind != "bytes":
+            changed = data.draw(changed_json(record))
+            if kind == "values" and isinstance(changed, dict):
+                content = torch_shards.record_text(changed, sums).encode()
+            else:
+                old = {"schema": 1, **changed} if isinstance(changed, dict) else changed
+                content = json.dumps(old).encode()
+        (checkpoint / torch_shards.RECORD).write_bytes(content)
+        found = torch_shards.read_record(checkpoint)
+        torch_shards.check_checksums(checkpoint, found)
+        try:
+            resume_file.check_record(found)
+            opened = open_training_data(spec)
+            opened.check_position(found["position"])
+        except (ValueError, LookupError, TypeError) as error:  # the engines name the checkpoint
+            raise UserError(str(error)) from error
+        next(opened.batches(2, found["position"]))
+
+    return run
+
+
 class Numbers:
     """A vocabulary whose words are numbers."""
 
@@ -302,4 +382,6 @@ TARGETS: dict[str, Callable[[Path], Callable[[st.DataObject], None]]] = {
     "t5x": _checkpoints("t5x"),
     "results": results,
     "gin": gin_text,
+    "specifications": specifications,
+    "resume states": resume_states,
 }

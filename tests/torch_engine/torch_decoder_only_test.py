@@ -286,6 +286,10 @@ UNREADABLE = {
     ),
     "quantized": (settings(quantization_config={"quant_method": "mxfp4"}), "quantization_config"),
     "other file": (settings(transformers_weights="other.safetensors"), "transformers_weights"),
+    "adapter": (
+        lambda folder: (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}'),
+        "adapters are not read here",
+    ),
     "pipe": (lambda folder: os.mkfifo(folder / "merges.txt"), "is no regular file"),
 }
 

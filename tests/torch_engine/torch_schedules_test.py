@@ -57,3 +57,39 @@ def test_another_schedule_is_refused_with_what_there_is(selector):
         schedule(ConfiguredSpec(selector, {}), TOTAL)
     with pytest.raises(UserError, match="is not bound"):
         schedule(None, TOTAL)
+
+
+@pytest.mark.parametrize(
+    ("selector", "parameters", "message"),
+    [
+        ("t0.rsqrt", {"warmup": 3}, "'warmup' is unknown; wanted warmup_steps, multiplier"),
+        (f"{SELECTORS}.constant_learning_rate", {}, "'learning_rate' is missing"),
+        ("t0.rsqrt", {"warmup_steps": "3"}, "warmup_steps = '3'; wanted a finite number"),
+        ("t0.rsqrt", {"warmup_steps": True}, "warmup_steps = True"),
+        ("t0.rsqrt", {"warmup_steps": float("nan")}, "warmup_steps = nan"),
+        (f"{SELECTORS}.product_learning_rate", {"factors": ["x"]}, "factors = 'x'"),
+        (f"{SELECTORS}.product_learning_rate", {"factors": [{"selector": "x"}]}, "a factor of"),
+        (
+            f"{SELECTORS}.product_learning_rate",
+            {"factors": [{"selector": f"{SELECTORS}.linear_warmup", "parameters": {"steps": 1}}]},
+            "'steps' is unknown",
+        ),
+    ],
+)
+def test_parameters_that_a_schedule_does_not_have_are_refused(selector, parameters, message):
+    with pytest.raises(UserError, match=message):
+        schedule(ConfiguredSpec(selector, parameters), TOTAL)
+
+
+@pytest.mark.parametrize(
+    ("selector", "parameters"),
+    [
+        (f"{SELECTORS}.linear_warmup", {"steps_or_fraction": 0}),
+        (f"{SELECTORS}.truncated_rsqrt", {"warmup_steps": 0}),
+        (f"{SELECTORS}.learning_rate_schedule_noam", {"warmup_steps": -3, "offset": 5}),
+        (f"{SELECTORS}.constant", {"value": 1e300}),
+    ],
+)
+def test_a_rate_that_is_no_finite_number_is_refused_at_its_step(selector, parameters):
+    with pytest.raises(UserError, match="at step 0 of 1,000; wanted a finite number"):
+        schedule(ConfiguredSpec(selector, parameters), TOTAL)(0)

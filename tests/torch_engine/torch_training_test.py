@@ -205,6 +205,60 @@ def test_a_missing_part_of_a_checkpoint_is_one_message(world, copied, processes)
     assert f"{part} is missing: the checkpoint is damaged" in message(done)
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("name", ["shard-00002", "resume.json"])
+def test_a_flipped_bit_of_a_checkpoint_is_one_message(world, copied, processes, name):
+    spec, folder = copied
+    path = next((folder / "torch.ckpt-20").glob(f"{name}*"))
+    content = bytearray(path.read_bytes())
+    content[len(content) * 3 // 4] ^= 1
+    path.write_bytes(content)
+    said = message(world.torch(spec, processes=processes))
+    assert f"{path} is damaged" in said
+    assert "To resume from an older checkpoint, remove" in said
+
+
+def without_checksums(folder):
+    """The record of a checkpoint as earlier versions wrote it."""
+    path = folder / "resume.json"
+    record = json.loads(path.read_text())
+    del record["sha256"], record["checksum"]
+    path.write_text(json.dumps({**record, "schema": 1}))
+    return path, record
+
+
+def test_a_checkpoint_without_checksums_is_resumed(world, copied):
+    spec, folder = copied
+    without_checksums(folder / "torch.ckpt-20")
+    done = world.torch(spec)
+    assert done.returncode == 0, done.stderr
+    assert "torch.ckpt-20, step 20" in done.stdout
+
+
+# Fields of a record -> the error.
+WRONG_RECORDS = {
+    "row": ({"position": {"row": 10**9}}, "row 1,000,000,000 of window"),
+    "window": ({"position": {"window": "0"}}, "the position in the data.window is '0'"),
+    "drawn": ({"position": {"mixture": {"drawn": -1, "tasks": {}}}}, "mixture.drawn is -1"),
+    "tasks": ({"position": {"mixture": {"drawn": 1, "tasks": {"a": [1]}}}}, "tasks.a is [1]"),
+    "own": ({"own": ["20"]}, "its own[0] is '20'"),
+    "judge": ({"judge": {"metric": "validation_loss", "value": "1"}}, "its judge"),
+    "seconds": ({"seconds": -1}, "its seconds is -1"),
+    "evaluated": ({"evaluated": 1}, "its evaluated is 1"),
+    "began": ({"began": None}, "its began is None"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_RECORDS)
+def test_a_record_with_wrong_values_is_one_message(world, copied, name):
+    spec, folder = copied
+    changes, said = WRONG_RECORDS[name]
+    path, record = without_checksums(folder / "torch.ckpt-20")
+    changes = {k: {**record[k], **v} if k == "position" else v for k, v in changes.items()}
+    path.write_text(json.dumps({**record, **changes, "schema": 1}))
+    assert said in message(world.torch(spec))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [("{", "is damaged"), ("{}", "is damaged"), ('{"schema": 1, "step": "x"}', "is damaged")],
@@ -251,6 +305,56 @@ def test_training_that_diverges_stops_with_the_batch_kept(world, tmp_path):
     done = world.torch(spec, processes=2)
     assert "training has diverged" in message(done)
     assert list(folder.glob("bad_batch_*.npz"))
+
+
+@pytest.mark.parametrize(
+    ("rate", "flags", "said"),
+    [
+        (3e38, (), "weights are not finite numbers"),
+        (1e30, ("--gin_param=train_loop.validate_every_steps = 1",), "the held-out loss is"),
+    ],
+)
+def test_what_is_not_finite_after_the_last_step_is_not_saved(world, tmp_path, rate, flags, said):
+    folder = tmp_path / "model"
+    spec = world.specified(folder, 1, *flags, schedule__parameters__learning_rate=rate)
+    line = message(world.torch(spec))
+    assert said in line and "at step 1: training has diverged" in line
+    assert [path.name for path in folder.glob("torch.ckpt-*")] == ["torch.ckpt-0"]
+
+
+POWER = "mesh_tensorflow.optimize.adafactor_decay_rate_pow"
+# A field of a specification -> (its value, the error).
+WRONG_FIELDS = {
+    "training__log_every_steps": ("5", "training.log_every_steps is '5'; wanted int"),
+    "training__activation_dtype": ("float64", "wanted 'auto' or 'float32' or 'bfloat16'"),
+    "training__validation_batches": (2**50, "training.validation_batches is"),
+    "training__unfilled_variables": ("x", "wanted a list"),
+    "training__rows": (1, "unknown field 'rows'"),
+    "keep_checkpoints__every_steps": ([], "keep_checkpoints.every_steps is []"),
+    "keep_checkpoints__best": (1, "unknown field 'best'"),
+    "optimizer__parameters__beta1": (None, "optimizer.parameters.beta1 is None"),
+    "optimizer__parameters__momentum": (0.9, "unknown field 'momentum'"),
+    "optimizer__parameters__clipping_threshold": (0, "clipping_threshold is 0"),
+    "optimizer__parameters__decay_rate": (
+        {"selector": "mesh_tensorflow.optimize.adafactor_decay_rate_adam", "parameters": {}},
+        f"adafactor_decay_rate_adam, which the PyTorch engine does not compute; .* or @{POWER}",
+    ),
+    "optimizer__parameters__decay_rate__parameters": ({"offset": 9}, "has no field 'exponent'"),
+    "optimizer__parameters__decay_rate__parameters__offset": (9, "offset is 9 at step 0"),
+    "schedule__parameters__learning_rate": ("0.1", "learning_rate = '0.1'"),
+    "schedule__parameters__peak": (0.1, "'peak' is unknown"),
+    "schedule__parameters": ({}, "'learning_rate' is missing"),
+    "data__window_rows": (2**40, "window_rows is"),
+    "batch_sequences": (2**20, "wanted at most .* tokens of a batch"),
+}
+
+
+@pytest.mark.parametrize("field", WRONG_FIELDS)
+def test_wrong_fields_of_a_specification_are_one_message(world, tmp_path, field):
+    value, said = WRONG_FIELDS[field]
+    line = message(world.torch(world.specified(tmp_path / "model", 2, **{field: value})))
+    assert re.search(said if ".*" in said else re.escape(said), line), line
+    assert not list(tmp_path.glob("model/*-2*"))
 
 
 def test_flags_in_the_place_of_a_specification(world, tmp_path):

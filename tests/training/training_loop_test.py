@@ -179,6 +179,32 @@ def test_loss_that_is_no_number_stops_the_run_and_keeps_what_is_good(tmp_path):
     assert all((dumped[name] == batch[name]).all() for name in batch)
 
 
+def test_a_held_out_loss_that_is_no_number_stops_the_run(tmp_path, held_out):
+    """The first step's loss is finite, and makes weights whose loss is not."""
+    options = {"validate_every_steps": 1, "validation_batches": 1}
+    expected = "held-out loss is (nan|inf) at step 1: training has diverged. The last .*step 0"
+    with pytest.raises(UserError, match=expected):
+        run(tmp_path, 1, rate=1e30, options=options)
+    assert checkpoint_files.steps(str(tmp_path)) == [0]
+
+
+def test_infinite_weights_are_not_saved(tmp_path):
+    expected = "weights are not finite numbers, such as .*, at step 1: training has diverged"
+    with pytest.raises(UserError, match=expected):
+        run(tmp_path, 1, rate=float("inf"))
+    assert checkpoint_files.steps(str(tmp_path)) == [0]
+
+
+@pytest.mark.slow
+def test_weights_whose_norm_is_no_number_stop_the_run(tmp_path, monkeypatch):
+    """Such as those of words that no later batch has, which do not change the loss."""
+    one_step = loop.one_step
+    infinite = {"weight_square": float("inf")}
+    monkeypatch.setattr(loop, "one_step", lambda *arguments: one_step(*arguments) | infinite)
+    with pytest.raises(UserError, match="the weights' norm inf .*at step 1: training has diverged"):
+        run(tmp_path, 12)
+
+
 def test_initial_checkpoint_must_fill_every_variable(whole, tmp_path, capsys):
     initial = str(whole / "model.ckpt-8")
     with pytest.raises(UserError, match="no/model.ckpt-1 cannot be read"):

@@ -25,7 +25,20 @@ def test_what_is_written_is_read(tmp_path):
         assert content["low/w/0"].tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("wrong", [{"began": "4"}, {"position": 3}, {"own": None}, {"seed": 0.5}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"began": "4"},
+        {"began": -1},
+        {"position": 3},
+        {"own": None},
+        {"own": ["2"]},
+        {"seed": 0.5},
+        {"seconds": float("nan")},
+        {"judge": {"metric": "loss", "value": None, "step": 2, "since": 0}},
+        {"evaluated": "yes"},
+    ],
+)
 def test_a_record_of_other_types_is_damaged(tmp_path, wrong):
     for step in (3, 8):
         (tmp_path / f"model.ckpt-{step}.index").touch()
@@ -34,7 +47,7 @@ def test_a_record_of_other_types_is_damaged(tmp_path, wrong):
     resume_file.write(path, RECORD | wrong)
     (name,) = wrong
     with (
-        pytest.raises(UserError, match=rf"is damaged \(ValueError: its {name} .*ckpt-3, write"),
+        pytest.raises(UserError, match=rf"is damaged \(ValueError: its {name}.*ckpt-3, write"),
         resume_file.opened(path) as content,
     ):
         resume_file.record_in(content)
