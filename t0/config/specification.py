@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from t0.errors import UserError
-from t0.files.untrusted import parsed_json
+from t0.files.untrusted import find_lone_surrogate, parsed_json
 
 SCHEMA = 1
 Spec = typing.TypeVar("Spec")
@@ -375,6 +375,10 @@ def from_json(text: str, kind: type[Spec]) -> Spec:
         value = parsed_json(text)
     except ValueError as error:
         raise UserError(f"the run specification is not JSON: {error}") from error
+    if half := find_lone_surrogate(value):
+        raise UserError(
+            f"the run specification has half of a surrogate pair, in {half!r:.80}, which is no text"
+        )
     return read_value(value, kind, kind.__name__)
 
 

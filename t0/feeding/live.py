@@ -205,15 +205,15 @@ class DatasetBatches:
         """Returns an empty list: the tasks are not known."""
         return []
 
-    def check_position(self, position: Mapping[str, int] | None) -> None:
-        """Checks a position that a checkpoint holds.
+    def read_position(self, position: Any) -> Mapping[str, int] | None:
+        """Returns a position that a checkpoint holds, for `batches`; None stays None.
 
         Raises:
           ValueError: if it is not what `batches` yielded.
         """
-        read_plain(position, Mapping[str, Count] | None, "the position in the data")
-        if position is not None and position.keys() != {"batches"}:
+        if position is not None and "batches" not in position:
             raise ValueError(f"the position in the data is {position!r:.80}; wanted its 'batches'")
+        return read_plain(position, Mapping[str, Count] | None, "the position in the data")
 
     def batches(
         self, rows: int, position: Mapping[str, int] | None = None

@@ -122,13 +122,14 @@ class TrainingData:
         """Returns what was drawn from each task so far, with the current window."""
         return self._mixture.shares()
 
-    def check_position(self, position: Position | None) -> None:
-        """Checks a position that a checkpoint holds.
+    def read_position(self, position: Any) -> Position | None:
+        """Returns a position that a checkpoint holds, for `batches`; None stays None.
 
         Raises:
           ValueError: if it is not what `batches` yielded.
         """
-        read_plain(position, _Position | None, "the position in the data")
+        read = read_plain(position, _Position | None, "the position in the data")
+        return read and dataclasses.asdict(read)
 
     def batches(
         self, rows: int, position: Position | None = None

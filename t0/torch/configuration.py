@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from t0.config.specification import RunSpec
-from t0.errors import unknown_name
+from t0.config.specification import RunSpec, read_value
+from t0.errors import UserError, unknown_name
 from t0.files import write_whole
 from t0.files.untrusted import parsed_json
 from t0.training import configuration_record
@@ -67,7 +67,13 @@ def save_records(spec: RunSpec, *, allowed: bool) -> None:
         if name not in _RECORDS:
             raise unknown_name("file in RunSpec.records", name, _RECORDS)
     if configuration_record.FILE in spec.records:
-        now = parsed_json(spec.records[configuration_record.FILE])
+        try:
+            now = parsed_json(spec.records[configuration_record.FILE])
+        except ValueError as error:
+            raise UserError(
+                f"the run specification's records.{configuration_record.FILE} is not JSON: {error}"
+            ) from error
+        now = read_value(now, Mapping[str, str], f"records.{configuration_record.FILE}")
         for change in configuration_record.check_same(spec.model_dir, now, allowed=allowed):
             print(f"changed:{change}", flush=True)
     for name, text in spec.records.items():

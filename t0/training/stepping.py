@@ -193,12 +193,11 @@ class Stepping:
         self._step = self._saved = step
         record = record or {"began": step, "seed": self._options.seed, "position": None}
         self._began = record["began"]
-        self._position = record["position"]
         self._evaluated = record.get("evaluated", True)
         self._best = BestEvaluation(self._rule, record.get("judge"))
         time_limit.before_seconds = record.get("seconds", 0.0)
         try:
-            self._data.check_position(self._position)
+            self._position = self._data.read_position(record["position"])
         except ValueError as error:
             raise UserError(
                 f"{self._engine.checkpoint(step)} is damaged: {error}. To resume from an older "

@@ -63,6 +63,7 @@ def test_a_run_goes_through_json(schedule):
         ({"model": {"model_type": "lm"}}, "RunSpec.model has no field 'activations'"),
         ({"schedule": float("nan")}, "RunSpec.schedule is nan; wanted a finite number"),
         ({"seed": "0"}, "RunSpec.seed is '0'; wanted int"),
+        ({"mode": "\ud800"}, "half of a surrogate pair"),
         ({"seed": -1}, "RunSpec.seed is -1; wanted a number from 0 to"),
         ({"seed": 2**70}, "RunSpec.seed is .*; wanted a number from 0 to"),
         ({"batch_sequences": 2**40}, "RunSpec.batch_sequences is .*; wanted a number from 0 to"),

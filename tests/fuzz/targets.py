@@ -352,10 +352,10 @@ def resume_states(folder: Path) -> Callable[[st.DataObject], None]:
         try:
             resume_file.check_record(found)
             opened = open_training_data(spec)
-            opened.check_position(found["position"])
+            position = opened.read_position(found["position"])
         except (ValueError, LookupError, TypeError) as error:  # the engines name the checkpoint
             raise UserError(str(error)) from error
-        next(opened.batches(2, found["position"]))
+        next(opened.batches(2, position))
 
     return run
 

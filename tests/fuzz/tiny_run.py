@@ -112,4 +112,5 @@ def tiny_run(folder: Path) -> dict[str, Any]:
         },
         "data": data,
         "validation": {**data, "shuffle": False},
+        "records": {"configuration.json": '{"run.batch_size": "2"}'},
     }
