@@ -24,7 +24,6 @@ from workers import token_rates  # noqa: E402
 from t0.inference.methods import EOS, DecodingMethod  # noqa: E402
 from t0.torch.decoding import Generator  # noqa: E402
 from t0.torch.shape import t5  # noqa: E402
-from t0.training import free_memory  # noqa: E402
 
 
 class Predictor:
@@ -60,7 +59,6 @@ class Predictor:
 def main() -> None:
     """Answers questions until there are no more."""
     torch.set_num_threads(int(sys.argv[1]))
-    free_memory.keep_freed()  # as every run of the engine does
     predictor = Predictor(json.loads(sys.stdin.readline()))
     predictor.measure()
     print("\n{}", flush=True)

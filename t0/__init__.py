@@ -1,7 +1,7 @@
 """T0 on Mesh TensorFlow: prompts become SeqIO tasks, tasks become caches, models and rankings.
 
 The rooms, in the order the data flows (each imports itself and rooms before it, never after):
-`garbage`, `errors`, `compat`, `files`, `config`, `prompts`, `sources`, `catalogue`, `tasks`,
+`machine`, `errors`, `compat`, `files`, `config`, `prompts`, `sources`, `catalogue`, `tasks`,
 (`seqio_tasks`), `caching`, `feeding`, `mesh`, `checkpoints`, `training`, `scoring`, `inference`,
 `reports`, `run`, `cli`; and `testing`, for tests. docs/architecture.md has what each
 takes and hands on.

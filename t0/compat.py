@@ -24,7 +24,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from t0 import deferred, garbage
 from t0.errors import AbsentData, UserError, install_command, short_reason
 
 _applied: list[str] = []
@@ -38,66 +37,6 @@ def _quiet_start() -> None:
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
     # TensorFlow imports Google's client where it is installed, which announces old Pythons' end.
     warnings.filterwarnings("ignore", category=FutureWarning, module="google.api_core")
-
-
-# Module of another package -> what alone uses it. They are loaded when they are first used.
-DEFERRED: dict[str, str] = {
-    "clu.metrics": "SeqIO's evaluator; it imports JAX and Flax",
-    "h5py": "Keras's files",
-    "keras": "whoever uses tf.keras",
-    "keras.src": "whoever uses tf.keras",
-    "keras.src.optimizers": "saved models with Keras's optimizers",
-    "pandas": "Keras's tables of data",
-    "pyglove": "SeqIO's mixtures with rates that are searched for",
-    "requests": "Keras's remote monitor",
-    "rouge_score.rouge_scorer": "T5's metric rouge",
-    "sacrebleu": "T5's metric bleu",
-    "scipy.linalg": "Keras's images",
-    "scipy.ndimage": "Keras's images",
-    "scipy.stats": "T5's metrics of correlation",
-    "seqio.evaluation": "SeqIO's evaluator, which imports JAX",
-    "seqio.metrics": "SeqIO's evaluator; it imports JAX and Flax",
-    "sklearn": "T5's metrics of classification",
-    "sklearn.metrics": "T5's metrics of classification",
-    "tensorflow._api.v2.compat.v1.lite": "TensorFlow Lite, which imports JAX",
-    "tensorflow._api.v2.compat.v2.lite": "TensorFlow Lite, which imports JAX",
-    "tensorflow._api.v2.lite": "TensorFlow Lite, which imports JAX",
-    "tensorflow_estimator._api.v1.estimator.experimental": "the ready-made estimators",
-    "tensorflow_estimator.python.estimator.api._v1.estimator.experimental": "the same",
-    "tensorflow_estimator.python.estimator.api._v2.estimator.experimental": "the same",
-    "tensorflow_hub": "TensorFlow Text's tokenizers from a hub",
-    "tensorflow_text": "vocabularies that tokenize in the graph",
-    "tensorflow_text.python.keras": "TensorFlow Text's Keras layers",
-}
-# Functions and classes of theirs that are looked up by imports: T5 has tables of metrics, SeqIO's
-# arguments have types.
-_LOOKED_UP: dict[str, list[str]] = {
-    "clu.metrics": ["Metric"],
-    "seqio.evaluation": ["Evaluator"],
-    "seqio.metrics": ["Metric", "MetricFnCallable", "MetricValue", "Scalar"],
-    "sklearn.metrics": ["fbeta_score", "matthews_corrcoef"],
-}
-_KINDS = [f"{kind}{v}" for kind in ("Classifier", "Estimator", "Regressor") for v in ("", "V2")]
-# TensorFlow's ready-made estimators, which import Keras -> what tf.estimator makes public of them.
-_READY_MADE = {
-    "canned.baseline": [f"Baseline{kind}" for kind in _KINDS],
-    "canned.dnn": [f"DNN{kind}" for kind in _KINDS],
-    "canned.dnn_linear_combined": [f"DNNLinearCombined{kind}" for kind in _KINDS],
-    "canned.linear": [f"Linear{kind}" for kind in _KINDS],
-    "head.base_head": ["Head"],
-    "head.binary_class_head": ["BinaryClassHead"],
-    "head.multi_class_head": ["MultiClassHead"],
-    "head.multi_head": ["MultiHead"],
-    "head.multi_label_head": ["MultiLabelHead"],
-    "head.regression_head": ["LogisticRegressionHead", "PoissonRegressionHead", "RegressionHead"],
-}
-for _module, _classes in _READY_MADE.items():
-    DEFERRED[f"tensorflow_estimator.python.estimator.{_module}"] = "the ready-made estimators"
-    _LOOKED_UP[f"tensorflow_estimator.python.estimator.{_module}"] = _classes
-
-
-def _load_when_used() -> None:
-    deferred.defer({name: _LOOKED_UP.get(name, ()) for name in DEFERRED})
 
 
 # What the firmware says a machine is: "Google Compute Engine" on Google's, TPU VMs included.
@@ -393,12 +332,6 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "tensorflow",
-        "modules that few functions use",
-        "a third of the time of importing T5 goes to packages that a command does not use",
-        _load_when_used,
-    ),
-    Patch(
-        "tensorflow",
         "gs:// off Google's machines",
         "TensorFlow waits minutes for the metadata server",
         _gs_without_metadata_server,
@@ -558,11 +491,9 @@ def __getattr__(name: str) -> types.ModuleType:
     if name not in DOORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     path = DOORS[name]
-    with garbage.collection_off():
-        apply("seqio" if path.startswith(_WITHOUT_MESH) else path.partition(".")[0])
-        # Some are lazily loaded attributes, not files: tensorflow.compat.v1.estimator.
-        module = pkgutil.resolve_name(path)
-        garbage.keep_imported()
+    apply("seqio" if path.startswith(_WITHOUT_MESH) else path.partition(".")[0])
+    # Some are lazily loaded attributes, not files: tensorflow.compat.v1.estimator.
+    module = pkgutil.resolve_name(path)
     globals()[name] = module
     return module
 

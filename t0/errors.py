@@ -10,7 +10,6 @@ a fault of this program and keeps its traceback.
 import contextlib
 import difflib
 import errno
-import gc
 import os
 import re
 import signal
@@ -20,9 +19,6 @@ import types
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
-
-from t0 import garbage
 
 USER_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -357,10 +353,9 @@ def reported(name: str) -> Iterator[None]:
     Raises:
       SystemExit: 2 for a `UserError`, 130 for Ctrl-C, 141 when the reader of stdout has closed it.
     """
-    garbage.of_command()
     _escape_what_cannot_be_encoded()
     try:
-        with _interrupts_noted():
+        with _note_interrupts():
             yield
         # Otherwise a closed stdout is noticed after this block, when the interpreter exits.
         sys.stdout.flush()
@@ -389,55 +384,20 @@ def _escape_what_cannot_be_encoded() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-# How long after Ctrl-C was dropped it is raised again.
-_AGAIN_SECONDS = 0.05
 # Whether Ctrl-C came within `reported`.
 _interrupted = threading.Event()
 
 
 @contextlib.contextmanager
-def _interrupts_noted() -> Iterator[None]:
-    """Raises an error that follows Ctrl-C as KeyboardInterrupt, and a dropped Ctrl-C again.
+def _note_interrupts() -> Iterator[None]:
+    """Records a Ctrl-C, so that an error which follows it is reported as the interruption.
 
     A library that calls Python from C++ may replace the KeyboardInterrupt with an error of its own.
-    One that is raised while garbage is collected or an object is finalised is dropped, by Python
-    or by an `except:` of the finalizer (TensorFlow's functions have one): it is raised again until
-    it comes elsewhere.
     """
-    hook = sys.unraisablehook
-    timer: threading.Timer | None = None  # until it has sent Ctrl-C again
-    collecting = False  # whether the main thread collects garbage
-
-    def send() -> None:
-        nonlocal timer
-        timer = None
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-
-    def send_again() -> None:
-        nonlocal timer
-        if timer is None:
-            timer = threading.Timer(_AGAIN_SECONDS, send)
-            timer.start()
 
     def note(number: int, frame: types.FrameType | None) -> None:
         _interrupted.set()
-        if collecting or _is_finalizing(frame):
-            send_again()
         signal.default_int_handler(number, frame)
-
-    def collection(phase: str, info: dict[str, int]) -> None:
-        nonlocal collecting
-        if threading.current_thread() is threading.main_thread():
-            collecting = phase == "start"
-
-    def dropped(unraisable: Any) -> None:
-        nonlocal collecting
-        if unraisable.exc_type is not KeyboardInterrupt:
-            hook(unraisable)
-            return
-        if unraisable.object is collection:
-            collecting = False  # it may have come before `collection` noted the end
-        send_again()
 
     # Another handler, or another thread, has its own way.
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or (
@@ -447,26 +407,12 @@ def _interrupts_noted() -> Iterator[None]:
         return
     _interrupted.clear()
     signal.signal(signal.SIGINT, note)
-    sys.unraisablehook = dropped
-    gc.callbacks.append(collection)
     try:
         with interruptible(""):
             yield
     finally:
-        gc.callbacks.remove(collection)
-        if timer is not None:
-            timer.cancel()
-        sys.unraisablehook = hook
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _interrupted.clear()
-
-
-def _is_finalizing(frame: types.FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_name == "__del__":
-            return True
-        frame = frame.f_back
-    return False
 
 
 @contextlib.contextmanager

@@ -14,8 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # In the order the data flows: a room imports itself and the rooms before it.
 ROOMS = (
-    "garbage",
-    "deferred",
+    "machine",
     "errors",
     "progress",
     "compat",
@@ -47,7 +46,16 @@ ROOMS = (
 ONLY = {
     "reports": {"errors", "files", "reports"},
     "torch": {
-        *("errors", "files", "config", "catalogue", "feeding", "checkpoints", "training"),
+        *(
+            "machine",
+            "errors",
+            "files",
+            "config",
+            "catalogue",
+            "feeding",
+            "checkpoints",
+            "training",
+        ),
         *("scoring", "inference", "torch", "cli"),
     },
 }

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from t0 import compat, garbage
+from t0 import compat
 from t0.compat import mesh_utils, mtf, simd_mesh_impl, tensor_util, transformer
 from t0.compat import tf1 as tf
 from t0.mesh.pod_run import PodRun, transformers_of
@@ -70,7 +70,6 @@ def lower(run: PodRun, *, every_slice: bool = False, blocks: int | None = None) 
     """
     graph = tf.Graph()
     with (
-        garbage.collection_off(),
         loops(as_functions=False),
         graph.as_default(),
         tf.variable_scope("", use_resource=True),

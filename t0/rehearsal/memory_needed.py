@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from t0.errors import UserError
+from t0.machine import available_memory_bytes
 from t0.mesh.formulas import ModelSizes, costs_by_formulas, model_sizes
 from t0.mesh.pod_run import PodRun
-from t0.training.free_memory import available_bytes
 
 _GIB = 2**30
 # Python with TensorFlow and Mesh TensorFlow, and the programs of one device.
@@ -35,14 +35,14 @@ def needed_bytes(run: PodRun, sizes: ModelSizes) -> int:
 
 
 def check_memory(
-    run: PodRun, model: Any, available: Callable[[], int | None] | None = None
+    run: PodRun, model: Any, available: Callable[[], int] = available_memory_bytes
 ) -> None:
     """Checks that this machine has the memory for a rehearsal.
 
     Args:
       run: the run as it is rehearsed.
       model: its model; one that is no plain T5 is not estimated.
-      available: returns the free bytes, None where they are not known.
+      available: returns the free bytes of memory.
 
     Raises:
       UserError: if it has not; the message says how many cores fit.
@@ -51,9 +51,9 @@ def check_memory(
         sizes = model_sizes(model)
     except UserError:
         return
-    free = (available or available_bytes)()
+    free = available()
     needed = needed_bytes(run, sizes)
-    if free is None or needed <= free:
+    if needed <= free:
         return
     fixed = _PROCESS_BYTES + _whole_model_bytes(run, sizes)
     fitting = max(0, (free - fixed) // _core(run, sizes))

@@ -275,19 +275,13 @@ def memory_switches(recompute: str = "auto", keep: str = "auto") -> list[MemoryS
     ]
 
 
-def first_that_fits(
-    choices: Sequence[MemorySwitches], needs: Sequence[Needed], free: int | None
-) -> int:
+def first_that_fits(choices: Sequence[MemorySwitches], needs: Sequence[Needed], free: int) -> int:
     """Returns the number of the first choice that fits a process's memory, the last if none does.
 
     Args:
       choices: what `memory_switches` returned.
       needs: the memory that each of them needs.
-      free: the bytes that the process has; None where they are not known: then gathered weights are
-        kept only where no choice is without that.
+      free: the bytes that the process can allocate.
     """
-    if free is None:
-        fits = (number for number, each in enumerate(choices) if not each.keep)
-        return next(fits, 0)
     fits = (number for number, each in enumerate(needs) if each.total <= free)
     return next(fits, len(needs) - 1)

@@ -24,8 +24,8 @@ import torch
 import torch.distributed as dist
 
 from t0.errors import UserError, say
+from t0.machine import available_memory_bytes
 from t0.torch.memory import USABLE
-from t0.training import free_memory
 
 DEVICES = ("auto", "cuda", "cpu")
 TIMEOUT_MINUTES = 30.0  # how long a process waits for the others before it says which is missing
@@ -84,13 +84,12 @@ class World:
                 held.enter_context(contextlib.redirect_stderr(io.StringIO()))
             yield
 
-    def free_bytes(self) -> int | None:
-        """Returns the memory that this process can have, None where it is not known."""
+    def free_bytes(self) -> int:
+        """Returns the memory in bytes that this process can allocate."""
         if self.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(self.device)
             return int(USABLE * free)
-        free = free_memory.available_bytes()
-        return None if free is None else free // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        return available_memory_bytes() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
     def wait(self) -> None:
         """Waits until all processes are here."""
@@ -167,8 +166,6 @@ def joined(wanted: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
     device = _device(wanted, local)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    else:
-        free_memory.keep_freed()  # PyTorch allocates each tensor anew at each step
     try:
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",

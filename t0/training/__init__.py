@@ -27,11 +27,10 @@ recorder_hook   the same for a run that TensorFlow's estimator trains
 event_files     TensorBoard's event files
 start_report    the lines at a run's start: its size, memory and data
 graph_memory    the memory that a step's graph needs, and that GPUs have used
-free_memory     the memory that is free on this machine, and what becomes of freed memory
 directory_lock  one trainer at a time in a model directory
 export          the last checkpoint as a Hugging Face folder
 
 Importing this package imports none of its modules. What other engines share imports no TensorFlow:
-event_files, free_memory, kept_checkpoints, metric_values, recorder, resume_file, start_report,
-stepping, stopping and directory_lock.
+event_files, kept_checkpoints, metric_values, recorder, resume_file, start_report, stepping, stopping
+and directory_lock.
 """

@@ -1,10 +1,7 @@
-import gc
 import os
 import signal
 import subprocess
 import sys
-import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -124,72 +121,6 @@ def test_an_interrupt_that_a_library_replaced_is_one_line(verb, capsys, ctrl_c_i
     assert exit_status(["greet"]) == 130
     assert capsys.readouterr().err.strip() == "t0 greet: interrupted: all is kept"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-class _Interrupting:
-    def __del__(self):
-        signal.raise_signal(signal.SIGINT)
-
-
-def _collected():
-    """Collects garbage with a callback such as JAX's, in which a Ctrl-C comes."""
-
-    def callback(phase, info):
-        gc.callbacks.remove(callback)
-        signal.raise_signal(signal.SIGINT)
-
-    gc.callbacks.append(callback)
-    gc.collect()
-
-
-class _Swallowing:
-    """Its finalizer catches whatever is raised in it, twice."""
-
-    def __del__(self):
-        for _ in range(2):
-            try:
-                signal.raise_signal(signal.SIGINT)
-                time.sleep(1)
-            except:  # noqa: E722
-                pass
-
-
-@pytest.mark.parametrize("python_drops", [_Interrupting, _Swallowing, _collected])
-def test_an_interrupt_that_python_drops_is_raised_again(
-    verb, capsys, ctrl_c_interrupts, python_drops
-):
-    def run(args):
-        with interruptible("all is kept"):
-            python_drops()
-            time.sleep(20)
-
-    verb(run)
-    hook = sys.unraisablehook
-    assert exit_status(["greet"]) == 130
-    assert capsys.readouterr().err.strip() == "t0 greet: interrupted: all is kept"
-    assert sys.unraisablehook is hook
-
-
-def test_an_interrupt_in_the_place_of_a_collections_end_is_raised_once(
-    verb, capsys, ctrl_c_interrupts
-):
-    """A second one would end what is done after the first, such as saving."""
-    saved = []
-
-    def run(args):
-        collection = gc.callbacks[-1]
-        collection("start", {})
-        sys.unraisablehook(SimpleNamespace(exc_type=KeyboardInterrupt, object=collection))
-        try:
-            time.sleep(20)
-        except KeyboardInterrupt:
-            time.sleep(0.3)
-            saved.append(True)
-            raise
-
-    verb(run)
-    assert exit_status(["greet"]) == 130
-    assert saved
 
 
 def test_our_own_faults_keep_their_traceback(verb):
