@@ -201,7 +201,7 @@ FIGURES: dict[str, Callable[[Tree], Any]] = {
     "feeding": feeding,
     "pretraining": pretraining,
     "converting": converting,
-    "planning": _hourly(*_PLAN, "--fast"),
+    "planning": _hourly(*_PLAN),
     "lowering": _hourly(*_PLAN),
 }
 

@@ -66,7 +66,7 @@ def main():
     if not args.memory:
         print("\n| plan | processor s | clock s | GiB |\n|---|---|---|---|", flush=True)
         for name in RECIPES:
-            for switch in ("", "--every_block", "--fast"):
+            for switch in ("", "--exact"):
                 print_planning(name, switch)
 
 

@@ -2,7 +2,7 @@
 
 The rooms, in the order the data flows (each imports itself and rooms before it, never after):
 `machine`, `errors`, `compat`, `files`, `config`, `prompts`, `sources`, `catalogue`, `tasks`,
-(`seqio_tasks`), `caching`, `feeding`, `mesh`, `checkpoints`, `training`, `scoring`, `inference`,
+(`seqio_tasks`), `caching`, `feeding`, `checkpoints`, `mesh`, `training`, `scoring`, `inference`,
 `reports`, `run`, `cli`; and `testing`, for tests. docs/architecture.md has what each
 takes and hands on.
 

@@ -22,10 +22,14 @@ from t0.files.paths import is_remote
 from t0.torch.gpus import GPUS
 
 _SWITCHES = {
-    "fast": "closed formulas instead of lowering the model",
+    "exact": "lower the whole model instead of using closed formulas: takes up to minutes",
     "json": "print one JSON object",
-    "every_slice": "lower every core's variables: slower, the same program",
-    "every_block": "lower all blocks, not three: slower, the same but for 3%% of memory",
+    "every_slice": "with --exact: lower every core's variables (slower, the same program)",
+}
+# Accepted for one release.
+_OLD_SWITCHES = {
+    "fast": "is the default now",
+    "every_block": "is what --exact does now",
 }
 _GPUS = [gpu.name for gpu in GPUS]
 # Flags of a run that a plan reads, besides those that configure gin; `--help` shows them.
@@ -41,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `t0 plan` and those of `t5_mesh_transformer`."""
     for name, text in _SWITCHES.items():
         parser.add_argument(f"--{name}", action="store_true", help=text)
+    for name in _OLD_SWITCHES:
+        parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--output", metavar="FILE", help="draw memory and time (png, svg, pdf)")
     axes = "rank plans: tpu=v3-128,v3-256 model_parallelism=4,8 tokens_per_microbatch=1024,2048"
     parser.add_argument("--sweep", nargs="+", action="extend", metavar="AXIS=V,V", help=axes)
@@ -80,6 +86,9 @@ class _Word(argparse.Action):
 
 def main(args: argparse.Namespace) -> int:
     """Makes the plan or the sweep, prints it and draws it."""
+    for name, text in _OLD_SWITCHES.items():
+        if getattr(args, name):
+            print(f"note: --{name} {text}", file=sys.stderr)
     given = run_flags(args, "t0 plan", more=_READ)
     _check_of_engine(args, given.engine)
     if given.engine == "torch":
@@ -91,9 +100,10 @@ def main(args: argparse.Namespace) -> int:
     from t0.mesh import plan_output, sweep
     from t0.mesh.plan import PlanOptions, plan_configured_run
 
-    options = PlanOptions(
-        args.fast, args.every_slice, args.every_block, args.utilisation, start_step
-    )
+    exact = args.exact or args.every_block
+    if args.every_slice and not exact:
+        raise UserError("--every_slice is for a lowered plan; give it with --exact")
+    options = PlanOptions(exact, args.every_slice, args.utilisation, start_step)
     if args.sweep:
         rows = sweep.sweep(sweep.parse_axes(args.sweep), options)
         print(json.dumps(sweep.as_json(rows)) if args.json else sweep.sweep_text(rows))
@@ -123,10 +133,12 @@ def _on_gpus(args: argparse.Namespace, given: Any) -> int:
 
 # Flag that the plans of one engine read -> the engine; those of --sweep are by formulas.
 _OF_ENGINE = {
-    **dict.fromkeys(("sweep", "output", "every_slice", "every_block", "start_step"), "mesh"),
+    **dict.fromkeys(
+        ("sweep", "output", "exact", "every_slice", "every_block", "start_step"), "mesh"
+    ),
     **dict.fromkeys(("gpu", "gpus"), "torch"),
 }
-_NOT_IN_SWEEPS = ("output", "every_slice", "every_block")
+_NOT_IN_SWEEPS = ("output", "exact", "every_slice", "every_block")
 
 
 def _check_of_engine(args: argparse.Namespace, engine: str) -> None:

@@ -21,9 +21,9 @@ For `t0 plan`, without a TPU:
     lowering           the program of one core: lower builds it, read_program reads it
     memory             peak_memory: the memory of a program at its fullest moment
     tiles              the value that a TPU's tiles of 8 x 128 pad most
+    formulas           parameters, memory and FLOPs of a T5's step; no TensorFlow
     costs              StepCosts: bytes, FLOPs, collectives; the seconds that they take
-    lowered_costs      the StepCosts of a lowered program, by a few of its equal blocks
-    formulas           the same StepCosts by closed formulas, for --fast and --sweep
+    step_costs         the StepCosts of a run, by formulas or of its lowered program
     plan               plan_configured_run: the plan as one JSON object
     plan_output        a plan as text
     sweep              many plans, ranked

@@ -1,9 +1,8 @@
 """StepCosts: what a core holds, computes and sends in a step, and how long that takes.
 
-`t0.mesh.lowered_costs` takes them from a lowered program, `t0.mesh.formulas` computes them without
-one. The docstrings give each formula
-with its unit. Times are estimates from a stated peak, utilisation and link speed; nothing here has
-been measured on a TPU.
+`t0.mesh.step_costs` computes them by formulas or takes them from a lowered program. The docstrings
+give each formula with its unit. Times are estimates from a stated peak, utilization and link speed;
+nothing here has been measured on a TPU.
 """
 
 import dataclasses

@@ -1,411 +1,388 @@
-"""A T5's parameters, memory, FLOPs and collectives by formula, for `t0 plan --fast` and --sweep.
+"""The parameters, memory and FLOPs of a T5's step by closed formulas; imports no TensorFlow.
 
-Letters, for sizes on one core:
+One set of formulas serves `t0 plan` for TPU slices and for GPUs, the start of a run on both
+engines, and the rehearsal of a pod. Letters, for sizes on one device:
 
-    b sequences of a microbatch     T tokens of a sequence      S tokens attended to
-    D model                         H heads                     K size of a head
-    F feed-forward                  V vocabulary                a bytes of an activation
-    m parts that the mesh splits heads, feed-forward and vocabulary into
+    B sequences of a microbatch     L tokens of a sequence      M tokens that are attended to
+    D model                         H heads                     I heads times the size of a key
+    F feed-forward                  V vocabulary rows           a bytes of an activation
 
-    from t0.mesh.lowering import build_model
-    from t0.mesh.pod_run import read_pod_run
+    share = Share(rows=2, inputs=1024, targets=256, bytes_each=2)
+    parameters(shape)                           # 11135332352 for t5.1.1.xxl
+    3 * product_flops(shape, share)             # one training step of a microbatch
+    kept_bytes(shape, share, XLA)               # activations
 
-    run = read_pod_run(vocabulary_size=32100)  # after gin has been parsed
-    sizes = model_sizes(build_model(run))
-    parameters(sizes)                          # 11135332352 for t5.1.1.xxl
-    costs_by_formulas(run, sizes).flops        # of one core, for each step
-
-The formulas are for the T5 stack (self-attention, attention to the encoder, feed-forward, RMS
-norms, shared relative position bias). Tests compare them with real lowering: parameters, bytes of
-variables and FLOPs are equal, collectives are equal but for the optimizer's scalars, activations
-differ by less than a fifth.
+An engine differs from another in what it keeps for the backward pass: a row of `Kept`. Tests
+compare the rows with lowered programs, with TensorFlow's graphs and with the tensors that PyTorch
+keeps: parameters, slots and FLOPs are equal, activations are within a tenth.
 """
 
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-from t0.config.bindings import bound
-from t0.errors import UserError
-from t0.mesh.costs import Collective, StepCosts, ring_wire_bytes
-from t0.mesh.pod_run import PodRun
-from t0.mesh.tiles import bias_and_mask_bytes
+from t0.checkpoints import names
+from t0.checkpoints.shape import ModelShape, Shape, expected_shapes, factored_axes
 
+FLOAT32_BYTES = 4
 FACTOR_FROM = 128  # AdafactorOptimizer.min_dim_size_to_factor
-_LAYERS = ("SelfAttention", "EncDecAttention", "DenseReluDense")
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelSizes:
-    """The sizes of an encoder-decoder, before the mesh splits them.
-
-    Attributes:
-      projections_in: feed-forward projections from D to F: 2 where gated (T5.1.1), else 1.
-      buckets: relative position buckets.
-      embeddings: lookup tables of V x D: 1 shared by encoder and decoder, or 2.
-      own_logits: whether the output layer has weights of its own.
-    """
-
-    d_model: int
-    heads: int
-    d_kv: int
-    d_ff: int
-    projections_in: int
-    vocab: int
-    encoder_layers: int
-    decoder_layers: int
-    buckets: int
-    embeddings: int
-    own_logits: bool
-
-    @property
-    def splittable(self) -> dict[str, int]:
-        """Sizes of the dimensions that a layout may split."""
-        return {
-            "heads": self.heads,
-            "d_ff": self.d_ff,
-            "vocab": self.vocab,
-            "d_model": self.d_model,
-        }
-
-
-@dataclasses.dataclass(frozen=True)
-class VariableSizes:
-    """`count` variables of the same named dimensions."""
-
-    dims: tuple[tuple[str, int], ...]
-    count: int
-
-    @property
-    def elements(self) -> int:
-        """Elements of one of the variables, on all cores together."""
-        return math.prod(size for _, size in self.dims)
-
-    def on_core(self, split: Mapping[str, int]) -> int:
-        """Elements of one of the variables on one core."""
-        return math.prod(size // split.get(name, 1) for name, size in self.dims)
-
-
-def model_sizes(model: Any) -> ModelSizes:
-    """Returns the sizes of a Mesh TensorFlow `Bitransformer`.
-
-    Raises:
-      UserError: if the model is not made of T5's layers.
-    """
-    stacks = [getattr(model, part, None) for part in ("encoder", "decoder")]
-    layers = [layer for stack in stacks if stack for layer in stack.layer_stack._layers]
-    other = sorted({type(layer).__name__ for layer in layers} - set(_LAYERS))
-    if None in stacks or other or len({_key(layer) for layer in layers}) > 3:
-        raise UserError(
-            "--fast and --sweep plan T5's encoder-decoder with equal layers only; this model has "
-            f"{', '.join(other) or 'another form'}; leave them out for a plan by real lowering"
-        )
-    encoder, decoder = stacks
-    attention = next(layer for layer in layers if type(layer).__name__ == "SelfAttention")
-    dense = next(layer for layer in layers if type(layer).__name__ == "DenseReluDense")
-    counts = [
-        sum(type(layer).__name__ == "SelfAttention" for layer in stack.layer_stack._layers)
-        for stack in stacks
-    ]
-    return ModelSizes(
-        d_model=encoder.model_dim.size,
-        heads=attention.num_heads,
-        d_kv=attention.key_value_size,
-        d_ff=dense.hidden_size,
-        projections_in=1 if isinstance(dense.activation, str) else len(dense.activation),
-        vocab=decoder.output_vocab_dim.size,
-        encoder_layers=counts[0],
-        decoder_layers=counts[1],
-        buckets=attention.relative_attention_num_buckets
-        if attention.relative_attention_type
-        else 0,
-        embeddings=1 if model.shared_embedding else 2,
-        own_logits=not decoder.shared_embedding_and_softmax_weights,
-    )
-
-
-def _key(layer: Any) -> tuple[Any, ...]:
-    if type(layer).__name__ == "DenseReluDense":
-        return ("dense", layer.hidden_size, str(layer.activation))
-    return (type(layer).__name__, layer.num_heads, layer.key_value_size)
-
-
-def variables(sizes: ModelSizes) -> Iterator[VariableSizes]:
-    """Yields the model's variables.
-
-    Attention: 4 of D x HK; feed-forward: projections_in of D x F and one of F x D; a scale of D
-    for each sublayer and stack; H x buckets of position bias for each stack; embeddings.
-    """
-    d_model, d_ff = ("d_model", sizes.d_model), ("d_ff", sizes.d_ff)
-    heads = ("heads", sizes.heads * sizes.d_kv)
-    vocab = ("vocab", sizes.vocab)
-    layers = sizes.encoder_layers + sizes.decoder_layers
-    attentions = layers + sizes.decoder_layers
-    yield VariableSizes((d_model, heads), 3 * attentions)
-    yield VariableSizes((heads, d_model), attentions)
-    yield VariableSizes((d_model, d_ff), sizes.projections_in * layers)
-    yield VariableSizes((d_ff, d_model), layers)
-    yield VariableSizes((d_model,), attentions + layers + 2)
-    yield VariableSizes((vocab, d_model), sizes.embeddings)
-    if sizes.own_logits:
-        yield VariableSizes((d_model, vocab), 1)
-    if sizes.buckets:
-        yield VariableSizes((("heads", sizes.heads), ("buckets", sizes.buckets)), 2)
-
-
-def parameters(sizes: ModelSizes) -> int:
-    """Returns the number of the model's parameters, vocabulary padding included."""
-    return sum(variable.count * variable.elements for variable in variables(sizes))
-
-
-def weights_on_core(sizes: ModelSizes, split: Mapping[str, int]) -> int:
-    """Returns the elements of the model's variables on one core."""
-    return sum(variable.count * variable.on_core(split) for variable in variables(sizes))
-
-
-def adafactor_slots_on_core(sizes: ModelSizes, split: Mapping[str, int]) -> int:
-    """Returns the elements of Adafactor's second moments on one core (beta1 = 0).
-
-    A variable whose two largest dimensions are 128 or more keeps one vector for each of them
-    (Shazeer and Stern 2018), any other keeps as many elements as it has.
-    """
-    total = 0
-    for variable in variables(sizes):
-        ranked = sorted(variable.dims, key=lambda dim: -dim[1])
-        if len(ranked) < 2 or ranked[1][1] < FACTOR_FROM:
-            total += variable.count * variable.on_core(split)
-            continue
-        for largest in ranked[:2]:
-            rest = tuple(dim for dim in variable.dims if dim is not largest)
-            total += variable.count * VariableSizes(rest, 1).on_core(split)
-    return total
+# Letter of a tensor's dimension -> the name that a layout splits it by.
+_DIMENSIONS = {"I": "heads", "H": "heads", "F": "d_ff", "V": "vocab", "D": "d_model"}
+# (float32 values, values in the type of activations) that are kept for one element.
+Values = tuple[float, float]
+_NONE: Values = (0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """One core's share of one microbatch.
+    """One device's share of one microbatch.
 
     Attributes:
-      sequences: sequences of the microbatch (b).
+      rows: sequences of the microbatch.
       inputs: tokens of a sequence in the encoder.
       targets: tokens of a sequence in the decoder.
-      split: dimension name -> parts that the mesh splits it into.
+      bytes_each: bytes of an activation, 2 for bfloat16 or 4 for float32.
+      split: dimension name ("heads", "d_ff", "vocab", "d_model") -> the number of parts that the
+        mesh splits it into.
     """
 
-    sequences: int
+    rows: int
     inputs: int
     targets: int
-    split: Mapping[str, int]
+    bytes_each: int = FLOAT32_BYTES
+    split: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def on_device(self, size: int, name: str) -> int:
+        """Returns one device's part of a dimension."""
+        return size // self.split.get(name, 1)
 
 
-def flops(sizes: ModelSizes, share: Share, *, train: bool) -> int:
-    """Returns the FLOPs of matrix products that one core does for one microbatch.
+@dataclasses.dataclass(frozen=True)
+class AttentionKept:
+    """The values that an attention layer keeps for the backward pass.
 
-    Forward, with n = bT: 2 n D HK/m for each of four attention projections, 4 n S HK/m for
-    attending, 2 n D F/m for each feed-forward projection, 2 n D V/m for an embedding lookup
-    (a product with one-hot tokens) and for the logits, 2 T S buckets H/m for position biases.
-    Backward: twice as much; the same where only one operand needs a gradient (lookups, position
-    biases).
+    Attributes:
+      matrices: for each head, query and key of a sequence.
+      queries: for each of the I values of a query.
+      keys: for each of the I values of a key.
+      row_sums: for each head and query.
     """
-    heads = sizes.heads // share.split.get("heads", 1)
-    d_ff = sizes.d_ff // share.split.get("d_ff", 1)
-    vocab = sizes.vocab // share.split.get("vocab", 1)
-    inner, model = heads * sizes.d_kv, sizes.d_model
-    encoder, decoder = share.sequences * share.inputs, share.sequences * share.targets
 
-    def attend(queries: int, keys: int, keys_of_sequence: int) -> int:
-        projections = 2 * model * inner * (2 * queries + 2 * keys)
-        return projections + 4 * queries * keys_of_sequence * inner
+    matrices: Values = _NONE
+    queries: Values = _NONE
+    keys: Values = _NONE
+    row_sums: Values = _NONE
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """The values that a training step keeps, as one engine computes it.
+
+    Attributes:
+      attention: of self-attention, whose bias of positions has a gradient.
+      cross_attention: of attention to the encoder.
+      norms: for each of the D values of a token, in each sublayer.
+      gated, ungated: the activations of a feed-forward layer for each of F values of a token.
+      bias: for each head, query and key of a sequence, once for each stack.
+      layer_bias: for each head, query and key of a self-attention, the same for all sequences.
+      buckets: for each position bucket, query and key, once for each stack.
+      masks: for each query and key of a sequence, once for each kind of attention.
+      ends: for each of the D values of a token, outside of the layers.
+      logits: for each vocabulary row and target token.
+      lookups: for each vocabulary row and token, where a lookup is a product with one-hot tokens.
+    """
+
+    attention: AttentionKept
+    cross_attention: AttentionKept
+    norms: Values
+    gated: float
+    ungated: float
+    bias: Values = _NONE
+    layer_bias: Values = _NONE
+    buckets: Values = _NONE
+    masks: Values = _NONE
+    ends: Values = _NONE
+    logits: Values = _NONE
+    lookups: Values = _NONE
+
+
+_XLA_ATTENTION = AttentionKept(matrices=(2, 1), queries=(1, 1), keys=(1, 1))
+# Softmax is computed in float32, and its exponentials are kept twice.
+XLA = Kept(
+    attention=_XLA_ATTENTION,
+    cross_attention=_XLA_ATTENTION,
+    norms=(0, 2),
+    gated=5,
+    ungated=3,
+    bias=(1, 0),
+    ends=(0, 2),
+    logits=(1, 1),
+    lookups=(0, 1),
+)
+_XLA_RECOMPUTED_ATTENTION = AttentionKept(matrices=(1, 0), queries=(0, 2), keys=(0, 2))
+# XLA computes element-wise values again for each reader when memory is short.
+XLA_RECOMPUTED = Kept(
+    attention=_XLA_RECOMPUTED_ATTENTION,
+    cross_attention=_XLA_RECOMPUTED_ATTENTION,
+    norms=(0, 1),
+    gated=2,
+    ungated=1,
+    layer_bias=(0, 1),
+    logits=(0, 3),
+)
+_TENSORFLOW_ATTENTION = AttentionKept(matrices=(1, 0), queries=(1, 2), keys=(1, 1))
+# TensorFlow's executor with the functions of `t0.mesh.fused` and `t0.mesh.gather_embedding`.
+TENSORFLOW = Kept(
+    attention=_TENSORFLOW_ATTENTION,
+    cross_attention=_TENSORFLOW_ATTENTION,
+    norms=(0, 2),
+    gated=4,
+    ungated=2,
+    buckets=(0, 1),
+    ends=(0, 2),
+    logits=(2, 0.5),
+)
+_FUSED = AttentionKept(queries=(0, 3), keys=(0, 2), row_sums=(1, 0))
+# PyTorch's memory-efficient attention keeps no probabilities.
+TORCH_FUSED = Kept(
+    attention=_FUSED,
+    cross_attention=_FUSED,
+    norms=(1, 2),
+    gated=4,
+    ungated=2,
+    bias=(0, 3),
+    masks=(0, 2),
+    ends=(2, 4),
+    logits=(3, 2),
+)
+# PyTorch without that kernel, as on a CPU, for a bias that has a gradient.
+TORCH_PLAIN = dataclasses.replace(
+    TORCH_FUSED, attention=AttentionKept(matrices=(1, 0), queries=(1, 1), keys=(2, 0))
+)
+
+
+def parameters(shape: ModelShape) -> int:
+    """Returns the number of a model's parameters, the vocabulary's padding included."""
+    return sum(map(math.prod, expected_shapes(shape).values()))
+
+
+def weights_on_device(shape: ModelShape, split: Mapping[str, int]) -> int:
+    """Returns the elements of the model's variables on one device."""
+    return sum(math.prod(on_device) for _, on_device in _variables(shape, split))
+
+
+def slots_on_device(
+    shape: ModelShape,
+    split: Mapping[str, int],
+    *,
+    factored_from: int | None = FACTOR_FROM,
+    moments: int = 0,
+) -> int:
+    """Returns the elements of the optimizer's state on one device.
+
+    Args:
+      shape: the model.
+      split: the parts that the mesh splits dimensions into.
+      factored_from: Adafactor keeps, of a variable whose two largest dimensions are at least this
+        large, one vector for each of them in place of a second moment (Shazeer and Stern 2018);
+        None if no second moment is factored.
+      moments: further moments of the size of each variable: 1 for AdamW, or for a `beta1`.
+    """
+    total = 0
+    for whole, on_device in _variables(shape, split):
+        size = math.prod(on_device)
+        total += moments * size
+        if factored_from is None or len(whole) < 2 or sorted(whole)[-2] < factored_from:
+            total += size
+        else:
+            total += sum(size // on_device[axis] for axis in factored_axes(whole))
+    return total
+
+
+def _variables(shape: ModelShape, split: Mapping[str, int]) -> Iterator[tuple[Shape, Shape]]:
+    """Yields the shape of each variable, whole and on one device."""
+    for name, whole in expected_shapes(shape).items():
+        letters = names.row_of(name).dims
+        parts = [split.get(_DIMENSIONS.get(letter, ""), 1) for letter in letters]
+        yield whole, tuple(size // part for size, part in zip(whole, parts, strict=True))
+
+
+def product_flops(shape: ModelShape, share: Share, *, predicted: float = 1.0) -> int:
+    """Returns the FLOPs of the matrix products of one forward pass; lookups count nothing.
+
+    With n tokens: 2 n D I for each of four attention projections, 4 n M I for attending, 2 n D F
+    for each feed-forward projection, 2 n D V for the logits. The backward pass takes twice as
+    much, so a step takes 6 N D for N parameters and D tokens, and attending.
+
+    Args:
+      shape: the model.
+      share: the device's share.
+      predicted: the share of the target positions for which logits are computed.
+    """
+    inner, model = share.on_device(shape.inner, "heads"), shape.d_model
+    d_ff = share.on_device(shape.d_ff, "d_ff")
+    vocabulary = share.on_device(shape.vocabulary, "vocab")
+    projections = 3 if shape.gated else 2
+
+    def attend(queries: int, keys: int) -> int:
+        return 4 * model * inner * (queries + keys) + 4 * queries * keys * inner
 
     def feed(tokens: int) -> int:
-        return 2 * tokens * model * d_ff * (sizes.projections_in + 1)
+        return 2 * tokens * model * d_ff * projections
 
-    both = sizes.encoder_layers * (attend(encoder, encoder, share.inputs) + feed(encoder))
-    both += sizes.decoder_layers * (
-        attend(decoder, decoder, share.targets)
-        + attend(decoder, encoder, share.inputs)
-        + feed(decoder)
+    inputs, targets = share.inputs, share.targets
+    encoder = shape.encoder_layers * (attend(inputs, inputs) + feed(inputs))
+    decoder = shape.decoder_layers * (
+        attend(targets, targets) + attend(targets, inputs) + feed(targets)
     )
-    both += 2 * decoder * model * vocab
-    once = 2 * (encoder + decoder) * model * vocab + 2 * sizes.buckets * heads * (
-        sizes.encoder_layers * share.inputs**2 + sizes.decoder_layers * share.targets**2
-    )
-    return 3 * both + 2 * once if train else both + once
+    logits = 2 * targets * model * vocabulary * predicted
+    return share.rows * (encoder + decoder + round(logits))
 
 
-def model_axis_elements(sizes: ModelSizes, share: Share, *, train: bool) -> int:
+def lookup_flops(shape: ModelShape, share: Share) -> int:
+    """Returns the FLOPs of lookups as products with one-hot tokens: embeddings, position biases.
+
+    The backward pass takes as much, because only one operand needs a gradient.
+    """
+    vocabulary = share.on_device(shape.vocabulary, "vocab")
+    heads = share.on_device(shape.heads, "heads")
+    tokens = share.rows * (share.inputs + share.targets)
+    biases = shape.buckets * heads * _pairs_of_self_attentions(shape, share)
+    return 2 * (tokens * shape.d_model * vocabulary + biases)
+
+
+def model_axis_elements(shape: ModelShape, share: Share, *, train: bool) -> int:
     """Returns the activations that one core all-reduces over the model axis for one microbatch.
 
-    After each sublayer's last product and each lookup: (2 L + 1) b T D in an encoder of L
-    layers, (3 L + 1) b T D in a decoder; the same again backward, where each gradient of a
+    After each sublayer's last product and each lookup: (2 layers + 1) B L D in the encoder,
+    (3 layers + 1) B L D in the decoder; the same again backward, where each gradient of a
     sublayer's input is summed, the logits' taking the place of the lookup's, and the encoder's
     output adds one. The softmax over the split vocabulary adds scalars for each token, left out.
     """
-    inputs = share.sequences * share.inputs * sizes.d_model
-    targets = share.sequences * share.targets * sizes.d_model
-    forward = (2 * sizes.encoder_layers + 1) * inputs + (3 * sizes.decoder_layers + 1) * targets
+    inputs = share.rows * share.inputs * shape.d_model
+    targets = share.rows * share.targets * shape.d_model
+    forward = (2 * shape.encoder_layers + 1) * inputs + (3 * shape.decoder_layers + 1) * targets
     return 2 * forward if train else forward
 
 
-def position_bias_elements(sizes: ModelSizes, share: Share) -> int:
+def position_bias_elements(shape: ModelShape, share: Share) -> int:
     """Returns what one core all-reduces over the batch axis in each microbatch of training.
 
-    Each layer's gradient of the shared position bias, T x T x H/m, is summed over the batch
-    before it is summed over layers.
+    Each layer's gradient of the shared position bias, L x L x H, is summed over the batch before
+    it is summed over layers.
     """
-    heads = sizes.heads // share.split.get("heads", 1) if sizes.buckets else 0
-    return heads * (
-        sizes.encoder_layers * share.inputs**2 + sizes.decoder_layers * share.targets**2
+    return share.on_device(shape.heads, "heads") * _pairs_of_self_attentions(shape, share)
+
+
+def _pairs_of_self_attentions(shape: ModelShape, share: Share) -> int:
+    return shape.encoder_layers * share.inputs**2 + shape.decoder_layers * share.targets**2
+
+
+def kept_bytes(shape: ModelShape, share: Share, kept: Kept) -> int:
+    """Returns the bytes that a training step keeps for its backward pass, at its fullest moment."""
+    encoder, decoder = layer_bytes(shape, share, kept)
+    layers = shape.encoder_layers * encoder + shape.decoder_layers * decoder
+    return layers + end_bytes(shape, share, kept) + logit_bytes(shape, share, kept)
+
+
+def layer_bytes(shape: ModelShape, share: Share, kept: Kept) -> tuple[int, int]:
+    """Returns the bytes that a block of the encoder, and one of the decoder, keep."""
+    inputs, targets = share.inputs, share.targets
+    encoder = _attention(shape, share, kept, inputs, inputs) + _tokens(shape, share, kept, 2)
+    decoder = _attention(shape, share, kept, targets, targets) + _tokens(shape, share, kept, 3)
+    return encoder, decoder + _attention(shape, share, kept, targets, inputs, biased=False)
+
+
+def _attention(
+    shape: ModelShape, share: Share, kept: Kept, queries: int, keys: int, *, biased: bool = True
+) -> int:
+    part = kept.attention if biased else kept.cross_attention
+    heads = share.on_device(shape.heads, "heads")
+    inner = share.on_device(shape.inner, "heads")
+    amounts = [
+        (heads * queries * keys, part.matrices),
+        (inner * queries, part.queries),
+        (inner * keys, part.keys),
+        (heads * queries, part.row_sums),
+    ]
+    size = share.rows * _bytes(share, amounts)
+    return size + _bytes(share, [(heads * queries * keys, kept.layer_bias)]) if biased else size
+
+
+def _tokens(shape: ModelShape, share: Share, kept: Kept, sublayers: int) -> int:
+    """Returns the bytes of a block's norms, sums and feed-forward layer."""
+    tokens = share.rows * (share.inputs if sublayers == 2 else share.targets)
+    hidden = (0, kept.gated if shape.gated else kept.ungated)
+    d_ff = share.on_device(shape.d_ff, "d_ff")
+    return _bytes(
+        share, [(sublayers * tokens * shape.d_model, kept.norms), (tokens * d_ff, hidden)]
     )
 
 
-def activation_bytes(sizes: ModelSizes, share: Share, *, bytes_each: int, train: bool) -> int:
-    """Returns an estimate of one microbatch's activations on one core, nothing recomputed.
+def end_bytes(shape: ModelShape, share: Share, kept: Kept) -> int:
+    """Returns the bytes of biases, masks, lookups and the ends of both stacks."""
+    rows, inputs, targets = share.rows, share.inputs, share.targets
+    squares = rows * (inputs**2 + targets**2)
+    tokens = rows * (inputs + targets)
+    amounts = [
+        (share.on_device(shape.heads, "heads") * squares, kept.bias),
+        (squares + rows * targets * inputs, kept.masks),
+        (shape.buckets * (inputs**2 + targets**2), kept.buckets),
+        (tokens * shape.d_model, kept.ends),
+        (tokens * share.on_device(shape.vocabulary, "vocab"), kept.lookups),
+    ]
+    return _bytes(share, amounts)
 
-    Training keeps for each layer: attention matrices b T S H/m three times, 4 bytes each in two
-    (softmax is computed in float32) and a in the third; queries and keys in float32, values and
-    attended values in a: 12 + 4 bytes at bfloat16 for each of b T HK/m; 2 b T D for each sublayer
-    (its sum and its norm); b T F/m for each projection, its activation function and their product.
-    Then logits and one-hot tokens, b T V/m each time. Scoring holds the fullest of: an encoder
-    layer, whose attention matrices are there twice; the lookups; a decoder layer and the logits.
+
+def logit_bytes(shape: ModelShape, share: Share, kept: Kept) -> int:
+    """Returns the bytes of the logits and of what is made of them."""
+    vocabulary = share.on_device(shape.vocabulary, "vocab")
+    return _bytes(share, [(share.rows * share.targets * vocabulary, kept.logits)])
+
+
+def _bytes(share: Share, amounts: list[tuple[int, Values]]) -> int:
+    return round(
+        sum(
+            count * (wide * FLOAT32_BYTES + narrow * share.bytes_each)
+            for count, (wide, narrow) in amounts
+        )
+    )
+
+
+def recomputed_bytes(shape: ModelShape, share: Share) -> int:
+    """Returns the bytes of a training step where XLA recomputes element-wise values.
+
+    The fullest moment is the start of the backward pass, or the end of the decoder's, whose layers
+    leave two gradients each by the encoder's output.
     """
-    heads = sizes.heads // share.split.get("heads", 1)
-    d_ff = sizes.d_ff // share.split.get("d_ff", 1)
-    vocab = sizes.vocab // share.split.get("vocab", 1)
-    sequences, inputs, targets = share.sequences, share.inputs, share.targets
-    inner = heads * sizes.d_kv
-    gate = 2 * sizes.projections_in + 1
+    encoder, decoder = layer_bytes(shape, share, XLA_RECOMPUTED)
+    gradients = share.rows * (2 * share.inputs + 6 * share.targets) * shape.d_model
+    return shape.encoder_layers * encoder + max(
+        shape.decoder_layers * decoder + logit_bytes(shape, share, XLA_RECOMPUTED),
+        shape.decoder_layers * gradients * share.bytes_each,
+    )
+
+
+def scoring_bytes(shape: ModelShape, share: Share) -> int:
+    """Returns the activations of a forward pass as XLA computes it, at its fullest moment.
+
+    That is an attention of the encoder (its logits in float32 and its probabilities, queries and
+    keys, the residual, and the one-hot buckets of positions), or a lookup, or the decoder's
+    last layer, or the logits.
+    """
+    a, heads = share.bytes_each, share.on_device(shape.heads, "heads")
+    inner = share.on_device(shape.inner, "heads")
 
     def attend(queries: int, keys: int) -> int:
-        matrices = sequences * queries * keys * heads * (8 + bytes_each)
-        return matrices + sequences * (queries + keys) * inner * (4 + bytes_each)
+        matrices = heads * queries * keys * (FLOAT32_BYTES + a)
+        tokens = a * (queries * (shape.d_model + inner) + keys * inner)
+        return share.rows * (matrices + tokens) + a * queries**2 * (heads + shape.buckets)
 
-    def wide(tokens: int, sublayers: int) -> int:
-        hidden = 2 * sublayers * sizes.d_model + gate * d_ff
-        return sequences * tokens * hidden * bytes_each
-
-    encoder = attend(inputs, inputs) + wide(inputs, 2)
-    decoder = attend(targets, targets) + attend(targets, inputs) + wide(targets, 3)
-    logits = 2 * sequences * targets * vocab * bytes_each
-    lookups = sequences * (inputs + targets) * vocab * bytes_each
-    if train:
-        return sizes.encoder_layers * encoder + sizes.decoder_layers * decoder + logits + lookups
-    once = sequences * inputs * inputs * heads * (4 + bytes_each)
-    return max(once + wide(inputs, 1), lookups, logits + decoder)
-
-
-def recomputed_activation_bytes(
-    sizes: ModelSizes, share: Share, *, bytes_each: int, train: bool
-) -> int:
-    """Returns the same estimate where element-wise values are computed again for each reader.
-
-    What remains are the results of matrix products and all-reduces: for each attention its logits,
-    b T S H/m in float32, its position bias T S H/m, queries, keys, values and attended values;
-    b T D for each sublayer; b T F/m for each projection in. The fullest moment is the start of the
-    backward pass (with three of b T V/m), or the end of the decoder's, whose layers leave two
-    gradients each by the encoder's output.
-    """
-    if not train:
-        return activation_bytes(sizes, share, bytes_each=bytes_each, train=False)
-    heads = sizes.heads // share.split.get("heads", 1)
-    d_ff = sizes.d_ff // share.split.get("d_ff", 1)
-    vocab = sizes.vocab // share.split.get("vocab", 1)
-    sequences, inputs, targets = share.sequences, share.inputs, share.targets
-    biased = 1 if sizes.buckets else 0
-
-    def attend(queries: int, keys: int, bias: int) -> int:
-        logits = queries * keys * heads * (4 * sequences + bias * bytes_each)
-        return logits + 2 * sequences * (queries + keys) * heads * sizes.d_kv * bytes_each
-
-    def wide(tokens: int, sublayers: int) -> int:
-        hidden = sublayers * sizes.d_model + sizes.projections_in * d_ff
-        return sequences * tokens * hidden * bytes_each
-
-    encoder = attend(inputs, inputs, biased) + wide(inputs, 2)
-    decoder = attend(targets, targets, biased) + attend(targets, inputs, 0) + wide(targets, 3)
-    logits = 3 * sequences * targets * vocab * bytes_each
-    left = sequences * (2 * inputs + 6 * targets) * sizes.d_model * bytes_each
-    return sizes.encoder_layers * encoder + max(
-        sizes.decoder_layers * decoder + logits, sizes.decoder_layers * left
+    vocabulary = share.on_device(shape.vocabulary, "vocab")
+    encoded = share.rows * share.inputs * shape.d_model * a
+    lookups = share.rows * max(share.inputs, share.targets) * vocabulary * a
+    decoder = encoded + max(
+        attend(share.targets, share.targets), attend(share.targets, share.inputs)
     )
-
-
-def costs_by_formulas(run: PodRun, sizes: ModelSizes) -> StepCosts:
-    """Returns the costs of a run from the sizes of its model; milliseconds, for --fast, --sweep."""
-    train = run.mode == "train"
-    split = {name: run.split(name) for name in sizes.splittable}
-    share = Share(
-        sequences=run.batch_sequences // run.replicas // run.microbatches,
-        inputs=run.sequence_length["inputs"],
-        targets=run.sequence_length["targets"],
-        split=split,
-    )
-    types = run.variable_dtype
-    weights = weights_on_core(sizes, split)
-    slots = adafactor_slots_on_core(sizes, split) if train else 0
-    each = types.activation_dtype.size
-    temporary = {
-        "weight copies": weights * each if each != types.slice_dtype.size and train else 0,
-        "gradients": weights * each if run.microbatches > 1 else 0,
-        "activations": activation_bytes(sizes, share, bytes_each=each, train=train),
-    }
-    kept = recomputed_activation_bytes(sizes, share, bytes_each=each, train=train)
-    return StepCosts(
-        method="formulas",
-        parameters=parameters(sizes),
-        weights_bytes=weights * types.slice_dtype.size,
-        optimizer_bytes=slots * 4,
-        temporary_bytes=temporary,
-        recomputed_bytes=sum(temporary.values()) - temporary["activations"] + kept,
-        flops=run.microbatches * flops(sizes, share, train=train),
-        collectives=_formula_collectives(run, sizes, share, weights),
-        tile_bytes=bias_and_mask_bytes(
-            share.sequences,
-            (share.inputs, share.targets),
-            sizes.heads // split.get("heads", 1),
-            train=train,
-        )
-        if sizes.buckets
-        else 0,
-    )
-
-
-def _formula_collectives(
-    run: PodRun, sizes: ModelSizes, share: Share, weights: int
-) -> tuple[Collective, ...]:
-    train = run.mode == "train"
-    activations = model_axis_elements(sizes, share, train=train)
-    found = []
-    axes = {name: run.axis(name) for name in ("heads", "batch")}
-    if axes["heads"]:
-        sublayers = 2 * sizes.encoder_layers + 3 * sizes.decoder_layers + 2
-        count = run.microbatches * sublayers * (2 if train else 1)
-        found.append((axes["heads"], count, run.microbatches * activations))
-    if axes["batch"] and train:
-        bias = position_bias_elements(sizes, share)
-        layers = sizes.encoder_layers + sizes.decoder_layers
-        count = sum(variable.count for variable in variables(sizes))
-        count += run.microbatches * layers
-        found.append((axes["batch"], count, run.microbatches * bias + weights))
-    return tuple(_collective(run, *item) for item in found)
-
-
-def _collective(run: PodRun, axis: str, count: int, elements: int) -> Collective:
-    size = next(dim.size for dim in run.mesh_shape.dims if dim.name == axis)
-    narrow = run.variable_dtype.activation_dtype.size == 2 and size <= bfloat16_limit()
-    payload = elements * (2 if narrow else 4)
-    return Collective(
-        kind="all-reduce",
-        axes=(axis,),
-        group_size=size,
-        dtype="bfloat16" if narrow else "float32",
-        count=count,
-        payload_bytes=payload,
-        wire_bytes=ring_wire_bytes("all-reduce", payload, size),
-    )
-
-
-def bfloat16_limit() -> int:
-    """Returns the size of the largest group whose sums SimdMeshImpl sends in bfloat16."""
-    return bound("SimdMeshImpl.allreduce_in_bfloat16_max_group_size", 8)
+    logits = share.rows * share.targets * (vocabulary + 2 * shape.d_model) * a
+    return max(attend(share.inputs, share.inputs), lookups, decoder, logits)

@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 
 from t0 import compat
-from t0.compat import mesh_utils, mtf, simd_mesh_impl, tensor_util, transformer
+from t0.compat import mesh_utils, mtf, simd_mesh_impl, tensor_util
 from t0.compat import tf1 as tf
-from t0.mesh.pod_run import PodRun, transformers_of
+from t0.mesh.pod_run import PodRun
 from t0.mesh.topology import Topology, device_assignment
 
 _TRAIN_FEATURES = tuple(
@@ -59,14 +59,13 @@ class Lowered:
     mesh_impl: Any
 
 
-def lower(run: PodRun, *, every_slice: bool = False, blocks: int | None = None) -> Lowered:
+def lower(run: PodRun, *, every_slice: bool = False) -> Lowered:
     """Builds the program that one core runs for `run`.
 
     Args:
       run: the run that gin configures; `run.mode` is "train", "score_eval", "perplexity_eval" or
         "infer".
       every_slice: whether each variable's slice is made on every core.
-      blocks: the number of blocks that each stack keeps, the first ones; by default all.
     """
     graph = tf.Graph()
     with (
@@ -78,7 +77,7 @@ def lower(run: PodRun, *, every_slice: bool = False, blocks: int | None = None) 
         else compat.replaced("simd_mesh_impl.SimdMeshImpl.LaidOutVariable", _FirstSlice),
     ):
         tf.train.create_global_step()
-        spec = _model_fn(run, blocks)(
+        spec = _model_fn(run)(
             placeholders(run),
             None,
             _estimator_mode(run.mode),
@@ -129,50 +128,10 @@ def build_model(run: PodRun) -> Any:
     )
 
 
-def equal_blocks(model: Any) -> int | None:
-    """Returns the number of blocks of a model's stacks, where all blocks of a stack are equal.
-
-    None for stacks of different numbers, for blocks that differ, and for stacks that compute
-    otherwise than block after block.
-    """
-    stacks = [getattr(part, "layer_stack", None) for part in transformers_of(model)]
-    found = {_equal_blocks(stack) for stack in stacks}
-    return found.pop() if len(found) == 1 else None
-
-
-def _equal_blocks(stack: Any) -> int | None:
-    if type(stack) is not transformer.LayerStack:
-        return None
-    first, *others = ([_described(layer) for layer in block] for block in _blocks(stack))
-    return 1 + len(others) if all(block == first for block in others) else None
-
-
-def _described(layer: Any) -> tuple[Any, ...]:
-    options = {name: value for name, value in vars(layer).items() if name != "_name"}
-    return layer._name.partition("/")[2], type(layer), options
-
-
-def _blocks(stack: Any) -> list[list[Any]]:
-    """Returns the layers of each block; a layer's name begins with its block's."""
-    blocks: dict[str, list[Any]] = {}
-    for layer in stack._layers:
-        blocks.setdefault(layer._name.partition("/")[0], []).append(layer)
-    return list(blocks.values())
-
-
-def keep_blocks(model: Any, number: int) -> None:
-    """Removes all blocks of a model's stacks but the first ones."""
-    for stack in (part.layer_stack for part in transformers_of(model)):
-        stack._layers = [layer for block in _blocks(stack)[:number] for layer in block]
-
-
-def _model_fn(run: PodRun, blocks: int | None) -> Callable[..., Any]:
-    model = build_model(run)
-    if blocks is not None:
-        keep_blocks(model, blocks)
+def _model_fn(run: PodRun) -> Callable[..., Any]:
     return mesh_utils.tpu_estimator_model_fn(
         model_type=run.model_type,
-        transformer_model=model,
+        transformer_model=build_model(run),
         vocabulary=None,
         model_dir="",
         use_tpu=True,

@@ -21,9 +21,7 @@ with memory measured on the CPU: it is within a quarter, mostly within a tenth.
 """
 
 import dataclasses
-import functools
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 
 from t0.mesh.lowering import Program, Step, Value
@@ -51,7 +49,6 @@ _ASSIGNMENTS = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"
 _SINKS = _ASSIGNMENTS | {"NextIteration"}
 _VARIABLES = {"ReadVariableOp", "VariableV2", "VarHandleOp"}
 _RESIDENT = _VARIABLES | {"Const", "Placeholder", "TPUReplicatedInput"}
-_NUMBER = re.compile(r"\d+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,73 +80,34 @@ class Peak:
     step: str
 
 
-def peak_memory(
-    program: Program, *, fused: bool = True, recompute: bool = False, transposes: bool = False
-) -> Peak:
-    """Estimates the most memory that a core's program holds beside its variables and inputs.
-
-    The arguments are those of `live_memory`.
-    """
-    return live_memory(program, fused=fused, recompute=recompute, transposes=transposes).peak()
-
-
-def live_memory(
-    program: Program, *, fused: bool = True, recompute: bool = False, transposes: bool = False
-) -> "LiveMemory":
-    """Estimates the memory that a core's program holds at each moment.
+def peak_memory(program: Program, *, recompute: bool = False, transposes: bool = False) -> Peak:
+    """Estimates the most memory that a core's program holds next to its variables and inputs.
 
     Args:
       program: the steps, in an order that respects dependencies.
-      fused: whether operations are fused, as XLA does; False keeps every value, as TensorFlow's own
-        executor does.
       recompute: whether results of element-wise operations are recomputed for each reader, as XLA
         does when memory is short; only results of matrix products, collectives and reductions are
         kept.
       transposes: whether the operands of batched products are copied into the order that the
         product needs, once for all readers, as XLA does on a CPU; on a TPU XLA stores values in
-        that order at once.
+        that order immediately.
     """
     order = _with_early_sinks(program)
-    liveness = _Liveness(program, order, fused=fused, recompute=recompute, transposes=transposes)
-    return LiveMemory(order, liveness.buffers())
-
-
-class LiveMemory:
-    """The values that are in memory at each moment of a program; a moment is a step's position."""
-
-    def __init__(self, order: Sequence[Step], buffers: Sequence[Buffer]) -> None:
-        self._order = order
-        self._buffers = buffers
-        changes = [0] * (len(order) + 2)
-        for buffer in buffers:
-            changes[buffer.born] += buffer.bytes
-            changes[buffer.dies + 1] -= buffer.bytes
-        self._bytes = list(itertools.accumulate(changes))
-
-    def peak(self, moment: int | None = None) -> Peak:
-        """Returns what is in memory at a moment; by default at the first fullest one."""
-        if moment is None:
-            moment = self._bytes.index(max(self._bytes))
-        live = [b for b in self._buffers if b.born <= moment <= b.dies]
-        by_kind = dict.fromkeys(("weight copies", "gradients", "activations"), 0)
-        for buffer in live:
-            by_kind[buffer.kind] += buffer.bytes
-        live.sort(key=lambda buffer: -buffer.bytes)
-        name = self._order[moment].name if moment < len(self._order) else ""
-        return Peak(self._bytes[moment], by_kind, tuple(live), name)
-
-    @functools.cached_property
-    def fullest_moments(self) -> dict[str, tuple[int, int]]:
-        """The bytes and the position of the fullest moment of each part of the program.
-
-        A part is all steps of one name, numbers left out: the same layer in all blocks.
-        """
-        fullest: dict[str, tuple[int, int]] = {}
-        for moment, (step, size) in enumerate(zip(self._order, self._bytes, strict=False)):
-            name = _NUMBER.sub("*", step.name)
-            if name not in fullest or size > fullest[name][0]:
-                fullest[name] = size, moment
-        return fullest
+    liveness = _Liveness(program, order, recompute=recompute, transposes=transposes)
+    buffers = liveness.buffers()
+    changes = [0] * (len(order) + 2)
+    for buffer in buffers:
+        changes[buffer.born] += buffer.bytes
+        changes[buffer.dies + 1] -= buffer.bytes
+    sizes = list(itertools.accumulate(changes))
+    moment = sizes.index(max(sizes))
+    live = [b for b in buffers if b.born <= moment <= b.dies]
+    by_kind = dict.fromkeys(("weight copies", "gradients", "activations"), 0)
+    for buffer in live:
+        by_kind[buffer.kind] += buffer.bytes
+    live.sort(key=lambda buffer: -buffer.bytes)
+    name = order[moment].name if moment < len(order) else ""
+    return Peak(sizes[moment], by_kind, tuple(live), name)
 
 
 def _with_early_sinks(program: Program) -> list[Step]:
@@ -208,13 +166,11 @@ class _Liveness:
         program: Program,
         order: Sequence[Step],
         *,
-        fused: bool,
         recompute: bool,
         transposes: bool,
     ) -> None:
         self._values = list(program.values)
         self._order = order
-        self._fused = fused
         self._recompute = recompute
         self._passing: list[tuple[int, int]] = []
         self._origin = list(range(len(program.values)))
@@ -232,7 +188,6 @@ class _Liveness:
         self._dies: dict[int, int] = {}
         self._name: dict[int, str] = {}
         self._kind: dict[int, str] = {}
-        self._maker: dict[int, int] = {}
         loops = [position for position, step in enumerate(order) if step.in_loop]
         self._loop_end = loops[-1] if loops else -1
         assigns = (i for i, step in enumerate(order) if step.kind in _ASSIGNMENTS)
@@ -242,8 +197,6 @@ class _Liveness:
         """Returns every buffer that the program fills, with the steps between which it lives."""
         for position, step in enumerate(self._order):
             self._visit(position, step)
-        if not self._fused:
-            self._forward_dying_inputs()
         kept = [
             Buffer(
                 self._name[key],
@@ -295,13 +248,13 @@ class _Liveness:
             self._read(inputs[0], position)
             self._make(step, position, kind="gradients")
             self._dies[step.outputs[0]] = self._loop_end
-        elif kind in _FUSED and self._fused:
+        elif kind in _FUSED:
             self._fuse(step, inputs, position)
         else:
             if self._transposes and kind == "Einsum":
                 inputs = self._transpose(step, inputs, position)
             for value in inputs:
-                use = self._read if kind in _REDUCTIONS or not self._fused else self._keep
+                use = self._read if kind in _REDUCTIONS else self._keep
                 use(value, position)
             self._make(step, position)
 
@@ -376,19 +329,6 @@ class _Liveness:
             self._born[value] = self._dies[value] = position
             self._name[value] = step.name
             self._kind[value] = kind
-            self._maker[value] = position
-
-    def _forward_dying_inputs(self) -> None:
-        """Reuses the buffer of an input that no later step reads, as TensorFlow's kernels do."""
-        for key, position in self._maker.items():
-            step = self._order[position]
-            if step.kind not in _FUSED:
-                continue
-            for value in {self._origin[v] for v in step.inputs}:
-                same = self._values[value].bytes == self._values[key].bytes
-                if same and self._dies.get(value) == position and self._dies[key] > position:
-                    self._born[key] = position + 1
-                    break
 
 
 def wanted_orders(equation: str) -> list[tuple[int, ...] | None]:

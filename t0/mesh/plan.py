@@ -1,13 +1,13 @@
 """The plan of a run on a TPU slice: each core's memory, whether it fits, and the time of a step.
 
-    plan = plan_configured_run(PlanOptions(fast=True))      # after gin has been parsed
-    plan["verdict"]["word"]                                 # "fits"
+    plan = plan_configured_run(PlanOptions())      # after gin has been parsed
+    plan["verdict"]["word"]                        # "fits"
     plan["per_core_bytes"]["total"]
 
 A plan is one JSON object. Bytes and FLOPs follow from the configuration; activations are an
-estimate (`t0.mesh.memory`), and times follow from stated assumptions: no overlap of computation
-and communication, a utilisation of the peak, links at full speed. A run that cannot work is an
-error before anything is lowered.
+estimate (by `t0.mesh.formulas`, with --exact by `t0.mesh.memory`). Times follow from stated
+assumptions: no overlap of computation and communication, a utilization of the peak, links at full
+speed. A run that cannot work is an error before anything is lowered.
 """
 
 import dataclasses
@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from t0.errors import UserError
-from t0.mesh import formulas
 from t0.mesh.costs import (
     DEFAULT_UTILISATION,
     Collective,
@@ -29,7 +28,6 @@ from t0.mesh.costs import (
     link_sharing,
     logical_to_physical,
 )
-from t0.mesh.lowered_costs import costs_by_lowering
 from t0.mesh.lowering import build_model
 from t0.mesh.pod_run import (
     PodRun,
@@ -38,6 +36,7 @@ from t0.mesh.pod_run import (
     model_dimensions,
     read_pod_run,
 )
+from t0.mesh.step_costs import costs_by_formulas, costs_by_lowering, model_shape
 
 FITS, RECOMPUTES, TOO_LARGE = "fits", "fits with recomputation", "does not fit"
 _METHODS = {
@@ -52,16 +51,14 @@ class PlanOptions:
     """The options of a plan.
 
     Attributes:
-      fast: whether to plan by formulas instead of lowering.
+      exact: whether to lower the whole model instead of planning by formulas.
       every_slice: whether to lower every core's variables.
-      every_block: whether to lower all of the model's blocks, instead of three of them.
       utilisation: share of the peak FLOP/s that matrix products reach.
       start_step: the step to continue from; by default that of run.init_checkpoint, else 0.
     """
 
-    fast: bool = False
+    exact: bool = False
     every_slice: bool = False
-    every_block: bool = False
     utilisation: float = DEFAULT_UTILISATION
     start_step: int | None = None
 
@@ -94,15 +91,11 @@ def plan_configured_run(options: PlanOptions) -> dict[str, Any]:
     model = build_model(run)
     dimensions = model_dimensions(model)
     check_model(run, dimensions)
-    if not options.fast:
-        print("lowering the program of a core: some seconds (--fast: fewer)", file=sys.stderr)
-    costs = (
-        formulas.costs_by_formulas(run, formulas.model_sizes(model))
-        if options.fast
-        else costs_by_lowering(
-            run, every_slice=options.every_slice, every_block=options.every_block
-        )
-    )
+    if options.exact:
+        print("lowering the program of a core takes up to minutes", file=sys.stderr)
+        costs = costs_by_lowering(run, every_slice=options.every_slice)
+    else:
+        costs = costs_by_formulas(run, model_shape(model))
     assumptions = Assumptions(options.utilisation, _start_step(run, options), source)
     return make_plan(run, costs, assumptions, dimensions=dimensions)
 

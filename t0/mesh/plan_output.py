@@ -2,7 +2,7 @@
 
     from t0.mesh.plan import PlanOptions, plan_configured_run
 
-    plan = plan_configured_run(PlanOptions(fast=True))      # after gin has been parsed
+    plan = plan_configured_run(PlanOptions())      # after gin has been parsed
     print(plan_text(plan))
 
 `t0.reports.plan_picture` draws it.

@@ -3,7 +3,7 @@
     rows = sweep(parse_axes(["tpu=v3-128,v3-256", "model_parallelism=4,8"]), PlanOptions())
     print(sweep_text(rows))
 
-Each combination is bound in gin in turn and planned by `t0.mesh.formulas`; a combination that
+Each combination is bound in gin in turn and planned by formulas; a combination that
 cannot work is a row with the reason. The rows are ranked: runs that fit, by hours; then runs that
 fit with recomputation; then the others.
 """
@@ -86,7 +86,6 @@ def sweep(axes: Mapping[str, Sequence[Any]], options: PlanOptions) -> list[Row]:
       axes: the values of each axis.
       options: the options of every plan.
     """
-    options = dataclasses.replace(options, fast=True)
     rows = []
     combinations = list(itertools.product(*axes.values()))
     with ProgressLine(len(combinations), unit="plan", doing="planning") as progress:

@@ -10,10 +10,11 @@ of that once more. The constants are measured, on small models.
 from collections.abc import Callable
 from typing import Any
 
+from t0.checkpoints.shape import ModelShape
 from t0.errors import UserError
 from t0.machine import available_memory_bytes
-from t0.mesh.formulas import ModelSizes, costs_by_formulas, model_sizes
 from t0.mesh.pod_run import PodRun
+from t0.mesh.step_costs import costs_by_formulas, model_shape
 
 _GIB = 2**30
 # Python with TensorFlow and Mesh TensorFlow, and the programs of one device.
@@ -24,14 +25,14 @@ _GRAPH_BYTES, _LAYER_BYTES = 14 << 20, 10 << 20
 _COPIES = 4
 
 
-def needed_bytes(run: PodRun, sizes: ModelSizes) -> int:
+def needed_bytes(run: PodRun, shape: ModelShape) -> int:
     """Returns about how many bytes a rehearsal of a run takes.
 
     Args:
       run: the run as it is rehearsed.
-      sizes: the sizes of its model.
+      shape: the shape of its model.
     """
-    return _PROCESS_BYTES + _whole_model_bytes(run, sizes) + run.slice_.cores * _core(run, sizes)
+    return _PROCESS_BYTES + _whole_model_bytes(run, shape) + run.slice_.cores * _core(run, shape)
 
 
 def check_memory(
@@ -48,15 +49,15 @@ def check_memory(
       UserError: if it has not; the message says how many cores fit.
     """
     try:
-        sizes = model_sizes(model)
+        shape = model_shape(model)
     except UserError:
         return
     free = available()
-    needed = needed_bytes(run, sizes)
+    needed = needed_bytes(run, shape)
     if needed <= free:
         return
-    fixed = _PROCESS_BYTES + _whole_model_bytes(run, sizes)
-    fitting = max(0, (free - fixed) // _core(run, sizes))
+    fixed = _PROCESS_BYTES + _whole_model_bytes(run, shape)
+    fitting = max(0, (free - fixed) // _core(run, shape))
     raise UserError(
         f"the {run.slice_.cores} virtual cores of {run.slice_.name} need about "
         f"{needed / _GIB:.1f} GiB of memory, and {free / _GIB:.1f} GiB are free: {fitting} "
@@ -65,15 +66,15 @@ def check_memory(
     )
 
 
-def _core(run: PodRun, sizes: ModelSizes) -> int:
-    costs = costs_by_formulas(run, sizes)
-    layers = sizes.encoder_layers + sizes.decoder_layers
+def _core(run: PodRun, shape: ModelShape) -> int:
+    costs = costs_by_formulas(run, shape)
+    layers = shape.encoder_layers + shape.decoder_layers
     values = _COPIES * costs.weights_bytes + costs.optimizer_bytes
     return values + sum(costs.temporary_bytes.values()) + _GRAPH_BYTES + layers * _LAYER_BYTES
 
 
-def _whole_model_bytes(run: PodRun, sizes: ModelSizes) -> int:
+def _whole_model_bytes(run: PodRun, shape: ModelShape) -> int:
     """Returns the bytes of the hosts' masters, of one device, and of the values compared."""
-    costs = costs_by_formulas(run, sizes)
+    costs = costs_by_formulas(run, shape)
     optimizer = costs.optimizer_bytes * max(run.split("heads"), run.split("d_ff"))
     return 4 * (4 * costs.parameters + optimizer)

@@ -14,6 +14,7 @@ from typing import Any
 
 from t0.compat import gin
 from t0.errors import UserError
+from t0.mesh import formulas
 from t0.mesh.plan import gib
 from t0.mesh.pod_run import configured_vocabulary_size
 from t0.run import arguments as run_arguments
@@ -91,7 +92,7 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
             "sequences_per_microbatch": batch // gpus // parts,
         },
         "vocabulary": {"size": size, "source": source},
-        "parameters": memory.parameters(shape),
+        "parameters": formulas.parameters(shape),
         "switches": {
             "activation_dtype": "bfloat16" if bytes_each == 2 else "float32",
             "recompute": switches.recompute,

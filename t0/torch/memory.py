@@ -1,26 +1,25 @@
-"""The memory and the FLOPs of a step by formula, before anything is built; imports no PyTorch.
+"""The memory of a training step on PyTorch before anything is built; imports no PyTorch.
 
     part = Part(rows=2, inputs=1024, targets=256, bytes_each=2)
     switches = MemorySwitches(keep=True, recompute=False)
     needed(shape, optimizer, part, switches, processes=8, microbatches=4).total           # bytes
     model_flops(shape, rows=64, inputs=1024, targets=256)                                  # 6 N D
 
-Letters: B rows of a microbatch on a process, L tokens of a row, M tokens that are attended to, H
-heads, I heads times the size of a key, D model, F feed-forward, V vocabulary rows, P parameters, W
-processes, a bytes of an activation. `docs/gpu.md` has the same terms as a table. Tests compare the
+The formulas are those of `t0.mesh.formulas`; this module adds what sharding gathers, and chooses
+the switches that trade memory for time. `docs/gpu.md` has the terms as a table. Tests compare the
 activations with the tensors that PyTorch keeps for the backward pass.
 """
 
 import dataclasses
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from t0.checkpoints.shape import ModelShape, expected_shapes, slot_shape
+from t0.checkpoints.shape import ModelShape, expected_shapes
 from t0.config.specification import ConfiguredSpec
+from t0.mesh import formulas
+from t0.mesh.formulas import FLOAT32_BYTES, TORCH_FUSED, TORCH_PLAIN, Share
 from t0.training import start_report
 
-_WIDE = 4  # bytes of a float32
 _ADAFACTOR = "mesh_tensorflow.optimize.AdafactorOptimizer"
 # The share of a GPU's memory that a run can fill: the rest is CUDA's context, NCCL's buffers and
 # fragmentation. An assumption, not measured.
@@ -31,23 +30,15 @@ _ON = {"auto": (False, True), "on": (True,), "off": (False,)}
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class Part(Share):
     """A process's share of a microbatch.
 
     Attributes:
-      rows: its sequences.
-      inputs: the tokens of a sequence in the encoder.
-      targets: the tokens of a sequence in the decoder.
-      bytes_each: the bytes of an activation, 2 for bfloat16 or 4 for float32.
       fused: whether a kernel computes attention without keeping probabilities, as PyTorch's
         memory-efficient attention does on GPUs; on the CPU they are kept, because the bias of
         positions has a gradient.
     """
 
-    rows: int
-    inputs: int
-    targets: int
-    bytes_each: int
     fused: bool = True
 
 
@@ -122,11 +113,6 @@ def parts_of_rows(rows: int, microbatches: int, processes: int) -> int:
     return next(count for count in range(least, own + 1) if own % count == 0)
 
 
-def parameters(shape: ModelShape) -> int:
-    """Returns the number of a model's parameters, the vocabulary's padding included."""
-    return sum(map(math.prod, expected_shapes(shape).values()))
-
-
 def needed(
     shape: ModelShape,
     optimizer: ConfiguredSpec,
@@ -147,96 +133,56 @@ def needed(
       microbatches: the microbatches of each process.
     """
     shapes = expected_shapes(shape)
-    count = sum(map(math.prod, shapes.values()))
-    a = part.bytes_each
-    in_blocks = [math.prod(s) for name, s in shapes.items() if "/block_" in name]
-    root = count - sum(in_blocks)
+    count = formulas.parameters(shape)
+    a, kept = part.bytes_each, TORCH_FUSED if part.fused else TORCH_PLAIN
+    root = count - sum(math.prod(s) for name, s in shapes.items() if "/block_" in name)
     # A decoder's block is the larger one.
     block = sum(math.prod(s) for name, s in shapes.items() if name.startswith("decoder/block_000/"))
     largest = max(map(math.prod, shapes.values()))
     adafactor = optimizer.selector == _ADAFACTOR
     return Needed(
-        weights=_WIDE * count // processes,
-        slots=_WIDE * _slots(shapes, optimizer) // processes,
-        gradients=_WIDE * count // (processes if microbatches == 1 else 1),
+        weights=FLOAT32_BYTES * count // processes,
+        slots=FLOAT32_BYTES * _slots(shape, optimizer) // processes,
+        gradients=FLOAT32_BYTES * count // (processes if microbatches == 1 else 1),
         gathered=a * (count if switches.keep else root + block)
         + a * (root + block)
-        + _WIDE * max(root, block),
-        activations=_activations(shape, part, recompute=switches.recompute),
-        logits=part.rows * part.targets * shape.vocabulary * (2 * a + 3 * _WIDE),
+        + FLOAT32_BYTES * max(root, block),
+        activations=_activations(shape, part, kept, recompute=switches.recompute),
+        logits=formulas.logit_bytes(shape, part, kept),
         # Adafactor updates one weight after the other, AdamW has all updates before the first.
-        update=_WIDE * (4 * largest if adafactor else count + 2 * largest) // processes,
+        update=FLOAT32_BYTES * (4 * largest if adafactor else count + 2 * largest) // processes,
     )
 
 
-def _slots(shapes: Mapping[str, tuple[int, ...]], optimizer: ConfiguredSpec) -> int:
+def _slots(shape: ModelShape, optimizer: ConfiguredSpec) -> int:
     """Returns the elements of the optimizer's state."""
     if optimizer.selector != _ADAFACTOR:
-        return 2 * sum(map(math.prod, shapes.values()))
-    of, total = optimizer.parameters, 0
-    for shape in shapes.values():
-        small = len(shape) < 2 or min(shape) < of["min_dim_size_to_factor"]
-        whole = small or not of["factored"]
-        parts = [shape] if whole else [slot_shape(shape, kind) for kind in ("vr", "vc")]
-        total += sum(map(math.prod, parts)) + (math.prod(shape) if of["beta1"] else 0)
-    return total
+        return formulas.slots_on_device(shape, {}, factored_from=None, moments=1)
+    of = optimizer.parameters
+    factored_from = of["min_dim_size_to_factor"] if of["factored"] else None
+    return formulas.slots_on_device(
+        shape, {}, factored_from=factored_from, moments=1 if of["beta1"] else 0
+    )
 
 
-def _activations(shape: ModelShape, part: Part, *, recompute: bool) -> int:
+def _activations(shape: ModelShape, part: Part, kept: formulas.Kept, *, recompute: bool) -> int:
     """Returns the bytes that are kept for the backward pass, without logits.
 
     With `recompute` each block keeps its input, and one block at a time all the rest.
     """
-    a, rows, inputs, targets = part.bytes_each, part.rows, part.inputs, part.targets
-    encoder = _sublayers(shape, part, inputs, 2) + _attention(shape, part, inputs, inputs)
-    decoder = _sublayers(shape, part, targets, 3) + _attention(shape, part, targets, targets)
-    decoder += _attention(shape, part, targets, inputs, biased=False)
-    kept = shape.encoder_layers * encoder + shape.decoder_layers * decoder
+    encoder, decoder = formulas.layer_bytes(shape, part, kept)
+    layers = shape.encoder_layers * encoder + shape.decoder_layers * decoder
     if recompute:
-        kept = max(encoder, decoder) + rows * a * shape.d_model * (
-            shape.encoder_layers * inputs + shape.decoder_layers * targets
+        layers = max(encoder, decoder) + part.rows * part.bytes_each * shape.d_model * (
+            shape.encoder_layers * part.inputs + shape.decoder_layers * part.targets
         )
-    # The bias of each stack, its gradient so far, and that of a block; masks of all heads.
-    biases = 3 * a * rows * shape.heads * (inputs**2 + targets**2)
-    ends = (4 * a + 2 * _WIDE) * rows * shape.d_model * (inputs + targets)
-    return kept + biases + ends + 2 * a * rows * (inputs**2 + targets**2 + targets * inputs)
-
-
-def _sublayers(shape: ModelShape, part: Part, tokens: int, count: int) -> int:
-    """Returns the bytes of a block's norms and feed-forward layer.
-
-    A norm keeps its input in float32, the normed values before and after the scale. A gated layer
-    keeps both projections, the activation function and their product.
-    """
-    wide = (4 if shape.gated else 2) * shape.d_ff * part.bytes_each
-    return part.rows * tokens * (count * (_WIDE + 2 * part.bytes_each) * shape.d_model + wide)
-
-
-def _attention(
-    shape: ModelShape, part: Part, queries: int, keys: int, *, biased: bool = True
-) -> int:
-    """Returns the bytes of an attention layer: queries, keys, values, and what was attended.
-
-    Without a fused kernel, where the bias has a gradient, queries, keys, values and probabilities
-    are kept in float32.
-    """
-    a, heads, inner = part.bytes_each, shape.heads, shape.inner
-    if part.fused or not biased:
-        kept = inner * a * (3 * queries + 2 * keys) + _WIDE * heads * queries
-    else:
-        kept = _WIDE * (inner * (queries + 2 * keys) + heads * queries * keys) + a * inner * queries
-    return part.rows * kept
+    return layers + formulas.end_bytes(shape, part, kept)
 
 
 def model_flops(
     shape: ModelShape, *, rows: int, inputs: int, targets: int, predicted: float = 1.0
 ) -> int:
     """Returns the FLOPs of a step's matrix products, nothing computed twice.
-
-    Each element of a matrix takes 2 FLOPs for each token that it meets, and 4 in the backward
-    pass: 6 N D for N parameters and D tokens. The encoder's matrices, and the keys and values of
-    attention to its output, meet the inputs; the decoder's meet the targets, as the logits do.
-    Lookups count nothing. Attention adds 4 L M I to each layer's forward pass.
 
     Args:
       shape: the model.
@@ -245,20 +191,7 @@ def model_flops(
       targets: the tokens of its targets, padding included.
       predicted: the share of the target positions for which logits are computed.
     """
-    products = 0.0
-    for name, of in expected_shapes(shape).items():
-        # Rows with one dimension are scales, and a table of biases is looked up.
-        if len(of) < 2 or name.endswith("relative_attention_bias"):
-            continue
-        if name == "shared/embedding" or name == "decoder/logits/kernel":
-            tokens = targets * predicted if shape.tied or name != "shared/embedding" else 0.0
-        else:
-            of_inputs = re.match(r"encoder/|.*/EncDecAttention/[kv]$", name)
-            tokens = inputs if of_inputs else targets
-        products += 2 * math.prod(of) * tokens
-    attended = shape.encoder_layers * inputs**2
-    attended += shape.decoder_layers * targets * (targets + inputs)
-    return round(3 * rows * (products + 4 * attended * shape.inner))
+    return 3 * formulas.product_flops(shape, Share(rows, inputs, targets), predicted=predicted)
 
 
 def memory_switches(recompute: str = "auto", keep: str = "auto") -> list[MemorySwitches]:

@@ -26,7 +26,7 @@ recorder        lines of progress, metrics.jsonl
 recorder_hook   the same for a run that TensorFlow's estimator trains
 event_files     TensorBoard's event files
 start_report    the lines at a run's start: its size, memory and data
-graph_memory    the memory that a step's graph needs, and that GPUs have used
+step_memory     the memory of a training step by formulas
 directory_lock  one trainer at a time in a model directory
 export          the last checkpoint as a Hugging Face folder
 

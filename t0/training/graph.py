@@ -19,7 +19,7 @@ import numpy as np
 from t0.compat import mesh_utils, mtf, transformer
 from t0.compat import tf1 as tf
 from t0.mesh.fused import fused
-from t0.mesh.lowering import equal_blocks, keep_blocks, loops
+from t0.mesh.lowering import loops
 from t0.training import losses, optimizers
 from t0.training.options import TrainingSpec
 from t0.training.randomness import SeededMesh
@@ -98,14 +98,10 @@ def call_step(
 ) -> None:
     """Calls the functions that make a training step, so that gin records their parameters.
 
-    Nothing is lowered or computed, and of many equal blocks only the first is built. The arguments
-    are those of `build`.
+    Nothing is lowered or computed. The arguments are those of `build`.
     """
     with tf.Graph().as_default(), tf.variable_scope("", use_resource=True, reuse=tf.AUTO_REUSE):
-        model = _model(spec)
-        if equal_blocks(model):
-            keep_blocks(model, 1)
-        _step(spec, model, features, seed=seed, activations=activations)
+        _step(spec, _model(spec), features, seed=seed, activations=activations)
 
 
 class _Step(NamedTuple):

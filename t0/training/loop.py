@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from t0.checkpoints import checkpoint_files
+from t0.compat import tf as tf2
 from t0.compat import tf1 as tf
 from t0.errors import UserError, original
 from t0.feeding.live import DatasetBatches
 from t0.feeding.training_data import TrainingData
 from t0.mesh.devices import activation_dtype, visible_gpus
 from t0.mesh.gather_embedding import bind_gather_embedding
-from t0.training import checkpointing, graph_memory, start_report
+from t0.training import checkpointing, start_report, step_memory
 from t0.training.checkpointing import Checkpoints, Keep
 from t0.training.evaluation import Evaluation
 from t0.training.graph import METRICS, TrainingGraph, build
@@ -98,6 +99,7 @@ class _Session:
     ) -> None:
         self._spec, self._data = spec, data
         self._graph, self._session = graph, session
+        self._activation_bytes = activation_dtype(options.activation_dtype).size
         self.keep = Keep(spec.keep_checkpoint_max)
         self.size = Size(
             spec.batch_size * (spec.ensemble_inputs or 1), spec.sequence_length, graph.parameters
@@ -175,14 +177,11 @@ class _Session:
     def start_lines(self, first: int, last: int) -> list[str]:
         """Returns the lines about the run's size and its evaluation."""
         spec, graph = self._spec, self._graph
-        memory = start_report.memory_line(
-            graph_memory.memory(graph), devices=spec.mesh_shape.size, how=graph_memory.HOW
-        )
         lines = start_report.lines(
             start_report.Steps(first, last, self.size.rows, spec.sequence_length),
             parameters=graph.parameters,
             microbatches=graph.microbatches,
-            memory=memory,
+            memory=step_memory.memory_text(spec, graph, self._activation_bytes),
             data=self._data,
         )
         return [*lines, *self._evaluation.describe()]
@@ -192,7 +191,8 @@ class _Session:
 
     def gpu_peaks(self) -> Sequence[int]:
         """Returns the most bytes that were in use on each GPU so far."""
-        return graph_memory.gpu_peaks()
+        names = (f"GPU:{number}" for number in range(len(visible_gpus())))
+        return [tf2.config.experimental.get_memory_info(name)["peak"] for name in names]
 
     def jointly(self, number: int) -> int:
         """Returns the number: there is one process."""

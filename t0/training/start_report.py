@@ -8,7 +8,7 @@
       model: 76,961,152 parameters
       memory: about 1.7 GiB on each of 1 device(s): weights and optimizer 294.5 MiB, gradients and
         activations 1.4 GiB
-        (estimated by liveness over the step's own graph, within a quarter)
+        (by formula, within 30%)
       12,200 steps of 1 microbatch(es), 137,420,800 tokens
       packing: 9.8 examples a sequence; filled: inputs 99.1%, targets 28.7%
       data: 2 task(s); passes over each in these steps:

@@ -77,7 +77,7 @@ def test_finetune_steps_and_checkpoint_change_the_plan(capsys):
 
 
 def test_recipe_for_training(capsys):
-    plan = json.loads(run(capsys, "--fast", "--json", "--start_step=1100000", *TRAIN))
+    plan = json.loads(run(capsys, "--json", "--start_step=1100000", *TRAIN))
     assert plan["parameters"] == 11_135_332_352
     assert plan["batch"]["sequences"] == 1024
     assert plan["batch"]["microbatches"] == 8
@@ -90,7 +90,7 @@ def test_recipe_for_training(capsys):
 
 
 def test_recipe_for_scoring(capsys):
-    plan = json.loads(run(capsys, "--fast", "--json", *SCORE))
+    plan = json.loads(run(capsys, "--json", *SCORE))
     assert plan["mode"] == "score_eval"
     assert plan["batch"]["sequences"] == 256
     assert plan["per_core_bytes"]["optimizer"] == plan["per_core_bytes"]["gradients"] == 0
@@ -99,7 +99,7 @@ def test_recipe_for_scoring(capsys):
 
 @pytest.mark.parametrize("name", ["t0_train", "t0pp_train", "t0_3b"])
 def test_training_runs_are_two_files(name, capsys):
-    words = [f"--gin_file=runs/{name}.gin", "--gin_file=mesh/v3-512.gin", "--fast", "--json"]
+    words = [f"--gin_file=runs/{name}.gin", "--gin_file=mesh/v3-512.gin", "--json"]
     plan = json.loads(run(capsys, *words))
     assert plan["run"]["steps"] == 12_200  # it continues run.init_checkpoint, step 1,100,000
     assert plan["batch"]["tokens_by_longest_feature"] == 1_048_576
@@ -108,7 +108,7 @@ def test_training_runs_are_two_files(name, capsys):
 
 
 def test_scoring_run_is_two_files(capsys):
-    words = ["--gin_file=runs/t0_score_eval.gin", "--gin_file=mesh/v3-128.gin", "--fast", "--json"]
+    words = ["--gin_file=runs/t0_score_eval.gin", "--gin_file=mesh/v3-128.gin", "--json"]
     plan = json.loads(run(capsys, *words))
     assert plan["mesh"]["shape"] == {"batch": 32, "model": 4}
     assert plan["verdict"]["word"] == "fits"
@@ -116,20 +116,39 @@ def test_scoring_run_is_two_files(capsys):
 
 def test_text_and_picture(capsys, tmp_path):
     picture = tmp_path / "plan.png"
-    out = run(capsys, *SMALL, "--fast", "--output", str(picture))
+    out = run(capsys, *SMALL, "--output", str(picture))
     for part in ("VERDICT: fits", "heads 6 over model: 3 a core", "all-reduce", "core-hours"):
         assert part in out
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in tmp_path.iterdir()] == ["plan.png"]
 
 
+def test_old_switches_of_the_plan_are_accepted_with_a_note(capsys):
+    assert cli.main(["plan", *SMALL, "--fast", "--json"]) == 0
+    assert "note: --fast is the default now" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--every_slice"], "give it with --exact"),
+        (["--exact", "--sweep", "tpu=v3-8,v3-32"], "--exact is not for a sweep"),
+        (["--engine=torch", "--gpu=a100-80", "--exact"], "--exact is for plans of TPUs"),
+    ],
+)
+def test_switches_of_the_plan_that_exclude_each_other_are_refused(words, message, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["plan", *SMALL, *words])
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.slow
-def test_fast_and_lowering_say_the_same(capsys):
+def test_formulas_and_exact_lowering_agree(capsys):
     # Two layers, so that it takes seconds.
     batch = "--gin_param=run.batch_size=('tokens_per_replica',4096)"
     words = [*SMALL, "--gin_param=num_layers=2", batch, "--json"]
-    fast = json.loads(run(capsys, "--fast", *words))
-    real = json.loads(run(capsys, *words))
+    fast = json.loads(run(capsys, *words))
+    real = json.loads(run(capsys, "--exact", *words))
     assert (fast["method"], real["method"]) == ("formulas", "lowering")
     for part in ("topology", "mesh", "batch", "parameters", "flops", "vocabulary"):
         assert fast[part] == real[part], part

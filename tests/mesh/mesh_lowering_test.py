@@ -3,7 +3,7 @@
 import planning
 import pytest
 
-from t0.mesh import lowered_costs, lowering
+from t0.mesh import lowering, step_costs
 from t0.mesh.lowering import read_program
 
 
@@ -12,7 +12,7 @@ from t0.mesh.lowering import read_program
 )
 def test_one_core_stands_for_all(case):
     run = planning.read_case(case)
-    one, every = (lowered_costs.costs_by_lowering(run, every_slice=all_) for all_ in (False, True))
+    one, every = (step_costs.costs_by_lowering(run, every_slice=all_) for all_ in (False, True))
     assert every == one
     one, every = (lowering.lower(run, every_slice=all_).graph for all_ in (False, True))
     assert len(every.get_operations()) > len(one.get_operations())

@@ -36,6 +36,14 @@ def test_plan_of_a_small_model():
     assert time["step_seconds"] == time["compute_seconds"] + time["communication_seconds"]
     assert plan["mesh"]["layout"]["heads"] == {"size": 4, "axis": "model", "per_core": 2}
     assert sorted(plan["mesh"]["logical_to_physical"]) == list(range(8))
+    assert plan["longest_poles"]["flops"] == []
+
+
+@pytest.mark.slow
+def test_an_exact_plan_lists_the_largest_layers():
+    planning.configure(*planning.LAYERS, *planning.on_slice("v3-8", 2))
+    plan = plan_configured_run(PlanOptions(exact=True))
+    assert plan["method"] == "lowering"
     assert plan["longest_poles"]["flops"][0]["amount"] > 0
 
 
@@ -62,7 +70,7 @@ def test_what_fits_is_what_the_planner_says(name):
                 files=(f"models/t5.1.1.{size}.gin",),
             )
             try:
-                plan = plan_configured_run(PlanOptions(fast=True))
+                plan = plan_configured_run(PlanOptions())
             except UserError:
                 continue
             word = plan["verdict"]["word"]

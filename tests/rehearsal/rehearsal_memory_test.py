@@ -4,8 +4,8 @@ import planning
 import pytest
 
 from t0.errors import UserError
-from t0.mesh.formulas import model_sizes
 from t0.mesh.lowering import build_model
+from t0.mesh.step_costs import model_shape
 from t0.rehearsal import memory_needed
 
 GIB = 2**30
@@ -16,7 +16,7 @@ def read(name, *params, files=("models/t5.1.1.tiny.gin",)):
 
 
 def needed(run):
-    return memory_needed.needed_bytes(run, model_sizes(build_model(run)))
+    return memory_needed.needed_bytes(run, model_shape(build_model(run)))
 
 
 def test_small_models_fit_and_large_ones_do_not():

@@ -23,11 +23,11 @@ def runs():
     [("small", 76_961_152), ("base", 247_577_856), ("large", 783_150_080)],  # as published
 )
 def test_models_are_those_of_t5(runs, size, parameters):
-    from t0.torch import memory
+    from t0.mesh import formulas
     from t0.torch.shape import t5
 
     model = t5(runs.run(size, rows=2, lengths={"inputs": 8, "targets": 8}).model)
-    assert memory.parameters(model.sizes) == parameters
+    assert formulas.parameters(model.sizes) == parameters
     assert model.dropout.residual == model.dropout.attention == model.dropout.hidden == 0.1
     assert model.z_loss == 1e-4
 

@@ -25,34 +25,12 @@ def needed(shape=SHAPE, part=PART, optimizer=ADAFACTOR, processes=1, parts=1, **
     return memory.needed(shape, optimizer, part, switches, processes=processes, microbatches=parts)
 
 
-def of_mesh(shape):
-    """The same sizes as the plan of a TPU slice has them."""
-    return formulas.ModelSizes(
-        d_model=shape.d_model,
-        heads=shape.heads,
-        d_kv=shape.d_kv,
-        d_ff=shape.d_ff,
-        projections_in=2 if shape.gated else 1,
-        vocab=shape.vocabulary,
-        encoder_layers=shape.encoder_layers,
-        decoder_layers=shape.decoder_layers,
-        buckets=shape.buckets,
-        embeddings=1,
-        own_logits=not shape.tied,
-    )
-
-
-@pytest.mark.parametrize("shape", [SHAPE, PLAIN, dataclasses.replace(SHAPE, d_ff=512)])
-def test_sizes_and_flops_are_those_of_the_plan_for_tpus(shape):
-    sizes = of_mesh(shape)
-    assert memory.parameters(shape) == formulas.parameters(sizes)
-    slots = formulas.adafactor_slots_on_core(sizes, {})
-    assert needed(shape).slots == 4 * slots
-    share = formulas.Share(sequences=3, inputs=64, targets=32, split={})
-    train, forward = (formulas.flops(sizes, share, train=train) for train in (True, False))
-    # That plan counts lookups, as products that are computed twice in a step; this one does not.
-    products = train - 2 * forward
-    assert memory.model_flops(shape, rows=3, inputs=64, targets=32) == 3 * products
+def test_flops_of_a_step_are_six_for_each_parameter_and_token():
+    # Attention with one token attends to itself; lookups and scales multiply nothing.
+    count = formulas.parameters(PLAIN) - PLAIN.buckets * PLAIN.heads * 2 - 7 * PLAIN.d_model
+    flops = memory.model_flops(PLAIN, rows=1, inputs=1, targets=1)
+    inner = PLAIN.inner * (PLAIN.encoder_layers + 2 * PLAIN.decoder_layers)
+    assert flops == pytest.approx(6 * count + 12 * inner, rel=0.01)
 
 
 def test_logits_are_counted_where_they_are_computed():
@@ -77,7 +55,7 @@ def test_the_fastest_switches_that_fit_are_chosen():
     assert with_.activations < without.activations / 4
     assert dataclasses.replace(with_, activations=without.activations) == without
     # All weights, in place of embeddings, logits, last norms, and the decoder's first block.
-    kept, count = needed(deep, keep=True), memory.parameters(deep)
+    kept, count = needed(deep, keep=True), formulas.parameters(deep)
     block = 3 * 64 * 160 + 8 * 64 * 64 + 3 * 64 + 32 * 4
     more = 4 * (count - 2 * 1000 * 64 - 2 * 64 - block)
     assert kept.gathered - without.gathered == more

@@ -421,7 +421,7 @@ def test_start_screen_says_how_large_everything_is_and_how_long_it_takes(tmp_pat
     out = capsys.readouterr().out
     assert re.search(
         r"memory: about \d\.\d MiB on each of 1 device\(s\): weights and optimizer 0\.0 MiB, "
-        r"gradients and activations \d\.\d MiB\n    \(estimated by liveness",
+        r"gradients and activations \d\.\d MiB\n    \(by formula",
         out,
     )
     (pace,) = re.findall(r"  pace: .*", out)
