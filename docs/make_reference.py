@@ -4,9 +4,9 @@
 
 Flags are read from the tables that define them. Gin files and Python files are read as text, so
 TensorFlow is not imported: macros are the plain names that a file in gin/ sets, what they mean is
-in the file's head; parameters are those of functions and classes that `gin.configurable` or
-`gin.external_configurable` registers;
-a format is what the head of the module that writes it says.
+in the file's head; parameters are those of the learning rate schedules, and of the functions and
+classes that `gin.configurable` or `gin.external_configurable` registers; a format is what the head
+of the module that writes it says.
 """
 
 import argparse
@@ -268,7 +268,13 @@ def _parameters() -> Iterator[str]:
         "What this project adds to gin; Mesh TensorFlow's and T5's own names stay as they are. "
         "`NAME.PARAMETER = VALUE` sets one.\n"
     )
-    found = {}
+    # `t0.run.configure` registers these.
+    schedules = ROOT / "t0" / "training" / "schedules.py"
+    found = {
+        node.name: (node, schedules)
+        for node in ast.parse(schedules.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    }
     for path in sorted((ROOT / "t0").rglob("*.py")):
         source = path.read_text(encoding="utf-8")
         if "gin.configurable" not in source and _REGISTERS not in source:

@@ -4,8 +4,8 @@
     parsed = parse_gin(flags)       # gin holds the configuration now
     reset()                         # gin and the process are as they were before
 
-A name is in gin's registry once the module that registers it has been imported, so `register`
-imports the modules with such names before anything is parsed.
+gin knows a name if the module that registers it has been imported, so `register` imports such
+modules before anything is parsed. It also registers the schedules, whose module knows no gin.
 """
 
 import importlib
@@ -22,6 +22,7 @@ from t0 import compat
 from t0.config import flags as command_flags
 from t0.errors import unknown_name
 from t0.sources import DATA_DIR_VARIABLE, SKIP_VARIABLE, set_data_dirs, skip_bad_rows
+from t0.training import schedules
 
 # Modules that register names with gin.
 _WITH_GIN_NAMES = (
@@ -32,7 +33,6 @@ _WITH_GIN_NAMES = (
     "t0.training.estimator",
     "t0.training.loop",
     "t0.training.optimizers",
-    "t0.training.schedules",
     "t0.run.by_kind",
     "t0.run.run_files",
 )
@@ -45,6 +45,13 @@ _RESULTS = ("Saving dict for global step", "%s at step %d: %.3f")
 
 def register() -> None:
     """Registers this project's names with gin, and moved modules under their former names."""
+    from t0.compat import gin
+
+    for name, schedule in schedules.SCHEDULES.items():
+        # The caller passes the step and the total, so gin cannot set them.
+        gin.external_configurable(
+            schedule, name, module="t0", denylist=["step", "total_train_steps"]
+        )
     for name in _WITH_GIN_NAMES:
         importlib.import_module(name)
     for before, now in MOVED.items():

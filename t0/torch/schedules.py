@@ -3,8 +3,8 @@
     rate = schedule(spec.schedule, total=spec.schedule_steps)
     rate(0)
 
-The functions are those of `t0.training.schedules` and of Mesh TensorFlow's
-`transformer/learning_rate_schedules.py`, in Python's floating point numbers.
+The functions are those of `t0.training.schedules`, and this module's ports of Mesh TensorFlow's
+`transformer/learning_rate_schedules.py` to Python numbers.
 """
 
 import inspect
@@ -14,6 +14,7 @@ from typing import Any
 
 from t0.config.specification import ConfiguredSpec
 from t0.errors import UserError
+from t0.training.schedules import SCHEDULES
 
 Rate = Callable[[int], float]
 _MESH_MODULE = "mesh_tensorflow.transformer.learning_rate_schedules"
@@ -89,9 +90,9 @@ def _check_parameters(selector: str, parameters: Any) -> None:
 
 def _function(selector: Any) -> Callable[..., float]:
     kind, _, name = str(selector).rpartition(".")
-    family = _OURS if kind == "t0" else _MESH if kind.startswith("mesh_tensorflow") else {}
+    family = SCHEDULES if kind == "t0" else _MESH if kind.startswith("mesh_tensorflow") else {}
     if name not in family:
-        known = [f"t0.{each}" for each in _OURS] + [*_MESH]
+        known = [f"t0.{each}" for each in SCHEDULES] + [*_MESH]
         raise UserError(
             f"run.learning_rate_schedule uses @{selector}, which the PyTorch engine does not have; "
             f"wanted one of {', '.join(known)}"
@@ -159,92 +160,6 @@ def _slanted_triangular(
     return max_learning_rate * (1 + share * (ratio - 1)) / ratio
 
 
-def _warmed_up(count: float, warmup_steps: float, begin: float = 0.0) -> float:
-    if begin and warmup_steps:
-        return min(1.0, begin + (1.0 - begin) * count / warmup_steps)
-    return min(1.0, (count + 1.0) / max(1, warmup_steps))
-
-
-def _progress(count: float, first: float, last: float) -> float:
-    return min(max((count - first) / max(1.0, last - first), 0.0), 1.0)
-
-
-def _constant_with_warmup(
-    step: float, total: float, *, peak: float = 0.001, warmup_steps: int = 0, offset: int = 0
-) -> float:
-    return peak * _warmed_up(step - offset, warmup_steps)
-
-
-def _rsqrt(
-    step: float,
-    total: float,
-    *,
-    warmup_steps: int = 10000,
-    multiplier: float = 1.0,
-    ramp_down_fraction: float = 0.0,
-    offset: int = 0,
-) -> float:
-    return _noam(
-        step,
-        total,
-        warmup_steps=warmup_steps,
-        linear_decay_fraction=ramp_down_fraction,
-        multiplier=multiplier,
-        offset=offset,
-    )
-
-
-def _rsqrt_then_linear(
-    step: float,
-    total: float,
-    *,
-    warmup_steps: int = 10000,
-    multiplier: float = 1.0,
-    linear_fraction: float = 0.1,
-    offset: int = 0,
-) -> float:
-    count, total = step - offset, total - offset
-    turn = float(math.ceil(total * (1.0 - linear_fraction)))
-    rate = multiplier * max(min(count, turn), warmup_steps) ** -0.5
-    return rate * (1.0 - _progress(count, turn, total))
-
-
-def _linear_with_warmup(
-    step: float,
-    total: float,
-    *,
-    peak: float = 0.001,
-    warmup_steps: int = 0,
-    end: float = 0.0,
-    offset: int = 0,
-) -> float:
-    count = step - offset
-    done = _progress(count, warmup_steps, total - offset)
-    return (peak + (end - peak) * done) * _warmed_up(count, warmup_steps)
-
-
-def _cosine_with_warmup(
-    step: float,
-    total: float,
-    *,
-    peak: float = 0.001,
-    warmup_steps: int = 0,
-    end: float = 0.0,
-    begin: float = 0.0,
-    offset: int = 0,
-) -> float:
-    count = step - offset
-    shape = 0.5 * (1.0 + math.cos(math.pi * _progress(count, warmup_steps, total - offset)))
-    return (end + (peak - end) * shape) * _warmed_up(count, warmup_steps, begin)
-
-
-_OURS = {
-    "constant_with_warmup": _constant_with_warmup,
-    "rsqrt": _rsqrt,
-    "rsqrt_then_linear": _rsqrt_then_linear,
-    "linear_with_warmup": _linear_with_warmup,
-    "cosine_with_warmup": _cosine_with_warmup,
-}
 _MESH = {
     "product_learning_rate": _product,
     "linear_decay": _linear_decay,

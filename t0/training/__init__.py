@@ -31,6 +31,6 @@ directory_lock  one trainer at a time in a model directory
 export          the last checkpoint as a Hugging Face folder
 
 Importing this package imports none of its modules. What other engines share imports no TensorFlow:
-event_files, kept_checkpoints, metric_values, recorder, resume_file, start_report, stepping,
-stopping and directory_lock.
+event_files, kept_checkpoints, metric_values, recorder, resume_file, schedules, start_report,
+stepping, stopping and directory_lock.
 """
