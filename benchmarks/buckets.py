@@ -18,10 +18,12 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from t0 import testing
-from t0.testing.bucket import Bucket
-from t0.testing.bucket_faults import no_faults
-from t0.testing.served_buckets import ServedBuckets, served_buckets
+from tests.buckets.faults import no_faults
+from tests.buckets.object_store import Bucket
+from tests.buckets.served_buckets import ServedBuckets, served_buckets
 
 WORDS = ("rain", "snow", "wind", "heat")
 PROMPTS = {

@@ -27,12 +27,12 @@ DEFAULT_MARKS = "not slow and not exhaustive and not gpu and not tpu and not net
 hypothesis.settings.register_profile("t0", deadline=None)
 hypothesis.settings.load_profile("t0")
 
-sys.path.insert(0, str(OFFLINE))
+sys.path[:0] = [str(OFFLINE), str(ROOT)]
 import offline  # noqa: E402
 
 from t0 import testing  # noqa: E402
-from t0.testing.bucket import Bucket  # noqa: E402
-from t0.testing.served_buckets import FAST, served_buckets  # noqa: E402
+from tests.buckets.object_store import Bucket  # noqa: E402
+from tests.buckets.served_buckets import FAST, served_buckets  # noqa: E402
 
 # Folders whose tests share a trained model or a server of commands.
 _TOGETHER = ("end_to_end", "examples")

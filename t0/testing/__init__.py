@@ -1,15 +1,14 @@
-"""What a test of prompts, tasks or runs needs: a tiny vocabulary, a tiny dataset, a tiny model.
+"""Helps to test prompts, tasks and runs: makes a tiny vocabulary, a tiny dataset, a tiny model.
 
     model = train_vocabulary(folder / "tiny.model", ["rain in Oslo.", "snow in Lima."] * 50)
     prompts = {"which": ("{{text}} ||| {{answer_choices[label]}}", "rain ||| snow")}
     write_dataset(folder / "data" / "weather", prompts, {"train": [{"text": "wet", "label": 0}]})
-    with registries_restored(), gin_restored():     # what is global is as it was, afterwards
+    with registries_restored(), gin_restored():     # global state is as before, afterwards
         ...
 
-Functions alone, for any test framework. The vocabularies are SentencePiece's own, with T5's special
-pieces; the datasets are a user's own, as `T0_DATA_DIR` finds them. Buckets that answer for Google's
-are in `t0.testing.served_buckets`. Nothing here reads the network, and nothing imports TensorFlow
-before it is needed.
+These are plain functions, for any test framework. SentencePiece trains the vocabularies, with T5's
+special pieces. The datasets are folders that `T0_DATA_DIR` finds. Nothing here reads the network,
+and TensorFlow is imported only by the functions that need it.
 """
 
 from t0.testing.datasets import write_dataset, write_rows, write_templates

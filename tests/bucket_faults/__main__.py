@@ -17,9 +17,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from t0.testing.bucket import Bucket
-from t0.testing.bucket_faults import Call, KilledAfter, Seeded, no_faults
-from t0.testing.served_buckets import FAST, ServedBuckets, served_buckets
+from tests.buckets.faults import Call, KilledAfter, Seeded, no_faults
+from tests.buckets.object_store import Bucket
+from tests.buckets.served_buckets import FAST, ServedBuckets, served_buckets
 
 # Those that pass, and a permission that is lost in the middle.
 FAULTS = (503, 429, "reset", "lost", "cut", "truncated", "slow", "stale", 403)

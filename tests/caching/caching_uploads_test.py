@@ -9,7 +9,7 @@ from t0.caching.uploads import Uploads, output_of
 from t0.errors import UserError
 from t0.files import publishing
 from t0.testing import Killed
-from t0.testing.bucket_faults import Once
+from tests.buckets.faults import Once
 
 TASKS = ("weather_plain", "weather_plain_score_eval", "weather_open")
 OPTIONS = Options(max_dropped_share=0.5)

@@ -16,7 +16,7 @@ from t0.cli.main import main
 from t0.files import object_facts, publishing
 from t0.files.object_facts import Location
 from t0.mesh import bucket_access
-from t0.testing.bucket import READ, Bucket
+from tests.buckets.object_store import READ, Bucket
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mesh"))
 import imitated_google  # noqa: E402

@@ -3,8 +3,8 @@
 import pytest
 from command_lines import TRAIN, message
 
-from t0.testing.bucket import READ, Bucket
-from t0.testing.bucket_faults import Once
+from tests.buckets.faults import Once
+from tests.buckets.object_store import READ, Bucket
 
 PUBLISHED = "gs://t5-data/pretrained_models/t5.1.1.lm100k.xl/operative_config.gin"
 FAULTS = {

@@ -8,9 +8,9 @@ import pytest
 
 from t0.files import object_facts, paths, publishing
 from t0.files.object_facts import Facts
-from t0.testing.bucket import Bucket
-from t0.testing.bucket_faults import KilledAfter, Once, Seeded, no_faults
-from t0.testing.served_buckets import rewritten
+from tests.buckets.faults import KilledAfter, Once, Seeded, no_faults
+from tests.buckets.object_store import Bucket
+from tests.buckets.served_buckets import rewritten
 
 FILES = {f"train.tfrecord-0000{n}-of-00003": b"%d" % n * 400 for n in range(3)}
 WHOLE = {f"cache/toy/{name}": content for name, content in (FILES | {"COMPLETED": b"{}\n"}).items()}

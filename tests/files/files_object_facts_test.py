@@ -3,7 +3,7 @@
 import pytest
 
 from t0.files import object_facts
-from t0.testing.bucket import READ, Bucket
+from tests.buckets.object_store import READ, Bucket
 
 needs_package = pytest.mark.skipif(
     not object_facts.installed(), reason=f"needs {object_facts.PACKAGE}"

@@ -6,8 +6,8 @@ import pytest
 
 from t0.errors import UserError, remote_mistake
 from t0.files import paths
-from t0.testing.bucket import READ, WRITE, Bucket
-from t0.testing.bucket_faults import Once
+from tests.buckets.faults import Once
+from tests.buckets.object_store import READ, WRITE, Bucket
 
 FILE = "gs://b/m/x"
 

@@ -8,10 +8,10 @@ import tiny_training as tiny
 from t0.files import paths, publishing
 from t0.files.any_path import any_path
 from t0.testing import Killed
-from t0.testing.served_buckets import rewritten
 from t0.training.loop import train
 from t0.training.options import LoopOptions
 from t0.training.recorder import Recorder
+from tests.buckets.served_buckets import rewritten
 
 
 def run(folder, steps):

@@ -11,9 +11,9 @@ import tiny_training as tiny
 from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
 from t0.files import publishing
-from t0.testing.bucket import Bucket
-from t0.testing.bucket_faults import KilledAfter, no_faults
 from t0.training.checkpointing import Checkpoints, Keep
+from tests.buckets.faults import KilledAfter, no_faults
+from tests.buckets.object_store import Bucket
 
 MODEL = "gs://b/model"
 ENDINGS = (".index", ".data-00000-of-00001", ".resume.npz")

@@ -3,8 +3,8 @@
 import json
 
 from t0.files import paths
-from t0.testing.served_buckets import rewritten
 from t0.training.recorder import Recorder
+from tests.buckets.served_buckets import rewritten
 
 
 def test_metrics_wait_for_a_checkpoint_and_lose_nothing(bucket):

@@ -22,9 +22,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from t0.testing.bucket import Bucket, Change
-from t0.testing.bucket_faults import Call, Faults
+from tests.buckets.faults import Call, Faults
+from tests.buckets.object_store import Bucket, Change
 
+ROOT = Path(__file__).resolve().parents[2]
 FAST = {
     "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "0",
     "GCS_READ_CACHE_BLOCK_SIZE_MB": "1",
@@ -111,8 +112,10 @@ def served_buckets(
 ) -> Iterator[ServedBuckets]:
     """Serves buckets for the block, from a process of its own; see `ServedBuckets.reset`."""
     with tempfile.TemporaryDirectory(prefix="t0_bucket_") as folder:
-        words = [sys.executable, "-m", "t0.testing.bucket_server", folder]
-        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        words = [sys.executable, "-m", "tests.buckets.server", folder]
+        with subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+        ) as process:
             try:
                 server = ServedBuckets(process, folder)
                 server.reset(buckets, tokens)

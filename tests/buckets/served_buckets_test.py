@@ -5,9 +5,9 @@ import os
 import pytest
 
 from t0.files import paths, publishing
-from t0.testing.bucket import READ, Bucket
-from t0.testing.bucket_faults import KilledAfter, Once, Seeded
-from t0.testing.served_buckets import rewritten
+from tests.buckets.faults import KilledAfter, Once, Seeded
+from tests.buckets.object_store import READ, Bucket
+from tests.buckets.served_buckets import rewritten
 
 
 def write(path, content):

@@ -1,6 +1,6 @@
-"""The process that `t0.testing.served_buckets` starts: a proxy that answers for Google's buckets.
+"""A proxy that answers for Google's buckets; `tests.buckets.served_buckets` starts its process.
 
-    python -m t0.testing.bucket_server   # pickled calls of `BucketServer` on its standard input
+    python -m tests.buckets.server   # pickled calls of `BucketServer` on its standard input
 
 A proxy on loopback that answers TLS as `*.googleapis.com`: Google's addresses are fixed in both
 TensorFlow's client and google-cloud-storage, but they honour `https_proxy` and take the authorities
@@ -28,8 +28,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from t0.testing.bucket import Answer, Bucket, Change, ObjectStore, Request
-from t0.testing.bucket_faults import Call, Fault, Faults, no_faults
+from tests.buckets.faults import Call, Fault, Faults, no_faults
+from tests.buckets.object_store import Answer, Bucket, Change, ObjectStore, Request
 
 HOST = "*.googleapis.com"
 SLOW_SECONDS = 0.2

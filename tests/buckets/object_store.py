@@ -1,4 +1,4 @@
-"""Object stores in memory: what a bucket answers to requests of Google's JSON and XML interfaces.
+"""Object stores in memory, which answer the requests of Google's JSON and XML interfaces.
 
     store = ObjectStore({"b": Bucket()})
     store.put("b", "cache/toy/info.train.json", b"{}")
@@ -8,7 +8,7 @@
 Objects have generations, and appear whole when their upload ends. Answered are metadata of buckets
 and objects, listings (prefix, delimiter, pages), reads (ranges), uploads (media, multipart,
 resumable), copies, rewrites, deletions, and which permissions the caller has.
-`t0.testing.bucket_server` serves a store to TensorFlow's `gs://` and to google-cloud-storage.
+`tests.buckets.server` serves a store to TensorFlow's `gs://` and to google-cloud-storage.
 """
 
 import base64
