@@ -13,12 +13,11 @@ import functools
 import itertools
 import posixpath
 import re
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from t0.catalogue.entries import catalogue_entries, own_entries
-from t0.catalogue.mixtures import ALL_MATCHING_SECONDS, RULES, mixture_tasks, own_mixture_tasks
+from t0.catalogue.mixtures import RULES, mixture_tasks, own_mixture_tasks
 from t0.catalogue.prompted_task import SCORE_EVAL, PromptedTask
 from t0.errors import UserError, reading, unknown_name
 from t0.files import paths
@@ -113,13 +112,12 @@ def mixtures_by_name(
     """
     mixtures = {name: mixture_tasks(name, catalogue_entries()) for name in RULES}
     taken = {*mixtures, *tasks, *known}
-    until = time.monotonic() + ALL_MATCHING_SECONDS
     for own in find_own_mixtures(data_dirs()):
         if own.name in taken:
             raise UserError(
                 f"{own.path}: there is a task or mixture '{own.name}' already; rename yours."
             )
-        mixtures[own.name] = own_mixture_tasks(own, tasks, until)
+        mixtures[own.name] = own_mixture_tasks(own, tasks)
     return mixtures
 
 

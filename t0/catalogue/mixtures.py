@@ -6,13 +6,9 @@ number of examples, at most 500,000.
 """
 
 import dataclasses
-import math
 import re
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
-
-import regex
 
 from t0.catalogue.entries import Entry, is_excluded
 from t0.catalogue.prompted_task import SCORE_EVAL
@@ -136,66 +132,23 @@ def mixture_tasks(
     return [(entry.task.name, training_rate(entry)) for entry in members(mixture, entries)]
 
 
-# An expression of a `mixtures.yaml` may take this long over all names, and all of them together.
-MATCHING_SECONDS, ALL_MATCHING_SECONDS = 5, 30
-_PLAIN = re.compile(r"\w+")
-
-
-def _matching(expression: str, names: Collection[str], ends: float) -> list[str]:
-    """Returns the names that match as a whole.
-
-    Raises:
-      TimeoutError: if that is not done at `ends`, a value of `time.monotonic`; Python's own `re`
-        would not end.
-      regex.error: if it is not a regular expression.
-    """
-    if _PLAIN.fullmatch(expression):
-        return [expression] if expression in names else []
-    pattern, found = regex.compile(expression, regex.V0), []
-    for name in names:
-        left = ends - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        if pattern.fullmatch(name, timeout=left):
-            found.append(name)
-    return found
-
-
 def own_mixture_tasks(
-    mixture: OwnMixture, names: Collection[str], until: float = math.inf
+    mixture: OwnMixture, names: Collection[str]
 ) -> list[tuple[str, float | Callable[[CountedTask], float]]]:
     """Returns (task name, rate) for each task that a user's mixture selects.
 
     Args:
       mixture: the mixture of a `mixtures.yaml`.
       names: the names of the registered tasks.
-      until: the value of `time.monotonic` at which this has to be done.
 
     Raises:
-      UserError: if an expression is malformed or matches no task.
+      UserError: if an expression matches no task.
     """
     rate = examples_rate if mixture.rate == "examples" else mixture.rate
     chosen: dict[str, None] = {}
     for expression in mixture.tasks:
-        ends = min(until, time.monotonic() + MATCHING_SECONDS)
-        try:
-            matching = _matching(expression, names, ends)
-        except (regex.error, RecursionError) as error:
-            raise UserError(
-                f"{mixture.path}: mixture {mixture.name}: '{expression}' is not a regular "
-                f"expression ({error})"
-            ) from error
-        except TimeoutError as error:
-            took = (
-                f"'{expression}' takes more than {MATCHING_SECONDS} s to match"
-                if ends < until
-                else f"up to '{expression}' all mixtures take more than {ALL_MATCHING_SECONDS} s"
-            )
-            raise UserError(
-                f"{mixture.path}: mixture {mixture.name}: {took}; write it without repetitions of "
-                "repetitions"
-            ) from error
-        if not matching:
+        matches = [name for name in names if re.fullmatch(expression, name)]
+        if not matches:
             raise unknown_name("task", expression, names, f"It is in {mixture.path}.")
-        chosen.update(dict.fromkeys(matching))
+        chosen.update(dict.fromkeys(matches))
     return [(name, rate) for name in chosen]

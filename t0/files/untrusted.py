@@ -1,10 +1,10 @@
-"""Parses JSON and YAML that others wrote: bounded in size and depth, with one error for all faults.
+"""Parses JSON and YAML with one kind of error for all faults.
 
     parsed_json('{"text": "a"}')           # ValueError: not JSON, or nested too deep
-    read_yaml("/data/mine/mixtures.yaml")  # UserError: file, line and what is wrong
+    read_yaml("/data/mine/mixtures.yaml")  # UserError with the file, the line and the problem
 
-Python's parsers end with a RecursionError for deep nesting, and a YAML file of a few lines can
-stand for a billion values (aliases of aliases). Both are refused here before anything is built.
+Both formats are bounded in size and depth. In files from elsewhere, `read_yaml` also counts values:
+aliases of aliases let a YAML file of a few lines stand for a billion values.
 """
 
 import json
@@ -68,11 +68,11 @@ def find_lone_surrogate(value: object) -> str | None:
 
 def read_yaml(
     path: Path,
-    loader: type = SAFE_LOADER,
+    loader: type = yaml.SafeLoader,
     *,
     kind: str = "YAML file",
     tags: str = "no tags",
-    trusted: bool = False,
+    count_values: bool = False,
 ) -> Any:
     """Returns the content of a YAML file.
 
@@ -81,7 +81,7 @@ def read_yaml(
       loader: a loader of PyYAML that builds plain values only.
       kind: what the file is, for messages.
       tags: the tags that the loader knows, for messages.
-      trusted: whether depth and number of its values need no check.
+      count_values: whether to refuse deep nesting and many values before any value is built.
 
     Raises:
       UserError: if it cannot be read, is not YAML, is too large or is nested too deep.
@@ -91,7 +91,7 @@ def read_yaml(
     if len(data) > LARGEST_YAML:
         raise UserError(f"{path}: has more than {LARGEST_YAML:,} bytes, the most for this file.")
     try:
-        if not trusted:
+        if count_values:
             _check_yaml(data)
         return yaml.load(data, Loader=loader)
     except yaml.YAMLError as error:
@@ -101,6 +101,8 @@ def read_yaml(
         if "could not determine a constructor" in problem:
             problem += f"; only {tags} are known"
         raise UserError(f"{where}: not a {kind}: {problem}.") from error
+    except RecursionError:
+        raise UserError(f"{path}: not a {kind}: it is nested too deep.") from None
     # A number or date that Python cannot hold (`!!int x`, 2021-13-45), a key that is a list.
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise UserError(f"{path}: a value cannot be read: {error!s:.200}.") from error

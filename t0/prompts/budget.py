@@ -1,4 +1,4 @@
-"""Bounds the time and the text that a template of the user's own may take for one row.
+"""Limits the time and the text that a template of the user's own may use for one row.
 
     meter = Meter(Limits.configured())
     meter.step()            # a turn of a loop, or a call; UserError when the time is used up
@@ -7,9 +7,9 @@
     T0_TEMPLATE_SECONDS=60 T0_TEMPLATE_CHARACTERS=100000000 seqio_cache_tasks ...
 
 Templates come with datasets from the internet, and a line of one can count to ten billion or print
-a terabyte. Loops and calls are counted (`METER` in Jinja's variables has the row's meter), so that
-a template ends soon after its time is used up. An operation or filter that could make a large value
-at once (`"a" * 10**10`, `"%99999999999d"`) is refused before it begins. Promptsource's own
+a terabyte. Loops and calls are counted (`METER` in Jinja's variables holds the row's meter), so
+that a template ends soon after its time is used up. An operation or filter that could make one
+large value (`"a" * 10**10`, `"%99999999999d"`) is refused before it begins. Promptsource's own
 templates are not metered.
 """
 
@@ -282,42 +282,20 @@ def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
 
 
 _UNBOUNDED = (
-    nodes.For, nodes.Macro, nodes.CallBlock, nodes.Add, nodes.Mul, nodes.Pow, nodes.Mod,
+    nodes.For, nodes.Macro, nodes.CallBlock, nodes.Call, nodes.Add, nodes.Mul, nodes.Pow, nodes.Mod,
     nodes.Concat,
 )  # fmt: skip
-# Methods whose result is not larger than their text, list or dict.
-_SMALL_METHODS = frozenset(
-    ("capitalize", "count", "endswith", "find", "get", "index", "items", "keys", "lower", "lstrip",
-     "rstrip", "split", "startswith", "strip", "title", "upper", "values")
-)  # fmt: skip
-_SHORT = 100
 
 
 def is_bounded(tree: nodes.Template) -> bool:
-    """Returns whether a parsed template can do little, so that nothing needs to be counted.
+    """Returns whether a parsed template can do so little that nothing needs to be counted.
 
-    It has no loop, no macro and no operation that makes more than it gets.
+    It has no loop, macro, call or operation, and no filter that makes more than it gets or that
+    applies another filter.
     """
-    if next(tree.find_all(_UNBOUNDED), None) is not None:
-        return False
-    for call in tree.find_all(nodes.Call):
-        if not (isinstance(call.node, nodes.Getattr) and call.node.attr in _SMALL_METHODS):
-            return False
-    return all(map(_is_small, tree.find_all(nodes.Filter)))
-
-
-def _is_small(node: nodes.Filter) -> bool:
-    if node.name == "map":  # which may name another filter
-        return not node.args and node.dyn_args is None
-    if node.name not in GROWING_FILTERS:
-        return True
-    constant = not node.kwargs and node.dyn_args is None and node.dyn_kwargs is None
-    return node.name == "join" and constant and all(map(_is_short, node.args))
-
-
-def _is_short(node: nodes.Expr) -> bool:
-    return (
-        isinstance(node, nodes.Const) and isinstance(node.value, str) and len(node.value) < _SHORT
+    filters = {node.name for node in tree.find_all(nodes.Filter)}
+    return next(tree.find_all(_UNBOUNDED), None) is None and filters.isdisjoint(
+        {*GROWING_FILTERS, "map"}
     )
 
 

@@ -230,7 +230,7 @@ def read_template_file(path: str | Path, *, published: bool = False) -> Template
         _Loader,
         kind="template file",
         tags="!Template and !TemplateMetadata",
-        trusted=published,
+        count_values=not published,
     )
     if not isinstance(content, dict):
         raise UserError(

@@ -12,6 +12,7 @@ folders where it lacks them. This module lists folders and reads only these two 
 import dataclasses
 import functools
 import re
+import reprlib
 import sys
 from pathlib import Path
 
@@ -25,10 +26,6 @@ from t0.sources.schema import DEFAULT_SUBSET, features, split_sizes
 
 TEMPLATES = "templates.yaml"
 MIXTURES = "mixtures.yaml"
-LONGEST_EXPRESSION = 1000
-# Characters, with its counted repetitions written out.
-_LONGEST_WRITTEN_OUT = 100_000
-_COUNTS = re.compile(r"\{(\d*),?(\d*)\}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,11 +215,11 @@ def _mixture(path: Path, name: object, entry: object) -> OwnMixture:
     if not isinstance(tasks, list) or not tasks or not all(isinstance(t, str) for t in tasks):
         raise UserError(
             f"{where}: the key 'tasks' must be a list of regular expressions for task names, got"
-            f" {tasks!r:.200}."
+            f" {reprlib.repr(tasks)}."
         )
     for pattern in tasks:
         try:
-            _check_expression(pattern)
+            re.compile(pattern)
         except (re.error, RecursionError, OverflowError) as error:
             raise UserError(
                 f"{where}: key 'tasks': '{pattern:.80}' is no regular expression: {error}."
@@ -231,22 +228,7 @@ def _mixture(path: Path, name: object, entry: object) -> OwnMixture:
     number = isinstance(rate, int | float) and not isinstance(rate, bool)
     if rate != "examples" and not (number and 0 < rate <= sys.float_info.max):
         raise UserError(
-            f"{where}: the key 'rate' must be 'examples' or a number above 0, got {rate!r:.80}."
+            f"{where}: the key 'rate' must be 'examples' or a number above 0, got"
+            f" {reprlib.repr(rate)}."
         )
     return OwnMixture(name, tuple(tasks), rate, path)
-
-
-def _check_expression(pattern: str) -> None:
-    """Checks the form and size of an expression, which takes memory for all its repetitions.
-
-    Raises:
-      re.error, RecursionError, OverflowError: if it is malformed or too long.
-    """
-    if len(pattern) > LONGEST_EXPRESSION:
-        raise re.error(f"it has more than {LONGEST_EXPRESSION:,} characters")
-    re.compile(pattern)
-    size = len(pattern)
-    for counts in _COUNTS.findall(pattern):
-        size *= max([1, *(int(count) for count in counts if count)])
-    if size > _LONGEST_WRITTEN_OUT:
-        raise re.error(f"with its repetitions it has more than {_LONGEST_WRITTEN_OUT:,} characters")

@@ -1,8 +1,6 @@
 """A user's own folders become tasks and mixtures: from config alone, and mistakes are explained."""
 
-import dataclasses
 import json
-from pathlib import Path
 
 import pytest
 
@@ -223,21 +221,3 @@ def test_missing_column(imported, tmp_path):
     text = str(raised.value)
     for part in ("'good or bad?'", "'text'", f"{tmp_path}/mine/reviews/train.jsonl", "txt, label"):
         assert part in text
-
-
-def test_an_expression_that_would_not_end_is_named(monkeypatch):
-    from t0.catalogue import mixtures
-    from t0.sources import OwnMixture
-
-    names = ["reviews_write_one", "super_glue_rte_should_assume_it_is_true_or_not_and_so_on"]
-    mine = OwnMixture("mine", ("reviews.*", r"(?:\w|_|[a-z])+[0-9A-Z]"), 2.0, Path("m.yaml"))
-    monkeypatch.setattr(mixtures, "MATCHING_SECONDS", 0.2)
-    with pytest.raises(UserError, match=r"m.yaml: mixture mine: '\(.*takes more than 0.2 s"):
-        mixtures.own_mixture_tasks(mine, names)
-    one = dataclasses.replace(mine, tasks=mine.tasks[:1])
-    assert mixtures.own_mixture_tasks(one, names) == [("reviews_write_one", 2.0)]
-    with pytest.raises(UserError, match="up to 'reviews.*' all mixtures take more than 30 s"):
-        mixtures.own_mixture_tasks(mine, names, until=0.0)
-    # A name is compared, which takes no time.
-    name = dataclasses.replace(mine, tasks=("reviews_write_one",))
-    assert mixtures.own_mixture_tasks(name, names, until=0.0) == [("reviews_write_one", 2.0)]
