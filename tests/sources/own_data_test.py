@@ -163,7 +163,7 @@ def test_mixtures(tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a: [", ":2: not a file of mixtures"),
+        ("a: [", ":1: not a file of mixtures"),
         ("- a", "got list"),
         ("", "got NoneType"),
         ("m: x", "mixture 'm'"),
