@@ -20,9 +20,9 @@ the speed. Every reader accepts both.
 import collections
 import contextlib
 import dataclasses
+import math
 import mmap
 import os
-import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +40,8 @@ from t0.files.paths import copy, is_remote
 CHUNK_BYTES = 64 << 20
 _ARRAY, _SCALAR = 1, 3
 _CHUNKED = "__msgpack_chunked_array__"
-_DEEPEST = 64
+# msgpack allocates a list before it reads the elements. Shapes are the only lists.
+_LONGEST_LIST = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,7 @@ class BrokenIndexError(Exception):
 
 # The exceptions that damaged bytes cause where msgpack is read.
 _UNREADABLE = (
-    *(BrokenIndexError, msgpack.UnpackException, struct.error, ArithmeticError, MemoryError),
+    *(BrokenIndexError, msgpack.UnpackException, ArithmeticError, MemoryError, RecursionError),
     *(LookupError, ValueError, TypeError, AttributeError),
 )
 
@@ -110,9 +111,16 @@ def read_index(path: Path) -> dict[str, Any]:
             if path.stat().st_size == 0:
                 raise BrokenIndexError("it is empty")
             with _mapped(file, path) as data:
-                tree, end = _Walker(data, path).value(0, 0)
-                if end != len(data) or not isinstance(tree, dict):
-                    raise BrokenIndexError("it is not a single map")
+                reader = _Reader(data, path)
+                tree = msgpack.unpackb(
+                    data,
+                    strict_map_key=False,
+                    ext_hook=reader.read_extension,
+                    object_hook=reader.join_chunks,
+                    max_array_len=_LONGEST_LIST,
+                )
+            if not isinstance(tree, dict):
+                raise BrokenIndexError("it is not a single map")
     except _UNREADABLE as error:
         raise UserError(f"{path} is truncated or no T5X checkpoint: {error}") from error
     try:
@@ -142,112 +150,40 @@ def pack_array(array: np.ndarray) -> msgpack.ExtType:
     return msgpack.ExtType(_ARRAY, msgpack.packb(fields, use_bin_type=True))
 
 
-class _Walker:
-    """Reads a msgpack buffer without reading the bytes of arrays."""
+class _Reader:
+    """Replaces arrays by their places in the index file, so that no more than one is in memory."""
 
     def __init__(self, data: mmap.mmap | bytes, path: Path) -> None:
         self._data, self._path = data, path
+        self._end = 0  # of the last extension
 
-    def value(self, at: int, depth: int) -> tuple[Any, int]:
-        """Returns the value that starts at byte `at`, and the position after it."""
-        if depth > _DEEPEST:
-            raise BrokenIndexError("it is nested too deep")
-        tag = self._data[at]
-        if tag >> 4 == 0x8 or tag in (0xDE, 0xDF):
-            return self._map(at, depth)
-        if tag >> 4 == 0x9 or tag in (0xDC, 0xDD):
-            return self._list(at, depth)
-        if tag in _EXTENSIONS:
-            return self._extension(at)
-        size = self._plain_bytes(at)
-        plain = self._slice(at, size)
-        return msgpack.unpackb(plain, raw=False), at + size
-
-    def _map(self, at: int, depth: int) -> tuple[Any, int]:
-        count, at = self._count(at, 0xDE, 0x0F)
-        found = {}
-        for _ in range(count):
-            key, at = self.value(at, depth + 1)
-            found[key], at = self.value(at, depth + 1)
-        return (self._joined(found) if _CHUNKED in found else found), at
-
-    def _list(self, at: int, depth: int) -> tuple[list, int]:
-        count, at = self._count(at, 0xDC, 0x0F)
-        found = []
-        for _ in range(count):
-            value, at = self.value(at, depth + 1)
-            found.append(value)
-        return found, at
-
-    def _count(self, at: int, tag16: int, mask: int) -> tuple[int, int]:
-        tag = self._data[at]
-        if tag == tag16:
-            return struct.unpack(">H", self._slice(at + 1, 2))[0], at + 3
-        if tag == tag16 + 1:
-            return struct.unpack(">I", self._slice(at + 1, 4))[0], at + 5
-        return tag & mask, at + 1
-
-    def _extension(self, at: int) -> tuple[Any, int]:
-        length, header = _EXTENSIONS[self._data[at]], 2
-        if length < 0:
-            width = -length
-            length = int.from_bytes(self._slice(at + 1, width), "big")
-            header += width
-        code = self._data[at + header - 1]
-        start = at + header
-        if start + length > len(self._data):
-            raise BrokenIndexError("it ends within an array")
+    def read_extension(self, code: int, content: bytes) -> Any:
+        """Returns the array or the scalar of an extension; msgpack calls this in their order."""
+        start = self._data.find(content, self._end)
+        self._end = start + len(content)
         if code not in (_ARRAY, _SCALAR):
             raise BrokenIndexError(f"it holds an extension of code {code}, which is not an array")
-        array = self._array(start, start + length)
-        return (array if code == _ARRAY else array.load().reshape(())[()]), start + length
+        shape, name, values = msgpack.unpackb(content, max_array_len=_LONGEST_LIST)
+        if code == _SCALAR:
+            return np.frombuffer(values, _dtype(name)).reshape(())[()]
+        return self._array(shape, _dtype(name), ((self._end - len(values), len(values)),))
 
-    def _array(self, at: int, end: int) -> InlineArray:
-        count, at = self._count(at, 0xDC, 0x0F)
-        shape, at = self.value(at, 0)
-        name, at = self.value(at, 0)
-        tag = self._data[at]
-        if count != 3 or tag not in _BINARIES:
-            raise BrokenIndexError("an array is not (shape, dtype, bytes)")
-        width = _BINARIES[tag]
-        length = int.from_bytes(self._slice(at + 1, width), "big")
-        start = at + 1 + width
-        dtype = _dtype(name)
-        if start + length != end or length != int(np.prod(shape, dtype=np.int64)) * dtype.itemsize:
+    def join_chunks(self, value: dict[Any, Any]) -> Any:
+        """Returns a map as it is, or the array whose chunks it holds."""
+        if _CHUNKED not in value:
+            return value
+        shape, chunks = (
+            [value[field][key] for key in sorted(value[field], key=int)]
+            for field in ("shape", "chunks")
+        )
+        return self._array(shape, chunks[0].dtype, tuple(s for c in chunks for s in c.spans))
+
+    def _array(
+        self, shape: list[int], dtype: np.dtype, spans: tuple[tuple[int, int], ...]
+    ) -> InlineArray:
+        if sum(length for _, length in spans) != math.prod(shape) * dtype.itemsize:
             raise BrokenIndexError("an array's bytes are not as many as its shape needs")
-        return InlineArray(tuple(shape), dtype, ((start, length),), self._path)
-
-    def _joined(self, found: dict[str, Any]) -> InlineArray:
-        shape = tuple(found["shape"][key] for key in sorted(found["shape"], key=int))
-        chunks = [found["chunks"][key] for key in sorted(found["chunks"], key=int)]
-        spans = tuple(span for chunk in chunks for span in chunk.spans)
-        return InlineArray(shape, chunks[0].dtype, spans, self._path)
-
-    def _plain_bytes(self, at: int) -> int:
-        tag = self._data[at]
-        if tag <= 0x7F or tag >= 0xE0 or tag in (0xC0, 0xC2, 0xC3):
-            return 1
-        if tag >> 5 == 0b101:
-            return 1 + (tag & 0x1F)
-        if tag in _FIXED:
-            return 1 + _FIXED[tag]
-        width = {**_BINARIES, **_STRINGS}[tag] if tag in _BINARIES or tag in _STRINGS else 0
-        if not width:
-            raise BrokenIndexError(f"byte {at:,} is not msgpack")
-        return 1 + width + int.from_bytes(self._slice(at + 1, width), "big")
-
-    def _slice(self, at: int, size: int) -> bytes:
-        if at + size > len(self._data):
-            raise BrokenIndexError("it ends too early")
-        return self._data[at : at + size]
-
-
-# msgpack's tags -> the length of an extension (negative: the size of the length field that
-# follows), of numbers, and of the length fields of byte strings and texts.
-_EXTENSIONS = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16, 0xC7: -1, 0xC8: -2, 0xC9: -4}
-_FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
-_BINARIES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
-_STRINGS = {0xD9: 1, 0xDA: 2, 0xDB: 4}
+        return InlineArray(tuple(shape), dtype, spans, self._path)
 
 
 def _dtype(name: Any) -> np.dtype:
