@@ -52,10 +52,8 @@ def report():
 
 def ours():
     """Trains with this project's command until the first step has ended."""
-    from t0 import garbage
     from t0.cli import mesh_transformer
 
-    garbage.of_command()  # as the command does before it imports what is imported here
     from t0.training import loop
 
     one_step = loop.one_step

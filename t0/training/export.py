@@ -21,6 +21,7 @@ from t0.config.bindings import bound
 from t0.errors import UserError, say
 from t0.files.any_path import any_path
 from t0.mesh import formulas
+from t0.mesh.step_costs import model_shape
 
 
 def check(folder: str, *, vocabulary: Any) -> None:
@@ -76,13 +77,13 @@ def _model_bytes(vocabulary: Any) -> int:
         mesh_shape=None,
     )
     try:
-        sizes = formulas.model_sizes(model)
+        shape = model_shape(model)
     except UserError:
         raise UserError(
             "--export_hf writes T5's encoder-decoders with equal layers; the configured model is "
             "another"
         ) from None
-    return formulas.parameters(sizes) * mesh_utils.get_variable_dtype().master_dtype.size
+    return formulas.parameters(shape) * mesh_utils.get_variable_dtype().master_dtype.size
 
 
 @contextlib.contextmanager

@@ -5,8 +5,9 @@ import pytest
 from absl import flags
 
 from t0.config import parse
-from t0.mesh import formulas, lowering, tiles
+from t0.mesh import lowering, tiles
 from t0.mesh.plan import FITS, RECOMPUTES, TOO_LARGE, PlanOptions, plan_configured_run
+from t0.mesh.step_costs import costs_by_formulas, model_shape
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_the_lowered_program_has_the_value_of_the_formula(score):
     lowered = lowering.lower(run)
     program = lowering.read_program(lowered.graph, lowered.fetches)
     found = tiles.lowered_bias_and_mask_bytes(program, run)
-    costs = formulas.costs_by_formulas(run, formulas.model_sizes(lowering.build_model(run)))
+    costs = costs_by_formulas(run, model_shape(lowering.build_model(run)))
     sequences = run.batch_sequences // run.replicas // run.microbatches
     assert (
         found
