@@ -53,7 +53,6 @@ def report():
 def ours():
     """Trains with this project's command until the first step has ended."""
     from t0.cli import mesh_transformer
-
     from t0.training import loop
 
     one_step = loop.one_step
