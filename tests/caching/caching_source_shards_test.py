@@ -23,11 +23,11 @@ TASKS = ("toy_files", "toy_lines")
 
 
 def content(root):
-    """Path under root -> bytes, for everything in it."""
+    """Path under root -> bytes, for everything in it but the modules of the process that cached."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.name != "provenance.json"
     }
 
 
