@@ -44,7 +44,7 @@ ROOMS = (
 )
 # Reports are made from files alone, and the PyTorch engine from plain data.
 ONLY = {
-    "reports": {"errors", "files", "reports"},
+    "reports": {"errors", "files", "progress", "reports"},
     "torch": {
         *(
             "machine",
