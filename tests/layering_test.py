@@ -45,7 +45,7 @@ ROOMS = (
 )
 # Reports are made from files alone, and the PyTorch engine from plain data.
 ONLY = {
-    "reports": {"errors", "files", "reports"},
+    "reports": {"errors", "files", "progress", "reports"},
     "torch": {
         *("errors", "files", "config", "catalogue", "feeding", "checkpoints", "training"),
         *("scoring", "inference", "torch", "cli"),

@@ -270,7 +270,7 @@ def _report(output: Path, args: argparse.Namespace) -> int:
     note = f"Only the first {args.limit:,} examples of each task." if args.limit else None
     written = write_report(files, output / "report", notes=[note] if note else [])
     print()
-    for line in summary_lines(files, note=note):
+    for line in summary_lines(written.runs, note=note):
         print(printable(line))
     print(f"report: {printable(str(written.html))}")
     if args.format == "lm-eval":

@@ -76,7 +76,7 @@ def main(args: argparse.Namespace) -> int:
         overlap_path=args.overlap,
     )
     if args.results:
-        for table in console_tables(args.results, overlap_path=args.overlap):
+        for table in console_tables(paths.runs, overlap_path=args.overlap):
             # In a pipe a row is one line, so that no name is broken.
             Console(width=None if sys.stdout.isatty() else 240).print(table)
     written = (paths.html, paths.markdown, paths.csv, paths.metrics_csv, paths.json, *paths.plots)

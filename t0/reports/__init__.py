@@ -14,8 +14,8 @@ The input files are `results_<step>.json` of mode `score_eval` with `scores/` be
     write_report(paths, output)      result files -> report.html, .md, .csv, .json and pictures
     console_tables(paths)            result files -> rich tables for the terminal
 
-This package imports only `errors` and `files` of t0, and no TensorFlow; matplotlib, Jinja and scipy
-are imported when a report is made.
+This package imports only `errors`, `files` and `progress` of t0, and no TensorFlow; matplotlib,
+Jinja and scipy are imported when a report is made.
 """
 
 from t0.reports.evaluations import EvaluatedRun, read_runs

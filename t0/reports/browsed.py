@@ -24,8 +24,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from t0.progress import ProgressLine
 from t0.reports.diagnosis import Diagnosis, diagnose
 from t0.reports.evaluations import DecodedTask, EvaluatedRun, RankedTask, read_predictions
+from t0.reports.example_scores import inputs_of
 from t0.reports.published import published
 
 TEXT_LIMIT = 3_000  # characters of an input or answer
@@ -43,18 +45,18 @@ def browsed(runs: Sequence[EvaluatedRun]) -> tuple[list[dict[str, Any]], dict[st
     """
     index: list[dict[str, Any]] = []
     scripts: dict[str, str] = {}
-    for number, (name, kind, tasks) in enumerate(_groups(runs)):
-        strings = _Strings()
-        rows = [
-            (_ranked_rows if kind == "rank" else _decoded_rows)(by_run, strings)
-            for by_run in tasks.values()
-        ]
-        entries = [_index_entry(prompt, by_run, runs) for prompt, by_run in tasks.items()]
-        for entry, found in zip(entries, rows, strict=True):
-            entry["examples"] = len(found)
-        index.append({"name": name, "kind": kind, "tasks": entries})
-        content = {"strings": strings.texts, "tasks": rows}
-        scripts[f"report_examples_{number}.js"] = f"t0Examples({number}, {script_json(content)});\n"
+    groups = _groups(runs)
+    total = sum(len(tasks) for _, _, tasks in groups)
+    with ProgressLine(total, unit="task", doing="collecting examples") as progress:
+        for number, (name, kind, tasks) in enumerate(groups):
+            strings, entries, rows = _Strings(), [], []
+            for prompt, by_run in tasks.items():
+                rows.append((_ranked_rows if kind == "rank" else _decoded_rows)(by_run, strings))
+                entries.append(_index_entry(prompt, by_run, runs) | {"examples": len(rows[-1])})
+                progress.count(1)
+            index.append({"name": name, "kind": kind, "tasks": entries})
+            script = script_json({"strings": strings.texts, "tasks": rows})
+            scripts[f"report_examples_{number}.js"] = f"t0Examples({number}, {script});\n"
     return index, scripts
 
 
@@ -100,10 +102,10 @@ class _Strings:
 
     def place(self, text: str) -> int:
         shown = cut_in_middle(text)
-        if shown not in self._known:
-            self._known[shown] = len(self.texts)
+        place = self._known.setdefault(shown, len(self.texts))
+        if place == len(self.texts):
             self.texts.append(shown)
-        return self._known[shown]
+        return place
 
 
 def cut_in_middle(text: str, limit: int = TEXT_LIMIT) -> str:
@@ -119,16 +121,17 @@ def cut_in_middle(text: str, limit: int = TEXT_LIMIT) -> str:
 
 
 def _ranked_rows(by_run: Mapping[int, RankedTask], strings: _Strings) -> list[list[Any]]:
-    found: dict[tuple[Any, ...], list[Any]] = {}
+    rows: dict[tuple[Any, ...], list[Any]] = {}
     for run, task in by_run.items():
-        for example in task.scores.examples():
-            choices = tuple(strings.place(choice.text) for choice in example.choices)
-            place = None if example.inputs is None else strings.place(example.inputs)
-            key = (example.idx, example.gold, choices)
-            row = found.setdefault(key, [example.idx, place, example.gold, choices, []])
-            values = [round(choice.log_likelihood, 3) for choice in example.choices]
-            row[4].append([run, example.prediction, values])
-    return [found[key] for key in sorted(found)]
+        for record in task.scores.records():
+            listed, idx, gold = record["choices"], record["idx"], record["gold"]
+            choices = tuple([strings.place(choice["text"]) for choice in listed])
+            inputs = inputs_of(record)
+            place = None if inputs is None else strings.place(inputs)
+            row = rows.setdefault((idx, gold, choices), [idx, place, gold, choices, []])
+            values = [round(float(choice["log_likelihood"]), 3) for choice in listed]
+            row[4].append([run, record["prediction"], values])
+    return [rows[key] for key in sorted(rows)]
 
 
 def _decoded_rows(by_run: Mapping[int, DecodedTask], strings: _Strings) -> list[list[Any]]:

@@ -35,6 +35,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from t0.errors import UserError, printable
+from t0.progress import ProgressLine
 from t0.reports import lm_eval_samples
 from t0.reports.example_scores import ExampleScores, read_samples, read_scores, with_answers
 from t0.reports.published import published
@@ -177,6 +178,13 @@ def read_runs(paths: Iterable[Path]) -> tuple[EvaluatedRun, ...]:
     return _with_unique_labels(_with_distinct_names(runs))
 
 
+def as_runs(results: Iterable[Path | EvaluatedRun]) -> tuple[EvaluatedRun, ...]:
+    """Returns runs unchanged, and reads those of paths; see `read_runs`."""
+    listed = list(results)
+    runs = tuple(run for run in listed if isinstance(run, EvaluatedRun))
+    return runs if runs else read_runs(listed)
+
+
 def _join(runs: list[EvaluatedRun], new: EvaluatedRun) -> None:
     """Adds a run; the runs of a checkpoint that was evaluated in several ways become one."""
     for i, run in enumerate(runs):
@@ -278,15 +286,18 @@ def _read_ranked_tasks(
 ) -> tuple[tuple[RankedTask, ...], tuple[str, ...]]:
     """Returns the tasks with an accuracy, and the names of those without."""
     tasks, skipped = [], []
-    for name, record in sorted(field(content, "tasks", dict, path).items()):
-        if not isinstance(record, dict):
-            raise UserError(f"{path}: task '{name}' must be an object, got {record!r:.80}.")
-        scores = _read_task_scores(path, name, step, decoded="decoded" in record)
-        task = _ranked_task(name, record, where=f"{path}: task '{name}'", scores=scores)
-        if task is None:
-            skipped.append(name)
-        else:
-            tasks.append(task)
+    records = sorted(field(content, "tasks", dict, path).items())
+    with ProgressLine(len(records), unit="task", doing="reading scores") as progress:
+        for name, record in records:
+            if not isinstance(record, dict):
+                raise UserError(f"{path}: task '{name}' must be an object, got {record!r:.80}.")
+            scores = _read_task_scores(path, name, step, decoded="decoded" in record)
+            task = _ranked_task(name, record, where=f"{path}: task '{name}'", scores=scores)
+            if task is None:
+                skipped.append(name)
+            else:
+                tasks.append(task)
+            progress.count(1)
     return tuple(tasks), tuple(skipped)
 
 

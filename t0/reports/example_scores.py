@@ -27,12 +27,13 @@ index out of range or a prediction that is not the likeliest choice is a UserErr
 and line.
 """
 
+import functools
 import math
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,8 +47,7 @@ _ROUNDING_NATS = 1e-4
 LENGTHS = ("tokens", "characters")
 
 
-@dataclass(frozen=True)
-class ScoredChoice:
+class ScoredChoice(NamedTuple):
     """One answer choice: its text, log-likelihood in nats, length in tokens and characters."""
 
     text: str
@@ -56,8 +56,7 @@ class ScoredChoice:
     characters: int = 0
 
 
-@dataclass(frozen=True)
-class ScoredExample:
+class ScoredExample(NamedTuple):
     """One scored example; `inputs` is the prompted text where the file holds it.
 
     `document` is what the rows of one document share: the field `document`, a text or a number.
@@ -112,6 +111,14 @@ class ExampleScores:
     def examples(self) -> Iterator[ScoredExample]:
         """Yields the examples with their texts, which are read again; see `read_examples`."""
         return (example for _, example in read_examples(self.path, self.task))
+
+    def records(self) -> Iterator[Mapping[str, Any]]:
+        """Yields the records of the examples again, which were checked when they were read first.
+
+        Raises:
+          UserError: if the file cannot be read again.
+        """
+        return (line for _, line in _score_lines(self.path, self.task) if _has_gold(line))
 
     @property
     def accuracy(self) -> float:
@@ -195,9 +202,10 @@ class _Columns:
             raise UserError(f"{where}: idx {example.idx} occurs twice. Evaluate this task again.")
         self.seen.add(example.idx)
         likelihoods = [choice.log_likelihood for choice in example.choices]
+        best = max(likelihoods)
         right = example.prediction == example.gold
-        tied = likelihoods.count(max(likelihoods)) > 1
-        share = 1 / sum(math.exp(value - max(likelihoods)) for value in likelihoods)
+        tied = likelihoods.count(best) > 1
+        share = 1 / sum([math.exp(value - best) for value in likelihoods])
         given = (example.idx, example.gold, example.prediction, right)
         self.rows.append((*given, share, len(likelihoods), tied, _checksum(example)))
         self.documents.append(example.document)
@@ -268,9 +276,14 @@ def with_answers(scores: ExampleScores, path: Path) -> ExampleScores:
 def _checksum(example: ScoredExample) -> int:
     if example.inputs is None:
         return 0
-    parts = [example.inputs, *(choice.text for choice in example.choices)]
-    text = "\0".join(" ".join(part.split()) for part in parts)
+    choices = _joined_choices(tuple([choice.text for choice in example.choices]))
+    text = " ".join(example.inputs.split()) + choices
     return max(1, zlib.crc32(text.encode(errors="surrogatepass")))
+
+
+@functools.lru_cache(maxsize=256)  # most examples of a task have the same choices
+def _joined_choices(texts: tuple[str, ...]) -> str:
+    return "".join(["\0" + " ".join(text.split()) for text in texts])
 
 
 def read_examples(path: Path, task: str | None = None) -> Iterator[tuple[str, ScoredExample]]:
@@ -280,23 +293,33 @@ def read_examples(path: Path, task: str | None = None) -> Iterator[tuple[str, Sc
       path: a file of scores, or of samples of lm-evaluation-harness.
       task: of samples, the task that is wanted; None for all.
     """
-    for where, record in _lines(path):
-        if is_sample(record):
-            prompt, line, _ = exported_sample(record, where, path.stem)
-            if task not in (None, prompt.name):
-                continue
-        else:
-            line = record
+    for where, line in _score_lines(path, task):
         example = _example(line, where)
         if example is not None:
             yield where, example
 
 
+def _score_lines(path: Path, task: str | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields file and line, and the record of an example; see `read_examples`."""
+    for where, record in _lines(path):
+        if is_sample(record):
+            prompt, line, _ = exported_sample(record, where, path.stem)
+            if task in (None, prompt.name):
+                yield where, line
+        else:
+            yield where, record
+
+
+def _has_gold(record: Mapping[str, Any]) -> bool:
+    return record.get("gold") not in (None, -1)
+
+
 def _lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     try:
+        name = str(path)
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
-                where = f"{path}, line {number}"
+                where = f"{name}, line {number}"
                 if not line.strip():
                     continue
                 yield where, json_object(line, where)
@@ -309,17 +332,17 @@ def _example(record: Mapping[str, Any], where: str) -> ScoredExample | None:
     choices = record.get("choices")
     if not isinstance(choices, list) or not choices:
         raise UserError(f"{where}: 'choices' must be a list of at least one, got {choices!r:.80}.")
-    if record.get("gold") in (None, -1):
+    if not _has_gold(record):
         return None
     example = ScoredExample(
         idx=_integer(record, "idx", where),
-        choices=tuple(_choice(choice, where) for choice in choices),
+        choices=tuple([_choice(choice, where) for choice in choices]),
         gold=_integer(record, "gold", where, below=len(choices)),
         prediction=_integer(record, "prediction", where, below=len(choices)),
-        inputs=next((v for k in ("inputs", "input") if isinstance(v := record.get(k), str)), None),
+        inputs=inputs_of(record),
         document=None if record.get("document") is None else str(record["document"]),
     )
-    best = max(choice.log_likelihood for choice in example.choices)
+    best = max([choice.log_likelihood for choice in example.choices])
     if example.choices[example.prediction].log_likelihood < best - _ROUNDING_NATS:
         raise UserError(
             f"{where}: prediction {example.prediction} is not the choice of the highest "
@@ -328,14 +351,23 @@ def _example(record: Mapping[str, Any], where: str) -> ScoredExample | None:
     return example
 
 
+def inputs_of(record: Mapping[str, Any]) -> str | None:
+    """Returns the prompted text of a record, None if it has none."""
+    for key in ("inputs", "input"):
+        if isinstance(value := record.get(key), str):
+            return value
+    return None
+
+
 def _choice(choice: object, where: str) -> ScoredChoice:
-    if not isinstance(choice, dict) or not isinstance(choice.get("text"), str):
+    text = choice.get("text") if isinstance(choice, dict) else None
+    if not isinstance(text, str):
         raise UserError(f"{where}: a choice must be an object with a 'text', got {choice!r:.80}.")
     value = choice.get("log_likelihood")
     log_likelihood = finite(value)
     if log_likelihood is None:
         raise UserError(
-            f"{where}: 'log_likelihood' of choice {choice['text']!r:.40} must be a finite number "
+            f"{where}: 'log_likelihood' of choice {text!r:.40} must be a finite number "
             f"of nats, got {value!r:.80}. The model or the scoring is broken for this example."
         )
     tokens = choice.get("tokens")
@@ -343,10 +375,10 @@ def _choice(choice: object, where: str) -> ScoredChoice:
         raise UserError(f"{where}: 'tokens' must be a count, got {tokens!r:.80}.")
     characters = choice.get("characters")
     if characters is None:
-        characters = len(choice["text"])
+        characters = len(text)
     elif not is_integer(characters) or characters < 0:
         raise UserError(f"{where}: 'characters' must be a count, got {characters!r:.80}.")
-    return ScoredChoice(choice["text"], log_likelihood, tokens, characters)
+    return ScoredChoice(text, log_likelihood, tokens, characters)
 
 
 def _integer(record: Mapping[str, Any], key: str, where: str, *, below: int | None = None) -> int:

@@ -16,24 +16,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from t0.reports.evaluations import read_runs
+from t0.reports.evaluations import EvaluatedRun, as_runs
 from t0.reports.published import MODELS, published, published_mean
 from t0.reports.summary import WHOLE, metrics_table, rank_tables
 
 _HEADINGS = ("dataset", "prompts", "mean", "median", "range", "chance", *MODELS)
 
 
-def summary_lines(paths: Iterable[Path], *, note: str | None = None) -> list[str]:
+def summary_lines(results: Iterable[Path | EvaluatedRun], *, note: str | None = None) -> list[str]:
     """Returns the lines about the results files of one checkpoint, the most important first.
 
     Args:
-      paths: the results files.
+      results: the results files, or runs that were read.
       note: a sentence that stands above everything, or None.
 
     Raises:
       UserError: if a file is missing or malformed.
     """
-    runs = read_runs(paths)
+    runs = as_runs(results)
     lines = [note] if note else []
     datasets, _ = rank_tables(runs, with_intervals=False)
     for position, run in enumerate(runs):

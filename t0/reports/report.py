@@ -11,7 +11,7 @@ Assumptions: the same input gives the same bytes (no dates, seeded statistics).
 
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from t0.errors import UserError
@@ -55,6 +55,7 @@ class ReportPaths:
     Attributes:
       csv: the table of rank evaluation.
       metrics_csv: the table of mode `eval`, None without one.
+      runs: the runs of the report, which need not be read again.
     """
 
     html: Path
@@ -63,6 +64,7 @@ class ReportPaths:
     json: Path
     metrics_csv: Path | None
     plots: tuple[Path, ...]
+    runs: tuple[EvaluatedRun, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ def write_report(
         json=output_dir / "report.json",
         metrics_csv=output_dir / _METRICS_CSV if summary.decoded else None,
         plots=tuple(output_dir / plot.file for plot in drawn),
+        runs=tuple(runs),
     )
 
 

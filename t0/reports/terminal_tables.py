@@ -15,7 +15,7 @@ import pandas as pd
 
 from t0.reports.cells import clean_cells, clean_heads, number, ways_heads
 from t0.reports.clean_part import clean_rows, read_overlap
-from t0.reports.evaluations import EvaluatedRun, read_runs
+from t0.reports.evaluations import EvaluatedRun, as_runs
 from t0.reports.plots import run_letter
 from t0.reports.summary import WHOLE, metrics_table, rank_tables
 from t0.reports.ways import judged_rows
@@ -29,7 +29,7 @@ _NARROW_COLUMNS = 72
 
 
 def console_tables(
-    results_paths: Iterable[Path],
+    results: Iterable[Path | EvaluatedRun],
     *,
     width: int | None = None,
     overlap_path: Path | None = None,
@@ -39,7 +39,7 @@ def console_tables(
     Chance is computed from the per-example scores, if there are any; there are no intervals.
 
     Args:
-      results_paths: result files or folders of them.
+      results: result files, folders of them, or runs that were read.
       width: the terminal's columns; by default those of this process's terminal. From 50 columns
         no number is broken; below 72 headings are broken and names folded.
       overlap_path: what `t0 overlap` wrote, for a table of the accuracy on clean examples.
@@ -47,7 +47,7 @@ def console_tables(
     Raises:
       UserError: if a file is missing or malformed.
     """
-    runs = read_runs(results_paths)
+    runs = as_runs(results)
     narrow = (width or shutil.get_terminal_size().columns) < _NARROW_COLUMNS
     datasets, _ = rank_tables(runs, with_intervals=False)
     metrics = metrics_table(runs)

@@ -1,6 +1,9 @@
 """Whole reports: which files are written, what is in them, and the command."""
 
+import collections
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,3 +199,27 @@ def test_a_plot_has_the_first_panels_of_too_many(evaluation, tmp_path, monkeypat
     page = (tmp_path / "out" / "report.html").read_text()
     assert f"The first {MOST_PANELS} of {MOST_PANELS + 1}; the tables hold all." in page
     assert f"data/d{MOST_PANELS:03}" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_a_report_reads_scores_once_for_numbers_and_once_for_texts(
+    two_runs, rough_pictures, tmp_path, monkeypatch, capsys
+):
+    opened = collections.Counter()
+    path_open = Path.open
+
+    def counting(path, *arguments, **keywords):
+        opened[path.parent.name, path.parents[2].name, path.name] += 1
+        return path_open(path, *arguments, **keywords)
+
+    monkeypatch.setattr(Path, "open", counting)
+    monkeypatch.setattr("t0.progress.PLAIN_SECONDS", 0)
+    words = [*map(str, two_runs), "--output", str(tmp_path / "out")]
+    assert t0_main.main(["report", *words]) == 0
+    times = {name: count for name, count in opened.items() if name[0] == "scores"}
+    assert len(times) > 3 and set(times.values()) == {2}
+    said = capsys.readouterr()
+    assert "Accuracy (%) over prompts" in said.out
+    # Progress, in a log a line every ten seconds.
+    lines = [line.partition(",")[0] for line in said.err.splitlines()]
+    for doing in ("reading scores", "collecting examples"):
+        assert any(re.fullmatch(rf"{doing}: \d of \d tasks \(100%\)", line) for line in lines)
