@@ -367,14 +367,14 @@ PATCHES: tuple[Patch, ...] = (
         "seqio.FunctionDataSource",
         "a dataset function without the argument `seed` cannot be read in a fixed order",
         _dataset_functions_without_seed,
-        ("seqio.FunctionDataSource.get_dataset",),
+        ("seqio.dataset_providers.FunctionDataSource.get_dataset",),
     ),
     Patch(
         "seqio",
         "seqio.Task",
         "a feature that is never made ends every command with a traceback",
         _features_that_are_not_made,
-        ("seqio.Task._validate_preprocessing",),
+        ("seqio.dataset_providers.Task._validate_preprocessing",),
     ),
     Patch(
         "seqio",
@@ -384,7 +384,7 @@ PATCHES: tuple[Patch, ...] = (
         (
             "seqio.utils.LazyTfdsLoader._get_builder",
             "seqio.utils.LazyTfdsLoader.load",
-            "seqio.Task.splits",
+            "seqio.dataset_providers.Task.splits",
         ),
     ),
     Patch(
