@@ -203,7 +203,7 @@ def _over_rows(tally: Tally, first: np.ndarray, second: np.ndarray, truth: np.nd
 
 
 def _of_one_prompt(tally: Tally, first: np.ndarray, second: np.ndarray, truth: np.ndarray) -> None:
-    found = statistics.wilson(first.sum(axis=-1), np.array(first.shape[-1]))
+    found = statistics.score_interval(first.mean(axis=-1), np.array(first.shape[-1]), Z)
     tally.interval("wilson", found.low, found.high, truth)
     test = statistics.mcnemar(first, second)
     tally.test("exact", test.p_value)

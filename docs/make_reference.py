@@ -39,8 +39,7 @@ VARIABLES = {
     "`--data_dir`",
     "T0_PORT": "the port at which the machines of `bin/torch_train.slurm` meet (29500)",
     "T0_PROCESSES": "the processes that `bin/torch_train` starts (one for each GPU)",
-    "T0_PYTHON": "the Python that `bin/setup`, `bin/quickstart`, `bin/reproduce_t0_eval` and "
-    "`bin/torch_train` take",
+    "T0_PYTHON": "the Python that `bin/setup`, `bin/quickstart` and `bin/torch_train` take",
     "T0_RESTART_SECONDS": "how long `bin/tpu_train` waits before it starts a run again (30)",
     "T0_RESTARTS": "how often `bin/torch_train` starts again after a process is lost (3)",
     "T0_SAVING_SECONDS": "`bin/torch_train*`: how long a run may take to save after SIGTERM (600)",

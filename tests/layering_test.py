@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = (
     "machine",
     "errors",
+    "text_tables",
     "progress",
     "compat",
     "files",
@@ -44,7 +45,7 @@ ROOMS = (
 )
 # Reports are made from files alone, and the PyTorch engine from plain data.
 ONLY = {
-    "reports": {"errors", "files", "progress", "reports"},
+    "reports": {"errors", "files", "progress", "reports", "text_tables"},
     "torch": {
         *(
             "machine",

@@ -4,6 +4,7 @@ A decoder-only folder of Hugging Face (GPT-2, Llama ...) is ranked by PyTorch an
 
 t0 eval /models/t0_3b --data_dir=data                    # the held-out datasets, by ranking
 t0 eval bigscience/T0_3B --data_dir=data --limit=100 --output=out
+t0 eval bigscience/T0_3B --reproduce                     # next to the published values
 t0 eval /models/mine/model.ckpt-1000 --tasks='super_glue_rte_.*' --data_dir=data
 t0 eval /models/gpt2 --join=t-zero --data_dir=data
 t0 eval /models/small --module_import=t0.recipes --data_dir=texts --tasks=text_span_corruption
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from t0.checkpoints import decoder_folders
+from t0.cli import reproduce
 from t0.cli.flag_lists import JoinedList
 from t0.errors import UserError, printable
 from t0.sources import SKIP_BAD_ROWS_HELP, set_data_dirs
@@ -32,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
     parser.add_argument(
         "checkpoint",
+        nargs="?",
         help="a Mesh TensorFlow file or folder, a Hugging Face or T5X folder, or a hub name",
     )
     parser.add_argument(
@@ -44,12 +47,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", metavar="DIR", help="folder for results (default: t0_eval/<name>)"
     )
+    parser.add_argument("--format", default="t0", help=argparse.SUPPRESS)
     parser.add_argument(
-        "--format",
-        default="t0",
-        choices=["t0", "lm-eval"],
-        help="lm-eval: write the results of ranking in lm-evaluation-harness's format, too, into "
-        "<output>/lm_eval",
+        "--reproduce",
+        action="store_true",
+        help="evaluate on all prompts of T0's eleven held-out datasets, and print the means next "
+        "to the published values",
+    )
+    parser.add_argument(
+        "--downloads",
+        action="store_true",
+        help="print what a machine without network needs for --reproduce, and end",
     )
     parser.add_argument("--limit", type=int, metavar="N", help="the first N examples of each task")
     parser.add_argument(
@@ -102,6 +110,20 @@ def main(args: argparse.Namespace) -> int:
     """Evaluates, prints the summary and the report's path, and returns the exit status."""
     from t0.catalogue.shown import given_lengths
 
+    if args.format != "t0":
+        raise UserError(
+            f"--format={args.format}: `t0 eval` writes its own format only. To run our prompts in "
+            "lm-evaluation-harness, and have its format: t0 export-eval TASKS --to lm-eval"
+        )
+    if args.data_dir:
+        set_data_dirs(args.data_dir)
+    if args.downloads:
+        print("\n".join(reproduce.download_lines([*reproduce.held_out_splits()])))
+        return 0
+    if args.checkpoint is None:
+        raise UserError("no checkpoint: t0 eval CHECKPOINT")
+    if args.reproduce:
+        reproduce.check_flags(args)
     if args.skip_absent and args.cache_dirs:
         raise UserError(
             "--skip_absent looks for datasets, and --cache_dirs reads caches instead: give one"
@@ -112,8 +134,6 @@ def main(args: argparse.Namespace) -> int:
             raise UserError(f"--{name} {value}: wanted a number from 1")
     lengths = given_lengths(args.lengths) or None
     shard = _shard(args)
-    if args.data_dir:
-        set_data_dirs(args.data_dir)
     from t0.checkpoints import described, tokenizer
     from t0.files.any_path import any_path
 
@@ -157,11 +177,6 @@ def _shard(args: argparse.Namespace) -> "Shard":
         raise UserError(
             f"got --shard_id={shard} and --num_shards={count}; wanted both, such as --num_shards=4 "
             "and --shard_id=0, 1, 2 or 3"
-        )
-    if args.format != "t0" and count > 1:
-        raise UserError(
-            f"got --format={args.format} with shards, wanted one of them: a shard's results are "
-            "not whole. Evaluate in one run, or in the format t0"
         )
     return Shard(shard, count)
 
@@ -262,20 +277,17 @@ def _run_decoder_only(
 
 
 def _report(output: Path, args: argparse.Namespace) -> int:
-    from t0.reports import write_report
-    from t0.reports.held_out import summary_lines
-    from t0.reports.result_files import COPIES
+    from t0.reports import read_report
 
     files = [path for head in _HEADLINES for path in sorted(output.glob(f"{head}_*.json"))]
-    note = f"Only the first {args.limit:,} examples of each task." if args.limit else None
-    written = write_report(files, output / "report", notes=[note] if note else [])
+    notes = [f"Only the first {args.limit:,} examples of each task."] if args.limit else []
+    report = read_report(files, notes=notes)
+    written = report.write(output / "report")
     print()
-    for line in summary_lines(written.runs, note=note):
+    for line in report.lines():
         print(printable(line))
+    if args.reproduce:
+        for run in report.summary.runs:
+            reproduce.print_table(run, output)
     print(f"report: {printable(str(written.html))}")
-    if args.format == "lm-eval":
-        from t0.lm_eval import write_results
-
-        for path in write_results(files, output / COPIES):
-            print(f"lm-evaluation-harness's format: {printable(str(path))}")
     return 0

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from t0.cli.flag_lists import JoinedList
-from t0.cli.tables import print_table
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.sources import SKIP_BAD_ROWS_HELP, set_data_dirs
+from t0.text_tables import print_table
 
 DEFAULT_ROWS = 200
 

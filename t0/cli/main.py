@@ -41,8 +41,11 @@ VERBS = {
         "t0.cli.overlap",
         "evaluation rows whose text is in the training data: how much, and where",
     ),
-    "report": ("t0.cli.report", "tables, plots and a page from the results of evaluations"),
-    "compare": ("t0.cli.compare", "evaluated runs beside each other, with tested differences"),
+    "report": (
+        "t0.cli.report",
+        "evaluated runs in tables, plots and a page; several are compared, with tests",
+    ),
+    "compare": ("t0.cli.report", "t0 report, of two or more runs that can be compared"),
 }
 
 
@@ -99,7 +102,7 @@ def _run_verb(verb: str, words: list[str]) -> int:
     if verb == "doctor":  # which says what is wrong, the folder for temporary files included
         return module.main(args)
     with folder_of_run():
-        return module.main(args)
+        return module.compare(args) if verb == "compare" else module.main(args)
 
 
 if __name__ == "__main__":

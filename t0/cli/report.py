@@ -1,34 +1,49 @@
-"""`t0 report`: tables, plots and one offline page from evaluations and training runs.
+"""`t0 report`, also called `t0 compare`: tables, plots and a page of evaluated and training runs.
 
-t0 report model/eval/results_1000.json --output report --metrics model/metrics.jsonl
-t0 report --metrics first/ second/ --output curves        # training runs only
+t0 report model/eval                                           # tables in the terminal
+t0 report model/eval --output report --metrics model           # also a page, CSV, JSON, pictures
+t0 report first/eval second/eval                               # compared with the first
+t0 report a=s1/eval,s2/eval b=t1/eval,t2/eval --baseline=b     # seeds under one name are averaged
+t0 report --metrics first/ second/ --output curves             # training runs only
 """
 
 import argparse
+import shutil
 import sys
 
 from t0.errors import UserError, printable
 from t0.files.any_path import any_path
-from t0.reports import console_tables, write_report
+from t0.reports import read_report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `t0 report`."""
     parser.add_argument(
-        "results",
+        "runs",
         nargs="*",
-        type=any_path,
-        metavar="RESULTS.json",
+        metavar="RUN",
         help="results_<step>.json of a rank evaluation, decoded_<step>.json of mode eval, or a "
-        "folder: all of both below it; the first run is the baseline of the comparison; none for "
+        "folder: all of both below it; the steps and files of one model are one run, of which the "
+        "last step is compared; NAME=RUN names it, NAME=RUN,RUN averages several seeds; none for "
         "training runs only",
+    )
+    parser.add_argument(
+        "--baseline",
+        metavar="RUN",
+        help="the run that the others are compared with, by its name or as given; one that is not "
+        "among the runs is added; by default the first",
+    )
+    parser.add_argument(
+        "--any_texts",
+        action="store_true",
+        help="compare examples of one row, right answer and number of choices though their inputs "
+        "or choices differ, as for models that read prompts in other forms",
     )
     parser.add_argument(
         "--output",
         type=any_path,
         metavar="DIR",
-        required=True,
-        help="folder to write the report into",
+        help="folder for report.html, CSV, JSON and pictures",
     )
     parser.add_argument(
         "--metrics",
@@ -44,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--overlap",
         type=any_path,
         metavar="DIR",
-        help="what `t0 overlap` wrote: adds the accuracy on examples that are not in the training "
-        "data, with a paired test",
+        help="the output of `t0 overlap`: adds the accuracy on examples that are not in the "
+        "training data, with a paired test",
     )
     parser.add_argument("--title", help="heading of the page")
     parser.add_argument(
@@ -57,29 +72,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def main(args: argparse.Namespace) -> int:
-    """Writes the report, prints the table and the paths, and returns the exit status.
+def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
+    """Prints the tables, writes the report, and returns the exit status.
+
+    Args:
+      args: the flags.
+      must_compare: whether runs that cannot be compared are an error.
 
     Raises:
-      UserError: if a file is missing or malformed, or the output cannot be written.
+      UserError: if a file is missing or malformed, the runs cannot be compared, or the output
+        cannot be written.
     """
-    from rich.console import Console
-
-    if args.overlap is not None and not args.results:
+    if args.overlap is not None and not args.runs:
         raise UserError("--overlap is about evaluated examples: name results_<step>.json with it")
-    paths = write_report(
-        args.results,
-        args.output,
+    for flag, value in (("--title", args.title), ("--metrics", args.metrics)):
+        if value and args.output is None:
+            raise UserError(f"{flag} is for the page that --output writes: give both")
+    report = read_report(
+        args.runs,
         title=args.title,
         notes=args.note,
         metrics_paths=args.metrics,
         overlap_path=args.overlap,
+        baseline=args.baseline,
+        any_texts=args.any_texts,
+        must_compare=must_compare,
     )
-    if args.results:
-        for table in console_tables(paths.runs, overlap_path=args.overlap):
-            # In a pipe a row is one line, so that no name is broken.
-            Console(width=None if sys.stdout.isatty() else 240).print(table)
-    written = (paths.html, paths.markdown, paths.csv, paths.metrics_csv, paths.json, *paths.plots)
-    for path in filter(None, written):
-        print(printable(str(path)))
+    # In a pipe a row is one line, so that no name is broken.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in report.lines(width) if args.runs else ():
+        print(printable(line))
+    if args.output is not None:
+        paths = report.write(args.output)
+        for path in (paths.html, *paths.csv, paths.json, *paths.plots):
+            print(printable(str(path)))
     return 0
+
+
+def compare(args: argparse.Namespace) -> int:
+    """`t0 compare`: the same, if the runs can be compared."""
+    return main(args, must_compare=True)

@@ -14,8 +14,8 @@ import sys
 from typing import Any
 
 from t0.cli.flag_lists import JoinedList
-from t0.cli.tables import print_table
 from t0.sources import set_data_dirs
+from t0.text_tables import print_table
 
 _COLUMNS = {
     "mixture": ("mixture", "tasks", "rate", "cached"),

@@ -1,36 +1,41 @@
-"""Reports on evaluations and training runs, made from result files only: a page, plots, tables.
+"""Reports on evaluations and training runs, made from result files only.
 
-    from t0.reports import console_tables, write_report
+    from t0.reports import read_report
 
-    paths = write_report([Path("eval/results_1000.json")], Path("report"))
-    paths.html                                              # report/report.html
+    report = read_report(["eval"])
+    report.lines()                          # the tables in the terminal
+    report.write(Path("report")).html       # report/report.html
 
-The input files are `results_<step>.json` of mode `score_eval` with `scores/` beside it,
+The input files are `results_<step>.json` of mode `score_eval` with `scores/` next to it,
 `decoded_<step>.json` of mode `eval` with `predictions/`, and `metrics.jsonl` of training runs.
 
-    read_runs(paths)                 result files -> runs, one for each evaluated checkpoint
+    read_runs(paths)                 result files -> evaluated checkpoints
+    read_named_runs(words)           words of a command line -> runs, each with its checkpoints
     read_curves(paths)               metrics.jsonl -> training curves
-    summarise(runs)                  runs -> data frames, comparisons, notes
-    write_report(paths, output)      result files -> report.html, .md, .csv, .json and pictures
-    console_tables(paths)            result files -> rich tables for the terminal
+    summarise(runs)                  runs -> numbers, comparison, notes
+    read_report(words)               all of it -> tables, with four renderings
+    write_report(words, output)      the same, and report.html, .csv, .json and pictures
 
-This package imports only `errors`, `files` and `progress` of t0, and no TensorFlow; matplotlib,
-Jinja and scipy are imported when a report is made.
+This package imports only `errors`, `files`, `progress` and `text_tables` of t0, and no TensorFlow;
+matplotlib, Jinja and scipy are imported when a report is made.
 """
 
 from t0.reports.evaluations import EvaluatedRun, read_runs
-from t0.reports.report import ReportPaths, write_report
+from t0.reports.named_runs import NamedRun, read_named_runs
+from t0.reports.report import Report, ReportPaths, read_report, write_report
 from t0.reports.summary import Summary, summarise
-from t0.reports.terminal_tables import console_tables
 from t0.reports.training_curves import TrainingCurves, read_curves
 
 __all__ = [
     "EvaluatedRun",
+    "NamedRun",
+    "Report",
     "ReportPaths",
     "Summary",
     "TrainingCurves",
-    "console_tables",
     "read_curves",
+    "read_named_runs",
+    "read_report",
     "read_runs",
     "summarise",
     "write_report",

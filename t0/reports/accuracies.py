@@ -200,11 +200,18 @@ def accuracy(grid: Grid, run: int) -> Accuracy:
     """Returns the mean accuracy of a run with its intervals."""
     means = [_mean(grid, run, prompts) for prompts in (RANDOM, FIXED)]
     if grid.documents is None and grid.right[run].shape[:2] == (1, 1):
-        right = grid.right[run][0, 0]
-        found = [statistics.wilson(right.sum(), np.array(right.size))] * 2
+        found = [_wilson(grid.right[run][0, 0])] * 2
     else:
         found = [statistics.interval_of_share(mean) for mean in means]
     return Accuracy(100 * float(means[0].value), *_percent(found[0]), *_percent(found[1]))
+
+
+def _wilson(right: np.ndarray) -> Interval:
+    """Returns the interval of one prompt's accuracy, whose examples [E] are independent."""
+    from scipy import stats
+
+    found = stats.binomtest(int(right.sum()), right.size)
+    return Interval(*found.proportion_ci(statistics.CONFIDENCE, method="wilson"))
 
 
 def mean_accuracy(grids: Sequence[Grid], run: int) -> Accuracy:

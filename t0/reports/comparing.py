@@ -1,13 +1,12 @@
 """Compares runs: accuracies on what they share, differences, sets that cannot be told apart.
 
-    runs = read_contenders(["eval/results_1000.json"])
-    found = compare(runs)
-    found.datasets                # (), because one run has nothing to be compared with
-    found.notes                   # what the runs do not share
+    runs, baseline = read_named_runs(["eval"])
+    found = compare(runs, baseline=baseline) if len(runs) > 1 else None
+    found                         # None; else found.datasets, found.mean, found.notes
 
 Every dataset is compared on the prompts and examples that all of its runs scored. Differences are
-with the baseline; their p-values are adjusted over the table (Benjamini and Hochberg), those of all
-pairs, which decide the tied sets, over all pairs and datasets.
+with the baseline; their p-values are adjusted over the table (Benjamini and Hochberg, 1995, J. R.
+Stat. Soc. B 57), those of all pairs, which decide the tied sets, over all pairs and datasets.
 
 Assumptions: a task with the same name is the same prompt; see `accuracies.shared_grid` for what the
 same example is. The mean is over the datasets that all runs have.
@@ -23,12 +22,12 @@ import numpy as np
 from t0.errors import UserError
 from t0.reports import accuracies
 from t0.reports.accuracies import Accuracy, Gap, Grid
-from t0.reports.contenders import Contender, notes_on
-from t0.reports.evaluations import RankedTask
-from t0.reports.example_scores import ScoredExample
+from t0.reports.diagnosis import answers_of
+from t0.reports.evaluations import EvaluatedRun, RankedTask, dataset_groups
+from t0.reports.named_runs import NamedRun, check_comparable, notes_on
 from t0.reports.paired_runs import SIGNIFICANT, other_texts, prompt_gaps, shared_tasks
-from t0.reports.statistics import benjamini_hochberg, pairs_of, tied_sets
-from t0.reports.summary import dataset_groups, title_of
+from t0.reports.published import title_of
+from t0.reports.statistics import pairs_of, tied_sets
 
 SHOWN_EXAMPLES = 5  # for each dataset, run and direction
 
@@ -56,16 +55,20 @@ class DifferingExample:
       row: the row of the dataset.
       gain: the share of prompts (and seeds) that the run has right, less the baseline's.
       prompt: a prompt under which they differ so.
-      example: the example as the run scored it, under that prompt.
-      baseline: the choice that the baseline predicted there.
+      task: the name of that prompt's task.
+      gold: the right answer under that prompt.
+      prediction: the run's prediction.
+      baseline: the baseline's prediction.
     """
 
     run: int
     row: int
     gain: float
     prompt: str
-    example: ScoredExample
-    baseline: int
+    task: str
+    gold: str
+    prediction: str
+    baseline: str
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class ComparedDataset:
 class RunComparison:
     """A comparison of runs; `mean` is over the datasets that all runs have, if there are two."""
 
-    contenders: tuple[Contender, ...]
+    runs: tuple[NamedRun, ...]
     baseline: int
     datasets: tuple[ComparedDataset, ...]
     mean: ComparedDataset | None
@@ -120,53 +123,51 @@ class _Shared:
 
 
 def compare(
-    contenders: Sequence[Contender], *, baseline: int = 0, any_texts: bool = False
+    runs: Sequence[NamedRun], *, baseline: int = 0, any_texts: bool = False
 ) -> RunComparison:
     """Returns the comparison of some runs.
 
     Args:
-      contenders: the runs.
+      runs: the runs.
       baseline: the position of the run that the others are compared with.
       any_texts: whether examples are the same though their inputs or choices differ.
 
     Raises:
-      UserError: if several runs share no example.
+      UserError: if there are fewer than two runs, they cannot be compared, or share no example.
     """
-    notes = notes_on(contenders)
-    shared = _shared(contenders, any_texts=any_texts, notes=notes)
-    if not shared and len(contenders) > 1:
+    check_comparable(runs)
+    notes = notes_on(runs)
+    shared = _shared(runs, any_texts=any_texts, notes=notes)
+    if not shared:
         raise UserError(
-            "these runs share no example of no prompt, so there is nothing to compare. "
+            "these runs share no example of any prompt, so there is nothing to compare. "
             + " ".join(notes)
         )
     datasets = _adjusted(
-        [_compared(one, contenders, baseline) for one in shared],
+        [_compared(one, runs, baseline) for one in shared],
         [one.gaps for one in shared],
     )
-    complete = [one for one in shared if len(one.runs) == len(contenders)]
+    complete = [one for one in shared if len(one.runs) == len(runs)]
     mean = _mean(complete, baseline) if len(complete) > 1 else None
-    return RunComparison(tuple(contenders), baseline, datasets, mean, tuple(dict.fromkeys(notes)))
+    return RunComparison(tuple(runs), baseline, datasets, mean, tuple(dict.fromkeys(notes)))
 
 
-def _shared(contenders: Sequence[Contender], *, any_texts: bool, notes: list[str]) -> list[_Shared]:
+def _shared(runs: Sequence[NamedRun], *, any_texts: bool, notes: list[str]) -> list[_Shared]:
     """Returns what is shared of each dataset, and adds to the notes what is not."""
     found = []
-    groups = dataset_groups([run for one in contenders for run in one.seeds])
+    groups = dataset_groups([run for one in runs for run in one.seeds])
     for dataset, group in groups.items():
         having = [
             position
-            for position, one in enumerate(contenders)
+            for position, one in enumerate(runs)
             if all(_task_names(run, dataset) for run in one.seeds)
         ]
         if len(having) < 2:
-            if len(contenders) > 1:
-                names = ", ".join(contenders[i].name for i in having) or "no run in all its seeds"
-                notes.append(f"{dataset} is left out: only {names} has scores of it.")
+            names = ", ".join(runs[i].name for i in having) or "no run in all its seeds"
+            notes.append(f"{dataset} is left out: only {names} has scores of it.")
             continue
-        tasks, grid = shared_tasks(
-            [contenders[i].seeds for i in having], dataset, any_texts=any_texts
-        )
-        notes += _prompts_left_out(contenders, having, dataset)
+        tasks, grid = shared_tasks([runs[i].seeds for i in having], dataset, any_texts=any_texts)
+        notes += _prompts_left_out(runs, having, dataset)
         if grid is None:
             notes.append(f"{dataset} is left out: its runs share no example of the same prompt.")
             continue
@@ -185,7 +186,7 @@ def _shared(contenders: Sequence[Contender], *, any_texts: bool, notes: list[str
     return found
 
 
-def _task_names(run: Any, dataset: str) -> set[str]:
+def _task_names(run: EvaluatedRun, dataset: str) -> set[str]:
     return {
         task.name
         for task in run.tasks
@@ -193,10 +194,8 @@ def _task_names(run: Any, dataset: str) -> set[str]:
     }
 
 
-def _prompts_left_out(
-    contenders: Sequence[Contender], having: Sequence[int], dataset: str
-) -> list[str]:
-    names = {i: [_task_names(run, dataset) for run in contenders[i].seeds] for i in having}
+def _prompts_left_out(runs: Sequence[NamedRun], having: Sequence[int], dataset: str) -> list[str]:
+    names = {i: [_task_names(run, dataset) for run in runs[i].seeds] for i in having}
     every = [one for seeds in names.values() for one in seeds]
     common = set.intersection(*every)
     notes = []
@@ -205,13 +204,13 @@ def _prompts_left_out(
         if alone:
             listed = ", ".join(sorted(alone)[:3]) + (" ..." if len(alone) > 3 else "")
             notes.append(
-                f"{dataset}: {contenders[i].name} has prompts that not every run has: {listed} "
+                f"{dataset}: {runs[i].name} has prompts that not every run has: {listed} "
                 f"({len(alone)} in all). Compared are {len(common)}."
             )
     return notes
 
 
-def _compared(shared: _Shared, contenders: Sequence[Contender], baseline: int) -> ComparedDataset:
+def _compared(shared: _Shared, runs: Sequence[NamedRun], baseline: int) -> ComparedDataset:
     places = {run: place for place, run in enumerate(shared.runs)}
     others = [run for run in shared.runs if run != baseline] if baseline in places else []
     grid = shared.grid
@@ -232,7 +231,7 @@ def _compared(shared: _Shared, contenders: Sequence[Contender], baseline: int) -
         examples=tuple(
             one
             for run, gain in gains.items()
-            for one in _examples(shared, contenders, (baseline, run), gain)
+            for one in _examples(shared, runs, (baseline, run), gain)
         ),
         number_of_prompts=len(shared.tasks),
         number_of_examples=len(grid.rows),
@@ -254,7 +253,7 @@ def _gains(grid: Grid, first: int, second: int) -> np.ndarray:
 
 
 def _examples(
-    shared: _Shared, contenders: Sequence[Contender], pair: tuple[int, int], gains: np.ndarray
+    shared: _Shared, runs: Sequence[NamedRun], pair: tuple[int, int], gains: np.ndarray
 ) -> list[DifferingExample]:
     """Returns the examples with the largest gains and losses, the losses first."""
     order = np.argsort(gains, kind="stable")
@@ -262,23 +261,24 @@ def _examples(
     won = [e for e in order[::-1][:SHOWN_EXAMPLES] if gains[e] > 0]
     baseline, run = (shared.runs.index(one) for one in pair)
     means = shared.grid.right[run].mean(axis=0) - shared.grid.right[baseline].mean(axis=0)
-    wanted: dict[int, list[tuple[int, int]]] = {}
+    found = []
     for e in [*lost, *won]:
-        p = int(np.argmax(np.sign(gains[e]) * means[:, e]))
-        wanted.setdefault(p, []).append((e, int(shared.grid.rows[e])))
-    texts = {}
-    for p, listed in wanted.items():
-        name, rows = shared.tasks[p].name, {row for _, row in listed}
-        of_run, of_baseline = (_texts(contenders[one], name, rows) for one in reversed(pair))
-        for e, row in listed:
-            given = (float(gains[e]), shared.tasks[p].prompt, of_run[row])
-            texts[e] = DifferingExample(pair[1], row, *given, of_baseline[row].prediction)
-    return [texts[e] for e in [*lost, *won]]
+        row, task = (
+            int(shared.grid.rows[e]),
+            shared.tasks[int(np.argmax(np.sign(gains[e]) * means[:, e]))],
+        )
+        answers = [_answers(runs[one], task.name, row) for one in reversed(pair)]
+        given = (float(gains[e]), task.prompt, task.name)
+        found.append(DifferingExample(pair[1], row, *given, *answers[0], answers[1][1]))
+    return found
 
 
-def _texts(contender: Contender, task: str, rows: set[int]) -> dict[int, ScoredExample]:
-    (scores,) = (one.scores for one in contender.seeds[0].tasks if one.name == task)
-    return {one.idx: one for one in scores.examples() if one.idx in rows}
+def _answers(run: NamedRun, task: str, row: int) -> tuple[str, str]:
+    """Returns the right answer of a row and the predicted one, of the run's first seed."""
+    (scores,) = (one.scores for one in run.seeds[0].tasks if one.name == task)
+    (place,) = np.flatnonzero(scores.idx == row)
+    answers = answers_of(scores)
+    return answers[int(scores.gold[place])], answers[int(scores.prediction[place])]
 
 
 def _adjusted(
@@ -286,19 +286,25 @@ def _adjusted(
 ) -> tuple[ComparedDataset, ...]:
     """Returns the datasets with p-values adjusted over all of them, and with their tied sets."""
     plain = [one.gap.p_value for dataset in datasets for one in dataset.differences]
-    of_table = iter(benjamini_hochberg(plain))
-    of_pairs = iter(benjamini_hochberg([one.p_value for found in gaps for one in found.values()]))
+    of_table = iter(_adjust(plain))
+    of_pairs = iter(_adjust([one.p_value for found in gaps for one in found.values()]))
     return tuple(
         dataclasses.replace(
             dataset,
             differences=tuple(
-                dataclasses.replace(one, adjusted=float(next(of_table)))
-                for one in dataset.differences
+                dataclasses.replace(one, adjusted=next(of_table)) for one in dataset.differences
             ),
-            tied=_tied(dataset.runs, {pair: float(next(of_pairs)) for pair in found}),
+            tied=_tied(dataset.runs, {pair: next(of_pairs) for pair in found}),
         )
         for dataset, found in zip(datasets, gaps, strict=True)
     )
+
+
+def _adjust(p_values: Sequence[float]) -> list[float]:
+    """Returns the p-values of one table, adjusted by Benjamini's and Hochberg's procedure."""
+    from scipy import stats
+
+    return stats.false_discovery_control(p_values).tolist() if p_values else []
 
 
 def _tied(
@@ -321,8 +327,8 @@ def _mean(shared: Sequence[_Shared], baseline: int) -> ComparedDataset:
     between = [
         accuracies.mean_gap([_between(one, baseline, run) for one in shared]) for run in others
     ]
-    adjusted = benjamini_hochberg([one.p_value for one in between])
-    of_pairs = benjamini_hochberg([one.p_value for one in pairs.values()])
+    adjusted = _adjust([one.p_value for one in between])
+    of_pairs = _adjust([one.p_value for one in pairs.values()])
     return ComparedDataset(
         dataset="",
         title=f"Mean of {len(shared)} datasets",
@@ -332,10 +338,9 @@ def _mean(shared: Sequence[_Shared], baseline: int) -> ComparedDataset:
             run: accuracies.mean_accuracy([one.grid for one in shared], run) for run in runs
         },
         differences=tuple(
-            Difference(run, one, float(p))
-            for run, one, p in zip(others, between, adjusted, strict=True)
+            Difference(run, one, p) for run, one, p in zip(others, between, adjusted, strict=True)
         ),
-        tied=_tied(runs, dict(zip(pairs, map(float, of_pairs), strict=True))),
+        tied=_tied(runs, dict(zip(pairs, of_pairs, strict=True))),
         prompts={},
         won={},
         lost={},

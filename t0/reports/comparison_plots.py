@@ -1,6 +1,7 @@
 """Pictures of a comparison: differences with their intervals, and prompts against prompts.
 
-    found = compare(read_contenders(["eval/results_1000.json"]))
+    runs, _ = read_named_runs(["eval"])
+    found = compare(runs) if len(runs) > 1 else RunComparison(runs, 0, (), None, ())
     panels = [*difference_panels(found), *prompt_panels(found)]
 
 A difference is a point with the interval for other examples and prompts (thin) and for these
@@ -13,7 +14,7 @@ Assumptions: accuracies are in percent.
 from typing import TYPE_CHECKING
 
 from t0.reports.comparing import ComparedDataset, RunComparison
-from t0.reports.plots import Panel, run_colour, run_letter, tooltip_id
+from t0.reports.plots import Panel, tooltip_id
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +27,7 @@ def difference_panels(found: RunComparison) -> list[Panel]:
     """Returns a panel for each run but the baseline and each twelve datasets."""
     every = [*([found.mean] if found.mean else []), *found.datasets]
     panels = []
-    for run in range(len(found.contenders)):
+    for run in range(len(found.runs)):
         rows = [one for one in every if any(gap.run == run for gap in one.differences)]
         parts = [rows[start : start + ROWS] for start in range(0, len(rows), ROWS)]
         panels += [_difference_panel(found, run, part) for part in parts]
@@ -34,12 +35,12 @@ def difference_panels(found: RunComparison) -> list[Panel]:
 
 
 def _difference_panel(found: RunComparison, run: int, rows: list[ComparedDataset]) -> Panel:
-    names = [found.contenders[one].name for one in (run, found.baseline)]
+    names = [found.runs[one].name for one in (run, found.baseline)]
     gaps = [gap for row in rows for gap in row.differences if gap.run == run]
 
     def draw(axes: "Axes") -> list[str]:
         tooltips = []
-        colour = run_colour(run)
+        colour = found.runs[run].mark.colour
         axes.axvline(0, color="#555555", linewidth=1, linestyle=(0, (1, 2)), zorder=1)
         for place, (row, one) in enumerate(zip(rows, gaps, strict=True)):
             gap = one.gap
@@ -68,7 +69,7 @@ def _difference_panel(found: RunComparison, run: int, rows: list[ComparedDataset
         axes.set_xlabel("difference (points)")
         return tooltips
 
-    title = f"{run_letter(run)} minus {run_letter(found.baseline)}"
+    title = f"{found.runs[run].mark.letter} minus {found.runs[found.baseline].mark.letter}"
     described = "; ".join(
         f"{r.title}: {g.gap.difference:+.1f}" for r, g in zip(rows, gaps, strict=True)
     )
@@ -104,7 +105,7 @@ def _prompt_panel(found: RunComparison, dataset: ComparedDataset) -> Panel:
                     [prompt["second_accuracy"]],
                     "o",
                     markersize=4.5,
-                    color=run_colour(run),
+                    color=found.runs[run].mark.colour,
                     alpha=0.75,
                     markeredgecolor="white",
                     markeredgewidth=0.5,
@@ -113,7 +114,7 @@ def _prompt_panel(found: RunComparison, dataset: ComparedDataset) -> Panel:
                 )
                 tooltips.append(
                     f"{prompt['prompt'] or prompt['task']}: {prompt['first_accuracy']:.1f} → "
-                    f"{prompt['second_accuracy']:.1f} % ({found.contenders[run].name})"
+                    f"{prompt['second_accuracy']:.1f} % ({found.runs[run].name})"
                 )
         values = [
             prompt[name]
@@ -127,7 +128,7 @@ def _prompt_panel(found: RunComparison, dataset: ComparedDataset) -> Panel:
         axes.set_ylim(low, high)
         axes.grid(visible=True, axis="both")
         axes.set_aspect("equal", adjustable="box")
-        axes.set_xlabel(f"{run_letter(found.baseline)}: accuracy (%)")
+        axes.set_xlabel(f"{found.runs[found.baseline].mark.letter}: accuracy (%)")
         axes.set_ylabel("accuracy (%)")
         return tooltips
 

@@ -1,37 +1,52 @@
-"""A comparison as tables: for the terminal, as Markdown and as JSON.
+"""The tables of a comparison: accuracies, differences from the baseline, prompts, examples.
 
-    found = compare(read_contenders(["eval/results_1000.json"]))
-    tables = terminal_tables(found)                 # to be printed by rich's console
-    text = comparison_markdown(found, "Mine", [])   # the same, for an issue or an appendix
-    text = comparison_json(found)                   # every number, {"schema": 1, ...}
+    runs, _ = read_named_runs(["eval"])
+    tables = comparison_tables(compare(runs)) if len(runs) > 1 else {}
 
 Runs have letters, A the first. A small letter after an accuracy names a set of runs that cannot be
 told apart on that dataset; runs that share none differ.
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from t0.errors import printable
-from t0.reports.cells import number, p_value, shortened, signed
-from t0.reports.comparing import ComparedDataset, DifferingExample, RunComparison
-from t0.reports.markdown_tables import markdown_table, plain
-from t0.reports.plots import run_letter
-from t0.reports.statistics import CONFIDENCE, POWER
+from t0.reports.browsed import cut_in_middle
+from t0.reports.cells import interval, number, p_value, signed
+from t0.reports.comparing import ComparedDataset, RunComparison
+from t0.reports.paired_runs import clear_prompts, gap_row
+from t0.reports.statistics import CONFIDENCE
+from t0.reports.tables import MARK, Column, Row, Table
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-SCHEMA = 1
-DIFFERENCE_HEADS = ("dataset", "run", "diff.", "95% interval", "adj. p", "detect.", "+/−", "ex.")
+_PERCENT = round(100 * CONFIDENCE)
+_DATASET = Column("title", "Dataset", "dataset", css="t head", kind="name")
+_RUN = Column("run", "Run", "run", css="t short", kind="run")
 _LEGEND = (
     "diff.: run minus {baseline}, points; interval: for other examples and prompts; adj. p: over "
     "all datasets and runs (Benjamini and Hochberg), of the mean over runs; detect.: the least "
     "true difference found in 4 of 5 evaluations; +/−: prompts better and worse by McNemar's "
-    "test, not adjusted; ex.: examples"
+    "test, not adjusted; won/lost: examples right under more and fewer prompts"
 )
+
+
+def comparison_tables(found: RunComparison) -> dict[str, Table]:
+    """Returns the tables by name, in the order of the page."""
+    tables = [_accuracies(found), _differences(found), _prompts(found), _examples(found)]
+    return {table.name: table for table in tables}
+
+
+def legend_lines(found: RunComparison) -> list[str]:
+    """Returns what the letters and columns mean, for the terminal."""
+    lines = []
+    for position, run in enumerate(found.runs):
+        seeds = f" (mean of {len(run.seeds)} seeds)" if len(run.seeds) > 1 else ""
+        base = " (baseline)" if position == found.baseline else ""
+        lines.append(f"{run.mark.letter} {run.name}{seeds}{base}")
+    if any(len(row.tied) > 1 for row in _rows(found)):
+        lines.append("small letters: runs with a letter in common cannot be told apart there")
+    elif found.datasets:
+        lines.append("no two runs can be told apart on any dataset")
+    return [*lines, _LEGEND.format(baseline=found.runs[found.baseline].mark.letter)]
 
 
 def tied_letters(row: ComparedDataset, run: int) -> str:
@@ -45,199 +60,184 @@ def tied_letters(row: ComparedDataset, run: int) -> str:
     return "".join(chr(ord("a") + place) for place, one in enumerate(sets) if run in one)
 
 
-def rows_of(found: RunComparison) -> list[ComparedDataset]:
-    """Returns the rows of the tables: the mean first, if there is one, then the datasets."""
+def _rows(found: RunComparison) -> list[ComparedDataset]:
+    """Returns the mean first, if there is one, then the datasets."""
     return [*([found.mean] if found.mean else []), *found.datasets]
 
 
-def accuracy_cells(found: RunComparison) -> list[list[str]]:
-    """Returns title, prompts, examples and each run's accuracy with its tied sets."""
-    cells = []
-    for row in rows_of(found):
-        values = [
-            f"{number(row.accuracies[run].mean)} {tied_letters(row, run)}".strip()
-            if run in row.accuracies
-            else "–"
-            for run in range(len(found.contenders))
-        ]
-        cells.append([row.title, f"{row.number_of_prompts}", f"{row.number_of_examples}", *values])
-    return cells
+def _names(row: ComparedDataset) -> dict[str, str]:
+    return {"dataset": row.dataset or row.title, "title": row.title}
 
 
-def difference_cells(found: RunComparison) -> list[list[str]]:
-    """Returns the cells under `DIFFERENCE_HEADS`."""
-    cells = []
-    for row in rows_of(found):
-        for one in row.differences:
-            gap = one.gap
-            ends = [f"{end:.1f}".replace("-", "−") for end in (gap.low, gap.high)]
-            cells.append(
-                [
-                    *(row.title, run_letter(one.run), signed(gap.difference), " to ".join(ends)),
-                    *(p_value(one.adjusted), number(gap.detectable), clear_text(row, one.run)),
-                    f"{gap.examples}",
-                ]
-            )
-    return cells
-
-
-def clear_text(row: ComparedDataset, run: int) -> str:
-    """Returns how many prompts are clearly better and worse, a dash for a mean over datasets."""
-    prompts = row.prompts.get(run)
-    if prompts is None:
-        return "–"
-    clear = [one["difference"] for one in prompts if one["p_value"] < 1 - CONFIDENCE]
-    return f"{sum(gap > 0 for gap in clear)}/{sum(gap < 0 for gap in clear)}"
-
-
-def example_cells(found: RunComparison, most: int) -> list[list[str]]:
-    """Returns dataset, run, examples won and lost, and the rows of the largest changes."""
-    cells = []
-    for row in found.datasets:
-        for run in row.won:
-            of_run = [one for one in row.examples if one.run == run]
-            won = [str(one.row) for one in of_run if one.gain > 0][:most]
-            lost = [str(one.row) for one in of_run if one.gain < 0][:most]
-            counts = [f"{row.won[run]}", f"{row.lost[run]}"]
-            cells.append([row.title, run_letter(run), *counts, " ".join(won), " ".join(lost)])
-    return cells
-
-
-# For the terminal.
-
-
-def terminal_tables(found: RunComparison) -> "list[Table]":
-    """Returns accuracies, differences and differing examples; they fit 80 columns of four runs."""
-    letters = [run_letter(run) for run in range(len(found.contenders))]
-    tables = [
-        _table("Accuracy (%)", ["dataset", "pr.", "ex.", *letters], accuracy_cells(found), 1),
-        _table(
-            f"Difference from {letters[found.baseline]}",
-            DIFFERENCE_HEADS,
-            difference_cells(found),
-            2,
-        ),
-        _table(
-            "Examples on which they differ",
-            ("dataset", "run", "won", "lost", "most won (rows)", "most lost"),
-            example_cells(found, 3),
-            2,
-        ),
+def _accuracies(found: RunComparison) -> Table:
+    rows: list[dict[str, Any]] = []
+    for row in _rows(found):
+        names = {run: found.runs[run].name for run in row.runs}
+        rows.append(
+            {
+                **_names(row),
+                "group": row.group,
+                "prompts": row.number_of_prompts,
+                "examples": row.number_of_examples,
+                "accuracies": {names[run]: asdict(one) for run, one in row.accuracies.items()},
+                "tied_sets": [[names[run] for run in group] for group in row.tied],
+                "letters": {names[run]: tied_letters(row, run) for run in row.runs},
+            }
+        )
+    columns = [
+        _DATASET,
+        Column("prompts", "Prompts", "pr."),
+        Column("examples", "Examples", "ex."),
     ]
-    return [table for table in tables if table.row_count]
-
-
-def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], texts: int) -> "Table":
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(
-        title=Text(title),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
+    for run in found.runs:
+        letter = run.mark.letter
+        columns.append(
+            Column("title", letter, letter, text=_accuracy(run.name), detail=_interval(run.name))
+        )
+    note = (
+        "Mean over prompts, on the prompts and examples that all runs of a row scored; in small "
+        f"type the {_PERCENT} % interval for other examples and prompts. Runs with a small letter "
+        "in common cannot be told apart on that dataset; if there are no letters, no two can."
     )
-    for place, head in enumerate(heads):
-        folded = {"overflow": "fold"} if place == 0 else {"no_wrap": True}
-        table.add_column(Text(head), justify="left" if place < texts else "right", **folded)
-    before = None
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in ("" if row[0] == before else row[0], *row[1:])))
-        before = row[0]
-    return table
+    return Table("accuracies", "Compared accuracy (%)", columns, rows, note)
 
 
-def legend_lines(found: RunComparison) -> list[str]:
-    """Returns what the letters and columns are."""
-    lines = []
-    for run, one in enumerate(found.contenders):
-        seeds = f" (mean of {len(one.seeds)} seeds)" if len(one.seeds) > 1 else ""
-        base = " (baseline)" if run == found.baseline else ""
-        lines.append(f"{run_letter(run)} {one.name}{seeds}{base}")
-    if any(len(row.tied) > 1 for row in rows_of(found)):
-        lines.append("small letters: runs with a letter in common cannot be told apart there")
-    elif len(found.contenders) > 1 and found.datasets:
-        lines.append("no two runs can be told apart on any dataset")
-    return [*lines, _LEGEND.format(baseline=run_letter(found.baseline))]
+def _accuracy(name: str) -> Callable[[Row], str]:
+    def text(row: Row) -> str:
+        found = row["accuracies"].get(name)
+        return f"{number(found['mean'])} {row['letters'][name]}".strip() if found else "–"
+
+    return text
 
 
-# Markdown and JSON.
+def _interval(name: str) -> Callable[[Row], str]:
+    def text(row: Row) -> str:
+        found = row["accuracies"].get(name)
+        return f"{number(found['low'])} to {number(found['high'])}" if found else ""
+
+    return text
 
 
-def comparison_markdown(
-    found: RunComparison, title: str, pictures: Sequence[tuple[str, str]]
-) -> str:
-    """Returns the comparison as Markdown, with (heading, path) of its pictures."""
-    parts = [f"# {plain(title)}", ""]
-    parts += [f"> {plain(note)}  " for note in found.notes] + [""]
-    parts += [f"- {plain(line)}" for line in legend_lines(found)] + [""]
-    heads = ["Dataset", "Prompts", "Examples", *map(run_letter, range(len(found.contenders)))]
-    parts += ["## Accuracy (%)", "", *markdown_table(heads, accuracy_cells(found), 1), ""]
-    parts += ["## Differences", ""]
-    parts += [*markdown_table(DIFFERENCE_HEADS, difference_cells(found), 2), ""]
-    for heading, path in pictures:
-        parts += [f"## {plain(heading)}", "", f"![{plain(heading)}]({path})", ""]
-    heads = ["Dataset", "Run", "Row", "Prompt", "Gain", "Right", "Baseline's", "Run's"]
+def _differences(found: RunComparison) -> Table:
+    rows = []
+    for row in _rows(found):
+        for one in row.differences:
+            run, prompts = found.runs[one.run], row.prompts.get(one.run)
+            rows.append(
+                {
+                    **_names(row),
+                    "run": run.name,
+                    MARK: run.mark,
+                    **gap_row(one.gap),
+                    "adjusted_p_value": one.adjusted,
+                    **(clear_prompts(prompts) if prompts else {"better": None, "worse": None}),
+                    "won": row.won.get(one.run),
+                    "lost": row.lost.get(one.run),
+                }
+            )
+    letter = found.runs[found.baseline].mark.letter
+    columns = (
+        _DATASET,
+        _RUN,
+        Column("difference", "Difference", "diff.", signed, detail=interval),
+        Column("interval_low", "", f"{_PERCENT}% interval", text=interval),
+        Column("fixed_low", "These prompts", text=lambda row: interval(row, "fixed")),
+        Column("adjusted_p_value", "Adjusted p", "adj. p", p_value),
+        Column("detectable", "Detectable", "detect."),
+        Column("correlation", "Correlation", "", lambda value: number(value, 2)),
+        Column("better", "Better / worse prompts", "+/−", text=_pair("better", "worse")),
+        Column("won", "Won / lost", "won/lost", text=_pair("won", "lost")),
+        Column("examples", "Examples"),
+    )
+    note = (
+        "In percentage points, paired by prompt and example; in small type the interval for other "
+        "examples and prompts, under “These prompts” for other examples only. Adjusted p: by "
+        "Benjamini and Hochberg over this table. Detectable: the least true difference that an "
+        "evaluation like this finds in four of five cases. Correlation: of the two runs’ means by "
+        "example, which is what pairing uses. Better and worse: prompts with McNemar’s p below "
+        "0.05, before any correction. Won and lost: examples that the run has right under more, "
+        "and under fewer, prompts."
+    )
+    title = f"Difference from {letter}"
+    return Table("differences", title, columns, rows, note, file="report_differences.csv")
+
+
+def _pair(first: str, second: str) -> Callable[[Row], str]:
+    return lambda row: "–" if row[first] is None else f"{row[first]}/{row[second]}"
+
+
+def _prompts(found: RunComparison) -> Table:
     rows = [
-        [
-            *(row.title, run_letter(one.run), str(one.row), one.prompt, signed(100 * one.gain, 0)),
-            *(shortened(text, 60) for text in answers(one)),
-        ]
+        {"dataset": row.dataset, "title": row.title, "run": found.runs[run].name}
+        | {MARK: found.runs[run].mark}
+        | dict(prompt)
+        for row in found.datasets
+        for run, prompts in row.prompts.items()
+        for prompt in prompts
+    ]
+    columns = (
+        Column("title", "Dataset", css="t"),
+        _RUN,
+        Column("prompt", "Prompt", css="t head", text=_prompt),
+        Column("first_accuracy", "Baseline"),
+        Column("second_accuracy", "Run’s"),
+        Column("difference", "Difference", "", signed, detail=interval),
+        Column("first_only", "Only baseline right"),
+        Column("second_only", "Only run right"),
+        Column("p_value", "McNemar p", "", p_value, detail=_mid_p),
+    )
+    note = (
+        "Each prompt by itself, with McNemar’s exact test, which rejects too rarely, and mid-p; "
+        "neither is adjusted for the number of prompts."
+    )
+    file = "report_prompt_differences.csv"
+    title = "Differences of each prompt"
+    return Table("prompt_differences", title, columns, rows, note, file=file, long=True)
+
+
+def _mid_p(row: Row) -> str:
+    return f"mid-p {p_value(row['mid_p_value'])}"
+
+
+def _examples(found: RunComparison) -> Table:
+    rows = [
+        {
+            "dataset": row.dataset,
+            "title": row.title,
+            "run": found.runs[one.run].name,
+            MARK: found.runs[one.run].mark,
+            **{key: getattr(one, key) for key in ("row", "gain", "prompt", "task")},
+            "right": one.gold,
+            "baseline": one.baseline,
+            "prediction": one.prediction,
+        }
         for row in found.datasets
         for one in row.examples
     ]
-    return "\n".join([*parts, "## Examples", "", *markdown_table(heads, rows, 4), ""])
+    columns = (
+        Column("title", "Dataset", css="t"),
+        _RUN,
+        Column("row", "Row"),
+        Column("gain", "Won under", "", lambda gain: f"{signed(100 * gain, 0)} %"),
+        Column("prompt", "Prompt", css="t head", kind="prompt", text=_prompt),
+        *(
+            Column(key, head, "", lambda text: cut_in_middle(text, 120), css="t")
+            for key, head in (
+                ("right", "Right"),
+                ("baseline", "Baseline’s"),
+                ("prediction", "Run’s"),
+            )
+        ),
+    )
+    note = (
+        "Of each dataset and run, the examples with the largest losses and gains over all prompts, "
+        "each under a prompt where the run differs from the baseline. Won under: the share of the "
+        "prompts under which the run is right, less the baseline’s. A prompt’s name opens its "
+        "examples, by row."
+    )
+    name = "differing_examples"
+    return Table(name, "Examples on which they differ", columns, rows, note, long=True)
 
 
-def answers(one: DifferingExample) -> tuple[str, str, str]:
-    """Returns the right choice, the baseline's and the run's, under the prompt that is shown."""
-    choices = one.example.choices
-    places = (one.example.gold, one.baseline, one.example.prediction)
-    return tuple(choices[place].text if place < len(choices) else "?" for place in places)
-
-
-def comparison_json(found: RunComparison) -> str:
-    """Returns the numbers; accuracies and differences in percent and points."""
-    names = [one.name for one in found.contenders]
-    data = {
-        "schema": SCHEMA,
-        "confidence": CONFIDENCE,
-        "power": POWER,
-        "notes": list(found.notes),
-        "baseline": names[found.baseline],
-        "runs": [
-            {"name": one.name, "results": [printable(str(run.path)) for run in one.seeds]}
-            for one in found.contenders
-        ],
-        "mean": None if found.mean is None else _record(found.mean, names),
-        "datasets": [_record(row, names) for row in found.datasets],
-    }
-    return json.dumps(data, indent=1, allow_nan=False) + "\n"
-
-
-def _record(row: ComparedDataset, names: Sequence[str]) -> dict[str, Any]:
-    differences = []
-    for one in row.differences:
-        gap = asdict(one.gap)
-        del gap["estimates"]
-        counts = {"won": row.won.get(one.run), "lost": row.lost.get(one.run)}
-        differences.append(
-            {"run": names[one.run], **gap, "adjusted_p_value": one.adjusted, **counts}
-        )
-    return {
-        "dataset": row.dataset or row.title,
-        "group": row.group,
-        "prompts": row.number_of_prompts,
-        "examples": row.number_of_examples,
-        "accuracies": {names[run]: asdict(one) for run, one in row.accuracies.items()},
-        "differences": differences,
-        "tied_sets": [[names[run] for run in group] for group in row.tied],
-        "by_prompt": {names[run]: [dict(one) for one in rows] for run, rows in row.prompts.items()},
-        "examples_that_differ": [
-            {"run": names[one.run], "row": one.row, "gain": one.gain, "prompt": one.prompt}
-            for one in row.examples
-        ],
-    }
+def _prompt(row: Row) -> str:
+    return row["prompt"] or row["task"]

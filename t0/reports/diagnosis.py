@@ -69,7 +69,7 @@ def diagnose(scores: ExampleScores) -> Diagnosis | None:
     if not len(scores):
         return None
     count = int(scores.choices.max())
-    answers = scores.labels or tuple(f"choice {number + 1}" for number in range(count))
+    answers = answers_of(scores)
     gold = np.bincount(scores.gold, minlength=count)
     predicted = np.bincount(scores.prediction, minlength=count)
     bins = calibration(scores.confidence, scores.correct)
@@ -92,6 +92,12 @@ def diagnose(scores: ExampleScores) -> Diagnosis | None:
         without_ties=100 * float(decided.mean()) if len(decided) else None,
         entropy=abs(float((shares * np.log2(shares)).sum())),
     )
+
+
+def answers_of(scores: ExampleScores) -> tuple[str, ...]:
+    """Returns the texts of a task's choices; their positions if examples have other choices."""
+    count = int(scores.choices.max())
+    return scores.labels or tuple(f"choice {number + 1}" for number in range(count))
 
 
 def confusion(gold: np.ndarray, predicted: np.ndarray, count: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Plots of evaluations: accuracy over prompts, and accuracy and metrics over training steps.
 
-    summary = summarise(read_runs([Path("eval")]))
+    summary = summarise(read_named_runs(["eval"])[0])
     panels = box_panels(summary)        # one for each dataset
     panels = step_panels(summary)       # one for each dataset of which a series has two steps
     panels = metric_panels(summary)     # one for each such task and metric of mode `eval`
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from t0.reports.evaluations import EvaluatedRun
-from t0.reports.plots import Panel, limit_percent, run_colour, run_letter, step_axis, tooltip_id
+from t0.reports.plots import Panel, limit_percent, step_axis, tooltip_id
 from t0.reports.published import published
 from t0.reports.summary import WHOLE, Summary
 
@@ -60,15 +60,17 @@ def axis_label(metric: str) -> str:
 
 def run_legend(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str]]:
     """Returns (colour, text) for each run, with its letter where there are several."""
-    letters = [f"{run_letter(i)}  " if len(runs) > 1 else "" for i in range(len(runs))]
-    return [(run_colour(i), letters[i] + run.label) for i, run in enumerate(runs)]
+    letters = [f"{run.mark.letter}  " if len(runs) > 1 else "" for run in runs]
+    return [
+        (run.mark.colour, letter + run.label) for letter, run in zip(letters, runs, strict=True)
+    ]
 
 
 def series_legend(runs: Sequence[EvaluatedRun]) -> dict[str, tuple[str, str]]:
     """Returns (colour, text) for each series of checkpoints: the colour of its first run."""
     found: dict[str, tuple[str, str]] = {}
-    for position, run in enumerate(runs):
-        found.setdefault(run.series, (run_colour(position), run.name))
+    for run in runs:
+        found.setdefault(run.series, (run.mark.colour, run.name))
     names = [name for _, name in found.values()]
     return {
         series: (colour, f"{name} ({Path(series).name})" if names.count(name) > 1 else name)
@@ -114,7 +116,7 @@ def _box_panel(rows: pd.DataFrame, prompts: pd.DataFrame, *, whole: bool) -> Pan
         limit_percent(axes, [*values, *lines_at.values()], whole=whole)
         axes.set_xlim(-0.6, len(rows) - 0.4)
         draw_references(axes, lines_at)
-        axes.set_xticks(range(len(rows)), [run_letter(run) for run in rows.run])
+        axes.set_xticks(range(len(rows)), [mark.letter for mark in rows.mark])
         if len(rows) == 1:
             axes.set_xticks([])
         axes.set_xlabel(_counts_label(rows))
@@ -128,7 +130,7 @@ def _box_panel(rows: pd.DataFrame, prompts: pd.DataFrame, *, whole: bool) -> Pan
 def _draw_box(
     axes: "Axes", place: int, row: Any, prompts: pd.DataFrame, tooltips: list[str]
 ) -> None:
-    colour = run_colour(row.run)
+    colour = row.mark.colour
     line = {"color": colour, "linewidth": 1.2}
     axes.bxp(
         [

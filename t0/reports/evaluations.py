@@ -21,7 +21,7 @@ A record of mode `eval`:
 
 A metric named "rougeL_for_data_to_text" is "rougeL" of the group "data_to_text", if there is a
 "rougeL" of the whole task. A metric may be undefined (a correlation of constant predictions): NaN
-and null become None. Of the predictions, a few, spread evenly over the file, are kept.
+and null become None.
 
 Assumptions: accuracies and chance levels are percentages (0 to 100). The results in one folder are
 of checkpoints of one training run, so they form a series over steps. Optional fields may be absent;
@@ -29,7 +29,7 @@ a malformed field or file is a UserError that names it.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -38,6 +38,7 @@ from t0.errors import UserError, printable
 from t0.progress import ProgressLine
 from t0.reports import lm_eval_samples
 from t0.reports.example_scores import ExampleScores, read_samples, read_scores, with_answers
+from t0.reports.plots import Mark, run_letter
 from t0.reports.published import published
 from t0.reports.result_files import (
     counts,
@@ -54,9 +55,9 @@ from t0.reports.result_files import (
     percentage,
 )
 
-SHOWN_PREDICTIONS = 5
 # Published results are rounded to one or two decimals; anything further apart is another run.
 _ACCURACY_TOLERANCE = 0.06
+_GROUP_ORDER = {"held-out": 0, "training": 1}
 _ANLI_ROUND = re.compile(r"(?:^|[_/])r([123])(?:_score_eval)?$")
 
 
@@ -108,7 +109,6 @@ class DecodedTask:
       groups: group -> metric -> value.
       signatures: metric -> sacreBLEU's signature, which names the way it was computed.
       predictions_file: the file of all predictions, None if it is unknown.
-      predictions: a few predictions, spread evenly over the file.
       intervals: metric -> the ends of its 95 % interval, where the evaluation has computed one.
       results_file: the file that has the metrics.
     """
@@ -121,7 +121,6 @@ class DecodedTask:
     truncated_inputs: int | None
     truncated_targets: int | None
     predictions_file: Path | None
-    predictions: tuple[Prediction, ...]
     intervals: Mapping[str, tuple[float, float]]
     results_file: Path
 
@@ -140,6 +139,7 @@ class EvaluatedRun:
       ranked: whether there is a rank evaluation; if not, `path` is the file of mode `eval`.
       decoded: the run's tasks in mode `eval`.
       other_paths: the other files of the same checkpoint: decoded text, perplexity.
+      mark: its letter and colour.
     """
 
     name: str
@@ -154,6 +154,7 @@ class EvaluatedRun:
     ranked: bool = True
     decoded: tuple[DecodedTask, ...] = ()
     other_paths: tuple[Path, ...] = ()
+    mark: Mark = Mark()
 
     @property
     def files(self) -> str:
@@ -175,14 +176,22 @@ def read_runs(paths: Iterable[Path]) -> tuple[EvaluatedRun, ...]:
             f"no task with an accuracy in {', '.join(str(run.path) for run in runs)}. "
             "A report needs results of mode score_eval or eval."
         )
-    return _with_unique_labels(_with_distinct_names(runs))
+    labelled = _with_unique_labels(_with_distinct_names(runs))
+    return tuple(
+        replace(run, mark=Mark(run_letter(position), position, run.label))
+        for position, run in enumerate(labelled)
+    )
 
 
-def as_runs(results: Iterable[Path | EvaluatedRun]) -> tuple[EvaluatedRun, ...]:
-    """Returns runs unchanged, and reads those of paths; see `read_runs`."""
-    listed = list(results)
-    runs = tuple(run for run in listed if isinstance(run, EvaluatedRun))
-    return runs if runs else read_runs(listed)
+def dataset_groups(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
+    """Returns the group of each dataset, in the order of the report."""
+    groups: dict[str, set[str]] = {}
+    for run in runs:
+        for task in run.tasks:
+            groups.setdefault(task.dataset, set()).add(task.group)
+    names = {name: " / ".join(sorted(filter(None, found))) for name, found in groups.items()}
+    ordered = sorted(names, key=lambda name: (_GROUP_ORDER.get(names[name], 2), names[name], name))
+    return {name: names[name] for name in ordered}
 
 
 def _join(runs: list[EvaluatedRun], new: EvaluatedRun) -> None:
@@ -466,7 +475,6 @@ def _decoded_task(name: str, record: object, where: str, path: Path) -> DecodedT
         truncated_inputs=field(record, "truncated_inputs", int, where, default=None),
         truncated_targets=field(record, "truncated_targets", int, where, default=None),
         predictions_file=file,
-        predictions=tuple(_some_predictions(file, examples)) if file and file.is_file() else (),
         intervals=_read_intervals(record, where),
         results_file=path,
     )
@@ -518,14 +526,8 @@ def _predictions_file(record: Mapping[str, Any], path: Path, where: str) -> Path
     return path.parent.joinpath(*parts)
 
 
-def _some_predictions(file: Path, examples: int) -> Iterator[Prediction]:
-    return read_predictions(file, wanted=set(evenly_spaced(examples)))
-
-
-def read_predictions(file: Path, wanted: Collection[int] | None = None) -> Iterator[Prediction]:
-    """Yields the predictions of a file, or those at the positions `wanted`.
-
-    A `.json` file of questions has the texts of some of them only: all of these, or a few.
+def read_predictions(file: Path) -> Iterator[Prediction]:
+    """Yields the predictions of a file; a `.json` file of questions has some of them only.
 
     Raises:
       UserError: if the file cannot be read, or a line is malformed; it names file and line.
@@ -533,32 +535,21 @@ def read_predictions(file: Path, wanted: Collection[int] | None = None) -> Itera
     try:
         with file.open(encoding="utf-8") as lines:
             if file.suffix == ".json":
-                yield from _predictions_of_questions(lines.read(), file, every=wanted is None)
+                yield from _predictions_of_questions(lines.read(), file)
                 return
-            for number, line in enumerate(lines):
-                if wanted is None or number in wanted:
-                    where = f"{file}, line {number + 1}"
-                    yield _prediction(json_object(line, where), where)
+            for number, line in enumerate(lines, start=1):
+                where = f"{file}, line {number}"
+                yield _prediction(json_object(line, where), where)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {file}: {error}.") from error
 
 
-def evenly_spaced(count: int) -> list[int]:
-    """Returns up to `SHOWN_PREDICTIONS` positions among `count`, spread evenly.
-
-    >>> evenly_spaced(12), evenly_spaced(2)
-    ([0, 2, 4, 7, 9], [0, 1])
-    """
-    shown = min(SHOWN_PREDICTIONS, count)
-    return [number * count // shown for number in range(shown)]
-
-
-def _predictions_of_questions(text: str, file: Path, *, every: bool) -> Iterator[Prediction]:
+def _predictions_of_questions(text: str, file: Path) -> Iterator[Prediction]:
     examples = json_object(text, file).get("examples", [])
     if not isinstance(examples, list):
         raise UserError(f"{file}: 'examples' must be a list, got {examples!r:.80}.")
-    for number in range(len(examples)) if every else evenly_spaced(len(examples)):
-        yield _prediction(examples[number], f"{file}: example {number}")
+    for number, example in enumerate(examples):
+        yield _prediction(example, f"{file}: example {number}")
 
 
 def _prediction(record: object, where: str) -> Prediction:

@@ -1,10 +1,11 @@
 """The HTML page: one file with its style, script and plots, which works offline.
 
-    summary = summarise(read_runs([Path("eval")]), title="My evaluation")
+    summary = summarise(read_named_runs(["eval"])[0], title="My evaluation")
     svgs = tuple(panel_svg(p, f"accuracy-{i}") for i, p in enumerate(box_panels(summary)))
     figure = PageFigure("accuracy", "Accuracy over prompts", "A box ...", svgs, legend=())
     index, scripts = browsed(summary.runs)
-    html, beside = render_page(summary, [figure], index=index, scripts=scripts)
+    tables = evaluation_tables(summary)
+    html, beside = render_page(summary, tables, [figure], index=index, scripts=scripts)
 
 Few examples are in the page; many are in scripts beside it (`beside`), see `browsed`. A page that
 is still too large has its largest sections in scripts, too, see `parts`.
@@ -28,30 +29,16 @@ from importlib import resources
 from typing import Any
 
 from t0.reports.browsed import script_json
-from t0.reports.cells import (
-    WAYS_SENTENCE,
-    clean_cells,
-    clean_heads,
-    count,
-    fact,
-    interval,
-    number,
-    p_value,
-    shortened,
-    signed,
-    span,
-    ways_cells,
-    ways_heads,
-)
+from t0.reports.cells import fact, number
 from t0.reports.evaluation_plots import axis_label
-from t0.reports.held_out import HeldOutMean
-from t0.reports.markdown_tables import run_mean
+from t0.reports.evaluation_tables import group_tables
+from t0.reports.held_out import held_out_means
 from t0.reports.parts import parted
-from t0.reports.plots import RUN_COLOURS, run_letter, themed
-from t0.reports.published import MODELS, published
+from t0.reports.plots import RUN_COLOURS, themed
 from t0.reports.published import figures as figures_of_t0
 from t0.reports.statistics import CONFIDENCE
-from t0.reports.summary import CATEGORY, PART, WHOLE, Summary, group_values
+from t0.reports.summary import Summary
+from t0.reports.tables import Table
 from t0.reports.training_curves import TrainingCurves, training_table
 
 # No page is larger: what does not fit is in scripts beside it.
@@ -66,21 +53,24 @@ class PageFigure:
     """A plot of the page.
 
     Attributes:
-      panels: SVG elements.
+      panels: SVG elements, as markup.
       legend: (colour, text) of each run or series.
       zoomed: the same panels, each with an axis of its own, if the axis of `panels` is shared.
+      compares: whether it is part of the comparison of runs.
     """
 
     anchor: str
     heading: str
     caption: str
-    panels: tuple[str, ...]
+    panels: tuple[Any, ...]
     legend: tuple[tuple[str, str], ...]
-    zoomed: tuple[str, ...] = ()
+    zoomed: tuple[Any, ...] = ()
+    compares: bool = False
 
 
 def render_page(
     summary: Summary,
+    tables: Mapping[str, Table],
     figures: Sequence[PageFigure],
     *,
     index: Sequence[Mapping[str, Any]] = (),
@@ -92,6 +82,7 @@ def render_page(
 
     Args:
       summary: the report's content.
+      tables: its tables by name.
       figures: the plots.
       index: the index of the examples, see `browsed`.
       scripts: their scripts by name.
@@ -99,19 +90,13 @@ def render_page(
       curves: the training runs.
     """
     scripts = scripts or {}
-    render = functools.partial(_render, summary, index=index, links=links, curves=curves)
+    render = functools.partial(_render, summary, tables, index=index, links=links, curves=curves)
     if sum(map(len, scripts.values())) <= EMBEDDED_BYTES:
         text = render(figures, embedded=scripts, loads_scripts=False)
         if len(text.encode()) <= PAGE_LIMIT_BYTES:
             return text, {}
     text, parts = parted(render(figures, embedded={}, loads_scripts=True), PAGE_LIMIT_BYTES)
     return text, {**scripts, **parts}
-
-
-def _held_out(summary: Summary) -> list[tuple[int, HeldOutMean]]:
-    """Returns (run, its mean over T0's held-out datasets) of the runs that have one."""
-    found = [(position, run_mean(summary, position)) for position in range(len(summary.runs))]
-    return [(position, mean) for position, mean in found if mean is not None]
 
 
 def breakable(name: str, signs: str = "/_|") -> Any:
@@ -138,17 +123,9 @@ def environment() -> Any:
     )
     environment.filters |= {
         "number": number,
-        "count_text": count,
-        "span": lambda ends: span(*ends),
-        "signed": signed,
-        "interval": interval,
-        "p_value": p_value,
-        "fact": fact,
         "breakable": breakable,
         "axis_label": axis_label,
-        "shortened": shortened,
         "value_of": lambda facts, key: fact(facts.get(key)),
-        "letter": run_letter,
         "run_colour": lambda position: f"var(--run-{position % len(RUN_COLOURS)})",
         "themed": themed,
         "script_json": lambda value: Markup(script_json(value)),
@@ -156,16 +133,9 @@ def environment() -> Any:
     return environment
 
 
-def page_script() -> tuple[Any, str]:
-    """Returns the page's script and the digest by which its policy allows it."""
-    from markupsafe import Markup
-
-    script = environment().get_template("script.js.j2").render()
-    return Markup(script), base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
 def _render(
     summary: Summary,
+    tables: Mapping[str, Table],
     figures: Sequence[PageFigure],
     *,
     index: Sequence[Mapping[str, Any]],
@@ -177,38 +147,23 @@ def _render(
     from markupsafe import Markup
 
     made = environment()
-    script, digest = page_script()
-    datasets = set(summary.datasets.dataset)
-    of_clean, gaps = clean_heads(summary.clean)
-    by_way = ways_heads(summary.ways)
-    metrics = summary.metrics
+    script = made.get_template("script.js.j2").render()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    runs, datasets = summary.runs, set(summary.datasets.dataset)
+    marks = [[run.mark.letter, run.mark.position % len(RUN_COLOURS)] for run in runs]
     return made.get_template("page.html.j2").render(
         summary=summary,
-        runs=summary.runs,
-        several=len(summary.runs) > 1,
+        runs=runs,
+        several=len(runs) > 1,
+        tables=tables,
+        group_tables=lambda task: group_tables(summary, task),
         figures=figures,
-        fact_keys=list(dict.fromkeys(key for run in summary.runs for key in run.facts)),
-        datasets=list(summary.datasets.itertuples()),
-        prompts=list(summary.prompts.itertuples()),
-        clean_heads=[("Dataset", "t"), ("Run", "t"), *((head, "n") for head in of_clean)],
-        clean=[
-            (row, list(zip(of_clean, clean_cells(row, gaps=gaps), strict=True)))
-            for row in summary.clean
-        ],
-        ways_sentence=WAYS_SENTENCE,
-        ways_heads=[("Dataset", "t"), ("Run", "t"), *((head, "n") for head in by_way.values())],
-        ways=[
-            (row, list(zip(by_way.values(), ways_cells(row, by_way), strict=True)))
-            for row in summary.ways
-        ],
-        values=list(metrics[metrics.kind == WHOLE].itertuples()),
-        categories=lambda task: group_values(metrics, task, CATEGORY),
-        parts=lambda task: group_values(metrics, task, PART),
-        published={name: facts for name, facts in published().items() if name in datasets},
+        fact_keys=list(dict.fromkeys(key for run in runs for key in run.facts)),
         sources=[row for row in figures_of_t0() if datasets & set(row.datasets)],
-        models=MODELS,
-        held_out=_held_out(summary),
-        index={"runs": [run.label for run in summary.runs], "groups": index} if index else None,
+        held_out=held_out_means(summary),
+        index={"runs": [run.label for run in runs], "marks": marks, "groups": index}
+        if index
+        else None,
         embedded={
             name.removesuffix(".js"): Markup(_CALL.fullmatch(text)[1])
             for name, text in embedded.items()
@@ -218,7 +173,6 @@ def _render(
         training=curves,
         training_rows=training_table(curves),
         confidence=round(100 * CONFIDENCE),
-        script=script,
+        script=Markup(script),
         script_digest=digest,
-        svg=Markup,
     )

@@ -5,7 +5,7 @@
     gap_row(accuracies.gap(grid, 0, 1))["difference"]                       # 0.0
     [row["mid_p_value"] for row in prompt_gaps(tasks, grid, 0, 1)]          # [1.0]
 
-Rows are dictionaries, for the tables of a report and of a comparison.
+Rows are dictionaries, for the tables of a report.
 
 Assumptions: a task with the same name is the same prompt of the same dataset in every run; what the
 two runs have with other texts is not compared, and said (`other_texts`).
@@ -26,12 +26,8 @@ SIGNIFICANT = 0.05
 INTERVAL = ("interval_low", "interval_high")
 # Of a mean over prompts, or of a difference of two: for these prompts alone, other examples.
 FIXED = ("fixed_low", "fixed_high")
-_DIFFERENCE = ("dataset", "title", "examples", "difference", *INTERVAL)
-_OF_GAP = ("p_value", "fixed_p_value", "adjusted_p_value", "detectable", "correlation")
-COMPARED_DATASET_COLUMNS = (*_DIFFERENCE, *FIXED, *_OF_GAP, "prompts", "better", "worse")
 _ACCURACIES = ("first_accuracy", "second_accuracy")
 _TEST = ("first_only", "second_only", "p_value", "mid_p_value")
-COMPARED_PROMPT_COLUMNS = (*_DIFFERENCE, "prompt", "task", *_ACCURACIES, *_TEST)
 
 
 def shared_tasks(

@@ -125,6 +125,26 @@ def run_letter(position: int) -> str:
     return chr(ord("A") + offset) + (str(lap + 1) if lap else "")
 
 
+@dataclass(frozen=True)
+class Mark:
+    """How tables and plots show an evaluated checkpoint, or a run.
+
+    Attributes:
+      letter: its short name, see `run_letter`; "A.2" is the second checkpoint of run A.
+      position: the run's position, which chooses the colour.
+      name: its whole name.
+    """
+
+    letter: str = "A"
+    position: int = 0
+    name: str = ""
+
+    @property
+    def colour(self) -> str:
+        """The run's colour in pictures."""
+        return run_colour(self.position)
+
+
 def tooltip_id(number: int) -> str:
     """Returns the `gid` for the artist with tooltip `number`."""
     return f"tip-{number}"

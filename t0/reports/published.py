@@ -71,6 +71,12 @@ def published() -> Mapping[str, PublishedAccuracies]:
     }
 
 
+def title_of(dataset: str) -> str:
+    """Returns T0's title of a held-out dataset; of any other its name."""
+    facts = published().get(dataset)
+    return facts.title if facts else dataset
+
+
 def published_mean(datasets: Collection[str], model: str) -> float | None:
     """Returns a model's mean over datasets; None where the table does not have all of them."""
     found = [row for row in figures() if row.model == model and set(row.datasets) <= set(datasets)]

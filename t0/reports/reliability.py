@@ -21,7 +21,7 @@ from t0.reports import statistics
 from t0.reports.diagnosis import calibration
 from t0.reports.evaluations import EvaluatedRun
 from t0.reports.example_scores import ExampleScores
-from t0.reports.plots import MUTED, Panel, run_colour, run_letter, tooltip_id
+from t0.reports.plots import MUTED, Mark, Panel, tooltip_id
 from t0.reports.published import published
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class Reliability:
     """The calibration of one run on one dataset, over all prompts with scores.
 
     Attributes:
-      run: the run's position.
+      run: the position of the evaluated checkpoint.
+      mark: its letter and colour.
       bins: (mean confidence from 0 to 1, accuracy in percent, number of predictions) of each bin
         that has some.
       error: the expected calibration error in percent.
@@ -47,6 +48,7 @@ class Reliability:
     dataset: str
     run: int
     label: str
+    mark: Mark
     bins: tuple[tuple[float, float, int], ...]
     error: float
     low: float
@@ -66,12 +68,12 @@ def reliabilities(runs: Sequence[EvaluatedRun]) -> list[Reliability]:
             tasks = [task for task in run.tasks if task.dataset == dataset]
             scores = [task.scores for task in tasks if task.scores is not None and len(task.scores)]
             if scores:
-                found.append(_reliability(dataset, position, run.label, scores))
+                found.append(_reliability(dataset, position, run, scores))
     return found
 
 
 def _reliability(
-    dataset: str, position: int, label: str, scores: Sequence[ExampleScores]
+    dataset: str, position: int, run: EvaluatedRun, scores: Sequence[ExampleScores]
 ) -> Reliability:
     confidence = np.concatenate([one.confidence for one in scores])
     right = np.concatenate([one.correct for one in scores])
@@ -81,7 +83,8 @@ def _reliability(
     return Reliability(
         dataset=dataset,
         run=position,
-        label=label,
+        label=run.label,
+        mark=run.mark,
         bins=tuple(calibration(confidence, right)),
         error=100 * statistics.calibration_error(confidence, right),
         low=100 * interval.low,
@@ -110,14 +113,14 @@ def _panel(dataset: str, rows: Sequence[Reliability]) -> Panel:
         for one in rows:
             _draw(axes, one, tooltips)
         for line, one in enumerate(rows[:_SHOWN_ERRORS]):
-            letter = f"{run_letter(one.run)} " if len(rows) > 1 else ""
+            letter = f"{one.mark.letter} " if len(rows) > 1 else ""
             axes.annotate(
                 letter + one.words,
                 (0.03, 0.97 - 0.075 * line),
                 xycoords="axes fraction",
                 va="top",
                 fontsize=7,
-                color=run_colour(one.run),
+                color=one.mark.colour,
             )
         axes.set_xlim(-2, 102)
         axes.set_ylim(-2, 102)
@@ -131,7 +134,7 @@ def _panel(dataset: str, rows: Sequence[Reliability]) -> Panel:
 
 
 def _draw(axes: "Axes", one: Reliability, tooltips: list[str]) -> None:
-    colour, most = run_colour(one.run), max(count for *_, count in one.bins)
+    colour, most = one.mark.colour, max(count for *_, count in one.bins)
     places = [(100 * confidence, accuracy) for confidence, accuracy, _ in one.bins]
     axes.plot(*zip(*places, strict=True), color=colour, linewidth=1.4)
     for (x, y), (_, _, count) in zip(places, one.bins, strict=True):

@@ -1,6 +1,8 @@
-"""Writes a whole report: page, Markdown, CSV, JSON and plots, or nothing.
+"""Makes a report of evaluations and training runs: terminal, page, CSV, JSON and pictures.
 
-    paths = write_report([Path("eval")], Path("report"), metrics_paths=[Path("model")])
+    report = read_report(["eval"], metrics_paths=[Path("model")])
+    print(report.lines())
+    paths = report.write(Path("report"))
     paths.html  # report/report.html
 
 Everything is computed before the first byte is written. The files are written to a temporary folder
@@ -9,19 +11,22 @@ in the output folder and then renamed one by one, the page last.
 Assumptions: the same input gives the same bytes (no dates, seeded statistics).
 """
 
+import json
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from t0.errors import UserError
+from t0.errors import UserError, printable
 from t0.files.any_path import any_path
 from t0.files.paths import is_remote
 from t0.files.publishing import remove_leftovers, unfinished_tag, write_whole
 from t0.reports.browsed import PATTERN as EXAMPLES
 from t0.reports.browsed import browsed
 from t0.reports.clean_part import read_overlap
-from t0.reports.data_files import data_json, metrics_csv, prompts_csv
+from t0.reports.comparison_plots import difference_panels, prompt_panels
+from t0.reports.comparison_tables import comparison_tables, legend_lines
 from t0.reports.evaluation_plots import (
     MOST_METRIC_PANELS,
     MOST_PANELS,
@@ -32,20 +37,32 @@ from t0.reports.evaluation_plots import (
     series_legend,
     step_panels,
 )
-from t0.reports.evaluations import EvaluatedRun, read_runs
-from t0.reports.markdown_tables import markdown
+from t0.reports.evaluation_tables import evaluation_tables
+from t0.reports.evaluations import EvaluatedRun
+from t0.reports.held_out import headlines
+from t0.reports.named_runs import read_named_runs
 from t0.reports.page import PageFigure, render_page
 from t0.reports.parts import PATTERN as PARTS
 from t0.reports.plots import Panel, panel_svg, panels_png
 from t0.reports.reliability import reliability_panels
+from t0.reports.statistics import CONFIDENCE, POWER
 from t0.reports.summary import Summary, summarise
+from t0.reports.tables import MARK, Table
 from t0.reports.training_curves import TrainingCurves, curve_legend, curve_panels, read_curves
 
+SCHEMA = 2
 _BOXES, _STEPS, _CURVES = "accuracy.png", "accuracy_by_step.png", "training.png"
-_RELIABILITY = "reliability.png"
-_METRICS, _METRICS_CSV = "metrics_by_step.png", "report_metrics.csv"
-_LINKS = {"report.csv": "CSV", _METRICS_CSV: "CSV of metrics", "report.json": "JSON"}
-_NOT_ALWAYS = (_BOXES, _RELIABILITY, _STEPS, _METRICS, _CURVES, _METRICS_CSV)
+_RELIABILITY, _METRICS = "reliability.png", "metrics_by_step.png"
+_DIFFERENCES, _PROMPTS = "run_differences.png", "run_prompts.png"
+_LINKS = {"report.csv": "CSV", "report_metrics.csv": "CSV of metrics", "report.json": "JSON"}
+# Files that not every report has, earlier versions' Markdown among them.
+_NOT_ALWAYS = (
+    *(_BOXES, _RELIABILITY, _STEPS, _METRICS, _CURVES, _DIFFERENCES, _PROMPTS),
+    *("report.csv", "report_metrics.csv", "report.md"),
+    *("report_differences.csv", "report_prompt_differences.csv"),
+)
+# Tables that the terminal leaves out if it shows a comparison.
+_REPLACED = ("datasets", "ways")
 
 
 @dataclass(frozen=True)
@@ -53,18 +70,13 @@ class ReportPaths:
     """The paths of a report's files.
 
     Attributes:
-      csv: the table of rank evaluation.
-      metrics_csv: the table of mode `eval`, None without one.
-      runs: the runs of the report, which need not be read again.
+      csv: the CSV files; the first is of prompts if there is a rank evaluation.
     """
 
     html: Path
-    markdown: Path
-    csv: Path
     json: Path
-    metrics_csv: Path | None
+    csv: tuple[Path, ...]
     plots: tuple[Path, ...]
-    runs: tuple[EvaluatedRun, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -74,68 +86,147 @@ class _Plot:
     png: bytes
 
 
-def write_report(
-    results_paths: Sequence[Path],
-    output_dir: Path,
+@dataclass(frozen=True)
+class Report:
+    """What a report shows, in whatever form.
+
+    Attributes:
+      summary: the numbers of the evaluations.
+      tables: its tables by name.
+      curves: the training runs.
+    """
+
+    summary: Summary
+    tables: Mapping[str, Table]
+    curves: Sequence[TrainingCurves]
+
+    def lines(self, width: int | None = None) -> list[str]:
+        """Returns the report for a terminal of a width; None for no limit."""
+        summary, comparison = self.summary, self.summary.comparison
+        lines = [f"Note: {note}" for note in summary.notes] + headlines(summary)
+        if comparison:
+            lines += legend_lines(comparison)
+        elif len(summary.runs) > 1:
+            lines += [f"{run.mark.letter} {run.label}" for run in summary.runs]
+        for name, table in self.tables.items():
+            of_values = [column for column in table.columns if column.kind != "run"]
+            shown = any(column.short for column in of_values) and table.shown_rows
+            if shown and not (comparison and name in _REPLACED):
+                lines += ["", table.title, *table.lines(width)]
+        return lines
+
+    def data(self) -> dict[str, Any]:
+        """Returns the numbers for JSON: for each table a list of its rows."""
+        summary, comparison = self.summary, self.summary.comparison
+        return {
+            "schema": SCHEMA,
+            "title": summary.title,
+            "notes": list(summary.notes),
+            "confidence": CONFIDENCE,
+            "power": POWER,
+            "runs": [_run_record(run) for run in summary.runs],
+            "baseline": comparison and comparison.runs[comparison.baseline].name,
+            **{name: table.records() for name, table in self.tables.items()},
+            "calibration": [
+                {key: value for key, value in asdict(one).items() if key != MARK}
+                for one in summary.reliabilities
+            ],
+            "generation": [asdict(one) for one in summary.decoded],
+        }
+
+    def write(self, output_dir: Path) -> ReportPaths:
+        """Writes the page, the CSV and JSON files, and the pictures.
+
+        Args:
+          output_dir: made if it is absent; files of an earlier report in it are replaced.
+
+        Raises:
+          UserError: if a file of scores or predictions cannot be read, or the output not written.
+        """
+        drawn = _plots(self.summary, self.curves)
+        texts = {"report.json": json.dumps(self.data(), indent=1, allow_nan=False) + "\n"}
+        texts |= {table.file: table.csv() for table in self.tables.values() if table.file}
+        index, scripts = browsed(self.summary.runs)
+        page, beside = render_page(
+            self.summary,
+            self.tables,
+            [plot.figure for plot in drawn],
+            index=index,
+            scripts=scripts,
+            links=[(n, text) for n, text in _LINKS.items() if n in texts and self.summary.runs],
+            curves=self.curves,
+        )
+        files = {plot.file: plot.png for plot in drawn}
+        files |= {name: text.encode() for name, text in (texts | dict(beside)).items()}
+        files["report.html"] = page.encode()  # the last one
+        folder = any_path(output_dir)
+        _replace_files(files, folder, outdated=_outdated(folder, files))
+        return ReportPaths(
+            html=folder / "report.html",
+            json=folder / "report.json",
+            csv=tuple(folder / name for name in texts if name.endswith(".csv")),
+            plots=tuple(folder / plot.file for plot in drawn),
+        )
+
+
+def read_report(
+    words: Sequence[str | Path],
     *,
     title: str | None = None,
     notes: Sequence[str] = (),
     metrics_paths: Sequence[Path] = (),
     overlap_path: Path | None = None,
-) -> ReportPaths:
-    """Writes the report of one or more evaluations.
+    baseline: str | None = None,
+    any_texts: bool = False,
+    must_compare: bool = False,
+) -> Report:
+    """Reads one or more evaluated runs, and compares them if there are several.
 
     Args:
-      results_paths: `results_<step>.json` and `decoded_<step>.json` files or folders of them,
-        the baseline first; none for a report on training runs only.
-      output_dir: made where absent; files of an earlier report in it are replaced.
+      words: the runs, as `read_named_runs` takes them; none for training runs only.
       title: the page's heading; None for a heading that names its content.
       notes: sentences that are shown above everything else, before the runs' own notes.
       metrics_paths: `metrics.jsonl` files, or model directories, for training curves.
-      overlap_path: what `t0 overlap` wrote, for the accuracy on examples that do not overlap.
+      overlap_path: the output of `t0 overlap`, for the accuracy on examples without overlap.
+      baseline: the run that the others are compared with; by default the first.
+      any_texts: whether examples are compared though their inputs or choices differ.
+      must_compare: whether runs that cannot be compared are an error; otherwise a note says why.
 
     Raises:
-      UserError: if an input is missing or malformed, or the output cannot be written.
+      UserError: if an input is missing or malformed, or the runs cannot be compared.
     """
-    if not results_paths and not metrics_paths:
+    if not words and not metrics_paths:
         raise UserError("nothing to report on. Name results_<step>.json files, or --metrics.")
-    runs = read_runs(results_paths) if results_paths else ()
+    named, position = read_named_runs(words, baseline=baseline) if words else ((), 0)
     curves = read_curves(metrics_paths)
-    notes = [*notes, *(note for run in curves for note in run.notes)]
-    overlap = read_overlap(overlap_path) if overlap_path else None
-    summary = summarise(runs, title=title, notes=notes, overlap=overlap)
-    drawn = _plots(summary, curves)
-    pictures = [(plot.figure.heading, plot.file) for plot in drawn]
-    texts = {
-        "report.json": data_json(summary),
-        "report.csv": prompts_csv(summary),
-        "report.md": markdown(summary, pictures),
+    summary = summarise(
+        named,
+        title=title,
+        notes=[*notes, *(note for run in curves for note in run.notes)],
+        overlap=read_overlap(overlap_path) if overlap_path else None,
+        baseline=position,
+        any_texts=any_texts,
+        must_compare=must_compare,
+    )
+    tables = evaluation_tables(summary)
+    if summary.comparison:
+        tables |= comparison_tables(summary.comparison)
+    return Report(summary, tables, curves)
+
+
+def write_report(words: Sequence[str | Path], output_dir: Path, **options: Any) -> ReportPaths:
+    """Reads a report with the options of `read_report`, and writes it."""
+    return read_report(words, **options).write(output_dir)
+
+
+def _run_record(run: EvaluatedRun) -> dict[str, Any]:
+    return {
+        "label": run.label,
+        "step": run.step,
+        "results": printable(str(run.path)),
+        "others": [printable(str(path)) for path in run.other_paths],
+        "run": dict(run.facts),
     }
-    if summary.decoded:
-        texts[_METRICS_CSV] = metrics_csv(summary)
-    index, scripts = browsed(runs)
-    page, beside = render_page(
-        summary,
-        [plot.figure for plot in drawn],
-        index=index,
-        scripts=scripts,
-        links=[(name, text) for name, text in _LINKS.items() if name in texts and runs],
-        curves=curves,
-    )
-    files = {plot.file: plot.png for plot in drawn}
-    files |= {name: text.encode() for name, text in (texts | dict(beside)).items()}
-    files["report.html"] = page.encode()  # the last one
-    output_dir = any_path(output_dir)
-    replace_files(files, output_dir, outdated=_outdated(output_dir, files))
-    return ReportPaths(
-        html=output_dir / "report.html",
-        markdown=output_dir / "report.md",
-        csv=output_dir / "report.csv",
-        json=output_dir / "report.json",
-        metrics_csv=output_dir / _METRICS_CSV if summary.decoded else None,
-        plots=tuple(output_dir / plot.file for plot in drawn),
-        runs=tuple(runs),
-    )
 
 
 def _plots(summary: Summary, curves: Sequence[TrainingCurves]) -> list[_Plot]:
@@ -193,7 +284,41 @@ def _plots(summary: Summary, curves: Sequence[TrainingCurves]) -> list[_Plot]:
             legend=of_curves,
         ),
     ]
+    found += _comparison_plots(summary)
     return [plot for plot in found if plot is not None]
+
+
+def _comparison_plots(summary: Summary) -> list[_Plot | None]:
+    found = summary.comparison
+    if found is None:
+        return []
+    letter = found.runs[found.baseline].mark.letter
+    legend = [
+        (run.mark.colour, f"{run.mark.letter}  {run.name}")
+        for position, run in enumerate(found.runs)
+        if position != found.baseline
+    ]
+    return [
+        _plot(
+            _DIFFERENCES,
+            heading=f"Intervals of the differences from {letter}",
+            caption="Thin: the 95 % interval for other examples and prompts; thick: for these "
+            "prompts only. A filled point is told apart from no difference, adjusted for the "
+            "table.",
+            panels=difference_panels(found),
+            legend=legend,
+            compares=True,
+        ),
+        _plot(
+            _PROMPTS,
+            heading="Prompt by prompt",
+            caption=f"Each point is a prompt: the accuracy of {letter} to the right, of the run "
+            "upwards. On the dotted line they are equal. Point at it to see its name.",
+            panels=prompt_panels(found),
+            legend=legend,
+            compares=True,
+        ),
+    ]
 
 
 def _series_legend(
@@ -213,20 +338,25 @@ def _plot(
     legend: Sequence[tuple[str, str]],
     zoomed: Sequence[Panel] = (),
     most: int = MOST_PANELS,
+    compares: bool = False,
 ) -> _Plot | None:
+    from markupsafe import Markup
+
     if not panels:
         return None
     if len(panels) > most:
         caption += f" The first {most} of {len(panels)}; the tables hold all."
         panels, zoomed = panels[:most], zoomed[:most]
     anchor = file.removesuffix(".png").replace("_", "-")
-    svgs = tuple(panel_svg(panel, f"{anchor}-{i}") for i, panel in enumerate(panels))
-    own = tuple(panel_svg(panel, f"{anchor}-own-{i}") for i, panel in enumerate(zoomed))
-    figure = PageFigure(anchor, heading, caption, svgs, tuple(legend), own)
+    svgs, own = (
+        tuple(Markup(panel_svg(panel, f"{name}-{i}")) for i, panel in enumerate(shown))
+        for name, shown in ((anchor, panels), (f"{anchor}-own", zoomed))
+    )
+    figure = PageFigure(anchor, heading, caption, svgs, tuple(legend), own, compares)
     return _Plot(file, figure, panels_png(panels, legend=legend, heading=heading))
 
 
-def replace_files(
+def _replace_files(
     files: Mapping[str, bytes], output_dir: Path, *, outdated: Collection[str] = ()
 ) -> None:
     """Writes files, the page last, in place of an earlier report's.

@@ -1,27 +1,26 @@
-"""T0's table of held-out datasets: a run's means beside the published values, and how they differ.
+"""T0's table of held-out datasets: a run's means next to the published values, and how they differ.
 
     rows = reproduction(read_runs([Path("eval")])[0])
     rows[0]["title"], rows[0]["mean"], rows[0]["models"]["T0-3B"]     # value, difference, within
-    for line in reproduction_lines(rows):
+    for line in reproduction_table(rows).lines():
         print(line)
 
 A row is of the datasets of which one value is published: ANLI's three rounds are one row. The last
-row is the mean over the datasets, with T0's over the same. A difference is within where the
+row is the mean over the datasets, with T0's over the same. A difference is within if the
 published value is in the run's interval: for these prompts, and other examples. Values are those
 of `published.csv`, each compared with the source that it names.
 
 Assumptions: the run's scores are beside its results; without them there is no interval.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from t0.reports import accuracies
 from t0.reports.evaluations import EvaluatedRun, RankedTask
 from t0.reports.published import MODELS, figures, published_mean
 from t0.reports.statistics import FIXED, CrossedMean, crossed_mean, interval_of_share, mean_of_means
-
-_HEADINGS = ("dataset", "prompts", "examples", "mean", "interval")
+from t0.reports.tables import Column, Row, Table
 
 
 def reproduction(run: EvaluatedRun) -> list[dict[str, Any]]:
@@ -84,35 +83,35 @@ def _beside(row: Mapping[str, Any], value: float) -> dict[str, Any]:
     return {"value": value, "difference": difference, "within": within}
 
 
-def reproduction_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the table in lines."""
-    heads = [*_HEADINGS]
-    for model in MODELS:
-        heads += [model, "difference", ""]
-    cells = [heads, *(_cells(row) for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(heads))]
-    return [
-        "  ".join(
-            text.ljust(width) if column == 0 or not heads[column] else text.rjust(width)
-            for column, (text, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
+def reproduction_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Returns the table of `reproduction` for the terminal."""
+    columns = [
+        Column("title", "", "dataset", css="t"),
+        Column("prompts", "", "prompts"),
+        Column("examples", "", "examples"),
+        Column("mean", "", "mean"),
+        Column("low", "", "interval", text=_interval),
     ]
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    if row["mean"] is None:
-        found = [row["title"], *("-" for _ in range(3)), "not evaluated"]
-    else:
-        ends = "-" if row["low"] is None else f"{row['low']:.1f} to {row['high']:.1f}"
-        counts = (f"{row['prompts']}", f"{row['examples']:,}")
-        found = [row["title"], *counts, f"{row['mean']:.1f}", ends]
     for model in MODELS:
-        beside = row["models"].get(model)
-        if beside is None:
-            found += ["-", "-", ""]
-            continue
-        gap = "-" if beside["difference"] is None else f"{beside['difference']:+.1f}"
-        marks = {True: "within", False: "OUTSIDE", None: ""}
-        found += [f"{beside['value']:.1f}", gap, marks[beside["within"]]]
-    return found
+        columns += [
+            Column(model, "", model, text=_published(model, "value", "{:.1f}")),
+            Column(model, "", "difference", text=_published(model, "difference", "{:+.1f}")),
+            Column(model, "", "within", text=_published(model, "within", "{}")),
+        ]
+    return Table("reproduction", "Reproduction", columns, rows)
+
+
+def _interval(row: Row) -> str:
+    if row["mean"] is None:
+        return "not evaluated"
+    return "–" if row["low"] is None else f"{row['low']:.1f} to {row['high']:.1f}"
+
+
+def _published(model: str, key: str, form: str) -> Callable[[Row], str]:
+    words = {True: "within", False: "OUTSIDE"}
+
+    def text(row: Row) -> str:
+        value = row["models"].get(model, {}).get(key)
+        return "–" if value is None else form.format(words[value] if key == "within" else value)
+
+    return text

@@ -31,8 +31,6 @@ from t0.files.any_path import any_path
 
 SCHEMA = 1
 PATTERNS = ("results_*.json", "decoded_*.json", "perplexity_*.json")
-# The folder of results in other formats that `t0 eval --format` writes beside ours.
-COPIES = "lm_eval"
 _STEP = re.compile(r"(?:results|decoded|perplexity)_(\d+)$")
 # Escapes and characters in JSON text that may be unprintable; some of them are printable.
 _MAY_BE_UNPRINTABLE = re.compile(
@@ -53,7 +51,6 @@ def find_results(paths: Iterable[Path]) -> list[Path]:
     for path in map(any_path, paths):
         if path.is_dir():
             below = [file for pattern in PATTERNS for file in path.rglob(pattern)]
-            below = [file for file in below if not _is_copy(file, path)]
             below.sort(key=lambda file: (file.parent, file_step(file) or -1, file.name))
             if not below:
                 raise UserError(
@@ -71,15 +68,6 @@ def find_results(paths: Iterable[Path]) -> list[Path]:
     if not found:
         raise UserError("no results given. Name at least one results_<step>.json or a folder.")
     return list(found.values())
-
-
-def _is_copy(file: Path, top: Path) -> bool:
-    """Returns whether a file is below a folder `COPIES` that stands beside our own results."""
-    inner = file.relative_to(top).parts[:-1]
-    if COPIES not in inner:
-        return False
-    beside = top.joinpath(*inner[: inner.index(COPIES)])
-    return any(file_step(other) is not None for other in beside.glob("results_*.json"))
 
 
 def file_step(path: Path) -> int | None:

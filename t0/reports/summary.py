@@ -1,6 +1,6 @@
 """Makes the tables that every form of the report shows, from the evaluated runs.
 
-    summary = summarise(read_runs([Path("eval")]))
+    summary = summarise(read_named_runs(["eval"])[0])
     summary.datasets[["title", "label", "mean", "interval_low", "interval_high"]]
     summary.prompts.query("dataset == 'super_glue/rte'").accuracy.max()
 
@@ -21,35 +21,25 @@ from typing import Any
 
 import pandas as pd
 
-from t0.errors import printable
+from t0.errors import UserError, printable
 from t0.reports import accuracies
 from t0.reports.accuracies import Accuracy
 from t0.reports.clean_part import Overlap, clean_rows
+from t0.reports.comparing import RunComparison, compare
 from t0.reports.diagnosis import diagnose
-from t0.reports.evaluations import DecodedTask, EvaluatedRun, RankedTask
-from t0.reports.paired_runs import (
-    COMPARED_DATASET_COLUMNS,
-    COMPARED_PROMPT_COLUMNS,
-    FIXED,
-    INTERVAL,
-    bounds,
-    clear_prompts,
-    fixed_bounds,
-    gap_row,
-    other_texts,
-    prompt_gaps,
-    shared_tasks,
-)
-from t0.reports.published import published
+from t0.reports.evaluations import DecodedTask, EvaluatedRun, RankedTask, dataset_groups
+from t0.reports.named_runs import NamedRun
+from t0.reports.paired_runs import FIXED, INTERVAL, bounds, fixed_bounds
+from t0.reports.published import title_of
 from t0.reports.reliability import Reliability, reliabilities
-from t0.reports.statistics import Interval, benjamini_hochberg
+from t0.reports.statistics import Interval
 from t0.reports.ways import judged_rows
 
 # The kinds of rows in the table `metrics`: a task, one of its categories, or a task within it.
 WHOLE, CATEGORY, PART = "whole", "category", "part"
 SPREAD_COLUMNS = ("mean", "median", "first_quartile", "third_quartile", "low", "high")
 
-_NAMES = ("run", "label", "step", "dataset", "title", "group")
+_NAMES = ("run", "label", "mark", "step", "dataset", "title", "group")
 _ANSWERS = ("majority", "most_predicted", "most_predicted_answer", "without_ties", "entropy")
 _WAYS = ("tokens", "characters", "decoded")
 _CALIBRATION = ("calibration_error", "calibration_low", "calibration_high")
@@ -68,10 +58,21 @@ _PROMPT_COLUMNS = (
     *("metrics", "results_file"),
 )
 _METRIC_COLUMNS = (
-    *("run", "label", "step", "task", "kind", "group", "metric", "value", *INTERVAL, "examples"),
+    *(
+        "run",
+        "label",
+        "mark",
+        "step",
+        "task",
+        "kind",
+        "group",
+        "metric",
+        "value",
+        *INTERVAL,
+        "examples",
+    ),
     *("truncated_inputs", "truncated_targets", "signature", "results_file"),
 )
-_GROUP_ORDER = {"held-out": 0, "training": 1}
 # The name of a group that is a task of Super-NaturalInstructions; other groups are categories.
 _INSTRUCTION_TASK = re.compile(r"task\d+_")
 # (whether there is rank evaluation, whether there is mode `eval`) -> the report's title.
@@ -84,49 +85,18 @@ _TITLES = {
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The comparison of two runs, given by their positions, on the examples that both scored.
-
-    Attributes:
-      datasets: a row for each dataset: the difference of mean accuracies, its test, adjusted by
-        Benjamini and Hochberg over these datasets, and the number of prompts where the second run
-        is `better` or `worse` with McNemar's p below `SIGNIFICANT`.
-      prompts: a row for each prompt, with McNemar's test.
-      notes: what only one of the runs has, or has with other texts.
-    """
-
-    first: int
-    second: int
-    datasets: pd.DataFrame
-    prompts: pd.DataFrame
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class DecodedExample:
-    """One example, and the texts that some runs wrote for it, as (run, text)."""
-
-    heading: str
-    inputs: str
-    targets: tuple[str, ...]
-    answers: tuple[tuple[int, str], ...]
-
-
-@dataclass(frozen=True)
 class DecodedResults:
     """One task of mode `eval` in all runs that have it.
 
     Attributes:
       metrics: the metrics of the whole task, in the order of the files.
       signatures: (metric, signature), each once.
-      examples: a few examples, with the texts that the last checkpoint of each series wrote.
-      files: the files of all predictions of these checkpoints.
+      files: the files of predictions of each series' last checkpoint.
     """
 
     task: str
     metrics: tuple[str, ...]
     signatures: tuple[tuple[str, str], ...]
-    examples: tuple[DecodedExample, ...]
     files: tuple[str, ...]
 
 
@@ -136,6 +106,9 @@ class Summary:
 
     Attributes:
       notes: the caller's notes, the runs' notes, and warnings about the data.
+      runs: all evaluated checkpoints.
+      named: the runs that these checkpoints are of.
+      comparison: the runs compared with the baseline; None for one run.
       datasets: a row for each dataset and run: accuracy over prompts, counts summed over prompts,
         and the interval of the mean, if every prompt has per-example scores.
       prompts: a row for each prompt and run.
@@ -153,8 +126,9 @@ class Summary:
     datasets: pd.DataFrame
     prompts: pd.DataFrame
     metrics: pd.DataFrame
-    comparisons: tuple[Comparison, ...]
     decoded: tuple[DecodedResults, ...]
+    named: tuple[NamedRun, ...] = ()
+    comparison: RunComparison | None = None
     clean: tuple[Mapping[str, Any], ...] = ()
     overlap: str | None = None
     ways: tuple[Mapping[str, Any], ...] = ()
@@ -162,46 +136,73 @@ class Summary:
 
 
 def summarise(
-    runs: Sequence[EvaluatedRun],
+    named: Sequence[NamedRun],
     *,
     title: str | None = None,
     notes: Sequence[str] = (),
     overlap: Overlap | None = None,
+    baseline: int = 0,
+    any_texts: bool = False,
+    must_compare: bool = False,
 ) -> Summary:
     """Returns the tables of some runs; without runs they are empty.
 
     Args:
-      runs: the runs, the baseline first.
+      named: the runs.
       title: the report's title; None for a title that names its content.
       notes: sentences that are shown first.
       overlap: the overlap with the training data, or None.
+      baseline: the position of the run that the others are compared with.
+      any_texts: whether examples with other texts are compared, see `comparing.compare`.
+      must_compare: whether runs that cannot be compared are an error; otherwise a note says why.
 
     Raises:
-      UserError: if the overlap is of other rows than the runs.
+      UserError: if the overlap is of other rows than the runs, or runs cannot be compared.
     """
+    runs = tuple(run for one in named for run in one.checkpoints)
     datasets, prompts = rank_tables(runs)
     metrics = metrics_table(runs)
-    comparisons = _comparisons(runs)
+    comparison, compared_notes = _comparison(
+        named, baseline, any_texts=any_texts, must_compare=must_compare
+    )
     given = dict.fromkeys([*map(printable, notes), *(note for run in runs for note in run.notes)])
+    warnings = (*_warnings(runs), *compared_notes, *_signature_warnings(metrics))
     return Summary(
         title=printable(title) if title else _TITLES[not datasets.empty, bool(_by_task(runs))],
-        notes=(
-            *given,
-            *_warnings(runs),
-            *(note for comparison in comparisons for note in comparison.notes),
-            *_signature_warnings(metrics),
-        ),
-        runs=tuple(runs),
+        notes=(*given, *warnings),
+        runs=runs,
         datasets=datasets,
         prompts=prompts,
         metrics=metrics,
-        comparisons=comparisons,
         decoded=_decoded_results(runs),
+        named=tuple(named),
+        comparison=comparison,
         clean=tuple(clean_rows(runs, overlap)) if overlap else (),
         overlap=printable(overlap.sentence) if overlap else None,
         ways=tuple(judged_rows(runs)),
         reliabilities=tuple(reliabilities(runs)),
     )
+
+
+def _comparison(
+    named: Sequence[NamedRun], baseline: int, *, any_texts: bool, must_compare: bool
+) -> tuple[RunComparison | None, tuple[str, ...]]:
+    """Returns the comparison of the runs with scores, and the notes about it."""
+    compared = list(named) if must_compare else [run for run in named if run.has_scores]
+    if len(compared) < 2 and not must_compare:
+        return None, ()
+    chosen = named[baseline]
+    try:
+        found = compare(
+            compared,
+            baseline=compared.index(chosen) if chosen in compared else 0,
+            any_texts=any_texts,
+        )
+    except UserError as error:
+        if must_compare:
+            raise
+        return None, (f"The runs are not compared: {error}",)
+    return found, found.notes
 
 
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
@@ -221,30 +222,13 @@ def rank_tables(
             tasks = [task for task in run.tasks if task.dataset == dataset]
             if not tasks:
                 continue
-            names = (position, run.label, run.step, dataset, title_of(dataset), group)
+            names = (position, run.label, run.mark, run.step, dataset, title_of(dataset), group)
             named = dict(zip(_NAMES, names, strict=True))
             intervals, overall = _intervals(tasks) if with_intervals else ({}, None)
             each = [_prompt_row(task, intervals.get(task.name)) for task in tasks]
             prompts += [named | row | {"results_file": printable(str(run.path))} for row in each]
             datasets.append(named | _dataset_row(tasks, each, overall))
     return _table(datasets, _DATASET_COLUMNS), _table(prompts, _PROMPT_COLUMNS)
-
-
-def dataset_groups(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
-    """Returns the group of each dataset, in the order of the report."""
-    groups: dict[str, set[str]] = {}
-    for run in runs:
-        for task in run.tasks:
-            groups.setdefault(task.dataset, set()).add(task.group)
-    names = {name: " / ".join(sorted(filter(None, found))) for name, found in groups.items()}
-    ordered = sorted(names, key=lambda name: (_GROUP_ORDER.get(names[name], 2), names[name], name))
-    return {name: names[name] for name in ordered}
-
-
-def title_of(dataset: str) -> str:
-    """Returns T0's title of a held-out dataset; of any other its name."""
-    facts = published().get(dataset)
-    return facts.title if facts else dataset
 
 
 def _intervals(tasks: Sequence[RankedTask]) -> tuple[dict[str, Interval], Accuracy | None]:
@@ -320,40 +304,6 @@ def _total(counts: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-# The comparison of two runs.
-
-
-def _comparisons(runs: Sequence[EvaluatedRun]) -> tuple[Comparison, ...]:
-    """Compares the first ranked run with every other that has scores of the same examples."""
-    first, *others = [i for i, run in enumerate(runs) if run.tasks] or [0]
-    found = (_compare(runs, first, second) for second in others)
-    return tuple(comparison for comparison in found if not comparison.datasets.empty)
-
-
-def _compare(runs: Sequence[EvaluatedRun], first: int, second: int) -> Comparison:
-    datasets, prompts, notes = [], [], []
-    for dataset in dataset_groups(runs):
-        tasks, grid = shared_tasks([[runs[first]], [runs[second]]], dataset)
-        if grid is None:
-            continue
-        names = {"dataset": dataset, "title": title_of(dataset)}
-        rows = [names | row for row in prompt_gaps(tasks, grid, 0, 1)]
-        found = accuracies.gap(grid, 0, 1)
-        datasets.append(names | gap_row(found) | clear_prompts(rows))
-        prompts += rows
-        notes += other_texts(tasks, grid)
-    adjusted = benjamini_hochberg([row["p_value"] for row in datasets])
-    for row, value in zip(datasets, adjusted, strict=True):
-        row["adjusted_p_value"] = float(value)
-    return Comparison(
-        first,
-        second,
-        _table(datasets, COMPARED_DATASET_COLUMNS),
-        _table(prompts, COMPARED_PROMPT_COLUMNS),
-        tuple(f"{runs[second].label}: {note}" for note in notes),
-    )
-
-
 # Mode `eval`.
 
 
@@ -388,6 +338,7 @@ def _value_row(
     return {
         "run": position,
         "label": run.label,
+        "mark": run.mark,
         "step": run.step,
         "task": task.name,
         "kind": _kind(group) if group else WHOLE,
@@ -452,7 +403,6 @@ def _decoded_results(runs: Sequence[EvaluatedRun]) -> tuple[DecodedResults, ...]
                 task=name,
                 metrics=_metrics_of(tasks),
                 signatures=tuple(dict.fromkeys(pair for pairs in computed for pair in pairs)),
-                examples=_decoded_examples(shown),
                 files=tuple(printable(str(file)) for file in files),
             )
         )
@@ -467,18 +417,6 @@ def _last_of_series(runs: Sequence[EvaluatedRun]) -> set[int]:
         if run.decoded and (best is None or (run.step or 0) >= (runs[best].step or 0)):
             last[run.series] = position
     return set(last.values())
-
-
-def _decoded_examples(tasks: Mapping[int, DecodedTask]) -> tuple[DecodedExample, ...]:
-    # Two examples may have the same text: their order distinguishes them.
-    found: dict[tuple[str, str, tuple[str, ...], int], list[tuple[int, str]]] = {}
-    for run, task in tasks.items():
-        seen: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
-        for one in task.predictions:
-            key = (one.heading, one.inputs, one.targets)
-            found.setdefault((*key, seen[key]), []).append((run, one.prediction))
-            seen[key] += 1
-    return tuple(DecodedExample(*key[:3], tuple(answers)) for key, answers in found.items())
 
 
 # Warnings about the data.

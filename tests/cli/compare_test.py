@@ -42,8 +42,15 @@ def test_tables_and_files(folders, tmp_path, capsys):
     assert cli.main(["compare", *folders, f"--output={out}", "--title=Mine"]) == 0
     printed = capsys.readouterr().out
     assert "A a, step 10 (baseline)" in printed and "Difference from A" in printed
-    assert str(out / "compare.html") in printed and (out / "compare.md").is_file()
-    assert "<title>Mine</title>" in (out / "compare.html").read_text()
+    assert str(out / "report.html") in printed and (out / "report_differences.csv").is_file()
+    assert "<title>Mine</title>" in (out / "report.html").read_text()
+
+
+def test_report_compares_with_the_same_words_without_output(folders, capsys):
+    for verb in ("report", "compare"):
+        assert cli.main([verb, *folders, "--baseline", folders[1]]) == 0
+    first, second = capsys.readouterr().out.split("Difference from B")[:2]
+    assert "B b, step 10 (baseline)" in first and "B b, step 10 (baseline)" in second
 
 
 def test_a_baseline_that_is_not_among_the_runs_and_seeds(folders, tmp_path, capsys):

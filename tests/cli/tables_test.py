@@ -1,6 +1,6 @@
 """Tables as plain text: aligned, or a block for each row where they are wider than the terminal."""
 
-from t0.cli.tables import table_lines
+from t0.text_tables import table_lines
 
 COLUMNS = ("task", "splits", "rate")
 ROWS = [("a_very_long_name_of_a_task", "train 9,999, validation 7", "12"), ("short", "", "3,456")]

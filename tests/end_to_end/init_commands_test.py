@@ -26,4 +26,4 @@ def test_commands_run_as_printed(world, tmp_path):
         done = here.run(*shlex.split(line))
         assert done.returncode == 0, line + done.stdout + done.stderr
     assert (tmp_path / "mails" / "report" / "report.html").is_file()
-    assert "mails" in (tmp_path / "mails" / "report" / "report.md").read_text()
+    assert "mails" in (tmp_path / "mails" / "report" / "report.csv").read_text()

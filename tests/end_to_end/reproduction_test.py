@@ -1,7 +1,6 @@
-"""`bin/reproduce_t0_eval`: T0's held-out datasets beside the published values; a tiny model."""
+"""`t0 eval --reproduce`: T0's held-out datasets next to the published values; a tiny model."""
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "tests" / "fixtures" / "data"
-PROGRAM = "t0.cli.reproduce:main"
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 SMALL = ("--lengths=inputs=32,targets=16", "--batch_tokens=8192")
 
@@ -18,8 +16,8 @@ SMALL = ("--lengths=inputs=32,targets=16", "--batch_tokens=8192")
 def reproduce(server, world, pretrained):
     def run(*words, checkpoint=pretrained, data=SAMPLES):
         folders = {"T0_DATA_DIR": str(data), "T0_VOCAB": f"{world.folder}/vocab.model"}
-        words = [*([str(checkpoint)] if checkpoint else []), *map(str, words)]
-        return server.run(*words, program=PROGRAM, environment=OFFLINE | folders)
+        words = ["eval", *([str(checkpoint)] if checkpoint else []), *map(str, words)]
+        return server.run(*words, "--reproduce", program="t0", environment=OFFLINE | folders)
 
     return run
 
@@ -72,7 +70,7 @@ def test_absent_data_is_named_with_what_to_download(reproduce, tmp_path):
 
 
 def test_no_checkpoint_and_all_downloads(reproduce, tmp_path):
-    assert "no checkpoint: bin/reproduce_t0_eval CHECKPOINT" in reproduce(checkpoint=None).err
+    assert "no checkpoint: t0 eval CHECKPOINT" in reproduce(checkpoint=None).err
     done = reproduce("--downloads", checkpoint=None, data=tmp_path)
     assert done.status == 0
     assert done.out.count("# ") == 12  # of Story Cloze also how to ask for it
@@ -94,8 +92,16 @@ def test_every_dataset_that_is_here(reproduce, shared_data, tmp_path):
     assert rows["mean of 9 of 11"]["models"].keys() == {"T0-3B", "T0-11B"}
 
 
-def test_the_program_starts(tmp_path):
-    environment = {**os.environ, "T0_DATA_DIR": str(tmp_path), **OFFLINE}
-    words = [ROOT / "bin" / "reproduce_t0_eval", "--downloads"]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-    assert "super_glue/rte, validation, 277 rows" in done.stdout
+def test_the_former_program_names_the_command():
+    done = subprocess.run(
+        [ROOT / "bin" / "reproduce_t0_eval"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "is now: t0 eval CHECKPOINT --reproduce" in done.stderr
+
+
+def test_other_tasks_and_formats_are_refused(reproduce):
+    assert "--reproduce evaluates the tasks t0_eval" in reproduce("--tasks=weather_eval").err
+    done = reproduce("--format=lm-eval")
+    assert done.status == 2
+    assert "t0 export-eval TASKS --to lm-eval" in done.err

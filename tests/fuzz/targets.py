@@ -202,10 +202,12 @@ def results(folder: Path) -> Callable[[st.DataObject], None]:
     path = folder / "results_5.json"
 
     def run(data: st.DataObject) -> None:
-        from t0.reports import evaluations, markdown_tables, summary
+        from t0.reports import read_report
 
         path.write_bytes(data.draw(damaged(content)))
-        markdown_tables.markdown(summary.summarise(evaluations.read_runs([path])))
+        report = read_report([path])
+        report.lines()
+        report.data()
 
     return run
 

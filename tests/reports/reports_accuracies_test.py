@@ -5,7 +5,7 @@ import pytest
 from made_up_evaluations import example_line, random_lines
 from scipy import stats
 
-from t0.reports import accuracies, read_runs, summarise
+from t0.reports import accuracies, read_named_runs, read_runs, summarise
 from t0.reports.diagnosis import diagnose
 from t0.reports.example_scores import ExampleScores
 
@@ -104,12 +104,11 @@ def test_a_report_says_what_it_left_out_and_adjusts(evaluation):
                 line["inputs"] = f"{word if line['idx'] < 3 else ''} row {line['idx']}"
             made.add(f"{name}_1", dataset, "one", lines)
         paths.append(made.write())
-    summary = summarise(read_runs(paths))
-    (comparison,) = summary.comparisons
-    assert list(comparison.datasets.examples) == [37, 37]
-    p_values = list(comparison.datasets.p_value)
-    assert list(comparison.datasets.adjusted_p_value) == pytest.approx(
-        stats.false_discovery_control(p_values)
+    summary = summarise(read_named_runs(paths)[0])
+    found = [one for row in summary.comparison.datasets for one in row.differences]
+    assert [one.gap.examples for one in found] == [37, 37]
+    assert [one.adjusted for one in found] == pytest.approx(
+        stats.false_discovery_control([one.gap.p_value for one in found])
     )
     assert any("rte_1: 3 examples have other inputs" in note for note in summary.notes)
 

@@ -7,15 +7,13 @@ from made_up_evaluations import example_line, random_lines
 from scipy import stats
 
 from t0.errors import UserError
-from t0.reports.comparing import compare
-from t0.reports.comparison_page import write_comparison
-from t0.reports.comparison_tables import (
-    comparison_json,
-    legend_lines,
-    terminal_tables,
-    tied_letters,
-)
-from t0.reports.contenders import position_of, read_contenders
+from t0.reports import comparing, read_report
+from t0.reports.comparison_tables import legend_lines, tied_letters
+from t0.reports.named_runs import read_named_runs
+
+
+def compare(words, **options):
+    return comparing.compare(read_named_runs(words)[0], **options)
 
 
 def model(evaluation, name, skill, *, seed=0, step=100, **run):
@@ -36,7 +34,7 @@ def alike(evaluation, **skills):
 
 def test_a_clear_difference_and_two_runs_that_are_tied(evaluation):
     words = alike(evaluation, weak=0.0, good=3.0, same=3.05)
-    found = compare(read_contenders(words))
+    found = compare(words)
     for row in (*found.datasets, found.mean):
         assert row.tied == ((0,), (1, 2))
         assert [tied_letters(row, run) for run in range(3)] == ["b", "a", "a"]
@@ -49,9 +47,9 @@ def test_a_clear_difference_and_two_runs_that_are_tied(evaluation):
     assert rte.number_of_examples == 80 and len(rte.prompts[1]) == 4
     assert rte.won[1] > rte.lost[1] and len(rte.examples) <= 20
     example = next(one for one in rte.examples if one.run == 1 and one.gain > 0)
-    assert example.example.prediction == example.example.gold != example.baseline
+    assert example.prediction == example.gold != example.baseline
     # The same runs with the last as the baseline: the signs change, what is tied does not.
-    other = compare(read_contenders(words), baseline=2)
+    other = compare(words, baseline=2)
     assert other.datasets[0].tied == found.datasets[0].tied
     assert other.datasets[0].differences[0].gap.difference < -20
     assert not other.datasets[0].differences[1].clear
@@ -59,7 +57,7 @@ def test_a_clear_difference_and_two_runs_that_are_tied(evaluation):
 
 def test_equal_runs_are_not_told_apart(evaluation):
     words = [model(evaluation, "one", 1.0), model(evaluation, "two", 1.0)]
-    found = compare(read_contenders(words))
+    found = compare(words)
     gaps = [one.gap for row in found.datasets for one in row.differences]
     assert all(gap.p_value == 1 and gap.difference == 0 for gap in gaps)
     assert "no two runs can be told apart on any dataset" in legend_lines(found)
@@ -68,15 +66,15 @@ def test_equal_runs_are_not_told_apart(evaluation):
 def test_seeds_are_averaged(evaluation):
     seeds = [model(evaluation, f"seed{n}", 1.0, seed=n) for n in range(3)]
     # Other seeds draw other right choices here: those of seed 0 are put into all.
-    single = read_contenders([seeds[0], model(evaluation, "other", 1.0)])
+    single, _ = read_named_runs([seeds[0], model(evaluation, "other", 1.0)])
     assert [one.name for one in single] == ["seed0, step 100", "other, step 100"]
     words = [
         f"several={model(evaluation, 'a', 0.5)},{model(evaluation, 'b', 1.5)}",
         f"one={seeds[0]}",
     ]
-    contenders = read_contenders(words)
+    contenders, _ = read_named_runs(words)
     assert [len(one.seeds) for one in contenders] == [2, 1]
-    found = compare(contenders)
+    found = compare(words)
     tasks = [
         [t.accuracy for t in run.tasks if t.dataset == "super_glue/rte"]
         for run in contenders[0].seeds
@@ -95,7 +93,7 @@ def test_what_is_not_shared_is_left_out_and_said(evaluation):
     lines[0]["gold"] = 1 - lines[0]["gold"]
     second = evaluation("second", vocabulary_sha256="b").add("rte_0", "super_glue/rte", "0", lines)
     first.run["vocabulary_sha256"] = "a"
-    found = compare(read_contenders([str(first.write()), str(second.write())]))
+    found = compare([str(first.write()), str(second.write())])
     (rte,) = found.datasets
     assert (rte.number_of_prompts, rte.number_of_examples) == (1, 39) and found.mean is None
     said = "\n".join(found.notes)
@@ -112,10 +110,10 @@ def test_prompts_of_another_version(evaluation):
         for line in lines:
             line["inputs"] = f"{line['idx']}  in the {name if line['idx'] < 10 else 'same'} words"
         paths.append(str(evaluation(name).add("rte_0", "super_glue/rte", "0", lines).write()))
-    found = compare(read_contenders(paths))
+    found = compare(paths)
     assert found.datasets[0].number_of_examples == 20
     assert any("rte_0: 10 examples have other inputs" in note for note in found.notes)
-    every = compare(read_contenders(paths), any_texts=True)
+    every = compare(paths, any_texts=True)
     assert every.datasets[0].number_of_examples == 30
     assert any("compared nonetheless" in note for note in every.notes)
 
@@ -129,9 +127,7 @@ def test_documents_widen_the_interval(evaluation):
                 line |= dict.fromkeys(field, f"{line['idx'] // 6}")
             folder = f"{name}{len(field)}"
             made.append(str(evaluation(folder).add("rte_0", "super_glue/rte", "0", lines).write()))
-    alone, together = (
-        compare(read_contenders(p)).datasets[0].differences[0].gap for p in (paths, grouped)
-    )
+    alone, together = (compare(p).datasets[0].differences[0].gap for p in (paths, grouped))
     assert alone.difference == together.difference
     degrees = [float(one.estimates[0].degrees) for one in (together, alone)]
     assert degrees == pytest.approx([9, 59])
@@ -139,7 +135,7 @@ def test_documents_widen_the_interval(evaluation):
 
 def refused(words):
     with pytest.raises(UserError) as error:
-        compare(read_contenders(words))
+        compare(words)
     return str(error.value)
 
 
@@ -155,10 +151,13 @@ def test_what_cannot_be_compared_is_refused(evaluation, tmp_path):
     assert "does not exist" in refused([first, str(tmp_path / "nowhere")])
     assert "wanted NAME=RUN" in refused([first, "name="])
     assert "have the name 'a'" in refused([f"a={first}", f"a={plain}"])
-    model(evaluation, "first", 2.0, step=200)
-    assert "has 2 evaluated checkpoints" in refused([str(tmp_path / "first"), plain])
+    # Steps of one model are one run, of which the last is compared; names make two of them.
+    second = model(evaluation, "first", 2.0, step=200, split="validation")
+    assert "got one run, first, step 200; wanted two or more" in refused([first, second])
+    assert len(compare([f"early={first}", f"late={second}"]).runs) == 2
+    assert "has 4 models" in refused([f"both={tmp_path}", plain])
     other = evaluation("other").add("x", "sciq", "x", random_lines(9, [2], 1)).write()
-    assert "share no example of no prompt" in refused([plain, str(other)])
+    assert "share no example of any prompt" in refused([plain, str(other)])
     bare = evaluation("bare").add("x", "sciq", "x", random_lines(9, [2], 1), with_scores=False)
     message = refused([plain, str(bare.write())])
     assert "no per-example scores" in message and "scores/<task>_100.jsonl" in message
@@ -167,11 +166,10 @@ def test_what_cannot_be_compared_is_refused(evaluation, tmp_path):
 
 def test_a_baseline_by_its_name_or_as_it_was_given(evaluation):
     words = alike(evaluation, one=0.1, two=0.2)
-    contenders = read_contenders(words)
     for word in ("two", words[1]):
-        assert position_of(word, contenders, words) == 1
+        assert read_named_runs(words, baseline=word)[1] == 1
     with pytest.raises(UserError, match="two"):
-        position_of("tow", contenders, words)
+        read_named_runs(words, baseline="tow")
 
 
 def test_numbers_pictures_and_page(evaluation, tmp_path):
@@ -180,34 +178,29 @@ def test_numbers_pictures_and_page(evaluation, tmp_path):
         lines = random_lines(60, [2], 1, skill=skill, inputs="of rte <b>")
         made = evaluation(name).add("rte_0", "super_glue/rte", "0", lines)
         words.append(f"{name}={made.write()}")
-    found = compare(read_contenders(words))
-    paths = write_comparison(found, tmp_path / "out", title="T <i>")
-    assert {path.name for path in paths} == {
-        "compare.html",
-        "compare.md",
-        "compare.json",
-        "compare_differences.png",
-        "compare_prompts.png",
+    paths = read_report(words, title="T <i>").write(tmp_path / "out")
+    assert {path.name for path in (*paths.csv, *paths.plots)} > {
+        "report_differences.csv",
+        "report_prompt_differences.csv",
+        "run_differences.png",
+        "run_prompts.png",
     }
-    page = (tmp_path / "out" / "compare.html").read_text()
-    assert "T &lt;i&gt;" in page and "of rte &lt;b&gt;" in page and "<i>" not in page
-    data = json.loads(comparison_json(found))
-    (difference,) = data["datasets"][0]["differences"]
+    page = paths.html.read_text()
+    assert "T &lt;i&gt;" in page and "of rte \\u003cb\\u003e" in page and "<i>" not in page
+    data = json.loads(paths.json.read_text())
+    (difference,) = data["differences"]
+    assert (data["baseline"], difference["run"]) == ("weak", "good")
     assert difference["adjusted_p_value"] < 0.01 < difference["detectable"]
-    assert data["datasets"][0]["tied_sets"] == [["weak"], ["good"]]
+    assert data["accuracies"][0]["tied_sets"] == [["weak"], ["good"]]
 
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_the_terminal_s_tables_fit_eighty_columns(evaluation, count):
-    from rich.console import Console
-
     words = alike(evaluation, **{f"run{n}": n / 2 for n in range(count)})
-    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    for table in terminal_tables(compare(read_contenders(words))):
-        console.print(table)
-    lines = console.export_text().splitlines()
-    assert max(map(len, lines)) <= 80 and not any("…" in line for line in lines)
-    assert any(line.startswith("Mean of 2 datasets") for line in lines)
+    lines = read_report(words).lines(width=80)
+    tables = lines[lines.index("Compared accuracy (%)") :]
+    assert max(map(len, tables)) <= 80 and not any("…" in line for line in tables)
+    assert sum(line.startswith("Mean of 2 datasets  ") for line in tables) == count
 
 
 def test_scores_of_a_malformed_file_are_named(evaluation):
@@ -227,7 +220,8 @@ def test_a_differing_example_is_shown_under_a_prompt_where_it_was_lost(evaluatio
             others = [example_line(i, [-1.0, -2.0], 0) for i in range(1, 9)]
             made.add(f"rte_{p}", "super_glue/rte", f"prompt {p}", [first, *others])
         paths.append(str(made.write()))
-    (row,) = compare(read_contenders(paths)).datasets
+    (row,) = compare(paths).datasets
     (lost,) = row.examples
     assert (lost.row, lost.prompt, lost.gain) == (0, "prompt 1", pytest.approx(-1 / 3))
-    assert (lost.example.prediction, lost.baseline, row.lost, row.won) == (1, 0, {1: 1}, {1: 0})
+    assert (lost.prediction, lost.baseline) == ("choice 1", "choice 0")
+    assert (row.lost, row.won) == ({1: 1}, {1: 0})

@@ -1,13 +1,12 @@
 """Result files of both modes are read into runs, strictly."""
 
 import json
-import re
 
 import pytest
 from made_up_evaluations import SIGNATURE, Decoded, change, example_line
 
 from t0.errors import UserError
-from t0.reports.evaluations import read_runs
+from t0.reports.evaluations import read_predictions, read_runs
 from t0.reports.result_files import find_results
 from t0.reports.training_curves import curve_legend, read_curves
 
@@ -153,19 +152,18 @@ def test_reads_measures_groups_and_counts(decoded):
 
 def test_predictions_of_three_forms(decoded):
     (run,) = read_runs([decoded])
-    instructions, questions, translation, own = (task.predictions for task in run.decoded)
-    assert len(instructions) == len(translation) == 5
-    # Spread evenly: 24 lines, every fifth or so.
-    rows = [re.search(r"row (\d+)", one.inputs)[1] for one in translation]
-    assert rows == ["0", "4", "9", "14", "19"]
-    assert translation[1].prediction == "Es ist rain 4."
+    instructions, questions, translation, own = (
+        list(read_predictions(task.predictions_file)) for task in run.decoded
+    )
+    assert (len(instructions), len(translation)) == (20, 24)
+    assert translation[4].prediction == "Es ist rain 4."
     assert translation[0].targets == ("Es ist rain 0.",)
-    assert instructions[1].heading == "task1300_rte_weather"
-    assert instructions[1].inputs == "Say which weather the report tells of.\n\nReport 4."
-    assert instructions[1].targets == ("rain", "snow", "wind", "heat")
+    assert instructions[4].heading == "task1300_rte_weather"
+    assert instructions[4].inputs == "Say which weather the report tells of.\n\nReport 4."
+    assert instructions[4].targets == ("rain", "snow", "wind", "heat")
     assert questions[0].inputs == "Where does it rain?\n\nIn Oslo it rains."
     assert (questions[0].heading, questions[1].targets) == ("q1", ())
-    assert own == ()
+    assert own == []
 
 
 BAD_DECODED = {
@@ -192,8 +190,7 @@ def test_bad_decoded_results_are_refused_by_name(decoded, name):
 def test_bad_predictions_name_file_and_line(folder, line, message):
     path = Decoded(folder).add("x", {"accuracy": 1.0}, [{"prediction": "a"}]).write()
     (folder / "predictions" / "x_100.jsonl").write_text(line + "\n")
+    (task,) = read_runs([path])[0].decoded
     with pytest.raises(UserError, match=message) as caught:
-        read_runs([path])
+        list(read_predictions(task.predictions_file))
     assert "x_100.jsonl, line 1" in str(caught.value)
-    (folder / "predictions" / "x_100.jsonl").unlink()
-    assert read_runs([path])[0].decoded[0].predictions == ()

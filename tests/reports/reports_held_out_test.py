@@ -1,8 +1,8 @@
-"""The summary in lines: the held-out mean first, against chance and T0 on the same datasets."""
+"""The report in the terminal: the held-out mean first, next to chance and T0's mean."""
 
 import json
 
-from t0.reports.held_out import summary_lines
+from t0.reports import read_report
 
 
 def entry(dataset, prompt, accuracy, chance=50.0):
@@ -29,24 +29,26 @@ def test_the_held_out_mean_stands_first(tmp_path):
         "c": entry("super_glue/cb", "one", 20.0, chance=30.0),
         "d": entry("mine", "one", 99.0),
     }
-    lines = summary_lines([write(tmp_path, tasks)], note="Only 10.")
-    assert lines[0] == "Only 10."
+    lines = read_report([write(tmp_path, tasks)], notes=["Only 10."]).lines()
+    assert lines[0] == "Note: Only 10."
+    lines = [line for line in lines if not line.startswith("Note: tiny")]
     # (50 + 20) / 2, (64.6 + 45.4) / 2, (81.0 + 70.1) / 2; "mine" is not one of T0's.
     assert lines[1] == (
         "held out, 2 of T0's 11 datasets: mean 35.0   chance 40.0   T0-3B 55.0   T0-11B 75.5"
     )
-    rows = {line.split()[0]: line.split()[1:] for line in lines[3:]}
+    rows = {line.split()[0]: line.split()[1:] for line in lines[4:]}
     assert rows["super_glue/rte"] == [
-        *("2", "50.0", "50.0", "40.0", "-", "60.0", "50.0", "64.6", "81.0")
+        *("2", "10", "50.0", "50.0", "40.0–60.0", "50.0", "64.6", "81.0")
     ]
-    assert rows["mine"] == ["1", "99.0", "99.0", "99.0", "-", "99.0", "50.0", "-", "-"]
+    assert rows["mine"] == ["1", "10", "99.0", "99.0", "99.0–99.0", "50.0", "–", "–"]
     assert max(map(len, lines)) <= 90
 
 
 def test_without_datasets_of_t0_there_is_no_mean(tmp_path):
-    lines = summary_lines([write(tmp_path, {"d": entry("mine", "one", 99.0)})])
-    assert lines[0].split() == [
-        *("dataset", "prompts", "mean", "median", "range", "chance", "T0-3B", "T0-11B")
+    lines = read_report([write(tmp_path, {"d": entry("mine", "one", 99.0)})]).lines()
+    assert not any(line.startswith("held out") for line in lines)
+    assert lines[lines.index("Accuracy (%) over prompts") + 1].split() == [
+        *("dataset", "prompts", "examples", "mean", "median", "range", "chance")
     ]
 
 
@@ -54,6 +56,5 @@ def test_perplexity(tmp_path):
     task = {"examples": 5, "tokens": 90, "metrics": {"nats_per_token": 2.5}}
     write(tmp_path, {"d": entry("mine", "one", 99.0)})
     path = write(tmp_path, {"text_lm": task}, "perplexity_7.json", mode="perplexity")
-    lines = summary_lines([tmp_path / "results_7.json", path])
-    assert lines[-1] == "text_lm: nats_per_token 2.5 (5 examples)"
-    assert len(lines) == 3
+    lines = read_report([tmp_path / "results_7.json", path]).lines()
+    assert lines[-1].split() == ["text_lm", "nats_per_token", "2.50", "5"]

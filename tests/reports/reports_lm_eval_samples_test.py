@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from t0.errors import UserError
-from t0.lm_eval import write_results
 from t0.reports import read_runs, summarise
 from t0.reports.browsed import browsed
 from t0.reports.comparing import compare
-from t0.reports.contenders import notes_on, read_contenders
-from t0.scoring.results import WITH_EOS, WITHOUT_EOS
+from t0.reports.named_runs import notes_on, read_named_runs
+from t0.scoring.results import WITH_EOS
 
 RECORDED = Path(__file__).resolve().parents[1] / "fixtures" / "lm_eval"
 
@@ -85,16 +84,19 @@ def test_facts_and_cautions_of_the_run():
 
 
 def test_report_and_compare_take_both():
-    folders = [RECORDED / "ours", RECORDED / "theirs"]
-    runs = read_runs(folders)
-    assert any("Such models need transformers 4" in note for note in summarise(runs).notes)
+    folders = [str(RECORDED / name) for name in ("ours", "theirs")]
+    runs = read_runs([RECORDED / "ours", RECORDED / "theirs"])
+    assert any(
+        "Such models need transformers 4" in note
+        for note in summarise(read_named_runs(folders)[0]).notes
+    )
     index, scripts = browsed(runs)
     assert [entry["name"] for entry in index] == ["film", "weather"]
     # One record for both runs: they scored the same texts.
     (film,) = index[0]["tasks"]
     assert film["examples"] == 4
     assert "a dull film 0 Good or bad?" in scripts["report_examples_0.js"]
-    found = compare(read_contenders([*map(str, folders)]), baseline=0, any_texts=False)
+    found = compare(read_named_runs(folders)[0])
     gaps = [one.gap for dataset in found.datasets for one in dataset.differences]
     assert [(gap.difference, gap.examples) for gap in gaps] == [(0.0, 4), (0.0, 6)]
 
@@ -105,7 +107,7 @@ def test_a_comparison_with_a_run_without_eos_says_so(theirs):
 
     for path in theirs.glob("samples_*"):
         edited(path, without_eos)
-    notes = notes_on(read_contenders([str(RECORDED / "ours"), str(theirs)]))
+    notes = notes_on(read_named_runs([RECORDED / "ours", theirs])[0])
     assert any("other sums for a choice, with its EOS or without" in note for note in notes)
 
 
@@ -185,84 +187,3 @@ def test_what_is_not_of_the_harness_is_told(theirs, change):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(UserError, match="schema"):
         read_runs([theirs])
-
-
-def test_our_results_in_the_format_of_the_harness(tmp_path):
-    shutil.copytree(RECORDED / "ours", tmp_path / "eval")
-    (written,) = write_results(
-        [tmp_path / "eval" / "results_0.json"], tmp_path / "eval" / "lm_eval"
-    )
-    content = json.loads(written.read_text())
-    recorded = json.loads(results(RECORDED / "theirs").read_text())
-    for group in ("weather_score_eval", "film_score_eval", "t0_prompts"):
-        for metric in ("prompt_mean,none", "prompt_median,none"):
-            theirs = recorded["results"][group][metric]
-            assert content["results"][group][metric] == pytest.approx(theirs)
-    # A dataset of one prompt: the harness has the same error of its accuracy.
-    film = content["results"]["film_good_or_bad_score_eval"]
-    assert film["acc_stderr,none"] == pytest.approx(
-        recorded["results"]["film_score_eval"]["acc_stderr,none"]
-    )
-    rain = content["results"]["weather_which_word_score_eval"]
-    assert rain["sample_len"] == 6
-    assert content["groups"].keys() <= content["results"].keys()
-    for key in ("configs", "versions", "n-shot", "higher_is_better", "n-samples", "config"):
-        assert isinstance(content[key], dict) and isinstance(recorded[key], dict)
-    assert content["n-samples"]["weather_own_choices_score_eval"] == {
-        "original": 6,
-        "effective": 5,
-    }
-    check_samples(written, recorded)
-    # Below the folder of our results they are a copy, and no run of its own.
-    assert len(read_runs([tmp_path / "eval"])) == 1
-    ours, copied = (read_runs([path])[0] for path in (tmp_path / "eval", written))
-    for one, other in zip(ours.tasks, copied.tasks, strict=True):
-        assert [*one.scores.examples()][0].choices[0].log_likelihood == (
-            [*other.scores.examples()][0].choices[0].log_likelihood
-        )
-        assert one.accuracy == other.accuracy
-
-
-def test_a_run_without_eos_is_written_without(tmp_path):
-    shutil.copytree(RECORDED / "ours", tmp_path / "eval")
-    path = tmp_path / "eval" / "results_0.json"
-    content = json.loads(path.read_text())
-    content["run"]["normalisation"] = WITHOUT_EOS
-    path.write_text(json.dumps(content))
-    (written,) = write_results([path], tmp_path / "written")
-    assert "</s>" not in samples(written.parent, "film_good_or_bad_score_eval").read_text()
-    (run,) = read_runs([written])
-    assert run.facts["normalisation"] == WITHOUT_EOS
-
-
-@pytest.mark.parametrize("source", ["..", "../../x/model", "org/model"])
-def test_a_run_stays_in_its_folder_whatever_its_model_is_called(tmp_path, source):
-    shutil.copytree(RECORDED / "ours", tmp_path / "eval")
-    path = tmp_path / "eval" / "results_0.json"
-    content = json.loads(path.read_text())
-    content["run"] |= {"source": source, "created": "yesterday"}
-    path.write_text(json.dumps(content))
-    if source == "..":
-        with pytest.raises(UserError, match="cannot be the name of a file"):
-            write_results([path], tmp_path / "written")
-    else:
-        (written,) = write_results([path], tmp_path / "written")
-        assert written.parent.parent == tmp_path / "written"
-        assert len(read_runs([written])[0].tasks) == 4
-
-
-def check_samples(written, recorded):
-    """The samples have the fields of the harness's, and the hashes of its documents."""
-    mine, theirs = {}, {}
-    for folder, found in ((written.parent, mine), (RECORDED / "theirs", theirs)):
-        for path in folder.glob("samples_*.jsonl"):
-            for line in path.open():
-                record = json.loads(line)
-                found[record["doc"]["task"], record["doc"]["idx"]] = record
-    assert mine.keys() == theirs.keys()
-    for key, record in mine.items():
-        other = theirs[key]
-        assert record.keys() | {"prompt_mean", "prompt_median"} == other.keys()
-        for field in ("doc_hash", "prompt_hash", "target_hash", "target", "arguments", "acc"):
-            assert record[field] == other[field], (key, field)
-        assert len(record["resps"]) == len(other["resps"])

@@ -3,15 +3,20 @@ import pytest
 from made_up_evaluations import SIGNATURE, change, example_line, random_lines, recipes_decoded
 from parsed_pages import table_texts
 
-from t0.reports import write_report
-from t0.reports.evaluations import read_runs
+from t0.reports import read_named_runs, write_report
 from t0.reports.published import figures, published, published_mean
-from t0.reports.summary import CATEGORY, PART, group_values, summarise
+from t0.reports.summary import CATEGORY, PART, group_values
+from t0.reports.summary import summarise as summarise_runs
+
+
+def summarise(paths):
+    named, _ = read_named_runs(paths)
+    return summarise_runs(named)
 
 
 def test_rows_by_independent_computation(two_runs):
-    runs = read_runs(two_runs)
-    rows = list(summarise(runs).datasets.itertuples())
+    summary = summarise(two_runs)
+    runs, rows = summary.runs, list(summary.datasets.itertuples())
     names = [(row.dataset, row.run) for row in rows]
     assert names == [
         (d, r) for d in ("super_glue/copa", "super_glue/rte", "dream/hop") for r in (0, 1)
@@ -29,7 +34,7 @@ def test_rows_by_independent_computation(two_runs):
 def test_tables_hold_counts_as_whole_numbers_and_unknown_values_as_none(evaluation):
     made = evaluation().add("a", "sciq", "q", random_lines(9, [4], 1), excluded={"cut": 2})
     made.add("b", "sciq", "r", random_lines(9, [4], 2), with_scores=False, excluded={"cut": 1})
-    summary = summarise(read_runs([made.write()]))
+    summary = summarise([made.write()])
     (dataset,) = summary.datasets.itertuples()
     assert (dataset.prompts, dataset.fewest_examples, dataset.ties) == (2, 9, 0)
     # One prompt has no scores: its interval is unknown, and that of the mean.
@@ -42,29 +47,37 @@ def test_tables_hold_counts_as_whole_numbers_and_unknown_values_as_none(evaluati
 
 
 def test_comparison_against_the_first_run(two_runs):
-    summary = summarise(read_runs(two_runs))
-    (comparison,) = summary.comparisons
-    (rte,) = comparison.datasets[comparison.datasets.dataset == "super_glue/rte"].itertuples()
+    summary = summarise(two_runs)
+    (rte,) = [row for row in summary.comparison.datasets if row.dataset == "super_glue/rte"]
+    (gap,) = [one.gap for one in rte.differences]
     rows = summary.datasets[summary.datasets.dataset == "super_glue/rte"]
     first, second = rows["mean"]
-    assert rte.difference == pytest.approx(second - first, abs=1e-4)
-    assert rte.interval_low <= second - first <= rte.interval_high
-    prompts = comparison.prompts[comparison.prompts.dataset == "super_glue/rte"]
-    assert (rte.prompts, rte.better) == (4, (prompts.p_value < 0.05).sum())
-    assert rte.worse == 0
-    assert summarise(read_runs(two_runs[:1])).comparisons == ()
+    assert gap.difference == pytest.approx(second - first, abs=1e-4)
+    assert gap.low <= second - first <= gap.high
+    assert gap.prompts == len(rte.prompts[1]) == 4
+    assert summarise(two_runs[:1]).comparison is None
 
 
 def test_baseline_is_the_first_run_with_ranks(two_runs, tmp_path):
     decoded = recipes_decoded(tmp_path / "other" / "eval", 5, 1.0).write()
-    runs = read_runs([decoded, *two_runs])
-    (comparison,) = summarise(runs).comparisons
-    assert (comparison.first, comparison.second) == (1, 2)
-    assert summarise(runs[:2]).comparisons == ()
+    comparison = summarise([decoded, *two_runs]).comparison
+    assert comparison.baseline == 0
+    assert [run.mark.letter for run in comparison.runs] == ["B", "C"]
+    assert summarise([decoded, two_runs[0]]).comparison is None
+
+
+def test_steps_of_one_model_are_one_run(evaluation, two_runs):
+    for step in (20, 10):
+        path = evaluation(step=step).add("a", "sciq", "a", random_lines(9, [4], step)).write()
+    summary = summarise([path.parent / "results_10.json", two_runs[0], path.parent])
+    assert [run.mark.letter for run in summary.runs] == ["A.1", "A.2", "B"]
+    assert [run.name for run in summary.named] == ["tiny, step 20", "first, step 100"]
+    (note,) = summary.notes
+    assert note.startswith("The runs are not compared: these runs share no example")
 
 
 def test_metrics_of_tasks_categories_and_parts(decoded):
-    summary = summarise(read_runs([decoded]))
+    summary = summarise([decoded])
     categories = group_values(summary.metrics, "sni_def_pos_2", CATEGORY)
     assert [group for group, _, _ in categories] == ["data_to_text", "textual_entailment"]
     assert categories[0] == ("data_to_text", 0, (29.0, 47.5))
@@ -95,10 +108,9 @@ def test_values_of_two_signatures_are_not_compared_in_silence(folder, tmp_path):
     second = recipes_decoded(tmp_path / "other" / "eval", 1000, 1.0).write()
     other = {"bleu": SIGNATURE.replace("13a", "intl")}
     change(second, lambda content: content["tasks"]["mt_en_de"].update(signatures=other))
-    runs = read_runs([first, second])
-    (note,) = summarise(runs).notes
+    (note,) = summarise([first, second]).notes
     assert note.startswith("mt_en_de: bleu was computed in different ways")
-    assert summarise(runs[:1]).notes == ()
+    assert summarise([first]).notes == ()
     assert (
         "do not compare its values"
         in write_report([first, second], tmp_path / "o").html.read_text()

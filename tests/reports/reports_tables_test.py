@@ -1,4 +1,4 @@
-"""The report's tables as Markdown, CSV and JSON, and for the terminal."""
+"""The report's tables as CSV and JSON, and for the terminal."""
 
 import csv
 import io
@@ -7,9 +7,8 @@ import json
 import numpy as np
 import pytest
 from made_up_evaluations import SIGNATURE, change
-from rich.console import Console
 
-from t0.reports import cells, console_tables, write_report
+from t0.reports import cells, read_report, write_report
 from t0.reports.evaluations import read_runs
 
 
@@ -19,13 +18,14 @@ def test_undefined_metric_is_a_dash_not_an_error(decoded, tmp_path, name):
     change(decoded, lambda content: content["tasks"]["my_task"]["metrics"].update(accuracy=value))
     paths = write_report([decoded], tmp_path / "out")
     data = json.loads(paths.json.read_text())
-    assert data["generation"][3]["metrics"] == {"accuracy": None, "edit_distance": 3.25}
-    assert "| my\\_task | accuracy | tiny, step 3,000 | – |" in paths.markdown.read_text()
+    found = {(row["task"], row["metric"]): row["value"] for row in data["metrics"]}
+    assert (found["my_task", "accuracy"], found["my_task", "edit_distance"]) == (None, 3.25)
+    assert 'data-label="Value" data-sort="">–</td>' in paths.html.read_text()
 
 
 def test_csv_holds_every_value(decoded, tmp_path):
     paths = write_report([decoded], tmp_path / "out")
-    rows = list(csv.DictReader(io.StringIO(paths.metrics_csv.read_text())))
+    rows = list(csv.DictReader(io.StringIO(paths.csv[0].read_text())))
     found = {(row["task"], row["group"], row["metric"]): row["value"] for row in rows}
     assert found["mt_en_de", "", "bleu"] == "32.25"
     assert found["sni_def_pos_2", "task1301_rte_weather", "rougeL"] == "49.5"
@@ -41,7 +41,7 @@ def test_csv_holds_every_value(decoded, tmp_path):
 @pytest.mark.usefixtures("rough_pictures")
 def test_csv_and_json_agree_with_the_results(two_runs, tmp_path):
     paths = write_report(two_runs, tmp_path / "out")
-    rows = list(csv.DictReader(io.StringIO(paths.csv.read_text())))
+    rows = list(csv.DictReader(io.StringIO(paths.csv[0].read_text())))
     expected = {(run.label, task.name): task for run in read_runs(two_runs) for task in run.tasks}
     assert len(rows) == len(expected) == 18
     for row in rows:
@@ -50,19 +50,21 @@ def test_csv_and_json_agree_with_the_results(two_runs, tmp_path):
         assert float(row["chance_percent"]) == task.chance
         assert float(row["interval_low_percent"]) <= task.accuracy
     data = json.loads(paths.json.read_text())
-    assert data["schema"] == 1
-    assert [len(d["prompts"]) for d in data["datasets"]] == [3, 3, 4, 4, 2, 2]
-    assert data["comparisons"][0]["second"] == "second, step 100"
-    assert len(data["comparisons"][0]["datasets"]) == 3
+    assert data["schema"] == 2
+    assert [row["prompts"] for row in data["datasets"]] == [3, 3, 4, 4, 2, 2]
+    assert [row["accuracy_percent"] for row in data["prompts"]] == [
+        float(row["accuracy_percent"]) for row in rows
+    ]
+    assert {row["run"] for row in data["differences"]} == {"second, step 100"}
+    assert len(data["differences"]) == 3 + 1  # and the mean
 
 
-@pytest.mark.parametrize("width", [50, 80, 140])
-def test_console_table_keeps_every_number(two_runs, width):
-    console = Console(width=width, file=io.StringIO(), record=True)
-    table, ways = console_tables(two_runs[:1], width=width)
-    console.print(table)
-    text = console.export_text()
-    assert max(map(len, text.splitlines())) <= width
+@pytest.mark.parametrize("width", [50, 80, None])
+def test_the_terminal_shows_every_number(two_runs, width):
+    lines = read_report(two_runs[:1]).lines(width)
+    table = lines[lines.index("Accuracy (%) over prompts") :]
+    assert width is None or max(map(len, table)) <= width
+    text = "\n".join(table)
     (run,) = read_runs(two_runs[:1])
     rte = [task.accuracy for task in run.tasks if task.dataset == "super_glue/rte"]
     assert f"{np.mean(rte):.1f}" in text

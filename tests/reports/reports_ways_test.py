@@ -8,7 +8,7 @@ import pytest
 from made_up_evaluations import example_line, random_lines
 
 from t0.errors import UserError
-from t0.reports import console_tables, read_runs, write_report
+from t0.reports import read_report, read_runs
 from t0.reports.reliability import reliabilities, reliability_panels
 from t0.reports.statistics import calibration_interval
 from t0.reports.ways import judged_rows
@@ -48,13 +48,13 @@ def test_accuracy_by_tokens_and_by_characters(judged, tmp_path):
     assert (row["sum"], row["tokens"], row["characters"]) == (100.0, 50.0, 0.0)
     assert row["decoded"] is None
     assert row["tokens_low"] < 50 < row["tokens_high"]
-    paths = write_report([judged[0]], tmp_path / "out")
-    assert "| Sum | By tokens | By characters |" in paths.markdown.read_text()
+    report = read_report([judged[0]])
+    paths = report.write(tmp_path / "out")
+    assert ["dataset", "sum", "by", "tokens", "by", "characters"] in map(str.split, report.lines())
     assert 'data-label="By characters"' in paths.html.read_text()
     data = json.loads(paths.json.read_text())
     assert data["ways"][0]["tokens"] == 50.0
-    assert "accuracy_by_tokens_percent" in paths.csv.read_text().splitlines()[0]
-    assert len(console_tables([judged[0]])) == 2
+    assert "accuracy_by_tokens_percent" in paths.csv[0].read_text().splitlines()[0]
 
 
 def test_results_without_lengths_are_read(evaluation):

@@ -20,7 +20,6 @@ from t0.reports.statistics import (
     mean_of_means,
     minimum_detectable,
     p_value,
-    wilson,
 )
 from t0.reports.statistics.crossed_means import bell_mccaffrey
 
@@ -160,13 +159,6 @@ def test_what_cannot_vary():
     assert p_value(few) == pytest.approx(0.25)  # all of three examples: the sign test
     nothing = crossed_difference(~right[..., :1], right[..., :1], prompts=FIXED)
     assert p_value(nothing) == 1.0 and interval_of_difference(nothing).high == 1.0
-
-
-def test_wilson_equals_scipy_s():
-    for share, examples in ((0, 56), (23, 56), (56, 56), (700, 1267)):
-        wanted = stats.binomtest(share, examples).proportion_ci(method="wilson")
-        found = wilson(np.array(share), np.array(examples))
-        assert (float(found.low), float(found.high)) == pytest.approx((wanted.low, wanted.high))
 
 
 def test_minimum_detectable_is_found_with_its_power():

@@ -10,9 +10,8 @@
     (True, 0.067)
 
     crossed_mean, crossed_difference     the mean over prompts, seeds, examples, or of its gain
-    wilson                               one prompt's interval
     mcnemar                              one prompt's paired test
-    benjamini_hochberg, tied_sets        many comparisons at once
+    tied_sets                            many comparisons in one table
     calibration_error, calibration_interval, crossed_bootstrap    by resampling
 
 How often each interval covers, and each test rejects, is measured: docs/statistics.md.
@@ -20,7 +19,6 @@ How often each interval covers, and each test rejects, is measured: docs/statist
 
 from t0.reports.statistics.comparisons import (
     McNemar,
-    benjamini_hochberg,
     correlation,
     mcnemar,
     pairs_of,
@@ -40,7 +38,7 @@ from t0.reports.statistics.crossed_means import (
     mean_of_means,
     minimum_detectable,
     p_value,
-    wilson,
+    score_interval,
 )
 from t0.reports.statistics.resampling import (
     BINS,
@@ -63,7 +61,6 @@ __all__ = [
     "CrossedMean",
     "Interval",
     "McNemar",
-    "benjamini_hochberg",
     "calibration_bins",
     "calibration_error",
     "calibration_interval",
@@ -78,6 +75,6 @@ __all__ = [
     "minimum_detectable",
     "p_value",
     "pairs_of",
+    "score_interval",
     "tied_sets",
-    "wilson",
 ]

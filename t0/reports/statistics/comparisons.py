@@ -1,22 +1,18 @@
-"""What many paired comparisons need: McNemar's test, adjusted p-values, sets of equals.
+"""McNemar's test, and the sets of runs that many paired comparisons cannot tell apart.
 
     >>> found = mcnemar(np.array([True, True, False]), np.array([False, False, False]))
     >>> float(found.p_value), float(found.mid_p_value)
     (0.5, 0.25)
-    >>> benjamini_hochberg([0.01, 0.04, 0.3]).round(3).tolist()
-    [0.03, 0.06, 0.3]
     >>> tied_sets(3, different={(0, 2)})
     [(0, 1), (1, 2)]
 
 Sources: McNemar (1947, Psychometrika 12), exact by the binomial distribution; mid-p: Fagerland,
-Lydersen and Laake (2013, BMC Med. Res. Methodol. 13), which recommends it. Benjamini and Hochberg
-(1995, J. R. Stat. Soc. B 57): of the differences that are called significant at a level, at most
-that share is expected to be none. Sets of equals: the maximal sets without a significant pair, as
-in Piepho's letters (2004, J. Comput. Graph. Stat. 13).
+Lydersen and Laake (2013, BMC Med. Res. Methodol. 13), which recommends it. Sets of equals: the
+maximal sets without a significant pair, as in Piepho's letters (2004, J. Comput. Graph. Stat. 13).
 """
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,16 +47,6 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
     seen = np.exp(ways - total * np.log(2))
     mid = np.where(first_only == second_only, 1 - seen / 2, exact - seen)
     return McNemar(first_only, second_only, exact, np.where(total == 0, 1.0, mid))
-
-
-def benjamini_hochberg(p_values: Sequence[float]) -> np.ndarray:
-    """Returns the adjusted p-values of one table, in the order given."""
-    given = np.asarray(p_values, float)
-    order = np.argsort(given)[::-1]  # the largest first
-    ranks = np.arange(len(given), 0, -1)
-    adjusted = np.empty_like(given)
-    adjusted[order] = np.minimum(1.0, np.minimum.accumulate(given[order] * len(given) / ranks))
-    return adjusted
 
 
 def tied_sets(count: int, *, different: Collection[tuple[int, int]]) -> list[tuple[int, ...]]:

@@ -162,18 +162,6 @@ def interval_of_share(mean: CrossedMean) -> Interval:
     return Interval(np.where(known, found.low, 0.0), np.where(known, found.high, 1.0))
 
 
-def wilson(right: np.ndarray, examples: np.ndarray) -> Interval:
-    """Returns Wilson's interval of a share, for one prompt whose examples are independent.
-
-    >>> found = wilson(np.array(56), np.array(56))
-    >>> round(float(found.low), 3), float(found.high)
-    (0.936, 1.0)
-    """
-    from scipy.special import ndtri
-
-    return score_interval(right / examples, examples, ndtri((1 + CONFIDENCE) / 2))
-
-
 def score_interval(share: np.ndarray, effective: np.ndarray, quantile: np.ndarray) -> Interval:
     """Returns the score interval of a share of `effective` examples."""
     squared = quantile**2 / effective

@@ -1,4 +1,4 @@
-"""Tables as plain text: aligned columns or, where the terminal is narrower, a block for each row.
+"""Tables as plain text: aligned columns or, in a narrower terminal, a block for each row.
 
     print_table(("task", "rate"), [("weather_retell", "240")], right=("rate",))
     # task            rate

@@ -1,0 +1,305 @@
+"""The tables of evaluated runs: datasets, prompts, ways to judge, clean examples, metrics.
+
+    summary = summarise(read_named_runs(["eval"])[0])
+    tables = evaluation_tables(summary)
+    tables["datasets"].records()[0]["mean"]
+    print(tables["prompts"].csv())
+
+Accuracies are in percent, over the prompts of a dataset; "run" is the label of a checkpoint.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from t0.reports.browsed import diagnosis_record
+from t0.reports.cells import count, interval, number, p_value, shortened, signed, span
+from t0.reports.diagnosis import diagnose
+from t0.reports.evaluation_plots import axis_label
+from t0.reports.published import MODELS, published, title_of
+from t0.reports.statistics import CONFIDENCE
+from t0.reports.summary import CATEGORY, PART, WHOLE, Summary, group_values
+from t0.reports.tables import MARK, Column, Row, Table
+from t0.reports.ways import WAYS
+
+_PERCENT = round(100 * CONFIDENCE)
+_RUN = Column("label", "Run", "run", css="t short", kind="run")
+# Name in CSV and JSON -> key of a row of prompts.
+_PROMPT_FIELDS = {
+    "run": "label",
+    **{key: key for key in ("step", "group", "dataset", "prompt", "task")},
+    "accuracy_percent": "accuracy",
+    "interval_low_percent": "interval_low",
+    "interval_high_percent": "interval_high",
+    "chance_percent": "chance",
+    "majority_percent": "majority",
+    "most_predicted_percent": "most_predicted",
+    "most_predicted_answer": "most_predicted_answer",
+    "accuracy_by_tokens_percent": "by_tokens",
+    "accuracy_by_characters_percent": "by_characters",
+    "decoded_exact_match_percent": "by_decoded",
+    "accuracy_without_ties_percent": "without_ties",
+    "prediction_entropy_bits": "entropy",
+    "calibration_error_percent": "calibration_error",
+    "calibration_low_percent": "calibration_low",
+    "calibration_high_percent": "calibration_high",
+    **{key: key for key in ("examples", "ties", "truncated_inputs", "truncated_targets")},
+    **{key: key for key in ("excluded", "excluded_reasons", "results_file")},
+}
+_METRIC_FIELDS = {
+    "run": "label",
+    **{key: key for key in ("step", "task", "group", "metric", "value")},
+    **{key: key for key in ("interval_low", "interval_high", "examples")},
+    **{key: key for key in ("truncated_inputs", "truncated_targets", "signature", "results_file")},
+}
+
+
+def evaluation_tables(summary: Summary) -> dict[str, Table]:
+    """Returns the tables that have rows, by name, in the order of the page."""
+    tables = [
+        _datasets(summary),
+        _clean(summary),
+        _ways(summary),
+        _metrics(summary),
+        _prompts(summary),
+    ]
+    return {table.name: table for table in tables if table.rows}
+
+
+def run_column(summary: Summary) -> list[Column]:
+    """Returns the column of runs; none if there is one run."""
+    return [_RUN] if len(summary.runs) > 1 else []
+
+
+def _fields(row: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the fields of rows whose "run" is a position: files name runs by their labels."""
+    keys = [key for key in row if key not in (MARK, "run", "label")]
+    return {"run": "label"} | {key: key for key in keys}
+
+
+def _datasets(summary: Summary) -> Table:
+    rows = summary.datasets.to_dict("records")
+    for row in rows:
+        facts = published().get(row["dataset"])
+        row |= {model: facts.values.get(model) if facts else None for model in MODELS}
+    references = any(row["dataset"] in published() for row in rows)
+    columns = (
+        Column("dataset", "", "dataset", css="t"),
+        Column("title", "Dataset", css="t head", kind="name", detail=_name_of_dataset),
+        *run_column(summary),
+        Column("group", "Group", css="t short"),
+        Column("prompts", "Prompts", "prompts"),
+        Column("most_examples", "Examples", "examples", text=_examples),
+        Column("mean", "Mean", "mean", detail=interval),
+        Column("median", "Median", "median"),
+        Column("first_quartile", "Quartiles", text=_quartiles),
+        Column("high", "Range", "range", text=lambda row: span(row["low"], row["high"], 1)),
+        Column("chance", "Chance", "chance"),
+        Column("majority", "Majority"),
+        *(Column(model, model, model, css="n ref") for model in MODELS if references),
+        Column("ties", "Ties"),
+        Column("truncated_inputs", "Truncated", text=_truncated, detail=_truncated_parts),
+        Column("excluded", "Excluded", css="n long", detail=_excluded_reasons),
+    )
+    note = (
+        "Rank evaluation: the answer choice of the highest log-likelihood is the prediction. "
+        "Accuracy (%) over the prompts of each dataset; in small type the "
+        f"{_PERCENT} % interval of the mean for other examples and other prompts like these (JSON "
+        "also has it for these prompts only). Group: whether T0 held the dataset out or trained on "
+        "it. Majority: always the answer that is right most often. Ties, truncated and excluded "
+        "count examples summed over prompts. Click a heading to sort."
+    )
+    fields = _fields(rows[0]) if rows else None
+    return Table("datasets", "Accuracy (%) over prompts", columns, rows, note, fields=fields)
+
+
+def _name_of_dataset(row: Row) -> str:
+    return "" if row["title"] == row["dataset"] else row["dataset"]
+
+
+def _examples(row: Row) -> str:
+    return span(row["fewest_examples"], row["most_examples"])
+
+
+def _quartiles(row: Row) -> str:
+    return span(row["first_quartile"], row["third_quartile"], 1)
+
+
+def _truncated(row: Row) -> str:
+    cuts = [row[key] for key in ("truncated_inputs", "truncated_targets") if row[key] is not None]
+    return count(sum(cuts) if cuts else None)
+
+
+def _truncated_parts(row: Row) -> str:
+    inputs, targets = row["truncated_inputs"] or 0, row["truncated_targets"] or 0
+    return f"{inputs:,} in, {targets:,} out" if inputs + targets else ""
+
+
+def _excluded_reasons(row: Row) -> str:
+    return ", ".join(f"{value} {reason}" for reason, value in row["excluded_reasons"].items())
+
+
+def _marked(rows: Iterable[Row], summary: Summary) -> list[dict[str, Any]]:
+    """Returns rows of `ways` or `clean_part` with the marks of their runs and titles."""
+    runs = summary.runs
+    return [{**row, MARK: runs[row["run"]].mark, "title": title_of(row["dataset"])} for row in rows]
+
+
+_DATASET = Column("dataset", "Dataset", "dataset", css="t head", kind="name")
+
+
+def _clean(summary: Summary) -> Table:
+    rows = _marked(summary.clean, summary)
+    gaps = any(row["gap_all"] is not None for row in rows)
+    of_gaps = (
+        Column("gap_all", "Difference, all", "diff. all", signed),
+        Column("gap_clean", "Difference, clean", "diff. clean", signed),
+        Column("gap_p_value", "p, clean", "p, clean", p_value),
+    )
+    columns = (
+        _DATASET,
+        *run_column(summary),
+        Column("examples", "Examples", "examples"),
+        Column("overlapping", "Overlapping", "overlapping"),
+        Column("all", "All", "all"),
+        Column("clean", "Clean", "clean"),
+        Column("difference", "Clean - all", "clean - all", signed, detail=_of("difference")),
+        Column("p_value", "p", "p", p_value),
+        *(of_gaps if gaps else ()),
+    )
+    note = (
+        f"{summary.overlap} Clean: accuracy (%) on the others. The test is of clean less all, "
+        "which are of the same examples."
+    )
+    fields = _fields(rows[0]) if rows else None
+    title = "Accuracy (%) without overlapping examples"
+    return Table("clean_part", title, columns, rows, note, fields=fields)
+
+
+def _of(kind: str) -> Any:
+    return lambda row: interval(row, kind)
+
+
+def _ways(summary: Summary) -> Table:
+    rows = _marked(summary.ways, summary)
+    shown = {way: head for way, head in WAYS.items() if any(row[way] is not None for row in rows)}
+    columns = (
+        _DATASET,
+        *run_column(summary),
+        *(Column(way, head, head.lower(), detail=_of(way)) for way, head in shown.items()),
+    )
+    note = (
+        "Mean over prompts with its interval. T0’s accuracy is by the plain sum of a choice’s "
+        "log-probabilities; next to it the sum divided by the choice’s tokens, and by its "
+        "characters; and whether the decoded answer is the right choice."
+    )
+    fields = _fields(rows[0]) if rows else None
+    return Table("ways", "Accuracy (%) by ways to judge", columns, rows, note, fields=fields)
+
+
+def _prompts(summary: Summary) -> Table:
+    rows = summary.prompts.to_dict("records")
+    tasks = {(i, task.name): task for i, run in enumerate(summary.runs) for task in run.tasks}
+    for row in rows:
+        scores = tasks[row["run"], row["task"]].scores
+        row["predictions"] = None if scores is None else diagnosis_record(diagnose(scores))
+    columns = (
+        Column("title", "Dataset", css="t"),
+        *run_column(summary),
+        Column("prompt", "Prompt", css="t head", kind="prompt", text=_name_of_prompt),
+        Column("accuracy", "Accuracy", css="n strong"),
+        Column("interval_low", "Interval", text=lambda row: interval(row) or "–"),
+        Column("chance", "Chance"),
+        Column("majority", "Majority"),
+        Column("most_predicted", "Most predicted", "", _share, detail=_most_predicted),
+        Column("examples", "Examples"),
+        Column("ties", "Ties"),
+        Column("truncated_inputs", "Truncated", text=_truncated),
+        Column("excluded", "Excluded"),
+    )
+    note = (
+        f"Accuracy (%) of each prompt with its {_PERCENT} % interval. Most predicted: the answer "
+        "that the model gives most often, and how often. A prompt’s name opens its confusion "
+        "matrix, calibration and examples. Click a heading to sort."
+    )
+    nested = ("metrics", "predictions")
+    return Table(
+        name="prompts",
+        title="Prompts",
+        columns=columns,
+        rows=rows,
+        note=note,
+        file="report.csv",
+        fields=_PROMPT_FIELDS | {key: key for key in nested},
+        nested=nested,
+        long=True,
+    )
+
+
+def _name_of_prompt(row: Row) -> str:
+    return row["prompt"] or row["task"]
+
+
+def _share(value: float) -> str:
+    return f"{value:.0f} %"
+
+
+def _most_predicted(row: Row) -> str:
+    return shortened(row["most_predicted_answer"] or "", 40)
+
+
+def _metrics(summary: Summary) -> Table:
+    table = summary.metrics
+    known = table[(table.kind == WHOLE) | table.value.notna()]
+    columns = (
+        Column("task", "Task", "task", css="t head", kind="name"),
+        Column("metric", "Metric", "metric", axis_label, css="t wide"),
+        *run_column(summary),
+        Column("value", "Value", "value", _two_digits, detail=interval, css="n strong"),
+        Column("examples", "Examples", "examples"),
+        Column("truncated_inputs", "Inputs cut"),
+        Column("truncated_targets", "Targets cut"),
+    )
+    note = (
+        "The tasks’ metrics of the decoded text; a dash if a metric is undefined. In small type "
+        f"the {_PERCENT} % interval over other examples, if the evaluation has computed one. Cut: "
+        "texts longer than the limits of the evaluation. Click a heading to sort."
+    )
+    return Table(
+        name="metrics",
+        title="Metrics of the tasks",
+        columns=columns,
+        rows=known.to_dict("records"),
+        note=note,
+        file="report_metrics.csv",
+        fields=_METRIC_FIELDS,
+        long=True,
+        shown=lambda row: row["kind"] == WHOLE,
+    )
+
+
+def _two_digits(value: float) -> str:
+    return number(value, 2)
+
+
+def group_tables(summary: Summary, task: str) -> dict[str, Table]:
+    """Returns the metrics of a task by category and by part, as far as it has them."""
+    (found,) = (one for one in summary.decoded if one.task == task)
+    tables = {}
+    for kind, head in ((CATEGORY, "Category"), (PART, "Task")):
+        rows = [
+            {"group": group.replace("_", " ") if kind == CATEGORY else group}
+            | {"label": summary.runs[run].label, MARK: summary.runs[run].mark}
+            | {f"metric {name}": value for name, value in zip(found.metrics, values, strict=True)}
+            for group, run, values in group_values(summary.metrics, task, kind)
+        ]
+        columns = (
+            Column("group", head, css="t head"),
+            *run_column(summary),
+            *(
+                Column(f"metric {metric}", axis_label(metric), "", _two_digits, css="n strong")
+                for metric in found.metrics
+            ),
+        )
+        if rows:
+            tables[kind] = Table(f"{task}-{kind}", head, columns, rows)
+    return tables

@@ -1,0 +1,246 @@
+"""The runs of a report: files read, steps and seeds put under one name, and whether they compare.
+
+    runs, baseline = read_named_runs(["eval"])
+    runs[0].name, len(runs[0].checkpoints)    # ('eval, step 1,000', 1)
+    runs[0].mark.letter                       # 'A'
+
+A run is a model: all of its evaluated steps and files are one run, and its last ranked step is
+compared with other runs. `NAME=RUN` names a run: `a=results_100.json b=results_200.json` compares
+two steps. `NAME=RUN,RUN` gives several seeds one name: their accuracies are averaged.
+
+Assumptions: the facts about a run are in its results file under `run`; a fact that a file does not
+have is not compared.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from t0.errors import UserError, printable, unknown_name
+from t0.files.any_path import any_path
+from t0.reports.evaluations import EvaluatedRun, read_runs
+from t0.reports.plots import Mark, run_letter
+from t0.reports.result_files import find_results
+
+# Fact -> why runs that differ in it are not compared.
+_REFUSED = {
+    "split": "they scored other rows. Evaluate both on one split",
+    "normalisation": "their choices are ranked in other ways. Evaluate both with one normalisation",
+}
+# Fact -> the note about runs that differ in it.
+_NOTED = {
+    "vocabulary_sha256": "other vocabularies: accuracies are compared; log-likelihoods, which are "
+    "of other tokens, cannot be",
+    "normalisation": "other sums for a choice, with its EOS or without",
+    "joined": "other ways to join an input and a choice",
+    "template_version": "prompts of other versions: examples whose texts differ are left out",
+    "sequence_length": "other lengths: what one of them cut, the other may have read",
+    "activation_dtype": "other types of activations, which round in other ways",
+    "dtype": "other types, which round in other ways",
+    "examples": "another number of examples for each task",
+}
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """One model with its evaluated checkpoints, or several seeds under one name.
+
+    Attributes:
+      name: the name given, or the label of the checkpoint that is compared.
+      checkpoints: all evaluated checkpoints.
+      seeds: the checkpoints that are compared: the last ranked one, of several seeds one each.
+      mark: its letter and colour.
+    """
+
+    name: str
+    checkpoints: tuple[EvaluatedRun, ...]
+    seeds: tuple[EvaluatedRun, ...]
+    mark: Mark = Mark()
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether every seed has per-example scores."""
+        return bool(self.seeds) and all(
+            any(task.scores is not None and len(task.scores) for task in run.tasks)
+            for run in self.seeds
+        )
+
+
+def read_named_runs(
+    words: Sequence[str | Path], *, baseline: str | None = None
+) -> tuple[tuple[NamedRun, ...], int]:
+    """Reads the runs of a command line.
+
+    Args:
+      words: `RUN`, or `NAME=RUN,RUN` for the seeds of one name; a run is a file or folder.
+      baseline: a run by its name or as it was given; one that is not among the words is added.
+
+    Returns:
+      The runs in the order of the words, and the position of the baseline.
+
+    Raises:
+      UserError: if a file is missing or malformed, or a name is given twice or unknown.
+    """
+    words = [str(word) for word in words]
+    names = [word.partition("=")[0] for word in words]
+    if baseline and baseline not in (*words, *names) and _is_run(baseline):
+        words.insert(0, baseline)
+    given = [_split(word) for word in words]
+    runs = read_runs([path for _, paths in given for path in paths])
+    groups: dict[object, list[list[EvaluatedRun]]] = {}
+    first_of_word: dict[str, object] = {}
+    used: dict[str, object] = {}
+    for word, (name, paths) in zip(words, given, strict=True):
+        for path in paths:
+            for model, checkpoints in _models_below(path, runs, alone=bool(name)).items():
+                key = name or model
+                if any(used.get(run.label, key) != key for run in checkpoints) or (
+                    name and any(run.label in used for run in checkpoints)
+                ):
+                    raise UserError(f"{path} is given twice. Each run is compared once.")
+                used |= {run.label: key for run in checkpoints}
+                first_of_word.setdefault(word, key)
+                seeds = groups.setdefault(key, [])
+                if name or not seeds:
+                    seeds.append([])
+                seeds[-1] += [run for run in checkpoints if run not in seeds[-1]]
+    named = [_named(key, seeds, i) for i, (key, seeds) in enumerate(groups.items())]
+    _check_names(given, named)
+    positions = {word: [*groups].index(key) for word, key in first_of_word.items()}
+    return tuple(named), _position_of(baseline, named, positions) if baseline else 0
+
+
+def _is_run(word: str) -> bool:
+    return "=" in word or any_path(word).exists()
+
+
+def _split(word: str) -> tuple[str, list[Path]]:
+    name, equals, rest = word.partition("=")
+    if not equals or any_path(word).exists():
+        return "", [any_path(word)]
+    paths = [any_path(part) for part in rest.split(",") if part]
+    if not name or not paths:
+        raise UserError(f"got {word!r}, wanted NAME=RUN or, for several seeds, NAME=RUN,RUN.")
+    return printable(name), paths
+
+
+def _models_below(
+    path: Path, runs: Sequence[EvaluatedRun], *, alone: bool
+) -> dict[object, list[EvaluatedRun]]:
+    """Returns the checkpoints of each model among or below a path."""
+    files = {file.resolve() for file in find_results([path])}
+    models: dict[object, list[EvaluatedRun]] = {}
+    for run in runs:
+        if files & {file.resolve() for file in (run.path, *run.other_paths)}:
+            key = (run.series, run.name, run.facts.get("split"))
+            models.setdefault(key, []).append(run)
+    if alone and len(models) > 1:
+        labels = "; ".join(run.label for checkpoints in models.values() for run in checkpoints[:1])
+        raise UserError(
+            f"{path} has {len(models)} models: {labels:.300}. A name is for one model: name one of "
+            "its folders or files; several seeds are NAME=RUN,RUN."
+        )
+    return models
+
+
+def _named(key: object, seeds: Sequence[Sequence[EvaluatedRun]], position: int) -> NamedRun:
+    """Returns a run with its marks; `key` is its name if it was given one."""
+    compared = tuple(_last(checkpoints) for checkpoints in seeds)
+    checkpoints = [run for of_seed in seeds for run in of_seed]
+    name = key if isinstance(key, str) else compared[0].label
+    letter = run_letter(position)
+    marked = {}
+    for number, run in enumerate(checkpoints, start=1):
+        label = name if len(checkpoints) == 1 else run.label
+        own = letter if len(checkpoints) == 1 else f"{letter}.{number}"
+        mark = Mark(own, position, label)
+        marked[run.label] = dataclasses.replace(run, label=label, mark=mark)
+    return NamedRun(
+        name=name,
+        checkpoints=tuple(marked.values()),
+        seeds=tuple(marked[run.label] for run in compared),
+        mark=Mark(letter, position, name),
+    )
+
+
+def _last(checkpoints: Sequence[EvaluatedRun]) -> EvaluatedRun:
+    ranked = [run for run in checkpoints if run.tasks] or list(checkpoints)
+    return max(ranked, key=lambda run: -1 if run.step is None else run.step)
+
+
+def _check_names(given: Sequence[tuple[str, list[Path]]], named: Sequence[NamedRun]) -> None:
+    names = [*filter(None, (name for name, _ in given))]
+    names += [run.name for run in named if run.name not in names]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"two runs have the name '{name}'. Give each one of its own: NAME=RUN.")
+
+
+def _position_of(word: str, runs: Sequence[NamedRun], positions: Mapping[str, int]) -> int:
+    for position, run in enumerate(runs):
+        if word == run.name:
+            return position
+    for given, position in positions.items():
+        if word in (given, given.partition("=")[0]):
+            return position
+    names = [run.name for run in runs]
+    raise unknown_name("run", word, names, f"The runs are {'; '.join(names)}.")
+
+
+def check_comparable(runs: Sequence[NamedRun]) -> None:
+    """Checks that runs can be compared.
+
+    Raises:
+      UserError: if there are fewer than two, one has no per-example scores, or their facts differ.
+    """
+    if len(runs) < 2:
+        raise UserError(
+            f"got one run, {runs[0].name}; wanted two or more to compare. Steps and files of one "
+            "model are one run: name them to compare them, FIRST=FILE SECOND=FILE"
+        )
+    for run in runs:
+        if not run.has_scores:
+            raise UserError(_without_scores(run))
+    for fact, why in _REFUSED.items():
+        values = _values(runs, fact)
+        # After the colon is what is summed: a decoder-only model's choice may have no EOS.
+        if len({value.partition(":")[0] for value in values.values()}) > 1:
+            listed = "; ".join(f"{name} has {value}" for name, value in values.items())
+            raise UserError(f"these runs cannot be compared by '{fact}' ({listed}): {why}.")
+
+
+def _without_scores(run: NamedRun) -> str:
+    checkpoint = run.seeds[0]
+    if not checkpoint.ranked:
+        return (
+            f"{checkpoint.path} has no rank evaluation. A comparison needs results_<step>.json of "
+            "tasks with answer choices, and the folder scores/ next to it."
+        )
+    wanted = checkpoint.path.parent / "scores" / f"<task>_{checkpoint.step}.jsonl"
+    return (
+        f"{checkpoint.path} has no per-example scores: none of its {len(checkpoint.tasks)} tasks "
+        f"has a file {wanted}. Copy the folder scores/ of that evaluation there, or evaluate again."
+    )
+
+
+def notes_on(runs: Sequence[NamedRun]) -> list[str]:
+    """Returns what readers must know about how the runs were made."""
+    notes = []
+    for fact, meaning in _NOTED.items():
+        values = _values(runs, fact)
+        if len(set(values.values())) > 1:
+            listed = "; ".join(f"{name}: {value[:60]}" for name, value in values.items())
+            notes.append(f"The runs have {meaning} ({listed}).")
+    return notes
+
+
+def _values(runs: Sequence[NamedRun], fact: str) -> Mapping[str, str]:
+    """Returns name -> the value of a fact, of the runs whose file has it."""
+    found: dict[str, str] = {}
+    for run in runs:
+        values: list[Any] = [seed.facts[fact] for seed in run.seeds if fact in seed.facts]
+        if values:
+            found[run.name] = " and ".join(sorted({str(value) for value in values}))
+    return found

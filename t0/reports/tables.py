@@ -1,0 +1,151 @@
+r"""One table with four renderings: page, terminal, CSV and JSON.
+
+    columns = (Column("dataset", "Dataset", "dataset"), Column("mean", "Mean", "mean"))
+    table = Table("datasets", "Datasets", columns, [{"dataset": "rte", "mean": 54.151}])
+    table.csv()                # "dataset,mean\nrte,54.151\n"
+    table.records()            # [{"dataset": "rte", "mean": 54.151}], for JSON
+    list(table.lines())        # ["dataset  mean", "rte      54.2"], for the terminal
+
+The page renders a table with `data_table` of macros.html.j2. CSV and JSON hold the values of the
+rows at full precision, under the names of `fields`; page and terminal show the texts of `columns`.
+
+Texts are untrusted: in CSV a text that a spreadsheet would take for a formula begins with an
+apostrophe. An unknown value (None) is a dash on page and terminal, empty in CSV, null in JSON.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from t0.reports.cells import number
+from t0.text_tables import table_lines
+
+Row = Mapping[str, Any]
+# The key of a row's `Mark`, which no file holds: JSON and CSV name runs by their labels.
+MARK = "mark"
+# A cell that begins with one of these is a formula to some spreadsheet.
+_FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\n")
+
+
+def value_text(value: Any) -> str:
+    """Returns a value as page and terminal show it.
+
+    >>> value_text(54.151), value_text(1000), value_text(None), value_text("rte")
+    ('54.2', '1,000', '–', 'rte')
+    """
+    if isinstance(value, str):
+        return value or "–"
+    return number(value) if value is None or isinstance(value, float) else f"{value:,}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of page and terminal.
+
+    Attributes:
+      key: the key of its values in the rows.
+      heading: its heading on the page; empty if it is only in the terminal.
+      short: its heading in the terminal; empty if it is only on the page.
+      show: makes a text of a value that is known.
+      text: makes the text of a row, instead of `show`.
+      detail: makes a second text of a row, which the page shows in small type.
+      css: the CSS classes of its cells, "t ..." for texts and "n ..." for numbers.
+      kind: "name" (bold), "run" (the run's letter and colour) or "prompt" (opens its examples).
+    """
+
+    key: str
+    heading: str = ""
+    short: str = ""
+    show: Callable[[Any], str] = value_text
+    text: Callable[[Row], str] | None = None
+    detail: Callable[[Row], str] | None = None
+    css: str = "n"
+    kind: str = ""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the cells are texts, which are aligned at their left end."""
+        return self.css.startswith("t")
+
+    def cell(self, row: Row) -> str:
+        """Returns the text of a row's cell."""
+        if self.kind == "run":
+            return row[MARK].letter
+        if self.text is not None:
+            return self.text(row)
+        value = row[self.key]
+        return value_text(None) if value is None else self.show(value)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the report.
+
+    Attributes:
+      name: its key in JSON and its anchor on the page.
+      title: its heading.
+      columns: what page and terminal show.
+      rows: a mapping from key to value for each row.
+      note: a text that the page shows above it.
+      file: the name of its CSV file; empty if it has none.
+      fields: name in CSV and JSON -> key; by default all keys of the rows.
+      nested: fields with values of several parts, which only JSON holds.
+      long: whether the page shows its first rows, and a field to filter them.
+      shown: whether page and terminal show a row; by default all rows.
+    """
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    note: str = ""
+    file: str = ""
+    fields: Mapping[str, str] | None = None
+    nested: Sequence[str] = ()
+    long: bool = False
+    shown: Callable[[Row], bool] | None = None
+
+    @property
+    def shown_rows(self) -> list[Row]:
+        """The rows that page and terminal show."""
+        return [row for row in self.rows if self.shown is None or self.shown(row)]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Returns the rows for JSON."""
+        return [{name: row[key] for name, key in self._fields(row).items()} for row in self.rows]
+
+    def csv(self) -> str:
+        """Returns the rows as CSV, with a header."""
+        names = [name for name in self._fields((self.rows or [{}])[0]) if name not in self.nested]
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(names)
+        for record in self.records():
+            writer.writerow([_csv_cell(record[name]) for name in names])
+        return text.getvalue()
+
+    def lines(self, width: int | None = None) -> Iterator[str]:
+        """Yields the lines of the table for a terminal of a width; None for no limit."""
+        shown = [column for column in self.columns if column.short]
+        yield from table_lines(
+            [column.short for column in shown],
+            [[column.cell(row) for column in shown] for row in self.shown_rows],
+            right=[column.short for column in shown if not column.is_text],
+            width=width,
+        )
+
+    def _fields(self, row: Row) -> Mapping[str, str]:
+        return self.fields or {key: key for key in row if key != MARK}
+
+
+def _csv_cell(value: object) -> object:
+    """Returns a number unchanged, and a text so that a spreadsheet does not run it."""
+    if isinstance(value, Mapping):
+        value = "; ".join(f"{key}: {part}" for key, part in value.items())
+    if not isinstance(value, str):
+        return value
+    # Python's writer does not quote carriage returns, at which spreadsheets end a row.
+    text = value.replace("\r\n", "\n")
+    return f"'{text}" if text.startswith(_FORMULA_SIGNS) else text
