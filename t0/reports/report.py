@@ -106,8 +106,10 @@ class Report:
         lines = [f"Note: {note}" for note in summary.notes] + headlines(summary)
         if comparison:
             lines += legend_lines(comparison)
-        elif len(summary.runs) > 1:
-            lines += [f"{run.mark.letter} {run.label}" for run in summary.runs]
+        else:
+            several = len(summary.runs) > 1
+            letters = [f"{run.mark.letter} " if several else "" for run in summary.runs]
+            lines += [letter + run.label for letter, run in zip(letters, summary.runs, strict=True)]
         for name, table in self.tables.items():
             of_values = [column for column in table.columns if column.kind != "run"]
             shown = any(column.short for column in of_values) and table.shown_rows

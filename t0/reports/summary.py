@@ -1,13 +1,12 @@
-"""Makes the tables that every form of the report shows, from the evaluated runs.
+"""Computes the numbers that every rendering of a report shows, from the evaluated runs.
 
     summary = summarise(read_named_runs(["eval"])[0])
     summary.datasets[["title", "label", "mean", "interval_low", "interval_high"]]
     summary.prompts.query("dataset == 'super_glue/rte'").accuracy.max()
 
 Tables are data frames of Python objects, so that integers stay integers and an unknown value is
-None. `run` is a run's position in `summary.runs`, `label` its name. Datasets are sorted by group
-(held-out, training, others) and name, tasks of mode `eval` as in their files, runs as given. The
-first run with rank evaluation is the baseline, with which every other run is compared.
+None. `run` is a checkpoint's position in `summary.runs`, `label` its name. Datasets are sorted by group
+(held-out, training, others) and name, tasks of mode `eval` as in their files, runs as given.
 
 Assumptions: a task with the same name is the same prompt of the same dataset in every run; all
 accuracies and differences are in percent.

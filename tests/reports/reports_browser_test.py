@@ -129,8 +129,8 @@ def test_examples_keyboard_and_tooltips(html, tmp_path):
     seen.axes = panels.map(p => p.hidden);
     box.click();
     seen.own = panels.map(p => p.hidden);
-    all('#prompt-table th button')[3].click();
-    const values = all('#prompt-table tbody tr').map(r => Number(r.cells[3].dataset.sort));
+    all('#prompts-table th button')[3].click();
+    const values = all('#prompts-table tbody tr').map(r => Number(r.cells[3].dataset.sort));
     seen.sorted = values.every((v, i) => !i || v <= values[i - 1]);
     seen.folded = !all('#runs details')[0].open;
     """
@@ -170,7 +170,7 @@ def test_sections_in_scripts_are_put_back_before_the_page_is_used(
     script = """
     await wait(() => all('article.error').length);
     seen.cards = all('article.error').length;
-    seen.prompts = all('#prompt-table button.link').map(b => b.textContent);
+    seen.prompts = all('#prompts-table button.link').map(b => b.textContent);
     seen.names = all('#accuracy .tip').length;
     seen.notices = all('main p').some(p => p.textContent.startsWith('This part'));
     seen.evil = document.body.dataset.evil || '';
