@@ -5,8 +5,8 @@
     summary.prompts.query("dataset == 'super_glue/rte'").accuracy.max()
 
 Tables are data frames of Python objects, so that integers stay integers and an unknown value is
-None. `run` is a checkpoint's position in `summary.runs`, `label` its name. Datasets are sorted by group
-(held-out, training, others) and name, tasks of mode `eval` as in their files, runs as given.
+None. `run` is a checkpoint's position in `summary.runs`, `label` its name. Datasets are sorted by
+group (held-out, training, others) and name, tasks of mode `eval` as in their files, runs as given.
 
 Assumptions: a task with the same name is the same prompt of the same dataset in every run; all
 accuracies and differences are in percent.
@@ -211,9 +211,7 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.Data
 # Rank evaluation.
 
 
-def rank_tables(
-    runs: Sequence[EvaluatedRun], *, with_intervals: bool = True
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+def rank_tables(runs: Sequence[EvaluatedRun]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Returns the tables `datasets` and `prompts` of a summary."""
     datasets, prompts = [], []
     for dataset, group in dataset_groups(runs).items():
@@ -223,7 +221,7 @@ def rank_tables(
                 continue
             names = (position, run.label, run.mark, run.step, dataset, title_of(dataset), group)
             named = dict(zip(_NAMES, names, strict=True))
-            intervals, overall = _intervals(tasks) if with_intervals else ({}, None)
+            intervals, overall = _intervals(tasks)
             each = [_prompt_row(task, intervals.get(task.name)) for task in tasks]
             prompts += [named | row | {"results_file": printable(str(run.path))} for row in each]
             datasets.append(named | _dataset_row(tasks, each, overall))
