@@ -16,7 +16,7 @@ test:
 test-slow:
 	bin/test -m 'slow and not gpu and not tpu and not network'
 
-locks:      ## requirements.lock and requirements-3.10.lock, from requirements.in; needs uv
+locks:      ## requirements.lock and requirements-3.10.lock, from requirements.in
 	.venv/bin/python .ci/make_locks.py
 
 docs:       ## site/ from docs/, in .venv-docs; strict: a broken link is an error

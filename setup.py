@@ -1,11 +1,12 @@
 """Packaging: the wheel's contents, its pinned dependencies and its three console commands.
 
 Dependencies are the pins of `requirements.lock` (Python 3.11) and `requirements-3.10.lock`, so that
-pip has nothing to search. `bin/setup` installs a lock with `--no-deps`; plain `pip install .`
-resolves instead, and then T5's own metadata forces a few packages that the locks do without
-(`NIGHTLY` and `FORCED`).
+pip has nothing to search. `bin/setup` lets uv install a lock with `--no-deps`; plain
+`pip install .` resolves instead, and then T5's own metadata forces a few packages that the locks do
+without (`NIGHTLY` and `FORCED`).
 
-promptsource 0.1.0 is needed too but declares Python 3.7, so no dependency list can name it:
+promptsource 0.1.0 is in the locks, which uv installs, but declares Python 3.7, so pip would refuse
+the wheel's dependencies if they named it:
 
     pip install --no-deps --ignore-requires-python promptsource==0.1.0
 """
@@ -33,8 +34,8 @@ FORCED = ("tfds-nightly==4.9.2.dev202308090034",)
 # As in .ci/transformers.lock, which a source distribution lacks; a test compares them.
 TORCH = "torch==2.13.0"
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-xdist", "ruff")
-# The test tools, and what only they need.
-LEFT_OUT = (*TEST_TOOLS, "execnet", "iniconfig", "pluggy", "sortedcontainers")
+# The test tools, what only they need, and what pip refuses.
+LEFT_OUT = (*TEST_TOOLS, "execnet", "iniconfig", "pluggy", "sortedcontainers", "promptsource")
 
 
 def version() -> str:
@@ -64,7 +65,7 @@ def for_each_python(names: Iterable[str], files: dict[str, str] = LOCKS) -> list
 
 
 def dependencies() -> list[str]:
-    """Returns `install_requires`: the locks, less the test tools, with T5's nightly builds."""
+    """Returns `install_requires`: the locks without `LEFT_OUT`, with T5's nightly builds."""
     names = sorted(set().union(*map(pins, LOCKS.values())).difference(LEFT_OUT))
     return [*for_each_python(names), *transformers(), *FORCED]
 

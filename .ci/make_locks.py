@@ -4,15 +4,16 @@
     .venv/bin/python .ci/make_locks.py --upgrade rich    # a newer release of one package
 
 uv resolves, and names the files of each release that fit this Python on Linux (x86_64); their
-hashes go into the lock, and that of the source distribution, from which pip builds where no wheel
-fits. So `pip install --require-hashes` takes no file that was changed after it was locked. At the
-end, uv resolves the wheel's dependencies on both Pythons, as plain `pip install` would.
+hashes go into the lock, and that of the source distribution, from which uv builds where no wheel
+fits. So `bin/setup` takes no file that was changed after it was locked. At the end, uv resolves the
+wheel's dependencies on both Pythons, as plain `pip install` would.
 
-It needs Python 3.11 (tomllib) and `uv`, which the project itself does not need.
+It needs Python 3.11 (tomllib).
 """
 
 import argparse
 import itertools
+import os
 import re
 import shutil
 import subprocess
@@ -184,10 +185,9 @@ def main() -> None:
     upgrades = parser.parse_args().upgrade
     if sys.version_info < (3, 11):
         sys.exit("make_locks: this needs Python 3.11 (tomllib); bin/setup --python 3.11")
+    os.environ["PATH"] += f":{ROOT / '.uv' / 'bin'}"  # where bin/setup puts uv
     if shutil.which("uv") is None:
-        sys.exit(
-            "make_locks: uv is not on PATH; `pipx install uv`, or pip into a folder of its own"
-        )
+        sys.exit("make_locks: uv is not on PATH; rm .venv/.t0-setup, then bin/setup installs it")
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         for python, name in LOCKS.items():

@@ -10,9 +10,13 @@ Neither imports TensorFlow, except for gs://: the command has to work where it c
 
 import argparse
 import importlib
+import importlib.metadata
 import json
 import os
+import re
 import shlex
+import shutil
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -20,16 +24,40 @@ from pathlib import Path
 from typing import Any
 
 import t0
-from t0.cli import doctor_cloud, environment
-from t0.cli.versions import WANTED, Wanted, check, complaint, installed_version
+from t0.cli import doctor_cloud
+from t0.cli.doctor_cloud import Problem, problem
 from t0.errors import UserError, is_checkout
 
+# Versions that are known or expected to work; the locks are within, which a test compares.
+PACKAGES = {
+    "tensorflow": ">=2.15.1,<2.16",  # 2.16 removed tf.estimator
+    "tensorflow-text": ">=2.15,<2.16",
+    "mesh-tensorflow": ">=0.1.21,<0.2",
+    "t5": ">=0.9.4,<0.10",
+    "seqio": ">=0.0.18.dev0,<0.1",
+    "gin-config": ">=0.5,<0.6",
+    "promptsource": "==0.1.0",  # the prompts of the paper
+    "sentencepiece": ">=0.2,<0.2.1",  # newer needs protobuf 5
+    "protobuf": ">=4.25.2,<5",  # TensorFlow 2.15 refuses 5
+    "numpy": ">=1.23.5,<2",  # for which TensorFlow 2.15 is built
+    "pyarrow": ">=21,<24",  # newer needs numpy 2
+    "datasets": ">=4,<6",  # older runs scripts of datasets
+    "apache-beam": ">=2.60,<3",
+    "tensorflow-metadata": ">=1.13.1,<1.16",  # newer needs protobuf 5
+    "setuptools": "<81",  # 81 removed pkg_resources
+}
+# Distributions with the same modules.
+INSTEAD = {"tensorflow": "tensorflow-cpu", "seqio": "seqio-nightly"}
+# Console command -> the module that it must run; SeqIO and T5 install two of the same names.
+COMMANDS = {
+    "seqio_cache_tasks": "t0.cli.cache_tasks",
+    "t5_mesh_transformer": "t0.cli.mesh_transformer",
+    "t0": "t0.cli.main",
+}
 DEFAULT_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 PYTHONS = ((3, 11), (3, 10))
 LITTLE_DISK_BYTES = 1e9
 WIDTH = 100
-
-Problem = dict[str, str]  # "what" is wrong and what to "do"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,31 +68,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Prints the report; returns 1 when something is wrong, else 0."""
-    report = examine(doctor_cloud.asked(args))
+    doctor_cloud.check_arguments(args)
+    report = examine()
+    if args.tpu or args.model_dir or args.cache:
+        report["cloud"] = doctor_cloud.examine(args, report["wrong"])
     print(json.dumps(report, indent=1) if args.json else "\n".join(render(report)))
     return 1 if report["wrong"] else 0
 
 
-def examine(asked: doctor_cloud.Asked = doctor_cloud.Asked()) -> dict[str, Any]:  # noqa: B008
-    """Returns every fact and every problem, with the keys of `t0 doctor --json`.
-
-    Args:
-      asked: the TPU and the buckets to ask Google about.
-    """
+def examine() -> dict[str, Any]:
+    """Returns every fact and every problem of this machine, with the keys of `--json`."""
     wrong: list[Problem] = []
-    google = {"cloud": doctor_cloud.examine(asked, wrong)} if asked else {}
     return {
         "t0": {"version": t0.__version__, "path": str(Path(t0.__file__).parent)},
         "python": _python(wrong),
         "packages": _packages(wrong),
         "vocabulary": _vocabulary(wrong),
         "data": _data(wrong),
-        "devices": environment.cpu()
-        | {"gpus": environment.gpus(), "tpu": os.environ.get("TPU_NAME")},
+        "devices": {
+            "cores": len(os.sched_getaffinity(0)),
+            "gpus": gpus(),
+            "tpu": os.environ.get("TPU_NAME"),
+        },
         "commands": _commands(wrong),
-        "network": environment.network(),
         "disk": _disk(wrong),
-        **google,
         "wrong": wrong,
     }
 
@@ -73,54 +100,61 @@ def _python(wrong: list[Problem]) -> dict[str, str]:
     version = ".".join(map(str, sys.version_info[:3]))
     wanted = " or ".join(f"{major}.{minor}" for major, minor in PYTHONS)
     if sys.version_info[:2] not in PYTHONS:
-        wrong.append(
-            _problem(
-                f"Python {version}: wanted {wanted} (TensorFlow 2.15 has no wheels for newer ones)",
-                "install Python 3.11, then T0_PYTHON=/path/to/python3.11 bin/setup",
-            )
-        )
+        what = f"Python {version}: wanted {wanted} (TensorFlow 2.15 has no wheels for newer ones)"
+        wrong.append(problem(what, "bin/setup in a checkout, or install Python 3.11"))
     return {"version": version, "wanted": wanted, "executable": sys.executable}
+
+
+def installed_version(name: str) -> str | None:
+    """Returns the version of an installed distribution, or None."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _packages(wrong: list[Problem]) -> list[dict[str, Any]]:
     try:
-        importlib.import_module("packaging.specifiers")
+        specifiers = importlib.import_module("packaging.specifiers")
     except ImportError:
-        wrong.append(_problem("packaging is not installed: no version can be judged", _remedy()))
+        what = "packaging is not installed: no version can be judged"
+        wrong.append(problem(what, _remedy("packaging")))
         return []
-    rows = [(wanted, check(wanted, installed_version)) for wanted in WANTED]
-    for wanted, row in rows:
-        if not row.fits:
-            wrong.append(_problem(complaint(wanted, row, installed_version), _remedy(wanted)))
-    return [vars(row) for _, row in rows]
+    rows = []
+    for package, wanted in PACKAGES.items():
+        names = [package, INSTEAD.get(package, package)]
+        name = next(filter(installed_version, names), package)
+        found = installed_version(name)
+        fits = bool(found) and specifiers.SpecifierSet(wanted).contains(found, prereleases=True)
+        rows.append({"name": name, "found": found, "wanted": wanted, "fits": fits})
+        if not fits:
+            what = f"{name} {found or 'is not installed'}: wanted {wanted}"
+            wrong.append(problem(what, _remedy(package, wanted)))
+    return rows
 
 
-def _remedy(wanted: Wanted | None = None) -> str:
+def _remedy(package: str, wanted: str = "") -> str:
     if is_checkout():
         return "bin/setup (rm -rf .venv first if that does not help)"
-    if wanted is None:
-        return "pip install packaging"
-    if wanted.name == "promptsource":
+    if package == "promptsource":
         return "pip install --no-deps --ignore-requires-python promptsource==0.1.0"
-    return f"pip install --no-deps {shlex.quote(wanted.name + wanted.range)}"
+    return f"pip install --no-deps {shlex.quote(package + wanted)}"
 
 
 def _vocabulary(wrong: list[Problem]) -> dict[str, Any]:
     path = os.environ.get("T0_VOCAB") or DEFAULT_VOCABULARY
     facts = {"path": path, "from": "T0_VOCAB" if os.environ.get("T0_VOCAB") else "default"}
-    if "://" in path:
-        return facts | {"pieces": None}
+    pieces = None
     try:
-        return facts | {"pieces": _count_pieces(path)}
+        pieces = None if "://" in path else _count_pieces(path)
     except UserError as error:
-        wrong.append(_problem(str(error), "T0_VOCAB=/path/to/a/sentencepiece.model"))
-        return facts | {"pieces": None}
+        wrong.append(problem(str(error), "T0_VOCAB=/path/to/a/sentencepiece.model"))
+    return facts | {"pieces": pieces}
 
 
 def _count_pieces(path: str) -> int | None:
     try:
-        with open(path, "rb") as file:
-            content = file.read()
+        content = Path(path).read_bytes()
     except OSError as error:
         raise UserError(f"the vocabulary {path} cannot be read ({error.strerror})") from error
     if not content:  # SentencePiece would load it, without an error, as a model without pieces
@@ -143,16 +177,16 @@ def _data(wrong: list[Problem]) -> list[dict[str, Any]]:
         rows = [{"path": str(path), "datasets": _dataset_names(path)} for path in folders]
         own = sources.find_own_datasets(folders)
     except ImportError as error:
-        wrong.append(_problem(f"data folders cannot be looked at: {error}", _remedy()))
+        wrong.append(problem(f"data folders cannot be looked at: {error}", _remedy("pyyaml")))
         return []
     except UserError as error:
-        wrong.append(_problem(str(error), "correct that, or name other folders: T0_DATA_DIR=a:b"))
+        wrong.append(problem(str(error), "correct that, or name other folders: T0_DATA_DIR=a:b"))
         return []
     for row in rows:
-        mine = [dataset for dataset in own if dataset.folder.is_relative_to(row["path"])]
         row["own_prompts"] = {
             _dataset_name(dataset.name, dataset.subset): len(dataset.template_file.templates)
-            for dataset in mine
+            for dataset in own
+            if dataset.folder.is_relative_to(row["path"])
         }
     return rows
 
@@ -175,43 +209,53 @@ def _dataset_name(name: str, subset: str | None) -> str:
     return name if subset in (None, "default") else f"{name}/{subset}"
 
 
+def gpus() -> list[str]:
+    """Returns one line for each NVIDIA GPU that nvidia-smi lists."""
+    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in answer.stdout.splitlines() if line.strip()]
+
+
+def command(name: str, path: str | None = None) -> dict[str, Any]:
+    """Returns the script of a console command, and the module that the script imports.
+
+    Args:
+      name: the command's name.
+      path: folders to search, as in PATH; by default PATH, then the interpreter's folder.
+    """
+    script = shutil.which(name, path=path)
+    on_path = script is not None
+    script = script or shutil.which(name, path=str(Path(sys.executable).parent))
+    text = Path(script).read_text(encoding="utf-8", errors="replace") if script else ""
+    found = re.search(r"^from ([\w.]+) import ", text, re.MULTILINE)
+    module = found[1] if found else None
+    return {"name": name, "script": script, "module": module, "on_path": on_path}
+
+
 def _commands(wrong: list[Problem]) -> list[dict[str, Any]]:
-    rows = []
-    for name, module in environment.COMMANDS.items():
-        row = environment.command(name)
-        rows.append(row | {"wanted": module})
-        if row["script"] is None:
-            wrong.append(_problem(f"{name}: no such command", _reinstall()))
-        elif row["module"] != module:
-            owner = row["module"] or "something else"
-            wrong.append(
-                _problem(f"{name} ({row['script']}) runs {owner}: wanted {module}", _reinstall())
-            )
-    return rows
-
-
-def _reinstall() -> str:
     # SeqIO and T5 install commands of the same names; whichever is installed last wins.
-    if is_checkout():
-        return ".venv/bin/pip install --no-deps --no-build-isolation -e . (and activate .venv)"
-    return "pip install --no-deps --force-reinstall t0 (last, after seqio and t5)"
+    again = "pip install --no-deps --force-reinstall t0 (last, after seqio and t5)"
+    remedy = "rm .venv/.t0-setup; bin/setup (and activate .venv)" if is_checkout() else again
+    rows = [command(name) | {"wanted": module} for name, module in COMMANDS.items()]
+    for row in rows:
+        if row["script"] is None:
+            wrong.append(problem(f"{row['name']}: no such command", remedy))
+        elif row["module"] != row["wanted"]:
+            runs = f"{row['name']} ({row['script']}) runs {row['module'] or 'something else'}"
+            wrong.append(problem(f"{runs}: wanted {row['wanted']}", remedy))
+    return rows
 
 
 def _disk(wrong: list[Problem]) -> dict[str, Any]:
     here = os.getcwd()  # noqa: PTH109
-    free = environment.free_disk_bytes(here)
+    free = shutil.disk_usage(here).free
     if free < LITTLE_DISK_BYTES:
-        wrong.append(
-            _problem(
-                f"{_gigabytes(free)} of disk are free in {here}: caches and checkpoints need more",
-                "free some, or name other folders (--output_cache_dir, --model_dir)",
-            )
-        )
+        what = f"{free / 1e9:.1f} GB of disk are free in {here}: caches and checkpoints need more"
+        wrong.append(problem(what, "free some, or name folders: --output_cache_dir, --model_dir"))
     return {"path": here, "free_bytes": free}
-
-
-def _problem(what: str, do: str) -> Problem:
-    return {"what": what, "do": do}
 
 
 def render(report: dict[str, Any]) -> list[str]:
@@ -222,8 +266,8 @@ def render(report: dict[str, Any]) -> list[str]:
     if not report["wrong"]:
         return [*lines, "nothing is wrong"]
     lines.append(f"wrong: {len(report['wrong'])}")
-    for problem in report["wrong"]:
-        lines += [f"  {problem['what']}", f"    do: {problem['do']}"]
+    for one in report["wrong"]:
+        lines += [f"  {one['what']}", f"    do: {one['do']}"]
     return lines
 
 
@@ -241,62 +285,34 @@ def _render_versions(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _render_surroundings(report: dict[str, Any]) -> Iterator[str]:
-    yield _line("vocabulary", _vocabulary_words(report["vocabulary"]))
+    vocabulary = report["vocabulary"]
+    pieces = f", {vocabulary['pieces']:,} pieces" if vocabulary["pieces"] else ""
+    yield _line("vocabulary", f"{vocabulary['path']} ({vocabulary['from']}{pieces})")
     if not report["data"]:
-        yield _line(
-            "data", "no folder (T0_DATA_DIR is not set); datasets come from the Hugging Face hub"
-        )
+        yield _line("data", "no folder (T0_DATA_DIR); datasets come from the Hugging Face hub")
     for row in report["data"]:
         for label, words in zip(("data", "", ""), _data_words(row), strict=False):
             yield _line(label, words)
     devices = report["devices"]
-    yield _line("devices", _cpu_words(devices))
-    for gpu in devices["gpus"]:
-        yield _line("", f"GPU {gpu}")
-    if devices["tpu"]:
-        yield _line("", f"TPU_NAME={devices['tpu']}")
+    seen = [f"{devices['cores']} CPU cores", *(f"GPU {gpu}" for gpu in devices["gpus"])]
+    seen += [f"TPU_NAME={devices['tpu']}"] if devices["tpu"] else []
+    yield _line("devices", ", ".join(seen))
     for row in report["commands"]:
-        yield _line("commands" if row["name"] == "seqio_cache_tasks" else "", _command_words(row))
-    offline = [f"{name} is set" for name in report["network"]["offline"]]
-    proxy = ["through a proxy"] if report["network"]["proxy"] else []
-    yield _line("network", ", ".join(offline + proxy) or "no offline variable, no proxy set")
+        note = "" if row["on_path"] else ", not on PATH"
+        runs = f"runs {row['module']} (in {Path(row['script']).parent}{note})"
+        yield _line("command", f"{row['name']} {runs}" if row["script"] else f"{row['name']}: none")
     disk = report["disk"]
-    yield _line("disk", f"{_gigabytes(disk['free_bytes'])} free in {disk['path']}")
-
-
-def _vocabulary_words(vocabulary: dict[str, Any]) -> str:
-    pieces = f", {vocabulary['pieces']:,} pieces" if vocabulary["pieces"] else ""
-    unread = ", not read until text is tokenised" if "://" in vocabulary["path"] else ""
-    return f"{vocabulary['path']} ({vocabulary['from']}{pieces}{unread})"
+    yield _line("disk", f"{disk['free_bytes'] / 1e9:.1f} GB free in {disk['path']}")
 
 
 def _data_words(row: dict[str, Any]) -> Iterator[str]:
     names = ", ".join(row["datasets"])
-    count = len(row["datasets"])
     yield row["path"]  # in full, to be copied
-    yield textwrap.shorten(f"{count} datasets: {names}", WIDTH, placeholder=" ...")
+    yield textwrap.shorten(f"{len(row['datasets'])} datasets: {names}", WIDTH, placeholder=" ...")
     if row["own_prompts"]:
         own = ", ".join(f"{name} ({count})" for name, count in row["own_prompts"].items())
         yield textwrap.shorten(f"own prompts: {own}", WIDTH, placeholder=" ...")
 
 
-def _cpu_words(devices: dict[str, Any]) -> str:
-    memory = f", {_gigabytes(devices['memory_bytes'])} memory" if devices["memory_bytes"] else ""
-    flags = " ".join(devices["flags"]) or "no AVX flags seen"
-    gpus = "" if devices["gpus"] else "; no GPU seen"
-    return f"{devices['cores']} CPU cores ({flags}){memory}{gpus}"
-
-
-def _command_words(row: dict[str, Any]) -> str:
-    if row["script"] is None:
-        return f"{row['name']}: none"
-    note = "" if row["on_path"] else ", not on PATH"
-    return f"{row['name']} runs {row['module']} (in {Path(row['script']).parent}{note})"
-
-
 def _line(label: str, words: str) -> str:
     return f"{label:<11}{words}"
-
-
-def _gigabytes(count: float) -> str:
-    return f"{count / 1e9:.1f} GB"

@@ -1,7 +1,6 @@
 """What `t0 doctor --tpu NAME --model_dir gs://... --cache gs://...` asks Google, and prints.
 
-    asked = Asked(tpu="my-tpu", zone="europe-west4-a", model_dir="gs://b/model")
-    report = examine(asked, wrong)     # problems are appended to `wrong`
+    report = examine(args, wrong)      # problems are appended to `wrong`
     lines(report)
 
 Buckets are asked through TensorFlow's client, which is what a run sees; what it cannot say, a
@@ -11,36 +10,39 @@ be asked (no network, a package that is not installed) is in the report, and is 
 
 import argparse
 import dataclasses
+import importlib.util
 import os
+import posixpath
+import ssl
 import sys
-from collections.abc import Iterator
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from t0.cli.versions import installed_version
+from t0 import compat
 from t0.errors import UserError, remote_advice, short_reason
-from t0.files import object_facts, paths
-from t0.mesh import bucket_access, cloud
+from t0.files import object_facts, paths, publishing
+from t0.files.untrusted import parsed_json
+from t0.mesh import cloud
 from t0.run import tpu_checks
 
-Problem = dict[str, str]
+Problem = dict[str, str]  # "what" is wrong and what to "do"
+STORE = "https://storage.googleapis.com/"
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 _LOG_IN = "gcloud auth application-default login; on a TPU VM, a service account for the VM"
 _ROLE = "grant the caller Storage Object Admin on the bucket (roles/storage.objectAdmin)"
 _OF_A_NETWORK = ("no answer", "response code 0")
+# The beginning of the regions in Google's multi-regions and pairs of regions.
+_CONTINENTS = {"US": "us-", "NAM4": "us-", "EU": "europe-", "EUR4": "europe-"}
+_CONTINENTS |= {"ASIA": "asia-", "ASIA1": "asia-"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """The flags of `t0 doctor` about Google's cloud; None where one is not given."""
-
-    tpu: str | None = None
-    zone: str | None = None
-    project: str | None = None
-    model_dir: str | None = None
-    cache: str | None = None
-
-    def __bool__(self) -> bool:
-        return any((self.tpu, self.model_dir, self.cache))
+def problem(what: str, do: str) -> Problem:
+    """Returns what is wrong and what to do about it."""
+    return {"what": what, "do": do}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,72 +55,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--cache", metavar="DIR", help="how large it is, and whether complete")
 
 
-def asked(args: argparse.Namespace) -> Asked:
-    """Returns the flags.
-
-    Raises:
-      UserError: for a zone or project without what is in it.
-    """
-    buckets = args.model_dir or args.cache
-    for name, owner in (("zone", args.tpu or buckets), ("project", args.tpu)):
-        if getattr(args, name) and not owner:
-            raise UserError(f"--{name} is of a TPU: give --tpu=NAME with it")
-    return Asked(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Asked)})
+def check_arguments(args: argparse.Namespace) -> None:
+    """Raises a `UserError` for a zone or project without what is in it."""
+    if args.zone and not (args.tpu or args.model_dir or args.cache):
+        raise UserError("--zone is of a TPU: give --tpu=NAME with it")
+    if args.project and not args.tpu:
+        raise UserError("--project is of a TPU: give --tpu=NAME with it")
 
 
-class _Examined:
-    """The report that is being made."""
-
-    def __init__(self, asked: Asked, wrong: list[Problem]) -> None:
-        self.asked, self.wrong = asked, wrong
-        self.not_asked: list[str] = []
-        self.report: dict[str, Any] = {"not_asked": self.not_asked}
-
-    def problem(self, what: str, do: str) -> None:
-        self.wrong.append({"what": what, "do": do})
-
-    def failed(self, what: str, error: OSError, do: str = _ROLE) -> None:
-        """Notes an error of a request: what could not be asked, or what is wrong."""
-        reason = error.strerror or short_reason(error)
-        if any(words in reason for words in _OF_A_NETWORK):
-            self.not_asked.append(f"{what}: {reason}")
-        else:
-            self.problem(f"{what}: {reason}", remote_advice(error) or do)
-
-
-def examine(asked: Asked, wrong: list[Problem]) -> dict[str, Any]:
+def examine(args: argparse.Namespace, wrong: list[Problem]) -> dict[str, Any]:
     """Returns what was found, and appends to `wrong` what a run would fail by.
 
     Returns:
       "caller", "tpu", "model_dir", "cache" and "locations", as far as they were asked for, and
       "not_asked", in words.
     """
-    made = _Examined(asked, wrong)
-    zone = _tpu(made) if asked.tpu else asked.zone
-    folders = [folder for folder in (asked.model_dir, asked.cache) if folder]
-    remote = [folder for folder in folders if paths.is_remote(folder)]
+    report: dict[str, Any] = {"not_asked": []}
+    zone = _tpu(args, report, wrong) if args.tpu else args.zone
+    remote = [
+        folder for folder in (args.model_dir, args.cache) if folder and paths.is_remote(folder)
+    ]
     if remote:
-        _caller(made)
+        report["caller"] = caller()
+        if report["caller"]["kind"] == "anonymous":
+            wrong.append(problem("gs:// is anonymous: no credentials were found", _LOG_IN))
         # TensorFlow tries ten times, for minutes.
         os.environ.setdefault("GCS_RETRY_CONFIG_MAX_RETRIES", "2")
-    if remote and not bucket_access.reachable():
-        made.not_asked.append(f"{', '.join(remote)}: {bucket_access.STORE} does not answer")
-        return made.report
-    if remote and not installed_version("tensorflow"):
-        made.not_asked.append(f"{', '.join(remote)}: TensorFlow is not installed")
-        return made.report
-    _locations(made, remote, zone)
-    if asked.model_dir:
-        _model_dir(made, asked.model_dir)
-    if asked.cache:
-        _cache(made, asked.cache)
-    return made.report
+        reason = "" if _reachable() else f"{STORE} does not answer"
+        if not importlib.util.find_spec("tensorflow"):
+            reason = "TensorFlow is not installed"
+        if reason:
+            report["not_asked"].append(f"{', '.join(remote)}: {reason}")
+            return report
+        _locations(remote, zone, report, wrong)
+    if args.model_dir:
+        _model_dir(args.model_dir, report, wrong)
+    if args.cache:
+        _cache(args.cache, report, wrong)
+    return report
 
 
-def _tpu(made: _Examined) -> str:
+def _failed(what: str, error: OSError, report: dict[str, Any], wrong: list[Problem]) -> None:
+    """Notes an error of a request: what could not be asked, or what is wrong."""
+    reason = error.strerror or short_reason(error)
+    if any(words in reason for words in _OF_A_NETWORK):
+        report["not_asked"].append(f"{what}: {reason}")
+    else:
+        wrong.append(problem(f"{what}: {reason}", remote_advice(error) or _ROLE))
+
+
+def _tpu(args: argparse.Namespace, report: dict[str, Any], wrong: list[Problem]) -> str:
     """Examines the TPU and this machine; returns the zone."""
-    asked = made.asked
-    machine = cloud.read_machine(asked.tpu, zone=asked.zone, project=asked.project)
+    machine = cloud.read_machine(args.tpu, zone=args.zone, project=args.project)
     if machine.on_google:
         os.environ.setdefault("NO_GCE_CHECK", "false")
     found = tpu_checks.Found(machine)
@@ -126,14 +114,15 @@ def _tpu(made: _Examined) -> str:
     if machine.kind == cloud.NAMED and machine.project and machine.zone:
         node = cloud.read_node(machine)
         if node.trouble and not node.trouble.startswith("HTTP"):
-            made.not_asked.append(f"the TPU '{asked.tpu}': {node.trouble}")
+            report["not_asked"].append(f"the TPU '{args.tpu}': {node.trouble}")
         else:
             found = dataclasses.replace(found, node=node)
             faults += tpu_checks.faults_of(tpu_checks.NODE, found)
-    for fault in dict.fromkeys(faults):
-        made.problem(f"--tpu={asked.tpu}: {fault}", "see docs/tpu.md")
-    made.report["tpu"] = {
-        "name": asked.tpu,
+    wrong += [
+        problem(f"--tpu={args.tpu}: {fault}", "see docs/tpu.md") for fault in dict.fromkeys(faults)
+    ]
+    report["tpu"] = {
+        "name": args.tpu,
         "project": machine.project,
         "zone": machine.zone,
         "worker": machine.worker,
@@ -145,77 +134,144 @@ def _tpu(made: _Examined) -> str:
     return machine.zone
 
 
-def _caller(made: _Examined) -> None:
-    found = bucket_access.caller()
-    made.report["caller"] = found._asdict()
-    if found.kind == bucket_access.ANONYMOUS:
-        made.problem("gs:// is anonymous: no credentials were found", _LOG_IN)
-    if path := bucket_access.useless_file():
-        made.problem(
-            f"GOOGLE_APPLICATION_CREDENTIALS names {path}, which holds no credentials",
-            "name a key file of a service account, or unset it",
-        )
+def caller() -> dict[str, str]:
+    """Returns whose credentials `gs://` uses: "kind", "name" and "source".
+
+    They are looked for where TensorFlow looks, in its order; it passes over a file without any.
+    """
+    if os.environ.get(object_facts.TOKEN_VARIABLE):
+        return {"kind": "token", "name": "", "source": object_facts.TOKEN_VARIABLE}
+    home = Path(os.environ.get("CLOUDSDK_CONFIG") or Path("~/.config/gcloud").expanduser())
+    named = os.environ.get(object_facts.FILE_VARIABLE)
+    for path in (named, home / "application_default_credentials.json"):
+        try:
+            held = parsed_json(Path(path).read_bytes()) if path else {}
+            kind = {"service_account": "service account", "authorized_user": "user"}[held["type"]]
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+        name = str(held.get("client_email") or held.get("account") or "")
+        return {"kind": kind, "name": name, "source": str(path)}
+    if os.environ.get("NO_GCE_CHECK", "").lower() == "false" or compat.on_googles_machine():
+        name = cloud.metadata("instance/service-accounts/default/email")
+        if name:
+            return {"kind": "service account", "name": name, "source": "metadata server"}
+    return {"kind": "anonymous", "name": "", "source": "no credentials"}
 
 
-def _locations(made: _Examined, folders: list[str], zone: str | None) -> None:
-    buckets = dict.fromkeys(object_facts.split(folder)[0] for folder in folders)
-    if buckets and not object_facts.installed():
-        made.not_asked.append(
-            f"where the buckets are: {object_facts.PACKAGE} is not installed: "
-            f"{object_facts.INSTALL}"
-        )
+def _reachable() -> bool:
+    """Returns whether anything answers at Google's address for buckets."""
+    try:
+        # A new one, because the proxy is that of the environment now.
+        with urllib.request.build_opener().open(STORE, timeout=cloud.SECONDS_TO_ANSWER):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError) as error:
+        # A certificate that only TensorFlow's client was told to trust is an answer, too.
+        return isinstance(getattr(error, "reason", None), ssl.SSLError)
+
+
+def _locations(
+    folders: list[str], zone: str | None, report: dict[str, Any], wrong: list[Problem]
+) -> None:
+    if not object_facts.installed():
+        report["not_asked"].append(f"where the buckets are: {_no_package()}")
         return
-    made.report["locations"] = {}
-    for bucket in buckets:
+    report["locations"] = {}
+    for bucket in dict.fromkeys(object_facts.split(folder)[0] for folder in folders):
         try:
             found = object_facts.location(bucket)
         except PermissionError as error:
             # An account that may do all with objects may still not ask about their bucket.
-            made.not_asked.append(f"where gs://{bucket} is: {error.strerror}")
+            report["not_asked"].append(f"where gs://{bucket} is: {error.strerror}")
             continue
         except OSError as error:
-            made.failed(f"where gs://{bucket} is", error)
+            _failed(f"where gs://{bucket} is", error, report, wrong)
             continue
-        made.report["locations"][bucket] = found.name
-        if zone and (far := bucket_access.distance(found, zone)):
-            region = bucket_access.region_of(zone)
-            made.problem(f"gs://{bucket} {far}", f"use a bucket with --location={region}")
-
-
-def _model_dir(made: _Examined, folder: str) -> None:
-    if not paths.is_remote(folder):
-        made.report["model_dir"] = {"path": folder, "may": None}
-        if cloud.hosts_of(made.report.get("tpu", {}).get("accelerator_type", "")) > 1:
-            made.problem(
-                f"--model_dir={folder} is on this machine; the hosts of a slice share no disk",
-                "--model_dir=gs://BUCKET/FOLDER",
+        report["locations"][bucket] = found.name
+        region = zone.rpartition("-")[0] if zone else ""
+        if region and not is_near(found, region):
+            what = (
+                f"gs://{bucket} is in {found.name}, the TPU in {region}: every step's data crosses"
             )
+            what += " regions, which is slow, and paid by the byte"
+            wrong.append(problem(what, f"use a bucket with --location={region}"))
+
+
+def is_near(location: object_facts.Location, region: str) -> bool:
+    """Returns whether a bucket is in a region, or on its continent if Google says no more."""
+    regions = [one.lower() for one in location.regions] or [location.name.lower()]
+    continent = None if location.regions else _CONTINENTS.get(location.name)
+    return region in regions or bool(continent and region.startswith(continent))
+
+
+def _no_package() -> str:
+    return f"{object_facts.PACKAGE} is not installed: {object_facts.INSTALL}"
+
+
+def _model_dir(folder: str, report: dict[str, Any], wrong: list[Problem]) -> None:
+    report["model_dir"] = {"path": folder, "may": None}
+    if not paths.is_remote(folder):
+        if cloud.hosts_of(report.get("tpu", {}).get("accelerator_type", "")) > 1:
+            what = f"--model_dir={folder} is on this machine; the hosts of a slice share no disk"
+            wrong.append(problem(what, "--model_dir=gs://BUCKET/FOLDER"))
         return
-    found = bucket_access.probe(folder)
-    may = {action: error is None for action, error in found.items()}
-    made.report["model_dir"] = {"path": folder, "may": may}
+    found = _probe(folder)
+    report["model_dir"]["may"] = {action: error is None for action, error in found.items()}
     reasons: dict[str, tuple[list[str], OSError]] = {}
     for action, error in found.items():
         if error:
             reasons.setdefault(error.strerror or "", ([], error))[0].append(action)
     for actions, error in reasons.values():
-        made.failed(f"{folder}: cannot {', '.join(actions)}", error)
+        _failed(f"{folder}: cannot {', '.join(actions)}", error, report, wrong)
 
 
-def _cache(made: _Examined, folder: str) -> None:
+def _probe(folder: str) -> dict[str, OSError | None]:
+    """Writes, reads, lists and deletes an object in a remote folder; returns the errors."""
+    name = f"probe.{uuid.uuid4().hex}.{publishing.unfinished_tag()}"
+    path = posixpath.join(folder, name)
+    actions: dict[str, Callable[[], object]] = {
+        "write": lambda: _write(path),
+        "read": lambda: paths.read_bytes(path),
+        "list": lambda: paths.list_names(folder),
+        "delete": lambda: paths.remove(path),
+    }
+    found: dict[str, OSError | None] = {}
+    for action, call in actions.items():
+        found[action] = None
+        try:
+            call()
+        except FileNotFoundError as error:
+            # Whoever may not write may well read: then the object is only absent.
+            if not (action == "read" and found["write"]):
+                found[action] = error
+        except OSError as error:
+            found[action] = error
+    if found["write"]:
+        found["delete"] = found["write"]
+    return found
+
+
+def _write(path: str) -> None:
+    with paths.opened(path, "wb") as file:
+        file.write(b"t0 doctor")
+
+
+def _cache(folder: str, report: dict[str, Any], wrong: list[Problem]) -> None:
     # Imported here: it needs packages that this command has to work without.
     from t0.caching import verify
 
     try:
         found, size = verify.look(folder)
     except UserError as error:
-        made.problem(str(error), "cache the tasks: seqio_cache_tasks --output_cache_dir=...")
+        do = "cache the tasks: seqio_cache_tasks --output_cache_dir=..."
+        wrong.append(problem(str(error), do))
         return
     except OSError as error:
-        made.failed(f"{folder}: cannot be listed", error)
+        _failed(f"{folder}: cannot be listed", error, report, wrong)
         return
     faulty = {cache: faults for cache, faults in found.items() if faults}
-    made.report["cache"] = {
+    report["cache"] = {
         "path": folder,
         "caches": len(found),
         "whole": len(found) - len(faulty),
@@ -223,13 +279,11 @@ def _cache(made: _Examined, folder: str) -> None:
         "faults": faulty,
     }
     if size is None and paths.is_remote(folder):
-        made.not_asked.append(
-            f"how large {folder} is: {object_facts.PACKAGE} is not installed: "
-            f"{object_facts.INSTALL}"
-        )
+        report["not_asked"].append(f"how large {folder} is: {_no_package()}")
     for faults in faulty.values():
         more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
-        made.problem(f"{faults[0]}{more}", f"t0 verify {folder}, then cache the task again")
+        do = f"t0 verify {folder}, then cache the task again"
+        wrong.append(problem(f"{faults[0]}{more}", do))
 
 
 def lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -238,26 +292,19 @@ def lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         kind = ", ".join(filter(None, (tpu["accelerator_type"], tpu["state"], tpu["runtime"])))
         where = f"project {tpu['project'] or 'unknown'}, zone {tpu['zone'] or 'unknown'}"
         yield "TPU", f"{tpu['name']}: {kind or 'nothing is known of it'} ({where})"
-    if caller := report.get("caller"):
-        yield "caller", _caller_words(caller)
+    if found := report.get("caller"):
+        words = " ".join(filter(None, (found["kind"], found["name"], f"({found['source']})")))
+        red = found["kind"] == "anonymous" and sys.stdout.isatty()
+        yield "caller", f"{_RED}{words}{_PLAIN}" if red else words
     for bucket, location in report.get("locations", {}).items():
         yield "bucket", f"gs://{bucket} in {location}"
     if model_dir := report.get("model_dir"):
         may = model_dir["may"]
-        rights = "on this machine"
-        if may is not None:
-            done = [action for action, allowed in may.items() if allowed]
-            rights = f"can {', '.join(done)}" if done else "nothing is allowed"
-        yield "model", f"{model_dir['path']}: {rights}"
+        done = ", ".join(action for action, allowed in (may or {}).items() if allowed)
+        rights = f"can {done}" if done else "nothing is allowed"
+        yield "model", f"{model_dir['path']}: {'on this machine' if may is None else rights}"
     if cache := report.get("cache"):
         size = "" if cache["bytes"] is None else f", {cache['bytes'] / 1e9:.1f} GB"
         yield "cache", f"{cache['path']}: {cache['whole']} of {cache['caches']} are whole{size}"
     for words in report["not_asked"]:
         yield "not asked", words
-
-
-def _caller_words(caller: dict[str, str]) -> str:
-    if caller["kind"] == bucket_access.ANONYMOUS:
-        words = f"anonymous ({caller['source']})"
-        return f"{_RED}{words}{_PLAIN}" if sys.stdout.isatty() else words
-    return f"{caller['kind']} {caller['name']} ({caller['source']})".replace("  ", " ")

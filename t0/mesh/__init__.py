@@ -11,7 +11,6 @@ For a run on this machine:
 For a run on a TPU:
 
     cloud              facts about a TPU: this machine's, the metadata server's, the TPU API's
-    bucket_access      what the caller may do in a bucket, by a probe object; the bucket's region
     tpu_image          which TensorFlow drives it, and which images of TPU VMs bring one
 
 For `t0 plan`, without a TPU:

@@ -1,13 +1,11 @@
 """Which TensorFlow drives a Cloud TPU, and how another one is recognised.
 
-    chips(Path("/"))                         # 4 on a TPU VM of a v3, 0 elsewhere
-    loads_libtpu(Path(".../tensorflow/libtensorflow_framework.so.2"))
+    drives_tpu(Path(".../site-packages/tensorflow"))                       # False: built without
+    loads_libtpu(Path(".../tensorflow/libtensorflow_framework.so.2"))      # False
 
 TensorFlow of the package index is built without TPUs: the images of TPU VMs bring their own. Those
 that end in -se drive the TPU as Estimator needs it (StreamExecutor); those that end in -pjrt drive
 it through a plugin, with which Estimator crashes (tensorflow#90807).
-
-Only the standard library is imported: bin/setup asks before anything is installed.
 """
 
 import mmap
@@ -26,17 +24,6 @@ LIBRARIES = (
 _OFF = ("", "0", "false")
 # Only a TensorFlow that was built for TPUs has the code that loads libtpu.so.
 _LOADS_LIBTPU = (b"libtpu.so", b"TPU_LIBRARY_PATH")
-
-
-def chips(root: Path) -> int:
-    """Returns how many TPU chips of v2, v3 or v4 are devices of this machine.
-
-    Later generations, which Estimator does not drive, are other devices, as GPUs may be.
-
-    Args:
-      root: the folder that holds `dev`.
-    """
-    return len(list((root / "dev").glob("accel[0-9]*")))
 
 
 def pjrt_variables(environment: Mapping[str, str]) -> list[str]:

@@ -1,5 +1,6 @@
 """`t0 doctor` about a TPU and buckets, of which imitations on this machine are asked."""
 
+import argparse
 import io
 import json
 import os
@@ -11,11 +12,9 @@ import pytest
 
 from t0.caching import cache_files
 from t0.cli import doctor_cloud
-from t0.cli.doctor_cloud import Asked
 from t0.cli.main import main
 from t0.files import object_facts, publishing
 from t0.files.object_facts import Location
-from t0.mesh import bucket_access
 from tests.buckets.object_store import READ, Bucket
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mesh"))
@@ -34,8 +33,10 @@ def nobody(monkeypatch, tmp_path):
 
 
 def examine(**flags):
-    wrong = []
-    return doctor_cloud.examine(Asked(**flags), wrong), [problem["what"] for problem in wrong]
+    parser, wrong = argparse.ArgumentParser(), []
+    doctor_cloud.add_arguments(parser)
+    args = parser.parse_args([f"--{name}={value}" for name, value in flags.items()])
+    return doctor_cloud.examine(args, wrong), [problem["what"] for problem in wrong]
 
 
 def make_cache(name="cache/toy", lost=0):
@@ -126,35 +127,37 @@ def test_bucket_of_another_region(bucket):
         (Location("US", "multi-region"), False),
         (Location("EUR4", "dual-region"), True),
         (Location("NAM4", "dual-region"), False),
+        (Location("EU", "dual-region", ("EUROPE-NORTH1", "EUROPE-WEST1")), False),
         (Location("EU", "dual-region", ("EUROPE-WEST4", "EUROPE-WEST1")), True),
     ],
 )
 def test_distance(location, near):
-    assert (bucket_access.distance(location, "europe-west4-a") == "") == near
+    assert doctor_cloud.is_near(location, "europe-west4") == near
 
 
 def test_caller_is_looked_for_in_tensorflows_order(monkeypatch, tmp_path):
-    assert bucket_access.caller().kind == "anonymous"
+    def caller():
+        return tuple(doctor_cloud.caller().values())
+
+    assert caller()[0] == "anonymous"
     metadata = {"instance/service-accounts/default/email": EMAIL}
     with imitated_google.serving({**imitated_google.tpu_vm(), **metadata}) as google:
         for name, value in google.environment.items():
             monkeypatch.setenv(name, value)
-        assert bucket_access.caller() == ("service account", EMAIL, "metadata server")
+        assert caller() == ("service account", EMAIL, "metadata server")
         folder = tmp_path / "gcloud"
         folder.mkdir()
         user = folder / "application_default_credentials.json"
         user.write_text(json.dumps({"type": "authorized_user", "account": "me@example.com"}))
-        assert bucket_access.caller()[:2] == ("user", "me@example.com")
+        assert caller() == ("user", "me@example.com", str(user))
         key = tmp_path / "key.json"
         key.write_text(json.dumps({"type": "service_account", "client_email": EMAIL}))
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
-        assert bucket_access.caller()[:2] == ("service account", EMAIL)
-        assert bucket_access.useless_file() is None
+        assert caller() == ("service account", EMAIL, str(key))
         key.write_text("not JSON")
-        assert bucket_access.caller().kind == "user"
-        assert bucket_access.useless_file() == str(key)
+        assert caller()[0] == "user"
         monkeypatch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "token")
-        assert bucket_access.caller().kind == "token"
+        assert caller()[0] == "token"
 
 
 def test_without_a_network(monkeypatch):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from t0.cli import doctor, environment, versions
+from t0.cli import doctor
 from t0.cli.main import main
 
 VERSIONS = {
@@ -60,8 +60,8 @@ def test_nothing_is_wrong_here(capsys):
     assert status == 0
     assert len(out.splitlines()) <= 24
     assert max(map(len, out.splitlines())) <= 130
-    for wanted in versions.WANTED:
-        assert f"{wanted.name} " in out
+    for package in doctor.PACKAGES:
+        assert f"{package} " in out
     assert "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model" in out
     assert "CPU cores" in out
 
@@ -70,7 +70,7 @@ def test_json_holds_the_same(capsys):
     assert main(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["wrong"] == []
-    assert {row["name"] for row in report["packages"]} == {w.name for w in versions.WANTED}
+    assert {row["name"] for row in report["packages"]} == doctor.PACKAGES.keys()
     assert report["devices"]["cores"] >= 1
     assert report["disk"]["free_bytes"] > 0
 
@@ -78,30 +78,18 @@ def test_json_holds_the_same(capsys):
 @pytest.mark.parametrize(
     ("package", "version", "line"),
     [
-        (
-            "protobuf",
-            "5.29.0",
-            "protobuf 5.29.0 with tensorflow 2.15.1: wanted protobuf >=4.25.2,<5",
-        ),
-        (
-            "sentencepiece",
-            "0.2.1",
-            "sentencepiece 0.2.1 with protobuf 4.25.9: wanted sentencepiece ",
-        ),
-        ("tensorflow_metadata", "1.16.1", "tensorflow-metadata 1.16.1 with protobuf 4.25.9: "),
-        ("tensorflow_text", "2.16.1", "tensorflow-text 2.16.1 with tensorflow 2.15.1: wanted "),
-        ("numpy", "2.0.0", "numpy 2.0.0 with tensorflow 2.15.1: wanted numpy >=1.23.5,<2"),
-        (
-            "setuptools",
-            "81.0.0",
-            "setuptools 81.0.0 with mesh-tensorflow 0.1.21: wanted setuptools ",
-        ),
-        ("tensorflow", "2.16.1", "tensorflow 2.16.1: wanted tensorflow >=2.15.1,<2.16"),
-        ("pyarrow", "24.0.0", "pyarrow 24.0.0 with numpy 1.26.4: wanted pyarrow "),
+        ("protobuf", "5.29.0", "protobuf 5.29.0: wanted >=4.25.2,<5"),
+        ("sentencepiece", "0.2.1", "sentencepiece 0.2.1: wanted >=0.2,<0.2.1"),
+        ("tensorflow_metadata", "1.16.1", "tensorflow-metadata 1.16.1: wanted "),
+        ("tensorflow_text", "2.16.1", "tensorflow-text 2.16.1: wanted >=2.15,<2.16"),
+        ("numpy", "2.0.0", "numpy 2.0.0: wanted >=1.23.5,<2"),
+        ("setuptools", "81.0.0", "setuptools 81.0.0: wanted <81"),
+        ("tensorflow", "2.16.1", "tensorflow 2.16.1: wanted >=2.15.1,<2.16"),
+        ("pyarrow", "24.0.0", "pyarrow 24.0.0: wanted >=21,<24"),
         ("promptsource", None, "promptsource is not installed: wanted ==0.1.0"),
     ],
 )
-def test_each_incompatible_pair_is_one_line(monkeypatch, capsys, package, version, line):
+def test_each_version_that_does_not_fit_is_one_line(monkeypatch, capsys, package, version, line):
     install(monkeypatch, **{package: version})
     assert main(["doctor"]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -196,13 +184,13 @@ def test_command_of_somebody_else(monkeypatch, script):
 
 def test_command_is_read_from_its_script(script):
     path = script("t0", "t0.cli.main")
-    row = environment.command("t0", path=script.folder)
+    row = doctor.command("t0", path=script.folder)
     assert row == {"name": "t0", "script": str(path), "module": "t0.cli.main", "on_path": True}
 
 
 def test_absent_command(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    row = environment.command("t0", path=str(tmp_path))
+    row = doctor.command("t0", path=str(tmp_path))
     assert (row["script"], row["module"]) == (None, None)
 
 
@@ -211,30 +199,15 @@ def test_gpus_are_those_of_nvidia_smi(monkeypatch, tmp_path):
     tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771 MiB'\necho 'NVIDIA H200, 143771 MiB'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert environment.gpus() == ["NVIDIA H200, 143771 MiB"] * 2
+    assert doctor.gpus() == ["NVIDIA H200, 143771 MiB"] * 2
     tool.write_text("#!/bin/sh\necho 'no driver' >&2\nexit 9\n")
-    monkeypatch.setattr(environment, "GPU_FILES", str(tmp_path / "proc"))
-    assert environment.gpus() == []
-
-
-def test_gpus_from_the_drivers_files(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(environment, "GPU_FILES", str(tmp_path))
-    (tmp_path / "0000:01:00.0").mkdir()
-    (tmp_path / "0000:01:00.0" / "information").write_text("Model: \t\t NVIDIA A100\nIRQ: 1\n")
-    assert environment.gpus() == ["NVIDIA A100"]
-
-
-def test_network_variables():
-    assert environment.network({}) == {"offline": [], "proxy": False}
-    settings = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "0", "HTTPS_PROXY": "http://u:p@h:1"}
-    assert environment.network(settings) == {"offline": ["HF_HUB_OFFLINE"], "proxy": True}
+    assert doctor.gpus() == []
 
 
 def test_little_disk_is_wrong(monkeypatch):
-    monkeypatch.setattr(environment, "free_disk_bytes", lambda folder: 2e8)
+    monkeypatch.setattr(doctor, "LITTLE_DISK_BYTES", 1e18)
     (what,) = complaints(doctor.examine())
-    assert what.startswith("0.2 GB of disk are free in ")
+    assert " GB of disk are free in " in what
 
 
 def test_tpu_is_named(monkeypatch):

@@ -1,0 +1,289 @@
+"""bin/setup, with uv imitated by a script that records its commands; .ci/run has the real one."""
+
+import ast
+import fcntl
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
+OTHER = {"3.10": "3.11", "3.11": "3.10"}[HERE]
+LOCK = {"3.11": "requirements.lock", "3.10": "requirements-3.10.lock"}[HERE]
+# A Python whose environments are made quickly, and whose pip "installs" the imitated uv.
+PYTHON = """#!/bin/sh
+case "$*" in
+  "-m venv "*) exec {python} -m venv --without-pip "$3" ;;
+  "-m pip config list") printf '%s' "$PIP_CONFIG" ;;
+  "-m pip install "*" --target .uv "*)
+    mkdir -p .uv/bin .uv/uv-VERSION.dist-info && cp {uv} .uv/bin/uv ;;
+  *) exec {python} "$@" ;;
+esac
+"""
+UV = """#!{python}
+import os, pathlib, sys
+log = pathlib.Path(os.environ["LOG"])
+words = sys.argv[1:]
+with log.open("a") as file:
+    settings = {{k: v for k, v in os.environ.items() if k.startswith(("UV_", "SSL_"))}}
+    print(" ".join(words), "#", settings, file=file)
+if words[:2] == ["python", "find"]:
+    print(os.environ["FOUND"])
+if "-r" in words:
+    log.with_name("lock.txt").write_text(pathlib.Path(words[-1]).read_text())
+if words[-1].startswith("torch=="):
+    info = pathlib.Path(".venv/lib/python{here}/site-packages/torch-2.13.0.dist-info")
+    info.mkdir(exist_ok=True)
+    lines = ["Metadata-Version: 2.1", "Name: torch", "Version: 2.13.0", "Requires-Dist: sympy"]
+    (info / "METADATA").write_text("\\n".join(lines) + os.environ.get("REQUIRES", "") + "\\n")
+sys.exit(int(os.environ.get("STATUS", "0")))
+"""
+
+
+class Checkout:
+    """A folder with what bin/setup reads, and the commands that it gives."""
+
+    def __init__(self, folder):
+        self.root, self.log = folder / "checkout", folder / "log"
+        for path in (ROOT / "bin" / "setup", *ROOT.glob("requirements*.lock")):
+            target = self.root / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
+        for name in ("setup.py", "pyproject.toml", "t0/__init__.py"):
+            (self.root / name).parent.mkdir(exist_ok=True)
+            (self.root / name).touch()
+        tools = folder / "tools"
+        tools.mkdir()
+        version = (ROOT / "bin" / "setup").read_text().partition("uv_version=")[2].split()[0]
+        self.uv, self.python = tools / "uv", folder / "python"
+        self.uv.write_text(UV.format(python=sys.executable, here=HERE))
+        text = PYTHON.format(python=sys.executable, uv=tools / "uv")
+        self.python.write_text(text.replace("VERSION", version))
+        for path in (self.uv, self.python):
+            path.chmod(0o755)
+        self.environment = {
+            "PATH": f"{tools}:/usr/bin:/bin",
+            "HOME": str(folder),
+            "T0_PYTHON": str(self.python),
+            "LOG": str(self.log),
+        }
+        self.site = self.root / ".venv" / "lib" / f"python{HERE}" / "site-packages"
+
+    def start(self, *words, **environment):
+        self.log.write_text("")
+        return subprocess.Popen(
+            [str(self.root / "bin" / "setup"), *words],
+            env=self.environment | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *words, status=0, **environment):
+        """Returns what is printed and the commands of uv."""
+        started = self.start(*words, **environment)
+        said = started.communicate(timeout=60)[0]
+        assert started.returncode == status, said
+        return said, self.log.read_text().splitlines()
+
+    def lock(self):
+        return self.log.with_name("lock.txt").read_text()
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    return Checkout(tmp_path)
+
+
+def test_a_second_run_has_nothing_to_do(checkout):
+    said, (packages, ours) = checkout.run()
+    assert "making .venv" in said and said.endswith("done\n")
+    assert "--no-deps" in packages and "--require-hashes -r" in packages
+    assert "--no-build-isolation --reinstall-package t0 --editable ." in ours
+    locked = (checkout.root / LOCK).read_text()
+    assert checkout.lock() == "".join(
+        line for line in locked.splitlines(keepends=True) if not line.startswith("#")
+    )
+    assert "\npromptsource==0.1.0 " in locked
+    made = (checkout.root / ".venv" / "pyvenv.cfg").stat().st_ino
+    assert checkout.run() == ("", [])
+    assert checkout.run(T0_PYTHON="") == ("", [])  # named once, it is remembered
+
+    # Another setup.py: installed again, into the same environment.
+    (checkout.root / "setup.py").write_text("setup()")
+    assert len(checkout.run()[1]) == 2
+    assert (checkout.root / ".venv" / "pyvenv.cfg").stat().st_ino == made
+
+
+def test_a_failed_run_is_taken_up(checkout):
+    checkout.run()
+    (checkout.root / "setup.py").write_text("setup()")
+    checkout.run(STATUS="3", status=3)
+    assert len(checkout.run()[1]) == 2
+
+
+def test_pip_gets_uv_where_it_is_missing(checkout):
+    checkout.environment["PATH"] = "/usr/bin:/bin"
+    said, commands = checkout.run()
+    assert "installing uv" in said and len(commands) == 2
+    (checkout.root / "setup.py").write_text("setup()")
+    said, commands = checkout.run()
+    assert "installing uv" not in said and len(commands) == 2
+
+
+def test_uv_finds_the_python(checkout):
+    _, (find, *_) = checkout.run(T0_PYTHON="", FOUND=str(checkout.python))
+    assert find.startswith("python find --system --no-python-downloads 3.11 ")
+    _, (find, *_) = checkout.run("--python", OTHER, T0_PYTHON="", FOUND="/bin/false", status=1)
+    assert f"--no-python-downloads {OTHER} " in find
+
+
+def test_settings_of_pip_hold_for_uv(checkout):
+    lines = [
+        ":env:.find-links='/wheels'",
+        "global.cert='/ca.pem'",
+        "global.extra-index-url='file:///one\\nfile:///two'",
+        "global.find-links='/wheels /more'",
+        "global.index-url='https://index'",
+        ":env:.no-index='1'",
+    ]
+    settings = {
+        "UV_DEFAULT_INDEX": "https://index",
+        "UV_INDEX": "file:///one file:///two",
+        "UV_FIND_LINKS": "/wheels,/more",
+        "SSL_CERT_FILE": "/ca.pem",
+    }
+    _, commands = checkout.run(PIP_CONFIG="\n".join(lines) + "\n", UV_OFFLINE="1")
+    for command in commands:
+        words, _, given = command.partition(" # ")
+        assert " --no-index " in words
+        assert ast.literal_eval(given) == settings | {"UV_OFFLINE": "1"}
+    (checkout.root / "setup.py").write_text("setup()")
+    _, commands = checkout.run(PIP_CONFIG="global.find-links='/wheels'\n", UV_FIND_LINKS="/mine")
+    assert "'/mine'" in commands[0] and "/wheels" not in commands[0]
+
+
+def test_an_environment_of_another_folder_is_left_alone(checkout, tmp_path):
+    checkout.run()
+    first = tmp_path / "first"
+    checkout.root.rename(first)
+    shutil.copytree(first, checkout.root, ignore=shutil.ignore_patterns(".venv"))
+    (checkout.root / ".venv").symlink_to(first / ".venv")
+    assert "making .venv" in checkout.run()[0]
+    assert not (checkout.root / ".venv").is_symlink()
+    assert (first / ".venv" / ".t0-setup").exists()
+
+
+def test_a_second_setup_waits_for_the_first(checkout):
+    with open(checkout.root / ".venv.lock", "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        second = checkout.start()
+        with pytest.raises(subprocess.TimeoutExpired):
+            second.wait(1)
+        assert not (checkout.root / ".venv").exists()
+    said = second.communicate(timeout=60)[0]
+    assert said.index("waiting for it") < said.index("making .venv")
+
+
+@pytest.mark.parametrize(
+    ("python", "words", "message"),
+    [
+        (
+            "/nowhere/python",
+            [],
+            "T0_PYTHON=/nowhere/python cannot be run; wanted is Python 3.11 or",
+        ),
+        ("/bin/false", ["--python", "3.10"], "cannot be run; wanted is Python 3.10"),
+        (sys.executable, ["--python", OTHER], f"is Python {HERE}.* wanted is Python {OTHER}"),
+    ],
+)
+def test_a_python_that_cannot_be_used_is_named(checkout, python, words, message):
+    said, commands = checkout.run(*words, T0_PYTHON=python, status=1)
+    assert re.search(message, said) and not commands
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--with", "jax"], "--with jax: choose from torch, hf, tpu"),
+        (["--python=3.12"], "--python takes 3.10 or 3.11"),
+        (["--wiht", "hf"], "unknown option --wiht"),
+    ],
+)
+def test_unknown_options_are_refused(checkout, words, message):
+    assert message in checkout.run(*words, status=2)[0]
+
+
+@pytest.mark.parametrize(
+    ("requires", "for_cuda"),
+    [
+        ("\nRequires-Dist: nvidia-cudnn-cu13==9.20.0.48; platform_system == 'Linux'", True),
+        ("", False),
+    ],
+)
+def test_optional_packages_are_locked_and_come_before_our_commands(checkout, requires, for_cuda):
+    checkout.run()
+    _, (torch, locked, ours) = checkout.run("--with", "hf", REQUIRES=requires)
+    assert torch.partition(" #")[0].endswith("torch==2.13.0") and "--require-hashes" not in torch
+    assert "--no-deps" in torch and "--require-hashes" in locked and "--editable ." in ours
+    text = checkout.lock()
+    assert "\ntransformers==" in text and "\ntokenizers==" in text and "\nsympy==" in text
+    assert "\ntensorflow==" in text and "seqio-nightly" not in text
+    assert ("\nnvidia-cudnn-cu13==" in text) == ("\ntriton==" in text) == for_cuda
+
+    # They stay, also when more is added; a run with the same ones has nothing to do.
+    assert checkout.run("--with=hf")[1] == checkout.run()[1] == []
+    assert len(checkout.run("--with", "tpu", "torch")[1]) == 3
+    assert "\ngoogle-api-python-client==" in checkout.lock()
+    assert "\ntransformers==" in checkout.lock()
+
+
+def make_image(folder, version="2.15.1"):
+    """Makes a Python with TensorFlow in dist-packages, as in images; returns the interpreter."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    packages = folder / "dist-packages"
+    site = folder / "lib" / f"python{HERE}" / "site-packages"
+    (site / "dist.pth").write_text(f"{packages}\n")
+    for package, its in {"tensorflow": version, "keras": "2.15.0", "numpy": "1.24.4"}.items():
+        info = packages / f"{package}-{its}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {its}\n")
+    (packages / "tensorflow").mkdir()
+    (packages / "tensorflow" / "__init__.py").touch()
+    return str(folder / "bin" / "python")
+
+
+def test_what_the_image_brings_is_not_installed(checkout, tmp_path):
+    python = make_image(tmp_path / "image", "2.15.1+tpu")
+    packages = tmp_path / "image" / "dist-packages"
+    said, _ = checkout.run("--system-tensorflow", T0_PYTHON=python)
+    assert f"standing on TensorFlow 2.15.1 in {packages}, with tensorflow, keras" in said
+    text, whole = checkout.lock(), (checkout.root / LOCK).read_text()
+    assert "\ntensorflow==" in whole and "\ntensorflow==" not in text
+    assert "\nkeras==" in whole and "\nkeras==" not in text
+    # The image's numpy is not that of the lock, and its release does not hang on TensorFlow's.
+    assert "\nnumpy==" in text and "\ntensorflow-text==" in text
+    besides = (checkout.root / "requirements-tpu.lock").read_text()
+    assert text.count("==") == whole.count("==") - 2 + besides.count("==")
+    stands = checkout.site / "t0_system_tensorflow.pth"
+    assert stands.read_text() == f"{packages}\n"
+    assert checkout.run(T0_PYTHON="") == ("", [])  # what was chosen is kept
+    # The lock's TensorFlow beside the image's would be shadowed by it, or shadow it.
+    assert "making .venv" in checkout.run("--locked-tensorflow")[0]
+    assert not stands.exists() and checkout.run() == ("", [])
+
+
+def test_an_image_that_cannot_work_is_refused(checkout, tmp_path):
+    said, _ = checkout.run("--system-tensorflow", status=1)
+    wanted = "wanted is TensorFlow 2.15.1, installed for all users"
+    assert wanted in said and "tpu-vm-tf-2.15.1-pod-se" in said and "--locked-tensorflow" in said
+    python = make_image(tmp_path / "image", "2.18.0")
+    said, _ = checkout.run("--system-tensorflow", T0_PYTHON=python, status=1)
+    assert f"found TensorFlow 2.18.0 of {python}; {wanted}" in said
+    # What was installed for one user alone is not the image's.
+    path = str(tmp_path / "image" / "dist-packages")
+    assert wanted in checkout.run("--system-tensorflow", PYTHONPATH=path, status=1)[0]
