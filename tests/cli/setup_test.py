@@ -24,7 +24,7 @@ case "$*" in
   *) exec {python} "$@" ;;
 esac
 """
-UV = """#!{python}
+UV = """#!{python} -IS
 import os, pathlib, sys
 log = pathlib.Path(os.environ["LOG"])
 words = sys.argv[1:]
@@ -86,7 +86,7 @@ class Checkout:
     def run(self, *words, status=0, **environment):
         """Returns what is printed and the commands of uv."""
         started = self.start(*words, **environment)
-        said = started.communicate(timeout=60)[0]
+        said = started.communicate(timeout=300)[0]
         assert started.returncode == status, said
         return said, self.log.read_text().splitlines()
 
@@ -185,7 +185,7 @@ def test_a_second_setup_waits_for_the_first(checkout):
         with pytest.raises(subprocess.TimeoutExpired):
             second.wait(1)
         assert not (checkout.root / ".venv").exists()
-    said = second.communicate(timeout=60)[0]
+    said = second.communicate(timeout=300)[0]
     assert said.index("waiting for it") < said.index("making .venv")
 
 
