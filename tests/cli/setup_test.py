@@ -169,8 +169,7 @@ def test_settings_of_pip_hold_for_uv(checkout):
 
 def test_an_environment_of_another_folder_is_left_alone(checkout, tmp_path):
     checkout.run()
-    first = tmp_path / "first"
-    checkout.root.rename(first)
+    first, checkout.root = checkout.root, tmp_path / "other"
     shutil.copytree(first, checkout.root, ignore=shutil.ignore_patterns(".venv"))
     (checkout.root / ".venv").symlink_to(first / ".venv")
     assert "making .venv" in checkout.run()[0]
@@ -278,12 +277,17 @@ def test_what_the_image_brings_is_not_installed(checkout, tmp_path):
 
 
 def test_an_image_that_cannot_work_is_refused(checkout, tmp_path):
-    said, _ = checkout.run("--system-tensorflow", status=1)
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    bare = str(bare / "bin" / "python")
+    said, _ = checkout.run("--system-tensorflow", T0_PYTHON=bare, status=1)
     wanted = "wanted is TensorFlow 2.15.1, installed for all users"
     assert wanted in said and "tpu-vm-tf-2.15.1-pod-se" in said and "--locked-tensorflow" in said
     python = make_image(tmp_path / "image", "2.18.0")
     said, _ = checkout.run("--system-tensorflow", T0_PYTHON=python, status=1)
     assert f"found TensorFlow 2.18.0 of {python}; {wanted}" in said
     # What was installed for one user alone is not the image's.
-    path = str(tmp_path / "image" / "dist-packages")
-    assert wanted in checkout.run("--system-tensorflow", PYTHONPATH=path, status=1)[0]
+    path = str(tmp_path / "user" / "dist-packages")
+    make_image(tmp_path / "user")
+    said, _ = checkout.run("--system-tensorflow", T0_PYTHON=bare, PYTHONPATH=path, status=1)
+    assert wanted in said
