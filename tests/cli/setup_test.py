@@ -49,7 +49,8 @@ class Checkout:
 
     def __init__(self, folder):
         self.root, self.log = folder / "checkout", folder / "log"
-        for path in (ROOT / "bin" / "setup", *ROOT.glob("requirements*.lock")):
+        script = ROOT / "t0" / "cli" / "system_tensorflow.py"
+        for path in (ROOT / "bin" / "setup", script, *ROOT.glob("requirements*.lock")):
             target = self.root / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
