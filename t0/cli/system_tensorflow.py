@@ -33,7 +33,7 @@ def main() -> None:
         sys.exit(f"found TensorFlow {version} of {sys.executable}")
     there = {name: its for name, (its, place) in found.items() if place == folder}
     print(folder)
-    print(*(name for name, its in TAKEN.items() if there.get(name, "-").startswith(its)))
+    print(*(n for n, its in TAKEN.items() if n in there and there[n].startswith(its)))
 
 
 if __name__ == "__main__":
