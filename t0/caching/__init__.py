@@ -19,7 +19,6 @@ cache_files     the final files of a cache: joins, describes, publishes and read
 fingerprint     the data and code of a task, so that a run can take over a killed run's parts
 provenance      what a task's cache was made from, and what changed since
 workers         does jobs in worker processes of this machine
-fork_server     starts the worker processes
 beam_runner     does the same jobs on Apache Beam
 running         one run: plans, works, publishes each task when its splits are whole
 cache_progress  the live line and the summary

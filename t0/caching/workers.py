@@ -1,40 +1,43 @@
-"""Does a queue of jobs: in worker processes of this machine, or in this process.
+"""Does a queue of jobs in worker processes of this machine, or in this process.
 
     queue = collections.deque(work.row_ranges)
     for job, result in in_processes(queue, RowRangeWorker(work.model), on_report, workers=8):
         queue.extend(more_jobs)      # the queue may grow meanwhile
 
-A fork server starts the workers, after it has imported what they need (`fork_server`). A worker
-gets one job at a time. If a worker dies (the kernel's out-of-memory killer, a crash in a library),
-the run ends with an error that names its job. If the parent dies, the workers end at once.
+A worker gets one job at a time. If a worker dies (the kernel's out-of-memory killer, a crash in a
+library), the run ends with an error that names its job. If the parent dies, the kernel kills the
+workers.
 
-A `ShardRunWorker` imports TensorFlow when it starts; a `RowRangeWorker` never does.
+A `ShardRunWorker` imports TensorFlow when it starts. A `RowRangeWorker` never does.
 """
 
 import collections
-import contextlib
+import ctypes
 import dataclasses
 import functools
 import importlib
+import multiprocessing
 import os
+import pickle
 import signal
-import socket
-import subprocess
+import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from t0.caching import fork_server
 from t0.caching.cache_files import join_parts
 from t0.caching.cache_plan import Options, Setup, TaskSplit
 from t0.caching.split_state import ABSENT, FAILED, STOP, JoinParts, Outcome, PartInfo
 from t0.errors import AbsentData, UserError, original
 from t0.files import OutputError
 
-END_SECONDS = 10.0
+END_SECONDS, TICK_SECONDS = 10.0, 0.5
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl
+# Not "fork": the parent has threads, whose locks would stay locked in the workers.
+_SPAWN = multiprocessing.get_context("spawn")
 # The threads of the input pipeline in each of several processes.
 PIPELINE_THREADS = 2
 
@@ -44,6 +47,12 @@ Job = Any
 OnReport = Callable[[Any, Any], None]
 # Does a job; its second argument is a function for reports.
 Execute = Callable[[Any, Callable[[Any], None]], Any]
+# Prepares a process for its work.
+Start = Callable[[], Execute]
+
+
+class WorkerError(RuntimeError):
+    """An error in a worker's preparation; its text is the worker's traceback."""
 
 
 def execute(
@@ -220,51 +229,60 @@ _KEPT = "Finished tasks and parts stay, and the same command continues from ther
 
 def in_processes(
     queue: collections.deque,
-    start: fork_server.Start,
+    start: Start,
     on_report: OnReport,
     *,
     workers: int,
     doing: str = "caching",
     kept: str = _KEPT,
 ) -> Iterator[tuple[Any, Any]]:
-    """Does the jobs in up to `workers` processes; yields each with its result when it is done.
+    """Does the jobs in up to `workers` processes; yields each job with its result.
+
+    Each process imports the program's main module (Python's start method "spawn"). So a script that
+    calls this function needs `if __name__ == "__main__"`.
 
     Args:
-      queue: the jobs, to which the caller may add more meanwhile.
-      start: the preparation of the processes, which is called once. It must be picklable, as the
-        jobs and their results must be.
+      queue: the jobs. The caller may add jobs between results.
+      start: prepares a process. It must be picklable, like the jobs and their results.
       on_report: a function that takes a job and its report.
       workers: the largest number of processes.
-      doing: what is done with a job, for the message if a worker dies.
-      kept: what is kept then.
+      doing: the verb for the message if a worker dies.
+      kept: the part of this message that says how to continue.
 
     Raises:
       UserError: if a worker dies, or cannot start.
+      WorkerError: if `start` raises another error.
     """
-    # The workers' temporary files are in this folder, too, because workers exit without removing
-    # them, such as the code that TensorFlow generates.
+    # The workers' temporary files are in this folder, because killed workers do not remove them.
     with tempfile.TemporaryDirectory(prefix="t0_workers_", ignore_cleanup_errors=True) as folder:
         # A file, because a tokenizer's model does not fit into the buffer of a pipe.
-        program = Path(folder) / "program"
-        with program.open("wb") as file:
-            fork_server.pickled(start, file)
-        pool = _Pool(program, min(workers, len(queue)), doing, kept)
+        start_file = Path(folder, "start.pickle")
+        start_file.write_bytes(pickle.dumps(start))
+        members: list[_Worker] = []
         try:
-            while queue or any(member.busy for member in pool.members):
-                for member in pool.members:
-                    pool.give(member, queue)
-                yield from pool.serve(on_report)
+            for _ in range(min(workers, len(queue))):
+                members.append(_Worker(start_file))
+            while queue or any(member.busy for member in members):
+                for member in members:
+                    if queue and not member.busy:
+                        member.give(queue.popleft())
+                yield from _receive(members, on_report)
                 on_report(None, None)
+        except _WorkerDied as death:
+            raise UserError(f"{death.describe(doing)} {kept}") from None
         finally:
-            pool.end()
+            for member in members:
+                member.end()
 
 
 class _Worker:
-    """A worker process: its number, the pipe to it, and its current job."""
+    """A worker process, the pipe to it, and its current job."""
 
-    def __init__(self, number: int, pipe: connection.Connection) -> None:
-        self.number = number
-        self.pipe = pipe
+    def __init__(self, start_file: Path) -> None:
+        self.pipe, end = _SPAWN.Pipe()
+        self.process = _SPAWN.Process(target=_work, args=(start_file, end), daemon=True)
+        self.process.start()
+        end.close()
         self.ready = False
         self.job: Any = None
 
@@ -273,90 +291,92 @@ class _Worker:
         """Whether the process is still preparing itself, or has a job."""
         return not self.ready or self.job is not None
 
+    def give(self, job: Any) -> None:
+        """Sends the process its next job."""
+        self.job = job
+        try:
+            self.pipe.send(job)
+        except ConnectionError:
+            raise _WorkerDied(self) from None
 
-class _Pool:
-    """The workers, and the fork server that starts them."""
+    def receive(self) -> tuple[str, Any]:
+        """Returns the kind and the content of the process's next message."""
+        try:
+            return self.pipe.recv()
+        except (EOFError, ConnectionError):
+            raise _WorkerDied(self) from None
 
-    def __init__(self, program: Path, count: int, doing: str, kept: str) -> None:
-        self._doing, self._kept = doing, kept
-        self._control, control = _pipe()
-        pairs = [_pipe() for _ in range(count)]
-        theirs = [end for _, end in pairs]
-        descriptors = [end.fileno() for end in theirs]
-        self._server = subprocess.Popen(
-            fork_server.command(str(program), os.getpid(), control.fileno(), descriptors),
-            pass_fds=(control.fileno(), *descriptors),
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **fork_server.ENVIRONMENT, "TMPDIR": str(program.parent)},
-        )
-        for end in (control, *theirs):
-            end.close()
-        self.members = [_Worker(number, ours) for number, (ours, _) in enumerate(pairs)]
+    def end(self) -> None:
+        """Ends the process during its job. Unfinished files have temporary names."""
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
 
-    def give(self, member: _Worker, queue: collections.deque) -> None:
-        """Sends a worker the next job if there is one and the worker is idle."""
-        if queue and not member.busy:
-            member.job = queue.popleft()
-            try:
-                member.pipe.send(member.job)
-            except ConnectionError:
-                raise self._death(member) from None
 
-    def serve(self, on_report: OnReport) -> Iterator[tuple[Any, Any]]:
-        """Waits half a second for messages of the workers; yields jobs with their results."""
-        of_pipe = {member.pipe: member for member in self.members}
-        for pipe in connection.wait(list(of_pipe), timeout=fork_server.TICK_SECONDS):
-            member = of_pipe[pipe]
-            try:
-                kind, content = pipe.recv()
-            except (EOFError, ConnectionError):
-                raise self._death(member) from None
-            if kind == "broken":
-                raise content
-            if kind == "ready":
-                member.ready = True
-            elif kind == "report":
-                on_report(member.job, content)
-            else:
-                job, member.job = member.job, None
-                yield job, content
+class _WorkerDied(Exception):
+    """A worker process ended during its job or its preparation."""
 
-    def _death(self, member: _Worker) -> UserError:
-        code = self._exit_status(member.number)
-        started = member.job is not None
-        at = f"while {self._doing} {member.job}" if started else "before its first task"
+    def __init__(self, worker: _Worker) -> None:
+        super().__init__()
+        self._worker = worker
+
+    def describe(self, doing: str) -> str:
+        """Returns how the process ended, and its job."""
+        self._worker.process.join(END_SECONDS)
+        code, job = self._worker.process.exitcode, self._worker.job
         if code is not None and code < 0:
-            name = signal.Signals(-code).name
-            why = f"was killed ({name})"
+            why = f"was killed ({signal.Signals(-code).name})"
             if -code == signal.SIGKILL:
                 why += ", most likely by the system for lack of memory: try a smaller --num_workers"
         else:
             why = f"ended (exit status {code})"
-        return UserError(f"a worker process {why}. It stopped {at}. {self._kept}")
+        at = "before its first task" if job is None else f"while {doing} {job}"
+        return f"a worker process {why}. It stopped {at}."
 
-    def _exit_status(self, number: int) -> int | None:
-        """Returns a worker's exit status, or the fork server's if that ended its workers."""
-        with contextlib.suppress(EOFError, ConnectionError):
-            while self._control.poll(END_SECONDS):
-                ended, code = self._control.recv()
-                if ended == number:
-                    return code
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._server.wait(timeout=END_SECONDS)
-        return None
 
-    def end(self) -> None:
-        """Ends the processes during their jobs. Unfinished files have temporary names."""
-        self._server.terminate()
+def _receive(members: Sequence[_Worker], on_report: OnReport) -> Iterator[tuple[Any, Any]]:
+    """Waits half a second for messages of the workers; yields jobs with their results."""
+    by_pipe = {member.pipe: member for member in members}
+    for pipe in connection.wait(list(by_pipe), timeout=TICK_SECONDS):
+        member = by_pipe[pipe]
+        kind, content = member.receive()
+        if kind == "broken":
+            raise content
+        if kind == "ready":
+            member.ready = True
+        elif kind == "report":
+            on_report(member.job, content)
+        else:
+            job, member.job = member.job, None
+            yield job, content
+
+
+def _work(start_file: Path, pipe: connection.Connection) -> None:
+    """Prepares this worker process, and does the jobs that arrive through the pipe."""
+    _die_with_parent()
+    # Ctrl-C reaches the whole process group; the parent ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(start_file.parent)
+    try:
+        execute = pickle.loads(start_file.read_bytes())()
+    except UserError as error:
+        pipe.send(("broken", UserError(str(error))))
+        return
+    except Exception:  # noqa: BLE001 - the parent raises it again
+        pipe.send(("broken", WorkerError(traceback.format_exc())))
+        return
+    pipe.send(("ready", None))
+    while True:
         try:
-            self._server.wait(timeout=END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._server.kill()
-            self._server.wait()
-        for pipe in (self._control, *(member.pipe for member in self.members)):
-            pipe.close()
+            job = pipe.recv()
+        except (EOFError, ConnectionError):
+            return
+        pipe.send(("result", execute(job, lambda report: pipe.send(("report", report)))))
 
 
-def _pipe() -> tuple[connection.Connection, connection.Connection]:
-    one, other = socket.socketpair()
-    return connection.Connection(one.detach()), connection.Connection(other.detach())
+def _die_with_parent() -> None:
+    """Makes the kernel kill this process when its parent ends, on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != multiprocessing.parent_process().pid:
+        os._exit(1)

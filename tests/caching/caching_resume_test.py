@@ -206,15 +206,12 @@ def test_permission_lost_midway(with_data, cache_here, tmp_path, monkeypatch, sm
 
 
 def workers_of(pid):
-    """Returns the processes that the fork server of a run has forked, and that are still there.
-
-    Imports start processes, too, which end soon and have commands of their own.
-    """
+    """Returns the worker processes of a run that still exist."""
     found = []
     for child in psutil.Process(pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             words = child.cmdline()
-            if any("fork_server" in word for word in words) and child.ppid() != pid:
+            if any("spawn_main" in word for word in words):
                 found.append(child)
     return found
 

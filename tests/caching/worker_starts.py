@@ -1,6 +1,6 @@
-"""What worker processes start with in the tests of `fork_server`: light, and picklable.
+"""Preparations of worker processes, for the tests of `workers`: light and picklable.
 
-Run as a program it is a parent of two workers that are at work, or still making ready.
+As a program this is a parent of two workers that do jobs, or still prepare themselves.
 """
 
 import collections
@@ -8,23 +8,19 @@ import dataclasses
 import os
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 
 @dataclasses.dataclass(frozen=True)
 class Counting:
-    """Notes its process in a file; a job sleeps its seconds and tells its process and parent."""
+    """Writes its process to a file; a job sleeps its seconds and returns its process and parent."""
 
     log: str
-    threads: int = 0
 
     def __call__(self):
         with Path(self.log).open("a") as file:
             file.write(f"{os.getpid()}\n")
-        for _ in range(self.threads):
-            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 
         def execute(job, report):
             time.sleep(job)
@@ -48,13 +44,10 @@ class Littering:
 
 
 class Dying:
-    """A job is how to die: by a signal, with a status, or with the fork server."""
+    """A job is how to die: by a signal, or with a status."""
 
     def __call__(self):
         def execute(job, report):
-            if job == "server":
-                os.kill(os.getppid(), 9)
-                time.sleep(60)
             if job < 0:
                 os.kill(os.getpid(), -job)
             os._exit(job)

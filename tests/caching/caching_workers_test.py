@@ -1,4 +1,4 @@
-"""Worker processes: forked from one that made ready once; who dies is named, and nobody is left."""
+"""Worker processes: a death is reported with its job, and no process outlives its parent."""
 
 import collections
 import contextlib
@@ -13,7 +13,7 @@ import psutil
 import pytest
 import worker_starts
 
-from t0.caching import fork_server, workers
+from t0.caching import workers
 from t0.errors import UserError
 
 
@@ -27,22 +27,16 @@ def results(start, jobs, count=2):
     return list(workers.in_processes(queue, start, lambda job, report: None, workers=count))
 
 
-def test_workers_share_one_start_and_the_jobs(tmp_path):
+def test_each_worker_prepares_itself_once_and_shares_the_jobs(tmp_path):
     log = tmp_path / "log"
     done = results(worker_starts.Counting(str(log)), [0.05] * 8)
     assert [job for job, _ in done] == [0.05] * 8
-    forked, servers = ({place[i] for _, place in done} for i in (0, 1))
-    assert len(forked) == 2
-    assert log.read_text().split() == [str(*servers)]
-    assert not [pid for pid in (*forked, *servers) if psutil.pid_exists(pid)]
-
-
-def test_a_server_with_threads_gives_workers_that_start_themselves(tmp_path):
-    log = tmp_path / "log"
-    done = results(worker_starts.Counting(str(log), threads=1), [0.05] * 8)
-    forked, servers = ({place[i] for _, place in done} for i in (0, 1))
-    assert len(forked) == 2
-    assert set(map(int, log.read_text().split())) == forked | servers
+    pids, parents = ({process[i] for _, process in done} for i in (0, 1))
+    assert parents == {os.getpid()}
+    started = [int(pid) for pid in log.read_text().split()]
+    assert len(started) == 2
+    assert pids <= {*started}
+    assert not any(map(psutil.pid_exists, started))
 
 
 def test_what_jobs_tell_on_the_way_comes_with_them():
@@ -75,16 +69,11 @@ def test_a_death_is_named_with_its_job(job, message):
         results(worker_starts.Dying(), [job])
 
 
-def test_the_servers_own_death_is_named():
-    with pytest.raises(UserError, match=r"was killed \(SIGKILL\).*while caching server"):
-        results(worker_starts.Dying(), ["server"])
-
-
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
         (UserError("no such module"), UserError, "^no such module$"),
-        (ValueError("a bug"), fork_server.WorkerError, "(?s)Traceback.*worker_starts.py.*a bug"),
+        (ValueError("a bug"), workers.WorkerError, "(?s)Traceback.*worker_starts.py.*a bug"),
     ],
 )
 def test_what_fails_at_the_start_is_raised_here(error, kind, message):
@@ -99,9 +88,13 @@ def is_alive(process):
     return False
 
 
+def is_worker(process):
+    return any("spawn_main" in word for word in process.cmdline())
+
+
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
 def test_nobody_outlives_the_parent(kind):
-    """Also one that is killed while its fork server makes ready, or that a user stops."""
+    """A parent is killed, or stopped by a user, while its workers work or prepare themselves."""
     for ready in (True, False):
         parent = subprocess.Popen(
             [sys.executable, worker_starts.__file__, "ready" if ready else "starting"],
@@ -110,7 +103,7 @@ def test_nobody_outlives_the_parent(kind):
         )
         assert parent.stdout.readline() == "begun\n"
         below = psutil.Process(parent.pid).children(recursive=True)
-        assert len(below) == (3 if ready else 1)
+        assert len([child for child in below if is_worker(child)]) == 2
         parent.send_signal(kind)
         parent.wait()
         parent.stdout.close()
@@ -121,12 +114,11 @@ def test_nobody_outlives_the_parent(kind):
 
 
 def test_a_generator_that_is_left_ends_its_workers():
-    others = psutil.Process().children(recursive=True)  # of other tests, such as a bucket's server
     running = workers.in_processes(
         collections.deque([0.01, 60]), worker_starts.Counting(os.devnull), print, workers=2
     )
     next(running)
-    below = set(psutil.Process().children(recursive=True)).difference(others)
-    assert len(below) >= 3
+    below = list(filter(is_worker, psutil.Process().children()))
+    assert len(below) == 2
     running.close()
     assert not any(member.is_running() for member in below)
