@@ -1,6 +1,7 @@
-"""The memory of this machine, or of the container that the process runs in.
+"""The memory and the processor of this machine, or of the container that the process runs in.
 
 available_memory_bytes()      # 14_500_000_000
+multiplies_bfloat16()         # True
 """
 
 from pathlib import Path
@@ -18,3 +19,21 @@ def available_memory_bytes() -> int:
         return min(available, int(limit) - int(used))
     except (OSError, ValueError):  # no container, or one without a limit ("max")
         return available
+
+
+def multiplies_bfloat16(processor: str | None = None) -> bool:
+    """Returns whether a processor has instructions for products of bfloat16 numbers.
+
+    Args:
+      processor: its flags, as Linux names them; by default those of this machine.
+    """
+    flags = _processor_flags() if processor is None else processor
+    return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))
+
+
+def _processor_flags() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith("flags")), "")

@@ -9,6 +9,7 @@
 | `task_inputs.of_task`, `cached_inputs.of_cache` | a task's inputs, through SeqIO or of a cache |
 | `by_batches.predict(job, output, ...)` | predicts a job with any engine |
 | `generator.Generator(model, types, placement, method)` | predicts tokens with one set of weights |
+| `text_decoder.TextDecoder`, `evaluation_decoder` | decodes texts in memory, for evaluations |
 | `methods.DecodingMethod`, `search.search(method)` | greedy search, sampling, beam search |
 | `cached_attention.cache_attention(decoder)` | attention with cached keys and values |
 | `prediction_file.PredictionFile(path, facts)` | the file, and a killed run's finished batches |

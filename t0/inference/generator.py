@@ -16,13 +16,10 @@ states, and each pass in mode "incremental" takes the states and returns new one
 it computes scores, ends when every example has ended, and has a length limit for each example.
 `t0.inference.cached_attention` replaces the attention layers.
 
-Logits are float32 products of the last hidden state, whatever the type of activations. Greedy
-search with bfloat16 activations on one processor computes only a few of them
-(`t0.inference.likeliest`).
+Logits are float32 products of the last hidden state, whatever the type of activations.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -30,11 +27,10 @@ import numpy as np
 
 from t0.compat import mtf, transformer
 from t0.compat import tf1 as tf
-from t0.inference import cached_attention, likeliest
+from t0.inference import cached_attention
 from t0.inference.search import DecodingMethod, Field, Search, search
 from t0.mesh import gather_embedding
 from t0.mesh.batch import replicas
-from t0.mesh.devices import multiplies_bfloat16
 from t0.mesh.fused import fused
 from t0.scoring.mesh_model import (
     Placement,
@@ -152,24 +148,11 @@ class Generator:
           the tensors that are fed and read.
         """
         if shape not in self._lowered:
-            build = functools.partial(decode, finds=self._finds_likeliest())
-            fed, outputs, lowering = self._build(*shape, build)
+            fed, outputs, lowering = self._build(*shape, decode)
             with self._graph.as_default():
                 exported = [lowering.export_to_tf_tensor(output) for output in outputs]
             self._lowered[shape] = _Lowered(*fed.values(), *exported)
         return self._lowered[shape]
-
-    def _finds_likeliest(self) -> bool:
-        """Returns whether a step computes the likeliest token instead of all float32 logits."""
-        place, method = self._placement, self._method
-        return (
-            self._types.activation_dtype == tf.bfloat16
-            and method.beam_size == 1
-            and not method.temperature
-            and place.mesh_shape.size == 1
-            and "gpu" not in place.devices[0].lower()
-            and multiplies_bfloat16()
-        )
 
     def _build(
         self, batch: int, input_length: int, length: int, build: Callable[..., Any]
@@ -221,8 +204,6 @@ def decode(
     types: mtf.VariableDType,
     feeds: BatchFeeds,
     method: DecodingMethod,
-    *,
-    finds: bool = False,
 ) -> tuple[mtf.Tensor, mtf.Tensor]:
     """Adds the decoding of a batch to the feeds' mesh graph.
 
@@ -231,13 +212,11 @@ def decode(
       types: the types of masters, slices and activations.
       feeds: the batch.
       method: how tokens are chosen.
-      finds: whether the likeliest tokens are found without all float32 logits, where that is
-        possible; the method is greedy, and one device has all.
 
     Returns:
       the predicted tokens with EOS, then zeros, int32 [B, T]; and the scores in nats, float32 [B].
     """
-    return _DecodingLoop(model, types, feeds, method, finds=finds).run()
+    return _DecodingLoop(model, types, feeds, method).run()
 
 
 def make_variables(
@@ -254,11 +233,8 @@ class _DecodingLoop:
         types: mtf.VariableDType,
         feeds: BatchFeeds,
         method: DecodingMethod,
-        *,
-        finds: bool = False,
     ) -> None:
         self._decoder = model.decoder
-        self._finds = finds
         self._types = types
         self._feeds = feeds
         self._search: Search = search(method)
@@ -270,8 +246,7 @@ class _DecodingLoop:
 
     def run(self) -> tuple[mtf.Tensor, mtf.Tensor]:
         states, constants, logits = self.first_part()
-        self._finds = self._finds and _is_rounded_product(logits)
-        self._table = _rows(logits) if self._finds else _table(logits)
+        self._table = _table(logits)
         mesh = self._feeds.inputs.mesh
         names = list(self._search.fields)
 
@@ -362,27 +337,12 @@ class _DecodingLoop:
     def _choose(
         self, step: mtf.Tensor, logits: mtf.Tensor, found: dict[str, mtf.Tensor]
     ) -> tuple[mtf.Tensor, ...]:
-        if self._finds:
-            tokens, nats = self._likeliest(logits.operation.inputs[0])
-            given = [step, tokens, nats, self._feeds.limits, *found.values()]
-            return self._slicewise(self._search.take, given)
         logits = _in_float32(logits, self._table)
         vocab_dim = logits.shape.dims[-1]
         # The renamed dimension is not split, so every device has the whole vocabulary.
         logits = mtf.rename_dimension(logits, vocab_dim.name, "whole_vocab")
         feeds = (self._feeds.limits, self._feeds.draws)
         return self._slicewise(self._search.step, [step, logits, *feeds, *found.values()])
-
-    def _likeliest(self, hidden: mtf.Tensor) -> tuple[mtf.Tensor, mtf.Tensor]:
-        own = mtf.Shape([self._batch_dim])
-        return mtf.slicewise(
-            likeliest.likeliest,
-            [mtf.transpose(hidden, own + self._table.shape.dims[1:]), self._table],
-            output_shape=[own, own],
-            output_dtype=[tf.int32, tf.float32],
-            splittable_dims=own.dims,
-            name="likeliest",
-        )
 
     def _following(self, state: mtf.Tensor, ancestors: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
         """Returns a state in the new order of the beams, if it has a beam dimension."""
@@ -436,33 +396,12 @@ def _encode(
     return rename(output), rename(sequence_id), rename(inputs)
 
 
-def _is_product(logits: mtf.Tensor) -> bool:
-    """Returns whether logits are a plain product of hidden states and the softmax's weights."""
-    product = logits.operation
-    return isinstance(product, mtf.EinsumOperation) and len(product.inputs) == 2
-
-
-def _is_rounded_product(logits: mtf.Tensor) -> bool:
-    """Returns whether `likeliest` takes what logits are the product of."""
-    return (
-        _is_product(logits)
-        and all(x.dtype == tf.bfloat16 for x in logits.operation.inputs)
-        and len(logits.operation.inputs[1].shape) == 2
-        and likeliest.finds(logits.shape.dims[-1].size)
-    )
-
-
-def _rows(logits: mtf.Tensor) -> mtf.Tensor:
-    """Returns the softmax's weights [V, D] in the type of activations."""
-    table, vocab_dim = logits.operation.inputs[1], logits.shape.dims[-1]
-    return mtf.transpose(table, mtf.Shape([vocab_dim, *(table.shape - vocab_dim).dims]))
-
-
 def _table(logits: mtf.Tensor) -> mtf.Tensor | None:
     """Returns the softmax's weights [D, V] in float32; None if logits are not a plain product."""
-    if not _is_product(logits):
+    product = logits.operation
+    if not isinstance(product, mtf.EinsumOperation) or len(product.inputs) != 2:
         return None
-    table = mtf.cast(logits.operation.inputs[1], tf.float32)
+    table = mtf.cast(product.inputs[1], tf.float32)
     vocab_dim = logits.shape.dims[-1]
     return mtf.transpose(table, mtf.Shape([*(table.shape - vocab_dim).dims, vocab_dim]))
 

@@ -38,12 +38,13 @@ class RunArguments:
 
     Attributes:
       vocabularies: the vocabularies of inputs and targets.
-      sequence_length: the limits {"inputs": tokens, "targets": tokens}.
+      sequence_length: the limits {"inputs": tokens, "targets": tokens}; None for no limits, in mode
+        `eval` only.
       batch_size: the number of sequences in a batch.
     """
 
     vocabularies: tuple[Any, Any]
-    sequence_length: Mapping[str, int]
+    sequence_length: Mapping[str, int] | None
     batch_size: int
 
 
@@ -92,6 +93,11 @@ def _sources(settings: InferenceSettings, run: RunArguments) -> list[InputSource
     ]
 
 
+def has_generator(model_type: str) -> bool:
+    """Returns whether our generator decodes the configured model."""
+    return model_type == "bitransformer" and bound("run.predict_fn") is None
+
+
 def takes_over(model_type: str) -> bool:
     """Returns whether our inference runs the configured one, and not Mesh TensorFlow's.
 
@@ -99,7 +105,7 @@ def takes_over(model_type: str) -> bool:
       UserError: if `t0.infer` is configured with a model or function that ours does not support.
     """
     configured = InferenceSettings().configured
-    supported = model_type == "bitransformer" and bound("run.predict_fn") is None
+    supported = has_generator(model_type)
     if configured and not supported:
         raise UserError(
             f"t0.infer predicts with encoder-decoders and no run.predict_fn; run.model_type is "
@@ -124,7 +130,7 @@ def jobs_of_t5(run: RunArguments) -> list[PredictionJob]:
             "nothing to predict: --gin_file=runs/infer.gin predicts a task or a file, and T5's "
             "--gin_file=infer.gin reads input_filename and writes output_filename"
         )
-    settings, limits = _decoding_of_t5(run)
+    settings, limits = decoding_settings(run)
     examples = inputs.of_file(
         files[0], run.vocabularies[0], add_eos=True, repeats=bound("decode_from_file.repeats", 1)
     )
@@ -142,7 +148,7 @@ def jobs_of_t5(run: RunArguments) -> list[PredictionJob]:
 def jobs_of_evaluation(
     run: RunArguments, tasks: Sequence[seqio.Task], *, split: str, folder: str
 ) -> list[PredictionJob]:
-    """Returns the jobs that decode tasks as Mesh TensorFlow's mode `eval` does.
+    """Returns the jobs that decode tasks for mode `eval` on another engine.
 
     Args:
       run: the run's arguments.
@@ -150,7 +156,7 @@ def jobs_of_evaluation(
       split: their split.
       folder: the folder of the texts, `<task>_<step>.jsonl`.
     """
-    settings, limits = _decoding_of_t5(run)
+    settings, limits = decoding_settings(run)
     cached = bool(bound("mesh_eval_dataset_fn.use_cached", False))
     return [
         PredictionJob(
@@ -163,10 +169,17 @@ def jobs_of_evaluation(
     ]
 
 
-def _decoding_of_t5(run: RunArguments) -> tuple[prediction_jobs.InferenceSettings, LengthLimits]:
-    """Returns the settings and limits by which Mesh TensorFlow decodes."""
+def decoding_settings(
+    run: RunArguments, longest: int | None = None
+) -> tuple[prediction_jobs.InferenceSettings, LengthLimits]:
+    """Returns the settings and limits that gin binds for Mesh TensorFlow's `Bitransformer.decode`.
+
+    Args:
+      run: the run's arguments.
+      longest: the most tokens of an input, if the run has no lengths.
+    """
     decode = {name: bound(f"Bitransformer.decode.{name}", value) for name, value in _T5.items()}
-    longest = decode["max_decode_length"] or run.sequence_length["inputs"]
+    most_inputs = run.sequence_length["inputs"] if run.sequence_length else longest
     per_input = (decode["decode_length_multiplier"], decode["decode_length_constant"])
     settings = InferenceSettings(
         batch_size=run.batch_size,
@@ -176,7 +189,9 @@ def _decoding_of_t5(run: RunArguments) -> tuple[prediction_jobs.InferenceSetting
         top_k=decode["sampling_keep_top_k"],
     )
     limits = LengthLimits(
-        run.sequence_length["inputs"], longest, per_input if settings.beam_size > 1 else None
+        most_inputs,
+        decode["max_decode_length"] or most_inputs,
+        per_input if settings.beam_size > 1 else None,
     )
     return settings, limits
 

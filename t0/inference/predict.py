@@ -14,18 +14,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from t0.checkpoints import checkpoint_files
-from t0.compat import mesh_utils, mtf
-from t0.compat import tf1 as tf
 from t0.errors import say
 from t0.inference import by_batches
-from t0.inference.generator import Generator
 from t0.inference.jobs import InferenceSettings, RunArguments, jobs, jobs_of_t5
-from t0.inference.prediction_jobs import PredictionJob
-from t0.mesh import devices
+from t0.inference.text_decoder import make_generator
 from t0.scoring.mesh_model import (
     MeshModel,
     both_vocabularies,
-    build_model,
     chosen_checkpoints,
     vocabulary_hash,
 )
@@ -68,16 +63,10 @@ def predict(
         outputs = [by_batches.opened(job, step=step, facts=facts) for job in wanted]
         left = [both for both in zip(wanted, outputs, strict=True) if both[1]]
         if left:
-            generator = generator or _generator(model, vocabularies, wanted[0])
+            settings = wanted[0].settings
+            generator = generator or make_generator(
+                model, vocabularies, dtype=settings.activation_dtype, method=settings.method
+            )
             say(f"restored {generator.restore(path)} variables from {path}")
         for job, output in left:
             by_batches.predict(job, output, generator, vocabularies[1], replicas=generator.replicas)
-
-
-def _generator(spec: MeshModel, vocabularies: tuple[Any, Any], job: PredictionJob) -> Generator:
-    model, placement = build_model(spec, vocabularies)
-    types = mesh_utils.get_variable_dtype()
-    activations = devices.activation_dtype(job.settings.activation_dtype)
-    if activations != tf.float32:
-        types = mtf.VariableDType(types.master_dtype, activations, activations)
-    return Generator(model, types, placement, job.settings.method)

@@ -13,13 +13,13 @@ that a run saves does not name the machine that it ran on.
 """
 
 import dataclasses
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 from t0.compat import gin_config
 from t0.config.bindings import bound
 from t0.errors import UserError
+from t0.machine import multiplies_bfloat16
 
 # The types that a run without a TPU binds; training and inference choose the type of activations by
 # `activation_dtype`.
@@ -82,24 +82,6 @@ def activation_dtype(name: str, processor: str | None = None) -> Any:
         return tf.as_dtype(name)
     fast = multiplies_bfloat16(processor) or visible_gpus()
     return tf.bfloat16 if fast else tf.float32
-
-
-def multiplies_bfloat16(processor: str | None = None) -> bool:
-    """Returns whether a processor has instructions for products of bfloat16 numbers.
-
-    Args:
-      processor: its flags, as Linux names them; by default those of this machine.
-    """
-    flags = _processor_flags() if processor is None else processor
-    return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))
-
-
-def _processor_flags() -> str:
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return ""
-    return next((line for line in lines if line.startswith("flags")), "")
 
 
 def local_arguments() -> tuple[dict[str, Any], str]:

@@ -7,7 +7,7 @@
 | a task with | is | result |
 |---|---|---|
 | metrics of scores (`..._score_eval`) | ranked: every answer choice is scored | `results_<step>.json` |
-| metrics of texts | decoded by Mesh TensorFlow | `decoded_<step>.json` |
+| metrics of texts | decoded | `decoded_<step>.json` |
 | targets and no metrics (span corruption, language models) | measured: nats for each target token | `perplexity_<step>.json` |
 
 gin's name of the settings is `t0.evaluation`; `t0 eval` binds them.
@@ -24,9 +24,9 @@ from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.feeding import opening
 from t0.feeding.objectives import objective_of
+from t0.inference.text_decoder import TextDecoder
 from t0.mesh import devices
 from t0.run import arguments as run_arguments
-from t0.run.answer_decoder import AnswerDecoder
 from t0.scoring import evaluate, perplexity
 from t0.scoring.mesh_model import MeshModel, chosen_checkpoints, vocabulary_hash
 from t0.training.options import TrainingSpec
@@ -240,7 +240,7 @@ def rank(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
         dir_suffix=arguments["eval_dir_suffix"],
         checkpoint=checkpoint,
         facts=given_facts(),
-        make_decoder=AnswerDecoder,
+        make_decoder=TextDecoder,
     )
 
 

@@ -21,12 +21,12 @@ from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.errors import UserError, interruptible
 from t0.feeding.opening import open_dataset_function
-from t0.inference import jobs, predict
+from t0.inference import jobs, predict, text_decoder
 from t0.mesh import devices
 from t0.run import arguments as run_arguments
 from t0.run import by_kind, tpu_checks
 from t0.scoring import decoded, perplexity
-from t0.scoring.mesh_model import MeshModel
+from t0.scoring.mesh_model import MeshModel, both_vocabularies
 from t0.training import checkpointing, directory_lock, estimator, loop
 from t0.training.checkpointing import is_finished
 from t0.training.options import LoopOptions, TrainingSpec
@@ -222,15 +222,15 @@ def _evaluate(request: Request) -> None:
     tasks = by_kind.configured_tasks()
     if tasks is None:
         by_kind.refuse_settings("a dataset function of your own reads the examples")
-        _decode(request)
+        _decode(request, _decoder(request))
         return
     kinds = by_kind.kinds_of(tasks)
     by_kind.check_shards(kinds)
     folder = by_kind.EvaluationSettings().decoded
     if folder:
         names = [task.name for task in kinds.get(by_kind.DECODE, ())]
-        with decoded.read_from(folder, names):
-            _decode(_of_tasks(request, names))
+        with decoded.read_from(folder) as texts:
+            _decode(_of_tasks(request, names), texts)
         return
     wanted = {kind: {task.name for task in found} for kind, found in kinds.items()}
     arguments = run_arguments.read(request.arguments)
@@ -239,7 +239,7 @@ def _evaluate(request: Request) -> None:
         if kind in wanted:
             judge({**arguments, "eval_dataset_fn": select(wanted[kind])}, request.checkpoint)
     if by_kind.DECODE in wanted:
-        _decode(_of_tasks(request, wanted[by_kind.DECODE]))
+        _decode(_of_tasks(request, wanted[by_kind.DECODE]), _decoder(request))
 
 
 def _of_tasks(request: Request, names: Collection[str]) -> Request:
@@ -249,9 +249,23 @@ def _of_tasks(request: Request, names: Collection[str]) -> Request:
     return dataclasses.replace(request, arguments={**request.arguments, **selected})
 
 
-def _decode(request: Request) -> None:
-    """Evaluates by Mesh TensorFlow's decoding, and writes the metrics to a results file."""
-    eval_model = decoded.with_results(mesh_utils.eval_model)
+def _decoder(request: Request) -> decoded.Decode | None:
+    """Returns the function that decodes with our generator; None if only Mesh TensorFlow can."""
+    if not jobs.has_generator(bound("run.model_type", ENCODER_DECODER)):
+        return None
+    arguments = run_arguments.read(request.arguments)
+    run = jobs.RunArguments(
+        both_vocabularies(arguments["vocabulary"]),
+        arguments["sequence_length"],
+        arguments["batch_size"],
+    )
+    model = MeshModel.from_estimator_arguments(run_arguments.estimator_keywords(arguments))
+    return text_decoder.evaluation_decoder(model, run)
+
+
+def _decode(request: Request, decode: decoded.Decode | None) -> None:
+    """Evaluates decoded texts, and writes the metrics to a results file."""
+    eval_model = decoded.with_results(mesh_utils.eval_model, decode)
     with compat.replaced("mesh_utils.eval_model", eval_model):
         _mesh_run(request)
 

@@ -3,7 +3,7 @@
 | call | what it does |
 |---|---|
 | `evaluate.rank_evaluate(model, ...)` | scores every answer choice; `results_<step>.json` |
-| `decoded.with_results(eval_model)` | Mesh TensorFlow decodes; `decoded_<step>.json`, predictions |
+| `decoded.with_results(eval_model, decode)` | `decoded_<step>.json` and predictions |
 | `perplexity.with_printed_perplexity(get_estimator)` | Mesh TensorFlow measures; prints a line |
 | `mesh_model.MeshModel`, `build_model`, `restore_variables` | a model off TPU, also for inference |
 | `scorer.Scorer(model, types, placement)` | log-likelihoods of choices; encodes each input once |

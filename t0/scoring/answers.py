@@ -39,7 +39,7 @@ class Decoder(Protocol):
     def restore(self, checkpoint: str) -> int:
         """Loads a checkpoint's weights; returns the number of variables."""
 
-    def decode(self, inputs: Sequence[np.ndarray], most_tokens: int) -> list[str]:
+    def decode(self, inputs: Sequence[np.ndarray], most_tokens: int) -> Iterable[str]:
         """Returns the greedily decoded text of each input [L], of at most so many tokens."""
 
 

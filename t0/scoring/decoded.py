@@ -1,4 +1,4 @@
-"""Mode `eval`: Mesh TensorFlow decodes, T5's metrics are computed, and both are written to files.
+"""Mode `eval`: texts are decoded, T5's metrics are computed, and both are written to files.
 
 For each checkpoint, beside the lists of texts that Mesh TensorFlow writes:
 
@@ -62,11 +62,16 @@ _ROUNDING = 1e-9  # percent
 Record = Mapping[str, Any]
 
 
-def with_results(published: Callable[..., None]) -> Callable[..., None]:
+# Decodes the datasets that have metrics, in their order, with the checkpoint of a path.
+Decode = Callable[[Sequence[mesh_dataset.EvalDataset], str], Iterator[str]]
+
+
+def with_results(published: Callable[..., None], decode: Decode | None) -> Callable[..., None]:
     """Returns a function that runs Mesh TensorFlow's `eval_model` and writes its results.
 
     Args:
       published: Mesh TensorFlow's `eval_model`. The returned function has the same arguments.
+      decode: decodes the texts; None for Mesh TensorFlow's decoding.
     """
 
     def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
@@ -87,12 +92,17 @@ def with_results(published: Callable[..., None]) -> Callable[..., None]:
         folder += f"_{eval_dir_suffix}" if eval_dir_suffix else ""
         facts = {"model_dir": model_dir, "split": dataset_split, "mode": "eval"}
         recorder = _DecodingRecorder(folder, facts, sequence_length)
+        datasets: list[mesh_dataset.EvalDataset] = []
 
         def recorded_datasets(**arguments: Any) -> list[mesh_dataset.EvalDataset]:
-            given = (mesh_dataset.EvalDataset(*one) for one in eval_dataset_fn(**arguments))
-            return [recorder.recorded(one) for one in given]
+            datasets[:] = [mesh_dataset.EvalDataset(*one) for one in eval_dataset_fn(**arguments)]
+            return [recorder.recorded(one) for one in datasets]
 
-        with compat.replaced("mesh_utils.decode", recorder.noting_checkpoint(mesh_utils.decode)):
+        def decode_datasets(*given: Any) -> Iterator[str]:
+            return decode([one for one in datasets if one.metric_fns], given[-1])
+
+        texts = recorder.noting_checkpoint(decode_datasets if decode else mesh_utils.decode)
+        with compat.replaced("mesh_utils.decode", texts):
             published(
                 estimator, vocabulary, sequence_length, batch_size, dataset_split, model_dir,
                 recorded_datasets, eval_summary_dir, eval_checkpoint_step,
@@ -103,13 +113,14 @@ def with_results(published: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextlib.contextmanager
-def read_from(folder: str, tasks: Sequence[str]) -> Iterator[None]:
-    """Has Mesh TensorFlow's evaluation read texts that another engine has decoded, in the block.
+def read_from(folder: str) -> Iterator[Decode]:
+    """Yields a function that reads texts which another engine has decoded.
+
+    In the block, Mesh TensorFlow's evaluation evaluates the checkpoints of that engine.
 
     Args:
       folder: the folder of `<task>_<step>.jsonl`, as `t0.inference` writes them, and of `DECODED`,
         step -> checkpoint.
-      tasks: the tasks, in the order of the evaluation's datasets.
 
     Raises:
       UserError: if the folder lacks the texts of a task, or a file of them cannot be read.
@@ -118,20 +129,18 @@ def read_from(folder: str, tasks: Sequence[str]) -> Iterator[None]:
     if not steps:
         raise UserError(f"{folder} has no decoded texts: {DECODED}, which lists them, is not there")
 
-    def texts(*given: Any, **named: Any) -> Iterator[str]:
-        step = steps[named.get("checkpoint_path") or given[-1]]
-        for task in tasks:
-            path = os.path.join(folder, f"{task}_{step}.jsonl")  # noqa: PTH118
+    def texts(datasets: Sequence[mesh_dataset.EvalDataset], checkpoint: str) -> Iterator[str]:
+        for dataset in datasets:
+            path = os.path.join(folder, f"{dataset.name}_{steps[checkpoint]}.jsonl")  # noqa: PTH118
             with reading(path, ValueError, KeyError, TypeError), paths.opened(path) as file:
                 for line in file:
                     yield parsed_json(line)["prediction"]
 
     with (
-        compat.replaced("mesh_utils.decode", texts),
         compat.replaced("mesh_utils.get_checkpoint_iterator", lambda *_, **__: list(steps)),
         compat.replaced("mesh_utils.get_step_from_checkpoint_path", lambda path: int(steps[path])),
     ):
-        yield
+        yield texts
 
 
 def signature_of(metric: Callable[..., Any]) -> str | None:

@@ -17,10 +17,8 @@ import torch
 
 from t0.inference.methods import EOS, NEVER, DecodingMethod
 from t0.torch import weights
-from t0.torch.logits import Logits
+from t0.torch.cached_decoder import CachedDecoder
 from t0.torch.model import T5
-from t0.torch.packed_decoder import PackedDecoder
-from t0.torch.products import pack_products
 from t0.torch.shape import T5Spec
 from t0.torch.sharding import names_and_parameters
 from t0.torch.world import World
@@ -46,8 +44,6 @@ class Generator:
         self._alone = World(0, 1, device)
         self._spec, self._activations, self._method = spec, activations, method
         self._model: T5 | None = None
-        self._decoder: PackedDecoder | None = None
-        self._logits: Logits | None = None
 
     def restore(self, checkpoint: str) -> int:
         """Loads the weights of a checkpoint in any format; returns the number of variables.
@@ -55,21 +51,14 @@ class Generator:
         Raises:
           UserError: if there is no such checkpoint, or it is of another model.
         """
-        # Frees the weights of the checkpoint before.
-        self._model = self._decoder = self._logits = None
+        self._model = None  # frees the weights of the checkpoint before
         with torch.device("meta"):
             model = T5(self._spec).to(self._activations)
         model = model.to_empty(device=self._alone.device).eval()
         with torch.no_grad():
             weights.load(model, None, checkpoint, self._alone)
-        count = len(names_and_parameters(model))
-        sizes = self._spec.sizes
-        table = (model.shared if sizes.tied else model.lm_head).weight.detach()
-        scale = sizes.d_model**-0.5 if sizes.tied else 1.0
-        self._logits = Logits(table, scale, _asked(self._method))
-        pack_products(model.encoder)
-        self._model, self._decoder = model, PackedDecoder(model)
-        return count
+        self._model = model
+        return len(names_and_parameters(model))
 
     @torch.inference_mode()
     def predict(
@@ -91,24 +80,18 @@ class Generator:
         given = torch.from_numpy(inputs).to(device, torch.int64)
         most = torch.from_numpy(limits).to(device, torch.int64)
         drawn = torch.from_numpy(draws).to(device)
-        memory = self._model.encode({"inputs": given})
-        caches = self._decoder.caches(*memory, beams=beams, length=draws.shape[1])
-        search = (_Beams if beams > 1 else _One)(self._method, self._logits, most, draws.shape[1])
+        length = draws.shape[1]
+        memory, segments = self._model.encode({"inputs": given})
+        decoder = CachedDecoder(self._model, memory, segments, beams=beams, length=length)
+        search = (_Beams if beams > 1 else _One)(self._method, most, length)
         for step in range(int(limits.max(initial=0))):
-            hidden = self._decoder.hidden(search.tokens, step, caches)
-            parents = search.choose(step, hidden, drawn)
+            logits = self._model.logits(decoder.step(search.tokens, step).float())
+            parents = search.choose(step, logits, drawn)
             if not search.running.any():
                 break
             if parents is not None:
-                caches.follow(parents, step)
+                decoder.follow(parents, step)
         return search.ids.to(torch.int32).cpu().numpy(), search.score.cpu().numpy()
-
-
-def _asked(method: DecodingMethod) -> int | None:
-    """Returns how many of a beam's likeliest tokens a step takes; None if it takes all logits."""
-    if method.beam_size > 1:
-        return 2 * method.beam_size
-    return None if method.temperature else 1
 
 
 class _One:
@@ -121,23 +104,20 @@ class _One:
       score: the sum of its tokens' log-probabilities, [B].
     """
 
-    def __init__(
-        self, method: DecodingMethod, logits: Logits, limits: torch.Tensor, length: int
-    ) -> None:
-        self._method, self._logits, self._limits = method, logits, limits
+    def __init__(self, method: DecodingMethod, limits: torch.Tensor, length: int) -> None:
+        self._method, self._limits = method, limits
         self.running = limits > 0
         self.tokens = torch.zeros_like(limits)[:, None]
         self.ids = limits.new_zeros(len(limits), length)
         self.score = torch.zeros(len(limits), device=limits.device)
 
-    def choose(self, step: int, hidden: torch.Tensor, draws: torch.Tensor) -> None:
-        """Takes a token of each example; hidden states [B, D], draws [B, T]."""
+    def choose(self, step: int, logits: torch.Tensor, draws: torch.Tensor) -> None:
+        """Takes a token of each example; logits [B, V], draws [B, T]."""
         if self._method.temperature:
-            logits = self._logits(hidden)
-            chosen = _drawn(logits, draws[:, step], self._method)
-            nats = logits.log_softmax(-1).gather(1, chosen[:, None])[:, 0]
+            chosen = _draw_tokens(logits, draws[:, step], self._method)
         else:
-            nats, chosen = (x[:, 0] for x in self._logits.likeliest(hidden))
+            chosen = logits.argmax(-1)
+        nats = logits.log_softmax(-1).gather(1, chosen[:, None])[:, 0]
         chosen = chosen * self.running
         self.score = self.score + nats * self.running
         self.ids[:, step] = chosen
@@ -145,7 +125,7 @@ class _One:
         self.running = self.running & (chosen != EOS) & (step + 1 < self._limits)
 
 
-def _drawn(logits: torch.Tensor, draws: torch.Tensor, method: DecodingMethod) -> torch.Tensor:
+def _draw_tokens(logits: torch.Tensor, draws: torch.Tensor, method: DecodingMethod) -> torch.Tensor:
     """Returns tokens [B] drawn with the uniform random numbers `draws` [B], from 0 to below 1."""
     likeliest = None
     if method.top_k:
@@ -165,10 +145,8 @@ class _Beams:
     when no unfinished beam can become better than it.
     """
 
-    def __init__(
-        self, method: DecodingMethod, logits: Logits, limits: torch.Tensor, length: int
-    ) -> None:
-        self._method, self._logits, self._limits = method, logits, limits
+    def __init__(self, method: DecodingMethod, limits: torch.Tensor, length: int) -> None:
+        self._method, self._limits = method, limits
         batch, beams = len(limits), method.beam_size
         self.running = limits > 0
         self.tokens = limits.new_zeros(batch, beams)
@@ -183,11 +161,11 @@ class _Beams:
         count = torch.as_tensor(tokens, dtype=torch.float32, device=self.score.device)
         return ((5.0 + count) / 6.0) ** self._method.alpha
 
-    def choose(self, step: int, hidden: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-        """Takes tokens of each beam; hidden states [B * K, D]. Returns beams' parents, [B, K]."""
+    def choose(self, step: int, logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+        """Takes tokens of each beam; logits [B * K, V]. Returns the beams' parents, [B, K]."""
         del draws
         beams = self._method.beam_size
-        scores, parents, tokens = self._continuations(hidden)
+        scores, parents, tokens = self._continuations(logits)
         candidates = _gathered(self._alive_ids, parents)
         candidates[:, :, step] = tokens
         self._finish(step, scores, tokens, candidates)
@@ -199,13 +177,14 @@ class _Beams:
         return parents
 
     def _continuations(
-        self, hidden: torch.Tensor
+        self, logits: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Returns scores, beams and tokens [B, 2K] of the best continuations, the best first."""
-        nats, tokens = self._logits.likeliest(hidden)
+        count = 2 * self._method.beam_size
+        nats, tokens = logits.log_softmax(-1).topk(min(count, logits.shape[-1]))
         each = nats.shape[-1]
         scores = nats.view(*self._alive_scores.shape, each) + self._alive_scores[..., None]
-        scores, places = _best(scores.flatten(1), _asked(self._method))
+        scores, places = _best(scores.flatten(1), count)
         tokens = tokens.view(len(scores), -1).gather(1, places)
         return scores, places // each, tokens
 

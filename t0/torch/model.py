@@ -78,15 +78,24 @@ class Attention(nn.Module):
         memory has its keys and values once.
         """
         queries = x.reshape(memory.shape[0], -1, x.shape[-1])
-        q, k, v = (
-            self.split(x_, w) for x_, w in ((queries, self.q), (memory, self.k), (memory, self.v))
-        )
+        keys, values = self.keys_and_values(memory)
         if self.training and self._rate:
-            v = dropped(v, self._rate, (*v.shape[:3], 1))
-        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
-        return self.o(mixed.transpose(1, 2).flatten(2)).view_as(x)
+            values = dropped(values, self._rate, (*values.shape[:3], 1))
+        return self.attend(queries, keys, values, bias).view_as(x)
 
-    def split(self, x: torch.Tensor, project: nn.Linear) -> torch.Tensor:
+    def keys_and_values(self, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the keys and the values of memory [B, M, D], each [B, H, M, d_kv]."""
+        return self._split(memory, self.k), self._split(memory, self.v)
+
+    def attend(
+        self, x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns [B, L, D] of x [B, L, D], keys and values [B, H, M, d_kv] and the bias."""
+        q = self._split(x, self.q)
+        mixed = functional.scaled_dot_product_attention(q, keys, values, attn_mask=bias, scale=1.0)
+        return self.o(mixed.transpose(1, 2).flatten(2))
+
+    def _split(self, x: torch.Tensor, project: nn.Linear) -> torch.Tensor:
         """Returns a projection of x [B, L, D] by heads: [B, H, L, d_kv]."""
         return project(x).unflatten(-1, (self._heads, -1)).transpose(1, 2)
 
@@ -103,21 +112,12 @@ class FeedForward(nn.Module):
             setattr(self, name, nn.Linear(sizes.d_model, sizes.d_ff, bias=False))
         self.wo = nn.Linear(sizes.d_ff, sizes.d_model, bias=False)
 
-    @property
-    def projections(self) -> list[nn.Linear]:
-        """The layers whose results `gated` takes: the activation's, and that of a gate."""
-        return [getattr(self, name) for name in self._inner]
-
-    def gated(self, first: torch.Tensor, *gates: torch.Tensor) -> torch.Tensor:
-        """Returns the activation of the first projection, times the gates."""
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns [B, L, D] of x [B, L, D]."""
+        first, *gates = (getattr(self, name)(x) for name in self._inner)
         hidden = self._activation(first)
         for gate in gates:
             hidden = hidden * gate
-        return hidden
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns [B, L, D] of x [B, L, D]."""
-        hidden = self.gated(*(project(x) for project in self.projections))
         if self.training and self._rate:
             hidden = dropped(hidden, self._rate, (x.shape[0], 1, hidden.shape[-1]))
         return self.wo(hidden)

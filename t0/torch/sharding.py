@@ -23,7 +23,6 @@ from torch.distributed.tensor import DTensor
 from t0.checkpoints import names
 from t0.checkpoints.shape import expected_shapes
 from t0.errors import UserError
-from t0.torch import gloo
 from t0.torch.memory import NEITHER, MemorySwitches
 from t0.torch.model import T5, Block
 from t0.torch.optimizers import Weight
@@ -67,9 +66,6 @@ def sharded(
             # The loss is a sum over all processes, which the loop has divided; gloo only sums.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-            if world.device.type == "cpu" and world.size > 1:
-                module.set_custom_all_gather(gloo.AllGather())
-                module.set_custom_reduce_scatter(gloo.ReduceScatter())
     return model.to_empty(device=world.device)
 
 

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from t0.errors import UserError, say
-from t0.machine import available_memory_bytes
+from t0.machine import available_memory_bytes, multiplies_bfloat16
 from t0.torch.memory import USABLE
 
 DEVICES = ("auto", "cuda", "cpu")
@@ -318,7 +318,7 @@ def activations(wanted: str, device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        fast = multiplies_bfloat16()
         if wanted == "bfloat16" and not fast:
             _warn_of_bfloat16()
     if wanted != "auto":

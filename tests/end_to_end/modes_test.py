@@ -53,6 +53,33 @@ def test_eval(run_mode, model_dir):
     assert len((folder / "weather_which_word_20_predictions").read_text().splitlines()) == 8
 
 
+def test_eval_and_infer_predict_the_same_with_three_beams(run_mode, model_dir, tmp_path):
+    lengths = {"inputs": 64, "targets": 8}
+    run_mode(
+        "--gin_file=runs/eval.gin",
+        *bind(MIXTURE_OR_TASK_NAME="weather_which_word", CHECKPOINT_PATH=f"{model_dir}"),
+        *bind(EVAL_OUTPUT_DIR=f"{tmp_path}/eval", TASK_FEATURE_LENGTHS=lengths),
+        *bind(USE_CACHED_TASKS=True, BATCH_SIZE=16, MAX_DECODE_LENGTH=8),
+        *bind(Bitransformer__decode__beam_size=3, Bitransformer__decode__alpha=0.8),
+    )
+    run_mode(
+        "--gin_file=runs/infer.gin",
+        *bind(MIXTURE_OR_TASK_NAME="weather_which_word", CHECKPOINT_PATH=f"{model_dir}"),
+        *bind(INFER_OUTPUT_DIR=f"{tmp_path}/infer", TASK_FEATURE_LENGTHS=lengths),
+        *bind(USE_CACHED_TASKS=True, BATCH_SIZE=4, BEAM_SIZE=3, ALPHA=0.8),
+        *bind(MIXTURE_OR_TASK_SPLIT="validation"),
+    )
+    evaluated, inferred = (
+        [json.loads(line)["prediction"] for line in (tmp_path / name).open()]
+        for name in (
+            "eval/predictions/weather_which_word_20.jsonl",
+            "infer/weather_which_word_20.jsonl",
+        )
+    )
+    assert len(evaluated) == 30
+    assert evaluated == inferred
+
+
 def test_perplexity_eval(run_mode):
     done = run_mode(
         "--gin_file=perplexity_eval.gin",

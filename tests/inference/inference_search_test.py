@@ -10,7 +10,7 @@ compat.apply()
 
 import tensorflow.compat.v1 as tf  # noqa: E402
 
-from t0.inference.search import DecodingMethod, search  # noqa: E402
+from t0.inference.search import DecodingMethod, _largest, search  # noqa: E402
 
 EXAMPLES, WORDS, LENGTH = 300, 7, 8
 RNG = np.random.default_rng(11)
@@ -82,3 +82,13 @@ def test_equals_the_plain_search(method):
     # Some examples end before their limit, and all at it.
     assert any(took < limit for took, limit in steps)
     assert all(took <= limit for took, limit in steps)
+
+
+@pytest.mark.parametrize("size", [128 * 40, 128 * 4, 1000])
+def test_the_largest_are_in_order_and_of_equals_the_first(size):
+    # Many equal numbers, in parts whose largest differ.
+    rows = np.random.default_rng(0).integers(0, size // 3, (50, size)).astype(np.float32)
+    with tf.Graph().as_default(), tf.Session() as session:
+        few, places = session.run(_largest(tf.constant(rows), 16))
+    assert places.tolist() == np.argsort(-rows, -1, kind="stable")[:, :16].tolist()
+    assert few.tolist() == np.take_along_axis(rows, places, -1).tolist()

@@ -1,4 +1,4 @@
-"""Mode `eval` on PyTorch: a mixture with a decoded and a ranked task, as on Mesh TensorFlow."""
+"""Mode `eval` on PyTorch: a task decoded with beams and a ranked task, as on Mesh TensorFlow."""
 
 import json
 
@@ -15,6 +15,7 @@ EVALUATE = [
     "--gin.USE_CACHED_TASKS=True",
     "--gin.BATCH_SIZE=4",
     "--gin.MAX_DECODE_LENGTH=8",
+    "--gin_param=Bitransformer.decode.beam_size = 3",
     "--gin_param=t0.evaluation.examples = 18",
 ]
 

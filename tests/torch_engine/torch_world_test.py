@@ -66,8 +66,7 @@ def test_no_minutes_are_refused():
 
 @pytest.mark.parametrize("multiplies", [False, True])
 def test_bfloat16_is_warned_of_where_the_processor_emulates_it(monkeypatch, capsys, multiplies):
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: multiplies)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(world, "multiplies_bfloat16", lambda: multiplies)
     world._warn_of_bfloat16.cache_clear()
     cpu = torch.device("cpu")
     chosen = [world.activations(name, cpu) for name in ("auto", "float32")]

@@ -1,0 +1,137 @@
+"""Decodes texts in memory: the answers of a rank evaluation, and the tasks of mode `eval`.
+
+    decoder = TextDecoder(model, vocabularies, dtype="float32", lengths=None, batch_size=32)
+    decoder.restore("/models/tiny/model.ckpt-1000")
+    list(decoder.decode([np.array([363, 19, 42])], 16))   # ["True"]
+
+    decode = evaluation_decoder(model, RunArguments(vocabularies, lengths, batch_size=32))
+    decode(datasets, "/models/tiny/model.ckpt-1000")      # the texts of all datasets, one by one
+
+Mode `infer` writes files instead (`t0.inference.by_batches`); its predictions are the same.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from t0.compat import mesh_dataset, mesh_utils, mtf, tfds
+from t0.compat import tf1 as tf
+from t0.inference.generator import Generator
+from t0.inference.inputs import WINDOW, InferenceExample, LengthLimits, batches, windows
+from t0.inference.jobs import RunArguments, decoding_settings
+from t0.inference.methods import DecodingMethod
+from t0.inference.prediction_jobs import predicted_tokens
+from t0.mesh import devices
+from t0.scoring.mesh_model import MeshModel, build_model
+
+# On a CPU more rows are no faster, and leave more of a task's last batch empty.
+_MOST_ROWS = 32
+_UNLIMITED = 1 << 20
+
+
+class TextDecoder:
+    """Decodes inputs to texts.
+
+    Args:
+      model: the model's type and mesh.
+      vocabularies: those of inputs and targets.
+      dtype: the type of activations.
+      lengths: the limits in tokens, or None for no limits.
+      batch_size: the most sequences of full length in a batch.
+      method: how tokens are chosen.
+      targets_per_input: limits a prediction by the length of its input, as in `LengthLimits`.
+    """
+
+    def __init__(
+        self,
+        model: MeshModel,
+        vocabularies: tuple[Any, Any],
+        *,
+        dtype: str,
+        lengths: Mapping[str, int] | None,
+        batch_size: int,
+        method: DecodingMethod = DecodingMethod(),  # noqa: B008 (it is frozen)
+        targets_per_input: tuple[float, float] | None = None,
+    ) -> None:
+        self._generator = make_generator(model, vocabularies, dtype=dtype, method=method)
+        self._method, self._vocabulary = method, vocabularies[1]
+        self._limits = (lengths["inputs"] if lengths else _UNLIMITED, targets_per_input)
+        replicas = self._generator.replicas
+        rows = batch_size if devices.visible_gpus() else min(_MOST_ROWS, batch_size)
+        self._rows = max(1, rows // replicas) * replicas
+
+    def restore(self, checkpoint: str) -> int:
+        """Loads a checkpoint's weights; returns the number of variables."""
+        return self._generator.restore(checkpoint)
+
+    def decode(self, inputs: Sequence[np.ndarray], most_tokens: int) -> Iterator[str]:
+        """Yields the text of each input [L], of at most so many tokens."""
+        longest, per_input = self._limits
+        limits = LengthLimits(longest, most_tokens, per_input)
+        examples = (InferenceExample(n, "", None, ids.tolist()) for n, ids in enumerate(inputs))
+        for _, window in windows(examples, self._rows * WINDOW):
+            texts = [""] * len(window)
+            made = batches(window, limits, batch_size=self._rows, method=self._method, seed=0)
+            for batch in made:
+                ids, _ = self._generator.predict(batch.inputs, batch.limits, batch.draws)
+                for row, place in enumerate(batch.places):
+                    tokens = predicted_tokens(ids[row], batch.limits[row])
+                    texts[place] = self._vocabulary.decode(tokens)
+            yield from texts
+
+
+def make_generator(
+    model: MeshModel, vocabularies: tuple[Any, Any], *, dtype: str, method: DecodingMethod
+) -> Generator:
+    """Builds the configured model with activations of a type, and returns its generator."""
+    built, placement = build_model(model, vocabularies)
+    types = mesh_utils.get_variable_dtype()
+    activations = devices.activation_dtype(dtype)
+    if activations != tf.float32:
+        types = mtf.VariableDType(types.master_dtype, activations, activations)
+    return Generator(built, types, placement, method)
+
+
+def evaluation_decoder(
+    model: MeshModel, run: RunArguments
+) -> Callable[[Sequence[mesh_dataset.EvalDataset], str], Iterator[str]]:
+    """Returns the function that decodes datasets with a checkpoint, as `Bitransformer.decode` says.
+
+    Args:
+      model: the model's type and mesh.
+      run: the run's arguments; without lengths, those of the longest input are used.
+    """
+    decoders: list[TextDecoder] = []
+
+    def decode(datasets: Sequence[mesh_dataset.EvalDataset], checkpoint: str) -> Iterator[str]:
+        inputs = [list(_inputs(one, run.sequence_length)) for one in datasets]
+        longest = max((len(ids) for one in inputs for ids in one), default=1)
+        settings, limits = decoding_settings(run, longest)
+        if not decoders:
+            decoders.append(
+                TextDecoder(
+                    model,
+                    run.vocabularies,
+                    dtype=mesh_utils.get_variable_dtype().activation_dtype.name,
+                    lengths=run.sequence_length,
+                    batch_size=run.batch_size,
+                    method=settings.method,
+                    targets_per_input=limits.targets_per_input,
+                )
+            )
+        decoders[0].restore(checkpoint)
+        for one in inputs:
+            yield from decoders[0].decode(one, limits.targets)
+
+    return decode
+
+
+def _inputs(
+    dataset: mesh_dataset.EvalDataset, lengths: Mapping[str, int] | None
+) -> Iterable[np.ndarray]:
+    """Yields each example's input ids without padding."""
+    with tf.Graph().as_default():
+        for example in tfds.as_numpy(dataset.dataset_fn(sequence_length=lengths)):
+            ids = example["inputs"]
+            yield ids[: np.flatnonzero(ids).max(initial=-1) + 1]
