@@ -10,7 +10,7 @@ from tiny_generation import TWO_LAYERS, ending_variables
 from word_predictions import Backwards, Words, lines_of
 
 from t0.errors import UserError
-from t0.inference import by_batches, predict
+from t0.inference import by_batches, predict, text_decoder
 from t0.scoring.mesh_model import MeshModel
 
 LENGTHS = {"inputs": 20, "targets": 24}
@@ -38,7 +38,7 @@ def inputs(tmp_path):
 def backwards(monkeypatch):
     monkeypatch.setattr(Backwards, "calls", [])
     monkeypatch.setattr(Backwards, "stop_after", None)
-    monkeypatch.setattr(predict, "Generator", Backwards)
+    monkeypatch.setattr(text_decoder, "Generator", Backwards)
     return Backwards
 
 

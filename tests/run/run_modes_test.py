@@ -74,7 +74,7 @@ def test_what_is_replaced_for_a_call_is_back_after_it(monkeypatch, called):
     monkeypatch.setattr(
         mesh_utils, "run", lambda **given: seen.append(mesh_utils.get_checkpoint_iterator(5, "/m"))
     )
-    modes.carry_out(Request("eval", "local", ARGUMENTS, "/other/model.ckpt-7"))
+    modes.carry_out(Request("perplexity_eval", "local", ARGUMENTS, "/other/model.ckpt-7"))
     assert seen == [["/other/model.ckpt-7"]]
     assert {n: v for n, v in vars(mesh_utils).items() if n != "run"} == {
         n: v for n, v in before.items() if n != "run"
