@@ -5,7 +5,7 @@
         progress.print("rte: done")      # above the live line, on standard output
     progress.seconds                     # since the line was created
 
-If standard error is not a terminal, a line is printed every ten seconds:
+If the line's file is not a terminal, a plain line is printed every ten seconds:
 
     scoring: 64 of 554 examples (12%), 6.1 examples/s, 1:20 left, rte 54.2%
 """
@@ -14,7 +14,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 from tqdm import tqdm
 
@@ -31,6 +31,7 @@ class ProgressLine:
       unit: the name of a unit, in the singular.
       doing: the name of the work, such as "scoring".
       clock: returns seconds.
+      file: the terminal or log of the line; standard error by default.
 
     Attributes:
       before: the number of units that an earlier run did.
@@ -43,8 +44,12 @@ class ProgressLine:
         unit: str,
         doing: str,
         clock: Callable[[], float] = time.monotonic,
+        file: TextIO | None = None,
     ) -> None:
-        self._bar = tqdm(total=total, unit=unit, desc=doing, disable=None, leave=False)
+        self._file = file or sys.stderr
+        self._bar = tqdm(
+            total=total, unit=unit, desc=doing, disable=None, leave=False, file=self._file
+        )
         self._clock = clock
         self._started = self._shown = clock()
         self._total, self._unit, self._doing = total, unit, doing
@@ -56,6 +61,10 @@ class ProgressLine:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Removes the live line."""
         self._bar.close()
 
     @property
@@ -71,8 +80,13 @@ class ProgressLine:
             self._bar.set_postfix_str(note, refresh=False)
         self._bar.update(number)
         if self._bar.disable and self._clock() - self._shown >= PLAIN_SECONDS:
+            self.show()
+
+    def show(self) -> None:
+        """Prints the plain line now, unless there is a live line."""
+        if self._bar.disable:
             self._shown = self._clock()
-            print(self.plain(), file=sys.stderr, flush=True)
+            print(self.plain(), file=self._file, flush=True)
 
     def count_before(self, number: int) -> None:
         """Counts `number` more as done by an earlier run, which does not change the shown rate."""

@@ -1,55 +1,55 @@
-"""Shows the progress of a run: one live line while it works, a table at its end.
+"""Shows the progress of a caching run: one live line while it works, a table at its end.
 
-    with Progress(plan, Console()) as progress:
-        progress.advance(split, examples=1200, rows=600)
-        progress.finished(outcome)
-    console.print(summary(outcomes))
-
-On a terminal the line is redrawn twice a second. Elsewhere, such as in a log file, a line is
-printed every ten seconds.
+with Progress(plan, sys.stdout) as progress:
+    progress.advance(split, examples=1200, rows=600)
+    progress.finish(outcome)
+console.print(summary(outcomes))
 """
 
 import contextlib
 import time
 from collections.abc import Iterable
+from typing import TextIO
 
 import psutil
-from rich.console import Console
-from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from t0.caching.cache_plan import LONGEST, CachePlan, TaskSplit
 from t0.caching.split_state import EMPTY, WRITTEN, Outcome
+from t0.progress import ProgressLine
 from t0.prompts.row_report import DROPPED
 
-PLAIN_SECONDS = 10.0
-LIVE_SECONDS = 0.5
+_NOTE_SECONDS = 0.5  # between two measurements of memory
 
 
 class Progress:
-    """Counts the rows and examples that are done, and shows them."""
+    """Counts the rows and examples that are done on a `ProgressLine`.
 
-    def __init__(self, plan: CachePlan, console: Console) -> None:
+    A row of a dataset counts once for each task that uses it.
+
+    Args:
+      plan: the plan of the run.
+      file: the terminal or log of the line.
+    """
+
+    def __init__(self, plan: CachePlan, file: TextIO) -> None:
         self._plan = plan
-        self._console = console
-        self._started = time.monotonic()
-        self._shown = self._started
+        known = all(split.rows for split in plan.splits)
+        total = sum(split.rows for split in plan.splits) if known else None
+        self._line = ProgressLine(total, unit="row", doing="caching", file=file)
         self._examples: dict[TaskSplit, int] = {}
-        self._rows: dict[TaskSplit, int] = {}
-        self._done: set[TaskSplit] = set()
-        self._of_earlier_runs = 0
-        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._rows = 0
+        self._rows_of_splits: dict[TaskSplit, int] = {}
+        self._finished: set[TaskSplit] = set()
+        self._noted = 0.0
 
     def __enter__(self) -> "Progress":
-        if self._console.is_terminal:
-            self._live.start()
-        self._show()
+        self.advance(None)
+        self._line.show()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._console.is_terminal:
-            self._live.stop()
+        self._line.close()
 
     def advance(
         self, split: TaskSplit | None, *, examples: int = 0, rows: int | None = None
@@ -59,70 +59,43 @@ class Progress:
         Args:
           split: the split, or None to set nothing.
           examples: the number of examples that are done.
-          rows: the number of input rows that are done, None if it is unknown.
+          rows: the number of input rows that are done; None if it is unknown, and estimated from
+            the examples.
         """
         if split:
             self._examples[split] = examples
-            if rows is not None:
-                self._rows[split] = rows
-        interval = LIVE_SECONDS if self._console.is_terminal else PLAIN_SECONDS
-        if time.monotonic() - self._shown >= interval:
-            self._show()
+            if rows is None:
+                rows = min(examples, int(0.99 * split.rows)) if split.rows else examples
+            self._rows_of_splits[split] = rows
+        now = sum(self._rows_of_splits.values())
+        added, self._rows = now - self._rows, now
+        self._line.count(added, note=self._note())
 
     def begin_with(self, rows: int) -> None:
         """Sets the number of rows that an earlier run has done: they do not count for the speed."""
-        self._of_earlier_runs = rows
+        self._line.count_before(rows)
+        self._rows = rows
 
-    def finished(self, outcome: Outcome) -> None:
+    def finish(self, outcome: Outcome) -> None:
         """Counts a finished split."""
-        self._done.add(outcome.split)
+        self._finished.add(outcome.split)
         rows = outcome.counts.get("rows", outcome.split.rows)
         self.advance(outcome.split, examples=outcome.stats.get("examples", 0), rows=rows)
 
-    def _show(self) -> None:
-        self._shown = time.monotonic()
-        line = self.line(self._shown - self._started)
-        if self._console.is_terminal:
-            self._live.update(Text(line, overflow="ellipsis", no_wrap=True), refresh=True)
-        else:
-            self._console.print(line, highlight=False, soft_wrap=True)
+    def plain(self) -> str:
+        """Returns the line for a log: rows, their rate, the remaining time, tasks and memory."""
+        return self._line.plain()
 
-    def line(self, elapsed_seconds: float) -> str:
-        """Returns the line: tasks done, rows and their rate, time left, memory.
-
-        A row of a dataset counts once for each task that uses it.
-        """
-        left = {split.task for split in self._plan.splits if split not in self._done}
+    def _note(self) -> str:
+        if time.monotonic() - self._noted < _NOTE_SECONDS:
+            return ""
+        self._noted = time.monotonic()
         total = len(self._plan.tasks)
-        rows = sum(self._rows_done(split) for split in self._plan.splits)
-        examples = sum(self._examples.values())
-        rate = max(0.0, rows - self._of_earlier_runs) / elapsed_seconds if elapsed_seconds else 0.0
+        left = len({split.task for split in self._plan.splits if split not in self._finished})
         return (
-            f"caching: {total - len(left)}/{total} tasks, {rows:,.0f} rows, {rate:,.0f} rows/s, "
-            f"{examples:,} examples, ETA {self._time_left(rate)}, "
+            f"{total - left}/{total} tasks, {sum(self._examples.values()):,} examples, "
             f"memory {tree_memory_bytes() / 1e9:.1f} GB"
         )
-
-    def _rows_done(self, split: TaskSplit) -> float:
-        if split in self._rows:
-            return self._rows[split]
-        # The rows are unknown: they are estimated by the examples, and are fewer than all rows.
-        examples = self._examples.get(split, 0)
-        return min(examples, 0.99 * split.rows) if split.rows else examples
-
-    def _time_left(self, rows_per_second: float) -> str:
-        open_rows = sum(
-            max(0, (split.rows or 0) - self._rows_done(split))
-            for split in self._plan.splits
-            if split not in self._done
-        )
-        return _clock(open_rows / rows_per_second) if rows_per_second else "?"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"
 
 
 def tree_memory_bytes() -> int:

@@ -112,7 +112,7 @@ def cache(
     unfinished = {task.staging for task in plan.tasks.values()}
     try:
         with (
-            Progress(plan, console) as progress,
+            Progress(plan, console.file) as progress,
             interruptible(kept),
             output_of(parts_dir, on_this_machine=not beam) as output,
         ):
@@ -290,9 +290,9 @@ class _Run:
         jobs = [self._output.job(job) for job in jobs]
         light = collections.deque(job for job in jobs if not isinstance(job, ShardRun))
         heavy = collections.deque(job for job in jobs if isinstance(job, ShardRun))
-        self._show(self._states)
         earlier = (state.so_far() for state in self._states.values())
         self._progress.begin_with(sum(rows or examples for rows, examples in earlier))
+        self._show(self._states)
         start = workers.RowRangeWorker(self._work.model, tuple(self._setup.data_dir))
         yield from self._worked(light, start, num_workers)
         # Without workers, this process has registered the tasks already.
@@ -391,7 +391,7 @@ class _Run:
             for outcome in results:
                 if outcome.status == STOP:
                     raise OutputError(f"{outcome.message} (at {outcome.split})")
-                self._progress.finished(outcome)
+                self._progress.finish(outcome)
                 task = self._plan.tasks[outcome.split.task]
                 outcomes[task.name].append(outcome)
                 if len(outcomes[task.name]) == len(task.splits):

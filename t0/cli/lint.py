@@ -8,8 +8,10 @@ t0 lint --json --max_share=0 t0_train > lint.json
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
+
+from tqdm import tqdm
 
 from t0.cli.flag_lists import JoinedList
 from t0.errors import AbsentData, UserError, unknown_name
@@ -64,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
         if split not in there:
             raise unknown_name("split", split, there, f"(--splits; there are {', '.join(there)})")
     found, absent = [], []
-    for name, source in _with_progress(selected):
+    for name, source in tqdm(selected, "linting", disable=None, leave=False):
         for split in source.split_mapping:
             if wanted and split not in wanted:
                 continue
@@ -90,15 +92,6 @@ def main(args: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     return 1 if faulty else 0
-
-
-def _with_progress(selected: list[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
-    if not sys.stderr.isatty():
-        return selected
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(selected, "linting", console=Console(stderr=True), transient=True)
 
 
 def _selected(args: argparse.Namespace) -> list[tuple[str, Any]]:

@@ -12,6 +12,8 @@ import json
 import sys
 from collections.abc import Sequence
 
+from tqdm import tqdm
+
 from t0.caching.verify import find_caches, has_checksums, verify_cache
 from t0.errors import printable
 
@@ -35,14 +37,10 @@ def main(args: argparse.Namespace) -> int:
     """
     caches = [cache for directory in args.cache_dir for cache in find_caches(directory)]
     faults: dict[str, list[str]] = {}
-    for number, cache in enumerate(caches, start=1):
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K{number}/{len(caches)} {cache}", end="", file=sys.stderr, flush=True)
+    for cache in tqdm(caches, "verifying", disable=None, leave=False):
         damage = list(verify_cache(cache))
         if damage:
             faults[cache] = damage
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
     bare = [cache for cache in caches if cache not in faults and not has_checksums(cache)]
     stale, unknown = _compare([cache for cache in caches if cache not in faults], args)
     if args.json:

@@ -259,7 +259,7 @@ def test_a_killed_run_leaves_nothing_that_looks_whole_and_the_next_finishes(
     command_environment["TOY_SECONDS_A_LINE"] = "0"
     status, shown, errors = run_command(out, f"--tasks={','.join(tasks)}", "--num_workers=2")
     assert (status, errors) == (0, "")
-    assert re.search(r"^caching: \d/\d tasks", shown, re.MULTILINE)
+    assert re.search(r"^caching: .* rows.*, \d/\d tasks", shown, re.MULTILINE)
     cache_here(tmp_path / "alone", *tasks)
     assert content(out) == content(tmp_path / "alone")
     assert sorted(p.name for p in out.iterdir()) == ["toy", "toy_files", "toy_function", "toy_slow"]

@@ -18,7 +18,7 @@ import numpy as np
 LONGEST_TEXT = 400_000
 _LEFT_OUT = re.compile(r"(^|/)(events\.out\.tfevents|__pycache__/)|\.lock$")
 _NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
-_PROGRESS = re.compile(r", ETA (CLOCK|\?|DURATION|\S+$)")
+_PROGRESS = re.compile(r", ETA (CLOCK|\?|DURATION|\S+$)|^caching: .* examples, memory ")
 # In order: what names a moment, a duration or a speed, here or elsewhere.
 _TIMES = (
     (r"/tmp/t0_equality_\w{8}", "$WORK"),
