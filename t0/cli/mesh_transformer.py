@@ -37,9 +37,9 @@ def main(argv: Sequence[str]) -> None:
     if given.vocab:
         os.environ["T0_VOCAB"] = given.vocab  # t5's own tasks read it while they are imported
     if not given.skip_all_gin_unknowns:
-        from t0.config import first_look
+        from t0.config import early_checks
 
-        first_look.check(given.gin_file or [], given.gin_param or [], flags.gin_folders(given))
+        early_checks.check(given.gin_file or [], given.gin_param or [], flags.gin_folders(given))
     with interruptible("nothing was computed yet, and the same command begins again"):
         from t0.run import command
 

@@ -39,7 +39,7 @@ def text(parsed: Config, given: Given) -> str:
     found = origins(parsed)
     overriding = {_key(name): (value, why) for name, (value, why) in given.items()}
     lines = ["# Files, in the order read:"]
-    lines += [f"#   {path}" for _, path in found.files]
+    lines += [f"#   {path}" for path in found.files]
     lines += ["", *sorted({statement.format() for statement in gin_config._IMPORTS})]
     lines += ["", "# Macros"]
     lines += sorted(

@@ -21,9 +21,8 @@ parameter is the one that counts.
 
 import contextlib
 import dataclasses
-import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from t0.compat import gin, gin_config, gin_parser, t5_mesh
@@ -34,9 +33,16 @@ from t0.config.bindings import (
     macros_read,
     macros_within,
 )
+from t0.config.early_checks import READ_BY_CODE
 from t0.config.explain import explained
-from t0.config.first_look import READ_BY_CODE
 from t0.config.gin_files import DEFAULTS, in_order, quiet_search, resolved_names, search_path
+from t0.config.statements import (
+    COMMAND_LINE,
+    Place,
+    Statement,
+    read_files,
+    read_params,
+)
 from t0.errors import UserError
 
 # Name in an old config -> the reason why its bindings can be left out.
@@ -51,7 +57,6 @@ DEPRECATED: dict[str, str] = {
 # (scope, full name of the function, parameter) of a binding; (NAME, "gin.macro", "value") of a
 # macro.
 Key = tuple[str, str, str]
-COMMAND_LINE = "the command line"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,27 +153,16 @@ def print_findings(config: Config) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """A line of a gin file, or line 0 of a source that is not a file."""
-
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}" if self.line else self.file
-
-
-@dataclasses.dataclass(frozen=True)
 class Origins:
     """The places where a configuration's bindings were written.
 
     Attributes:
       places: binding -> the place of the statement in force.
-      files: (name, path) of each file, in the order read.
+      files: the path of each file, in the order read.
     """
 
     places: dict[Key, Place]
-    files: tuple[tuple[str, str], ...]
+    files: tuple[str, ...]
 
     def of_macro(self, name: str) -> Place:
         """Returns where a macro was set: the command line for what this program sets itself."""
@@ -177,69 +171,32 @@ class Origins:
 
 def origins(parsed: Config) -> Origins:
     """Returns the places of all bindings in a parsed configuration."""
-    places: dict[Key, Place] = {}
-    files: dict[str, str] = {}
+    folders = gin_config._LOCATION_PREFIXES[1:]
     with quiet_search():
-        for name in parsed.files:
-            for place, statement in _statements_of_file(name, files):
-                _note(places, place, statement)
-    places |= command_line_bindings(parsed)
-    return Origins(places, tuple(files.items()))
+        statements = list(read_files(parsed.files, folders))
+    places = _places(statements) | command_line_bindings(parsed)
+    return Origins(places, tuple(dict.fromkeys(place.path for place, _ in statements)))
 
 
 def command_line_bindings(parsed: Config) -> dict[Key, Place]:
     """Returns the places of the bindings that the command line made; they come before files'."""
+    return _places(read_params(parsed.params))
+
+
+def _places(statements: Iterable[Statement]) -> dict[Key, Place]:
     places: dict[Key, Place] = {}
-    for statement in _parser("\n".join(parsed.params)):
-        _note(places, Place(COMMAND_LINE, 0), statement)
+    for place, statement in statements:
+        if not isinstance(statement, gin_parser.BindingStatement):
+            continue
+        scope, selector, parameter, *_ = statement
+        if not parameter:
+            places["/".join(filter(None, (scope, selector))), "gin.macro", "value"] = place
+            continue
+        # A binding to a deprecated name was left out.
+        with contextlib.suppress(ValueError):
+            key = gin_config.ParsedBindingKey.parse((scope, selector, parameter))
+            places[key.scope_selector_arg] = place
     return places
-
-
-def _note(places: dict[Key, Place], place: Place, statement: Any) -> None:
-    if not isinstance(statement, gin_parser.BindingStatement):
-        return
-    scope, selector, parameter, *_ = statement
-    if not parameter:
-        places["/".join(filter(None, (scope, selector))), "gin.macro", "value"] = place
-        return
-    # A binding to a deprecated name was left out.
-    with contextlib.suppress(ValueError):
-        key = gin_config.ParsedBindingKey.parse((scope, selector, parameter))
-        places[key.scope_selector_arg] = place
-
-
-def _statements_of_file(name: str, files: dict[str, str]) -> Iterator[tuple[Place, Any]]:
-    path, reader = _found(name)
-    files.setdefault(name, path)
-    with reader(path) as file:
-        for statement in _parser(file):
-            if isinstance(statement, gin_parser.IncludeStatement):
-                yield from _statements_of_file(statement.filename, files)
-            else:
-                yield Place(_short(name), statement.location.line_num), statement
-
-
-def _short(name: str) -> str:
-    """Returns a file's name without the folder in which gin finds it."""
-    folders = [folder for folder in gin_config._LOCATION_PREFIXES if folder]
-    inside = [name[len(f) :].lstrip("/") for f in folders if name.startswith(f.rstrip("/") + "/")]
-    return min(inside, key=len, default=name)
-
-
-def _parser(text: Any) -> gin_parser.ConfigParser:
-    return gin_parser.ConfigParser(text, gin_config.ParserDelegate(skip_unknown=True))
-
-
-def _found(name: str) -> tuple[str, Any]:
-    """Returns the path at which gin finds a file, and the function that opens it."""
-    folders = [""] if os.path.isabs(name) else gin_config._LOCATION_PREFIXES  # noqa: PTH117
-    paths = (os.path.join(folder, name) for folder in folders)  # noqa: PTH118
-    return next(
-        (path, reader)
-        for path in paths
-        for reader, readable in gin_config._FILE_READERS
-        if readable(path)
-    )
 
 
 def check_required(parsed: Config, *, but: Collection[str] = (), undefined: bool = True) -> None:

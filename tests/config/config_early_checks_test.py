@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from t0.config import first_look, gin_files
+from t0.config import early_checks, gin_files
 from t0.config import flags as command_flags
 from t0.config.t5x_names import T5X_NAMES, ours_for
 from t0.errors import UserError
@@ -19,7 +19,7 @@ def said(*words):
     with pytest.raises(UserError) as raised:
         given = command_flags.parse(["t5_mesh_transformer", *words])
         files, params = given.gin_file or [], given.gin_param or []
-        first_look.check(files, params, command_flags.gin_folders(given))
+        early_checks.check(files, params, command_flags.gin_folders(given))
     return str(raised.value)
 
 
@@ -61,14 +61,14 @@ def test_mistakes_in_a_file_of_ones_own(tmp_path):
 
 def test_what_is_right_is_not_refused(tmp_path):
     (tmp_path / "mine.gin").write_text("include 'gs://bucket/theirs.gin'\n")
-    first_look.check([str(tmp_path / "mine.gin")], ["tokens_per_batch = 3"])
+    early_checks.check([str(tmp_path / "mine.gin")], ["tokens_per_batch = 3"])
     params = ["TRAIN_STEPS = 3", "tokens_per_batch = 4", "MY_OWN = 'x'", "run.seed = %MY_OWN"]
-    first_look.check(["runs/finetune.gin", "models/t5.1.1.small.gin"], params)
+    early_checks.check(["runs/finetune.gin", "models/t5.1.1.small.gin"], params)
 
 
 def test_every_gin_file_of_ours_passes():
     for path in sorted(gin_files.gin_folder().rglob("*.gin")):
-        first_look.check([str(path.relative_to(gin_files.gin_folder()))], [])
+        early_checks.check([str(path.relative_to(gin_files.gin_folder()))], [])
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_every_gin_file_of_ours_passes():
 def test_files_by_their_names_in_t5x(theirs, ours):
     assert gin_files.resolved_names([theirs], []) == [ours]
     if theirs != ours:
-        first_look.check([theirs], [])
+        early_checks.check([theirs], [])
 
 
 def test_a_file_that_is_there_is_taken_itself(tmp_path):

@@ -1,0 +1,85 @@
+"""Checks gin files and bindings before TensorFlow is imported.
+
+    check(["runs/finetune.gin"], ["TRAIN_STEP = 5"])   # UserError: ... Did you mean TRAIN_STEPS?
+
+A misspelt file or macro, or text without quotes, is reported immediately. `t0.config.parse` checks
+names of functions and parameters after the modules that register them are imported, and reads files
+on gs://.
+"""
+
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from t0.compat import gin_parser
+from t0.config.bindings import macros_within
+from t0.config.explain import explained
+from t0.config.gin_files import DEFAULTS, in_order, quiet_search, resolved_names, search_path
+from t0.config.statements import Place, RemoteFileError, read_files, read_params
+from t0.config.t5x_names import UNMISTAKABLE, ours_for
+from t0.errors import UserError, nearest
+
+# Macros that T5's code, or ours, reads from gin by name.
+READ_BY_CODE = {"MIXTURE_NAME", "MODEL_DIR"}
+# A macro that nothing reads is a misspelling if its name is this similar to one that is read.
+_SIMILARITY = 0.8
+
+
+def check(
+    gin_files: Sequence[str], gin_params: Sequence[str], location_prefixes: Sequence[str] = ()
+) -> None:
+    """Checks the files, the syntax and the macros of a configuration.
+
+    Args:
+      gin_files: paths, or names to search for.
+      gin_params: bindings such as "run.train_steps = 100".
+      location_prefixes: folders to search before this project's.
+
+    Raises:
+      UserError: for a missing file, a syntax error, a macro that nothing reads and whose name is
+        nearly that of one that is read, or a name of T5X's.
+    """
+    folders = search_path(location_prefixes)
+    names = [DEFAULTS, *in_order(resolved_names(gin_files, location_prefixes))]
+    read, macros = set(READ_BY_CODE), {}
+    try:
+        with explained(folders, gin_params), quiet_search():
+            statements = [
+                *read_files(names, folders, remote=False),
+                *read_params(gin_params),
+            ]
+            for place, statement in statements:
+                _check_t5x(place, statement)
+                if isinstance(statement, gin_parser.BindingStatement):
+                    read |= set(macros_within(statement.value))
+                    if not place.path and not statement.arg_name:
+                        macros[statement.selector] = statement.value
+    except RemoteFileError:
+        return
+    for name in macros.keys() - read:
+        close = nearest(name, read, count=1, cutoff=_SIMILARITY)
+        if close and not _read_elsewhere(name):
+            raise UserError(
+                f"no gin file reads the macro '{name}' (--gin_param='{name} = {macros[name]!r}'). "
+                f"Did you mean {close[0]}?"
+            )
+
+
+def _read_elsewhere(name: str) -> bool:
+    """Returns whether another published gin file reads the macro, such as one of another mode."""
+    reference = re.compile(rf"%{re.escape(name)}\b")
+    files = (path for folder in search_path() for path in pathlib.Path(folder).rglob("*.gin"))
+    return any(reference.search(path.read_text("utf-8", errors="replace")) for path in files)
+
+
+def _check_t5x(place: Place, statement: Any) -> None:
+    if isinstance(statement, gin_parser.BindingStatement):
+        text = ".".join(filter(None, (statement.selector, statement.arg_name)))
+    elif isinstance(statement, gin_parser.ImportStatement):
+        text = statement.format()
+    else:
+        return
+    ours = ours_for(text) if any(name in text for name in UNMISTAKABLE) else None
+    if ours:
+        raise UserError(f"{ours} ({f'{place.path}:{place.line}' if place.path else '--gin_param'})")

@@ -1,0 +1,96 @@
+"""Reads the statements of gin files, with their places, by gin's own parser.
+
+    for place, statement in read_files(["runs/finetune.gin"], search_path()):
+        str(place), statement               # "runs/finetune.gin:5", BindingStatement(...)
+
+gin keeps values, but not the places where they were written. Names of functions need not be
+registered, so that statements are read before the modules that register them are imported.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from t0.compat import gin_config, gin_parser
+from t0.config.explain import unknown_file
+from t0.errors import UserError
+
+COMMAND_LINE = "the command line"
+Statement = tuple["Place", Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A line of a gin file, or line 0 of a source that is not a file.
+
+    Attributes:
+      file: the file's name, without the folder in which gin finds it.
+      line: the line, from 1.
+      path: the path at which gin finds the file.
+    """
+
+    file: str
+    line: int
+    path: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+class RemoteFileError(Exception):
+    """A file is on a remote file system."""
+
+
+def read_files(
+    names: Sequence[str], folders: Sequence[str], *, remote: bool = True
+) -> Iterator[Statement]:
+    """Yields the statements of files and of those that they include; at a file's start, None.
+
+    Args:
+      names: paths, or names to search for.
+      folders: the folders to search after the working directory.
+      remote: whether files on remote file systems are read, which needs TensorFlow imported.
+
+    Raises:
+      UserError: if there is no such file.
+      RemoteFileError: if a file is remote and `remote` is False.
+    """
+    for name in names:
+        if "://" in name and not remote:
+            raise RemoteFileError(name)
+        path, reader = _find(name, folders)
+        with reader(path) as file:
+            statements = list(_parser(file))
+        short = _short(name, folders)
+        yield Place(short, 0, path), None
+        for statement in statements:
+            if isinstance(statement, gin_parser.IncludeStatement):
+                yield from read_files([statement.filename], folders, remote=remote)
+            else:
+                yield Place(short, statement.location.line_num, path), statement
+
+
+def read_params(params: Sequence[str]) -> Iterator[Statement]:
+    """Yields the statements of `--gin_param`s."""
+    for statement in _parser("\n".join(params)):
+        yield Place(COMMAND_LINE, 0), statement
+
+
+def _parser(text: Any) -> gin_parser.ConfigParser:
+    return gin_parser.ConfigParser(text, gin_config.ParserDelegate(skip_unknown=True))
+
+
+def _short(name: str, folders: Sequence[str]) -> str:
+    inside = [name[len(f) :].lstrip("/") for f in folders if name.startswith(f.rstrip("/") + "/")]
+    return min(inside, key=len, default=name)
+
+
+def _find(name: str, folders: Sequence[str]) -> tuple[str, Any]:
+    """Returns the path at which gin finds a file, and the function that opens it."""
+    for folder in [""] if os.path.isabs(name) else ["", *folders]:  # noqa: PTH117
+        path = os.path.join(folder, name)  # noqa: PTH118
+        for reader, readable in gin_config._FILE_READERS:
+            if readable(path):
+                return path, reader
+    raise UserError(unknown_file(name, folders))
