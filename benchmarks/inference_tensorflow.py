@@ -26,7 +26,7 @@ from random_weights import random_checkpoint  # noqa: E402
 from workers import token_rates  # noqa: E402
 
 from t0.config import parse  # noqa: E402
-from t0.inference.generator import Generator  # noqa: E402
+from t0.inference.generator import MeshGenerator  # noqa: E402
 from t0.inference.search import EOS, DecodingMethod  # noqa: E402
 from t0.mesh import gather_embedding  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
@@ -60,7 +60,7 @@ class Ours:
 
     def __init__(self, question: dict[str, Any], checkpoint: str) -> None:
         method = DecodingMethod(beam_size=question["beams"], alpha=0.0)
-        self._generator = Generator(build_model(), types_of(question), PLACE, method)
+        self._generator = MeshGenerator(build_model(), types_of(question), PLACE, method)
         shape = (question["batch"], question["inputs"])
         self._feeds = (
             np.random.default_rng(0).integers(3, 32000, shape).astype(np.int32),

@@ -22,7 +22,7 @@ from transformers import T5ForConditionalGeneration  # noqa: E402
 from workers import token_rates  # noqa: E402
 
 from t0.inference.methods import EOS, DecodingMethod  # noqa: E402
-from t0.torch.decoding import Generator  # noqa: E402
+from t0.torch.decoding import TorchGenerator  # noqa: E402
 from t0.torch.shape import t5  # noqa: E402
 
 
@@ -35,7 +35,7 @@ class Predictor:
         self._draws = np.zeros((batch, targets), np.float32)
         self._inputs = np.random.default_rng(0).integers(3, 32000, (batch, inputs), np.int32)
         lengths = {"inputs": inputs, "targets": targets}
-        self._generator = Generator(
+        self._generator = TorchGenerator(
             t5(torch_runs.run("small", rows=batch, lengths=lengths).model),
             torch.device("cpu"),
             getattr(torch, question["dtype"]),

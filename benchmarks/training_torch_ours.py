@@ -44,26 +44,26 @@ def tokens(batch: Mapping[str, np.ndarray]) -> int:
     return sum(int(np.count_nonzero(batch[name])) for name in ("inputs", "targets"))
 
 
-def opened(given: Mapping[str, Any], joined: world.World) -> tuple[loop.Engine, Iterator[Any]]:
+def opened(given: Mapping[str, Any], joined: world.World) -> tuple[loop.TorchEngine, Iterator[Any]]:
     """Returns the engine of the settings, with random weights, and its batches."""
     rows, lengths, cache = given["rows"], given["lengths"], given.get("cache")
     data = torch_runs.cached(Path(cache), given["split"], lengths) if cache else None
     parts = given.get("microbatches", 1)
     spec = torch_runs.run(given["size"], rows=rows, lengths=lengths, data=data, microbatches=parts)
     packed = open_training_data(data) if data else None
-    settings = loop.Settings(
+    options = loop.ComputeOptions(
         getattr(torch, given["type"]),
         recompute=given.get("recompute", "off"),
         compiled=given.get("compiled", False),
     )
-    engine = loop.Engine(spec, Options(train_steps=10**6), packed, joined, settings)
+    engine = loop.TorchEngine(spec, Options(train_steps=10**6), packed, joined, options)
     engine.fill_at_random()
     if packed:
         return engine, (batch for batch, _ in packed.batches(rows))
     return engine, random_batches(rows, lengths)
 
 
-def measured(engine: loop.Engine, batches: Iterator[Any], steps: int) -> dict[str, float]:
+def measured(engine: loop.TorchEngine, batches: Iterator[Any], steps: int) -> dict[str, float]:
     """Takes steps; returns their seconds, reading included, also of the processor, and tokens."""
     began, processor, found = time.perf_counter(), time.process_time(), 0
     for _ in range(steps):
@@ -80,13 +80,13 @@ def measured(engine: loop.Engine, batches: Iterator[Any], steps: int) -> dict[st
 def main() -> None:
     """Builds the engine, then serves."""
     given = json.loads(sys.argv[1])
-    with world.joined(given.get("device", "cpu")) as joined:
+    with world.join_processes(given.get("device", "cpu")) as joined:
         if joined.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
         engine, batches = opened(given, joined)
         while True:
             asked = sys.stdin.readline() if joined.first else ""
-            steps = joined.any(json.loads(asked)["steps"] if asked else 0)
+            steps = joined.max_over_processes(json.loads(asked)["steps"] if asked else 0)
             if not steps:
                 return
             answer = measured(engine, batches, steps) | {"peak": max(engine.gpu_peaks(), default=0)}

@@ -7,13 +7,13 @@
 | `prediction_jobs.PredictionJob(source, ...)` | a source of inputs with settings and a file |
 | `inputs.of_file`, `batches` | the lines of a file; batches of similar length |
 | `task_inputs.of_task`, `cached_inputs.of_cache` | a task's inputs, through SeqIO or of a cache |
-| `by_batches.predict(job, output, ...)` | predicts a job with any engine |
-| `generator.Generator(model, types, placement, method)` | predicts tokens with one set of weights |
+| `prediction_loop.predict_checkpoints(...)` | predicts jobs with any engine |
+| `generator.MeshGenerator(model, types, placement, method)` | predicts tokens |
 | `text_decoder.TextDecoder`, `evaluation_decoder` | decodes texts in memory, for evaluations |
 | `methods.DecodingMethod`, `search.search(method)` | greedy search, sampling, beam search |
 | `cached_attention.cache_attention(decoder)` | attention with cached keys and values |
-| `prediction_file.PredictionFile(path, facts)` | the file, and a killed run's finished batches |
+| `prediction_file.PredictionFile(path, facts)` | the file, and finished batches |
 
 Another engine has `methods`, `inputs`, `cached_inputs`, `prediction_jobs`, `prediction_file` and
-`by_batches` without TensorFlow.
+`prediction_loop` without TensorFlow.
 """

@@ -22,7 +22,7 @@ from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_ch
 
 _T = TypeVar("_T")
 
-# How many files SeqIO has open at once, and how many records of each it reads at a time.
+# How many files SeqIO keeps open, and how many records of each it reads at a time.
 _OPEN, _BLOCK = 16, 16
 _TEXTS = tuple(f"{name}_pretokenized" for name in FIELDS)
 _CHOICES = "is_correct"

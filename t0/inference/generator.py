@@ -2,7 +2,7 @@
 
 Legend: B examples, K beams, L input tokens, T target tokens, V vocabulary.
 
-    generator = Generator(model, types, placement, DecodingMethod(beam_size=4))
+    generator = MeshGenerator(model, types, placement, DecodingMethod(beam_size=4))
     generator.restore("/models/tiny/model.ckpt-1000")
     ids, scores = generator.predict(inputs, limits, draws)  # [B, L], [B], [B, T] -> [B, T], [B]
 
@@ -66,7 +66,7 @@ class _MatmulDevices(SharedVariables):
         return tf.reshape(rows, [*x.shape.as_list()[:-1], table.shape.as_list()[-1]])
 
 
-class Generator:
+class MeshGenerator:
     """Predicts with one set of weights.
 
     Args:
@@ -107,7 +107,7 @@ class Generator:
             another shape or type.
         """
         if self._slice_copies is None:
-            *_, lowering = self._build(self.replicas, 1, 1, make_variables)
+            *_, lowering = self._build(self.replicas, 1, 1, _DecodingLoop.first_part)
             with self._graph.as_default():
                 # Later lowerings reuse the slices. If slices are the masters, this does nothing.
                 self._slice_copies = lowering.copy_masters_to_slices()
@@ -148,16 +148,16 @@ class Generator:
           the tensors that are fed and read.
         """
         if shape not in self._lowered:
-            fed, outputs, lowering = self._build(*shape, decode)
+            fed, outputs, lowering = self._build(*shape, _DecodingLoop.run)
             with self._graph.as_default():
                 exported = [lowering.export_to_tf_tensor(output) for output in outputs]
             self._lowered[shape] = _Lowered(*fed.values(), *exported)
         return self._lowered[shape]
 
     def _build(
-        self, batch: int, input_length: int, length: int, build: Callable[..., Any]
+        self, batch: int, input_length: int, length: int, compute: Callable[["_DecodingLoop"], Any]
     ) -> tuple[dict[str, tf.Tensor], Any, mtf.Lowering]:
-        """Returns the placeholders of a batch shape, the result of `build`, and the lowering."""
+        """Returns the placeholders of a batch shape, the result of `compute`, and the lowering."""
         batch_dim = mtf.Dimension("batch", batch)
         dims = {
             "inputs": [batch_dim, mtf.Dimension("length", input_length)],
@@ -173,19 +173,20 @@ class Generator:
                 )
                 for name, shape in dims.items()
             }
-            feeds = BatchFeeds(
+            feeds = _BatchFeeds(
                 **{
                     name: mtf.import_fully_replicated(mesh, fed[name], mtf.Shape(shape), name=name)
                     for name, shape in dims.items()
                 }
             )
             with fused(self._model, place.mesh_shape, place.layout_rules):
-                built = build(self._model, self._types, feeds, self._method)
-            return fed, built, mtf.Lowering(graph, {mesh: self._mesh_impl}, autostack=False)
+                loop = _DecodingLoop(self._model, self._types, feeds, self._method)
+                outputs = compute(loop)
+            return fed, outputs, mtf.Lowering(graph, {mesh: self._mesh_impl}, autostack=False)
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchFeeds:
+class _BatchFeeds:
     """The tensors of a batch in a mesh.
 
     Attributes:
@@ -199,39 +200,21 @@ class BatchFeeds:
     draws: mtf.Tensor
 
 
-def decode(
-    model: Any,
-    types: mtf.VariableDType,
-    feeds: BatchFeeds,
-    method: DecodingMethod,
-) -> tuple[mtf.Tensor, mtf.Tensor]:
-    """Adds the decoding of a batch to the feeds' mesh graph.
+class _DecodingLoop:
+    """The decoding of a batch, in the feeds' mesh graph.
 
     Args:
       model: Mesh TensorFlow's `Bitransformer`.
       types: the types of masters, slices and activations.
       feeds: the batch.
       method: how tokens are chosen.
-
-    Returns:
-      the predicted tokens with EOS, then zeros, int32 [B, T]; and the scores in nats, float32 [B].
     """
-    return _DecodingLoop(model, types, feeds, method).run()
 
-
-def make_variables(
-    model: Any, types: mtf.VariableDType, feeds: BatchFeeds, method: DecodingMethod
-) -> None:
-    """Adds the smallest computation with every variable of the model to the feeds' mesh graph."""
-    _DecodingLoop(model, types, feeds, method).first_part()
-
-
-class _DecodingLoop:
     def __init__(
         self,
         model: Any,
         types: mtf.VariableDType,
-        feeds: BatchFeeds,
+        feeds: _BatchFeeds,
         method: DecodingMethod,
     ) -> None:
         self._decoder = model.decoder
@@ -245,12 +228,13 @@ class _DecodingLoop:
         self._memory = _encode(model, types, feeds.inputs, self._shared)
 
     def run(self) -> tuple[mtf.Tensor, mtf.Tensor]:
+        """Returns the predicted tokens with EOS, then zeros, int32 [B, T]; and the scores [B]."""
         states, constants, logits = self.first_part()
         self._table = _table(logits)
         mesh = self._feeds.inputs.mesh
         names = list(self._search.fields)
 
-        def going_on(step: mtf.Tensor, *loop: mtf.Tensor) -> mtf.Tensor:
+        def is_running(step: mtf.Tensor, *loop: mtf.Tensor) -> mtf.Tensor:
             del step
             running = mtf.reduce_sum(loop[names.index("running")])
             return mtf.greater(running, 0)
@@ -261,11 +245,11 @@ class _DecodingLoop:
             chosen = self._choose(step, logits, found)
             if self._beam_dim:
                 ancestors = chosen[names.index("ancestors")]
-                new_states = [self._following(state, ancestors, step) for state in new_states]
+                new_states = [self._reorder(state, ancestors, step) for state in new_states]
             return [step + 1, *chosen, *new_states]
 
         start = [mtf.zeros(mesh, mtf.Shape([]), tf.int32), *self._start(), *states]
-        outputs = mtf.while_loop(going_on, body, start)
+        outputs = mtf.while_loop(is_running, body, start)
         ids, score = (outputs[1 + names.index(name)] for name in ("ids", "score"))
         return mtf.anonymize(ids), mtf.anonymize(score)
 
@@ -293,7 +277,10 @@ class _DecodingLoop:
         return mtf.range(self._feeds.inputs.mesh, self._length_dim, tf.int32)
 
     def first_part(self) -> tuple[list[mtf.Tensor], list[Any], mtf.Tensor]:
-        """Returns the first states, the states that no step changes, and a pass's logits."""
+        """Returns the first states, the states that no step changes, and a pass's logits.
+
+        It is the smallest computation with every variable of the model.
+        """
         batch_dims = [self._batch_dim, *([self._beam_dim] if self._beam_dim else [])]
         ids = mtf.zeros(
             self._feeds.inputs.mesh, mtf.Shape([*batch_dims, self._length_dim]), tf.int32
@@ -344,7 +331,7 @@ class _DecodingLoop:
         feeds = (self._feeds.limits, self._feeds.draws)
         return self._slicewise(self._search.step, [step, logits, *feeds, *found.values()])
 
-    def _following(self, state: mtf.Tensor, ancestors: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
+    def _reorder(self, state: mtf.Tensor, ancestors: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
         """Returns a state in the new order of the beams, if it has a beam dimension."""
         if self._beam_dim not in state.shape.dims:
             return state
@@ -354,7 +341,7 @@ class _DecodingLoop:
             lambda x, columns, now: tf.gather(x, columns[:, :, now], batch_dims=1),
             [mtf.transpose(state, mtf.Shape(own + rest)), ancestors, step],
             splittable_dims=[self._batch_dim, *rest],
-            name="following",
+            name="reorder",
         )
         return mtf.transpose(moved, state.shape)
 

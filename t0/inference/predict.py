@@ -6,16 +6,14 @@
         model_dir="/models/tiny",
     )   # as t0.infer is configured, into <infer.output_dir>/<task>_1000.jsonl
 
-Finished batches and windows are written to files, so that a killed run resumes after its last
-batch.
+Finished batches are written to files, so that a killed run resumes after its last batch.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from t0.checkpoints import checkpoint_files
-from t0.errors import say
-from t0.inference import by_batches
+from t0.inference import prediction_loop
 from t0.inference.jobs import InferenceSettings, RunArguments, jobs, jobs_of_t5
 from t0.inference.text_decoder import make_generator
 from t0.scoring.mesh_model import (
@@ -54,19 +52,22 @@ def predict(
     vocabularies = both_vocabularies(vocabulary)
     run = RunArguments(vocabularies, lengths, batch_size)
     wanted = jobs(settings, run) if settings.configured else jobs_of_t5(run)
-    generator = None
-    for step, path in chosen_checkpoints(model_dir, steps, checkpoint).items():
-        facts = {
+
+    def describe(path: str) -> dict[str, Any]:
+        return {
             "checkpoint_fingerprint": checkpoint_files.fingerprint(path),
             "vocabulary_sha256": vocabulary_hash(vocabularies[0]),
         }
-        outputs = [by_batches.opened(job, step=step, facts=facts) for job in wanted]
-        left = [both for both in zip(wanted, outputs, strict=True) if both[1]]
-        if left:
-            settings = wanted[0].settings
-            generator = generator or make_generator(
-                model, vocabularies, dtype=settings.activation_dtype, method=settings.method
-            )
-            say(f"restored {generator.restore(path)} variables from {path}")
-        for job, output in left:
-            by_batches.predict(job, output, generator, vocabularies[1], replicas=generator.replicas)
+
+    prediction_loop.predict_checkpoints(
+        wanted,
+        chosen_checkpoints(model_dir, steps, checkpoint),
+        lambda: make_generator(
+            model,
+            vocabularies,
+            dtype=wanted[0].settings.activation_dtype,
+            method=wanted[0].settings.method,
+        ),
+        vocabularies[1],
+        describe=describe,
+    )

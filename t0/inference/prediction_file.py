@@ -1,20 +1,21 @@
-"""The file of predictions, which is created when it is complete; a killed run can resume.
+"""The file of predictions, which appears when it is complete; a killed run can resume.
 
     file = PredictionFile("/out/qa_1000.jsonl", facts)
-    file.finished                            # None, or the summary of the run that wrote it
-    file.window(0)                           # None, or the predictions of a finished window
-    file.keep_batch(0, 3, predictions)       # writes a finished batch of a window
-    file.keep_window(0, predictions)         # writes a finished window, removes its batches
-    file.finish(windows=1)                   # writes the file and a summary beside it
+    file.summary                             # None, or the summary of the run that wrote it
+    file.keep(0, 3, predictions)             # writes batch 3 of window 0
+    file.kept                                # {(0, 2): {"examples": 32, ...}} of an earlier run
+    file.finish([32, 9])                     # writes the file of 41 batches, and its summary
 
-`<file>.partial/` holds a file for each finished window, and for each finished batch of the current
-window. All files are written under another name and renamed, so that none is ever incomplete.
+`<file>.partial/` holds a file for each finished batch. All files are written under another name and
+renamed, so that none is ever incomplete.
 """
 
+import collections
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from t0.errors import UserError
@@ -22,11 +23,12 @@ from t0.files import paths, publishing
 from t0.scoring.results import read_json, write_json, write_whole
 
 SCHEMA = 1
+_BATCH = re.compile(r"window-(\d+)-batch-(\d+)\.json")
 
 
 @dataclasses.dataclass
-class FinishedPredictions:
-    """Finished predictions.
+class BatchPredictions:
+    """The predictions of a batch.
 
     Attributes:
       lines: place of an example in its window -> its line in the file.
@@ -36,16 +38,6 @@ class FinishedPredictions:
     lines: dict[int, str]
     counts: dict[str, int]
 
-    def add(self, other: "FinishedPredictions") -> None:
-        """Adds the predictions of another batch of the same window."""
-        self.lines |= other.lines
-        self.counts = added(self.counts, other.counts)
-
-
-def added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    """Returns the sums of two sets of counts."""
-    return {name: one.get(name, 0) + other.get(name, 0) for name in one | other}
-
 
 class PredictionFile:
     """One file of predictions.
@@ -54,10 +46,14 @@ class PredictionFile:
       path: the file, local or `gs://`.
       facts: the facts that the predictions depend on. A run resumes only from predictions with the
         same facts.
-      described: whether a summary is written beside the finished file. If not, an earlier file is
+      described: whether a summary is written next to the finished file. If not, an earlier file is
         replaced.
-      writes: whether this process writes the file; of several that predict together, one does, and
-        each writes its batches.
+      writes: whether this process writes the file. If several predict together, one of them writes
+        the file, and each writes its batches.
+
+    Attributes:
+      summary: the summary of a finished file; None if it is not finished.
+      kept: (window, batch) -> counts of the batches that an earlier run has finished.
 
     Raises:
       UserError: if there are predictions with other facts at this path, finished or not.
@@ -73,30 +69,36 @@ class PredictionFile:
         if writes and not paths.is_remote(path):
             # The summary of a run that was killed while it wrote that.
             publishing.remove_leftovers([os.path.dirname(path) or "."])  # noqa: PTH120
-        self.finished = self._finished() if described else None
-        if self.finished is None:
+        self.summary = self._read_summary() if described else None
+        self.kept: dict[tuple[int, int], dict[str, int]] = {}
+        if self.summary is None:
             self._begin(writes)
         elif writes:
             paths.remove(self._folder)
 
-    def _finished(self) -> dict[str, Any] | None:
+    def _read_summary(self) -> dict[str, Any] | None:
         if not paths.exists(self.path):
             return None
-        summary = read_json(self._summary)
+        summary = read_json(self._summary_path)
         if not isinstance(summary.get("settings"), dict):
             raise UserError(
-                f"{self.path} exists without {self._summary}, which records what it was made from. "
-                "Move it away, or name another folder (infer.output_dir)"
+                f"{self.path} exists without {self._summary_path}, which records what it was made "
+                "from. Move it away, or name another folder (infer.output_dir)"
             )
         self._check_same(summary["settings"], "was made")
         return summary
 
     def _begin(self, writes: bool) -> None:
-        kept = read_json(self._kept("settings"))
-        if kept:
-            self._check_same(kept, "was begun")
+        earlier = read_json(self._partial("settings"))
+        if earlier:
+            self._check_same(earlier, "was begun")
         elif writes:
-            write_json(self._kept("settings"), self._facts)
+            write_json(self._partial("settings"), self._facts)
+        for match in filter(None, map(_BATCH.fullmatch, paths.list_names(self._folder))):
+            window, batch = map(int, match.groups())
+            predictions = self._read(window, batch)
+            if predictions:
+                self.kept[window, batch] = predictions.counts
 
     def _check_same(self, others: Mapping[str, Any], happened: str) -> None:
         differing = [
@@ -111,65 +113,61 @@ class PredictionFile:
                 f"folder (infer.output_dir), or remove {self.path}{also} and start again"
             )
 
-    def window(self, window: int) -> FinishedPredictions | None:
-        """Returns the predictions of a window that an earlier run finished, or None."""
-        return self._read(f"window-{window:06d}")
-
-    def batch(self, window: int, batch: int) -> FinishedPredictions | None:
-        """Returns the predictions of a batch that an earlier run finished, or None."""
-        return self._read(_batch_name(window, batch))
-
-    def keep_batch(self, window: int, batch: int, results: FinishedPredictions) -> None:
+    def keep(self, window: int, batch: int, predictions: BatchPredictions) -> None:
         """Writes the predictions of a finished batch."""
-        self._write(_batch_name(window, batch), results)
+        write_json(self._partial(_batch_name(window, batch)), dataclasses.asdict(predictions))
 
-    def keep_window(self, window: int, results: FinishedPredictions) -> None:
-        """Writes the predictions of a finished window, and removes those of its batches."""
-        self._write(f"window-{window:06d}", results)
-        for batch in paths.list_names(self._folder):
-            if batch.startswith(f"window-{window:06d}-batch-"):
-                paths.remove(os.path.join(self._folder, batch))  # noqa: PTH118 (gs:// paths)
+    def finish(self, numbers_of_batches: Sequence[int]) -> dict[str, Any]:
+        """Writes the file from all batches, and returns the summary.
 
-    def finish(self, windows: int) -> dict[str, Any]:
-        """Writes the file from the finished windows, and returns the summary."""
-        counts: dict[str, int] = {}
+        Args:
+          numbers_of_batches: the number of batches of each window.
+
+        Raises:
+          UserError: if a batch is missing.
+        """
+        counts: collections.Counter[str] = collections.Counter()
 
         def lines() -> Iterator[str]:
-            nonlocal counts
-            for window in range(windows):
-                results = self.window(window)
-                counts = added(counts, results.counts)
-                yield from (results.lines[place] + "\n" for place in sorted(results.lines))
+            for window, number in enumerate(numbers_of_batches):
+                merged: dict[int, str] = {}
+                for batch in range(number):
+                    predictions = self._read(window, batch)
+                    if predictions is None:
+                        raise UserError(
+                            f"batch {batch} of window {window} of {self.path} is missing: all "
+                            "processes must write to one folder that each of them sees"
+                        )
+                    merged |= predictions.lines
+                    counts.update(predictions.counts)
+                yield from (merged[place] + "\n" for place in sorted(merged))
 
         # The file is last: where it exists, everything is complete.
         temporary = os.path.join(self._folder, "predictions")  # noqa: PTH118 (gs:// paths)
         write_whole(temporary, lines())
         summary = {"schema": SCHEMA, "settings": self._facts, **counts}
         if self._described:
-            write_json(self._summary, summary)
+            write_json(self._summary_path, summary)
         paths.rename(temporary, self.path)
         paths.remove(self._folder)
         return summary
 
     @property
-    def _summary(self) -> str:
+    def _summary_path(self) -> str:
         return f"{self.path.removesuffix('.jsonl')}.run.json"
 
-    def _kept(self, name: str) -> str:
+    def _partial(self, name: str) -> str:
         return os.path.join(self._folder, f"{name}.json")  # noqa: PTH118 (gs:// paths)
 
-    def _read(self, name: str) -> FinishedPredictions | None:
-        content = read_json(self._kept(name))
+    def _read(self, window: int, batch: int) -> BatchPredictions | None:
+        content = read_json(self._partial(_batch_name(window, batch)))
         lines, counts = content.get("lines"), content.get("counts")
-        # One that a power failure has damaged is made again.
+        # A file that a power failure has damaged is written again.
         if not isinstance(lines, dict) or not isinstance(counts, dict):
             return None
         if not all(place.isdecimal() for place in lines):
             return None
-        return FinishedPredictions({int(place): line for place, line in lines.items()}, counts)
-
-    def _write(self, name: str, results: FinishedPredictions) -> None:
-        write_json(self._kept(name), dataclasses.asdict(results))
+        return BatchPredictions({int(place): line for place, line in lines.items()}, counts)
 
 
 def _batch_name(window: int, batch: int) -> str:

@@ -1,4 +1,4 @@
-"""What is predicted, as plain data: the settings, and a job for each source of inputs.
+"""Prediction jobs as plain data: the settings, and a job for each source of inputs.
 
     settings = InferenceSettings(output_dir="/out", beam_size=4)
     settings.method                     # DecodingMethod(beam_size=4, alpha=0.6, ...)
@@ -11,10 +11,11 @@ specification.
 
 import dataclasses
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from t0.config.specification import Count, NotNegative, Positive, Range, read_plain
 from t0.errors import UserError
 from t0.inference.inputs import InferenceExample, InputSource, LengthLimits
 from t0.inference.methods import EOS, DecodingMethod
@@ -32,7 +33,7 @@ class InferenceSettings:
       input_file: a file with an input on each line, or JSON Lines (if its name ends in .jsonl or
         .json) with `inputs` and, if known, `targets`; either may be compressed (.gz).
       output_dir: the folder for the predictions, `<name>_<step>.jsonl`.
-      batch_size: the number of inputs that are decoded at once; None for the run's batch size.
+      batch_size: the number of inputs in a batch; None for the run's batch size.
       beam_size: the number of beams; 1 for greedy decoding or sampling.
       alpha: the exponent of the beams' length penalty.
       temperature: the temperature of sampling, 1 for the model's distribution; 0 to decode
@@ -52,21 +53,26 @@ class InferenceSettings:
     use_cached: bool = False
     input_file: str | None = None
     output_dir: str | None = None
-    batch_size: int | None = None
-    beam_size: int = 1
-    alpha: float = 0.6
-    temperature: float = 0.0
-    top_k: int = -1
-    seed: int = 0
-    shard_id: int = 0
-    num_shards: int = 1
+    batch_size: Positive | None = None
+    beam_size: Positive = 1
+    alpha: NotNegative = 0.6
+    temperature: NotNegative = 0.0
+    top_k: Annotated[int, Range(-1)] = -1
+    seed: Count = 0
+    shard_id: Count = 0
+    num_shards: Positive = 1
     add_eos: bool | None = None
     activation_dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        for name, (wanted, holds) in _WANTED.items():
-            if not holds(getattr(self, name)):
-                raise UserError(f"infer.{name} is {getattr(self, name)!r}; wanted {wanted}")
+        for field in dataclasses.fields(self):
+            try:
+                value = read_plain(getattr(self, field.name), field.type, f"infer.{field.name}")
+            except ValueError as error:
+                raise UserError(str(error)) from error
+            object.__setattr__(self, field.name, value)
+        if not self.top_k:
+            raise UserError("infer.top_k is 0; wanted a number from 1, or -1 for all tokens")
         if self.shard_id >= self.num_shards:
             raise UserError(
                 f"infer.shard_id is {self.shard_id}; with {self.num_shards} shard(s) wanted 0 to "
@@ -96,30 +102,6 @@ class InferenceSettings:
         if self.temperature:
             names += ["temperature", "top_k", "seed"]
         return {name: getattr(self, name) for name in names}
-
-
-def _whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _at_least_0(value: Any) -> bool:
-    return _whole(value, 0) or (isinstance(value, float) and value >= 0)
-
-
-_FROM_0 = ("a whole number from 0 on", lambda value: _whole(value, 0))
-_FROM_1 = ("a whole number from 1 on", lambda value: _whole(value, 1))
-_NUMBER = ("a number from 0 on", _at_least_0)
-# Setting -> its allowed values, as a description and as a test.
-_WANTED = {
-    "batch_size": (_FROM_1[0], lambda value: value is None or _whole(value, 1)),
-    "beam_size": _FROM_1,
-    "alpha": _NUMBER,
-    "temperature": _NUMBER,
-    "top_k": ("a whole number from 1 on, or -1 for all", lambda v: v == -1 or _whole(v, 1)),
-    "seed": _FROM_0,
-    "shard_id": _FROM_0,
-    "num_shards": _FROM_1,
-}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@
     decode = evaluation_decoder(model, RunArguments(vocabularies, lengths, batch_size=32))
     decode(datasets, "/models/tiny/model.ckpt-1000")      # the texts of all datasets, one by one
 
-Mode `infer` writes files instead (`t0.inference.by_batches`); its predictions are the same.
+Mode `infer` writes files instead (`t0.inference.prediction_loop`); its predictions are the same.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ import numpy as np
 
 from t0.compat import mesh_dataset, mesh_utils, mtf, tfds
 from t0.compat import tf1 as tf
-from t0.inference.generator import Generator
+from t0.inference.generator import MeshGenerator
 from t0.inference.inputs import WINDOW, InferenceExample, LengthLimits, batches, windows
 from t0.inference.jobs import RunArguments, decoding_settings
 from t0.inference.methods import DecodingMethod
@@ -83,14 +83,14 @@ class TextDecoder:
 
 def make_generator(
     model: MeshModel, vocabularies: tuple[Any, Any], *, dtype: str, method: DecodingMethod
-) -> Generator:
+) -> MeshGenerator:
     """Builds the configured model with activations of a type, and returns its generator."""
     built, placement = build_model(model, vocabularies)
     types = mesh_utils.get_variable_dtype()
     activations = devices.activation_dtype(dtype)
     if activations != tf.float32:
         types = mtf.VariableDType(types.master_dtype, activations, activations)
-    return Generator(built, types, placement, method)
+    return MeshGenerator(built, types, placement, method)
 
 
 def evaluation_decoder(

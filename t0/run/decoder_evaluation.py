@@ -75,16 +75,16 @@ def evaluate(folder: str, source: str, names: Sequence[str], settings: Settings)
                 f"task {task.name} is not for rank evaluation, and a decoder-only model is "
                 f"evaluated by ranking: name its form {task.name}_score_eval, if it has one"
             )
-    from t0.torch import transformers_door
+    from t0.torch import tokenizer_check
 
-    transformers_door.transformers()  # says which package is not installed
+    tokenizer_check.import_transformers()  # says which package is not installed
     tf.config.set_visible_devices([], "GPU")  # they are PyTorch's
     import torch
 
     from t0.torch import decoder_only, world
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    activations = world.activations(settings.activations, device)
+    activations = world.choose_activation_type(settings.activations, device)
     kind = "gpu" if device.type == "cuda" else "cpu"
     most = settings.batch_tokens or ranking.MAX_TOKENS[kind]
     model = decoder_only.DecoderOnly(folder, device, activations, most)
@@ -104,13 +104,13 @@ def evaluate(folder: str, source: str, names: Sequence[str], settings: Settings)
         reading={"use_cached": settings.cached},
     )
     facts |= {
-        "engine": f"torch, transformers {transformers_door.transformers().__version__}",
+        "engine": f"torch, transformers {tokenizer_check.import_transformers().__version__}",
         "model_type": model.config.model_type,
-        "joined": join.said,
+        "joined": join.description,
         "normalisation": WITHOUT_EOS,
     }
     facts |= {"examples": settings.examples} if settings.examples else {}
-    print(f"{source}: {model.config.model_type}, joined as {join.said}", file=sys.stderr)
+    print(f"{source}: {model.config.model_type}, joined as {join.description}", file=sys.stderr)
     ranking.rank(
         [facts],
         settings.output,

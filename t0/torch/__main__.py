@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from t0.torch.world import World
 
 COMMAND = "t0.torch"
-_KEPT = "the last checkpoint, if any, is kept, and the same command goes on from there"
+_KEPT = "the last checkpoint, if any, is kept, and the same command resumes from there"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -41,19 +41,19 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--device", default="auto", help="cuda, cpu, or auto: CUDA where there is a GPU"
+        "--device", default="auto", help="cuda, cpu, or auto: CUDA if there is a GPU"
     )
     parser.add_argument(
         "--recompute",
         choices=memory.CHOICES,
         default="auto",
-        help="compute activations twice, which saves memory; auto: where it fits only so",
+        help="compute activations twice, which saves memory; auto: if it does not fit otherwise",
     )
     parser.add_argument(
         "--keep_gathered",
         choices=memory.CHOICES,
         default="auto",
-        help="keep weights of other processes for a step, which saves time; auto: where it fits",
+        help="keep weights of other processes for a step, which saves time; auto: if it fits",
     )
     parser.add_argument(
         "--compile",
@@ -92,14 +92,14 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(f"PyTorch is not installed: {install_command('torch')}") from error
     from t0.torch import evaluation_by_kind, loop, prediction, rank_evaluation, world
 
-    with world.joined(given.device, given.timeout_minutes) as joined:
+    with world.join_processes(given.device, given.timeout_minutes) as joined:
         if given.export_hf and not _is_file(words):
             words = [*words, f"--export_hf={given.export_hf}"]  # is checked with the flags
-        text = _shared(words, joined)
-        joined.agree("the specification", text)
+        text = _read_specification(words, joined)
+        joined.check_equal("the specification", text)
         spec = from_json(text, RunSpec)
         if joined.size > 1:
-            joined.agree("the cache", _caches(spec))
+            joined.check_equal("the cache", _describe_caches(spec))
         if joined.device.type == "cuda":
             torch.set_float32_matmul_precision("highest" if given.no_tf32 else "high")
         evaluation = {
@@ -113,9 +113,9 @@ def main(argv: Sequence[str]) -> None:
             return
         dtype = spec.training.get("activation_dtype", "auto")
         dtype = read_value(dtype, ActivationType, "training.activation_dtype")
-        with joined.printing():
-            activations = world.activations(dtype, joined.device)
-        settings = loop.Settings(
+        with joined.only_first_prints():
+            activations = world.choose_activation_type(dtype, joined.device)
+        compute = loop.ComputeOptions(
             activations,
             recompute=given.recompute,
             keep_gathered=given.keep_gathered,
@@ -125,7 +125,7 @@ def main(argv: Sequence[str]) -> None:
         )
         if joined.first and "://" not in spec.model_dir:
             save_command(spec.model_dir, sys.argv)
-        loop.train(spec, joined, settings)
+        loop.train(spec, joined, compute)
 
 
 def _check_evaluates(given: argparse.Namespace, mode: str) -> None:
@@ -136,15 +136,15 @@ def _check_evaluates(given: argparse.Namespace, mode: str) -> None:
             raise UserError(f"--{name} is for training; the mode is {mode!r}: leave it out")
 
 
-def _shared(words: Sequence[str], world: "World") -> str:
+def _read_specification(words: Sequence[str], world: "World") -> str:
     """Returns the text of the specification, which the first process reads or has made."""
     if _is_file(words):
         with reading(words[0]):
             return Path(words[0]).read_text(encoding="utf-8")
-    return world.shared(lambda: _specified(words))
+    return world.broadcast_text(lambda: _make_specification(words))
 
 
-def _caches(spec: RunSpec) -> str:
+def _describe_caches(spec: RunSpec) -> str:
     """Returns what the caches of a run hold, as this process's machine has them."""
     sets = [spec.data, spec.validation]
     tasks = [task for data in sets if data for task in data.tasks]
@@ -156,8 +156,8 @@ def _is_file(words: Sequence[str]) -> bool:
     return len(words) == 1 and not words[0].startswith("-")
 
 
-def _specified(words: Sequence[str]) -> str:
-    """Returns the specification of a run that flags describe, made by a process of its own."""
+def _make_specification(words: Sequence[str]) -> str:
+    """Returns the specification of a run that flags describe, made by a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "spec.json"
         command = [sys.executable, "-m", "t0.cli.mesh_transformer", "--engine=torch", *words]

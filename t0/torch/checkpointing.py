@@ -11,6 +11,7 @@ when it is complete and on the disk; nothing in it is pickled.
 """
 
 import contextlib
+import itertools
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -139,24 +140,19 @@ class Checkpoints:
 
     def _checksums(self, folder: Path) -> dict[str, str]:
         """Returns name -> SHA-256 of the files of a new checkpoint; each process hashes some."""
-        names = self._world.shared(
-            lambda: "\n".join(sorted(path.name for path in folder.iterdir()))
-        ).split("\n")
-        digests = torch.zeros(len(names), 32, dtype=torch.uint8, device=self._world.device)
-        for number in range(self._world.rank, len(names), self._world.size):
-            digest = bytes.fromhex(torch_shards.file_checksum(folder / names[number]))
-            digests[number] = torch.tensor(list(digest), dtype=torch.uint8)
-        rows = self._world.total(digests).cpu().numpy()
-        return {name: bytes(row).hex() for name, row in zip(names, rows, strict=True)}
+        # The first process's list, because a network folder may show the others an older one.
+        names, *_ = self._world.gather(sorted(path.name for path in folder.iterdir()))
+        own = names[self._world.rank :: self._world.size]
+        checksums = {name: torch_shards.file_checksum(folder / name) for name in own}
+        return {name: text for each in self._world.gather(checksums) for name, text in each.items()}
 
     def _check_checksums(self, folder: Path, record: Mapping[str, Any]) -> None:
         """Checks the files' bytes; each process hashes some, and all raise the same error."""
         paths = [folder / name for name in sorted(record["files"])]
-        own = range(self._world.rank, len(paths), self._world.size)
-        wrong = [n for n in own if not torch_shards.has_checksum(paths[n], record)]
-        last = self._world.any(max(wrong, default=-1))
-        if last >= 0:
-            raise torch_shards.damaged(paths[last])
+        own = paths[self._world.rank :: self._world.size]
+        damaged = [path for path in own if not torch_shards.has_checksum(path, record)]
+        for path in itertools.chain(*self._world.gather(damaged)):
+            raise torch_shards.damaged(path)
 
     def _state(self) -> dict[str, torch.Tensor]:
         weights = {

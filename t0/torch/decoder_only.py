@@ -31,7 +31,7 @@ from t0.checkpoints.shape import shown
 from t0.errors import UserError, short_reason
 from t0.scoring.batch_planning import Costs
 from t0.torch import tokenizer_check
-from t0.torch.transformers_door import transformers
+from t0.torch.tokenizer_check import import_transformers
 
 # Any of these makes a tokeniser.
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -51,17 +51,17 @@ class Join:
     """A published way to join an input and a choice.
 
     Attributes:
-      said: what results files say of it.
+      description: its description in results files.
       join: (tokeniser, input, choice) -> the ids that are given, and those that are scored.
       cut_left: whether a long input loses its beginning, and not its end.
     """
 
-    said: str
+    description: str
     join: Callable[[Any, str, str], tuple[list[int], list[int]]]
     cut_left: bool
 
 
-def _split_of_whole(tokenizer: Any, given: str, choice: str) -> tuple[list[int], list[int]]:
+def _join_as_lm_eval(tokenizer: Any, given: str, choice: str) -> tuple[list[int], list[int]]:
     """Joins as lm-evaluation-harness 0.4.13 does (`TemplateLM._encode_pair`)."""
     text = " " + choice
     if not given:
@@ -74,7 +74,7 @@ def _split_of_whole(tokenizer: Any, given: str, choice: str) -> tuple[list[int],
     return context, whole[len(context) :]
 
 
-def _one_after_the_other(tokenizer: Any, given: str, choice: str) -> tuple[list[int], list[int]]:
+def _join_as_t_zero(tokenizer: Any, given: str, choice: str) -> tuple[list[int], list[int]]:
     """Joins as T0's repository does (bigscience-workshop/t-zero, evaluation/run_eval.py)."""
     return tokenizer.encode(given, add_special_tokens=False), tokenizer.encode(choice)
 
@@ -83,14 +83,14 @@ JOINS = {
     "lm-eval": Join(
         "lm-evaluation-harness: input, a space and choice are tokenised as one text; the tokens "
         "after those of the input are scored, without EOS; a long input loses its beginning",
-        _split_of_whole,
+        _join_as_lm_eval,
         cut_left=True,
     ),
     "t-zero": Join(
         "bigscience-workshop/t-zero: input (without special tokens) and choice (with the "
         "tokeniser's own) are tokenised apart, nothing is between them; the choice's tokens are "
         "scored; a long input loses its end",
-        _one_after_the_other,
+        _join_as_t_zero,
         cut_left=False,
     ),
 }
@@ -103,10 +103,10 @@ class DecoderOnly:
       folder: a folder with config.json, safetensors and a tokeniser.
       device: where it computes.
       activations: the type of weights and activations; the softmax is float32.
-      batch_tokens: the most tokens that are computed at once; None for this kind of device's.
+      batch_tokens: the most tokens of a forward pass.
 
     Raises:
-      UserError: if the folder lacks one of them, or has another kind of model.
+      UserError: if one of them is missing, or the folder has another kind of model.
     """
 
     replicas = 1
@@ -131,7 +131,7 @@ class DecoderOnly:
 
     @property
     def positions(self) -> int | None:
-        """The most tokens that the model reads, None where it has no such limit."""
+        """The context window in tokens, None if the model has no limit."""
         return getattr(self.config.get_text_config(), "max_position_embeddings", None)
 
     @property
@@ -141,7 +141,7 @@ class DecoderOnly:
 
     @property
     def vocabulary(self) -> dict[str, Any]:
-        """What results files hold of the tokeniser."""
+        """The facts about the tokenizer for results files."""
         files = [self._folder / name for name in _BESIDE if (self._folder / name).is_file()]
         return {
             "vocabulary": str(files[0]),
@@ -152,7 +152,7 @@ class DecoderOnly:
     def costs(self) -> Costs:
         """Returns the costs of the model, by the size of its files."""
         bytes_ = sum(path.stat().st_size for path in self._weights)
-        return _JoinedCosts(float(bytes_), 0.0, float(bytes_), 0.0, _KERNELS)
+        return _DecoderCosts(float(bytes_), 0.0, float(bytes_), 0.0, _KERNELS)
 
     def encode(self, join: Join, given: str, choice: str) -> tuple[list[int], list[int]]:
         """Returns the ids of an input and those of a choice, joined.
@@ -187,7 +187,7 @@ class DecoderOnly:
         del checkpoint  # the folder's
         self._check_size()
         with _explained(self._folder):
-            model, report = transformers().AutoModelForCausalLM.from_pretrained(
+            model, report = import_transformers().AutoModelForCausalLM.from_pretrained(
                 self._folder,
                 config=self.config,
                 dtype=self._activations,
@@ -217,7 +217,7 @@ class DecoderOnly:
         fits = isinstance(layers, int) and layers <= len(self._tensors)
         if fits:
             with _explained(self._folder), torch.device("meta"):
-                model = transformers().AutoModelForCausalLM.from_config(
+                model = import_transformers().AutoModelForCausalLM.from_config(
                     self.config, attn_implementation=None, experts_implementation=None
                 )
             parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -287,7 +287,7 @@ class DecoderOnly:
 
 
 @dataclasses.dataclass(frozen=True)
-class _JoinedCosts(Costs):
+class _DecoderCosts(Costs):
     """Costs of a model that reads the input again with each choice."""
 
     def of_group(self, sizes: np.ndarray) -> np.ndarray:
@@ -351,10 +351,10 @@ def _check_report(folder: Path, report: Mapping[str, Any]) -> None:
 
 def _config(folder: Path) -> Any:
     with _explained(folder):
-        config = transformers().AutoConfig.from_pretrained(
+        config = import_transformers().AutoConfig.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )
-    known = transformers().MODEL_FOR_CAUSAL_LM_MAPPING
+    known = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING
     named = next(iter(config.architectures or ()), None)
     if type(config) not in known or named not in (None, known[type(config)].__name__):
         raise UserError(
@@ -394,6 +394,6 @@ def _explained(folder: Path, fault: str = "cannot be read as a model") -> Iterat
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise UserError(
-            f"{folder}: {fault} (transformers {transformers().__version__}): "
+            f"{folder}: {fault} (transformers {import_transformers().__version__}): "
             f"{short_reason(error):.300}"
         ) from error

@@ -1,15 +1,15 @@
 """Predicts tokens with a T5: greedy search, sampling and beam search with cached keys and values.
 
-    generator = Generator(spec, torch.device("cuda"), torch.bfloat16, DecodingMethod(beam_size=4))
+    generator = TorchGenerator(spec, torch.device("cuda"), torch.bfloat16, DecodingMethod())
     generator.restore("/models/tiny/torch.ckpt-1000")
     ids, scores = generator.predict(inputs, limits, draws)  # [B, L], [B], [B, T] -> [B, T], [B]
 
 Letters of the shapes: B examples, K beams (1 without beam search), L input tokens, T target tokens,
-H heads, D size of a head, V vocabulary.
+D `d_model`, H heads, W width of a head, V vocabulary.
 
 Every process has the whole model, in the type of activations, so that processes decode different
 batches without waiting for each other. The encoder runs once; a step computes one position of every
-beam. The choice of tokens is that of `t0.inference.search`, score for score.
+beam. Tokens are chosen as in `t0.inference.search`, score for score.
 """
 
 import numpy as np
@@ -17,14 +17,13 @@ import torch
 
 from t0.inference.methods import EOS, NEVER, DecodingMethod
 from t0.torch import weights
-from t0.torch.cached_decoder import CachedDecoder
-from t0.torch.model import T5
+from t0.torch.model import T5, mask
 from t0.torch.shape import T5Spec
 from t0.torch.sharding import names_and_parameters
 from t0.torch.world import World
 
 
-class Generator:
+class TorchGenerator:
     """Predicts with one set of weights.
 
     Args:
@@ -34,6 +33,8 @@ class Generator:
       method: how tokens are chosen.
     """
 
+    replicas = 1
+
     def __init__(
         self,
         spec: T5Spec,
@@ -41,7 +42,7 @@ class Generator:
         activations: torch.dtype,
         method: DecodingMethod,
     ) -> None:
-        self._alone = World(0, 1, device)
+        self._world = World(0, 1, device)
         self._spec, self._activations, self._method = spec, activations, method
         self._model: T5 | None = None
 
@@ -54,9 +55,9 @@ class Generator:
         self._model = None  # frees the weights of the checkpoint before
         with torch.device("meta"):
             model = T5(self._spec).to(self._activations)
-        model = model.to_empty(device=self._alone.device).eval()
+        model = model.to_empty(device=self._world.device).eval()
         with torch.no_grad():
-            weights.load(model, None, checkpoint, self._alone)
+            weights.load(model, None, checkpoint, self._world)
         self._model = model
         return len(names_and_parameters(model))
 
@@ -76,25 +77,94 @@ class Generator:
           the tokens, int32 [B, T]: each row's tokens up to EOS or its limit, then zeros; and the
           scores, float32 [B]: the sums of the tokens' log-probabilities in nats.
         """
-        device, beams = self._alone.device, self._method.beam_size
-        given = torch.from_numpy(inputs).to(device, torch.int64)
-        most = torch.from_numpy(limits).to(device, torch.int64)
-        drawn = torch.from_numpy(draws).to(device)
+        device, beams = self._world.device, self._method.beam_size
+        tokens = torch.from_numpy(inputs).to(device, torch.int64)
+        limits_on_device = torch.from_numpy(limits).to(device, torch.int64)
+        draws_on_device = torch.from_numpy(draws).to(device)
         length = draws.shape[1]
-        memory, segments = self._model.encode({"inputs": given})
+        memory, segments = self._model.encode({"inputs": tokens})
         decoder = CachedDecoder(self._model, memory, segments, beams=beams, length=length)
-        search = (_Beams if beams > 1 else _One)(self._method, most, length)
+        search = (_BeamSearch if beams > 1 else _SingleSearch)(
+            self._method, limits_on_device, length
+        )
         for step in range(int(limits.max(initial=0))):
             logits = self._model.logits(decoder.step(search.tokens, step).float())
-            parents = search.choose(step, logits, drawn)
+            parents = search.choose(step, logits, draws_on_device)
             if not search.running.any():
                 break
             if parents is not None:
-                decoder.follow(parents, step)
+                decoder.reorder(parents, step)
         return search.ids.to(torch.int32).cpu().numpy(), search.score.cpu().numpy()
 
 
-class _One:
+class CachedDecoder:
+    """The decoder's state for a batch: the keys and values of all earlier positions.
+
+    The beams of an example share the keys and values of its inputs. When beams change their order,
+    their own keys and values are copied.
+
+    Args:
+      model: the model, in evaluation mode.
+      memory: the encoder's output, [B, L, D].
+      segments: 1 for tokens of the inputs and 0 for padding, [B, L].
+      beams: K.
+      length: T, the most steps.
+    """
+
+    def __init__(
+        self, model: T5, memory: torch.Tensor, segments: torch.Tensor, *, beams: int, length: int
+    ) -> None:
+        self._model, self._beams = model, beams
+        self._mask = mask(torch.ones_like(segments[:, :1]), segments, memory.dtype)
+        layers = [[layer.inner for layer in block.layer] for block in model.decoder.block]
+        # Keys and values of each block: of the inputs [B, H, L, W], and of the tokens
+        # [B * K, H, T, W].
+        self._inputs = [cross.keys_and_values(memory) for _, cross, _ in layers]
+        self._tokens = [
+            tuple(
+                x.new_empty(len(memory) * beams, x.shape[1], length, x.shape[3]) for x in of_inputs
+            )
+            for of_inputs in self._inputs
+        ]
+
+    def step(self, tokens: torch.Tensor, position: int) -> torch.Tensor:
+        """Returns the last hidden states [B * K, D] at a position.
+
+        Args:
+          tokens: the tokens of the position before, [B, K]; zeros at position 0.
+          position: from 0; each position is computed once, in order.
+        """
+        decoder = self._model.decoder
+        x = self._model.shared(tokens.flatten())[:, None]
+        bias = decoder.block[0].layer[0].inner.bias(position + 1, first=position).to(x.dtype)
+        for block, cache, inputs in zip(decoder.block, self._tokens, self._inputs, strict=True):
+            own, cross, dense = block.layer
+            normed = own.layer_norm(x)
+            for cached, new in zip(cache, own.inner.keys_and_values(normed), strict=True):
+                cached[:, :, position] = new[:, :, 0]
+            past = (cached[:, :, : position + 1] for cached in cache)
+            x = x + own.inner.attend(normed, *past, bias)
+            queries = cross.layer_norm(x).view(-1, self._beams, x.shape[-1])
+            x = x + cross.inner.attend(queries, *inputs, self._mask).view_as(x)
+            x = dense(x)
+        return decoder.final_layer_norm(x)[:, 0]
+
+    def reorder(self, parents: torch.Tensor, position: int) -> None:
+        """Gives each beam the past of its parent, up to a position.
+
+        Args:
+          parents: the number of each beam's parent, [B, K].
+          position: the last position that was computed.
+        """
+        first = torch.arange(len(parents), device=parents.device)[:, None] * self._beams
+        rows = (first + parents).flatten()
+        for cache in self._tokens:
+            for cached in cache:
+                past = cached[:, :, : position + 1]
+                past.copy_(past[rows])
+
+
+class _SingleSearch:
     """Greedy search or sampling.
 
     Attributes:
@@ -137,8 +207,8 @@ def _draw_tokens(logits: torch.Tensor, draws: torch.Tensor, method: DecodingMeth
     return place if likeliest is None else likeliest.gather(1, place[:, None])[:, 0]
 
 
-class _Beams:
-    """Beam search; the attributes are those of `_One`, with tokens [B, K].
+class _BeamSearch:
+    """Beam search; the attributes are those of `_SingleSearch`, with tokens [B, K].
 
     Of the 2K best continuations, the best K without EOS become the next beams, and the first K may
     finish, with EOS or at the example's limit. Only the best finished one is kept. An example ends
@@ -166,12 +236,12 @@ class _Beams:
         del draws
         beams = self._method.beam_size
         scores, parents, tokens = self._continuations(logits)
-        candidates = _gathered(self._alive_ids, parents)
+        candidates = _gather_rows(self._alive_ids, parents)
         candidates[:, :, step] = tokens
         self._finish(step, scores, tokens, candidates)
-        self._alive_scores, kept = _best(scores.masked_fill(tokens == EOS, NEVER), beams)
+        self._alive_scores, kept = _largest(scores.masked_fill(tokens == EOS, NEVER), beams)
         self.tokens, parents = tokens.gather(1, kept), parents.gather(1, kept)
-        self._alive_ids = _gathered(candidates, kept)
+        self._alive_ids = _gather_rows(candidates, kept)
         reachable = self._alive_scores[:, 0] / self._penalty(self._limits)
         self.running = self.running & (step + 1 < self._limits) & (reachable > self._judged)
         return parents
@@ -184,7 +254,7 @@ class _Beams:
         nats, tokens = logits.log_softmax(-1).topk(min(count, logits.shape[-1]))
         each = nats.shape[-1]
         scores = nats.view(*self._alive_scores.shape, each) + self._alive_scores[..., None]
-        scores, places = _best(scores.flatten(1), count)
+        scores, places = _largest(scores.flatten(1), count)
         tokens = tokens.view(len(scores), -1).gather(1, places)
         return scores, places // each, tokens
 
@@ -200,15 +270,15 @@ class _Beams:
         better = self.running & (found > NEVER / 2) & (judged > self._judged)
         self.score = torch.where(better, found, self.score)
         self._judged = torch.where(better, judged, self._judged)
-        self.ids = torch.where(better[:, None], _gathered(candidates, best)[:, 0], self.ids)
+        self.ids = torch.where(better[:, None], _gather_rows(candidates, best)[:, 0], self.ids)
 
 
-def _best(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _largest(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the largest values [B, count] and their places; of equal ones the first."""
     values, places = values.sort(dim=-1, descending=True, stable=True)
     return values[:, :count], places[:, :count]
 
 
-def _gathered(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+def _gather_rows(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Returns rows [B, N, T] at places [B, M]: [B, M, T]."""
     return rows.gather(1, places[..., None].expand(-1, -1, rows.shape[-1]))

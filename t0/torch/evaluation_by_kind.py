@@ -45,14 +45,14 @@ def evaluate(spec: RunSpec, joined: World, *, judges: bool) -> None:
     if spec.infer is None:
         return
     prediction.predict(spec, joined)
-    joined.shared(lambda: _judge(spec, judges))
+    joined.broadcast_text(lambda: _judge(spec, judges))
 
 
 def _judge(spec: RunSpec, judges: bool) -> str:
     """Has the decoded texts judged by a process that has TensorFlow."""
     infer = spec.infer
     folder = os.path.dirname(infer.jobs[0].path)  # noqa: PTH120
-    found = weights.chosen(spec.model_dir, infer.checkpoint, infer.steps)
+    found = weights.find_checkpoints(spec.model_dir, infer.checkpoint, infer.steps)
     write_json(f"{folder}/{DECODED}", {str(step): path for step, path in found.items()})
     words = ["-m", "t0.cli.mesh_transformer", *spec.judge]
     if not judges or importlib.util.find_spec("tensorflow") is None:

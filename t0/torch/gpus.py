@@ -1,7 +1,7 @@
 """GPUs: their memory and the rate of their matrix products, as their data sheets have them.
 
     find("a100-80")                     # what `t0 plan --engine=torch --gpu=` names
-    named("NVIDIA A100-SXM4-80GB")      # what PyTorch calls a device; None where it is not listed
+    named("NVIDIA A100-SXM4-80GB")      # what PyTorch calls a device; None if it is not listed
 
 Rates are of dense products of bfloat16 numbers that are summed in float32; data sheets show twice
 as much "with sparsity", which T5 has not. A run with activations in float32 has no such rate here.
@@ -19,7 +19,7 @@ class Gpu:
     Attributes:
       name: what `--gpu` takes.
       memory_gib: its memory.
-      teraflops: TFLOP/s of dense bfloat16 products; None where it does not compute them.
+      teraflops: TFLOP/s of dense bfloat16 products; None if it does not compute them.
       devices: PyTorch's names of such devices.
       source: where the numbers are from; all are NVIDIA's.
     """
@@ -93,5 +93,5 @@ def find(name: str) -> Gpu:
 
 
 def named(device: str) -> Gpu | None:
-    """Returns the GPU that PyTorch calls so, None where the table has none."""
+    """Returns the GPU that PyTorch calls so, None if it is not in the table."""
     return next((gpu for gpu in GPUS if device in gpu.devices), None)

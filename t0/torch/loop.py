@@ -1,6 +1,6 @@
 """Trains a run specification on PyTorch: its model and optimizer, sharded, as `Stepping`'s engine.
 
-    train(spec, world, Settings(activations=torch.bfloat16))
+    train(spec, world, ComputeOptions(activations=torch.bfloat16))
 
 `train` fills the weights from the newest checkpoint of the model directory, whichever engine wrote
 it, from the initial checkpoint, or at random. `t0.training.stepping` takes the steps; the resumed
@@ -11,6 +11,8 @@ import contextlib
 import dataclasses
 import functools
 import math
+import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -47,8 +49,8 @@ _MOST_TOKENS = 2**26  # of a batch, and of a window: more is a mistake, which no
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """How a run is computed; nothing of it changes what is computed but for rounding.
+class ComputeOptions:
+    """Options that affect speed and memory but not results, except for rounding.
 
     Attributes:
       activations: the type of activations.
@@ -68,27 +70,29 @@ class Settings:
     export_hf: str | None = None
 
 
-def train(spec: RunSpec, world: World, settings: Settings) -> None:
+def train(spec: RunSpec, world: World, compute: ComputeOptions) -> None:
     """Trains to the specification's last step.
 
     Args:
       spec: a training run.
       world: the processes.
-      settings: how it is computed.
+      compute: options that affect speed and memory.
 
     Raises:
       UserError: if this engine does not compute such a run, the data ends, the loss is not finite,
         or a checkpoint cannot be read or written.
       SystemExit: `PREEMPTED` after SIGTERM; 130 after Ctrl-C.
     """
-    options = _checked(spec, world)
+    options = _read_options(spec, world)
+    if compute.compiled:
+        _check_compiler()
     time_limit = TimeLimit(options.max_hours)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         if world.first:
-            held.enter_context(directory_lock.held(spec.model_dir))
+            stack.enter_context(directory_lock.held(spec.model_dir))
         world.wait()
         data = open_training_data(spec.data)
-        engine = Engine(spec, options, data, world, settings)
+        engine = TorchEngine(spec, options, data, world, compute)
         stepping = Stepping(
             engine,
             data,
@@ -99,28 +103,30 @@ def train(spec: RunSpec, world: World, settings: Settings) -> None:
             save_every=spec.save_checkpoints_steps,
             prints=world.first,
         )
+        if world.first:
+            configuration.check_same(spec, allowed=options.allow_config_change)
         for line in engine.fill(stepping, time_limit):
             if world.first:
                 print(line, flush=True)
         if world.first:
-            configuration.save_records(spec, allowed=options.allow_config_change)
+            configuration.write(spec)
         if not stepping.finished:
             stepping.go(time_limit)
         if world.first:
-            _export(spec, settings)
+            _export(spec, compute)
 
 
-def _export(spec: RunSpec, settings: Settings) -> None:
+def _export(spec: RunSpec, compute: ComputeOptions) -> None:
     last = max(checkpointing.steps(spec.model_dir), default=None)
     for folder, write in (
-        (settings.export_mtf, functools.partial(exporting.to_mesh, dtype=spec.model.weights)),
-        (settings.export_hf, exporting.to_hugging_face),
+        (compute.export_mtf, functools.partial(exporting.to_mesh, dtype=spec.model.weights)),
+        (compute.export_hf, exporting.to_hugging_face),
     ):
         if folder and last is not None:
             say(write(checkpointing.folder_of(spec.model_dir, last), folder))
 
 
-def _checked(spec: RunSpec, world: World) -> Options:
+def _read_options(spec: RunSpec, world: World) -> Options:
     """Returns the options of the loop; checks what this engine does not do."""
     if spec.data is None or spec.mode != "train":
         raise UserError(
@@ -175,7 +181,17 @@ def _check_sizes(spec: RunSpec) -> None:
             )
 
 
-class Engine:
+def _check_compiler() -> None:
+    """Checks that PyTorch's compiler finds a compiler for C++."""
+    command = os.environ.get("CXX", "g++")
+    if not shutil.which(command):
+        raise UserError(
+            f"PyTorch could not compile the model: there is no C++ compiler {command}; install "
+            "one (g++), or leave out --compile"
+        )
+
+
+class TorchEngine:
     """The engine of `Stepping` on PyTorch: model and optimizer, not filled with values yet.
 
     Args:
@@ -183,26 +199,31 @@ class Engine:
       options: the settings of its loop.
       data: its data, opened.
       world: the processes.
-      settings: how it is computed.
+      compute: options that affect speed and memory.
     """
 
     def __init__(
-        self, spec: RunSpec, options: Options, data: TrainingData, world: World, settings: Settings
+        self,
+        spec: RunSpec,
+        options: Options,
+        data: TrainingData,
+        world: World,
+        compute: ComputeOptions,
     ) -> None:
         self._spec, self._options, self._data, self._world = spec, options, data, world
-        self._settings = settings
+        self._compute = compute
         shape = t5(spec.model)
         self._parts = memory.parts_of_rows(spec.batch_sequences, spec.microbatches, world.size)
         self._switches, self._needed = self._memory(shape)
         self._model = sharding.sharded(
             shape,
             world,
-            activations=settings.activations,
+            activations=compute.activations,
             switches=self._switches,
-            compiled=settings.compiled,
+            compiled=compute.compiled,
         )
         trained = sharding.trained_weights(self._model, spec.variable_filter)
-        self._optimizer = optimizers.build(spec.optimizer, trained, world.total)
+        self._optimizer = optimizers.build(spec.optimizer, trained, world.all_reduce_sum)
         self._rate = schedule(spec.schedule, spec.schedule_steps)
         keep = {**spec.keep_checkpoints, "last": spec.keep_checkpoint_max}
         self.keep = read_value(keep, Keep, "keep_checkpoints")
@@ -227,11 +248,10 @@ class Engine:
         part = memory.Part(
             spec.batch_sequences // world.size // self._parts,
             **spec.data.lengths,
-            bytes_each=self._settings.activations.itemsize,
+            bytes_each=self._compute.activations.itemsize,
             fused=world.device.type == "cuda",
         )
-        settings = self._settings
-        choices = memory.memory_switches(settings.recompute, settings.keep_gathered)
+        choices = memory.memory_switches(self._compute.recompute, self._compute.keep_gathered)
         needs = [
             memory.needed(
                 shape.sizes,
@@ -244,7 +264,9 @@ class Engine:
             for each in choices
         ]
         # They all gather a block's weights at the same time, so all take those of the smallest.
-        chosen = world.any(memory.first_that_fits(choices, needs, world.free_bytes()))
+        chosen = world.max_over_processes(
+            memory.first_that_fits(choices, needs, world.free_bytes())
+        )
         return choices[chosen], needs[chosen]
 
     def fill(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
@@ -253,7 +275,6 @@ class Engine:
         ours = max(checkpointing.steps(model_dir), default=-1)
         named = checkpoint_files.latest(model_dir) if Path(model_dir).is_dir() else None
         if ours >= 0 and ours >= (checkpoint_files.global_step(named) if named else -1):
-            yield from self._changes(ours)
             record = self._checkpoints.restore(ours)
             self._step = ours
             yield f"restored {checkpointing.folder_of(model_dir, ours)}, step {ours:,}"
@@ -272,7 +293,8 @@ class Engine:
             yield from lines
             stepping.begin(self._step)
             return
-        self._step, lines = weights.resume(*filled)
+        with resume_file.opened(named) as content:
+            self._step, lines = weights.load(*filled, exact=content or {})
         yield from lines
         record = resume_file.record(named)
         if record is None:
@@ -281,20 +303,7 @@ class Engine:
 
     def fill_at_random(self) -> None:
         """Fills the weights with the initial values of a run from nothing."""
-        weights.random(self._model, self._spec.seed, self._world)
-
-    def _changes(self, step: int) -> Iterator[str]:
-        """Compares the run's settings with those that a checkpoint records; yields what differs."""
-        record = checkpointing.read_record(checkpointing.folder_of(self._spec.model_dir, step))
-        before, now = record.get("configuration"), configuration.settings(self._spec)
-        changes = configuration.differences(before, now) if before else []
-        if changes and not self._options.allow_config_change:
-            raise UserError(
-                f"{self._spec.model_dir} holds a run of another configuration:\n  "
-                + "\n  ".join(changes)
-                + "\nName another --model_dir, or go on so by --allow_config_change"
-            )
-        yield from (f"changed: {change}" for change in changes)
+        weights.fill_at_random(self._model, self._spec.seed, self._world)
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Takes one step; returns its values."""
@@ -305,9 +314,8 @@ class Engine:
             last = number == parts - 1
             sharding.ready(self._model, last=last, keep=self._switches.keep)
             _seed(self._spec.seed, self._step, self._world.rank * parts + number)
-            with _compiling(self._settings.compiled):
-                part = self._model(self._own_rows(batch, number, parts))
-                ((part[0] + part[1]) / self._denominator).backward()
+            part = self._model(self._own_rows(batch, number, parts))
+            ((part[0] + part[1]) / self._denominator).backward()
             sums += part.detach()
         squares = self._optimizer.step(self._step, rate, self._spec.clip_gradient_norm)
         self._model.zero_grad(set_to_none=True)
@@ -320,7 +328,7 @@ class Engine:
         }
 
     def _values(self, sums: torch.Tensor) -> dict[str, float]:
-        values = dict(zip(PARTS, self._world.total(sums).tolist(), strict=True))
+        values = dict(zip(PARTS, self._world.all_reduce_sum(sums).tolist(), strict=True))
         return {"loss": (values["nll"] + values["z_loss"]) / self._denominator, **values}
 
     def _own_rows(
@@ -365,8 +373,7 @@ class Engine:
 
     def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
         """Writes a checkpoint."""
-        own = {"configuration": configuration.settings(self._spec)}
-        self._checkpoints.save(step, {**record, **own}, best)
+        self._checkpoints.save(step, record, best)
 
     def checkpoint(self, step: int) -> str:
         """Returns the path of the checkpoint of a step."""
@@ -377,7 +384,7 @@ class Engine:
         world = self._world
         steps = start_report.Steps(first, last, self.size.rows, self.size.lengths)
         where = f"{world.size} process(es) on {world.device.type}"
-        activations = str(self._settings.activations).removeprefix("torch.")
+        activations = str(self._compute.activations).removeprefix("torch.")
         twice = ", computed twice (--recompute)" if self._switches.recompute else ""
         engine = f"  engine: PyTorch {torch.__version__}, {where}, activations in {activations}"
         kept = (
@@ -392,9 +399,9 @@ class Engine:
         )
 
     def ideal_seconds(self) -> float | None:
-        """Returns the seconds of a step at the GPUs' peak, None where that is not known."""
+        """Returns the seconds of a step at the GPUs' peak, None if that is not known."""
         world = self._world
-        if world.device.type != "cuda" or self._settings.activations != torch.bfloat16:
+        if world.device.type != "cuda" or self._compute.activations != torch.bfloat16:
             return None
         gpu = gpus.named(torch.cuda.get_device_name(world.device))
         if gpu is None or gpu.teraflops is None:
@@ -415,7 +422,7 @@ class Engine:
 
     def jointly(self, number: int) -> int:
         """Returns the largest of the numbers that the processes give."""
-        return self._world.any(int(number))
+        return self._world.max_over_processes(int(number))
 
     def infinite_weights(self) -> list[str]:
         """Returns the names of this process's weights that are not all finite numbers."""
@@ -423,25 +430,7 @@ class Engine:
         return [n for n, x in parameters.items() if not sharding.local_rows(x).isfinite().all()]
 
 
-@contextlib.contextmanager
-def _compiling(compiled: bool) -> Iterator[None]:
-    """Reports what PyTorch's compiler lacks in one line."""
-    if not compiled:
-        yield
-        return
-    from torch._dynamo.exc import TorchDynamoException  # importing the compiler takes seconds
-
-    try:
-        yield
-    except TorchDynamoException as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise UserError(
-            f"PyTorch could not compile the model: {reason}; install a C++ compiler (g++), or "
-            "leave out --compile"
-        ) from error
-
-
 def _seed(seed: int, step: int, place: int) -> None:
-    """Makes dropout depend on the seed, the step, the process and the microbatch alone."""
+    """Makes dropout depend only on the seed, the step, the process and the microbatch."""
     mixed = np.random.SeedSequence([seed, step, place]).generate_state(1, np.uint64)
     torch.manual_seed(int(mixed[0] >> np.uint64(1)))

@@ -44,7 +44,7 @@ class Part(Share):
 
 @dataclasses.dataclass(frozen=True)
 class MemorySwitches:
-    """What trades memory for time; nothing of it changes what is computed.
+    """Options that trade memory for time; results do not depend on them.
 
     Attributes:
       keep: whether gathered weights are kept for a step; else each block's are gathered for its
@@ -67,10 +67,10 @@ class Needed:
       weights: float32 weights, this process's rows.
       slots: the optimizer's state, this process's rows.
       gradients: float32 gradients: this process's rows, but of several microbatches all rows.
-      gathered: what is gathered of other processes' weights, and the gradients of that.
-      activations: what is kept for the backward pass.
+      gathered: the weights gathered from other processes, and their gradients.
+      activations: the tensors kept for the backward pass.
       logits: the logits and their gradients.
-      update: what the optimizer adds, when gathered, activations and logits are gone.
+      update: the optimizer's temporary tensors, when gathered, activations and logits are freed.
     """
 
     weights: int
@@ -83,7 +83,7 @@ class Needed:
 
     @property
     def step(self) -> int:
-        """What is there beside weights and slots."""
+        """All bytes except those of weights and slots."""
         return self.gradients + max(self.gathered + self.activations + self.logits, self.update)
 
     @property
@@ -102,7 +102,7 @@ def parts_of_rows(rows: int, microbatches: int, processes: int) -> int:
 
     Args:
       rows: the sequences of the global batch.
-      microbatches: the parts into which one process alone would divide the batch.
+      microbatches: the parts into which a single process would divide the batch.
       processes: the number of processes, which divides `rows`.
 
     Returns:
@@ -128,7 +128,7 @@ def needed(
       shape: the model.
       optimizer: the optimizer of the specification.
       part: a process's share of a microbatch.
-      switches: what trades memory for time.
+      switches: the options that trade memory for time.
       processes: the number of processes, over which weights and slots are divided.
       microbatches: the microbatches of each process.
     """

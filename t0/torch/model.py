@@ -18,6 +18,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from t0.torch.losses import sums
 from t0.torch.shape import T5Spec
@@ -146,7 +147,11 @@ class Layer(nn.Module):
 
 
 class Block(nn.Module):
-    """A block of the encoder or the decoder; the first makes the bias for all."""
+    """A block of the encoder or the decoder; the first makes the bias for all.
+
+    Attributes:
+      recompute: whether the backward pass computes the activations again instead of keeping them.
+    """
 
     def __init__(self, spec: T5Spec, *, decoder: bool, first: bool) -> None:
         super().__init__()
@@ -157,6 +162,7 @@ class Block(nn.Module):
         inner.append(("DenseReluDense", FeedForward(spec)))
         self.layer = nn.ModuleList(Layer(name, module, spec) for name, module in inner)
         self._first = first
+        self.recompute = False
 
     def forward(
         self,
@@ -173,6 +179,17 @@ class Block(nn.Module):
           memory: the encoder's output [B, M, D], of a decoder's block.
           cross: the mask of the memory, [B, 1, L, M].
         """
+        if self.recompute and self.training:
+            return checkpoint(self._compute, x, bias, memory, cross, use_reentrant=False)
+        return self._compute(x, bias, memory, cross)
+
+    def _compute(
+        self,
+        x: torch.Tensor,
+        bias: torch.Tensor,
+        memory: torch.Tensor | None,
+        cross: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         attention, *others, dense = self.layer
         if self._first:
             bias = attention.inner.bias(x.shape[1]).to(x.dtype) + bias

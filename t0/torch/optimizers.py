@@ -1,13 +1,12 @@
 """Mesh TensorFlow's optimizers for weights that are sharded over processes by rows.
 
-    optimizer = build(spec.optimizer, weights, total=world.total)
+    optimizer = build(spec.optimizer, weights, total=world.all_reduce_sum)
     squares = optimizer.step(step=0, rate=0.001, clip_norm=None)      # of gradients, of weights
     optimizer.slots["encoder/rms_norm/scale_slot_v"].value
 
-The rules are those of `t0.training.optimizers`. A process holds the rows of each weight that are
-its own, in PyTorch's orientation, and no weight is ever gathered: what spans rows (means over
-columns, root mean squares) is summed over the processes, for all weights at once, in two
-reductions of a step by Adafactor and two by AdamW.
+The rules are those of `t0.training.optimizers`. A process holds its own rows of each weight, in
+PyTorch's orientation, and no weight is ever gathered. Means over columns and root mean squares are
+summed over the processes, for all weights together: Adafactor and AdamW need two reductions a step.
 """
 
 import abc
@@ -38,7 +37,7 @@ class Weight:
       transposed: whether PyTorch has the two dimensions the other way round.
       local: returns this process's rows, in PyTorch's orientation; writing to them changes the
         model.
-      gradient: returns the gradient of these rows, None where the loss does not depend on them.
+      gradient: returns the gradient of these rows, None if the loss does not depend on them.
     """
 
     name: str
@@ -61,7 +60,7 @@ class Slot:
       weight: the name of its weight.
       kind: "vr", "vc", "v" or "m" of Adafactor, "adam_m" or "adam_v" of AdamW.
       value: float32, this process's rows, or all of it.
-      by_rows: whether each process has rows of its own.
+      by_rows: whether each process has its own rows.
       shape: the whole slot's shape, in PyTorch's orientation.
     """
 
@@ -136,7 +135,7 @@ class _AdamWParameters(_AdamParameters):
 
 
 class Optimizer(abc.ABC):
-    """What Adafactor and AdamW share: slots, sums over processes, clipping by the global norm."""
+    """The base of Adafactor and AdamW: slots, sums over processes, clipping by the global norm."""
 
     def __init__(self, weights: Sequence[Weight], total: Total) -> None:
         self._weights, self._total = weights, total
@@ -168,32 +167,21 @@ class Optimizer(abc.ABC):
         return [(w, w.local(), g.float()) for w, g in found if g is not None]
 
 
-class _Parts:
-    """Tensors that are summed over the processes as one."""
-
-    def __init__(self) -> None:
-        self._tensors: list[torch.Tensor] = []
-
-    def add(self, tensor: torch.Tensor) -> int:
-        """Adds a tensor; returns its number."""
-        self._tensors.append(tensor)
-        return len(self._tensors) - 1
-
-    def summed(self, total: Total) -> list[torch.Tensor]:
-        """Returns the sums, in the order in which the parts were added."""
-        if not self._tensors:
-            return []
-        flat = total(torch.cat([tensor.reshape(-1) for tensor in self._tensors]))
-        sizes = [tensor.numel() for tensor in self._tensors]
-        parts = flat.split(sizes)
-        return [x.view(like.shape) for x, like in zip(parts, self._tensors, strict=True)]
+def _sum_together(tensors: Sequence[torch.Tensor], total: Total) -> list[torch.Tensor]:
+    """Returns the sums of tensors over the processes, which are reduced as one tensor."""
+    if not tensors:
+        return []
+    flat = total(torch.cat([tensor.reshape(-1) for tensor in tensors]))
+    sums = flat.split([tensor.numel() for tensor in tensors])
+    return [each.view(like.shape) for each, like in zip(sums, tensors, strict=True)]
 
 
 class Adafactor(Optimizer):
     """Mesh TensorFlow's Adafactor (Shazeer and Stern 2018; mesh_tensorflow/optimize.py).
 
     The second moments of a matrix are kept by rows and columns if both dimensions have at least
-    `min_dim_size_to_factor` elements: vr lacks the larger dimension, vc the other.
+    `min_dim_size_to_factor` elements: vr is without the larger dimension, vc without the
+    other.
     """
 
     def __init__(self, weights: Sequence[Weight], total: Total, **parameters: Any) -> None:
@@ -228,15 +216,14 @@ class Adafactor(Optimizer):
         """Updates the weights; see `Optimizer.step`."""
         found = self._with_gradients()
         slots = [self._held[weight.name] for weight, _, _ in found]
-        along, sums, parts = [], [], _Parts()
+        along, sums, column_sums = [], [], []
         for (_, local, gradient), held in zip(found, slots, strict=True):
             square = gradient.square()
             along.append(square.sum(1) if len(held) == 2 else square)
             sums.append(torch.stack([along[-1].sum(), local.float().square().sum()]))
             if len(held) == 2:
-                parts.add(square.sum(0))
-        parts.add(torch.stack(sums))
-        *columns, both = parts.summed(self._total)
+                column_sums.append(square.sum(0))
+        *columns, both = _sum_together([*column_sums, torch.stack(sums)], self._total)
         squares = both.sum(0)
         clip = _clip_factor(squares[0], clip_norm)
         self._moments(found, slots, along, columns, clip, self._decay(step))
@@ -276,28 +263,24 @@ class Adafactor(Optimizer):
         clip: torch.Tensor,
         decay: float,
     ) -> None:
-        """Updates the second moments of all weights, in a few calls.
+        """Updates the second moments of all weights.
 
         Args:
           found: the weights.
           slots: their slots.
           along: of the gradients' squares the sums along rows, or the squares themselves.
           columns: the sums along columns, of all processes, of the weights that are factored.
-          clip: what the gradients are multiplied with.
+          clip: the factor of the gradients.
           decay: the share of the moments that stays.
         """
-        moments, squares = [], []
         following = iter(columns)
         for (weight, _, gradient), held, rows in zip(found, slots, along, strict=True):
-            moments += [slot.value for slot in held]
-            if len(held) == 1:
-                squares.append(rows)
-            else:
-                squares += [rows / gradient.shape[1], next(following) / _rows(weight)]
-        squares = torch._foreach_mul(squares, clip.square())
-        torch._foreach_add_(squares, self._of["epsilon1"])
-        torch._foreach_mul_(moments, decay)
-        torch._foreach_add_(moments, squares, alpha=1.0 - decay)
+            squares = [rows]
+            if len(held) == 2:
+                squares = [rows / gradient.shape[1], next(following) / _rows(weight)]
+            for slot, square in zip(held, squares, strict=True):
+                square = square * clip.square() + self._of["epsilon1"]
+                slot.value.mul_(decay).add_(square, alpha=1.0 - decay)
 
     @staticmethod
     def _update_squares(
@@ -319,7 +302,7 @@ class Adafactor(Optimizer):
         """Returns the mean that moments along rows are divided by, 1 of a weight not factored."""
         if len(held) == 1:
             return torch.ones_like(row_sum)
-        # vr is in units of its mean; the mean of vc is the same but for rounding.
+        # vr is in units of its mean; the mean of vc is the same except for rounding.
         return row_sum / _rows(weight) if held[0].kind == "vr" else held[1].value.mean()
 
     def _scales(
@@ -329,7 +312,7 @@ class Adafactor(Optimizer):
         squares: torch.Tensor,
         update_squares: torch.Tensor,
     ) -> torch.Tensor:
-        """Returns what each weight's update is multiplied with, [N].
+        """Returns the factor of each weight's update, [N].
 
         Args:
           found: N weights.
@@ -393,20 +376,19 @@ class AdamW(Optimizer):
     def step(self, step: int, rate: float, clip_norm: float | None) -> Squares:
         """Updates the weights; see `Optimizer.step`."""
         of, found = self._of, self._with_gradients()
-        sums = _Parts()
-        for _, local, gradient in found:
-            sums.add(torch.stack([gradient.square().sum(), local.float().square().sum()]))
-        squares = sums.summed(self._total)
+        sums = [
+            torch.stack([gradient.square().sum(), local.float().square().sum()])
+            for _, local, gradient in found
+        ]
+        squares = _sum_together(sums, self._total)
         both = torch.stack(squares).sum(0)
         clip = _clip_factor(both[0], clip_norm)
         steps = _steps_since(step, of["offset"], "AdamWOptimizer")
-        risen = [_risen(of[name], steps) for name in ("beta_1", "beta_2")]
-        updates, norms = [], _Parts()
-        for weight, _, gradient in found:
-            update = self._adam(weight, gradient * clip, risen)
-            updates.append(update)
-            norms.add(update.square().sum())
-        spans = norms.summed(self._total)
+        corrections = [_bias_correction(of[name], steps) for name in ("beta_1", "beta_2")]
+        updates = [
+            self._adam(weight, gradient * clip, corrections) for weight, _, gradient in found
+        ]
+        spans = _sum_together([update.square().sum() for update in updates], self._total)
         for (weight, local, _), update, square, span in zip(
             found, updates, squares, spans, strict=True
         ):
@@ -421,13 +403,15 @@ class AdamW(Optimizer):
             local.sub_(update, alpha=rate)
         return Squares(*both.tolist())
 
-    def _adam(self, weight: Weight, gradient: torch.Tensor, risen: Sequence[float]) -> torch.Tensor:
+    def _adam(
+        self, weight: Weight, gradient: torch.Tensor, corrections: Sequence[float]
+    ) -> torch.Tensor:
         of = self._of
         mean, square = (self.slots[f"{weight.name}/{kind}"].value for kind in ("adam_m", "adam_v"))
         mean.mul_(of["beta_1"]).add_(gradient, alpha=1.0 - of["beta_1"])
         square.mul_(of["beta_2"]).addcmul_(gradient, gradient, value=1.0 - of["beta_2"])
-        epsilon = of["epsilon"] / (math.sqrt(risen[1]) if self._epsilon_first else 1.0)
-        return (mean / risen[0]) / ((square / risen[1]).sqrt() + epsilon)
+        epsilon = of["epsilon"] / (math.sqrt(corrections[1]) if self._epsilon_first else 1.0)
+        return (mean / corrections[0]) / ((square / corrections[1]).sqrt() + epsilon)
 
 
 # The parameters that `t0.AdamWScaleOptimizer` fixes.
@@ -512,5 +496,6 @@ def _clip_factor(square: torch.Tensor, norm: float | None) -> torch.Tensor:
     return norm / square.sqrt().clamp(min=norm)
 
 
-def _risen(beta: float, step: float) -> float:
+def _bias_correction(beta: float, step: float) -> float:
+    """Returns the factor by which a moving average that began at 0 is too small."""
     return -math.expm1(step * math.log(beta)) if beta else 1.0

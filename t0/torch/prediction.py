@@ -15,13 +15,13 @@ import torch
 
 from t0.catalogue.sentence_pieces import Tokens
 from t0.config.specification import JobSpec, RunSpec
-from t0.errors import UserError, say
-from t0.inference import by_batches, cached_inputs, inputs
+from t0.errors import UserError
+from t0.inference import cached_inputs, inputs, prediction_loop
 from t0.inference.inputs import InferenceExample, InputSource, LengthLimits
 from t0.inference.methods import EOS
 from t0.inference.prediction_jobs import InferenceSettings, PredictionJob
 from t0.torch import weights, world
-from t0.torch.decoding import Generator
+from t0.torch.decoding import TorchGenerator
 from t0.torch.shape import t5
 from t0.torch.world import World
 
@@ -55,34 +55,34 @@ def predict(spec: RunSpec, joined: World) -> None:
             "the specification has no predictions: write it again, by t5_mesh_transformer "
             "--save_spec"
         )
-    with joined.printing():
+    with joined.only_first_prints():
         _predict(spec, spec.infer.jobs, joined)
 
 
 def _predict(spec: RunSpec, wanted: tuple[JobSpec, ...], joined: World) -> None:
     model, targets = t5(spec.model), Pieces(spec.targets_vocabulary.file)
     jobs = [_job(job, spec, targets, joined) for job in wanted]
-    processes = by_batches.Processes(joined.rank, joined.size, joined.wait)
-    generator = None
-    for step, path in weights.chosen(
-        spec.model_dir, spec.infer.checkpoint, spec.infer.steps
-    ).items():
-        facts = {
+
+    def describe(path: str) -> dict[str, Any]:
+        return {
             "engine": "torch",
             "checkpoint_fingerprint": weights.fingerprint(path),
             "vocabulary_sha256": spec.infer.vocabulary_sha256,
         }
-        outputs = [
-            by_batches.opened(job, step=step, facts=facts, processes=processes) for job in jobs
-        ]
-        left = [both for both in zip(jobs, outputs, strict=True) if both[1]]
-        if left:
-            settings = jobs[0].settings
-            activations = getattr(torch, settings.activation_dtype)
-            generator = generator or Generator(model, joined.device, activations, settings.method)
-            say(f"restored {generator.restore(path)} variables from {path}")
-        for job, output in left:
-            by_batches.predict(job, output, generator, targets, processes=processes)
+
+    def make_generator() -> TorchGenerator:
+        settings = jobs[0].settings
+        activations = getattr(torch, settings.activation_dtype)
+        return TorchGenerator(model, joined.device, activations, settings.method)
+
+    prediction_loop.predict_checkpoints(
+        jobs,
+        weights.find_checkpoints(spec.model_dir, spec.infer.checkpoint, spec.infer.steps),
+        make_generator,
+        targets,
+        describe=describe,
+        processes=prediction_loop.Processes(joined.rank, joined.size, joined.wait),
+    )
 
 
 def _job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> PredictionJob:
@@ -100,7 +100,7 @@ def _job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> Predict
             f"the predictions' file {job.path} is not on this machine; the PyTorch engine writes "
             "to folders that all its processes see (infer.output_dir)"
         )
-    activations = world.activations(settings.activation_dtype, joined.device)
+    activations = world.choose_activation_type(settings.activation_dtype, joined.device)
     named = str(activations).removeprefix("torch.")
     settings = dataclasses.replace(settings, activation_dtype=named)
     source = _first(_source(job, spec, targets), job.examples)

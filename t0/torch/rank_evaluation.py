@@ -29,7 +29,7 @@ from t0.scoring.reading import (
 )
 from t0.torch import sharding, weights
 from t0.torch.shape import T5Spec, t5
-from t0.torch.world import World, activations
+from t0.torch.world import World, choose_activation_type
 
 # Hundreds of kernels of some microseconds each, in floating point operations.
 _START = 1e9
@@ -45,7 +45,7 @@ def evaluate(spec: RunSpec, world: World) -> None:
     Raises:
       UserError: if this engine does not evaluate such a run, or the evaluation raises one.
     """
-    rank, model = _checked(spec), t5(spec.model)
+    rank, model = _check_supported(spec), t5(spec.model)
     settings = ranking.checked(ranking.RankEvaluationSettings(**rank.settings))
     runs = [
         {"model_dir": spec.model_dir, "step": step, "engine": "torch"}
@@ -59,31 +59,35 @@ def evaluate(spec: RunSpec, world: World) -> None:
             reading=rank.reading,
         )
         | dict(rank.given)
-        for step, path in weights.chosen(spec.model_dir, rank.checkpoint, rank.steps).items()
+        for step, path in weights.find_checkpoints(
+            spec.model_dir, rank.checkpoint, rank.steps
+        ).items()
     ]
-    with world.printing():
+    with world.only_first_prints():
         ranking.rank(
             runs,
             rank.folder,
             {
-                task.name: _reader(task, spec.lengths, rank.given.get("examples"))
+                task.name: _make_reader(task, spec.lengths, rank.given.get("examples"))
                 for task in spec.data.tasks
             },
-            make_scorer=lambda: Scorer(model, world, activations(settings.dtype, world.device)),
+            make_scorer=lambda: ShardedScorer(
+                model, world, choose_activation_type(settings.dtype, world.device)
+            ),
             limits=functools.partial(
                 ranking.batch_limits,
                 spec.batch_sequences,
                 spec.lengths,
                 spec.targets_vocabulary.size,
             ),
-            costs=lambda: _costs(model),
+            costs=lambda: _estimate_costs(model),
             settings=settings,
             writes=world.first,
             wait=world.wait,
         )
 
 
-class Scorer:
+class ShardedScorer:
     """Scores choices by a sharded model; see `ranking.Scorer`.
 
     Args:
@@ -115,10 +119,10 @@ class Scorer:
         }
         scores = torch.zeros(targets.shape[:2], device=self._world.device)
         scores[own] = self._model(given)
-        return self._world.total(scores).cpu().numpy()
+        return self._world.all_reduce_sum(scores).cpu().numpy()
 
 
-def _checked(spec: RunSpec) -> RankSpec:
+def _check_supported(spec: RunSpec) -> RankSpec:
     """Returns what is ranked; checks what this engine does not do."""
     if spec.rank is None or spec.data is None:
         raise UserError(
@@ -157,7 +161,7 @@ def _checked(spec: RunSpec) -> RankSpec:
     return spec.rank
 
 
-def _reader(task: TaskSpec, lengths: Lengths, most: int | None) -> ranking.Reader:
+def _make_reader(task: TaskSpec, lengths: Lengths, most: int | None) -> ranking.Reader:
     """Returns what reads a task's first `most` examples, or all of them."""
     kind = task.rank
 
@@ -173,6 +177,6 @@ def _reader(task: TaskSpec, lengths: Lengths, most: int | None) -> ranking.Reade
     return read
 
 
-def _costs(model: T5Spec) -> Costs:
+def _estimate_costs(model: T5Spec) -> Costs:
     """Returns the costs of the model; a further shape costs the start of a batch's kernels."""
     return dataclasses.replace(model_costs(expected_shapes(model.sizes)), lowering=_START)

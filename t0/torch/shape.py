@@ -1,4 +1,4 @@
-"""What model a run specification describes: a T5's sizes, rates and loss, as plain numbers.
+"""The model of a run specification: a T5's sizes, rates and loss, as plain numbers.
 
     model = t5(spec.model)
     model.sizes.d_model, model.activation, model.dropout.residual
@@ -85,7 +85,7 @@ class T5Spec:
       dropout: its dropout rates.
       label_smoothing: the share of the target's probability that all tokens share.
       z_loss: the factor of the squared logarithm of the softmax's denominator.
-      loss_denominator: what the summed loss is divided by; None for the batch's target positions.
+      loss_denominator: the divisor of the summed loss; None for the batch's target positions.
       legacy_norms: whether checkpoints of Mesh TensorFlow have the older names of norms.
     """
 

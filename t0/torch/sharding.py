@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -44,20 +43,18 @@ def sharded(
       spec: the model.
       world: the processes.
       activations: the type to compute in.
-      switches: what trades memory for time.
+      switches: the options that trade memory for time.
       compiled: whether PyTorch compiles the blocks, at the first step.
     """
     with torch.device("meta"):
         model = T5(spec)
-    for stack in (model.encoder, model.decoder):
-        for number, block in enumerate(stack.block):
-            if switches.recompute:
-                stack.block[number] = checkpoint_wrapper(block)
-            if compiled:
-                stack.block[number].compile()
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    for block in blocks:
+        block.recompute = switches.recompute
+        if compiled:
+            block.compile()
     mesh = init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("rows",))
     policy = MixedPrecisionPolicy(param_dtype=activations, reduce_dtype=torch.float32)
-    blocks = [module for module in model.modules() if isinstance(module, Block)]
     for module in [*blocks, model]:
         own = isinstance(module, Block) and not switches.keep
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=own)
@@ -71,11 +68,8 @@ def sharded(
 
 def names_and_parameters(model: T5) -> dict[str, nn.Parameter]:
     """Returns canonical name -> parameter, in Mesh TensorFlow's order."""
-    own = {
-        name.replace("_checkpoint_wrapped_module.", ""): parameter
-        for name, parameter in model.named_parameters()
-    }
-    return {name: own[names.hf_name(name)] for name in expected_shapes(model.spec.sizes)}
+    parameters = dict(model.named_parameters())
+    return {name: parameters[names.hf_name(name)] for name in expected_shapes(model.spec.sizes)}
 
 
 def trained_weights(model: T5, variable_filter: str | None) -> list[Weight]:

@@ -8,6 +8,7 @@ small file can make it use more than there is, or never end. The process loads t
 encodes a short text; only then does the caller load it.
 """
 
+import functools
 import os
 import resource
 import signal
@@ -17,8 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from t0.errors import UserError, short_reason
-from t0.torch.transformers_door import transformers
+from t0.errors import UserError, install_command, short_reason
 
 LIMIT_BYTES = 4 * 2**30  # more than the imports use; a vocabulary of 256,000 pieces takes 1 GiB
 LIMIT_SECONDS = 300
@@ -26,9 +26,28 @@ _TEXT = f"{string.printable} It rains in Zürich, 北京 and São Paulo. 😀 "
 _MOST_TOKENS_OF_A_BYTE = 20  # a byte of text is at most one token, with some more around the text
 
 
+@functools.cache
+def import_transformers() -> Any:
+    """Returns the package transformers.
+
+    Raises:
+      UserError: if it, or PyTorch, is not installed.
+    """
+    try:
+        import torch  # noqa: F401 (transformers is imported without it, too)
+        import transformers as package
+    except ImportError as error:
+        raise UserError(
+            f"{error.name or error} is not installed, and evaluating a decoder-only model needs "
+            f"PyTorch and transformers: {install_command('hf')}"
+        ) from error
+    package.logging.set_verbosity_error()
+    return package
+
+
 def load_tokenizer(folder: Path) -> Any:
     """Returns the tokenizer of a folder; no code of the folder is run."""
-    return transformers().AutoTokenizer.from_pretrained(
+    return import_transformers().AutoTokenizer.from_pretrained(
         folder, trust_remote_code=False, local_files_only=True
     )
 
@@ -65,7 +84,7 @@ def check_within_limits(folder: Path) -> None:
 
 
 def _main(folder: str) -> int:
-    transformers().AutoTokenizer  # noqa: B018 (imports it)
+    import_transformers().AutoTokenizer  # noqa: B018 (imports it)
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     most = pages * resource.getpagesize() + LIMIT_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

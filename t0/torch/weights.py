@@ -1,9 +1,8 @@
 """Fills a sharded model: from a checkpoint in any format, or at random.
 
     load(model, optimizer, "/models/t0_3b", world)       # every process reads its own rows
-    resume(model, optimizer, "/models/tiny/model.ckpt-20", world)       # a checkpoint of this run
-    warm_start(model, optimizer, "/models/t5", world)    # which may lack variables
-    random(model, seed=0, world=world)                   # Mesh TensorFlow's distributions
+    warm_start(model, optimizer, "/models/t5", world)    # some variables may be missing
+    fill_at_random(model, seed=0, world=world)           # Mesh TensorFlow's distributions
 
 Names and orientation are the canonical ones of `t0.checkpoints.names`.
 """
@@ -36,7 +35,7 @@ from t0.training import resume_file, start_report
 _TRUNCATED = ("DF", "FD", "DV")
 
 
-def chosen(model_dir: str, checkpoint: str | None, steps: Any) -> dict[int, str]:
+def find_checkpoints(model_dir: str, checkpoint: str | None, steps: Any) -> dict[int, str]:
     """Returns step -> path of the checkpoints to evaluate, in whichever format each is.
 
     Args:
@@ -76,12 +75,12 @@ def warm_start(
     unfilled: Sequence[str] = (),
     seed: int = 0,
 ) -> tuple[int, list[str]]:
-    """Fills the weights from an initial checkpoint, which may lack some.
+    """Fills the weights from an initial checkpoint, in which some may be missing.
 
     Args:
       model: the model.
       optimizer: its optimizer.
-      path: a checkpoint in any format; one that lacks variables is Mesh TensorFlow's.
+      path: a checkpoint in any format; only one of Mesh TensorFlow may have missing variables.
       world: the processes.
       unfilled: regular expressions of Mesh TensorFlow's names that may keep random values.
       seed: the seed of these.
@@ -90,13 +89,13 @@ def warm_start(
       what `load` returns; a line names the variables that are left random.
 
     Raises:
-      UserError: if there is no such checkpoint, it lacks a variable that `unfilled` does not match,
-        or it holds one in another shape.
+      UserError: if there is no such checkpoint, a variable is missing that `unfilled` does not
+        match, or one has another shape.
     """
     kind, prefix = conversion.recognise(path) if unfilled else ("", "")
     if kind != "mtf":
         return load(model, optimizer, path, world)
-    random(model, seed, world)
+    fill_at_random(model, seed, world)
     wanted = names_and_parameters(model)
     legacy = model.spec.legacy_norms
     with contextlib.closing(BundleReader(prefix)) as reader:
@@ -118,9 +117,7 @@ def warm_start(
                     f"checkpoint {path} holds {native} as {list(shape)}, the configured model "
                     f"wants {list(shapes[name])}: the gin files describe another model"
                 )
-            rows = _in_torch(reader.load(native).reshape(shape), name)
-            parameter = wanted[name]
-            local_rows(parameter).copy_(torch.from_numpy(rows[own_rows(parameter.shape[0], world)]))
+            _fill_rows(wanted[name], reader.load(native).reshape(shape), name, world)
         step = int(reader.load(STEP).item()) if STEP in reader.entries else 0
     count = len(wanted)
     lines = [start_report.restored_line(count - len(missing), count, path, step)]
@@ -129,27 +126,6 @@ def warm_start(
         start_report.slots_line(_load_slots(optimizer, prefix, world), len(optimizer.slots))
     )
     return step, lines
-
-
-def resume(model: T5, optimizer: Optimizer, path: str, world: World) -> tuple[int, list[str]]:
-    """Fills the weights and the slots from a checkpoint of this run that Mesh TensorFlow wrote.
-
-    Unlike `load`, it also reads the low halves of weights that the checkpoint holds in bfloat16.
-
-    Args:
-      model: the model.
-      optimizer: its optimizer.
-      path: the checkpoint's path without its ending.
-      world: the processes.
-
-    Returns:
-      what `load` returns.
-
-    Raises:
-      UserError: if it is of another model, or damaged.
-    """
-    with resume_file.opened(path) as content:
-        return load(model, optimizer, path, world, exact=content or {})
 
 
 def load(
@@ -164,10 +140,11 @@ def load(
 
     Args:
       model: the model.
-      optimizer: its optimizer; None to read the weights alone.
+      optimizer: its optimizer; None to read only the weights.
       path: a checkpoint in any format.
       world: the processes.
-      exact: the arrays of the checkpoint's resume file, which make narrow weights exact.
+      exact: the arrays of the checkpoint's resume file: the low halves of weights that it holds in
+        bfloat16.
 
     Returns:
       the checkpoint's step, and lines that say what was restored.
@@ -185,8 +162,7 @@ def load(
                 if wide is None and entry.dtype != FLOAT32:
                     raise ValueError(f"it has no low halves of {entry.native}, {entry.dtype}")
                 array = array if wide is None else wide
-            rows = _in_torch(array, name)[own_rows(parameter.shape[0], world)]
-            local_rows(parameter).copy_(torch.from_numpy(rows))
+            _fill_rows(parameter, array, name, world)
         step, prefix = source.facts.step or 0, source.path
         slots = _load_slots(optimizer, prefix, world) if optimizer and source.kind == "mtf" else 0
     count = len(names_and_parameters(model))
@@ -194,6 +170,12 @@ def load(
     if optimizer:
         lines.append(start_report.slots_line(slots, len(optimizer.slots)))
     return step, lines
+
+
+def _fill_rows(parameter: torch.Tensor, array: np.ndarray, name: str, world: World) -> None:
+    """Copies this process's rows of a canonical array into a weight."""
+    rows = _in_torch(array, name)[own_rows(parameter.shape[0], world)]
+    local_rows(parameter).copy_(torch.from_numpy(rows))
 
 
 def _check(model: T5, source: Source) -> None:
@@ -227,10 +209,10 @@ def _load_slots(optimizer: Optimizer, prefix: str, world: World) -> int:
     return len(there)
 
 
-def random(model: T5, seed: int, world: World) -> None:
+def fill_at_random(model: T5, seed: int, world: World) -> None:
     """Fills the weights at random, by Mesh TensorFlow's initializers for each kind of tensor.
 
-    The values depend on the seed alone, not on the number of processes.
+    The values depend only on the seed, not on the number of processes.
     """
     for name, parameter in names_and_parameters(model).items():
         key = hashlib.sha256(f"{seed} {name}".encode()).digest()

@@ -309,8 +309,8 @@ def specifications(folder: Path) -> Callable[[st.DataObject], None]:
 def _train(spec: RunSpec) -> None:
     from t0.torch import loop, world
 
-    with contextlib.redirect_stdout(io.StringIO()), world.joined("cpu") as joined:
-        loop.train(spec, joined, loop.Settings())
+    with contextlib.redirect_stdout(io.StringIO()), world.join_processes("cpu") as joined:
+        loop.train(spec, joined, loop.ComputeOptions())
 
 
 def _read_data(spec: RunSpec) -> None:

@@ -20,13 +20,13 @@ RUN = RunArguments((Words(), Words()), {"inputs": 20, "targets": 24}, 8)
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"beam_size": 0}, "infer.beam_size is 0; wanted a whole number from 1"),
+        ({"beam_size": 0}, "infer.beam_size is 0; wanted a number from 1 to"),
         ({"beam_size": 2.5}, "infer.beam_size is 2.5"),
         ({"batch_size": 0}, "infer.batch_size is 0"),
-        ({"alpha": -1.0}, "infer.alpha is -1.0; wanted a number from 0"),
+        ({"alpha": -1.0}, "infer.alpha is -1.0; wanted a number from 0 to"),
         ({"alpha": float("nan")}, "infer.alpha is nan"),
         ({"temperature": "hot"}, "infer.temperature is 'hot'"),
-        ({"top_k": 0}, "infer.top_k is 0; wanted a whole number from 1 on, or -1 for all"),
+        ({"top_k": 0}, "infer.top_k is 0; wanted a number from 1, or -1 for all"),
         ({"seed": -1}, "infer.seed is -1"),
         ({"shard_id": 2, "num_shards": 2}, "infer.shard_id is 2; with 2 .* wanted 0 to 1"),
         ({"beam_size": 4, "temperature": 1.0}, "beams are searched, not drawn"),

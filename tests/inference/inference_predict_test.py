@@ -10,7 +10,7 @@ from tiny_generation import TWO_LAYERS, ending_variables
 from word_predictions import Backwards, Words, lines_of
 
 from t0.errors import UserError
-from t0.inference import by_batches, predict, text_decoder
+from t0.inference import predict, prediction_loop, text_decoder
 from t0.scoring.mesh_model import MeshModel
 
 LENGTHS = {"inputs": 20, "targets": 24}
@@ -38,7 +38,7 @@ def inputs(tmp_path):
 def backwards(monkeypatch):
     monkeypatch.setattr(Backwards, "calls", [])
     monkeypatch.setattr(Backwards, "stop_after", None)
-    monkeypatch.setattr(text_decoder, "Generator", Backwards)
+    monkeypatch.setattr(text_decoder, "MeshGenerator", Backwards)
     return Backwards
 
 
@@ -79,7 +79,7 @@ def test_every_input_has_its_prediction_in_order(model_dir, inputs, tmp_path, ba
 def test_a_killed_run_goes_on_after_its_last_batch(
     model_dir, inputs, tmp_path, backwards, monkeypatch, capsys
 ):
-    monkeypatch.setattr(by_batches, "WINDOW", 3)  # windows of twelve inputs
+    monkeypatch.setattr(prediction_loop, "WINDOW", 3)  # windows of twelve inputs
     infer(model_dir, input_file=inputs, output_dir=tmp_path / "whole")
     backwards.calls.clear()
     for stop in (2, 2, 7, 9):
@@ -181,7 +181,7 @@ def test_shards_are_the_whole_however_it_is_batched(model_dir, inputs, tmp_path)
 
 
 def test_inputs_are_read_as_they_are_predicted(model_dir, inputs, tmp_path, backwards, monkeypatch):
-    monkeypatch.setattr(by_batches, "WINDOW", 2)  # windows of eight inputs
+    monkeypatch.setattr(prediction_loop, "WINDOW", 2)  # windows of eight inputs
     read = []
     encode = Words.encode
     monkeypatch.setattr(Words, "encode", lambda self, text: read.append(text) or encode(self, text))

@@ -7,7 +7,7 @@ import pytest
 
 from t0.errors import UserError
 from t0.files.publishing import UnfinishedFile
-from t0.inference.prediction_file import FinishedPredictions, PredictionFile
+from t0.inference.prediction_file import BatchPredictions, PredictionFile
 
 
 @pytest.mark.parametrize(
@@ -16,19 +16,19 @@ from t0.inference.prediction_file import FinishedPredictions, PredictionFile
 def test_a_damaged_batch_is_predicted_again(tmp_path, content):
     path = str(tmp_path / "out.jsonl")
     file = PredictionFile(path, {"seed": 1})
-    file.keep_batch(0, 0, FinishedPredictions({3: "a line"}, {"tokens": 2}))
+    file.keep(0, 0, BatchPredictions({3: "a line"}, {"tokens": 2}))
     again = PredictionFile(path, {"seed": 1})
-    assert again.batch(0, 0) == FinishedPredictions({3: "a line"}, {"tokens": 2})
+    assert again.kept == {(0, 0): {"tokens": 2}}
     (kept,) = (tmp_path / "out.jsonl.partial").glob("window-*-batch-*")
     kept.write_text(content)
-    assert PredictionFile(path, {"seed": 1}).batch(0, 0) is None
+    assert PredictionFile(path, {"seed": 1}).kept == {}
 
 
 def test_a_damaged_summary_is_not_taken_for_other_settings(tmp_path):
     path = str(tmp_path / "out.jsonl")
     file = PredictionFile(path, {"seed": 1})
-    file.keep_window(0, FinishedPredictions({0: "a"}, {}))
-    file.finish(windows=1)
+    file.keep(0, 0, BatchPredictions({0: "a"}, {}))
+    file.finish([1])
     (tmp_path / "out.run.json").write_text('{"settings": 7}')
     with pytest.raises(UserError, match=r"exists without .*out\.run\.json"):
         PredictionFile(path, {"seed": 1})

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 from tiny_models import LAYOUT, VOCABULARY, bind, padded, random_variables  # noqa: E402
 
-from t0.inference.generator import Generator  # noqa: E402
+from t0.inference.generator import MeshGenerator  # noqa: E402
 from t0.inference.search import DecodingMethod  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
 
@@ -45,7 +45,7 @@ def make_generator(method=None, *, model="t5.1.1", mesh="", activations=tf.float
     shape = mtf.convert_to_shape(mesh)
     types = mtf.VariableDType(tf.float32, activations, activations)
     placement = Placement(shape, mtf.convert_to_layout_rules(LAYOUT), [""] * shape.size)
-    return Generator(built, types, placement, method or DecodingMethod())
+    return MeshGenerator(built, types, placement, method or DecodingMethod())
 
 
 def predict(generator, inputs=INPUTS, limits=LIMITS, *, rows=None, length=None, draws=None):

@@ -22,7 +22,7 @@ class Words:
 
 
 class Backwards:
-    """Stands for a `Generator`; counts its calls, and stops like a killed process if told to."""
+    """Stands for a `MeshGenerator`; counts its calls, and stops like a killed process."""
 
     calls = []
     stop_after = None

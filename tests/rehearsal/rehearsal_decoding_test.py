@@ -8,7 +8,7 @@ import planning
 import pytest
 
 from t0.compat import mtf
-from t0.inference.generator import Generator
+from t0.inference.generator import MeshGenerator
 from t0.inference.search import EOS, DecodingMethod
 from t0.rehearsal.batches import choices
 from t0.rehearsal.reading_cores import ReadingCores, equal_on_cores
@@ -36,7 +36,7 @@ def predicted(run, prefix, inputs):
     vocabulary = types.SimpleNamespace(vocab_size=run.vocabulary_size)
     spec = MeshModel(run.model_type, mtf.Shape([]), run.layout_rules)
     model, placement = build_model(spec, (vocabulary, vocabulary))
-    generator = Generator(model, run.variable_dtype, placement, DecodingMethod())
+    generator = MeshGenerator(model, run.variable_dtype, placement, DecodingMethod())
     with contextlib.closing(generator):
         generator.restore(prefix)
         limits = np.full(len(inputs), inputs.shape[1], np.int32)

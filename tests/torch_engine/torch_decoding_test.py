@@ -24,7 +24,7 @@ from tiny_models import D_FF, D_KV, D_MODEL, HEADS, write_checkpoint  # noqa: E4
 
 from t0.checkpoints.shape import ModelShape  # noqa: E402
 from t0.inference.methods import DecodingMethod  # noqa: E402
-from t0.torch.decoding import Generator  # noqa: E402
+from t0.torch.decoding import TorchGenerator  # noqa: E402
 from t0.torch.shape import Dropout, T5Spec  # noqa: E402
 
 METHODS = {
@@ -65,7 +65,7 @@ def checkpoints(tmp_path_factory):
 
 
 def ours(checkpoint, method, model="t5.1.1", activations=torch.float32):
-    generator = Generator(spec_of(model), CPU, activations, method)
+    generator = TorchGenerator(spec_of(model), CPU, activations, method)
     assert generator.restore(checkpoint) > 20
     return generator
 

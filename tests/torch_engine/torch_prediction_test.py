@@ -71,15 +71,57 @@ def test_predictions_are_those_of_mesh_tensorflow(world, reference, specified, p
     check_same(lines_of(folder), reference, 1e-4)
 
 
+EVAL = [
+    *(flag for flag in MODEL if "MIXTURE_NAME" not in flag and "sequence_length" not in flag),
+    "--gin_file=runs/eval.gin",
+    "--gin.MIXTURE_OR_TASK_NAME='weather_which_word'",
+    "--gin.MIXTURE_OR_TASK_SPLIT='train'",
+    "--gin.TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 16}",
+    "--gin.USE_CACHED_TASKS=True",
+    "--gin.BATCH_SIZE=8",
+    "--gin.MAX_DECODE_LENGTH=8",
+    "--gin_param=Bitransformer.decode.beam_size = 3",
+    "--gin_param=t0.evaluation.examples = 125",
+]
+
+
+@pytest.mark.slow
+def test_both_modes_of_both_engines_predict_the_same_with_three_beams(world, trained):
+    predictions = {}
+    for engine, folder, run in [
+        ("mesh", trained["mtf"], world.mesh),
+        (
+            "torch",
+            trained["torch"],
+            lambda *given, model: world.torch(*world.flags(*given, model=model)),
+        ),
+    ]:
+        output = world.folder / f"same by {engine}"
+        evaluation = [f"--gin.CHECKPOINT_PATH='{folder}'", f"--gin.EVAL_OUTPUT_DIR='{output}'"]
+        inference = [
+            *command(folder, *BEAMS, "--gin.MIXTURE_OR_TASK_SPLIT='train'"),
+            f"--gin.INFER_OUTPUT_DIR='{output}'",
+        ]
+        for model in ([*EVAL, *evaluation], inference):
+            done = run(folder, 30, model=model)
+            assert done.returncode == 0, done.stderr
+        for mode, path in [("eval", output / "predictions"), ("infer", output)]:
+            lines = map(json.loads, (path / "weather_which_word_30.jsonl").open())
+            predictions[engine, mode] = [line["prediction"] for line in lines][:125]
+    assert len(predictions["mesh", "infer"]) == 125
+    assert len(set(predictions["mesh", "infer"])) > 1
+    assert all(each == predictions["mesh", "infer"] for each in predictions.values())
+
+
 KILLED = """
 import os, signal
 from t0.inference.prediction_file import PredictionFile
 
-def keep_batch(self, *given, whole=PredictionFile.keep_batch):
+def keep(self, *given, whole=PredictionFile.keep):
     whole(self, *given)
     os.kill(os.getpid(), signal.SIGKILL)
 
-PredictionFile.keep_batch = keep_batch
+PredictionFile.keep = keep
 from t0.torch import __main__
 __main__.main({words!r})
 """

@@ -21,7 +21,7 @@ LACKING = "decoder/logits/kernel"
 @pytest.fixture(scope="module")
 def model():
     spec = T5Spec(V11, "gelu", Dropout(), label_smoothing=0.0, z_loss=0.0, loss_denominator=None)
-    with world.joined("cpu") as joined:
+    with world.join_processes("cpu") as joined:
         yield sharding.sharded(spec, joined, activations=torch.float32), joined
 
 
@@ -35,7 +35,7 @@ def start(model, tensors, tmp_path):
     write_mtf(tmp_path, {name: x for name, x in tensors.items() if name != LACKING}, step=7)
 
     def begin(**given):
-        optimizer = optimizers.AdamW([], model[1].total)
+        optimizer = optimizers.AdamW([], model[1].all_reduce_sum)
         return engine_weights.warm_start(model[0], optimizer, str(tmp_path), model[1], **given)
 
     return begin
@@ -50,7 +50,7 @@ def test_what_it_lacks_stays_random_if_the_user_names_it(model, tensors, start):
         name: sharding.local_rows(parameter).clone()
         for name, parameter in sharding.names_and_parameters(model[0]).items()
     }
-    engine_weights.random(model[0], 3, model[1])
+    engine_weights.fill_at_random(model[0], 3, model[1])
     drawn = sharding.local_rows(sharding.names_and_parameters(model[0])[LACKING])
     assert torch.equal(found[LACKING], drawn)
     name = "shared/embedding"
@@ -74,7 +74,7 @@ def test_what_it_lacks_is_refused_otherwise(start):
     ],
 )
 def test_random_weights_are_drawn_as_mesh_tensorflow_draws_them(model, name, deviation, truncated):
-    engine_weights.random(model[0], 3, model[1])
+    engine_weights.fill_at_random(model[0], 3, model[1])
     drawn = sharding.local_rows(sharding.names_and_parameters(model[0])[name])
     scale = getattr(V11, deviation) ** -0.5
     assert (drawn.abs().max() <= 2 * scale) == truncated
