@@ -1,6 +1,7 @@
 """The list of claims in benchmarks/run.py against the programs and the README that it runs for."""
 
 import ast
+import json
 import re
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ sys.path.insert(0, str(FOLDER))
 try:
     import growth
     import run as benchmarks
+    import summary
     import training
     import workers
 finally:
@@ -32,9 +34,45 @@ def test_a_claim_passes_flags_that_its_program_has(name):
 
 
 def test_every_program_of_the_readme_is_a_claim_that_is_run():
-    named = re.findall(r"^\|[^|]*\| `(\w+)\.py`", (FOLDER / "README.md").read_text(), re.M)
-    assert len(named) > 8
+    named = re.findall(r"^\| `(\w+)\.py` \|", (FOLDER / "README.md").read_text(), re.M)
     assert set(named) == {claim.program.removesuffix(".py") for claim in benchmarks.CLAIMS.values()}
+
+
+def test_the_benchmarks_table_shows_the_newest_figures_of_the_history():
+    text = (FOLDER / "README.md").read_text()
+    assert summary.rewrite(text, summary.render(summary.read_history())) == text
+    assert {figure.claim for figure in summary.FIGURES} == set(benchmarks.CLAIMS)
+
+
+def test_the_benchmarks_table_prefers_machines_with_bfloat16(tmp_path):
+    history = tmp_path / "history.jsonl"
+    records = [
+        {"claim": "overlap", "date": date, "commit": "c", "cells": cells, "machine": machine}
+        for date, sets, seconds in (
+            ("2026-01-01", ["avx2", "avx512_bf16"], "4.0"),
+            ("2026-01-02", ["avx2", "avx512_bf16"], "1,000"),
+            ("2026-01-03", ["avx2"], "9.0"),
+        )
+        for cells in (
+            [
+                ["t0 overlap", "texts/s of the processor", seconds],
+                ["sets", "texts/s of the processor", "400.0"],
+            ],
+        )
+        for machine in (
+            {
+                "processor": "Intel(R) Xeon",
+                "cores": 2,
+                "instruction_sets": sets,
+                "product_gflops": {"float32": 1, "bfloat16": 2},
+            },
+        )
+    ]
+    history.write_text("".join(json.dumps(record) + "\n" for record in records))
+    table = summary.render(summary.read_history(history))
+    assert "| 1,000 | 400.0 (sets of n-grams) | 2.5 | A | 2026-01-02 |" in table
+    assert "2-core Intel Xeon, AVX512 BF16, one large matrix product: 1 GFLOP/s" in table
+    assert len(table.splitlines()) == 5
 
 
 def test_bfloat16_is_compared_where_the_processor_multiplies_it(monkeypatch):
