@@ -8,7 +8,7 @@ Importing makes no network call and opens no dataset. The published commands imp
 
 from typing import Any
 
-from t0.catalogue import Entry, catalogue_entries, mixture_tasks, own_entries
+from t0.catalogue import CatalogueEntry, catalogue_entries, mixture_tasks, own_entries
 from t0.catalogue.listing import mixtures_by_name, tasks_by_name
 from t0.compat import seqio
 from t0.tasks import task_definitions
@@ -37,4 +37,4 @@ def _register() -> None:
 
 _register()
 
-__all__ = ["Entry", "catalogue_entries", "mixture_tasks", "own_entries"]
+__all__ = ["CatalogueEntry", "catalogue_entries", "mixture_tasks", "own_entries"]

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from absl import flags as absl_flags
 
-from t0.catalogue import starting
+from t0.catalogue import starter_folder
 from t0.cli import cache_tasks, main, quickstart
 from t0.config import flags
 from t0.sources.schema import features
@@ -344,10 +344,12 @@ def test_printed_flags_gin_files_and_macros_exist(page):
 
 
 def test_the_tutorial_has_the_commands_that_init_prints():
-    plan = starting.Plan("reviews", None, ("text",), None, vocabulary="t5.spiece.model")
+    plan = starter_folder.StarterFolder(
+        "reviews", None, ("text",), None, vocabulary="t5.spiece.model"
+    )
     text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     told = [shlex.split(line) for line in code(text) if line.startswith(("t0", "t5", "seqio"))]
-    for words in starting.commands("reviews", plan, {"inputs": 80, "targets": 16}):
+    for words in starter_folder.commands("reviews", plan, {"inputs": 80, "targets": 16}):
         assert words in told, words
 
 

@@ -1,6 +1,6 @@
 """Looks at the columns of somebody's data: which hold text, which is the label, what labels mean.
 
-    table = look(reader, where="reviews.csv")
+    table = summarize_columns(reader, where="reviews.csv")
     table.texts(), table.labels()              # (["review"], ["sentiment"]): what they may be
     labels = read_labels(table, "sentiment", choices=None)
     labels.choices, labels.index(1.0)          # (("negative", "positive"), 1)
@@ -33,7 +33,7 @@ _JINJA = re.compile(r"\|\|\||[{}\n\r]")
 
 
 @dataclasses.dataclass
-class Column:
+class ColumnSummary:
     """What was seen of a column.
 
     Attributes:
@@ -89,11 +89,11 @@ class Column:
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class ColumnTable:
     """The columns of somebody's data, with what was seen of them."""
 
     where: str
-    columns: Mapping[str, Column]
+    columns: Mapping[str, ColumnSummary]
 
     def texts(self) -> list[str]:
         """Returns the columns that seem to hold text."""
@@ -132,23 +132,23 @@ class Table:
             yield f"  {column.name}: {count} different values, such as {some}"
 
 
-def look(*splits: Iterable[Mapping[str, Any]], where: str) -> Table:
+def summarize_columns(*splits: Iterable[Mapping[str, Any]], where: str) -> ColumnTable:
     """Reads the rows of all splits once, and returns what their columns hold.
 
     Raises:
       UserError: if there are no rows.
     """
-    columns: dict[str, Column] = {}
+    columns: dict[str, ColumnSummary] = {}
     for number, rows in enumerate(splits):
         for row in rows:
             for name, value in row.items():
-                column = columns.setdefault(name, Column(name))
+                column = columns.setdefault(name, ColumnSummary(name))
                 while len(column.splits) <= number:
                     column.splits.append(set())
                 column.add(value)
     if not columns:
         raise UserError(f"{where} has no rows")
-    return Table(where, columns)
+    return ColumnTable(where, columns)
 
 
 def label_text(value: Any) -> str:
@@ -188,7 +188,7 @@ class Labels:
 
 
 def read_labels(
-    table: Table, name: str, choices: Sequence[str] | None, *, names: Sequence[str] = ()
+    table: ColumnTable, name: str, choices: Sequence[str] | None, *, names: Sequence[str] = ()
 ) -> Labels:
     """Returns the labels of a column.
 

@@ -101,7 +101,7 @@ ANLI_SPLITS = {"train": "train", "validation": "dev", "test": "test"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """A task with the facts that mixtures need.
 
     Attributes:
@@ -126,7 +126,7 @@ def _templates(dataset: Dataset) -> tuple[Template, ...]:
     return read_template_file(path, published=True).templates if path.exists() else ()
 
 
-def _catalogue_entries(dataset: Dataset) -> Iterator[Entry]:
+def _catalogue_entries(dataset: Dataset) -> Iterator[CatalogueEntry]:
     templates = _templates(dataset)
     if not templates:
         return
@@ -148,21 +148,21 @@ def _catalogue_entries(dataset: Dataset) -> Iterator[Entry]:
                 num_rows={split: sizes[theirs] for split, theirs in mapping.items()},
                 suffix=suffix,
             )
-            yield Entry(task, dataset, len(templates))
+            yield CatalogueEntry(task, dataset, len(templates))
 
 
 @functools.cache
-def catalogue_entries() -> tuple[Entry, ...]:
+def catalogue_entries() -> tuple[CatalogueEntry, ...]:
     """Returns the plain tasks of T0, in the order of `datasets.csv`."""
     return tuple(entry for row in datasets() for entry in _catalogue_entries(row))
 
 
-def own_entries() -> list[Entry]:
+def own_entries() -> list[CatalogueEntry]:
     """Returns the tasks of the user's data folders (`--data_dir` or `T0_DATA_DIR`)."""
     return [entry for own in find_own_datasets(data_dirs()) for entry in _own_entries(own)]
 
 
-def _own_entries(own: OwnDataset) -> Iterator[Entry]:
+def _own_entries(own: OwnDataset) -> Iterator[CatalogueEntry]:
     @functools.cache
     def count_rows(split: str) -> int:
         if own.splits[split] is None:  # one of T0's datasets, not on this machine
@@ -177,4 +177,4 @@ def _own_entries(own: OwnDataset) -> Iterator[Entry]:
             split_mapping={split: split for split in own.splits},
             num_rows=count_rows,
         )
-        yield Entry(task, None, len(own.template_file.templates))
+        yield CatalogueEntry(task, None, len(own.template_file.templates))

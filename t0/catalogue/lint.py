@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from t0.catalogue.prompted_task import PromptedRows
+from t0.catalogue.row_preview import T0_LENGTHS
 from t0.catalogue.sentence_pieces import UNKNOWN, Tokens, vocabulary_notes
-from t0.catalogue.shown import T0_LENGTHS
 from t0.errors import UserError
 from t0.prompts import NO_LABEL, Example
 from t0.prompts.row_report import CUT
@@ -51,7 +51,7 @@ Ids = Callable[[str], Sequence[int]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class LintReport:
     """The results of the checks on the sampled rows of one split.
 
     Attributes:
@@ -73,7 +73,9 @@ class Report:
     notes: Sequence[str] = ()
 
 
-def lint(source: PromptedRows, split: str, *, rows: int, tokens: Tokens | None = None) -> Report:
+def lint(
+    source: PromptedRows, split: str, *, rows: int, tokens: Tokens | None = None
+) -> LintReport:
     """Renders up to `rows` rows of a split, and counts those that fail the checks.
 
     Args:
@@ -111,7 +113,7 @@ def lint(source: PromptedRows, split: str, *, rows: int, tokens: Tokens | None =
             first.setdefault(check, index)
             if check == UNKNOWN_TOKENS and not notes:
                 notes = vocabulary_notes(tokens, _answers(example, hidden))
-    return Report(seen, counts, first, source.compiled.is_random, failure, notes)
+    return LintReport(seen, counts, first, source.compiled.is_random, failure, notes)
 
 
 def sample(opened: SplitRows, rows: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -185,7 +187,7 @@ def _odd_choices(choices: Sequence[str], target: str | None) -> Iterator[str]:
 
 
 def faults_of(
-    report: Report, *, max_share: float, excused: Mapping[str, str] | None = None
+    report: LintReport, *, max_share: float, excused: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Returns check -> what is wrong; empty if the template has no faults.
 
@@ -211,5 +213,5 @@ def faults_of(
     return wrong
 
 
-def _describe_count(report: Report, check: str) -> str:
+def _describe_count(report: LintReport, check: str) -> str:
     return f"{report.counts[check]} of {report.rows} rows, the first is row {report.first[check]}"

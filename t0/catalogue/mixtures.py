@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from t0.catalogue.entries import Entry, is_excluded
+from t0.catalogue.entries import CatalogueEntry, is_excluded
 from t0.catalogue.prompted_task import SCORE_EVAL
 from t0.errors import UserError, unknown_name
 from t0.sources import OwnMixture
@@ -19,7 +19,7 @@ MAX_EXAMPLES_PER_DATASET = 500_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule:
+class MixtureRule:
     """Which tasks are in a mixture of the original.
 
     Attributes:
@@ -41,32 +41,32 @@ _T0 = frozenset({"BASE"})
 _T0_PLUS = _T0 | {"GPT_EVAL"}
 _T0_PLUS_PLUS = _T0_PLUS | {"SGLUE"}
 
-RULES: dict[str, Rule] = {
-    "t0_train": Rule(_T0),
-    "t0+_train": Rule(_T0_PLUS),
-    "t0++_train": Rule(_T0_PLUS_PLUS),
-    "t0_eval_score_eval": Rule(_T0, score_eval=True, evaluation=True, original_only=True),
-    "t0_train_score_eval": Rule(_T0, score_eval=True, original_only=True),
-    "t0_train_one_og_prompt": Rule(_T0, original_only=True, one_for_each_dataset=True),
-    "t0_train_all_og_prompts": Rule(_T0, original_only=True),
-    "bias_fairness_eval_score_eval": Rule(
+RULES: dict[str, MixtureRule] = {
+    "t0_train": MixtureRule(_T0),
+    "t0+_train": MixtureRule(_T0_PLUS),
+    "t0++_train": MixtureRule(_T0_PLUS_PLUS),
+    "t0_eval_score_eval": MixtureRule(_T0, score_eval=True, evaluation=True, original_only=True),
+    "t0_train_score_eval": MixtureRule(_T0, score_eval=True, original_only=True),
+    "t0_train_one_og_prompt": MixtureRule(_T0, original_only=True, one_for_each_dataset=True),
+    "t0_train_all_og_prompts": MixtureRule(_T0, original_only=True),
+    "bias_fairness_eval_score_eval": MixtureRule(
         frozenset({"BIAS_FAIRNESS"}), score_eval=True, evaluation=True
     ),
 }
 
 
-def _group(entry: Entry, rule: Rule) -> str:
+def _group(entry: CatalogueEntry, rule: MixtureRule) -> str:
     return entry.dataset.eval_group if rule.evaluation else entry.dataset.train_group
 
 
-def members(mixture: str, entries: Sequence[Entry]) -> list[Entry]:
+def members(mixture: str, entries: Sequence[CatalogueEntry]) -> list[CatalogueEntry]:
     """Returns the entries that are in `mixture`, in the order of `entries`."""
     rule = RULES[mixture]
     chosen = [entry for entry in entries if _group(entry, rule) in rule.groups]
     if rule.original_only:
         chosen = [entry for entry in chosen if entry.original_task]
     if rule.one_for_each_dataset:
-        first: dict[tuple[str, str | None], Entry] = {}
+        first: dict[tuple[str, str | None], CatalogueEntry] = {}
         for entry in chosen:
             first.setdefault((entry.task.dataset, entry.task.subset), entry)
         chosen = list(first.values())
@@ -76,7 +76,7 @@ def members(mixture: str, entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry in chosen if not is_excluded(mixture, entry.task.name + suffix)]
 
 
-def training_rate(entry: Entry) -> int:
+def training_rate(entry: CatalogueEntry) -> int:
     """Returns the mixing rate of a training task, in examples.
 
     Raises:
@@ -122,7 +122,7 @@ def examples_rate(task: CountedTask) -> float:
 
 
 def mixture_tasks(
-    mixture: str, entries: Sequence[Entry]
+    mixture: str, entries: Sequence[CatalogueEntry]
 ) -> list[tuple[str, float | Callable[[CountedTask], float]]]:
     """Returns (task name, rate) for each member of an original mixture."""
     if RULES[mixture].score_eval:

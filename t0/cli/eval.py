@@ -108,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Evaluates, prints the summary and the report's path, and returns the exit status."""
-    from t0.catalogue.shown import given_lengths
+    from t0.catalogue.row_preview import given_lengths
 
     if args.format != "t0":
         raise UserError(

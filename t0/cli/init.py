@@ -43,14 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Writes the folder and prints the commands; a mistake is a UserError."""
-    from t0.catalogue import columns, starting
+    from t0.catalogue import columns, starter_folder
     from t0.catalogue.sentence_pieces import VOCABULARY_VARIABLE, given_tokens
 
-    starting.check_name(args.name)
+    starter_folder.check_name(args.name)
     given_tokens(args.vocab)  # a mistake is found before the data is read
     files = _splits(args.data)
     splits = {split: _rows(file.kind, file.path) for split, file in files.items()}
-    table = columns.look(*(rows() for rows in splits.values()), where=args.data)
+    table = columns.summarize_columns(*(rows() for rows in splits.values()), where=args.data)
     label = args.label or _chosen(table, table.labels(), "--label", "the column with the answers")
     table.check(label, "--label")
     choices = args.choices.split(",") if args.choices else None
@@ -63,11 +63,11 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"{args.data}: nothing to train on, since the split train hides its labels")
     texts = _texts(args, table, label)
     vocabulary = args.vocab or os.environ.get(VOCABULARY_VARIABLE)
-    plan = starting.Plan(args.name, table, texts, labels, vocabulary)
+    plan = starter_folder.StarterFolder(args.name, table, texts, labels, vocabulary)
     folder = args.output or args.name
-    written = starting.write(plan, folder, splits)
+    written = starter_folder.write(plan, folder, splits)
     _print_summary(plan, folder, written)
-    for words in starting.commands(folder, plan, written["lengths"]):
+    for words in starter_folder.commands(folder, plan, written["lengths"]):
         print(shlex.join(words))
     return 0
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from t0.catalogue.listing import matching
-from t0.catalogue.shown import Part, ShownRow
+from t0.catalogue.row_preview import PreviewText, RowPreview
 from t0.errors import AbsentData, UserError
 
 
@@ -92,7 +92,7 @@ def registered_listing(modules: Sequence[str], cache_dirs: Sequence[str]) -> Reg
 
 def shown_examples(
     task: Any, split: str, first: int, number: int, lengths: Mapping[str, int]
-) -> Iterator[ShownRow]:
+) -> Iterator[RowPreview]:
     """Yields examples of a SeqIO task, tokenised by its own preprocessors and cut at the lengths.
 
     Args:
@@ -117,17 +117,19 @@ def shown_examples(
         made = [name for name in task.output_features if name in example]
         parts = {name: _part(task, name, example, known[name]) for name in made}
         title = f"{task.name}, split {split}, example {index}"
-        yield ShownRow(title, parts.get("inputs"), parts.get("targets"), None, _notes(task, parts))
+        yield RowPreview(
+            title, parts.get("inputs"), parts.get("targets"), None, _notes(task, parts)
+        )
     if index < first:
         raise UserError(f"{task.name}, split '{split}', has no example {first}; the first is 0")
 
 
-def _part(task: Any, name: str, example: Mapping[str, Any], limit: int) -> Part:
+def _part(task: Any, name: str, example: Mapping[str, Any], limit: int) -> PreviewText:
     ids = [int(token) for token in example[name]]
-    return Part(task.output_features[name].vocabulary.decode(ids), ids, limit)
+    return PreviewText(task.output_features[name].vocabulary.decode(ids), ids, limit)
 
 
-def _notes(task: Any, parts: Mapping[str, Part]) -> list[str]:
+def _notes(task: Any, parts: Mapping[str, PreviewText]) -> list[str]:
     features, target = task.output_features, parts.get("targets")
     unknown = target.ids.count(features["targets"].vocabulary.unk_id) if target else 0
     plural = "s" * (unknown > 1)

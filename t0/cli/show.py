@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Prints the rows; an unknown name is a UserError with the nearest."""
+    from t0.catalogue.row_preview import T0_LENGTHS, given_lengths, lengths_text, lines
     from t0.catalogue.sentence_pieces import REMEDY, given_tokens
-    from t0.catalogue.shown import T0_LENGTHS, given_lengths, lengths_text, lines
 
     if args.rows is not None and args.row is not None:
         raise UserError("--rows and --row both say which rows to show: give one")
@@ -142,14 +142,14 @@ def _split(name: str, splits: Any, wanted: str | None) -> str:
 def _prompted(
     task: Any, args: argparse.Namespace, lengths: Mapping[str, int], tokens: Any
 ) -> Iterator[Any]:
-    from t0.catalogue.shown import shown_row
+    from t0.catalogue.row_preview import preview_row
 
     split, opened = _opened(task, args.split)
     first, number = _range(args)
     rows = enumerate(opened.rows(first, first + number), start=first)
     row = None
     for index, row in itertools.islice(rows, number):
-        yield shown_row(task, split, index, row, lengths=lengths, tokens=tokens)
+        yield preview_row(task, split, index, row, lengths=lengths, tokens=tokens)
     if row is None:
         raise UserError(
             f"{opened.where} has no row {first}: it has {opened.num_rows:,}, counted from 0"

@@ -9,11 +9,11 @@ import capabilities
 import pytest
 from hostile_paths import KINDS, fault, hostile
 
-from t0.catalogue import listing, starting
+from t0.catalogue import listing, starter_folder
 from t0.cli import init, main, tasks, verify
 
 # So that each process that is forked has them.
-IMPORTED = (init, listing, starting, tasks, verify)
+IMPORTED = (init, listing, starter_folder, tasks, verify)
 
 # "{}" is the hostile path; $OUT a folder that can be written.
 COMMANDS = [

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from t0.catalogue.columns import label_text, look, read_labels
+from t0.catalogue.columns import label_text, read_labels, summarize_columns
 from t0.cli import main as cli
 from t0.errors import UserError
 from t0.testing import train_vocabulary
@@ -201,7 +201,7 @@ def test_mistakes_leave_nothing(init, tmp_path, words, parts):
     ],
 )
 def test_labels_are_read_as_what_they_are(values, choices, wanted):
-    table = look([{"l": value} for value in values * 2], where="rows")
+    table = summarize_columns([{"l": value} for value in values * 2], where="rows")
     labels = read_labels(table, "l", choices)
     assert {label: labels.choices[i] for label, i in labels.indices.items()} == wanted
     for value in values:
@@ -213,7 +213,7 @@ def test_labels_are_read_as_what_they_are(values, choices, wanted):
 
 def test_a_column_of_one_value_is_no_label():
     with pytest.raises(UserError, match="at least two"):
-        read_labels(look([{"l": 1}] * 9, where="rows"), "l", None)
+        read_labels(summarize_columns([{"l": 1}] * 9, where="rows"), "l", None)
 
 
 def test_tensorflow_is_not_imported(tmp_path):
@@ -363,7 +363,7 @@ def test_minus_one_hides_the_labels_of_a_split_without_others(init, tmp_path):
 
 
 def test_labels_that_count_from_0_or_1_are_refused():
-    table = look([{"l": value} for value in (1, 2) * 9], where="rows")
+    table = summarize_columns([{"l": value} for value in (1, 2) * 9], where="rows")
     with pytest.raises(UserError, match="count from 0 or from 1"):
         read_labels(table, "l", ("a", "b", "c"))
 
@@ -387,7 +387,9 @@ COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
     ],
 )
 def test_spellings_of_one_label(values, choices, wanted):
-    labels = read_labels(look([{"l": v} for v in values * 4], where="rows"), "l", choices)
+    labels = read_labels(
+        summarize_columns([{"l": v} for v in values * 4], where="rows"), "l", choices
+    )
     assert {value: labels.choices[labels.index(value)] for value in values} == wanted
     merged = len({*values}) > len({*wanted.values()})
     assert ("differ only in case or Unicode form" in "".join(labels.notes)) == merged

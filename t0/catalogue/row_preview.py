@@ -1,8 +1,8 @@
 r"""Rendered rows as the model gets them: inputs, target and choices, counted and cut.
 
-    found = shown_row(task, "train", 0, row, lengths={"inputs": 512, "targets": 64}, tokens=tokens)
-    found.inputs.tokens, found.inputs.cut      # (700, 2311): the text is cut before character 2,311
-    print("\n".join(lines(found)))
+    row = preview_row(task, "train", 0, columns, lengths={"inputs": 512, "targets": 64}, tokens=t)
+    row.inputs.tokens, row.inputs.cut      # (700, 2311): the text is cut before character 2,311
+    print("\n".join(lines(row)))
 
 The text is the rendered one; a mark stands where a length cuts it. As in T0's tasks, targets and
 choices end in EOS, which counts as a token, and inputs do not.
@@ -48,7 +48,7 @@ def lengths_text(lengths: Mapping[str, int]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class PreviewText:
     """A text that the model reads or writes.
 
     Attributes:
@@ -70,7 +70,7 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True)
-class ShownRow:
+class RowPreview:
     """A row of a task, rendered.
 
     Attributes:
@@ -81,9 +81,9 @@ class ShownRow:
     """
 
     title: str
-    inputs: Part | None
-    target: Part | None
-    choices: Sequence[Part] | None
+    inputs: PreviewText | None
+    target: PreviewText | None
+    choices: Sequence[PreviewText] | None
     notes: Sequence[str]
 
     @property
@@ -93,7 +93,7 @@ class ShownRow:
         return any(part is not None and part.cut is not None for part in parts)
 
 
-def shown_row(
+def preview_row(
     task: PromptedTask,
     split: str,
     index: int,
@@ -101,7 +101,7 @@ def shown_row(
     *,
     lengths: Mapping[str, int],
     tokens: Tokens | None,
-) -> ShownRow:
+) -> RowPreview:
     """Renders a row, counts its tokens, and finds where the lengths cut it.
 
     Args:
@@ -119,7 +119,7 @@ def shown_row(
     example = task.compiled.example(row, index)
     if example is None:
         note = "the template leaves this row out: it does not render to inputs and a target"
-        return ShownRow(title, None, None, None, [note])
+        return RowPreview(title, None, None, None, [note])
     choices = None
     if example.choices is not None:
         choices = [_part(c, lengths["targets"], tokens, eos=True) for c in example.choices]
@@ -130,14 +130,14 @@ def shown_row(
     if tokens is not None:
         texts = [] if withheld or example.targets == NO_LABEL else [example.targets]
         notes += vocabulary_notes(tokens, [*texts, *(example.choices or ())])
-    return ShownRow(title, inputs, target, choices, notes)
+    return RowPreview(title, inputs, target, choices, notes)
 
 
-def _part(text: str, limit: int, tokens: Tokens | None, *, eos: bool) -> Part:
+def _part(text: str, limit: int, tokens: Tokens | None, *, eos: bool) -> PreviewText:
     if tokens is None:
-        return Part(text, None, limit)
+        return PreviewText(text, None, limit)
     ids = tokens.ids(text) + [EOS] * eos
-    return Part(text, ids, limit, tokens.place(text, limit) if len(ids) > limit else None)
+    return PreviewText(text, ids, limit, tokens.place(text, limit) if len(ids) > limit else None)
 
 
 def _notes(example: Example, withheld: bool) -> Iterator[str]:
@@ -160,7 +160,7 @@ def _cut_notes(example: Example, published: bool) -> Iterator[str]:
         )
 
 
-def lines(row: ShownRow, *, with_ids: bool = False) -> Iterator[str]:
+def lines(row: RowPreview, *, with_ids: bool = False) -> Iterator[str]:
     """Yields a row as lines of plain text.
 
     Args:
@@ -186,7 +186,7 @@ def lines(row: ShownRow, *, with_ids: bool = False) -> Iterator[str]:
         yield f"  note: {note}"
 
 
-def _section(name: str, part: Part, with_ids: bool) -> Iterator[str]:
+def _section(name: str, part: PreviewText, with_ids: bool) -> Iterator[str]:
     yield f"  {name}" if part.ids is None else f"  {name}, {_count(part)}"
     for line in printable(_marked(part)).split("\n"):
         yield f"{_INDENT}{line}"
@@ -194,18 +194,18 @@ def _section(name: str, part: Part, with_ids: bool) -> Iterator[str]:
         yield f"{_INDENT}ids {_listed(part.ids)}"
 
 
-def _count(part: Part) -> str:
+def _count(part: PreviewText) -> str:
     tokens = len(part.ids)
     eos = " with EOS" if part.ids[-1:] == [EOS] else ""
     over = f", {tokens - part.limit:,} too many" if tokens > part.limit else ""
     return f"{tokens:,} token{'s' * (tokens != 1)}{eos}{_limit(part)}{over}"
 
 
-def _limit(part: Part) -> str:
+def _limit(part: PreviewText) -> str:
     return f" of at most {part.limit:,}"
 
 
-def _marked(part: Part) -> str:
+def _marked(part: PreviewText) -> str:
     if part.cut is None:
         return part.text
     if part.cut >= len(part.text):

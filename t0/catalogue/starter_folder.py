@@ -1,6 +1,6 @@
 """Writes a folder to start from with one's own data: prompts, mixtures, run files, commands.
 
-    plan = Plan("reviews", table, texts=("review",), labels=labels, vocabulary=None)
+    plan = StarterFolder("reviews", table, texts=("review",), labels=labels, vocabulary=None)
     write(plan, "reviews", {"train": rows_again})
     commands("reviews", plan, lengths)         # the five commands that `reviews/commands.sh` runs
 
@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from t0.catalogue.columns import Labels, Table
+from t0.catalogue.columns import ColumnTable, Labels
 from t0.catalogue.prompted_task import PromptedTask
 from t0.catalogue.sentence_pieces import Tokens, vocabulary_notes
 from t0.errors import UserError
@@ -42,7 +42,7 @@ Rows = Callable[[], Iterable[Mapping[str, Any]]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class StarterFolder:
     """What to write.
 
     Attributes:
@@ -54,7 +54,7 @@ class Plan:
     """
 
     name: str
-    table: Table
+    table: ColumnTable
     texts: tuple[str, ...]
     labels: Labels
     vocabulary: str | None = None
@@ -80,7 +80,7 @@ def check_name(name: str) -> None:
     raise UserError(f"'{name}' is one of T0's own datasets: give yours another name")
 
 
-def write(plan: Plan, folder: str, splits: Mapping[str, Rows]) -> dict[str, Any]:
+def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[str, Any]:
     """Writes the folder whole, or not at all.
 
     Args:
@@ -142,7 +142,7 @@ _TAKEN |= {"and", "or", "not", "in", "is", "if", "else", "for", "zip", "range", 
 _TAKEN |= {"cycler", "joiner"}
 
 
-def _names(plan: Plan) -> dict[str, str]:
+def _names(plan: StarterFolder) -> dict[str, str]:
     """Returns the columns' names in the copy; the label is `label`."""
     others = [name for name in plan.table.columns if name != plan.labels.column]
     names = column_names([LABEL, *others])
@@ -150,7 +150,9 @@ def _names(plan: Plan) -> dict[str, str]:
     return names
 
 
-def _kept(plan: Plan, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any] | None]:
+def _kept(
+    plan: StarterFolder, rows: Iterable[Mapping[str, Any]]
+) -> Iterator[dict[str, Any] | None]:
     """Yields each row as it is written, None for a row without a text or a label."""
     names = _names(plan)
     for row in rows:
@@ -163,7 +165,7 @@ def _kept(plan: Plan, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, A
         yield kept | {LABEL: index}
 
 
-def _write_rows(plan: Plan, data: str, splits: Mapping[str, Rows]) -> dict[str, Any]:
+def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> dict[str, Any]:
     counts = dict.fromkeys(("train", "validation"), 0)
     kept = sum(row is not None for rows in splits.values() for row in _kept(plan, rows()))
     if kept < _FEWEST_ROWS:
@@ -192,7 +194,7 @@ def _write_rows(plan: Plan, data: str, splits: Mapping[str, Rows]) -> dict[str, 
     return {"rows": counts, "left_out": left_out}
 
 
-def _held_out(plan: Plan, rows: Rows) -> Callable[[int, Mapping[str, Any]], bool]:
+def _held_out(plan: StarterFolder, rows: Rows) -> Callable[[int, Mapping[str, Any]], bool]:
     """Returns the function that chooses a tenth of the rows for validation."""
     texts = [_names(plan)[name] for name in plan.texts]
 
@@ -207,7 +209,7 @@ def _held_out(plan: Plan, rows: Rows) -> Callable[[int, Mapping[str, Any]], bool
     return lambda place, row: place % _VALIDATION_SHARE == _VALIDATION_SHARE - 1
 
 
-def _templates(plan: Plan) -> str:
+def _templates(plan: StarterFolder) -> str:
     """Returns the template file: one prompt that shows the choices, and one that does not."""
     names = _names(plan)
     columns = [names[name] for name in plan.texts]
@@ -240,7 +242,7 @@ def _templates(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mixtures(plan: Plan) -> str:
+def _mixtures(plan: StarterFolder) -> str:
     return (
         f"{plan.name}_train:\n"
         f'  tasks: ["{plan.name}_(which|say)"]\n'
@@ -249,7 +251,7 @@ def _mixtures(plan: Plan) -> str:
     )
 
 
-def _measure(plan: Plan, data: str) -> tuple[dict[str, int], list[str]]:
+def _measure(plan: StarterFolder, data: str) -> tuple[dict[str, int], list[str]]:
     """Returns lengths that cut no more than a hundredth of the inputs, and no target; and notes."""
     tokens = Tokens(plan.vocabulary) if plan.vocabulary else None
 
@@ -285,7 +287,7 @@ def _measure(plan: Plan, data: str) -> tuple[dict[str, int], list[str]]:
     return lengths, notes
 
 
-def _train_file(plan: Plan, lengths: Mapping[str, int]) -> str:
+def _train_file(plan: StarterFolder, lengths: Mapping[str, int]) -> str:
     return f"""\
 # -*-Python-*-
 # A small T5.1.1 on {plan.name}, from random weights: minutes on two CPU cores.
@@ -313,7 +315,7 @@ serialize_num_microbatches.tokens_per_microbatch_per_replica = None
 """
 
 
-def _rank_file(plan: Plan, folder: str) -> str:
+def _rank_file(plan: StarterFolder, folder: str) -> str:
     return f"""\
 # -*-Python-*-
 # Ranks the choices of the validation rows.
@@ -328,7 +330,7 @@ run.mode = "score_eval"
 """
 
 
-def commands(folder: str, plan: Plan, lengths: Mapping[str, int]) -> list[list[str]]:
+def commands(folder: str, plan: StarterFolder, lengths: Mapping[str, int]) -> list[list[str]]:
     """Returns the five command lines: cache, look, train, rank, report."""
 
     def inside(*names: str) -> str:
