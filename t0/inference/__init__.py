@@ -3,10 +3,10 @@
 | call | what it does |
 |---|---|
 | `predict.predict(model, ...)` | writes the predictions that gin configures |
-| `jobs.jobs(settings, run)`, `jobs_of_t5(run)` | the inputs, and the files for the predictions |
+| `jobs.make_jobs(settings, run)`, `make_t5_jobs(run)` | the inputs, and the files |
 | `prediction_jobs.PredictionJob(source, ...)` | a source of inputs with settings and a file |
-| `inputs.of_file`, `batches` | the lines of a file; batches of similar length |
-| `task_inputs.of_task`, `cached_inputs.of_cache` | a task's inputs, through SeqIO or of a cache |
+| `inputs.open_file`, `batches` | the lines of a file; batches of similar length |
+| `task_inputs.open_task`, `cached_inputs.open_cache` | inputs through SeqIO, or from a cache |
 | `prediction_loop.predict_checkpoints(...)` | predicts jobs with any engine |
 | `generator.MeshGenerator(model, types, placement, method)` | predicts tokens |
 | `text_decoder.TextDecoder`, `evaluation_decoder` | decodes texts in memory, for evaluations |

@@ -1,6 +1,6 @@
 """Reads inference's inputs of a task from its cache's files, without TensorFlow.
 
-    source = of_cache("qa", "test", files, total=277, vocabularies=(tokens, tokens))
+    source = open_cache("qa", "test", files, total=277, vocabularies=(tokens, tokens))
     next(source.read(0, 1))                 # InferenceExample(0, "Who wrote it?", None, [363, ...])
 
 The examples have the order, and so the numbers, that SeqIO gives them. Of a task with instructions,
@@ -18,7 +18,7 @@ from t0.config.specification import InstructionSpec
 from t0.errors import UserError
 from t0.feeding import denoising, instructed
 from t0.feeding.token_files import Ragged, ids_of, record_batches, texts_of
-from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_choices
+from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_choices_error
 
 _T = TypeVar("_T")
 
@@ -30,7 +30,7 @@ _PARTS = "part_bytes"
 _INSTRUCTION_TEXTS = ("inputs_pretokenized", "outputs_pretokenized")
 
 
-def of_cache(
+def open_cache(
     task: str,
     split: str,
     files: Sequence[str],
@@ -58,7 +58,7 @@ def of_cache(
 
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:
         streams = (_records(task, file, spec) for file in files)
-        for number, (inputs, texts) in enumerate(in_blocks(streams)):
+        for number, (inputs, texts) in enumerate(interleave_blocks(streams)):
             if number % shards == shard:
                 found = [_text(*one) for one in zip(inputs, texts, vocabularies, strict=True)]
                 shown = None if hides_targets else found[1]
@@ -82,7 +82,7 @@ def _records(task: str, file: str, spec: InstructionSpec | None) -> Iterator[_Re
         except ValueError as error:
             raise UserError(f"{file} cannot be read: {error}") from error
         if spec is None and len(ids[_CHOICES].values):
-            raise answer_choices(task)
+            raise answer_choices_error(task)
         for row in range(len(records)):
             yield [_ids(ids[name], row) for name in FIELDS], [column[row] for column in texts]
 
@@ -127,10 +127,10 @@ def _text(ids: list[int] | None, text: bytes | None, vocabulary: Any) -> str | N
     return None if ids is None else vocabulary.decode(ids)
 
 
-def in_blocks(streams: Iterable[Iterator[_T]]) -> Iterator[_T]:
+def interleave_blocks(streams: Iterable[Iterator[_T]]) -> Iterator[_T]:
     """Yields the elements of streams in the order in which SeqIO reads a cache's files.
 
-    >>> list(in_blocks(map(iter, [range(18), "ab"])))[14:]
+    >>> list(interleave_blocks(map(iter, [range(18), "ab"])))[14:]
     [14, 15, 'a', 'b', 16, 17]
     """
     waiting = deque(streams)

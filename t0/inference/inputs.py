@@ -5,8 +5,8 @@ The examples of a task come from `t0.inference.task_inputs` (SeqIO) or
 
 Legend: B examples, L input tokens, T target tokens.
 
-    source = of_file("questions.txt", vocabulary, add_eos=False)
-    source.total                     # 3: `of_file` reads and checks the whole file once
+    source = open_file("questions.txt", vocabulary, add_eos=False)
+    source.total                     # 3: `open_file` reads and checks the whole file once
     next(source.read(0, 1))          # InferenceExample(0, "Who wrote it?", None, [363, 42, ...])
 
 Each call of `read` yields the examples one at a time, from the start and in the same order.
@@ -85,7 +85,7 @@ class InputSource:
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def answer_choices(task: str) -> UserError:
+def answer_choices_error(task: str) -> UserError:
     """Returns the error about a task whose records are answer choices."""
     return UserError(
         f"task {task} is for rank evaluation: its records are answer choices. Its other form, if "
@@ -93,7 +93,7 @@ def answer_choices(task: str) -> UserError:
     )
 
 
-def of_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) -> InputSource:
+def open_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) -> InputSource:
     """Returns the inputs of a file; `InferenceSettings.input_file` describes its formats.
 
     Args:
@@ -185,15 +185,15 @@ def _json_input(where: str, line: bytes) -> tuple[str, str | None]:
     row = parsed_line(where, line)
     for name, value in row.items():
         if name not in FIELDS:
-            raise unknown_name("field", name, FIELDS, f"({where}; wanted {_wanted()})")
+            raise unknown_name("field", name, FIELDS, f"({where}; wanted {_expected_fields()})")
         if not isinstance(value, str) and not (name == "targets" and value is None):
             raise UserError(f"{where}: '{name}' is {json.dumps(value)[:60]}; wanted a text")
     if "inputs" not in row:
-        raise UserError(f"{where}: there is no 'inputs'; wanted {_wanted()}")
+        raise UserError(f"{where}: there is no 'inputs'; wanted {_expected_fields()}")
     return row["inputs"], row.get("targets")
 
 
-def _wanted() -> str:
+def _expected_fields() -> str:
     return '{"inputs": "..."}, and "targets" where they are known'
 
 
@@ -212,13 +212,13 @@ class LengthLimits:
     targets: int
     targets_per_input: tuple[float, float] | None = None
 
-    def cut(self, tokens: Sequence[int]) -> Sequence[int]:
+    def truncate(self, tokens: Sequence[int]) -> Sequence[int]:
         """Returns an input's tokens, truncated to the limit."""
         if len(tokens) <= self.inputs:
             return tokens
         return [*tokens[: self.inputs - 1], EOS if tokens[-1] == EOS else tokens[self.inputs - 1]]
 
-    def of_prediction(self, tokens: Sequence[int]) -> int:
+    def limit_prediction(self, tokens: Sequence[int]) -> int:
         """Returns the most tokens to predict for an input."""
         if self.targets_per_input is None:
             return self.targets
@@ -267,7 +267,7 @@ def batches(
       method: how tokens are chosen.
       seed: the seed of the draws.
     """
-    cut = [limits.cut(example.tokens) for example in window]
+    cut = [limits.truncate(example.tokens) for example in window]
     order = sorted(range(len(window)), key=lambda place: (len(cut[place]), place))
     for places in _in_groups(order, batch_size):
         longest = max(len(cut[place]) for place in places)
@@ -276,9 +276,9 @@ def batches(
         draws = np.zeros((batch_size, limits.targets), np.float32)
         for row, place in enumerate(places):
             inputs[row, : len(cut[place])] = cut[place]
-            most[row] = limits.of_prediction(cut[place])
+            most[row] = limits.limit_prediction(cut[place])
             if method.temperature:
-                draws[row] = draws_of(seed, window[place].number, limits.targets)
+                draws[row] = draw_uniform(seed, window[place].number, limits.targets)
         yield InputBatch(inputs, most, draws, places)
 
 
@@ -295,7 +295,7 @@ def padded_length(tokens: int, limit: int) -> int:
     return min(length, limit)
 
 
-def draws_of(seed: int, number: int, count: int) -> np.ndarray:
+def draw_uniform(seed: int, number: int, count: int) -> np.ndarray:
     """Returns uniform random numbers of an example, float32 [count], from 0 to below 1."""
     stream = np.random.Generator(np.random.Philox(key=[seed, number]))
     return stream.random(count, dtype=np.float32)

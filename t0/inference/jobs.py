@@ -3,8 +3,8 @@
     settings = InferenceSettings(mixture_or_task_name="qa", output_dir="/out", beam_size=4)
     settings.method                     # DecodingMethod(beam_size=4, alpha=0.6, ...)
     run = RunArguments((vocabulary, vocabulary), {"inputs": 512, "targets": 64}, batch_size=32)
-    jobs(settings, run)                 # one for each task
-    jobs_of_t5(run)                     # the job of T5's decode_from_file
+    make_jobs(settings, run)           # one for each task
+    make_t5_jobs(run)                  # the job of T5's decode_from_file
 
 gin's name of the settings is `t0.infer`; `gin/runs/infer.gin` binds them. T5's mode reads a text
 file, ends each input with EOS, is configured by `Bitransformer.decode`, and writes one prediction
@@ -23,7 +23,7 @@ from t0.feeding import opening
 from t0.inference import inputs, prediction_jobs, task_inputs
 from t0.inference.inputs import InputSource, LengthLimits
 from t0.inference.methods import EOS
-from t0.inference.prediction_jobs import PredictionJob, shard_ending
+from t0.inference.prediction_jobs import PredictionJob, shard_suffix
 from t0.mesh import devices
 
 # The settings that gin has a say in; the plain class, which other engines take, knows no gin.
@@ -48,7 +48,7 @@ class RunArguments:
     batch_size: int
 
 
-def jobs(settings: InferenceSettings, run: RunArguments) -> list[PredictionJob]:
+def make_jobs(settings: InferenceSettings, run: RunArguments) -> list[PredictionJob]:
     """Returns a job for the input file, or one for each task of the mixture.
 
     Raises:
@@ -62,16 +62,16 @@ def jobs(settings: InferenceSettings, run: RunArguments) -> list[PredictionJob]:
         activation_dtype=devices.activation_dtype(settings.activation_dtype).name,
     )
     limits = LengthLimits(run.sequence_length["inputs"], run.sequence_length["targets"])
-    ending = f"_{{step}}{shard_ending(settings)}.jsonl"
+    ending = f"_{{step}}{shard_suffix(settings)}.jsonl"
     return [
         PredictionJob(
             examples, limits, settings, _join(settings.output_dir, examples.name + ending)
         )
-        for examples in _sources(settings, run)
+        for examples in _open_sources(settings, run)
     ]
 
 
-def _sources(settings: InferenceSettings, run: RunArguments) -> list[InputSource]:
+def _open_sources(settings: InferenceSettings, run: RunArguments) -> list[InputSource]:
     name = settings.mixture_or_task_name
     task = opening.known_mixture(name) if name else None
     if settings.input_file:
@@ -80,12 +80,12 @@ def _sources(settings: InferenceSettings, run: RunArguments) -> list[InputSource
             bool(feature and feature.add_eos) if settings.add_eos is None else settings.add_eos
         )
         vocabulary = feature.vocabulary if feature else run.vocabularies[0]
-        return [inputs.of_file(settings.input_file, vocabulary, add_eos=add_eos)]
+        return [inputs.open_file(settings.input_file, vocabulary, add_eos=add_eos)]
     if task is None:
         raise UserError("nothing to predict: set infer.mixture_or_task_name or infer.input_file")
     opening.require_split(name, settings.split, setting="infer.split")
     return [
-        task_inputs.of_task(
+        task_inputs.open_task(
             each, settings.split, use_cached=settings.use_cached, lengths=run.sequence_length
         )
         for each in seqio.get_subtasks(task)
@@ -98,7 +98,7 @@ def has_generator(model_type: str) -> bool:
     return model_type == "bitransformer" and bound("run.predict_fn") is None
 
 
-def takes_over(model_type: str) -> bool:
+def uses_own_inference(model_type: str) -> bool:
     """Returns whether our inference runs the configured one, and not Mesh TensorFlow's.
 
     Raises:
@@ -118,7 +118,7 @@ def takes_over(model_type: str) -> bool:
     return supported and (configured or of_t5)
 
 
-def jobs_of_t5(run: RunArguments) -> list[PredictionJob]:
+def make_t5_jobs(run: RunArguments) -> list[PredictionJob]:
     """Returns the job of T5's `infer.gin`.
 
     Raises:
@@ -130,8 +130,8 @@ def jobs_of_t5(run: RunArguments) -> list[PredictionJob]:
             "nothing to predict: --gin_file=runs/infer.gin predicts a task or a file, and T5's "
             "--gin_file=infer.gin reads input_filename and writes output_filename"
         )
-    settings, limits = decoding_settings(run)
-    examples = inputs.of_file(
+    settings, limits = read_decoding_settings(run)
+    examples = inputs.open_file(
         files[0], run.vocabularies[0], add_eos=True, repeats=bound("decode_from_file.repeats", 1)
     )
     return [
@@ -139,13 +139,13 @@ def jobs_of_t5(run: RunArguments) -> list[PredictionJob]:
             examples,
             limits,
             settings,
-            f"{files[1]}-{{step}}{shard_ending(settings)}",
+            f"{files[1]}-{{step}}{shard_suffix(settings)}",
             as_json=False,
         )
     ]
 
 
-def jobs_of_evaluation(
+def make_evaluation_jobs(
     run: RunArguments, tasks: Sequence[seqio.Task], *, split: str, folder: str
 ) -> list[PredictionJob]:
     """Returns the jobs that decode tasks for mode `eval` on another engine.
@@ -156,11 +156,11 @@ def jobs_of_evaluation(
       split: their split.
       folder: the folder of the texts, `<task>_<step>.jsonl`.
     """
-    settings, limits = decoding_settings(run)
+    settings, limits = read_decoding_settings(run)
     cached = bool(bound("mesh_eval_dataset_fn.use_cached", False))
     return [
         PredictionJob(
-            task_inputs.of_task(task, split, use_cached=cached, lengths=run.sequence_length),
+            task_inputs.open_task(task, split, use_cached=cached, lengths=run.sequence_length),
             limits,
             settings,
             _join(folder, f"{task.name}_{{step}}.jsonl"),
@@ -169,7 +169,7 @@ def jobs_of_evaluation(
     ]
 
 
-def decoding_settings(
+def read_decoding_settings(
     run: RunArguments, longest: int | None = None
 ) -> tuple[prediction_jobs.InferenceSettings, LengthLimits]:
     """Returns the settings and limits that gin binds for Mesh TensorFlow's `Bitransformer.decode`.

@@ -14,7 +14,7 @@ from typing import Any
 
 from t0.checkpoints import checkpoint_files
 from t0.inference import prediction_loop
-from t0.inference.jobs import InferenceSettings, RunArguments, jobs, jobs_of_t5
+from t0.inference.jobs import InferenceSettings, RunArguments, make_jobs, make_t5_jobs
 from t0.inference.text_decoder import make_generator
 from t0.scoring.mesh_model import (
     MeshModel,
@@ -51,7 +51,7 @@ def predict(
     settings = InferenceSettings()
     vocabularies = both_vocabularies(vocabulary)
     run = RunArguments(vocabularies, lengths, batch_size)
-    wanted = jobs(settings, run) if settings.configured else jobs_of_t5(run)
+    wanted = make_jobs(settings, run) if settings.configured else make_t5_jobs(run)
 
     def describe(path: str) -> dict[str, Any]:
         return {

@@ -136,7 +136,7 @@ class PredictionJob:
         return json.dumps({**line, "score": round(float(score), 5)}, ensure_ascii=False)
 
 
-def shard_ending(settings: InferenceSettings) -> str:
+def shard_suffix(settings: InferenceSettings) -> str:
     """Returns what the name of a shard's file has before its ending."""
     if settings.num_shards == 1:
         return ""

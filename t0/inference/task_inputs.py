@@ -1,6 +1,6 @@
 """Reads inference's inputs of a task through SeqIO, cached or not.
 
-source = of_task(seqio.TaskRegistry.get("qa"), "test", use_cached=False)
+source = open_task(seqio.TaskRegistry.get("qa"), "test", use_cached=False)
 next(source.read(0, 1))                 # InferenceExample(0, "Who wrote it?", None, [363, ...])
 
 If the label of a prompted task's row is withheld (-1), the template renders a target all the same,
@@ -20,7 +20,7 @@ from t0.errors import AbsentData, UserError
 from t0.feeding.live import elements
 from t0.feeding.objectives import instructions_of
 from t0.feeding.opening import count_examples
-from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_choices
+from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_choices_error
 from t0.prompts import NO_LABEL
 from t0.sources import hidden_label
 from t0.tasks import PromptedSource
@@ -28,7 +28,7 @@ from t0.tasks import PromptedSource
 _READ = (*FIELDS, *(f"{name}_pretokenized" for name in FIELDS), "is_correct")
 
 
-def of_task(
+def open_task(
     task: seqio.Task, split: str, *, use_cached: bool, lengths: Mapping[str, int] | None = None
 ) -> InputSource:
     """Returns the examples of a task's split.
@@ -59,7 +59,7 @@ def of_task(
         dataset = _uncut(task, lengths or {})(split, use_cached=use_cached, shuffle=False)
         kept = [name for name in _READ if name in dataset.element_spec]
         if "is_correct" in dataset.element_spec:
-            raise answer_choices(task.name)
+            raise answer_choices_error(task.name)
         return dataset.map(lambda record: {name: record[name] for name in kept})
 
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:

@@ -19,7 +19,7 @@ from t0.compat import mesh_dataset, mesh_utils, mtf, tfds
 from t0.compat import tf1 as tf
 from t0.inference.generator import MeshGenerator
 from t0.inference.inputs import WINDOW, InferenceExample, LengthLimits, batches, windows
-from t0.inference.jobs import RunArguments, decoding_settings
+from t0.inference.jobs import RunArguments, read_decoding_settings
 from t0.inference.methods import DecodingMethod
 from t0.inference.prediction_jobs import predicted_tokens
 from t0.mesh import devices
@@ -107,7 +107,7 @@ def evaluation_decoder(
     def decode(datasets: Sequence[mesh_dataset.EvalDataset], checkpoint: str) -> Iterator[str]:
         inputs = [list(_inputs(one, run.sequence_length)) for one in datasets]
         longest = max((len(ids) for one in inputs for ids in one), default=1)
-        settings, limits = decoding_settings(run, longest)
+        settings, limits = read_decoding_settings(run, longest)
         if not decoders:
             decoders.append(
                 TextDecoder(

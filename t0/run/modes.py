@@ -281,7 +281,7 @@ def _perplexity(request: Request) -> None:
 def _infer(request: Request) -> None:
     """Predicts by our inference, or by Mesh TensorFlow's where ours does not cover the run."""
     model_type = bound("run.model_type", ENCODER_DECODER)
-    if not jobs.takes_over(model_type):
+    if not jobs.uses_own_inference(model_type):
         decode = bound("infer_model.decode_fn")
         if decode is mesh_utils.decode_from_dataset and model_type == ENCODER_DECODER:
             raise UserError(

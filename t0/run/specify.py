@@ -134,7 +134,7 @@ def _evaluations(
             )
         folder = f"{_results_folder(arguments)}/decoding"
         run = jobs.RunArguments(vocabularies, arguments["sequence_length"], arguments["batch_size"])
-        wanted = jobs.jobs_of_evaluation(
+        wanted = jobs.make_evaluation_jobs(
             run, kinds[by_kind.DECODE], split=arguments["dataset_split"], folder=folder
         )
         found["infer"] = _jobs_spec(
@@ -277,14 +277,14 @@ def _results_folder(arguments: Mapping[str, Any]) -> str:
 def _infer_spec(
     arguments: Mapping[str, Any], checkpoint: str | None, vocabularies: tuple[Any, Any]
 ) -> InferSpec:
-    if not jobs.takes_over(arguments["model_type"]):
+    if not jobs.uses_own_inference(arguments["model_type"]):
         raise UserError(
             "a specification has the predictions of --gin_file=runs/infer.gin, or of T5's "
             "infer.gin with decode_from_file, for an encoder-decoder"
         )
     settings = jobs.InferenceSettings()
     run = jobs.RunArguments(vocabularies, arguments["sequence_length"], arguments["batch_size"])
-    wanted = jobs.jobs(settings, run) if settings.configured else jobs.jobs_of_t5(run)
+    wanted = jobs.make_jobs(settings, run) if settings.configured else jobs.make_t5_jobs(run)
     named = bound("t0.infer.mixture_or_task_name")
     features = opening.known_mixture(named).output_features if named else {}
     feature = features.get("inputs")

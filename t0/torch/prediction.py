@@ -122,7 +122,7 @@ def _first(source: InputSource, most: int | None) -> InputSource:
 
 def _source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
     if job.task is None:
-        return inputs.of_file(
+        return inputs.open_file(
             job.input_file or "", Pieces(job.vocabulary), add_eos=job.add_eos, repeats=job.repeats
         )
     if not job.task.cache_files:
@@ -131,7 +131,7 @@ def _source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
             f"only. Cache it: seqio_cache_tasks --tasks={job.task.name} --output_cache_dir=DIR, "
             "and pass --additional_task_cache_dirs=DIR and --gin.USE_CACHED_TASKS=True"
         )
-    return cached_inputs.of_cache(
+    return cached_inputs.open_cache(
         job.task.name,
         job.split,
         job.task.cache_files,

@@ -162,10 +162,10 @@ def test_predictions_read_what_fits(task):
     for longest in LONGEST:
         lengths = {"inputs": longest}
         spec = opening.task_spec(task, "test", lengths, use_cached=True).instructions
-        ours = cached_inputs.of_cache(
+        ours = cached_inputs.open_cache(
             NAME, "test", files, total=total, vocabularies=vocabularies, spec=spec
         )
-        theirs = task_inputs.of_task(task, "test", use_cached=True, lengths=lengths)
+        theirs = task_inputs.open_task(task, "test", use_cached=True, lengths=lengths)
         found, expected = list(ours.read(0, 1)), list(theirs.read(0, 1))
         assert len(found) == total == 102
         for one, other in zip(found, expected, strict=True):

@@ -265,7 +265,7 @@ def cached_instructions(folder: Path) -> Callable[[st.DataObject], None]:
     def run(data: st.DataObject) -> None:
         from t0.feeding.instructed import FEATURES, InstructedSource
         from t0.feeding.reading import CachedSource
-        from t0.inference.cached_inputs import of_cache
+        from t0.inference.cached_inputs import open_cache
 
         entries = {**numbers, **data.draw(st.dictionaries(st.sampled_from([*numbers]), integers))}
         content = b"".join(tf_examples.ints_entry(*entry) for entry in entries.items())
@@ -277,7 +277,7 @@ def cached_instructions(folder: Path) -> Callable[[st.DataObject], None]:
         vocabularies = (Numbers(), Numbers())
         for read in (
             lambda: source.blocks(epoch=0, first=0, seed=1),
-            lambda: of_cache(
+            lambda: open_cache(
                 "one", "train", [str(path)], total=1, vocabularies=vocabularies, spec=spec
             ).read(0, 1),
         ):

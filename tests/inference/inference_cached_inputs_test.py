@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from t0.errors import UserError
-from t0.inference.cached_inputs import of_cache
+from t0.inference.cached_inputs import open_cache
 
 
 class Numbers:
@@ -34,7 +34,7 @@ def write(path, records):
 
 
 def cache(files, total=None):
-    return of_cache("qa", "test", files, total=total, vocabularies=(Numbers(), Numbers()))
+    return open_cache("qa", "test", files, total=total, vocabularies=(Numbers(), Numbers()))
 
 
 def test_the_order_is_that_of_seqio(tmp_path):

@@ -16,7 +16,7 @@ from t0.inference.inputs import (
     InferenceExample,
     LengthLimits,
     batches,
-    draws_of,
+    draw_uniform,
     padded_length,
     windows,
 )
@@ -24,13 +24,13 @@ from t0.inference.search import DecodingMethod
 
 
 def read(path, **kwargs):
-    return list(inputs.of_file(str(path), Words(), **{"add_eos": False, **kwargs}).read(0, 1))
+    return list(inputs.open_file(str(path), Words(), **{"add_eos": False, **kwargs}).read(0, 1))
 
 
 def test_text_is_an_input_a_line(tmp_path):
     path = tmp_path / "some.questions.txt"
     path.write_bytes(b"\xef\xbb\xbfw5 w6\r\n\n  w7\nw8 \n\n\n")
-    found = inputs.of_file(str(path), Words(), add_eos=True)
+    found = inputs.open_file(str(path), Words(), add_eos=True)
     assert (found.name, found.total) == ("some.questions", 4)
     examples = list(found.read(0, 1))
     # An empty line is an input, those after the last text are not.
@@ -51,7 +51,7 @@ def test_json_lines(tmp_path, name):
 def test_repeats_and_shards_keep_their_numbers(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("w5\nw6\nw7\n")
-    found = inputs.of_file(str(path), Words(), add_eos=False, repeats=2)
+    found = inputs.open_file(str(path), Words(), add_eos=False, repeats=2)
     assert found.total == 6
     assert [(e.number, e.inputs) for e in found.read(1, 4)] == [(1, "w5"), (5, "w7")]
 
@@ -78,7 +78,7 @@ def test_what_is_wrong_is_said_before_anything_is_predicted(tmp_path, name, cont
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UserError, match=message):
-        inputs.of_file(str(path), Words(), add_eos=False)
+        inputs.open_file(str(path), Words(), add_eos=False)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def task(clean_registries):
 
 
 def test_a_task(task):
-    found = task_inputs.of_task(task, "test", use_cached=False)
+    found = task_inputs.open_task(task, "test", use_cached=False)
     assert found.facts == {"task": "three", "split": "test"}
     assert [(e.number, e.inputs, e.targets, e.tokens) for e in found.read(0, 1)] == [
         (0, "five six", "yes", [5, 6]),
@@ -118,7 +118,7 @@ def test_a_task(task):
     ]
     assert [(e.number, e.inputs) for e in found.read(1, 2)] == [(1, "seven")]
     with pytest.raises(UserError, match=r"no split 'validation'; there are: test \(infer.split\)"):
-        task_inputs.of_task(task, "validation", use_cached=False)
+        task_inputs.open_task(task, "validation", use_cached=False)
 
 
 def examples(lengths):
@@ -160,14 +160,14 @@ def test_padded_lengths_are_few_and_enough(tokens, limit):
 
 def test_a_cut_input_keeps_its_end():
     limits = LengthLimits(3, 10)
-    assert limits.cut([5, 6, 7, 1]) == [5, 6, 1]
-    assert limits.cut([5, 6, 7, 8]) == [5, 6, 7]
-    assert limits.cut([5, 6, 1]) == [5, 6, 1]
+    assert limits.truncate([5, 6, 7, 1]) == [5, 6, 1]
+    assert limits.truncate([5, 6, 7, 8]) == [5, 6, 7]
+    assert limits.truncate([5, 6, 1]) == [5, 6, 1]
 
 
 def test_limits_by_the_input():
     limits = LengthLimits(64, 30, targets_per_input=(1.5, 10))
-    assert [limits.of_prediction([5] * n) for n in (0, 1, 9, 40)] == [10, 11, 23, 30]
+    assert [limits.limit_prediction([5] * n) for n in (0, 1, 9, 40)] == [10, 11, 23, 30]
     (batch,) = made(examples([9, 1]), 3, limits=limits)
     assert batch.limits.tolist() == [11, 23, 0]
 
@@ -183,6 +183,6 @@ def test_draws_belong_to_the_example():
     assert np.array_equal(together.draws[together.places.index(1)], alone.draws[0])
     assert not together.draws[3].any()
     assert not made(examples([5]), 1)[0].draws.any()
-    assert np.all((draws_of(4, 7, 1000) >= 0) & (draws_of(4, 7, 1000) < 1))
-    assert not np.array_equal(draws_of(4, 7, 5), draws_of(5, 7, 5))
-    assert not np.array_equal(draws_of(4, 7, 5), draws_of(4, 8, 5))
+    assert np.all((draw_uniform(4, 7, 1000) >= 0) & (draw_uniform(4, 7, 1000) < 1))
+    assert not np.array_equal(draw_uniform(4, 7, 5), draw_uniform(5, 7, 5))
+    assert not np.array_equal(draw_uniform(4, 7, 5), draw_uniform(4, 8, 5))

@@ -9,9 +9,9 @@ from t0.errors import UserError
 from t0.inference.jobs import (
     InferenceSettings,
     RunArguments,
-    jobs,
-    jobs_of_t5,
-    takes_over,
+    make_jobs,
+    make_t5_jobs,
+    uses_own_inference,
 )
 
 RUN = RunArguments((Words(), Words()), {"inputs": 20, "targets": 24}, 8)
@@ -54,13 +54,13 @@ def test_gin_sets_them_under_its_name():
 )
 def test_incomplete_settings(settings, message):
     with pytest.raises(UserError, match=message):
-        jobs(InferenceSettings(**settings), RUN)
+        make_jobs(InferenceSettings(**settings), RUN)
 
 
 def test_only_what_counts_is_recorded(tmp_path):
     (tmp_path / "a.txt").write_text("w5\n")
     settings = InferenceSettings(input_file=str(tmp_path / "a.txt"), output_dir="/out", seed=3)
-    (job,) = jobs(settings, RUN)
+    (job,) = make_jobs(settings, RUN)
     assert job.path == "/out/a_{step}.jsonl"
     assert job.settings.batch_size == 8
     facts = job.facts()
@@ -73,7 +73,7 @@ def of_t5(tmp_path, *params):
     (tmp_path / "in").write_text("w5 w6 \n\nw7\n\n")
     files = [f"input_filename = '{tmp_path}/in'", f"output_filename = '{tmp_path}/out'"]
     parse.parse(["infer.gin"], [*files, *params])
-    return jobs_of_t5(RUN)[0]
+    return make_t5_jobs(RUN)[0]
 
 
 def test_t5s_inference_keeps_its_parameters(tmp_path):
@@ -107,16 +107,16 @@ def test_t5s_beams_are_limited_by_the_input(tmp_path):
 def test_files_that_t5s_inference_lacks():
     parse.parse([], [])
     with pytest.raises(UserError, match="runs/infer.gin predicts a task or a file"):
-        jobs_of_t5(RUN)
+        make_t5_jobs(RUN)
 
 
 def test_what_is_left_to_mesh_tensorflow():
     parse.parse([], [])
-    assert takes_over("bitransformer")
-    assert not takes_over("lm")
+    assert uses_own_inference("bitransformer")
+    assert not uses_own_inference("lm")
     gin.bind_parameter("decode_from_file.eos_id", 2)
-    assert not takes_over("bitransformer")
+    assert not uses_own_inference("bitransformer")
     gin.bind_parameter("t0.infer.output_dir", "/out")
-    assert takes_over("bitransformer")
+    assert uses_own_inference("bitransformer")
     with pytest.raises(UserError, match="run.model_type is 'lm'"):
-        takes_over("lm")
+        uses_own_inference("lm")
