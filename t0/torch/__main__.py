@@ -90,7 +90,7 @@ def main(argv: Sequence[str]) -> None:
         import torch
     except ModuleNotFoundError as error:
         raise UserError(f"PyTorch is not installed: {install_command('torch')}") from error
-    from t0.torch import evaluation_by_kind, loop, prediction, rank_evaluation, world
+    from t0.torch import evaluation, loop, prediction, rank_evaluation, world
 
     with world.join_processes(given.device, given.timeout_minutes) as joined:
         if given.export_hf and not _is_file(words):
@@ -102,14 +102,14 @@ def main(argv: Sequence[str]) -> None:
             joined.check_equal("the cache", _describe_caches(spec))
         if joined.device.type == "cuda":
             torch.set_float32_matmul_precision("highest" if given.no_tf32 else "high")
-        evaluation = {
+        modes = {
             "score_eval": rank_evaluation.evaluate,
             "infer": prediction.predict,
-            "eval": functools.partial(evaluation_by_kind.evaluate, judges=not _is_file(words)),
+            "eval": functools.partial(evaluation.evaluate, judges=not _is_file(words)),
         }
-        if spec.mode in evaluation:
+        if spec.mode in modes:
             _check_evaluates(given, spec.mode)
-            evaluation[spec.mode](spec, joined)
+            modes[spec.mode](spec, joined)
             return
         dtype = spec.training.get("activation_dtype", "auto")
         dtype = read_value(dtype, ActivationType, "training.activation_dtype")

@@ -91,7 +91,7 @@ class Checkpoints:
         target = folder_of(self._model_dir, step)
         staging = target.with_name(f"{_SAVING}{step}")
         own = sorted({*self._own, step})
-        with _explained(target, self._model_dir):
+        with _saving_error(target, self._model_dir):
             if self._world.first:
                 for path in Path(self._model_dir).glob(f"{_SAVING}*"):
                     shutil.rmtree(path)
@@ -214,7 +214,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _explained(path: Path, model_dir: str) -> Iterator[None]:
+def _saving_error(path: Path, model_dir: str) -> Iterator[None]:
     try:
         yield
     except (OSError, CheckpointException) as error:

@@ -118,10 +118,10 @@ class DecoderOnly:
         self._folder, self._device, self._activations = Path(folder), device, activations
         self._batch_tokens = batch_tokens
         _check_files(self._folder)
-        self.config = _config(self._folder)
+        self.config = _read_config(self._folder)
         self._tensors = weight_files.open_weights(self._folder).tensors
         self._weights = sorted({tensor.path for tensor in self._tensors.values()})
-        self.tokenizer = _tokenizer(self._folder)
+        self.tokenizer = _load_tokenizer(self._folder)
         self._model: Any = None
 
     @property
@@ -160,7 +160,7 @@ class DecoderOnly:
         Raises:
           UserError: if the tokenizer fails, or makes an id for which the model has no embedding.
         """
-        with _explained(self._folder, "its tokenizer cannot encode a text"):
+        with _as_user_error(self._folder, "its tokenizer cannot encode a text"):
             context, scored = join.join(self.tokenizer, given, choice)
         rows = getattr(self.config.get_text_config(), "vocab_size", None)
         for token in (*context, *scored):
@@ -186,7 +186,7 @@ class DecoderOnly:
         """
         del checkpoint  # the folder's
         self._check_size()
-        with _explained(self._folder):
+        with _as_user_error(self._folder):
             model, report = import_transformers().AutoModelForCausalLM.from_pretrained(
                 self._folder,
                 config=self.config,
@@ -216,7 +216,7 @@ class DecoderOnly:
         described = f"{layers:,} layers" if isinstance(layers, int) else f"{layers!r:.20} layers"
         fits = isinstance(layers, int) and layers <= len(self._tensors)
         if fits:
-            with _explained(self._folder), torch.device("meta"):
+            with _as_user_error(self._folder), torch.device("meta"):
                 model = import_transformers().AutoModelForCausalLM.from_config(
                     self.config, attn_implementation=None, experts_implementation=None
                 )
@@ -256,33 +256,33 @@ class DecoderOnly:
           inputs: int [B, L], ids plus 1; 0 is padding.
           targets: int [B, C, T], likewise; a row of padding has 0 nats.
         """
-        found = np.zeros(targets.shape[:2], np.float32)
-        rows = np.argwhere(targets.any(-1))
-        at_once = max(1, self._batch_tokens // (inputs.shape[1] + targets.shape[2]))
-        for first in range(0, len(rows), at_once):
-            part = rows[first : first + at_once]
-            pairs = [(_ids(inputs[row]), _ids(targets[row, choice])) for row, choice in part]
-            found[tuple(part.T)] = self._nats(pairs)
-        return found
+        nats = np.zeros(targets.shape[:2], np.float32)
+        places = np.argwhere(targets.any(-1))  # (row, choice)
+        batch_size = max(1, self._batch_tokens // (inputs.shape[1] + targets.shape[2]))
+        for first in range(0, len(places), batch_size):
+            batch = places[first : first + batch_size]
+            pairs = [(_ids(inputs[row]), _ids(targets[row, choice])) for row, choice in batch]
+            nats[tuple(batch.T)] = self._score_pairs(pairs)
+        return nats
 
-    def _nats(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    def _score_pairs(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         """Returns the summed log-probabilities of each pair's second ids after its first, [N]."""
-        width = max(len(given) + len(scored) for given, scored in pairs) - 1
-        ids, seen, wanted = (torch.zeros(len(pairs), width, dtype=torch.int64) for _ in range(3))
+        width = max(len(context) + len(scored) for context, scored in pairs) - 1
+        ids, seen, targets = (torch.zeros(len(pairs), width, dtype=torch.int64) for _ in range(3))
         scored_at = torch.zeros(len(pairs), width, dtype=torch.bool)
-        for row, (given, scored) in enumerate(pairs):
-            whole = torch.from_numpy(np.concatenate([given, scored]).astype(np.int64))
+        for row, (context, scored) in enumerate(pairs):
+            whole = torch.from_numpy(np.concatenate([context, scored]).astype(np.int64))
             length = len(whole) - 1
             ids[row, :length], seen[row, :length] = whole[:-1], 1
-            wanted[row, :length] = whole[1:]
-            scored_at[row, len(given) - 1 : length] = True
+            targets[row, :length] = whole[1:]
+            scored_at[row, len(context) - 1 : length] = True
         # Logits are made from the first scored position on.
-        keep = width - (min(len(given) for given, _ in pairs) - 1)
+        keep = width - (min(len(context) for context, _ in pairs) - 1)
         some = {"logits_to_keep": keep} if _keeps_logits(self._model) else {}
-        given = {"input_ids": ids.to(self._device), "attention_mask": seen.to(self._device)}
-        logits = self._model(**given, use_cache=False, **some).logits[:, -keep:].float()
-        wanted, scored_at = (x[:, -keep:].to(self._device) for x in (wanted, scored_at))
-        nats = logits.log_softmax(-1).gather(-1, wanted[..., None])[..., 0]
+        batch = {"input_ids": ids.to(self._device), "attention_mask": seen.to(self._device)}
+        logits = self._model(**batch, use_cache=False, **some).logits[:, -keep:].float()
+        targets, scored_at = (x[:, -keep:].to(self._device) for x in (targets, scored_at))
+        nats = logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
         return nats.masked_fill(~scored_at, 0.0).sum(-1).cpu().numpy()
 
 
@@ -349,14 +349,17 @@ def _check_report(folder: Path, report: Mapping[str, Any]) -> None:
         )
 
 
-def _config(folder: Path) -> Any:
-    with _explained(folder):
+def _read_config(folder: Path) -> Any:
+    with _as_user_error(folder):
         config = import_transformers().AutoConfig.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )
-    known = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING
+    architectures = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING
     named = next(iter(config.architectures or ()), None)
-    if type(config) not in known or named not in (None, known[type(config)].__name__):
+    if type(config) not in architectures or named not in (
+        None,
+        architectures[type(config)].__name__,
+    ):
         raise UserError(
             f"{folder} has a {named or config.model_type}, which is not trained to continue texts. "
             "Wanted a decoder-only model (AutoModelForCausalLM), such as GPT-2 or Llama, or a T5"
@@ -371,19 +374,19 @@ def _config(folder: Path) -> Any:
     return config
 
 
-def _tokenizer(folder: Path) -> Any:
+def _load_tokenizer(folder: Path) -> Any:
     if not any((folder / name).is_file() for name in TOKENIZERS):
         raise UserError(
             f"{folder} has no tokeniser ({', '.join(TOKENIZERS)}): copy the files of the model's "
             "tokeniser into it; without them its tokens have no texts"
         )
     tokenizer_check.check_within_limits(folder)
-    with _explained(folder):
+    with _as_user_error(folder):
         return tokenizer_check.load_tokenizer(folder)
 
 
 @contextlib.contextmanager
-def _explained(folder: Path, fault: str = "cannot be read as a model") -> Iterator[None]:
+def _as_user_error(folder: Path, fault: str = "cannot be read as a model") -> Iterator[None]:
     """Raises an error or a panic of transformers and its libraries as a UserError."""
     try:
         yield

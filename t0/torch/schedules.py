@@ -39,7 +39,7 @@ def schedule(configured: ConfiguredSpec | float | None, total: int) -> Rate:
     if isinstance(configured, float | int):
         constant = {"value": configured}
         configured = ConfiguredSpec(f"{_MESH_MODULE}.constant", constant)
-    function = _function(configured.selector)
+    function = _find_function(configured.selector)
     _check_parameters(configured.selector, configured.parameters)
 
     def rate(step: int) -> float:
@@ -66,7 +66,7 @@ def _check_parameters(selector: str, parameters: Any) -> None:
     """
     if not isinstance(parameters, Mapping):
         raise UserError(f"@{selector} has the parameters {parameters!r:.80}; wanted an object")
-    accepted = dict(list(inspect.signature(_function(selector)).parameters.items())[2:])
+    accepted = dict(list(inspect.signature(_find_function(selector)).parameters.items())[2:])
     required = {name for name, each in accepted.items() if each.default is each.empty}
     wrong = sorted((parameters.keys() - accepted.keys()) | (required - parameters.keys()))
     if wrong:
@@ -88,7 +88,7 @@ def _check_parameters(selector: str, parameters: Any) -> None:
                 raise UserError(f"@{selector} has {name} = {factor!r:.80}; wanted a finite number")
 
 
-def _function(selector: Any) -> Callable[..., float]:
+def _find_function(selector: Any) -> Callable[..., float]:
     kind, _, name = str(selector).rpartition(".")
     family = SCHEDULES if kind == "t0" else _MESH if kind.startswith("mesh_tensorflow") else {}
     if name not in family:
@@ -104,7 +104,7 @@ def _product(step: float, total: float, *, factors: list[Any], offset: float = 0
     rate = 1.0
     for factor in factors:
         if isinstance(factor, Mapping):
-            function = _function(factor["selector"])
+            function = _find_function(factor["selector"])
             rate *= function(step - offset, total - offset, **factor["parameters"])
         else:
             rate *= factor

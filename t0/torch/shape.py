@@ -105,9 +105,9 @@ def t5(spec: ModelSpec) -> T5Spec:
       UserError: naming the setting that this engine does not compute.
     """
     if spec.model_type != "bitransformer":
-        raise _refused("run.model_type", spec.model_type, "'bitransformer', an encoder-decoder")
+        raise _refusal("run.model_type", spec.model_type, "'bitransformer', an encoder-decoder")
     try:
-        model = _encoder_decoder(spec)
+        model = _read_model(spec)
         numbers = (*dataclasses.astuple(model.dropout), model.label_smoothing, model.z_loss)
         if any(type(x) not in (int, float) or not 0 <= x < 1 for x in numbers):
             raise ValueError(f"rates of {numbers!r:.80}")
@@ -127,30 +127,30 @@ def t5(spec: ModelSpec) -> T5Spec:
     return model
 
 
-def _encoder_decoder(spec: ModelSpec) -> T5Spec:
+def _read_model(spec: ModelSpec) -> T5Spec:
     stacks = {"encoder": spec.encoder, "decoder": spec.decoder}
-    layers = {side: _checked_layers(side, stack) for side, stack in stacks.items()}
+    layers = {side: _read_layers(side, stack) for side, stack in stacks.items()}
     everything = [*layers["encoder"], *layers["decoder"]]
     attention = [x for x in everything if "num_heads" in x]
     first = [x for x in everything if "relative_attention_num_buckets" in x and _has_bias(x)]
     dense = [x for x in everything if "hidden_size" in x]
-    heads, width = _one(attention, "num_heads"), _one(attention, "key_value_size")
+    heads, width = _common_value(attention, "num_heads"), _common_value(attention, "key_value_size")
     activation = dense[0]["activation"]
     activation = tuple(activation) if isinstance(activation, list) else (activation,)
     if activation not in _ACTIVATIONS or any(
         x["activation"] != dense[0]["activation"] for x in dense
     ):
-        raise _refused(
+        raise _refusal(
             "DenseReluDense.activation", dense[0]["activation"], "relu, or gelu * linear"
         )
     decoder = spec.decoder
     sizes = ModelShape(
-        vocabulary=_one(stacks.values(), "input_vocab"),
-        d_model=_one(stacks.values(), "d_model"),
-        d_ff=_one(dense, "hidden_size"),
+        vocabulary=_common_value(stacks.values(), "input_vocab"),
+        d_model=_common_value(stacks.values(), "d_model"),
+        d_ff=_common_value(dense, "hidden_size"),
         inner=heads * width,
         heads=heads,
-        buckets=_one(first, "relative_attention_num_buckets"),
+        buckets=_common_value(first, "relative_attention_num_buckets"),
         encoder_layers=len(spec.encoder["layers"]) // len(_BLOCKS["encoder"]),
         decoder_layers=len(decoder["layers"]) // len(_BLOCKS["decoder"]),
         gated=len(activation) == 2,
@@ -161,9 +161,9 @@ def _encoder_decoder(spec: ModelSpec) -> T5Spec:
         sizes,
         activation=_ACTIVATIONS[activation],
         dropout=Dropout(
-            residual=_one(map(_residual_dropout, stacks.values()), "rate"),
-            attention=_one(attention, "dropout_rate"),
-            hidden=_one(dense, "dropout_rate"),
+            residual=_common_value(map(_residual_dropout, stacks.values()), "rate"),
+            attention=_common_value(attention, "dropout_rate"),
+            hidden=_common_value(dense, "dropout_rate"),
         ),
         label_smoothing=decoder["label_smoothing"],
         z_loss=decoder["z_loss"],
@@ -172,21 +172,21 @@ def _encoder_decoder(spec: ModelSpec) -> T5Spec:
     )
 
 
-def _checked_layers(side: str, stack: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _read_layers(side: str, stack: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Returns the parameters of a stack's layers; checks their kinds and fixed parameters."""
     _check_fixed(side, stack, _STACK)
     _check_sublayers(side, stack["sublayers"])
     kinds = [layer["selector"].rpartition(".")[2] for layer in stack["layers"]]
     wanted = _BLOCKS[side]
     if not kinds or kinds != list(wanted) * (len(kinds) // len(wanted)):
-        raise _refused(
+        raise _refusal(
             f"the {side}'s layers", kinds[: len(wanted)], f"blocks of {', '.join(wanted)}"
         )
     for kind, layer in zip(kinds, stack["layers"], strict=True):
         _check_fixed(kind, layer["parameters"], _FIXED[kind])
         bias = layer["parameters"].get("relative_attention_type")
         if kind == "SelfAttention" and bias != "bias_shared":
-            raise _refused("SelfAttention.relative_attention_type", bias, "'bias_shared'")
+            raise _refusal("SelfAttention.relative_attention_type", bias, "'bias_shared'")
     return [layer["parameters"] for layer in stack["layers"]]
 
 
@@ -197,7 +197,7 @@ def _has_bias(attention: Mapping[str, Any]) -> bool:
 def _check_fixed(owner: str, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
     for name, value in fixed.items():
         if name in given and given[name] != value:
-            raise _refused(f"{owner}.{name}", given[name], repr(value))
+            raise _refusal(f"{owner}.{name}", given[name], repr(value))
 
 
 def _check_sublayers(side: str, sublayers: Mapping[str, Any]) -> None:
@@ -205,11 +205,11 @@ def _check_sublayers(side: str, sublayers: Mapping[str, Any]) -> None:
         found = [x["selector"].rpartition(".")[2] for x in sublayers[place]]
         kinds = ["norm" if x in _NORMS else "dropout" if x in _DROPOUTS else x for x in found]
         if kinds not in (list(wanted), [x for x in wanted if x != "dropout"]):
-            raise _refused(f"{side}'s LayerStack.sublayers_{place}", found, ", ".join(wanted))
+            raise _refusal(f"{side}'s LayerStack.sublayers_{place}", found, ", ".join(wanted))
         for one in sublayers[place]:
             epsilon = one["parameters"].get("epsilon", 1e-6)
             if epsilon != 1e-6:
-                raise _refused("sublayer_rms_norm.epsilon", epsilon, "1e-06")
+                raise _refusal("sublayer_rms_norm.epsilon", epsilon, "1e-06")
 
 
 def _residual_dropout(stack: Mapping[str, Any]) -> dict[str, float]:
@@ -220,19 +220,23 @@ def _residual_dropout(stack: Mapping[str, Any]) -> dict[str, float]:
         for sublayer in place
         if sublayer["selector"].rpartition(".")[2] in _DROPOUTS
     ]
-    return {"rate": _one([{"rate": rate} for rate in rates] or [{"rate": 0.0}], "sublayers' rate")}
+    return {
+        "rate": _common_value(
+            [{"rate": rate} for rate in rates] or [{"rate": 0.0}], "sublayers' rate"
+        )
+    }
 
 
-def _one(given: Iterable[Mapping[str, Any]], name: str) -> Any:
+def _common_value(given: Iterable[Mapping[str, Any]], name: str) -> Any:
     """Returns the value of a parameter that must be the same wherever it occurs."""
     key = name.rpartition(" ")[2]
     values = [x[key] for x in given]
     if any(value != values[0] for value in values):
-        raise _refused(name, sorted(set(values)), "one value for all layers")
+        raise _refusal(name, sorted(set(values)), "one value for all layers")
     return values[0]
 
 
-def _refused(name: str, got: Any, wanted: str) -> UserError:
+def _refusal(name: str, got: Any, wanted: str) -> UserError:
     return UserError(
         f"{name} is {got!r:.100}, which the PyTorch engine does not compute; wanted {wanted}. Mesh "
         "TensorFlow computes it: t5_mesh_transformer without --engine=torch"

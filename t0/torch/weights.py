@@ -174,7 +174,7 @@ def load(
 
 def _fill_rows(parameter: torch.Tensor, array: np.ndarray, name: str, world: World) -> None:
     """Copies this process's rows of a canonical array into a weight."""
-    rows = _in_torch(array, name)[own_rows(parameter.shape[0], world)]
+    rows = _to_torch(array, name)[own_rows(parameter.shape[0], world)]
     local_rows(parameter).copy_(torch.from_numpy(rows))
 
 
@@ -198,7 +198,7 @@ def _load_slots(optimizer: Optimizer, prefix: str, world: World) -> int:
         there = optimizer.slots.keys() & reader.entries.keys()
         for name in there:
             slot = optimizer.slots[name]
-            array = _in_torch(reader.load(name), slot.weight)
+            array = _to_torch(reader.load(name), slot.weight)
             if array.shape != slot.shape:
                 raise UserError(
                     f"checkpoint {prefix} holds {name} with the shape {list(array.shape)}, not "
@@ -217,11 +217,13 @@ def fill_at_random(model: T5, seed: int, world: World) -> None:
     for name, parameter in names_and_parameters(model).items():
         key = hashlib.sha256(f"{seed} {name}".encode()).digest()
         draw = torch.Generator().manual_seed(int.from_bytes(key[:8], "little") >> 1)
-        value = _initial(name, tuple(parameter.shape), model, draw)
+        value = _draw_initial(name, tuple(parameter.shape), model, draw)
         local_rows(parameter).copy_(value[own_rows(parameter.shape[0], world)])
 
 
-def _initial(name: str, shape: tuple[int, ...], model: T5, draw: torch.Generator) -> torch.Tensor:
+def _draw_initial(
+    name: str, shape: tuple[int, ...], model: T5, draw: torch.Generator
+) -> torch.Tensor:
     """Returns a tensor's initial values, in PyTorch's orientation."""
     row, sizes = names.row_of(name), model.spec.sizes
     if row.dims == "D":
@@ -241,7 +243,7 @@ def _initial(name: str, shape: tuple[int, ...], model: T5, draw: torch.Generator
     return value.normal_(0.0, deviation, generator=draw)
 
 
-def _in_torch(array: np.ndarray, name: str) -> np.ndarray:
+def _to_torch(array: np.ndarray, name: str) -> np.ndarray:
     """Returns a canonical array as float32 in PyTorch's orientation."""
     wide = np.asarray(array, np.float32)
     return np.ascontiguousarray(wide.T if _is_transposed(array, name) else wide)

@@ -16,7 +16,7 @@ import tiny_world  # noqa: E402
 from command_server import CommandServer  # noqa: E402
 
 # What our engine imports in any case.
-IMPORTED = ("t0.torch.__main__", "t0.torch.loop", "t0.torch.evaluation_by_kind", "t0.torch.world")
+IMPORTED = ("t0.torch.__main__", "t0.torch.loop", "t0.torch.evaluation", "t0.torch.world")
 MODEL = [
     "--gin_file=dataset.gin",
     "--gin_file=models/t5.1.1.tiny.gin",
