@@ -11,7 +11,7 @@ by layers with the same variables, which
 - read only the chunks that hold tokens, so that a high limit T costs nothing;
 - compute the encoder's keys [B, H, D, L] and values [B, H, L, D] once, and share them among the
   beams;
-- compute in float32, whatever the type of activations, but for the sums of the encoder's values.
+- compute in float32, whatever the type of activations, except for the sums of the encoder's values.
 
 The beams of an example share one cache. Nothing in it is moved when beams are reordered:
 `ancestors` [B, K, T] has the column that holds each token of a beam's history; other columns are
@@ -206,14 +206,14 @@ def _attend_to_past(
     chunk, offset = step // CHUNK, step % CHUNK
     first = tf.range(batch * heads * beams) * CHUNK + chunk * (batch * heads * rows) + offset
 
-    def written(kept: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+    def write(kept: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
         # In place. The next step's keys and values depend on this step's tokens, which depend on
         # this step's reads: so all reads of a step precede the next step's writes.
         flat = tf.reshape(kept, [-1, size])
         new = tf.reshape(_by_head(new), [-1, size])
         return tf.reshape(tf.raw_ops.InplaceUpdate(x=flat, i=first, v=new), kept.shape)
 
-    keys, values = written(keys, k), written(values, v)
+    keys, values = write(keys, k), write(values, v)
     bias = tf.gather(biases, step)[: chunk + 1]  # [n, H, C]
     bias = tf.tile(bias[:, tf.newaxis, :, tf.newaxis], [1, 1, 1, 1, beams])
     if ancestors is not None:

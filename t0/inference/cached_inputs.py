@@ -60,9 +60,9 @@ def open_cache(
         streams = (_records(task, file, spec) for file in files)
         for number, (inputs, texts) in enumerate(interleave_blocks(streams)):
             if number % shards == shard:
-                found = [_text(*one) for one in zip(inputs, texts, vocabularies, strict=True)]
-                shown = None if hides_targets else found[1]
-                yield InferenceExample(number, found[0] or "", shown, inputs[0] or [])
+                texts_shown = [_text(*one) for one in zip(inputs, texts, vocabularies, strict=True)]
+                shown = None if hides_targets else texts_shown[1]
+                yield InferenceExample(number, texts_shown[0] or "", shown, inputs[0] or [])
 
     return InputSource(task, total, {"task": task, "split": split}, read)
 
@@ -136,8 +136,8 @@ def interleave_blocks(streams: Iterable[Iterator[_T]]) -> Iterator[_T]:
     waiting = deque(streams)
     opened: list[Iterator[_T] | None] = [None] * min(_OPEN, len(waiting))
     while waiting or any(opened):
-        for place, stream in enumerate(opened):
+        for index, stream in enumerate(opened):
             stream = stream or (waiting.popleft() if waiting else None)
             block = list(itertools.islice(stream, _BLOCK)) if stream else []
-            opened[place] = stream if len(block) == _BLOCK else None
+            opened[index] = stream if len(block) == _BLOCK else None
             yield from block

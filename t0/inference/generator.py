@@ -57,9 +57,9 @@ class _MatmulDevices(SharedVariables):
 
     def einsum(self, equation: str, *slices: tf.Tensor) -> tf.Tensor:
         """Computes an einsum of each device's slices, as in Mesh TensorFlow."""
-        given, _, found = equation.partition("->")
-        left, _, right = given.partition(",")
-        if len(right) != 2 or left[-1:] != right[:1] or found != left[:-1] + right[1]:
+        operands, _, result = equation.partition("->")
+        first, _, second = operands.partition(",")
+        if len(second) != 2 or first[-1:] != second[:1] or result != first[:-1] + second[1]:
             return super().einsum(equation, *slices)
         x, table = slices
         rows = tf.matmul(tf.reshape(x, [-1, x.shape.as_list()[-1]]), table)
@@ -103,7 +103,7 @@ class MeshGenerator:
           the number of variables restored.
 
         Raises:
-          UserError: if the checkpoint cannot be read, lacks a variable of the model, or has it in
+          UserError: if the checkpoint cannot be read, misses a variable of the model, or has it in
             another shape or type.
         """
         if self._slice_copies is None:

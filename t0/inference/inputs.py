@@ -164,7 +164,7 @@ def _text_lines(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _json_lines(path: str) -> Iterator[tuple[str, bytes]]:
-    """Yields (place, object) of JSON Lines, or of the rows of one JSON document."""
+    """Yields (where, object) of JSON Lines, or of the rows of one JSON document."""
     document = read_document(any_path(path))
     if document is None:
         lines = without_bad_rows(_lines(path), path)
@@ -268,17 +268,17 @@ def batches(
       seed: the seed of the draws.
     """
     cut = [limits.truncate(example.tokens) for example in window]
-    order = sorted(range(len(window)), key=lambda place: (len(cut[place]), place))
+    order = sorted(range(len(window)), key=lambda position: (len(cut[position]), position))
     for places in _in_groups(order, batch_size):
-        longest = max(len(cut[place]) for place in places)
+        longest = max(len(cut[position]) for position in places)
         inputs = np.zeros((batch_size, padded_length(longest, limits.inputs)), np.int32)
         most = np.zeros(batch_size, np.int32)
         draws = np.zeros((batch_size, limits.targets), np.float32)
-        for row, place in enumerate(places):
-            inputs[row, : len(cut[place])] = cut[place]
-            most[row] = limits.limit_prediction(cut[place])
+        for row, position in enumerate(places):
+            inputs[row, : len(cut[position])] = cut[position]
+            most[row] = limits.limit_prediction(cut[position])
             if method.temperature:
-                draws[row] = draw_uniform(seed, window[place].number, limits.targets)
+                draws[row] = draw_uniform(seed, window[position].number, limits.targets)
         yield InputBatch(inputs, most, draws, places)
 
 

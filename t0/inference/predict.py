@@ -51,7 +51,7 @@ def predict(
     settings = InferenceSettings()
     vocabularies = both_vocabularies(vocabulary)
     run = RunArguments(vocabularies, lengths, batch_size)
-    wanted = make_jobs(settings, run) if settings.configured else make_t5_jobs(run)
+    jobs = make_jobs(settings, run) if settings.configured else make_t5_jobs(run)
 
     def describe(path: str) -> dict[str, Any]:
         return {
@@ -60,13 +60,13 @@ def predict(
         }
 
     prediction_loop.predict_checkpoints(
-        wanted,
+        jobs,
         chosen_checkpoints(model_dir, steps, checkpoint),
         lambda: make_generator(
             model,
             vocabularies,
-            dtype=wanted[0].settings.activation_dtype,
-            method=wanted[0].settings.method,
+            dtype=jobs[0].settings.activation_dtype,
+            method=jobs[0].settings.method,
         ),
         vocabularies[1],
         describe=describe,

@@ -31,7 +31,7 @@ class BatchPredictions:
     """The predictions of a batch.
 
     Attributes:
-      lines: place of an example in its window -> its line in the file.
+      lines: index of an example in its window -> its line in the file.
       counts: the numbers of predicted tokens, truncated inputs and so on.
     """
 
@@ -140,7 +140,7 @@ class PredictionFile:
                         )
                     merged |= predictions.lines
                     counts.update(predictions.counts)
-                yield from (merged[place] + "\n" for place in sorted(merged))
+                yield from (merged[index] + "\n" for index in sorted(merged))
 
         # The file is last: where it exists, everything is complete.
         temporary = os.path.join(self._folder, "predictions")  # noqa: PTH118 (gs:// paths)
@@ -165,9 +165,9 @@ class PredictionFile:
         # A file that a power failure has damaged is written again.
         if not isinstance(lines, dict) or not isinstance(counts, dict):
             return None
-        if not all(place.isdecimal() for place in lines):
+        if not all(index.isdecimal() for index in lines):
             return None
-        return BatchPredictions({int(place): line for place, line in lines.items()}, counts)
+        return BatchPredictions({int(index): line for index, line in lines.items()}, counts)
 
 
 def _batch_name(window: int, batch: int) -> str:

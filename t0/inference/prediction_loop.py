@@ -128,13 +128,13 @@ def _predict_job(
                 )
             )
             numbers_of_batches.append(len(made))
-            for place, batch in enumerate(made):
-                if (number, place) in output.kept:
+            for index, batch in enumerate(made):
+                if (number, index) in output.kept:
                     progress.count_before(len(batch.places))
                     continue
-                if place % processes.size == processes.rank:
+                if index % processes.size == processes.rank:
                     predictions = _predict_batch(job, generator, vocabulary, window, batch)
-                    output.keep(number, place, predictions)
+                    output.keep(number, index, predictions)
                     tokens += predictions.counts["predicted_tokens"]
                 rate = tokens * processes.size / progress.seconds
                 progress.count(len(batch.places), note=f"{rate:,.0f} tokens/s")
@@ -156,10 +156,10 @@ def _predict_batch(
     ids, scores = generator.predict(batch.inputs, batch.limits, batch.draws)
     counts = collections.Counter(examples=len(batch.places))
     lines = {}
-    for row, place in enumerate(batch.places):
-        example = window[place]
+    for row, index in enumerate(batch.places):
+        example = window[index]
         tokens = predicted_tokens(ids[row], batch.limits[row])
-        lines[place] = job.line(example, vocabulary.decode(tokens), scores[row])
+        lines[index] = job.line(example, vocabulary.decode(tokens), scores[row])
         counts["predicted_tokens"] += len(tokens)
         counts["predictions_without_end"] += tokens[-1] != EOS
         counts["truncated_inputs"] += len(example.tokens) > job.limits.inputs

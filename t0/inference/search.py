@@ -184,7 +184,7 @@ def _continuations(
     """Returns scores, beams and tokens [B, count] of the best continuations, the best first."""
     batch, beams, vocabulary = logits.shape.as_list()
     logits = tf.reshape(logits, [-1, vocabulary])
-    # The best of each beam first, since sorting all beams' V columns at once would be slower.
+    # The best of each beam first, since sorting all beams' V columns together would be slower.
     few, tokens = _largest(logits, min(count, vocabulary))
     nats = few - few[:, :1] + _log_probability(logits, tokens[:, 0])[:, tf.newaxis]
     scores = tf.reshape(nats, [batch, beams, -1]) + alive_scores[..., tf.newaxis]

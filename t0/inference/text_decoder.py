@@ -5,7 +5,7 @@
     list(decoder.decode([np.array([363, 19, 42])], 16))   # ["True"]
 
     decode = evaluation_decoder(model, RunArguments(vocabularies, lengths, batch_size=32))
-    decode(datasets, "/models/tiny/model.ckpt-1000")      # the texts of all datasets, one by one
+    decode(datasets, "/models/tiny/model.ckpt-1000")      # the texts of all datasets, in order
 
 Mode `infer` writes files instead (`t0.inference.prediction_loop`); its predictions are the same.
 """
@@ -75,9 +75,9 @@ class TextDecoder:
             made = batches(window, limits, batch_size=self._rows, method=self._method, seed=0)
             for batch in made:
                 ids, _ = self._generator.predict(batch.inputs, batch.limits, batch.draws)
-                for row, place in enumerate(batch.places):
+                for row, index in enumerate(batch.places):
                     tokens = predicted_tokens(ids[row], batch.limits[row])
-                    texts[place] = self._vocabulary.decode(tokens)
+                    texts[index] = self._vocabulary.decode(tokens)
             yield from texts
 
 
@@ -105,8 +105,8 @@ def evaluation_decoder(
     decoders: list[TextDecoder] = []
 
     def decode(datasets: Sequence[mesh_dataset.EvalDataset], checkpoint: str) -> Iterator[str]:
-        inputs = [list(_inputs(one, run.sequence_length)) for one in datasets]
-        longest = max((len(ids) for one in inputs for ids in one), default=1)
+        inputs = [list(_inputs(dataset_inputs, run.sequence_length)) for dataset_inputs in datasets]
+        longest = max((len(ids) for dataset_inputs in inputs for ids in dataset_inputs), default=1)
         settings, limits = read_decoding_settings(run, longest)
         if not decoders:
             decoders.append(
@@ -121,8 +121,8 @@ def evaluation_decoder(
                 )
             )
         decoders[0].restore(checkpoint)
-        for one in inputs:
-            yield from decoders[0].decode(one, limits.targets)
+        for dataset_inputs in inputs:
+            yield from decoders[0].decode(dataset_inputs, limits.targets)
 
     return decode
 

@@ -86,7 +86,7 @@ class Checkpoints:
           best: the step whose checkpoint is the best so far.
 
         Raises:
-          UserError: if it cannot be written; the earlier checkpoints are as they were.
+          UserError: if it cannot be written; the earlier checkpoints are unchanged.
         """
         target = folder_of(self._model_dir, step)
         staging = target.with_name(f"{_SAVING}{step}")
@@ -132,7 +132,7 @@ class Checkpoints:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise UserError(
                 f"checkpoint {path} cannot be read ({reason:.200}). Is it of another model or "
-                "optimizer, or damaged? To go on from an older one, remove this folder"
+                "optimizer, or damaged? To resume from an older one, remove this folder"
             ) from error
         own = record.pop("own")
         self._own = [s for s in steps(self._model_dir) if s in own]

@@ -28,7 +28,7 @@ class TorchGenerator:
 
     Args:
       spec: the model.
-      device: where it is computed.
+      device: the device that computes.
       activations: the type of weights and activations; logits are float32.
       method: how tokens are chosen.
     """
@@ -261,7 +261,7 @@ class _BeamSearch:
     def _finish(
         self, step: int, scores: torch.Tensor, tokens: torch.Tensor, candidates: torch.Tensor
     ) -> None:
-        """Keeps the best finished continuation, where it is better than the one before."""
+        """Keeps the best finished continuation if it is better than the one before."""
         ended = (tokens == EOS) | (step + 1 >= self._limits)[:, None]
         finished = scores.masked_fill(~ended, NEVER)[:, : self._method.beam_size]
         best = finished.argmax(-1, keepdim=True)

@@ -69,6 +69,6 @@ def _judge(spec: RunSpec, judges: bool) -> str:
     if done.returncode:
         raise UserError(
             "the metrics of the decoded texts were not computed, as the lines above say; the texts "
-            "are kept, and the same command goes on"
+            "are kept, and the same command resumes"
         )
     return "judged"

@@ -3,7 +3,7 @@
     to_mesh(Path("/models/tiny/torch.ckpt-20"), "/models/tiny_mtf")   # with slots and position
     to_hugging_face(Path("/models/tiny/torch.ckpt-20"), "/models/tiny_hf")
 
-A run goes on in the folder that `to_mesh` writes, by Mesh TensorFlow, with the same next batch.
+The TensorFlow engine resumes a run in the folder that `to_mesh` writes, with the same next batch.
 Tensors are moved one at a time.
 """
 

@@ -3,7 +3,7 @@
     predict(spec, world)    # spec: a `RunSpec` whose mode is "infer"
 
 The inputs, batches and files are those of `t0.inference` on every engine. A process predicts every
-`world.size`-th batch with a whole model of its own.
+`world.size`-th batch with its own whole model.
 """
 
 import dataclasses

@@ -3,7 +3,7 @@
     evaluate(spec, world)    # spec: a `RunSpec` whose mode is "score_eval"
 
 Tasks are read from their caches. Each process encodes and scores every `world.size`-th example of a
-batch; the first writes the files that Mesh TensorFlow's evaluation writes, too.
+batch; the first writes the same files as Mesh TensorFlow's evaluation.
 """
 
 import dataclasses
