@@ -63,20 +63,8 @@ GPUS = (
     Gpu("h200-141", 141, 989.0, ("NVIDIA H200",), "H200 data sheet (2023), SXM"),
     Gpu("l4", 24, 121.0, ("NVIDIA L4",), "L4 data sheet (2023)"),
     Gpu("a10", 24, 125.0, ("NVIDIA A10",), "A10 data sheet (2021)"),
-    Gpu(
-        "rtx-3090",
-        24,
-        71.0,
-        ("NVIDIA GeForce RTX 3090",),
-        "GA102 whitepaper (2020)",
-    ),
-    Gpu(
-        "rtx-4090",
-        24,
-        165.2,
-        ("NVIDIA GeForce RTX 4090",),
-        "Ada whitepaper (2022)",
-    ),
+    Gpu("rtx-3090", 24, 71.0, ("NVIDIA GeForce RTX 3090",), "GA102 whitepaper (2020)"),
+    Gpu("rtx-4090", 24, 165.2, ("NVIDIA GeForce RTX 4090",), "Ada whitepaper (2022)"),
 )
 
 

@@ -147,11 +147,7 @@ class Layer(nn.Module):
 
 
 class Block(nn.Module):
-    """A block of the encoder or the decoder; the first makes the bias for all.
-
-    Attributes:
-      recompute: whether the backward pass computes the activations again instead of keeping them.
-    """
+    """A block of the encoder or the decoder; the first makes the bias for all."""
 
     def __init__(self, spec: T5Spec, *, decoder: bool, first: bool) -> None:
         super().__init__()
@@ -162,7 +158,6 @@ class Block(nn.Module):
         inner.append(("DenseReluDense", FeedForward(spec)))
         self.layer = nn.ModuleList(Layer(name, module, spec) for name, module in inner)
         self._first = first
-        self.recompute = False
 
     def forward(
         self,
@@ -179,17 +174,6 @@ class Block(nn.Module):
           memory: the encoder's output [B, M, D], of a decoder's block.
           cross: the mask of the memory, [B, 1, L, M].
         """
-        if self.recompute and self.training:
-            return checkpoint(self._compute, x, bias, memory, cross, use_reentrant=False)
-        return self._compute(x, bias, memory, cross)
-
-    def _compute(
-        self,
-        x: torch.Tensor,
-        bias: torch.Tensor,
-        memory: torch.Tensor | None,
-        cross: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         attention, *others, dense = self.layer
         if self._first:
             bias = attention.inner.bias(x.shape[1]).to(x.dtype) + bias
@@ -201,7 +185,12 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """The encoder's or the decoder's blocks."""
+    """The encoder's or the decoder's blocks.
+
+    Attributes:
+      recompute: whether the backward pass computes a block's activations again instead of keeping
+        them.
+    """
 
     def __init__(self, spec: T5Spec, *, decoder: bool) -> None:
         super().__init__()
@@ -211,12 +200,16 @@ class Stack(nn.Module):
         )
         self.final_layer_norm = Norm(spec.sizes.d_model)
         self._rate = spec.dropout.residual
+        self.recompute = False
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor, *memory: torch.Tensor) -> torch.Tensor:
         """Returns [B, L, D] of the embedded x [B, L, D] and the mask [B, 1, L, L]."""
         x, bias = along_rows(x, self._rate, self.training), mask
         for block in self.block:
-            x, made = block(x, bias, *memory)
+            if self.recompute and self.training:
+                x, made = checkpoint(block, x, bias, *memory, use_reentrant=False)
+            else:
+                x, made = block(x, bias, *memory)
             bias = bias if made is None else made
         return along_rows(self.final_layer_norm(x), self._rate, self.training)
 

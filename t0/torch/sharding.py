@@ -48,10 +48,10 @@ def sharded(
     """
     with torch.device("meta"):
         model = T5(spec)
+    model.encoder.recompute = model.decoder.recompute = switches.recompute
     blocks = [module for module in model.modules() if isinstance(module, Block)]
-    for block in blocks:
-        block.recompute = switches.recompute
-        if compiled:
+    if compiled:
+        for block in blocks:
             block.compile()
     mesh = init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("rows",))
     policy = MixedPrecisionPolicy(param_dtype=activations, reduce_dtype=torch.float32)
