@@ -111,7 +111,7 @@ setup(
     package_data={
         "t0.caching": ["*.csv"],
         "t0.catalogue": ["*.csv"],
-        "t0.sources": ["facts/*.json"],
+        "t0.sources": ["facts/*.json", "facts/*.csv"],
         "t0.reports": ["*.j2", "*.csv"],
     },
     cmdclass={"build_py": BuildWithGin},

@@ -25,8 +25,8 @@ from t0.files.paths import is_remote
 from t0.files.untrusted import parsed_json
 
 
-def _mapped(path: Path) -> pa.NativeFile:
-    """Returns a file that is read where it is asked: mapped into memory, if it is here."""
+def _open_file(path: Path) -> pa.NativeFile:
+    """Opens a file for reading in ranges; a local file is mapped into memory."""
     return pa.PythonFile(binary(path)) if is_remote(path) else pa.memory_map(str(path))
 
 
@@ -77,7 +77,7 @@ class Arrow:
     def columns(self) -> tuple[str, ...]:
         """Returns the names of the top-level columns; none for a saved dataset without a shard."""
         for path in self.paths:
-            with reading(path, *_FAULTS), _mapped(path) as source:
+            with reading(path, *_FAULTS), _open_file(path) as source:
                 return tuple(_open_ipc(source).schema.names)
         return ()
 
@@ -93,7 +93,7 @@ class Arrow:
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for path in self.paths:
             with reading(path, *_FAULTS):
-                source = _mapped(path)
+                source = _open_file(path)
             with source:
                 with reading(path, *_FAULTS):
                     opened = _open_ipc(source)
@@ -108,7 +108,7 @@ def stored_metadata(kind: str, path: Path) -> dict[bytes, bytes]:
             if kind == "parquet":
                 with Parquet(one)._open() as file:
                     return file.schema_arrow.metadata or {}
-            with _mapped(one) as source:
+            with _open_file(one) as source:
                 return _open_ipc(source).schema.metadata or {}
     return {}
 
@@ -156,7 +156,7 @@ def _ipc_batches(
 # Of Arrow, and of Python where it takes over what Arrow does not look at (names, dates).
 _FAULTS = (pa.ArrowException, ValueError, OverflowError, LookupError)
 
-# Rows that are converted to Python values at once: enough for speed, few enough for memory.
+# Rows that are converted to Python values in one call: enough for speed, few enough for memory.
 ROWS_AT_ONCE = 512
 
 

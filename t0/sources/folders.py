@@ -64,11 +64,11 @@ def _names(text: str) -> list[str]:
         return []
     if "://" not in text and Path(text.strip()).expanduser().is_dir():
         return [text.strip()]
-    parts = [part.strip() for part in _SEPARATOR.split(text)]
+    pieces = [piece.strip() for piece in _SEPARATOR.split(text)]
     names = []
-    for part in parts:
-        whole = "://" not in part and Path(part).expanduser().is_dir()
-        names += [part] if whole else [name.strip() for name in part.split(",")]
+    for piece in pieces:
+        whole = "://" not in piece and Path(piece).expanduser().is_dir()
+        names += [piece] if whole else [name.strip() for name in piece.split(",")]
     return [name for name in names if name]
 
 
@@ -155,8 +155,8 @@ def folder_splits(folder: Path) -> dict[str, SplitFile]:
         return {checked_name(name, "split", path): SplitFile("saved", folder)}
     splits: dict[str, SplitFile] = {}
     for path in sorted(folder.iterdir()):
-        name, found = _split_of(path)
-        if not found:
+        name, file = _split_of(path)
+        if not file:
             continue
         checked_name(name, "split", path)
         if name in splits:
@@ -164,7 +164,7 @@ def folder_splits(folder: Path) -> dict[str, SplitFile]:
                 f"{folder}: both {splits[name].path.name} and {path.name} are the split '{name}'."
                 " Leave one of them there."
             )
-        splits[name] = found
+        splits[name] = file
     return splits
 
 
@@ -174,7 +174,7 @@ def split_file(path: Path) -> SplitFile | None:
 
 
 def _split_of(path: Path) -> tuple[str, SplitFile | None]:
-    """Returns the split's name and data for a file or folder; None for what holds no split."""
+    """Returns the split's name and data for a file or folder; None if it holds no split."""
     if path.name.startswith("."):
         return path.name, None
     if (path / "state.json").is_file():

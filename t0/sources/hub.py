@@ -9,15 +9,17 @@ Dataset scripts are never run (`datasets` rejects them since 4.0): where a repos
 revision is a script, its parquet export (revision refs/convert/parquet) is read. The library
 downloads a split once into its own cache and maps it into memory. If HF_HUB_OFFLINE or
 HF_DATASETS_OFFLINE is set, or the hub cannot be reached, nothing is tried and the reason is
-returned at once; the library itself would retry for 23 seconds.
+returned immediately; the library itself would retry for 23 seconds.
 
 A shard of streamed documents is one of the dataset's files. Only `shards` and `documents` use the
 network, so that registering tasks needs none. To resume in the middle of a file, the stream reads
 the file again from its start.
 """
 
+import csv
 import dataclasses
 import functools
+import importlib.resources
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -33,81 +35,32 @@ class HubRow(NamedTuple):
     """Where one of T0's datasets is on the hub.
 
     Attributes:
-      repos: the repository, then copies to try after it.
-      seen: how the first name was checked. The hub could not be reached when this was written, so
-        it was looked up in other projects' code of 2024 to 2026: "parquet" or "script" if that
-        code reads it in this form, "name" if it only has the name.
-      by_hand: what to do for a dataset that only its owners distribute, else empty.
+      repos: the repository, then copies to try after it. The first repository of samsum was
+        withdrawn. The copy of social_i_qa equals the original on all rows and columns
+        (EleutherAI/lm-evaluation-harness#3943).
+      by_hand: how to get a dataset that only its owners distribute, else empty.
     """
 
     repos: tuple[str, ...]
-    seen: str
-    by_hand: str = ""
+    by_hand: str
 
 
-_STORY_CLOZE = (
-    "Story Cloze is handed out by its authors on request (https://cs.rochester.edu/nlp/rocstories/)"
-    ": turn its csv into the columns story_id, input_sentence_1 to 4, sentence_quiz1,"
-    " sentence_quiz2 and answer_right_ending."
-)
-_JIGSAW = (
-    "Jigsaw's data must be downloaded from Kaggle by hand"
-    " (https://www.kaggle.com/c/jigsaw-toxic-comment-classification-challenge)."
-)
+def _read_table() -> dict[str, HubRow]:
+    """Reads `facts/hub.csv`: dataset -> its place on the hub.
 
-HUB = {
-    "adversarial_qa": HubRow(("UCLNLP/adversarial_qa",), "parquet"),
-    "ag_news": HubRow(("fancyzhx/ag_news",), "parquet"),
-    "ai2_arc": HubRow(("allenai/ai2_arc",), "parquet"),
-    "amazon_polarity": HubRow(("fancyzhx/amazon_polarity",), "parquet"),
-    "anli": HubRow(("facebook/anli",), "parquet"),
-    "app_reviews": HubRow(("sealuzh/app_reviews",), "parquet"),
-    "cnn_dailymail": HubRow(("abisee/cnn_dailymail",), "parquet"),
-    "common_gen": HubRow(("allenai/common_gen",), "parquet"),
-    "cos_e": HubRow(("Salesforce/cos_e",), "name"),
-    "cosmos_qa": HubRow(("allenai/cosmos_qa", "Samsoup/cosmos_qa"), "script"),
-    "crows_pairs": HubRow(("nyu-mll/crows_pairs",), "script"),
-    "dbpedia_14": HubRow(("fancyzhx/dbpedia_14",), "parquet"),
-    "dream": HubRow(("dataset-org/dream",), "script"),
-    "duorc": HubRow(("ibm/duorc",), "parquet"),
-    "gigaword": HubRow(("Harvard/gigaword",), "script"),
-    "glue": HubRow(("nyu-mll/glue",), "parquet"),
-    "hellaswag": HubRow(("Rowan/hellaswag",), "parquet"),
-    "imdb": HubRow(("stanfordnlp/imdb",), "parquet"),
-    "jigsaw_toxicity_pred": HubRow(("google/jigsaw_toxicity_pred",), "script", _JIGSAW),
-    "kilt_tasks": HubRow(("facebook/kilt_tasks",), "parquet"),
-    "multi_news": HubRow(("alexfabbri/multi_news",), "script"),
-    "openbookqa": HubRow(("allenai/openbookqa",), "parquet"),
-    "paws": HubRow(("google-research-datasets/paws",), "name"),
-    "piqa": HubRow(("ybisk/piqa", "baber/piqa"), "script"),
-    "qasc": HubRow(("allenai/qasc",), "parquet"),
-    "quail": HubRow(("textmachinelab/quail",), "script"),
-    "quarel": HubRow(("community-datasets/quarel",), "parquet"),
-    "quartz": HubRow(("allenai/quartz",), "parquet"),
-    "quoref": HubRow(("allenai/quoref",), "script"),
-    "race": HubRow(("ehovy/race",), "parquet"),
-    "ropes": HubRow(("allenai/ropes",), "parquet"),
-    "rotten_tomatoes": HubRow(("cornell-movie-review-data/rotten_tomatoes",), "name"),
-    # The first repository was withdrawn; the second is a copy.
-    "samsum": HubRow(("Samsung/samsum", "knkarthick/samsum"), "script"),
-    "sciq": HubRow(("allenai/sciq",), "parquet"),
-    # The copy equals the original on all rows and columns (EleutherAI/lm-evaluation-harness#3943).
-    "social_i_qa": HubRow(("allenai/social_i_qa", "lighteval/siqa"), "script"),
-    "squad_v2": HubRow(("rajpurkar/squad_v2",), "parquet"),
-    "story_cloze": HubRow(("LSDSem/story_cloze",), "script", _STORY_CLOZE),
-    "super_glue": HubRow(("aps/super_glue",), "script"),
-    "trec": HubRow(("CogComp/trec",), "script"),
-    "trivia_qa": HubRow(("mandarjoshi/trivia_qa",), "parquet"),
-    "web_questions": HubRow(("stanfordnlp/web_questions",), "parquet"),
-    "wiki_bio": HubRow(("michaelauli/wiki_bio",), "script"),
-    "wiki_hop": HubRow(("QAngaroo/wiki_hop", "MoE-UNC/wikihop"), "script"),
-    "wiki_qa": HubRow(("microsoft/wiki_qa",), "parquet"),
-    "wino_bias": HubRow(("uclanlp/wino_bias",), "parquet"),
-    "winogrande": HubRow(("allenai/winogrande",), "parquet"),
-    "wiqa": HubRow(("allenai/wiqa",), "script"),
-    "xsum": HubRow(("EdinburghNLP/xsum",), "script"),
-    "yelp_review_full": HubRow(("Yelp/yelp_review_full",), "name"),
-}
+    Its column `checked` says how the first name was checked. The hub could not be reached when the
+    table was written, so the names are from other projects' code of 2024 to 2026: "parquet" or
+    "script" if that code reads the dataset in this form, "name" if it only has the name.
+    """
+    file = importlib.resources.files("t0.sources").joinpath("facts", "hub.csv")
+    rows = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
+    return {
+        row["dataset"]: HubRow(tuple(row["repositories"].split("|")), row["by_hand"])
+        for row in rows
+    }
+
+
+HUB = _read_table()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,8 +85,8 @@ class HubRows:
         end = self.count() if stop is None else min(stop, self.count())
         if start >= end:
             return iter(())
-        wanted = self.dataset.select(range(start, end))
-        tables = wanted.with_format("arrow").iter(batch_size=1024)
+        selected = self.dataset.select(range(start, end))
+        tables = selected.with_format("arrow").iter(batch_size=1024)
         batches = (batch for table in tables for batch in table.to_batches())
         return rows_between(self.where, batches, 0, None)
 
@@ -267,7 +220,7 @@ class HubTexts:
     ) -> None:
         self.repo, self.config, self.column = repo, config, column
         self._splits = splits
-        self._stream = functools.cache(self._opened)
+        self._stream = functools.cache(self._open)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -301,5 +254,5 @@ class HubTexts:
             if text.strip():
                 yield text
 
-    def _opened(self, split: str) -> Any:  # noqa: ANN401
+    def _open(self, split: str) -> Any:  # noqa: ANN401
         return open_stream(self.repo, self.config, split)

@@ -97,18 +97,18 @@ def split_files(folder: Path) -> dict[str, Path]:
     Raises:
       UserError: there is neither a list for training nor one for testing.
     """
-    found = {}
+    lists = {}
     for split, name in _LISTS.items():
-        for place in _FOLDERS:
-            if (folder / place / name).is_file():
-                found.setdefault(split, folder / place / name)
-    if not {"train", "test"} & found.keys():
+        for subfolder in _FOLDERS:
+            if (folder / subfolder / name).is_file():
+                lists.setdefault(split, folder / subfolder / name)
+    if not {"train", "test"} & lists.keys():
         raise UserError(
             f"{folder}: there is neither a train_tasks.txt nor a test_tasks.txt in "
             f"{folder / _FOLDERS[0]} or {folder / _FOLDERS[1]}. Put the folders tasks and splits "
-            "of natural-instructions there as they are published."
+            "of natural-instructions there, unchanged."
         )
-    return found
+    return lists
 
 
 def listed_files(folder: Path, split: str) -> list[Path]:
@@ -211,7 +211,7 @@ def choose(
         if others:
             left_out.setdefault(f"in {', '.join(others)}", []).append(name)
             continue
-        taken = _taken(task, split, per_task, seed)
+        taken = _choose_instances(task, split, per_task, seed)
         # Without its instances, so that the thousands that are not taken can be freed.
         bare = dataclasses.replace(task, instances=())
         chosen.append([(bare, instance) for instance in taken])
@@ -225,7 +225,9 @@ def choose(
     return Chosen(tuple(instances), left_out)
 
 
-def _taken(task: Task, split: str, per_task: int | None, seed: int) -> Sequence[Instance]:
+def _choose_instances(
+    task: Task, split: str, per_task: int | None, seed: int
+) -> Sequence[Instance]:
     if split == "train":
         if per_task is None or per_task >= len(task.instances):
             return task.instances
@@ -261,17 +263,19 @@ def _path(folder: Path, name: str) -> Path | None:
 def _demonstrations(
     content: Mapping[str, Any], key: str, where: Path | None
 ) -> tuple[Demonstration, ...]:
-    found = []
-    for number, one in enumerate(content.get(key) or ()):
-        if not isinstance(one, dict) or not all(
-            isinstance(one.get(part), str) for part in ("input", "output")
+    demonstrations = []
+    for number, entry in enumerate(content.get(key) or ()):
+        if not isinstance(entry, dict) or not all(
+            isinstance(entry.get(key_part), str) for key_part in ("input", "output")
         ):
             raise UserError(
                 f"{where}: '{key}' {number} must have the texts 'input' and 'output', got "
-                f"{one!r:.80}."
+                f"{entry!r:.80}."
             )
-        found.append(Demonstration(one["input"], one["output"], one.get("explanation")))
-    return tuple(found)
+        demonstrations.append(
+            Demonstration(entry["input"], entry["output"], entry.get("explanation"))
+        )
+    return tuple(demonstrations)
 
 
 def _instance(one: object, where: str, default_id: str) -> Instance:

@@ -6,7 +6,7 @@
 
 `templates.yaml` is in promptsource's format. It is in a data folder itself, in `<dataset>/` or
 in `<dataset>/<subset>/`. The dataset's name comes from its keys `dataset` and `subset`, or from the
-folders where it lacks them. This module lists folders and reads only these two kinds of file.
+folders if it has no such keys. This module lists folders and reads only these two kinds of file.
 """
 
 import dataclasses
@@ -72,9 +72,9 @@ def find_own_datasets(dirs: list[Path]) -> list[OwnDataset]:
       UserError: a template file is malformed, two are for one dataset and subset, or a dataset
         has no rows anywhere.
     """
-    found: dict[tuple[str, str | None], OwnDataset] = {}
+    datasets: dict[tuple[str, str | None], OwnDataset] = {}
     for folder, name, subset, templates in _template_folders(dirs):
-        first = found.get((name, subset))
+        first = datasets.get((name, subset))
         if first:
             raise UserError(
                 f"{first.template_file.path} and {templates.path} are both for the dataset"
@@ -82,12 +82,12 @@ def find_own_datasets(dirs: list[Path]) -> list[OwnDataset]:
                 " another name with the keys 'dataset' and 'subset' at the top of the file."
             )
         splits = _splits(dirs, folder, name, subset)
-        found[name, subset] = OwnDataset(name, subset, folder, templates, splits)
-    return list(found.values())
+        datasets[name, subset] = OwnDataset(name, subset, folder, templates, splits)
+    return list(datasets.values())
 
 
 def own_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, SplitFile]:
-    """Returns the splits beside the templates of a dataset, whatever their folder is named."""
+    """Returns the splits next to the templates of a dataset, whatever their folder is named."""
     splits: dict[str, SplitFile] = {}
     for folder, name, own_subset, _ in _template_folders(dirs):
         if (name, own_subset) == (dataset, subset):
@@ -105,32 +105,32 @@ def find_own_mixtures(dirs: list[Path]) -> list[OwnMixture]:
     Raises:
       UserError: a file is malformed, or two mixtures have one name.
     """
-    found: dict[str, OwnMixture] = {}
+    mixtures: dict[str, OwnMixture] = {}
     for path in (data_dir / MIXTURES for data_dir in dirs):
         for name, entry in (_read_mixtures(path) if path.is_file() else {}).items():
-            if name in found:
+            if name in mixtures:
                 raise UserError(
-                    f"{path}: the mixture '{name}' is in {found[name].path} too. Rename one."
+                    f"{path}: the mixture '{name}' is in {mixtures[name].path} too. Rename one."
                 )
-            found[name] = _mixture(path, name, entry)
-    return list(found.values())
+            mixtures[name] = _mixture(path, name, entry)
+    return list(mixtures.values())
 
 
 def _template_folders(dirs: list[Path]) -> list[tuple[Path, str, str | None, TemplateFile]]:
     """Returns each folder with templates: the folder, dataset, subset and templates."""
-    found = []
+    folders = []
     for data_dir in dirs:
         if (data_dir / TEMPLATES).is_file():
-            found.append(_named(data_dir, data_dir.name, None))
+            folders.append(_named(data_dir, data_dir.name, None))
             continue
         for folder in _folders(data_dir):
             if (folder / TEMPLATES).is_file():
-                found.append(_named(folder, folder.name, None))
+                folders.append(_named(folder, folder.name, None))
             for inner in _folders(folder):
                 if (inner / TEMPLATES).is_file():
                     subset = None if inner.name == DEFAULT_SUBSET else inner.name
-                    found.append(_named(inner, folder.name, subset))
-    return found
+                    folders.append(_named(inner, folder.name, subset))
+    return folders
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -153,8 +153,8 @@ def _named(
     else:
         subset = templates.subset or subset
     # On the hub, names have an owner: owner/name.
-    for part in name.split("/", maxsplit=1):
-        checked_name(part, "dataset", path)
+    for name_part in name.split("/", maxsplit=1):
+        checked_name(name_part, "dataset", path)
     if subset is not None:
         checked_name(subset, "subset", path)
     return folder, name, subset, templates
@@ -179,14 +179,14 @@ def _read_templates(path: Path, mtime_ns: int, size_bytes: int) -> TemplateFile:
 def _splits(
     dirs: list[Path], folder: Path, name: str, subset: str | None
 ) -> dict[str, Path | None]:
-    found = folder_splits(folder) or local_splits(dirs, name, subset)
-    if found:
-        return {split: data.path for split, data in found.items()}
+    files = folder_splits(folder) or local_splits(dirs, name, subset)
+    if files:
+        return {split: data.path for split, data in files.items()}
     if features(name, subset) is not None:
         return dict.fromkeys(split_sizes(name, subset))
     raise UserError(
         f"{folder / TEMPLATES}: no data for the dataset {_title(name, subset)}. Put {FILE_PATTERN}"
-        " beside it, for example train.jsonl and validation.jsonl."
+        " next to it, for example train.jsonl and validation.jsonl."
     )
 
 

@@ -52,7 +52,7 @@ class Question:
       id: the id in the file, or the row's number.
       question: the question's text.
       context: the text that holds the answer; empty if there is none.
-      answers: all accepted answers, of which the first is the training target; empty if the
+      answers: all accepted answers; the first is the training target; empty if the
         question cannot be answered.
     """
 
@@ -86,7 +86,7 @@ def read_questions(found: SplitFile) -> Iterator[Question]:
     """Yields the questions of a file, in order.
 
     Raises:
-      UserError: the file cannot be read, or a row lacks a column; the message names the row.
+      UserError: the file cannot be read, or a row has not all columns; the message names the row.
     """
     columns: tuple[str | None, ...] | None = None
     for number, row in enumerate(_rows(found)):
@@ -136,7 +136,7 @@ def _rows_of_article(article: Mapping[str, Any], where: str) -> Iterator[dict[st
             }
     except (KeyError, TypeError) as error:
         raise UserError(
-            f"{where}: an article of SQuAD lacks {error}; its paragraphs need a 'context' and "
+            f"{where}: an article of SQuAD has no {error}; its paragraphs need a 'context' and "
             "'qas', these 'id', 'question' and 'answers'."
         ) from error
 
@@ -150,9 +150,9 @@ def _columns(row: Mapping[str, Any], path: Path) -> tuple[str | None, ...]:
 
     question, context, answers = first(_QUESTION), first(_CONTEXT), first(_ANSWERS)
     if question is None or answers is None:
-        wanted = "'question'" if question is None else "'answers' or 'answer'"
+        expected = "'question'" if question is None else "'answers' or 'answer'"
         raise UserError(
-            f"{path}: has no column {wanted}; its columns: {', '.join(map(str, row))}. "
+            f"{path}: has no column {expected}; its columns: {', '.join(map(str, row))}. "
             f"Splits are files {FILE_PATTERN} with the columns question, context and answers."
         )
     return question, context, answers
@@ -168,9 +168,9 @@ def _question(
         context = "\n".join(map(str, context))
     if not isinstance(context, str | None):
         raise UserError(f"{where}: '{columns[1]}' must be a text or null, got {context!r:.60}.")
-    known = row.get("id")
+    identifier = row.get("id")
     return Question(
-        str(number if known is None else known),
+        str(number if identifier is None else identifier),
         question,
         context or "",
         _answers(answers, f"{where}: '{columns[2]}'"),
@@ -183,7 +183,7 @@ def _answers(value: Any, where: str) -> tuple[str, ...]:  # noqa: ANN401
     if isinstance(value, str):
         return (value,)
     several = value if isinstance(value, list | tuple) else ()
-    texts = [one.get("text") if isinstance(one, Mapping) else one for one in several]
+    texts = [answer.get("text") if isinstance(answer, Mapping) else answer for answer in several]
     if (several is not value and value is not None) or not all(isinstance(x, str) for x in texts):
         raise UserError(
             f"{where} must be a text, a list of texts, or an object with a list 'text', got "

@@ -100,7 +100,7 @@ class JsonLines:
     """A file of JSON Lines, or one JSON document with rows; plain or `.gz`.
 
     Rows that follow those of the call before are read on from there, so that reading a file range
-    by range takes no longer than reading it at once.
+    by range takes no longer than reading it in one call.
     """
 
     path: Path
@@ -130,9 +130,9 @@ class JsonLines:
         """
         if stop is not None and stop <= start:
             return
-        at, items, first_number, first = self._rest.pop() if self._rest else self._opened()
+        at, items, first_number, first = self._rest.pop() if self._rest else self._start()
         if at > start:
-            at, items, first_number, first = self._opened()
+            at, items, first_number, first = self._start()
         for number, item in itertools.islice(
             items, start - at, None if stop is None else stop - at
         ):
@@ -153,7 +153,7 @@ class JsonLines:
             if _is_bad(item):
                 self._parse(number, item)
 
-    def _opened(self) -> tuple[int, Iterator[tuple[int, Any]], int, dict[str, Any]]:
+    def _start(self) -> tuple[int, Iterator[tuple[int, Any]], int, dict[str, Any]]:
         """Returns 0, the numbered lines or rows, the number of the first one, and its object."""
         items = self._items()
         first = next(items, None)
@@ -214,7 +214,7 @@ def too_long(path: Path, number: int) -> UserError:
     """Returns the error for a line that is longer than `LARGEST_LINE`."""
     return UserError(
         f"{path}, line {number}: has more than {LARGEST_LINE:,} bytes, the most for a row. Is each"
-        " row on a line of its own?"
+        " row on its own line?"
     )
 
 

@@ -4,8 +4,8 @@
     split.num_rows, split.columns    # (277, ('premise', 'hypothesis', 'idx', 'label'))
     list(split.rows(0, 2))           # two dicts
 
-The places are searched in this order: the data folders (`t0.sources.folders`), data beside the
-user's templates (`t0.sources.own_data`), both again under the dataset's other names
+The places are searched in this order: the data folders (`t0.sources.folders`), data next to
+the user's templates (`t0.sources.own_data`), both again under the dataset's other names
 (`t0.sources.schema`), and the Hugging Face hub (`t0.sources.hub`).
 """
 
@@ -133,22 +133,22 @@ def open_split(dataset: str, subset: str | None, split: str) -> SplitRows:
       split: the split, such as validation; anli has dev_r1 and so on.
 
     Raises:
-      AbsentData: the rows were not found; the message lists the places and what to do.
+      AbsentData: the rows were not found; the message lists the places, and how to fix it.
       UserError: the rows were found, but cannot be read.
     """
     subset = None if subset == DEFAULT_SUBSET else subset
     dirs = data_dirs()
-    if place := _first_local(dirs, dataset, subset, split):
-        found, columns = place
-        reader = readers.reader_for(found.kind, (found.path,), columns)
-        return _rows(str(found.path), reader, dataset, subset)
+    if local := _first_local(dirs, dataset, subset, split):
+        file, columns = local
+        reader = readers.reader_for(file.kind, (file.path,), columns)
+        return _rows(str(file.path), reader, dataset, subset)
     faults = []
-    for name, part in [(dataset, subset), *other_names(dataset, subset)]:
+    for name, subset_name in [(dataset, subset), *other_names(dataset, subset)]:
         fault = hub.why_not_tried(name)
         if fault:
             faults.append(f"the Hugging Face hub: {fault}")
             break
-        reader, tried = hub.open_on_hub(name, part, split)
+        reader, tried = hub.open_on_hub(name, subset_name, split)
         faults += tried
         if reader:
             rows = _rows(reader.where, reader, dataset, subset)
@@ -165,22 +165,22 @@ def local_files(dataset: str, subset: str | None, split: str) -> list[Path]:
       UserError: two files of one folder are the same split.
     """
     subset = None if subset == DEFAULT_SUBSET else subset
-    place = _first_local(data_dirs(), dataset, subset, split)
-    return files_of(place[0]) if place else []
+    local = _first_local(data_dirs(), dataset, subset, split)
+    return files_of(local[0]) if local else []
 
 
 def _first_local(
     dirs: list[Path], dataset: str, subset: str | None, split: str
 ) -> tuple[SplitFile, Any] | None:
     """Returns the first file or folder of a split in the data folders, and its columns' types."""
-    for name, part in [(dataset, subset), *other_names(dataset, subset)]:
-        if found := _local(dirs, name, part).get(split):
-            return found, features(name, part)
+    for name, subset_name in [(dataset, subset), *other_names(dataset, subset)]:
+        if file := _local(dirs, name, subset_name).get(split):
+            return file, features(name, subset_name)
     return None
 
 
 class SplitSource(Protocol):
-    """What opens the rows of a task: a prompted task, or its source in SeqIO."""
+    """Opens the rows of a task: a prompted task, or its source in SeqIO."""
 
     dataset: str
     subset: str | None
@@ -193,10 +193,10 @@ class SplitSource(Protocol):
 def without_absent(
     sources: Mapping[str, SplitSource | None], split: str, *, skip: bool
 ) -> list[str]:
-    """Returns the names of the tasks whose data is here; what is left out is printed.
+    """Returns the names of the tasks whose data is here, and prints the others.
 
     Args:
-      sources: name of a task -> what opens its rows; None if its data is not looked at.
+      sources: name of a task -> the object that opens its rows; None if its data is not looked at.
       split: their split.
       skip: whether tasks without data are left out, and not an error.
 
@@ -205,29 +205,29 @@ def without_absent(
     """
     reasons: dict[tuple[str, str | None, str], str | None] = {}
     absent: dict[str, list[str]] = {}
-    there = []
+    present = []
     for name, source in sources.items():
         if source is None:
-            there.append(name)
+            present.append(name)
             continue
         key = (source.dataset, source.subset, source.split_mapping[split])
         if key not in reasons:
             reasons[key] = _why_absent(source, split)
         if reasons[key] is None:
-            there.append(name)
+            present.append(name)
         else:
             title = "/".join(filter(None, key[:2])) + f", {key[2]}"
             absent.setdefault(title, []).append(name)
-    if absent and (not skip or not there):
+    if absent and (not skip or not present):
         first = next(reason for reason in reasons.values() if reason)
-        left = f" Or leave these {sum(map(len, absent.values()))} tasks out: --skip_absent."
+        advice = f" Or leave these {sum(map(len, absent.values()))} tasks out: --skip_absent."
         raise UserError(
             f"the data of {len(absent)} dataset(s) is not here: {_listed(list(absent))}. {first}"
-            + (left if there else "")
+            + (advice if present else "")
         )
     for title, tasks in absent.items():
         print(f"left out: {title}: no data here ({len(tasks)} tasks)", file=sys.stderr)
-    return there
+    return present
 
 
 def _why_absent(source: SplitSource, split: str) -> str | None:
@@ -252,9 +252,9 @@ def available_splits(dataset: str, subset: str | None = None) -> dict[str, str]:
     subset = None if subset == DEFAULT_SUBSET else subset
     dirs = data_dirs()
     splits: dict[str, str] = {}
-    for name, part in [(dataset, subset), *other_names(dataset, subset)]:
-        found = _local(dirs, name, part)
-        splits = {split: str(data.path) for split, data in found.items()} | splits
+    for name, subset_name in [(dataset, subset), *other_names(dataset, subset)]:
+        local = _local(dirs, name, subset_name)
+        splits = {split: str(data.path) for split, data in local.items()} | splits
     return splits
 
 
@@ -270,10 +270,14 @@ def _absent(
     dirs: list[Path], dataset: str, subset: str | None, split: str, faults: list[str]
 ) -> AbsentData:
     names = [(dataset, subset), *other_names(dataset, subset)]
-    places = [f"{folder}" for name, part in names for folder in folders_for(dirs, name, part)]
+    places = [
+        f"{folder}"
+        for name, subset_name in names
+        for folder in folders_for(dirs, name, subset_name)
+    ]
     if not dirs:
         places.append(f"no data folder, since neither --data_dir nor {DATA_DIR_VARIABLE} names one")
-    here = sorted({name for part in names for name in _local(dirs, *part)})
+    other_splits = sorted({name for subset_name in names for name in _local(dirs, *subset_name)})
     example = (dirs[0] if dirs else Path("DIR")) / dataset / (subset or DEFAULT_SUBSET)
     lines = [
         f"no rows for the dataset '{dataset}', subset '{subset or DEFAULT_SUBSET}', split"
@@ -282,8 +286,8 @@ def _absent(
         f"Put the rows at {example / split}.jsonl (any {FILE_PATTERN}), or name the folder that has"
         f" them with --data_dir or {DATA_DIR_VARIABLE}.",
     ]
-    if here:
-        lines.insert(-1, f"There are other splits here: {', '.join(here)}.")
+    if other_splits:
+        lines.insert(-1, f"There are other splits here: {', '.join(other_splits)}.")
     if dataset in hub.HUB and hub.HUB[dataset].by_hand:
         lines.append(hub.HUB[dataset].by_hand)
     return AbsentData("\n".join(lines))

@@ -2,7 +2,7 @@
 
     D/text/train-00000.jsonl.gz     texts = FolderTexts(Path("D/text"))
     D/text/train/more.txt           texts.splits                     # ('train', 'validation')
-    D/text/validation.jsonl         texts.shards("train")            # (Shard, ...): sizes only
+    D/text/validation.jsonl         texts.shards("train")            # (TextShard, ...): sizes only
                                     next(texts.documents(texts.shards("train")[0]))
 
 Each line is a document: in `.txt` files the line itself, in `.jsonl` and `.json` files its field
@@ -56,7 +56,7 @@ class Piece(NamedTuple):
     stop: int | None
 
 
-class Shard(NamedTuple):
+class TextShard(NamedTuple):
     """A unit of reading: pieces of files, in order."""
 
     pieces: tuple[Piece, ...]
@@ -111,9 +111,9 @@ class FolderTexts:
         """Returns the files of a split."""
         return self._files[split]
 
-    def shards(self, split: str) -> tuple[Shard, ...]:
+    def shards(self, split: str) -> tuple[TextShard, ...]:
         """Returns the shards of a split; each byte of its files is in exactly one shard."""
-        shards: list[Shard] = []
+        shards: list[TextShard] = []
         together: list[Piece] = []
         size = 0
         for path in self._files[split]:
@@ -126,13 +126,13 @@ class FolderTexts:
                 stop = None if whole else min(start + self._shard_bytes, length)
                 taken = length * _EXPANSION if stop is None else stop - start
                 if together and size + taken > self._shard_bytes:
-                    shards.append(Shard(tuple(together)))
+                    shards.append(TextShard(tuple(together)))
                     together, size = [], 0
                 together.append(Piece(path, start, stop))
                 size += taken
-        return (*shards, Shard(tuple(together))) if together else tuple(shards)
+        return (*shards, TextShard(tuple(together))) if together else tuple(shards)
 
-    def documents(self, shard: Shard) -> Iterator[str]:
+    def documents(self, shard: TextShard) -> Iterator[str]:
         """Yields the documents of a shard.
 
         Raises:
@@ -146,25 +146,25 @@ class FolderTexts:
 def text_folders(folder: Path) -> dict[str, Path]:
     """Returns name -> folder of texts: "" for `folder` itself, then its subfolders."""
     inner = (p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith("."))
-    found = {path.name: path for path in inner if not _split_of(path)}
-    if split_files(folder) or not found:
-        found = {"": folder} | found
-    return found
+    folders = {path.name: path for path in inner if not _split_of(path)}
+    if split_files(folder) or not folders:
+        folders = {"": folder} | folders
+    return folders
 
 
 def split_files(folder: Path) -> dict[str, tuple[Path, ...]]:
     """Returns split -> its files, sorted by name; train is the first split."""
-    found: dict[str, list[Path]] = {name: [] for name in dict.fromkeys(_SPLITS.values())}
+    files: dict[str, list[Path]] = {name: [] for name in dict.fromkeys(_SPLITS.values())}
     unnamed: list[Path] = []
     for path in sorted(folder.iterdir()):
         split = _split_of(path)
         if path.is_dir():
             if split:
-                found[split] += [p for p in sorted(path.rglob("*")) if _is_text(p)]
+                files[split] += [p for p in sorted(path.rglob("*")) if _is_text(p)]
         elif _is_text(path):
-            (found[split] if split else unnamed).append(path)
-    found["train"] = found["train"] or unnamed
-    return {split: tuple(files) for split, files in found.items() if files}
+            (files[split] if split else unnamed).append(path)
+    files["train"] = files["train"] or unnamed
+    return {split: tuple(files) for split, files in files.items() if files}
 
 
 def _split_of(path: Path) -> str | None:
@@ -235,7 +235,7 @@ def _line_text(where: str, line: bytes) -> str:
 def _field(where: str, row: Mapping[str, Any]) -> str:
     if "text" not in row:
         raise UserError(
-            f"{where}: lacks the field 'text'; it has: {', '.join(row) or 'none'}. Each line wants "
+            f"{where}: has no field 'text'; it has: {', '.join(row) or 'none'}. Each line wants "
             'a {"text": "the document"}, and may have more fields.'
         )
     if not isinstance(row["text"], str):

@@ -28,9 +28,9 @@ def languages(found: SplitFile) -> tuple[str, ...]:
       UserError: the file cannot be read, or its columns are fewer than two languages.
     """
     for row in reader_for(found.kind, (found.path,), numbers=False).rows(0, 1):
-        given = row.get(_NESTED, row)
-        if isinstance(given, Mapping):
-            codes = tuple(name for name in given if _CODE.fullmatch(name))
+        texts = row.get(_NESTED, row)
+        if isinstance(texts, Mapping):
+            codes = tuple(name for name in texts if _CODE.fullmatch(name))
             if len(codes) > 1:
                 return codes
         raise UserError(
@@ -49,13 +49,13 @@ def read_pairs(found: SplitFile, source: str, target: str) -> Iterator[tuple[str
       target: the code of the second language.
 
     Raises:
-      UserError: a row lacks one of the languages; the message names the row and the language.
+      UserError: a row has no text for one of the languages; the message names both.
     """
     for number, row in enumerate(
         reader_for(found.kind, (found.path,), numbers=False).rows(0, None)
     ):
-        given = row.get(_NESTED, row)
-        sides = [_side(given, language) for language in (source, target)]
+        texts = row.get(_NESTED, row)
+        sides = [_side(texts, language) for language in (source, target)]
         if None in sides:
             missing = source if sides[0] is None else target
             raise UserError(

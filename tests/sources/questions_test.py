@@ -141,7 +141,7 @@ def test_splits(tmp_path):
         (["?"], "row 0 (the first is 0): got a JSON string, wanted an object"),
         ({"question": ["?"], "answer": []}, "its columns differ in length"),
         ("3", "got a JSON number, wanted an object"),
-        ({"data": [{"paragraphs": [{"qas": []}, {"context": ""}]}]}, "lacks 'qas'"),
+        ({"data": [{"paragraphs": [{"qas": []}, {"context": ""}]}]}, "has no 'qas'"),
         ('{"question": ', "not JSON"),
     ],
 )

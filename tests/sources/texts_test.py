@@ -106,7 +106,7 @@ def test_last_line_without_an_end_and_a_byte_order_mark(tmp_path):
     [
         ('{"text": "half', r"line 3: not JSON .*it starts with '\{\"text\": \"half'"),
         ('["text"]', "line 3: got a JSON list"),
-        ('{"body": "x", "id": 1}', "line 3: lacks the field 'text'; it has: body, id. Each line"),
+        ('{"body": "x", "id": 1}', "line 3: has no field 'text'; it has: body, id. Each line"),
         ('{"text": 7}', "line 3: the field 'text' is 7, wanted a string"),
     ],
 )

@@ -300,7 +300,7 @@ def test_faulty_line_comes_out_of_tensorflow_as_it_is(texts):
     source = TextSource(FolderTexts(texts.folder))
     with pytest.raises(tf.errors.OpError) as caught:
         read(source.get_dataset("train", shuffle=False))
-    assert "train-1.jsonl, line 2: lacks the field 'text'" in str(original(caught.value))
+    assert "train-1.jsonl, line 2: has no field 'text'" in str(original(caught.value))
 
 
 @SLOW
