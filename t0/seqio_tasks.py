@@ -4,6 +4,6 @@ This module imports the top-level package `seqio_tasks`, the catalogue, which re
 and re-exports its names.
 """
 
-from seqio_tasks import Entry, catalogue_entries, mixture_tasks, own_entries
+from seqio_tasks import CatalogueEntry, catalogue_entries, mixture_tasks, own_entries
 
-__all__ = ["Entry", "catalogue_entries", "mixture_tasks", "own_entries"]
+__all__ = ["CatalogueEntry", "catalogue_entries", "mixture_tasks", "own_entries"]
