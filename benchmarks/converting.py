@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from t0.checkpoints import Options, convert
+from t0.checkpoints import ConversionOptions, convert
 from t0.checkpoints.bundle import BundleWriter
 from t0.checkpoints.shape import ModelShape, expected_shapes
 
@@ -88,7 +88,9 @@ def copy_rate(source: Path, target: Path) -> float:
 
 def one_conversion(source: str, target: str, to: str, gzip_level: int) -> None:
     """Converts, and prints seconds and peak memory; runs in a process of its own."""
-    report = convert(source, target, to=to, options=Options(gzip_level=gzip_level), progress=False)
+    report = convert(
+        source, target, to=to, options=ConversionOptions(gzip_level=gzip_level), progress=False
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(json.dumps({"seconds": report.seconds, "bytes": report.nbytes, "peak_bytes": peak}))
 

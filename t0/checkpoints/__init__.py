@@ -11,9 +11,9 @@
 |---|---|
 | `names` | the one table of names: a tensor in Mesh TensorFlow, Hugging Face and T5X |
 | `shape` | a model's shape, read from its tensors' shapes, and every shape that follows from it |
-| `formats` | the interface of a format: `Source`, `Target`, `Plan`, `Facts` |
+| `formats` | the interface of a format: `CheckpointSource`, `CheckpointTarget`, and their data |
 | `mtf` | Mesh TensorFlow's model directories |
-| `bundle` | TensorFlow's checkpoint files |
+| `bundle`, `saver_messages` | TensorFlow's checkpoint files, and the messages in them |
 | `operative_config` | reads and writes the gin file beside a checkpoint, and checks its imports |
 | `hugging_face` | Hugging Face's folders and their config.json |
 | `weight_files` | safetensors, and PyTorch's pickles where reading them is safe |
@@ -23,30 +23,28 @@
 | `conversion` | `FORMATS`, `open_source`, `convert`, `as_mesh_checkpoint` |
 | `compare` | `compare` and `compare_forward`: two checkpoints' tensors, and their logits |
 | `checkpoint_files` | a model directory's steps, variables and vocabulary |
-| `checkpoint_state` | the file `checkpoint` of a model directory |
 
-Conversion does not import TensorFlow; variables' types in `checkpoint_files` and logits by Mesh
-TensorFlow do.
+Only Mesh TensorFlow's logits in `compare` import TensorFlow.
 """
 
 from t0.checkpoints.conversion import (
     FORMATS,
-    Options,
-    Report,
+    ConversionOptions,
+    ConversionReport,
     as_mesh_checkpoint,
     convert,
     open_source,
     recognise,
 )
-from t0.checkpoints.formats import ACTIVATIONS, DTYPES, Source
+from t0.checkpoints.formats import ACTIVATIONS, DTYPES, CheckpointSource
 
 __all__ = [
     "ACTIVATIONS",
     "DTYPES",
     "FORMATS",
-    "Options",
-    "Report",
-    "Source",
+    "ConversionOptions",
+    "ConversionReport",
+    "CheckpointSource",
     "as_mesh_checkpoint",
     "convert",
     "open_source",

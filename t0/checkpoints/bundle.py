@@ -34,13 +34,15 @@ from typing import BinaryIO
 import google_crc32c
 import ml_dtypes
 import numpy as np
+from google.protobuf.message import DecodeError
 
+from t0.checkpoints import saver_messages
 from t0.checkpoints.formats import nbytes_of, pieces, read_into
 from t0.checkpoints.shape import shown
 from t0.errors import UserError
 from t0.files.any_path import any_path, binary
-from t0.files.paths import is_remote, names_like
-from t0.files.protobuf_wire import field, fields, fixed32_field, read_varint, varint
+from t0.files.paths import names_like
+from t0.files.protobuf_wire import read_varint, varint
 from t0.files.tfrecord import masked, masked_crc
 
 # TensorFlow's DataType numbers.
@@ -71,7 +73,7 @@ class DamagedIndexError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class TensorPlace:
     """The place of one tensor in the data files.
 
     Attributes:
@@ -207,7 +209,7 @@ class BundleWriter:
     def __init__(self, prefix: Path, *, shard_bytes: int = _SHARD_BYTES) -> None:
         self._prefix = prefix
         self._shard_bytes = shard_bytes
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, TensorPlace] = {}
         self._shard = -1
         self._file: BinaryIO | None = None
 
@@ -222,7 +224,7 @@ class BundleWriter:
         for piece in pieces(np.ascontiguousarray(array)):
             crc = _extended(crc, piece)
             self._file.write(piece.data)
-        self._entries[name] = Entry(
+        self._entries[name] = TensorPlace(
             dtype=_NUMBERS[array.dtype],
             shape=tuple(array.shape),
             shard=self._shard,
@@ -252,8 +254,7 @@ class BundleWriter:
 
     def _close_shard(self) -> None:
         if self._file is not None:
-            if not is_remote(self._prefix):
-                os.fsync(self._file.fileno())
+            os.fsync(self._file.fileno())
             self.close()
 
 
@@ -274,7 +275,7 @@ def _extended(crc: int, piece: np.ndarray) -> int:
     return google_crc32c.extend(crc, frozen)
 
 
-def read_index(data: bytes) -> tuple[int, dict[str, Entry]]:
+def read_index(data: bytes) -> tuple[int, dict[str, TensorPlace]]:
     """Returns the number of data files and the entries by name.
 
     Raises:
@@ -282,19 +283,19 @@ def read_index(data: bytes) -> tuple[int, dict[str, Entry]]:
     """
     try:
         return _read_index(data)
-    except (IndexError, TypeError, ValueError, struct.error) as error:
+    except (DecodeError, IndexError, ValueError, struct.error) as error:
         raise DamagedIndexError("its structure is broken") from error
 
 
-def write_index(entries: Mapping[str, Entry], *, shards: int) -> bytes:
+def write_index(entries: Mapping[str, TensorPlace], *, shards: int) -> bytes:
     """Returns the bytes of an index."""
-    header = _nonzero(1, shards) + field(3, field(1, 1))
-    rows = [(b"", header)]
-    rows += sorted((name.encode(), _entry_proto(entry)) for name, entry in entries.items())
+    header = saver_messages.BundleHeader(num_shards=shards, version={"producer": 1})
+    rows = [(b"", header.SerializeToString())]
+    rows += sorted((name.encode(), _entry_bytes(entry)) for name, entry in entries.items())
     return _write_table(rows)
 
 
-def _read_index(data: bytes) -> tuple[int, dict[str, Entry]]:
+def _read_index(data: bytes) -> tuple[int, dict[str, TensorPlace]]:
     if len(data) < _FOOTER_BYTES or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
         raise DamagedIndexError("it does not end like one")
     footer = data[-_FOOTER_BYTES:]
@@ -310,9 +311,9 @@ def _read_index(data: bytes) -> tuple[int, dict[str, Entry]]:
             if key:
                 entries[key.decode()] = _parse_entry(proto)
             else:
-                shards = _parse(proto).get(1, [0])[-1]
-    if not isinstance(shards, int) or shards > _MOST_DATA_FILES:
-        raise DamagedIndexError(f"it counts {shown(shards)} data files")
+                shards = saver_messages.BundleHeader.FromString(proto).num_shards
+    if shards > _MOST_DATA_FILES:
+        raise DamagedIndexError(f"it counts {shards} data files")
     return shards, entries
 
 
@@ -418,39 +419,26 @@ def _handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
     return (offset, size), position
 
 
-def _entry_proto(entry: Entry) -> bytes:
-    dims = b"".join(field(2, _nonzero(1, size)) for size in entry.shape)
-    numbers = ((3, entry.shard), (4, entry.offset_bytes), (5, entry.size_bytes))
-    proto = _nonzero(1, entry.dtype) + field(2, dims)
-    return proto + b"".join(_nonzero(*pair) for pair in numbers) + fixed32_field(6, entry.crc)
-
-
-def _nonzero(number: int, value: int) -> bytes:
-    # Protocol buffers leave out fields that have the default value, zero.
-    return field(number, value) if value else b""
-
-
-def _parse_entry(proto: bytes) -> Entry:
-    found = _parse(proto)
-    shape = _parse(found.get(2, [b""])[-1])
-    dims = [_parse(dim).get(1, [0])[-1] for dim in shape.get(2, [])]
-    number = {key: found.get(key, [0])[-1] for key in (1, 3, 4, 5, 6)}
-    if not all(isinstance(value, int) for value in (*dims, *number.values())):
-        raise DamagedIndexError("a field of a tensor is not a number")
-    return Entry(
-        number[1],
-        tuple(dims),
-        number[3],
-        number[4],
-        number[5],
-        number[6],
-        sliced=bool(found.get(7)),
+def _entry_bytes(entry: TensorPlace) -> bytes:
+    message = saver_messages.BundleEntry(
+        dtype=entry.dtype,
+        shape={"dim": [{"size": size} for size in entry.shape]},
+        shard_id=entry.shard,
+        offset=entry.offset_bytes,
+        size=entry.size_bytes,
+        crc32c=entry.crc,
     )
+    return message.SerializeToString()
 
 
-def _parse(proto: bytes) -> dict[int, list]:
-    """Returns a protocol buffer's fields by number: integers, or bytes of what is nested."""
-    found: dict[int, list] = {}
-    for number, value in fields(proto):
-        found.setdefault(number, []).append(value)
-    return found
+def _parse_entry(data: bytes) -> TensorPlace:
+    message = saver_messages.BundleEntry.FromString(data)
+    return TensorPlace(
+        dtype=message.dtype,
+        shape=tuple(dim.size for dim in message.shape.dim),
+        shard=message.shard_id,
+        offset_bytes=message.offset,
+        size_bytes=message.size,
+        crc=message.crc32c,
+        sliced=bool(message.slices),
+    )

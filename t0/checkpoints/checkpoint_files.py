@@ -1,21 +1,23 @@
 """The steps, variables and vocabulary of a model directory, read without building a model.
 
-    steps("/models/tiny")                                     # [0, 1000]
-    check_variables("/models/tiny/model.ckpt-1000", wanted)   # UserError where they do not fit
+    steps("/models/tiny")                                       # [0, 1000]
+    check_variables("/models/tiny/model.ckpt-1000", expected)   # UserError if they do not fit
 
-What has TensorFlow's types, and checkpoints in its old form, are read by TensorFlow, which is
-imported for them alone.
+TensorFlow is not imported.
 """
 
 import glob
 import hashlib
 import os
 import re
+import warnings
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from t0.checkpoints import checkpoint_state
+from google.protobuf import text_format
+
 from t0.checkpoints.bundle import BundleReader, prefixes
+from t0.checkpoints.saver_messages import CheckpointState
 from t0.errors import UserError, refuse_unanswered, short_reason
 from t0.files import paths
 from t0.files.any_path import any_path
@@ -72,17 +74,34 @@ def named(model_dir: str) -> str | None:
     """
     try:
         state = paths.read_text(os.path.join(model_dir, "checkpoint"))  # noqa: PTH118
-        found = os.path.join(model_dir, checkpoint_state.latest_path(state))  # noqa: PTH118
+        found = os.path.join(model_dir, latest_path(state))  # noqa: PTH118
     except (OSError, ValueError) as error:  # TensorFlow passes over it, too
         refuse_unanswered(error)
         return None
     folder, name = os.path.split(found)
     names = paths.names_like(folder or ".", f"{glob.escape(name)}*")
-    if f"{name}.index" not in names:  # one file, in TensorFlow's old form
-        return found if name in names else None
+    if f"{name}.index" not in names:
+        return None
     data = re.compile(re.escape(name) + r"\.data-\d{5}-of-(\d{5})")
     ends = [match[1] for match in map(data.fullmatch, names) if match]
     return found if any(ends.count(each) == int(each) for each in ends) else None
+
+
+def latest_path(state: str) -> str:
+    """Returns the latest checkpoint that a file `checkpoint` names: relative to it, or absolute.
+
+    Raises:
+      ValueError: if the text is not that of such a file, or names no checkpoint.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # of an unknown escape in a text
+            path = text_format.Merge(state, CheckpointState()).model_checkpoint_path
+    except (text_format.ParseError, DeprecationWarning) as error:
+        raise ValueError(f"not the state of a saver: {error}") from error
+    if not path or "\0" in path:
+        raise ValueError("it names no checkpoint")
+    return path
 
 
 def checkpoint_path(model_dir: str, step: int) -> str:
@@ -131,53 +150,50 @@ def select_steps(
     return sorted(set(chosen))
 
 
-def read(checkpoint: str) -> "dict[str, tuple[tuple[int, ...], tf.DType]]":
-    """Returns name -> (shape, type) of a checkpoint's variables.
+def read(checkpoint: str) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Returns name -> (shape, name of the dtype) of a checkpoint's variables.
+
+    Args:
+      checkpoint: a checkpoint prefix, or a folder for its latest checkpoint.
 
     Raises:
       UserError: if there is no such checkpoint, or its index cannot be read.
     """
-    reader = _tensorflows_reader(checkpoint)
-    types = reader.get_variable_to_dtype_map()
-    shapes = reader.get_variable_to_shape_map()
-    return {name: (tuple(shape), types[name]) for name, shape in shapes.items()}
+    with _open(checkpoint) as reader:
+        return {
+            name: (entry.shape, reader.dtype(name).name) for name, entry in reader.entries.items()
+        }
 
 
-def _tensorflows_reader(checkpoint: str) -> Any:
-    from t0.compat import tf1 as tf
-
+def _open(checkpoint: str) -> BundleReader:
     try:
-        return tf.train.load_checkpoint(checkpoint)
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
+        return BundleReader(checkpoint)
+    except UserError as error:
+        found = latest(checkpoint) if isinstance(error.__cause__, FileNotFoundError) else None
+        if found:
+            return BundleReader(found)
         raise UserError(
-            f"checkpoint {checkpoint} cannot be read ({reason}). Wanted the path of a checkpoint "
+            f"checkpoint {checkpoint} cannot be read ({error}). Wanted the path of a checkpoint "
             "without its ending, such as /models/t5/model.ckpt-1000000"
         ) from error
 
 
-def described(
-    variables: "Iterable[tf.Variable]",
-) -> "dict[str, tuple[tuple[int, ...], tf.DType]]":
-    """Returns name -> (shape, type) of a graph's variables, as `read` does for a checkpoint."""
-    return {v.op.name: (tuple(v.shape.as_list()), v.dtype.base_dtype) for v in variables}
+def read_graph(variables: "Iterable[tf.Variable]") -> dict[str, tuple[tuple[int, ...], str]]:
+    """Returns name -> (shape, dtype) of a graph's variables, as `read` does for a checkpoint."""
+    return {v.op.name: (tuple(v.shape.as_list()), v.dtype.base_dtype.name) for v in variables}
 
 
 def global_step(checkpoint: str) -> int:
     """Returns the step at which a checkpoint was saved, 0 if the checkpoint has no step.
 
+    Args:
+      checkpoint: a checkpoint prefix, or a folder for its latest checkpoint.
+
     Raises:
       UserError: if there is no such checkpoint, or it cannot be read.
     """
-    try:
-        with BundleReader(checkpoint) as reader:
-            return int(reader.load(_STEP)) if _STEP in reader.entries else 0
-    except UserError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
-    # A checkpoint in TensorFlow's old form, or a folder whose latest checkpoint is meant.
-    old = _tensorflows_reader(checkpoint)
-    return int(old.get_tensor(_STEP)) if old.has_tensor(_STEP) else 0
+    with _open(checkpoint) as reader:
+        return int(reader.load(_STEP)) if _STEP in reader.entries else 0
 
 
 def weights_dtype(checkpoint: str) -> str | None:
@@ -187,9 +203,9 @@ def weights_dtype(checkpoint: str) -> str | None:
       UserError: if there is no such checkpoint, or its index cannot be read.
     """
     types = {
-        dtype.name
+        dtype
         for name, (_, dtype) in read(checkpoint).items()
-        if dtype.is_floating and "_slot_" not in name
+        if "float" in dtype and "_slot_" not in name
     }
     return types.pop() if len(types) == 1 else None
 
@@ -242,14 +258,12 @@ def check_vocabulary(
         )
 
 
-def check_variables(
-    checkpoint: str, wanted: "Mapping[str, tuple[tuple[int, ...], tf.DType]]"
-) -> None:
-    """Checks that a checkpoint holds every variable of a model, in its shape and type.
+def check_variables(checkpoint: str, expected: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
+    """Checks that a checkpoint holds every variable of a model, in its shape and dtype.
 
     Args:
       checkpoint: a checkpoint prefix.
-      wanted: name -> (shape, type) of the model's variables.
+      expected: name -> (shape, dtype) of the model's variables.
 
     Raises:
       UserError: naming the first that is missing or differs.
@@ -257,23 +271,24 @@ def check_variables(
     present = read(checkpoint)
     differing = [
         f"{name}: {list(present[name][0])}, the configured model {list(shape)}"
-        for name, (shape, _) in sorted(wanted.items())
+        for name, (shape, _) in sorted(expected.items())
         if name in present and present[name][0] != shape
     ]
-    missing = sorted(set(wanted) - set(present))
+    missing = sorted(set(expected) - set(present))
     if missing or differing:
-        raise UserError(_of_another_model(checkpoint, differing, missing, len(wanted)))
-    for name, (_, dtype) in sorted(wanted.items()):
-        held_dtype = present[name][1]
-        if held_dtype != dtype:
+        raise UserError(_describe_difference(checkpoint, differing, missing, len(expected)))
+    for name, (_, dtype) in sorted(expected.items()):
+        stored = present[name][1]
+        if stored != dtype:
             raise UserError(
-                f"checkpoint {checkpoint} holds {name} as {held_dtype.name}, the configured model "
-                f"as {dtype.name}: add "
-                f"--gin_param=\"get_variable_dtype.master_dtype = '{held_dtype.name}'\""
+                f"checkpoint {checkpoint} holds {name} as {stored}, the configured model as "
+                f"{dtype}: add --gin_param=\"get_variable_dtype.master_dtype = '{stored}'\""
             )
 
 
-def _of_another_model(checkpoint: str, differing: list[str], missing: list[str], count: int) -> str:
+def _describe_difference(
+    checkpoint: str, differing: list[str], missing: list[str], count: int
+) -> str:
     """Returns the message about a checkpoint of another model: both sides, and what to do."""
     folder = os.path.dirname(checkpoint)  # noqa: PTH120 (gs:// paths)
     lines = [f"  {line}" for line in differing[:_SHOWN]]

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from t0 import compat
 from t0.checkpoints import names, tokenizer
 from t0.checkpoints.conversion import as_mesh_checkpoint, open_source
-from t0.checkpoints.formats import Facts, Source
+from t0.checkpoints.formats import CheckpointFacts, CheckpointSource
 from t0.checkpoints.operative_config import TO_MESH
 from t0.checkpoints.shape import ModelShape
 from t0.errors import UserError, install_command
@@ -269,7 +269,7 @@ def bitransformer(model: ModelShape, activation: str) -> Any:
     return compat.transformer.Bitransformer(encoder, decoder, shared_embedding=True)
 
 
-def _setting_differences(a: Facts, b: Facts) -> list[str]:
+def _setting_differences(a: CheckpointFacts, b: CheckpointFacts) -> list[str]:
     """Returns a line for each setting that both checkpoints have, with other values.
 
     Ids and epsilons are not among them: a folder with others than T5's is not opened.
@@ -285,7 +285,7 @@ def _setting_differences(a: Facts, b: Facts) -> list[str]:
     return lines
 
 
-def _difference(one: Source, other: Source, name: str) -> Difference:
+def _difference(one: CheckpointSource, other: CheckpointSource, name: str) -> Difference:
     if name not in other.entries or name not in one.entries:
         return Difference(name, "only in A" if name in one.entries else "only in B", float("nan"))
     first, second = one.entries[name], other.entries[name]

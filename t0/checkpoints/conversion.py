@@ -6,26 +6,25 @@
     as_mesh_checkpoint("/models/t0_3b", "/models/run/converted")
     # "/models/run/converted/t0_3b-5f3c.../model.ckpt-0"
 
-A format is a row of `FORMATS`, with its title and its functions. Values change only where `dtype`
-is given. The destination appears when it is complete: until then the files are in a hidden folder
-beside it, which is removed after a failure. The largest tensor and at most 256 MB that are read
-ahead are in memory.
+A format is an entry of `FORMATS`, with its title and its functions. Values change only if `dtype`
+is given. One tensor is in memory at a time. The destination appears when it is complete: until then
+the files are in a hidden folder next to it, which is removed after a failure. A destination in a
+bucket is written on this machine and then uploaded.
 
 `as_mesh_checkpoint` returns the checkpoint that training and scoring read. A checkpoint of Mesh
-TensorFlow is used where it is; any other is converted, with options that change no value: several
+TensorFlow is used in its place. Any other is converted, with options that change no value: several
 dtypes become float32, the vocabulary is padded as Mesh TensorFlow needs it, an unknown step is 0.
 """
 
-import collections
 import contextlib
 import dataclasses
 import os
 import shutil
 import sys
+import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -45,11 +44,11 @@ from t0.checkpoints import (
 from t0.checkpoints.formats import (
     ACTIVATIONS,
     DTYPES,
-    Entry,
-    Facts,
-    Plan,
-    Source,
-    Target,
+    CheckpointFacts,
+    CheckpointSource,
+    CheckpointTarget,
+    TargetPlan,
+    TensorEntry,
     checksum,
 )
 from t0.checkpoints.shape import listed
@@ -58,7 +57,6 @@ from t0.errors import UserError, unknown_name
 from t0.files import paths, publishing
 from t0.files.any_path import any_path
 
-AHEAD_BYTES = 256 << 20
 _UNFINISHED = ".unfinished"
 _SPARE_BYTES = 64 << 20  # for indexes, configs, and other processes' files
 # The files that a conversion reads; others in a folder, above all a model directory, may change.
@@ -73,22 +71,24 @@ _READ = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Format:
+class CheckpointFormat:
     """One checkpoint format.
 
     Attributes:
       title: the format's name in messages.
       target: the class that writes a checkpoint into an empty folder.
-      adapted: returns a plan that the format can hold, or raises a UserError.
+      adapt_plan: returns a plan that the format can hold, or raises a UserError.
+      last: the pattern of the file without which a checkpoint is not whole.
     """
 
     title: str
-    target: Callable[[Path, Plan], Target]
-    adapted: Callable[[Plan], Plan]
+    target: Callable[[Path, TargetPlan], CheckpointTarget]
+    adapt_plan: Callable[[TargetPlan], TargetPlan]
+    last: str
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class ConversionOptions:
     """The options of a conversion.
 
     Attributes:
@@ -119,7 +119,7 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ConvertedTensor:
     """One tensor of the summary.
 
     Attributes:
@@ -139,7 +139,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class ConversionReport:
     """The result of a conversion.
 
     Attributes:
@@ -154,7 +154,7 @@ class Report:
 
     kinds: tuple[str, str]
     path: Path
-    rows: list[Row]
+    rows: list[ConvertedTensor]
     left_out: list[tuple[str, str]]
     notes: list[str]
     nbytes: int
@@ -162,15 +162,19 @@ class Report:
 
 
 FORMATS = {
-    "mtf": Format("Mesh TensorFlow", mtf.MtfTarget, mtf.adapted),
-    "hf": Format("Hugging Face", hugging_face.HfTarget, hugging_face.adapted),
-    "t5x": Format("T5X", t5x.T5xTarget, t5x.adapted),
+    "mtf": CheckpointFormat("Mesh TensorFlow", mtf.MtfTarget, mtf.adapt_plan, "*.index"),
+    "hf": CheckpointFormat(
+        "Hugging Face", hugging_face.HfTarget, hugging_face.adapt_plan, hugging_face.CONFIG
+    ),
+    "t5x": CheckpointFormat("T5X", t5x.T5xTarget, t5x.adapt_plan, t5x.INDEX),
 }
 # Kind of a source -> its name in messages; the PyTorch engine's checkpoints are only read.
 _TITLES = {kind: found.title for kind, found in FORMATS.items()} | {"torch": "PyTorch engine"}
 
 
-def open_source(path: str | Path, *, step: int | None = None, keep_slots: bool = True) -> Source:
+def open_source(
+    path: str | Path, *, step: int | None = None, keep_slots: bool = True
+) -> CheckpointSource:
     """Opens the checkpoint that a path names, in whichever format it is.
 
     Args:
@@ -241,10 +245,10 @@ def convert(
     destination: str | Path,
     *,
     to: str,
-    options: Options | None = None,
+    options: ConversionOptions | None = None,
     checksums: bool = False,
     progress: bool = True,
-) -> Report:
+) -> ConversionReport:
     """Converts a checkpoint.
 
     Args:
@@ -259,7 +263,7 @@ def convert(
       UserError: for a fault of the source, the options, the destination or the disk; no files are
         left in that case.
     """
-    options = options or Options()
+    options = options or ConversionOptions()
     if to not in FORMATS:
         raise unknown_name("format", to, FORMATS, f"The formats are {', '.join(FORMATS)}.")
     destination = any_path(destination)
@@ -267,24 +271,24 @@ def convert(
     with contextlib.closing(opened):
         plan, notes = make_plan(opened, to, options)
         _remove_unfinished(destination.parent)
-        check_destination(destination, sum(entry.nbytes for entry in plan.entries.values()))
+        check_destination(destination, plan.nbytes)
         began = time.monotonic()
-        with _staged(destination) as folder:
+        with _stage(destination, FORMATS[to].last) as folder:
             target = FORMATS[to].target(folder, plan)
             with contextlib.closing(target):
-                rows = _move(opened, target, plan, checksums=checksums, progress=progress)
+                rows = _copy_tensors(opened, target, plan, checksums=checksums, progress=progress)
                 target.finish()
         seconds = time.monotonic() - began
     dropped = [
         (e.native, f"{to} holds none") for n, e in opened.entries.items() if n not in plan.entries
     ]
-    return Report(
+    return ConversionReport(
         kinds=(opened.kind, to),
         path=destination,
         rows=rows,
         left_out=[*opened.unused, *dropped],
         notes=notes,
-        nbytes=sum(entry.nbytes for entry in plan.entries.values()),
+        nbytes=plan.nbytes,
         seconds=seconds,
     )
 
@@ -330,14 +334,16 @@ def as_mesh_checkpoint(
     return recognise(folder)[1]
 
 
-def make_plan(source: Source, to: str, options: Options) -> tuple[Plan, list[str]]:
+def make_plan(
+    source: CheckpointSource, to: str, options: ConversionOptions
+) -> tuple[TargetPlan, list[str]]:
     """Returns the plan of the target, and notes that the user must read.
 
     Raises:
       UserError: if source and options do not go together.
     """
     notes: list[str] = []
-    dtype = _asked_dtype(source, options)
+    dtype = _choose_dtype(source, options)
     model = source.model
     if options.vocabulary_rows and options.vocabulary_rows != model.vocabulary:
         if len(source.parameters) != len(source.entries):
@@ -347,17 +353,17 @@ def make_plan(source: Source, to: str, options: Options) -> tuple[Plan, list[str
         )
         model = dataclasses.replace(model, vocabulary=options.vocabulary_rows)
     entries = {
-        name: Entry(_shape(name, entry, model), _dtype(name, entry, dtype), entry.native)
+        name: TensorEntry(_shape(name, entry, model), _dtype(name, entry, dtype), entry.native)
         for name, entry in source.entries.items()
     }
-    facts = _facts(source, to, options, notes)
+    facts = _choose_facts(source, to, options, notes)
     settings = {
-        "source": f"{_TITLES[source.kind]}: {_printable(any_path(source.path).name)}",
+        "source": f"{_TITLES[source.kind]}: {any_path(source.path).name}",
         "scan_layers": options.scan_layers,
         "gzip_level": options.gzip_level,
         "shard_bytes": options.shard_bytes,
     }
-    plan = FORMATS[to].adapted(Plan(model, entries, facts, settings))
+    plan = FORMATS[to].adapt_plan(TargetPlan(model, entries, facts, settings))
     lost = len(entries) - len(plan.entries)
     if lost:
         notes.append(f"{lost:,} optimizer slots are left out: {FORMATS[to].title} has no such")
@@ -369,7 +375,9 @@ def make_plan(source: Source, to: str, options: Options) -> tuple[Plan, list[str
     return plan, notes
 
 
-def _facts(source: Source, to: str, options: Options, notes: list[str]) -> Facts:
+def _choose_facts(
+    source: CheckpointSource, to: str, options: ConversionOptions, notes: list[str]
+) -> CheckpointFacts:
     facts = source.facts
     activation = options.activation or facts.activation
     if activation is None:
@@ -393,7 +401,7 @@ def _facts(source: Source, to: str, options: Options, notes: list[str]) -> Facts
         step = 0
         notes.append("the source does not say its step: 0 is written (--step says otherwise)")
     rows = options.vocabulary_rows or source.model.vocabulary
-    pieces = _pieces(facts, options, rows, notes)
+    pieces = _choose_tokenizer(facts, options, rows, notes)
     if pieces and to == "hf" and (reason := tokenizer.unexportable(pieces)):
         if options.tokenizer:
             raise UserError(f"the tokenizer {pieces} {reason}: leave it out, with no --vocab")
@@ -402,7 +410,9 @@ def _facts(source: Source, to: str, options: Options, notes: list[str]) -> Facts
     return dataclasses.replace(facts, step=step, activation=activation, tokenizer=pieces)
 
 
-def _pieces(facts: Facts, options: Options, rows: int, notes: list[str]) -> Path | None:
+def _choose_tokenizer(
+    facts: CheckpointFacts, options: ConversionOptions, rows: int, notes: list[str]
+) -> Path | None:
     """Returns the SentencePiece model to copy beside the tensors, None for none."""
     pieces = options.tokenizer or facts.tokenizer
     if pieces:
@@ -421,12 +431,7 @@ def _pieces(facts: Facts, options: Options, rows: int, notes: list[str]) -> Path
     return usual
 
 
-def _printable(name: str) -> str:
-    # The name is written into a comment of a gin file, which a line break would end.
-    return name if name.isprintable() else ascii(name)
-
-
-def _asked_dtype(source: Source, options: Options) -> np.dtype | None:
+def _choose_dtype(source: CheckpointSource, options: ConversionOptions) -> np.dtype | None:
     if options.dtype is not None:
         if options.dtype not in DTYPES:
             raise unknown_name("dtype", options.dtype, DTYPES, f"It is one of {', '.join(DTYPES)}.")
@@ -444,18 +449,18 @@ def _asked_dtype(source: Source, options: Options) -> np.dtype | None:
     return None
 
 
-def _dtype(name: str, entry: Entry, wanted: np.dtype | None) -> np.dtype:
+def _dtype(name: str, entry: TensorEntry, wanted: np.dtype | None) -> np.dtype:
     # Mesh TensorFlow keeps slots in float32, whatever the parameters' dtype is.
     return entry.dtype if wanted is None or names.split_slot(name)[1] else wanted
 
 
-def _shape(name: str, entry: Entry, model: object) -> tuple[int, ...]:
+def _shape(name: str, entry: TensorEntry, model: object) -> tuple[int, ...]:
     if names.split_slot(name)[1]:
         return entry.shape
     return tuple(model.sizes[letter] for letter in names.row_of(name).dims)
 
 
-def _fitted(name: str, array: np.ndarray, entry: Entry) -> np.ndarray:
+def _fit_array(name: str, array: np.ndarray, entry: TensorEntry) -> np.ndarray:
     """Returns the array in the planned dtype, with the planned number of vocabulary rows."""
     array = array.astype(entry.dtype, copy=False)
     if array.shape == entry.shape:
@@ -466,44 +471,26 @@ def _fitted(name: str, array: np.ndarray, entry: Entry) -> np.ndarray:
     return np.take(array, np.where(rows < array.shape[axis], rows, 0), axis=axis)
 
 
-def _move(
-    source: Source, target: Target, plan: Plan, *, checksums: bool, progress: bool
-) -> list[Row]:
+def _copy_tensors(
+    source: CheckpointSource,
+    target: CheckpointTarget,
+    plan: TargetPlan,
+    *,
+    checksums: bool,
+    progress: bool,
+) -> list[ConvertedTensor]:
     rows = []
-    total = sum(entry.nbytes for entry in plan.entries.values())
-    with tqdm(total=total, unit="B", unit_scale=True, disable=not progress, leave=False) as bar:
-        for name, loaded in _read_ahead(source, plan.entries):
-            entry = plan.entries[name]
-            array = _fitted(name, loaded, entry)
-            del loaded
+    with tqdm(
+        total=plan.nbytes, unit="B", unit_scale=True, disable=not progress, leave=False
+    ) as bar:
+        for name, entry in plan.entries.items():
+            array = _fit_array(name, source.load(name), entry)
             target.write(name, array)
             digest = checksum(array) if checksums else ""
-            rows.append(Row(name, entry.native, entry.shape, entry.dtype.name, digest))
+            rows.append(ConvertedTensor(name, entry.native, entry.shape, entry.dtype.name, digest))
             bar.update(entry.nbytes)
             del array
     return rows
-
-
-def _read_ahead(source: Source, entries: Mapping[str, Entry]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the tensors in order; small ones are loaded ahead by other threads."""
-    waiting: collections.deque[tuple[str, Future]] = collections.deque()
-    todo = collections.deque(entries)
-    held = 0
-    with ThreadPoolExecutor(source.readers, thread_name_prefix="reader") as pool:
-        try:
-            while todo or waiting:
-                while todo and (not held or held + entries[todo[0]].nbytes <= AHEAD_BYTES):
-                    name = todo.popleft()
-                    held += entries[name].nbytes
-                    waiting.append((name, pool.submit(source.load, name)))
-                name, future = waiting.popleft()
-                array = future.result()
-                del future
-                yield name, array
-                del array
-                held -= entries[name].nbytes
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def check_destination(destination: Path, nbytes: int) -> None:
@@ -519,40 +506,30 @@ def check_destination(destination: Path, nbytes: int) -> None:
     if paths.is_remote(destination):
         # A check of the rights that was killed leaves its probe.
         names = [n for n in paths.list_names(destination) if not publishing.is_unfinished(n)]
-        if names and _UNFINISHED not in names:
-            raise UserError(f"{destination} exists and is not empty; name a new folder")
-        publishing.check_writable(str(destination))
-        return
-    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        occupied = names and _UNFINISHED not in names
+        folder = Path(tempfile.gettempdir())
+    else:
+        occupied = destination.exists() and (not destination.is_dir() or any(destination.iterdir()))
+        folder = next(p for p in (destination, *destination.absolute().parents) if p.is_dir())
+    if occupied:
         raise UserError(f"{destination} exists and is not empty; name a new folder")
-    folder = next(p for p in (destination, *destination.absolute().parents) if p.is_dir())
     needed, free = nbytes + _SPARE_BYTES, shutil.disk_usage(folder).free
     if free < needed:
         raise UserError(
             f"the checkpoint needs {needed / 1e9:,.2f} GB, the disk of {folder} has "
             f"{free / 1e9:,.2f} GB free: name another destination, or make room"
         )
-    if not os.access(folder, os.W_OK):
+    if paths.is_remote(destination):
+        publishing.check_writable(str(destination))
+    elif not os.access(folder, os.W_OK):
         raise UserError(f"{folder} cannot be written: permission denied")
 
 
 @contextlib.contextmanager
-def _staged(destination: Path) -> Iterator[Path]:
-    """Yields a hidden folder, which becomes the destination if the block does not raise.
-
-    An object store has no folders that can be renamed. There the destination itself is written, and
-    a mark in it says that it is not finished: the next conversion into it removes what is there.
-    """
-    if paths.is_remote(destination):
-        with publishing.writing(str(destination)):
-            for name in paths.list_names(destination):
-                if name != _UNFINISHED:
-                    paths.remove(destination / name)
-            (destination / _UNFINISHED).write_text("a conversion that goes on, or was stopped\n")
-            yield destination
-            paths.remove(destination / _UNFINISHED)
-        return
-    parent = destination.parent
+def _stage(destination: Path, last: str) -> Iterator[Path]:
+    """Yields a hidden folder, which becomes the destination if the block does not raise."""
+    remote = paths.is_remote(destination)
+    parent = Path(tempfile.gettempdir()) if remote else destination.parent
     folder = parent / f".{destination.name}.{uuid.uuid4().hex}.{publishing.unfinished_tag()}"
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -561,11 +538,31 @@ def _staged(destination: Path) -> Iterator[Path]:
         raise UserError(f"{parent} cannot be written: {error.strerror}") from error
     try:
         yield folder
-        os.replace(folder, destination)  # noqa: PTH105 (rename onto an empty folder)
+        if remote:
+            _upload(folder, destination, last)
+        else:
+            os.replace(folder, destination)  # noqa: PTH105 (rename onto an empty folder)
     except OSError as error:
         raise UserError(f"{destination} cannot be written: {error}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _upload(folder: Path, destination: Path, last: str) -> None:
+    """Uploads a checkpoint's files, the one that makes it whole last.
+
+    A mark in the destination says that it is not finished: the next conversion into it starts anew.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    files.sort(key=lambda path: path.match(last))
+    with publishing.writing(str(destination)):
+        for name in paths.list_names(destination):
+            if name != _UNFINISHED:
+                paths.remove(destination / name)
+        (destination / _UNFINISHED).write_text("a conversion that is running, or was stopped\n")
+        for path in files:
+            paths.copy(path, destination / path.relative_to(folder))
+        paths.remove(destination / _UNFINISHED)
 
 
 def _remove_unfinished(parent: Path) -> None:
@@ -579,12 +576,12 @@ def _remove_unfinished(parent: Path) -> None:
                 paths.remove(path)
 
 
-def _options(place: str, dtype: str | None, *, slots: bool) -> Options:
+def _options(place: str, dtype: str | None, *, slots: bool) -> ConversionOptions:
     with contextlib.closing(_opened(place, slots=slots)) as source:
         rows = source.model.vocabulary
         padded = -(-rows // 128) * 128
         kept = slots and len(source.parameters) < len(source.entries)
-        return Options(
+        return ConversionOptions(
             step=source.facts.step or 0,
             dtype=dtype or _one_dtype(source),
             vocabulary_rows=padded if padded != rows else None,
@@ -594,7 +591,7 @@ def _options(place: str, dtype: str | None, *, slots: bool) -> Options:
         )
 
 
-def _opened(place: str, *, slots: bool) -> Source:
+def _opened(place: str, *, slots: bool) -> CheckpointSource:
     if slots:
         with contextlib.suppress(UserError):
             return open_source(place)
@@ -604,7 +601,7 @@ def _opened(place: str, *, slots: bool) -> Source:
     return source
 
 
-def _one_dtype(source: Source) -> str | None:
+def _one_dtype(source: CheckpointSource) -> str | None:
     """Returns "float32" for weights of several dtypes, or of an unsupported one; else None.
 
     Raises:
@@ -621,7 +618,7 @@ def _one_dtype(source: Source) -> str | None:
     return "float32"
 
 
-def _convert_once(place: str, folder: Path, options: Options, *, progress: bool) -> None:
+def _convert_once(place: str, folder: Path, options: ConversionOptions, *, progress: bool) -> None:
     _say(f"converting {place} into {folder}")
     try:
         report = convert(place, folder, to="mtf", options=options, progress=progress)

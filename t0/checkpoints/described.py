@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from t0.checkpoints import conversion, hub_models, look_alikes, operative_config, tokenizer
-from t0.checkpoints.formats import BFLOAT16, Source
+from t0.checkpoints.formats import BFLOAT16, CheckpointSource
 from t0.checkpoints.shape import ModelShape
 from t0.errors import UserError
 from t0.files.any_path import any_path
@@ -104,7 +104,7 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
     return Described(name, source, place, gin_file, pieces and str(pieces), model)
 
 
-def _write(source: Source, path: Path) -> Path:
+def _write(source: CheckpointSource, path: Path) -> Path:
     facts = source.facts
     activation = facts.activation
     if activation is None:

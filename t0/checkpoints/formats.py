@@ -1,6 +1,6 @@
 """The interface of a checkpoint format: tensors by canonical name, and facts about a model.
 
-A `Source` reads a checkpoint in any format, a `Target` writes one:
+A `CheckpointSource` reads a checkpoint in any format, a `CheckpointTarget` writes one:
 
     source = open_source("/models/tiny")              # `conversion`
     target = MtfTarget(folder, plan)                  # a class of `mtf`, `hugging_face` or `t5x`
@@ -40,7 +40,7 @@ _PIECE_BYTES = 16 << 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """A tensor that can be loaded or will be written.
 
     Attributes:
@@ -60,8 +60,8 @@ class Entry:
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
-    """Facts that a checkpoint contains beside its tensors; None for a fact that it does not have.
+class CheckpointFacts:
+    """Facts that a checkpoint contains next to its tensors; None for a fact that is missing.
 
     Attributes:
       step: the training step.
@@ -144,7 +144,7 @@ def checked_rate(value: Any, where: str) -> float | None:
     return float(value)
 
 
-class Source(abc.ABC):
+class CheckpointSource(abc.ABC):
     """A checkpoint to read.
 
     Attributes:
@@ -154,16 +154,14 @@ class Source(abc.ABC):
       facts: the checkpoint's facts beside its tensors.
       unused: (name in the file, reason) of each tensor that is left out, such as tied copies.
       model: the model's shape.
-      readers: the number of threads that may load tensors at the same time.
     """
 
     kind: str
-    readers = 1
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.entries: dict[str, Entry] = {}
-        self.facts = Facts()
+        self.entries: dict[str, TensorEntry] = {}
+        self.facts = CheckpointFacts()
         self.unused: list[tuple[str, str]] = []
         self.model: ModelShape
 
@@ -176,7 +174,7 @@ class Source(abc.ABC):
         """Closes the files."""
 
     @property
-    def parameters(self) -> dict[str, Entry]:
+    def parameters(self) -> dict[str, TensorEntry]:
         """The entries that are not slots."""
         return {n: e for n, e in self.entries.items() if names.split_slot(n)[1] is None}
 
@@ -209,7 +207,7 @@ class Source(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class TargetPlan:
     """The plan of a target.
 
     Attributes:
@@ -220,12 +218,17 @@ class Plan:
     """
 
     model: ModelShape
-    entries: Mapping[str, Entry]
-    facts: Facts
+    entries: Mapping[str, TensorEntry]
+    facts: CheckpointFacts
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(entry.nbytes for entry in self.entries.values())
 
-class Target(abc.ABC):
+
+class CheckpointTarget(abc.ABC):
     """Writes a checkpoint into an empty folder; it does not look whole before `finish`."""
 
     @abc.abstractmethod

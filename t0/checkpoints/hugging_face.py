@@ -22,11 +22,11 @@ import numpy as np
 
 from t0.checkpoints import look_alikes, names, tokenizer
 from t0.checkpoints.formats import (
-    Entry,
-    Facts,
-    Plan,
-    Source,
-    Target,
+    CheckpointFacts,
+    CheckpointSource,
+    CheckpointTarget,
+    TargetPlan,
+    TensorEntry,
     checked_rate,
     checked_step,
     checksum,
@@ -71,7 +71,7 @@ def is_folder(path: Path) -> bool:
     return path.is_dir() and any((path / n).is_file() for n in (SINGLE, INDEX, *PICKLES, CONFIG))
 
 
-class HfSource(Source):
+class HfSource(CheckpointSource):
     """A Hugging Face folder.
 
     Args:
@@ -107,7 +107,7 @@ class HfSource(Source):
         activation = _activation(folder, config, self.model)
         _check_fixed(folder, config, activation, self.model.gated)
         pieces, fault = tokenizer.find(folder)
-        self.facts = Facts(
+        self.facts = CheckpointFacts(
             step=_step(metadata, str(folder)),
             activation=activation,
             dropout_rate=checked_rate(config.get("dropout_rate"), str(folder / CONFIG)),
@@ -128,7 +128,7 @@ class HfSource(Source):
     def _add(self, name: str, key: str) -> None:
         tensor = self._weights.tensors[key]
         turned = tensor.shape[::-1] if names.row_of(name).transposed else tensor.shape
-        self.entries[name] = Entry(turned, tensor.dtype, key)
+        self.entries[name] = TensorEntry(turned, tensor.dtype, key)
 
     def _embedding_key(self, config: dict) -> str:
         """Returns the key of the embedding: of tensors that share memory, files may keep any one.
@@ -198,7 +198,7 @@ class HfSource(Source):
             )
 
 
-class HfTarget(Target):
+class HfTarget(CheckpointTarget):
     """Writes a Hugging Face folder.
 
     Args:
@@ -206,7 +206,7 @@ class HfTarget(Target):
       plan: the plan of the checkpoint; `options["shard_bytes"]` is the size of the largest file.
     """
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: TargetPlan) -> None:
         self._folder, self._plan = folder, plan
         self._shards = _shards(plan, plan.options.get("shard_bytes", _SHARD_BYTES))
         facts = plan.facts
@@ -232,9 +232,8 @@ class HfTarget(Target):
         for writer in self._writers.values():
             writer.finish()
         if len(self._shards) > 1:
-            total = sum(entry.nbytes for entry in self._plan.entries.values())
             index = {
-                "metadata": {"total_size": total},
+                "metadata": {"total_size": self._plan.nbytes},
                 "weight_map": {k: self._shard_name(n) for k, n in sorted(self._shard_of.items())},
             }
             write_json(self._folder / INDEX, index)
@@ -250,7 +249,7 @@ class HfTarget(Target):
         return SINGLE if count == 1 else f"model-{number + 1:05d}-of-{count:05d}.safetensors"
 
 
-def adapted(plan: Plan) -> Plan:
+def adapt_plan(plan: TargetPlan) -> TargetPlan:
     """Returns the plan as Hugging Face can hold it: without slots.
 
     Raises:
@@ -260,7 +259,7 @@ def adapted(plan: Plan) -> Plan:
     entries = {n: e for n, e in plan.entries.items() if names.split_slot(n)[1] is None}
     if plan.facts.tokenizer:
         tokenizer.check(plan.facts.tokenizer, plan.model.vocabulary)
-    return Plan(plan.model, entries, plan.facts, plan.options)
+    return TargetPlan(plan.model, entries, plan.facts, plan.options)
 
 
 def _step(metadata: dict[str, str], where: str) -> int | None:
@@ -275,7 +274,7 @@ def _unscaled(config: dict) -> bool:
     return config.get("scale_decoder_outputs") is False
 
 
-def _shards(plan: Plan, shard_bytes: int) -> list[dict]:
+def _shards(plan: TargetPlan, shard_bytes: int) -> list[dict]:
     shards: list[dict] = [{}]
     size = 0
     for name, entry in plan.entries.items():
@@ -404,7 +403,7 @@ def _same_number(value: Any, seen: int) -> bool:
     return type(value) in (int, float) and value == seen
 
 
-def _model_type(plan: Plan) -> str:
+def _model_type(plan: TargetPlan) -> str:
     """Returns the model type with which `transformers` computes the same outputs."""
     if not plan.model.shared_bias:
         return "umt5"
@@ -414,7 +413,7 @@ def _model_type(plan: Plan) -> str:
     return "mt5" if plan.model.vocabulary == _MT5_ROWS and not plan.model.tied else "t5"
 
 
-def _write_config(folder: Path, plan: Plan) -> None:
+def _write_config(folder: Path, plan: TargetPlan) -> None:
     """Writes the files beside the weights, config.json last."""
     model, kind = plan.model, _model_type(plan)
     write_json(folder / GENERATION, {"_from_model_config": True, **_TOKENS})

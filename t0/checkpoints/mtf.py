@@ -14,7 +14,15 @@ import numpy as np
 
 from t0.checkpoints import names, operative_config, tokenizer
 from t0.checkpoints.bundle import BundleReader, BundleWriter, prefixes
-from t0.checkpoints.formats import BFLOAT16, Entry, Facts, Plan, Source, Target, checked_step
+from t0.checkpoints.formats import (
+    BFLOAT16,
+    CheckpointFacts,
+    CheckpointSource,
+    CheckpointTarget,
+    TargetPlan,
+    TensorEntry,
+    checked_step,
+)
 from t0.checkpoints.shape import combined
 from t0.errors import UserError
 from t0.files.any_path import any_path
@@ -48,7 +56,7 @@ def find_prefix(path: Path, step: int | None) -> str | None:
     return None
 
 
-class MtfSource(Source):
+class MtfSource(CheckpointSource):
     """A Mesh TensorFlow checkpoint.
 
     Args:
@@ -74,7 +82,7 @@ class MtfSource(Source):
                 unknown.append(native)
             else:
                 shape = combined(name, entry.shape)
-                self.entries[name] = Entry(shape, self._reader.dtype(native), native)
+                self.entries[name] = TensorEntry(shape, self._reader.dtype(native), native)
         self.check(unknown)
         self.facts = self._read_facts()
 
@@ -87,11 +95,11 @@ class MtfSource(Source):
         """Closes the data files."""
         self._reader.close()
 
-    def _read_facts(self) -> Facts:
+    def _read_facts(self) -> CheckpointFacts:
         folder = any_path(self.path).parent
         pieces = folder / tokenizer.FILE
         step = self._read_step() if STEP in self._reader.entries else None
-        return Facts(
+        return CheckpointFacts(
             step=step,
             legacy_norms=any("layer_norm/" in entry.native for entry in self.entries.values()),
             tokenizer=pieces if pieces.is_file() else None,
@@ -103,7 +111,7 @@ class MtfSource(Source):
         return checked_step(array.item() if array.size == 1 else array.shape, self.path)
 
 
-class MtfTarget(Target):
+class MtfTarget(CheckpointTarget):
     """Writes a Mesh TensorFlow model directory.
 
     Args:
@@ -111,7 +119,7 @@ class MtfTarget(Target):
       plan: the plan of the checkpoint.
     """
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: TargetPlan) -> None:
         self._folder, self._plan = folder, plan
         self._name = f"model.ckpt-{plan.facts.step}"
         self._writer = BundleWriter(folder / self._name)
@@ -147,7 +155,7 @@ class MtfTarget(Target):
         self._writer.close()
 
 
-def adapted(plan: Plan) -> Plan:
+def adapt_plan(plan: TargetPlan) -> TargetPlan:
     """Returns the plan as Mesh TensorFlow can hold it.
 
     Raises:

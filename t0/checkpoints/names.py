@@ -17,11 +17,10 @@ H heads, B relative position buckets.
 import dataclasses
 import functools
 import re
-from collections.abc import Callable
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class TensorNames:
     """One kind of tensor; `{b}` is the block's number.
 
     Attributes:
@@ -39,106 +38,65 @@ class Row:
     transposed: bool = False
 
 
-def _attention(mtf: str, hf: str, t5x: str) -> list[Row]:
-    long = {"q": "query", "k": "key", "v": "value", "o": "out"}
+def _attention(mtf: str, hf: str, t5x: str) -> list[TensorNames]:
+    letters = {"q": ("query", "DI"), "k": ("key", "DI"), "v": ("value", "DI"), "o": ("out", "ID")}
     return [
-        Row(
-            f"{mtf}/{short}",
-            f"{hf}.{short}.weight",
-            f"{t5x}/{name}/kernel",
-            "ID" if short == "o" else "DI",
-            transposed=True,
-        )
-        for short, name in long.items()
+        TensorNames(f"{mtf}/{x}", f"{hf}.{x}.weight", f"{t5x}/{name}/kernel", dims, transposed=True)
+        for x, (name, dims) in letters.items()
     ]
 
 
-def _feed_forward(mtf: str, hf: str, t5x: str) -> list[Row]:
+def _feed_forward(mtf: str, hf: str, t5x: str) -> list[TensorNames]:
+    kernels = {"wi": "DF", "wi_0": "DF", "wi_1": "DF", "wo": "FD"}
     return [
-        Row(
-            f"{mtf}/{name}/kernel",
-            f"{hf}.{name}.weight",
-            f"{t5x}/{name}/kernel",
-            "FD" if name == "wo" else "DF",
-            transposed=True,
-        )
-        for name in ("wi", "wi_0", "wi_1", "wo")
+        TensorNames(f"{mtf}/{x}/kernel", f"{hf}.{x}.weight", f"{t5x}/{x}/kernel", dims, True)
+        for x, dims in kernels.items()
     ]
 
 
-def _norm(mtf: str, hf: str, t5x: str) -> Row:
-    return Row(f"{mtf}/rms_norm/scale", f"{hf}.weight", f"{t5x}/scale", "D")
+def _norm(mtf: str, hf: str, t5x: str) -> TensorNames:
+    return TensorNames(f"{mtf}/rms_norm/scale", f"{hf}.weight", f"{t5x}/scale", "D")
 
 
-def _stack(side: str) -> list[Row]:
+def _stack(side: str) -> list[TensorNames]:
     """Rows of the encoder or the decoder, in the order in which Mesh TensorFlow makes them."""
     decoder = side == "decoder"
-    block, hf_block, layer = (
-        f"{side}/block_{{b:03d}}",
-        f"{side}.block.{{b}}",
-        f"{side}/layers_{{b}}",
-    )
-    first = "self_attention" if decoder else "attention"
+    mtf, hf = f"{side}/block_{{b:03d}}/layer_00", f"{side}.block.{{b}}.layer."
+    t5x = f"{side}/layers_{{b}}"
+    own = "self_attention" if decoder else "attention"
+    bias = "SelfAttention{}relative_attention_bias"
     rows = [
-        _norm(
-            f"{block}/layer_000",
-            f"{hf_block}.layer.0.layer_norm",
-            f"{layer}/pre_{first}_layer_norm",
-        ),
-        *_attention(
-            f"{block}/layer_000/SelfAttention",
-            f"{hf_block}.layer.0.SelfAttention",
-            f"{layer}/{first}",
-        ),
-        Row(
-            f"{block}/layer_000/SelfAttention/relative_attention_bias",
-            f"{hf_block}.layer.0.SelfAttention.relative_attention_bias.weight",
-            f"{layer}/relpos_bias/rel_embedding",
+        _norm(f"{mtf}0", f"{hf}0.layer_norm", f"{t5x}/pre_{own}_layer_norm"),
+        *_attention(f"{mtf}0/SelfAttention", f"{hf}0.SelfAttention", f"{t5x}/{own}"),
+        TensorNames(
+            f"{mtf}0/{bias.format('/')}",
+            f"{hf}0.{bias.format('.')}.weight",
+            f"{t5x}/relpos_bias/rel_embedding",
             "HB",
             transposed=True,
         ),
     ]
     if decoder:
+        cross = "encoder_decoder_attention"
         rows += [
-            _norm(
-                f"{block}/layer_001",
-                f"{hf_block}.layer.1.layer_norm",
-                f"{layer}/pre_cross_attention_layer_norm",
-            ),
-            *_attention(
-                f"{block}/layer_001/EncDecAttention",
-                f"{hf_block}.layer.1.EncDecAttention",
-                f"{layer}/encoder_decoder_attention",
-            ),
+            _norm(f"{mtf}1", f"{hf}1.layer_norm", f"{t5x}/pre_cross_attention_layer_norm"),
+            *_attention(f"{mtf}1/EncDecAttention", f"{hf}1.EncDecAttention", f"{t5x}/{cross}"),
         ]
     last = 2 if decoder else 1
-    rows += [
-        _norm(
-            f"{block}/layer_{last:03d}",
-            f"{hf_block}.layer.{last}.layer_norm",
-            f"{layer}/pre_mlp_layer_norm",
-        ),
-        *_feed_forward(
-            f"{block}/layer_{last:03d}/DenseReluDense",
-            f"{hf_block}.layer.{last}.DenseReluDense",
-            f"{layer}/mlp",
-        ),
+    return [
+        *rows,
+        _norm(f"{mtf}{last}", f"{hf}{last}.layer_norm", f"{t5x}/pre_mlp_layer_norm"),
+        *_feed_forward(f"{mtf}{last}/DenseReluDense", f"{hf}{last}.DenseReluDense", f"{t5x}/mlp"),
         _norm(side, f"{side}.final_layer_norm", f"{side}/{side}_norm"),
     ]
-    return rows
 
 
-ROWS: tuple[Row, ...] = (
-    Row("shared/embedding", "shared.weight", "token_embedder/embedding", "VD"),
+_HEAD = ("decoder/logits/kernel", "lm_head.weight", "decoder/logits_dense/kernel")
+ROWS: tuple[TensorNames, ...] = (
+    TensorNames("shared/embedding", "shared.weight", "token_embedder/embedding", "VD"),
     *_stack("encoder"),
     *_stack("decoder"),
-    Row(
-        "decoder/logits/kernel",
-        "lm_head.weight",
-        "decoder/logits_dense/kernel",
-        "DV",
-        transposed=True,
-    ),
+    TensorNames(*_HEAD, "DV", transposed=True),
 )
 BY_MTF = {row.mtf: row for row in ROWS}
 
@@ -177,7 +135,7 @@ def find(name: str) -> tuple[str, int] | None:
     return _find("mtf", name)
 
 
-def row_of(name: str) -> Row | None:
+def row_of(name: str) -> TensorNames | None:
     """Returns the row of a canonical parameter or slot name, None if unknown."""
     found = find(split_slot(name)[0])
     return BY_MTF[found[0]] if found else None
@@ -241,37 +199,19 @@ def _canonical(column: str, name: str) -> str | None:
     return found[0].format(b=found[1]) if found else None
 
 
+@functools.lru_cache(maxsize=65_536)
 def _find(column: str, name: str) -> tuple[str, int] | None:
-    fixed, patterns = _matchers(column)
-    if name in fixed:
-        return fixed[name], 0
-    # One pattern at most matches; the block is the only number that varies.
-    generic, block = _without_block(column, name)
-    key = patterns.get(generic)
-    return (key, block) if key and name == _format(column, key, block) else None
-
-
-def _format(column: str, key: str, block: int) -> str:
-    return getattr(BY_MTF[key], column).format(b=block)
-
-
-_BLOCK = {
-    "mtf": re.compile(r"(?<=/block_)\d{3,9}(?=/)"),
-    "hf": re.compile(r"(?<=\.block\.)\d{1,9}(?=\.)"),
-    "t5x": re.compile(r"(?<=/layers_)\d{1,9}(?=/)"),
-}
-
-
-def _without_block(column: str, name: str) -> tuple[str, int]:
-    match = _BLOCK[column].search(name)
-    if not match:
-        return name, 0
-    return f"{name[: match.start()]}*{name[match.end() :]}", int(match[0])
+    for pattern, row in _patterns(column):
+        if match := pattern.fullmatch(name):
+            block = int(match[1]) if pattern.groups else 0
+            # A block's number with other zeros before it is another name.
+            return (row.mtf, block) if getattr(row, column).format(b=block) == name else None
+    return None
 
 
 @functools.cache
-def _matchers(column: str) -> tuple[dict[str, str], dict[str, str]]:
-    get: Callable[[Row], str] = lambda row: getattr(row, column)  # noqa: E731
-    fixed = {get(row): row.mtf for row in ROWS if "{b" not in get(row)}
-    patterns = {re.sub(r"\{b[^}]*\}", "*", get(row)): row.mtf for row in ROWS if "{b" in get(row)}
-    return fixed, patterns
+def _patterns(column: str) -> list[tuple[re.Pattern[str], TensorNames]]:
+    """Returns the pattern of each row's name, whose only group is the block's number."""
+    parts = [re.split(r"\{b[^}]*\}", getattr(row, column)) for row in ROWS]
+    patterns = (re.compile(r"(\d{1,9})".join(map(re.escape, part))) for part in parts)
+    return list(zip(patterns, ROWS, strict=True))

@@ -7,8 +7,7 @@
 Such a file may come with a downloaded model, and gin runs the modules that it imports.
 `read_operative` reads plain bindings only (`scope/name = literal` and `%macro`), without gin and
 without imports. Before gin itself parses such a file that the user has not named, `check_imports`
-checks that it imports known modules only. `write_operative` writes literals, parses the text and
-compares it before it keeps the file.
+checks that it imports known modules only.
 """
 
 import ast
@@ -136,7 +135,7 @@ def write_operative(
     """Writes the gin file that makes Mesh TensorFlow build this model.
 
     Raises:
-      UserError: if a value has the wrong type, or gin would not read the text back as intended.
+      UserError: if the dropout rate is no rate.
     """
     mesh = TO_MESH[activation]
     include = "models/t5.1.0.base.gin" if model.tied else "models/t5.1.1.base.gin"
@@ -160,21 +159,21 @@ def write_operative(
     }
     lines = [
         "# -*-Python-*-",
-        f"# The model of the checkpoint beside it, converted from {source}.",
+        # A line break in the name would end the comment.
+        "# The model of the checkpoint beside it, converted from "
+        f"{source if source.isprintable() else ascii(source)}.",
         "",
         f"include {include!r}",
         "",
         *[f"{name} = {value!r}" for name, value in bindings.items()],
     ]
-    text = "\n".join(lines) + "\n"
-    _check_written(text, include, bindings)
-    path.write_text(text, encoding="utf-8")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def check_imports(path: str, *, folders: Sequence[str], also: Iterable[str] = ()) -> None:
     """Checks that a gin file that the user has not named imports known modules only.
 
-    Included files are searched as gin does, and checked, too. Nothing is imported.
+    Included files are found as gin finds them, and also checked. Nothing is imported.
 
     Args:
       path: the file's path; gs:// where gin can read it.
@@ -186,105 +185,26 @@ def check_imports(path: str, *, folders: Sequence[str], also: Iterable[str] = ()
         any function of a known module.
     """
     from t0.compat import gin_parser
+    from t0.config.statements import read_files
 
     known = (*KNOWN_PACKAGES, *filter(None, also))
-    todo, seen = [str(path)], set()
-    while todo:
-        name = todo.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        with gin_files.quiet_search():
-            text = _read_as_gin(name, folders)
-        for statement in statements(text, name):
-            if isinstance(statement, gin_parser.IncludeStatement):
-                todo.append(statement.filename)
-            if not isinstance(statement, gin_parser.ImportStatement):
-                continue
-            module = statement.module
-            if not any(module == package or module.startswith(f"{package}.") for package in known):
-                raise UserError(
-                    f"{name}, line {statement.location.line_num}, imports {module}: gin would run "
-                    f"it, and the file is read because it is beside a checkpoint. If you trust "
-                    f"that module: --module_import={module}. Else remove the line"
-                )
-
-
-def statements(text: str, name: str) -> list[Any]:
-    """Returns a gin file's statements as gin's parser reads them; nothing is imported or bound.
-
-    Args:
-      text: the file's text.
-      name: the file's name, for messages.
-
-    Raises:
-      UserError: if the text is not valid gin.
-    """
-    from t0.compat import gin_parser
-
     try:
-        return list(gin_parser.ConfigParser(text, _Unresolved()))
-    except _UNREADABLE as error:
-        raise UserError(f"{name} is no gin file: {shown(str(error))}") from error
+        paths.check_regular(path)
+        with gin_files.quiet_search():
+            for place, statement in read_files([path], folders):
+                if isinstance(statement, gin_parser.ImportStatement):
+                    _check_import(statement.module, known, place)
+    except (*_UNREADABLE, OSError) as error:
+        raise UserError(f"{path} is no gin file: {shown(str(error))}") from error
 
 
-class _Unresolved:
-    """A delegate of gin's parser, which leaves references and macros as they are written."""
-
-    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Any:
-        return "@", scoped_configurable_name, evaluate
-
-    def macro(self, macro_name: str) -> Macro:
-        return Macro(macro_name)
-
-
-def _read_as_gin(name: str, folders: Sequence[str]) -> str:
-    """Returns the text of the file that gin would read for a name: the first in the folders."""
-    from t0.compat import gin_config
-    from t0.config.explain import unknown_file
-
-    for folder in folders if not name.startswith("/") else ("",):
-        path = os.path.join(folder, name)  # noqa: PTH118 (as gin does; gs:// paths)
-        for reader, exists in gin_config._FILE_READERS:
-            if exists(path):
-                try:
-                    paths.check_regular(path)
-                    with reader(path) as file:
-                        data = file.read(_LONGEST_BYTES + 1)
-                except (OSError, ValueError) as error:
-                    raise UserError(f"{name} is no gin file: {error}") from error
-                if len(data) > _LONGEST_BYTES:
-                    raise UserError(f"{name} is no gin file: it is larger than 1 MiB")
-                return data if isinstance(data, str) else data.decode("utf-8", "replace")
-    raise UserError(unknown_file(name, [folder for folder in folders if folder]))
-
-
-def _check_written(text: str, include: str, bindings: dict[str, Any]) -> None:
-    """Checks that gin reads the include and the bindings back, each unchanged, and nothing else."""
-    from t0.compat import gin_parser
-
-    found = statements(text, "the gin file to write")
-    read = [
-        (
-            "/".join(filter(None, (s.scope, ".".join(filter(None, (s.selector, s.arg_name)))))),
-            s.value,
+def _check_import(module: str, known: Sequence[str], place: Any) -> None:
+    if not any(module == package or module.startswith(f"{package}.") for package in known):
+        raise UserError(
+            f"{place.file}, line {place.line}, imports {module}: gin would run it, and the file is "
+            "read because it is next to a checkpoint. If you trust that module: "
+            f"--module_import={module}. Else remove the line"
         )
-        for s in found
-        if isinstance(s, gin_parser.BindingStatement)
-    ]
-    others = [s.filename for s in found if isinstance(s, gin_parser.IncludeStatement)]
-    meant = [(name, repr(value)) for name, value in bindings.items()]
-    known = [type(value) in _LITERALS for value in bindings.values()]
-    if (
-        len(found) != len(bindings) + 1
-        or others != [include]
-        or [(name, repr(value)) for name, value in read] != meant
-        or not all(known)
-    ):
-        raise UserError(f"gin would not read the model's configuration as it is meant:\n{text}")
-
-
-_LITERALS = (int, float, bool, str, list, Macro)
 
 
 def _resolved(found: dict[str, Any], value: Any) -> Any:

@@ -58,7 +58,7 @@ class ModelShape:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The size of each letter of `names.Row.dims`."""
+        """The size of each letter of `names.TensorNames.dims`."""
         return {
             "V": self.vocabulary,
             "D": self.d_model,
@@ -235,12 +235,12 @@ def _sizes(shapes: Mapping[str, Shape], where: str) -> dict[str, int]:
     return {_FIELDS[letter]: size for letter, (size, _) in seen.items()}
 
 
-def _side(row: names.Row) -> str | None:
+def _side(row: names.TensorNames) -> str | None:
     side = row.mtf.partition("/")[0]
     return side if side in ("encoder", "decoder") and "logits" not in row.mtf else None
 
 
-def _wanted(row: names.Row, model: ModelShape) -> bool:
+def _wanted(row: names.TensorNames, model: ModelShape) -> bool:
     if "logits" in row.mtf:
         return not model.tied
     gate = row.mtf.rpartition("/DenseReluDense/")[2]

@@ -22,7 +22,14 @@ import msgpack
 import numpy as np
 
 from t0.checkpoints import names, tokenizer
-from t0.checkpoints.formats import Entry, Facts, Plan, Source, Target, checked_step
+from t0.checkpoints.formats import (
+    CheckpointFacts,
+    CheckpointSource,
+    CheckpointTarget,
+    TargetPlan,
+    TensorEntry,
+    checked_step,
+)
 from t0.checkpoints.shape import combined, factored_axes, same_size, shown
 from t0.checkpoints.t5x_files import (
     InlineArray,
@@ -86,7 +93,7 @@ def _step(leaf: Any, where: str) -> int:
     return checked_step(leaf, where)
 
 
-class T5xSource(Source):
+class T5xSource(CheckpointSource):
     """A T5X checkpoint.
 
     Args:
@@ -128,11 +135,8 @@ class T5xSource(Source):
             unknown += self._add_slot(path, leaf)
         self._fold_bias()
         self.check(unknown)
-        # Decompression takes most of the time. A stacked array is read once, for all its layers.
-        if all(layer is None for _, layer in self._places.values()):
-            self.readers = 4
         pieces = folder.parent / tokenizer.FILE
-        self.facts = Facts(step=step, tokenizer=pieces if pieces.is_file() else None)
+        self.facts = CheckpointFacts(step=step, tokenizer=pieces if pieces.is_file() else None)
 
     def load(self, name: str) -> np.ndarray:
         """Returns a tensor by canonical name."""
@@ -185,7 +189,7 @@ class T5xSource(Source):
         if layer is not None:
             shape = tuple(size for axis, size in enumerate(shape) if axis != layer[0])
         self._places[name] = (leaf, layer)
-        self.entries[name] = Entry(combined(name, shape), leaf.dtype, path)
+        self.entries[name] = TensorEntry(combined(name, shape), leaf.dtype, path)
         return []
 
     def _add_slot(self, path: str, leaf: InlineArray | Zarr) -> list[str]:
@@ -241,7 +245,7 @@ def _is_index(path: Path) -> bool:
         return not file.read(32).startswith((b"model_checkpoint_path", b"all_model_checkpoint"))
 
 
-class T5xTarget(Target):
+class T5xTarget(CheckpointTarget):
     """Writes a T5X checkpoint.
 
     Args:
@@ -249,7 +253,7 @@ class T5xTarget(Target):
       plan: the plan of the checkpoint; `options` may have `scan_layers` and `gzip_level`.
     """
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: TargetPlan) -> None:
         self._plan = plan
         self._folder = folder / f"checkpoint_{plan.facts.step}"
         self._folder.mkdir()
@@ -326,7 +330,7 @@ class T5xTarget(Target):
                     _insert(tree, slot, pack_array(np.zeros(_PLACEHOLDER_SHAPE, np.float32)))
 
 
-def adapted(plan: Plan) -> Plan:
+def adapt_plan(plan: TargetPlan) -> TargetPlan:
     """Returns the plan as T5X can hold it: with Adafactor's slots, without AdamW's.
 
     Raises:
@@ -350,7 +354,7 @@ def adapted(plan: Plan) -> Plan:
     return plan
 
 
-def _native(parameter: str, slot: str | None, plan: Plan) -> str:
+def _native(parameter: str, slot: str | None, plan: TargetPlan) -> str:
     """Returns the path of a parameter or slot whose layers are not stacked."""
     path = names.t5x_name(parameter)
     if plan.model.shared_bias:

@@ -291,10 +291,7 @@ class ZarrWriter:
                 "shape": list(shape),
             },
         }
-        self._final = parent / name if is_remote(parent) else None
-        # An array for an object store is on this machine until it is whole.
-        self._local = tempfile.TemporaryDirectory() if self._final else None
-        self._folder = Path(self._local.name) if self._local else parent / name
+        self._folder = parent / name
         place = {"driver": "file", "path": f"{self._folder}/"}
         # TensorStore would wait for the disk at every chunk; `finish` waits once, for all.
         here = {**self._spec, "kvstore": place, "context": {"file_io_sync": False}}
@@ -303,23 +300,13 @@ class ZarrWriter:
     def write(self, array: np.ndarray) -> None:
         """Writes the whole array."""
         _in_turn(self._store[slab].write(array[slab]) for slab in _slabs(self._store))
-        if self._local:
-            self.finish()
 
     def write_layer(self, layer: int, array: np.ndarray) -> None:
         """Writes one layer of an array that stacks layers on axis 1."""
         self._store[:, layer].write(array).result()
 
     def finish(self) -> None:
-        """Waits until the array is on the disk, or in the object store."""
-        if self._local is None and self._final:
-            return
-        if self._local:
-            for path in sorted(self._folder.iterdir()):
-                copy(path, self._final / path.name)
-            self._local.cleanup()
-            self._local = None
-            return
+        """Waits until the array is on the disk."""
         for path in self._folder.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())

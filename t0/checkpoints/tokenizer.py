@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from t0.checkpoints import tokenizer_json
-from t0.checkpoints.formats import Facts, read_json, write_json
+from t0.checkpoints.formats import CheckpointFacts, read_json, write_json
 from t0.checkpoints.shape import listed, shown
 from t0.errors import UserError
 from t0.files.any_path import any_path
@@ -82,7 +82,7 @@ def same(one: Path, other: Path) -> bool:
     return _essence(one) == _essence(other)
 
 
-def difference(facts: Facts, vocabulary: str | None) -> str:
+def difference(facts: CheckpointFacts, vocabulary: str | None) -> str:
     """Returns how a vocabulary differs from a checkpoint's own tokenizer; "" if they are the same.
 
     Args:

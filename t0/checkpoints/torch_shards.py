@@ -25,9 +25,9 @@ from t0.checkpoints import names
 from t0.checkpoints.formats import (
     ACTIVATIONS,
     FLOAT32,
-    Entry,
-    Facts,
-    Source,
+    CheckpointFacts,
+    CheckpointSource,
+    TensorEntry,
     checked_rate,
     checked_step,
 )
@@ -79,7 +79,7 @@ def find_folder(path: Path, step: int | None) -> Path | None:
     return found.get(max(found, default=0) if step is None else step)
 
 
-class TorchSource(Source):
+class TorchSource(CheckpointSource):
     """A checkpoint of the PyTorch engine.
 
     Args:
@@ -106,7 +106,7 @@ class TorchSource(Source):
             else:
                 shape = self._shape(key)
                 turned = shape[::-1] if _is_transposed(name, shape) else shape
-                self.entries[name] = Entry(turned, FLOAT32, key)
+                self.entries[name] = TensorEntry(turned, FLOAT32, key)
         self.check(unknown)
         self.facts = _facts(record, str(folder / RECORD))
 
@@ -266,14 +266,14 @@ def _check_tiled(folder: Path, key: str, parts: list[_Part]) -> None:
         following += part.shape[0]
 
 
-def _facts(record: dict[str, Any], where: str) -> Facts:
+def _facts(record: dict[str, Any], where: str) -> CheckpointFacts:
     model = record.get("model")
     model = model if isinstance(model, dict) else {}
     activation, pieces = model.get("activation"), model.get("vocabulary")
     if activation not in (None, *ACTIVATIONS):
         raise UserError(f"{where} names the activation {activation!r:.40}; wanted one of T5's")
     tokenizer = Path(pieces) if isinstance(pieces, str) and "://" not in pieces else None
-    return Facts(
+    return CheckpointFacts(
         step=checked_step(record.get("step"), where),
         activation=activation,
         dropout_rate=checked_rate(model.get("dropout_rate"), where),

@@ -8,11 +8,10 @@ As in `transformers`, a single file is read before an index, and safetensors bef
 single file next to a complete set of shards with other values is refused. Prefixes that wrappers
 add to keys (`module.` of data parallelism, `_orig_mod.` of `torch.compile`) are removed.
 
-The library `safetensors` reads its files, and checks that the tensors fill the file without gaps.
-A matrix whose transpose is wanted is read in blocks of rows, so that no second copy of it is in
-memory. The library can write whole files from memory only, so this module writes them, tensor by
-tensor. A file is the length of its header (8 bytes), the header (JSON: dtype, shape and byte range
-of each tensor), and the tensors' bytes.
+A safetensors file is the length of its header (8 bytes), the header (JSON: dtype, shape and byte
+range of each tensor), and the tensors' bytes. This module reads and writes it tensor by tensor: the
+library `safetensors` reads no buckets, and writes only whole files from memory. A matrix whose
+transpose is wanted is read in blocks of rows, so that no second copy of it is in memory.
 
 A `pytorch_model.bin` is a pickle, which can run any code when it is opened. It is read only through
 the weights-only loader of PyTorch 2.6 or later. In older versions a crafted file could make that
@@ -26,7 +25,6 @@ import dataclasses
 import itertools
 import json
 import os
-import stat
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,15 +32,14 @@ from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
-import safetensors
 
 from t0.checkpoints import look_alikes
 from t0.checkpoints.formats import checksum, nbytes_of, read_into, read_json
 from t0.checkpoints.shape import listed, shown
 from t0.errors import UserError, install_command
+from t0.files.any_path import binary
 from t0.files.names import checked_name
 from t0.files.paths import is_remote
-from t0.files.publishing import UnfinishedFile
 from t0.files.untrusted import parsed_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -219,42 +216,26 @@ class ShardWriter:
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         self._start = 8 + len(text)
-        self._path = path
-        # A file for an object store is here until its last tensor: tensors come in any order.
-        self._whole = UnfinishedFile(str(path)) if is_remote(path) else None
-        self._waiting = set(tensors)
-        self._text = struct.pack("<Q", len(text)) + text
-        self._file: BinaryIO | None = None
+        self._file = path.open("wb")
+        self._file.write(struct.pack("<Q", len(text)) + text)
 
     def write(self, name: str, array: np.ndarray, *, transposed: bool) -> None:
         """Writes a tensor, or the transpose of a matrix, at its place in the file."""
-        if self._file is None:
-            self._file = open(self._whole.path if self._whole else self._path, "wb")  # noqa: SIM115
-            self._file.write(self._text)
         self._file.seek(self._start + self._offsets[name])
         if transposed:
             _write_transposed(self._file, array)
         else:
             self._file.write(_flat(array))
-        self._waiting.discard(name)
-        if self._whole and not self._waiting:
-            self._file.close()
-            self._whole.publish()
-            self._whole.discard()
 
     def finish(self) -> None:
         """Waits until the bytes are on the disk."""
-        if self._whole is None:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
 
     def close(self) -> None:
         """Closes the file."""
-        if self._file is not None:
-            self._file.close()
-        if self._whole:
-            self._whole.discard()
+        self._file.close()
 
 
 def _open_safetensors(folder: Path, where: Mapping[str, str]) -> Weights:
@@ -289,59 +270,26 @@ def _shards_by_key(index: Path) -> dict[str, str]:
 
 
 def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    if is_remote(path):
-        return _read_remote_header(path)
-    try:
-        status = path.stat()
-        size = status.st_size
-        if not stat.S_ISREG(status.st_mode):  # reading a pipe would never end
-            raise UserError(f"{path} is no regular file; wanted the safetensors file itself")
-        with safetensors.safe_open(path, framework="numpy") as file:
-            keys = file.offset_keys()
-            if len(keys) > _MOST_TENSORS:
-                raise UserError(f"{path} has {len(keys):,} tensors; a T5 has some hundreds")
-            parts = {key: file.get_slice(key) for key in keys}
-            kinds = {key: (tuple(p.get_shape()), p.get_dtype()) for key, p in parts.items()}
-            metadata = file.metadata() or {}
-        with path.open("rb") as file:
-            first = 8 + int.from_bytes(file.read(8), "little")
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from error
-    except safetensors.SafetensorError as error:
-        raise UserError(
-            f"{path} is truncated or no safetensors file ({size:,} bytes): {shown(str(error))}. "
-            "Copy it again"
-        ) from error
-    tensors = {}
-    for key, kind in kinds.items():  # one after another in the file, as the library has checked
-        tensors[key] = _stored(path, key, *kind, first)
-        first += tensors[key].nbytes
-    return tensors, metadata
-
-
-def _stored(path: Path, key: str, shape: tuple[int, ...], dtype: str, first: int) -> StoredTensor:
-    if dtype not in _DTYPES:
-        raise UserError(f"{path}: {shown(key)} has dtype {dtype}, which no T5 weights have")
-    return StoredTensor(path, shape, _DTYPES[dtype], first)
-
-
-def _read_remote_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """Reads a header by ranges, and checks it as the library does: the library maps files."""
+    """Returns a file's tensors and metadata; checks that the tensors fill the file without gaps."""
     try:
         size = path.stat().st_size
-        with path.open("rb") as file:
+        with binary(path) as file:
             length = int.from_bytes(file.read(8), "little")
             if length > min(_LARGEST_HEADER_BYTES, size - 8):
                 raise ValueError("its header is longer than it may be")
             header = parsed_json(file.read(length))
-        metadata = header.pop("__metadata__", {})
+        metadata = header.pop("__metadata__", None) or {}
+        if not all(isinstance(text, str) for text in metadata.values()):
+            raise ValueError("its metadata are not texts")
+        if len(header) > _MOST_TENSORS:
+            raise UserError(f"{path} has {len(header):,} tensors; a T5 has some hundreds")
         end, tensors = 8 + length, {}
         for key, fact in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-            first, last = (8 + length + place for place in fact["data_offsets"])
-            tensors[key] = _stored(path, key, tuple(fact["shape"]), fact["dtype"], first)
-            if first != end or last - first != tensors[key].nbytes:
+            first, last = (8 + length + offset for offset in fact["data_offsets"])
+            tensors[key] = _stored(path, key, tuple(fact["shape"]), fact["dtype"], end)
+            if first != end or last != end + tensors[key].nbytes:
                 raise ValueError(f"{shown(key)} is not where the tensor before it ends")
-            end = last
+            end += tensors[key].nbytes
         if end != size:
             raise ValueError(f"its tensors end at byte {end:,}")
     except OSError as error:
@@ -352,6 +300,14 @@ def _read_remote_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, 
             "Copy it again"
         ) from error
     return tensors, metadata
+
+
+def _stored(path: Path, key: str, shape: tuple[int, ...], dtype: str, first: int) -> StoredTensor:
+    if dtype not in _DTYPES:
+        raise UserError(f"{path}: {shown(key)} has dtype {dtype}, which no T5 weights have")
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"{shown(key)} has the shape {shown(shape)}")
+    return StoredTensor(path, shape, _DTYPES[dtype], first)
 
 
 def _read_tensor(stored: StoredTensor, *, transposed: bool) -> np.ndarray:
@@ -371,11 +327,9 @@ def _read_tensor(stored: StoredTensor, *, transposed: bool) -> np.ndarray:
 
 def _read_transposed(file: BinaryIO, stored: StoredTensor, array: np.ndarray) -> None:
     rows, columns = stored.shape
-    # Of an object store all rows, in few requests; of a disk as many as stay in the cache.
-    at_once = max(rows, _BLOCK_ROWS) if is_remote(stored.path) else _BLOCK_ROWS
-    buffer = np.empty((min(at_once, rows), columns), stored.dtype)
-    for start in range(0, rows, at_once):
-        block = buffer[: min(at_once, rows - start)]
+    buffer = np.empty((min(_BLOCK_ROWS, rows), columns), stored.dtype)
+    for start in range(0, rows, _BLOCK_ROWS):
+        block = buffer[: min(_BLOCK_ROWS, rows - start)]
         read_into(file, block, stored.path)
         _transpose(block, array[:, start : start + len(block)])
 

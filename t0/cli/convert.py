@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from t0.checkpoints import FORMATS, Options
+from t0.checkpoints import FORMATS, ConversionOptions
 from t0.checkpoints.formats import ACTIVATIONS, DTYPES
 from t0.errors import UserError
 from t0.files.any_path import any_path
@@ -92,7 +92,7 @@ def _convert(args: argparse.Namespace) -> int:
 
     if not 0 <= args.gzip_level <= 9:
         raise UserError(f"--gzip_level {args.gzip_level}; wanted 0 to 9")
-    options = Options(
+    options = ConversionOptions(
         step=args.step,
         dtype=args.dtype,
         tokenizer=_file(args.vocab, "--vocab"),

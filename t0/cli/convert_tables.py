@@ -6,14 +6,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from t0.checkpoints import Report
+from t0.checkpoints import ConversionReport
 from t0.errors import UserError, say
 from t0.files.paths import read_bytes
 
 _SHOWN = 20
 
 
-def print_report(report: Report, *, table: bool) -> None:
+def print_report(report: ConversionReport, *, table: bool) -> None:
     """Prints the summary of a conversion; the notes go to stderr.
 
     Args:

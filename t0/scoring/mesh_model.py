@@ -166,7 +166,7 @@ def restore_variables(session: tf.Session, checkpoint: str) -> int:
     """
     with session.graph.as_default():
         variables = tf.global_variables()
-        described = checkpoint_files.described(variables)
+        described = checkpoint_files.read_graph(variables)
         checkpoint_files.check_variables(checkpoint, described)
         left = left_over(checkpoint_files.read(checkpoint), described)
         if left:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from t0.checkpoints import names
-from t0.checkpoints.conversion import Options, check_destination, convert
+from t0.checkpoints.conversion import ConversionOptions, check_destination, convert
 from t0.checkpoints.torch_shards import TorchSource, read_record
 from t0.errors import UserError
 from t0.files import publishing
@@ -42,7 +42,7 @@ def to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:
     resume = {name: value for name, value in record.items() if name in resume_file.FIELDS}
     staging = target.with_name(f".{target.name}.{uuid.uuid4().hex}.{publishing.unfinished_tag()}")
     try:
-        options = Options(dtype=dtype)
+        options = ConversionOptions(dtype=dtype)
         report = convert(checkpoint, staging, to="mtf", options=options, progress=False)
         resume["own"] = [step]
         resume_file.write(f"{staging}/model.ckpt-{step}", resume, _low_halves(checkpoint, dtype))

@@ -20,7 +20,7 @@ import torch
 from t0.checkpoints import checkpoint_files, conversion, names
 from t0.checkpoints.bundle import BundleReader
 from t0.checkpoints.conversion import open_source
-from t0.checkpoints.formats import FLOAT32, Source
+from t0.checkpoints.formats import FLOAT32, CheckpointSource
 from t0.checkpoints.mtf import STEP
 from t0.checkpoints.shape import combined, expected_shapes
 from t0.errors import UserError
@@ -178,7 +178,7 @@ def _fill_rows(parameter: torch.Tensor, array: np.ndarray, name: str, world: Wor
     local_rows(parameter).copy_(torch.from_numpy(rows))
 
 
-def _check(model: T5, source: Source) -> None:
+def _check(model: T5, source: CheckpointSource) -> None:
     wanted, got = model.spec.sizes, source.model
     differing = [
         f"{field} {getattr(got, field)}, not {getattr(wanted, field)}"

@@ -168,7 +168,7 @@ class Checkpoints:
           UserError: if a variable is missing, or has another shape or type.
         """
         checkpoint_files.check_variables(
-            checkpoint, checkpoint_files.described(self._variables.values())
+            checkpoint, checkpoint_files.read_graph(self._variables.values())
         )
         with self._graph.graph.as_default():
             self._saver.restore(self._session, checkpoint)
@@ -188,9 +188,9 @@ class Checkpoints:
         self._session.run(variable.initializer, {initial: value.astype(kind)})
 
     @property
-    def variables(self) -> dict[str, tuple[tuple[int, ...], tf.DType]]:
+    def variables(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Name -> (shape, type) of the variables that a checkpoint holds."""
-        return checkpoint_files.described(self._variables.values())
+        return checkpoint_files.read_graph(self._variables.values())
 
     def _delete(self, best: int | None) -> None:
         stay = kept_checkpoints.kept(self._own, self._keep, best)

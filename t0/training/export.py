@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from t0.checkpoints import Options, checkpoint_files, convert, operative_config, tokenizer
+from t0.checkpoints import ConversionOptions, checkpoint_files, convert, operative_config, tokenizer
 from t0.checkpoints.conversion import check_destination
 from t0.compat import mesh_utils
 from t0.compat import tf1 as tf
@@ -59,7 +59,7 @@ def export(folder: str, *, model_dir: str, vocabulary: Any) -> None:
     if checkpoint is None:
         raise UserError(f"--export_hf: {model_dir} holds no checkpoint")
     with _tokenizer(mesh_utils.inputs_vocabulary(vocabulary)) as pieces:
-        options = Options(tokenizer=pieces)
+        options = ConversionOptions(tokenizer=pieces)
         progress = sys.stderr.isatty()
         report = convert(checkpoint, folder, to="hf", options=options, progress=progress)
     say(

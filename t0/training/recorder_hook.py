@@ -57,7 +57,7 @@ class RecorderHook(tf.estimator.SessionRunHook):
         checkpoint = checkpoint_files.latest(self._model_dir)
         if checkpoint:
             checkpoint_files.check_variables(
-                checkpoint, checkpoint_files.described(tf.global_variables())
+                checkpoint, checkpoint_files.read_graph(tf.global_variables())
             )
         self._fetches = {"loss": tf.get_collection(tf.GraphKeys.LOSSES)[-1]}
         rate = _summarised("learning_rate")

@@ -18,7 +18,7 @@ from tiny_checkpoints import (
     write_mtf,
 )
 
-from t0.checkpoints import Options, convert, names, open_source
+from t0.checkpoints import ConversionOptions, convert, names, open_source
 from t0.errors import UserError
 
 MODULE = sys.modules["t0.checkpoints.conversion"]
@@ -29,7 +29,7 @@ def move(source, folder, *kinds, **options):
     """Converts along a chain of formats and returns the last folder."""
     for number, kind in enumerate(kinds):
         target = folder / f"{number}-{kind}"
-        convert(source, target, to=kind, options=Options(**options), progress=False)
+        convert(source, target, to=kind, options=ConversionOptions(**options), progress=False)
         source = target
     return source
 
@@ -246,7 +246,7 @@ def test_unknown_format_and_activation(tmp_path, mtf_v11):
     with pytest.raises(UserError, match="unknown format 'h5'"):
         convert(mtf_v11, tmp_path / "out", to="h5")
     with pytest.raises(UserError, match="unknown activation 'gelo'.*'gelu'"):
-        convert(mtf_v11, tmp_path / "out", to="hf", options=Options(activation="gelo"))
+        convert(mtf_v11, tmp_path / "out", to="hf", options=ConversionOptions(activation="gelo"))
 
 
 def test_an_assumed_activation_is_said(tmp_path, mtf_v11):
@@ -299,7 +299,6 @@ def test_slots_of_adamw_go_to_mesh_tensorflow_alone(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("chain", [("hf", "mtf", "t5x", "hf"), ("t5x", "mtf")], ids="-".join)
 def test_memory_is_one_tensor(tmp_path, monkeypatch, chain):
-    monkeypatch.setattr(MODULE, "AHEAD_BYTES", 1)
     model = model_shape(vocabulary=128 * 400, d_model=128, inner=128, d_ff=1024)
     source = write_mtf(tmp_path / "source", weights(model))
     largest, total = (

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from tiny_checkpoints import V10, V11, model_shape, weights, write_inline, write_mtf
 
-from t0.checkpoints import Options, convert, open_source, operative_config, weight_files
-from t0.checkpoints.bundle import BundleReader, BundleWriter, Entry, write_index
+from t0.checkpoints import ConversionOptions, convert, open_source, operative_config, weight_files
+from t0.checkpoints.bundle import BundleReader, BundleWriter, TensorPlace, write_index
 from t0.config import gin_files
 from t0.errors import UserError
 
@@ -207,18 +207,14 @@ def test_a_folders_name_ends_no_comment(changed, tmp_path):
     assert "\r" not in text
 
 
-@pytest.mark.parametrize(
-    ("what", "value"),
-    [("source", "x\nimport this"), ("source", "x\nrun.mode = 'train'"), ("master_dtype", [object])],
-)
-def test_what_is_written_is_read_back(tmp_path, what, value):
-    known = {"activation": "gelu", "dropout_rate": 0.1, "master_dtype": "float32", "source": "x"}
+@pytest.mark.parametrize("source", ["x\nimport this", "x\nrun.mode = 'train'"])
+def test_a_sources_name_writes_no_line(tmp_path, source):
     path = tmp_path / operative_config.FILE
-    operative_config.write_operative(path, V11, legacy_norms=True, **known)
-    path.unlink()
-    with pytest.raises(UserError):
-        operative_config.write_operative(path, V11, legacy_norms=True, **{**known, what: value})
-    assert not path.exists()
+    known = {"activation": "gelu", "dropout_rate": 0.1, "master_dtype": "float32"}
+    operative_config.write_operative(path, V11, legacy_norms=True, source="x", **known)
+    lines = path.read_text().count("\n")
+    operative_config.write_operative(path, V11, legacy_norms=True, source=source, **known)
+    assert path.read_text().count("\n") == lines
 
 
 @pytest.mark.parametrize(
@@ -266,7 +262,7 @@ def test_a_file_that_is_no_gin(tmp_path):
         operative_config.check_imports(str(path), folders=[""])
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfed = 1\n", b"#" * (1 << 21)])
+@pytest.mark.parametrize("content", [b"\xff\xfed = 1\n", b"include 'other.gin'\n"])
 @pytest.mark.parametrize("included", [False, True])
 def test_a_gin_file_of_any_bytes(tmp_path, content, included):
     path = tmp_path / operative_config.FILE
@@ -322,7 +318,7 @@ def test_importing_the_room_leaves_tensorflows_patches_alone():
 )
 def test_a_mesh_index_that_claims_too_much(tmp_path, entries, shards, words):
     plain = {"dtype": 1, "shape": (2,), "shard": 0, "offset_bytes": 0, "size_bytes": 8, "crc": 0}
-    entries = {name: Entry(**{**plain, **changes}) for name, changes in entries.items()}
+    entries = {name: TensorPlace(**{**plain, **changes}) for name, changes in entries.items()}
     (tmp_path / "m.index").write_bytes(write_index(entries, shards=shards))
     (tmp_path / "m.data-00000-of-00001").write_bytes(bytes(8))
     with pytest.raises(UserError, match=words):
@@ -345,7 +341,7 @@ def test_a_zarr_folder_larger_than_its_index_says(tmp_path):
 @pytest.mark.parametrize("layers", [2**31 - 1, 2**40, True, "2", -1])
 def test_stacked_layers_are_a_number(tmp_path, layers):
     source = write_mtf(tmp_path / "mtf", weights(V11))
-    options = Options(scan_layers=True)
+    options = ConversionOptions(scan_layers=True)
     convert(source, tmp_path / "t5x", to="t5x", options=options, progress=False)
     index = tmp_path / "t5x" / "checkpoint_1000" / "checkpoint"
     tree = msgpack.unpackb(index.read_bytes(), strict_map_key=False)

@@ -9,7 +9,7 @@ import safetensors
 import safetensors.numpy
 from tiny_checkpoints import V10, V11, bits, loaded, weights, write_mtf
 
-from t0.checkpoints import Options, convert, names, open_source
+from t0.checkpoints import ConversionOptions, convert, names, open_source
 from t0.errors import UserError
 
 HEAD = "decoder/logits/kernel"
@@ -179,7 +179,7 @@ def test_truncated_file(folder, tmp_path, keep):
 
 @pytest.fixture
 def sharded(tmp_path, mtf_v11):
-    options = Options(shard_bytes=20_000)
+    options = ConversionOptions(shard_bytes=20_000)
     convert(mtf_v11, tmp_path / "sharded", to="hf", options=options, progress=False)
     return tmp_path / "sharded"
 

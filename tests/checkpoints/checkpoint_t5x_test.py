@@ -19,7 +19,7 @@ from tiny_checkpoints import (
     write_mtf,
 )
 
-from t0.checkpoints import Options, convert, names, open_source
+from t0.checkpoints import ConversionOptions, convert, names, open_source
 from t0.checkpoints.t5x_files import chunk_shape, leaves, read_index
 from t0.errors import UserError
 
@@ -145,7 +145,13 @@ def test_slots_of_adafactor_are_where_t5x_looks_for_them(tmp_path):
 
 def test_bfloat16_in_disguise(tmp_path, mtf_v11):
     # T5X before its version 3 kept bfloat16 as uint16.
-    convert(mtf_v11, tmp_path / "t5x", to="t5x", options=Options(dtype="bfloat16"), progress=False)
+    convert(
+        mtf_v11,
+        tmp_path / "t5x",
+        to="t5x",
+        options=ConversionOptions(dtype="bfloat16"),
+        progress=False,
+    )
     before = loaded(tmp_path / "t5x")
     folder = tmp_path / "t5x" / "checkpoint_1000"
     index = folder / "checkpoint"
@@ -233,10 +239,10 @@ def test_unknown_parameters_and_states(tmp_path):
 def test_stacked_slots_are_refused(tmp_path):
     tensors = weights(V11)
     source = write_mtf(tmp_path / "mtf", tensors | slots(tensors))
-    options = Options(scan_layers=True)
+    options = ConversionOptions(scan_layers=True)
     with pytest.raises(UserError, match="--drop_slots"):
         convert(source, tmp_path / "out", to="t5x", options=options, progress=False)
-    options = Options(scan_layers=True, drop_slots=True)
+    options = ConversionOptions(scan_layers=True, drop_slots=True)
     convert(source, tmp_path / "out", to="t5x", options=options, progress=False)
     assert set(loaded(tmp_path / "out")) == set(tensors)
 
@@ -278,7 +284,7 @@ class TestAsT5xWritesIt:
             np.testing.assert_array_equal(array, expected[name])
 
     def test_same_files_byte_by_byte(self, facts, tmp_path):
-        options = Options(gzip_level=1)
+        options = ConversionOptions(gzip_level=1)
         convert(facts, tmp_path / "t5x", to="t5x", options=options, progress=False)
         theirs, ours = facts / "checkpoint_1000", tmp_path / "t5x" / "checkpoint_1000"
         paths = {path.relative_to(theirs) for path in theirs.rglob("*") if path.is_file()}

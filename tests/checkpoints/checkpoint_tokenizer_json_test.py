@@ -8,7 +8,7 @@ import sentencepiece
 from tiny_checkpoints import model_shape, train_pieces, weights, with_sentinels, write_mtf
 
 from t0 import testing
-from t0.checkpoints import Options, convert, described, open_source, tokenizer
+from t0.checkpoints import ConversionOptions, convert, described, open_source, tokenizer
 from t0.checkpoints.compare import compare
 from t0.errors import UserError
 
@@ -24,7 +24,13 @@ def pieces(tmp_path_factory):
 @pytest.fixture
 def folder(tmp_path, pieces):
     source = write_mtf(tmp_path / "mtf", weights(model_shape(vocabulary=256)))
-    convert(source, tmp_path / "hf", to="hf", options=Options(tokenizer=pieces), progress=False)
+    convert(
+        source,
+        tmp_path / "hf",
+        to="hf",
+        options=ConversionOptions(tokenizer=pieces),
+        progress=False,
+    )
     return tmp_path / "hf"
 
 
@@ -156,7 +162,7 @@ def test_a_tokenizer_json_without_an_equal_is_refused(json_only, tmp_path, chang
     assert message in found
     assert "--vocab" in found
     # The weights can be converted, without a tokenizer; an evaluation needs one.
-    options = Options(usual_tokenizer=tmp_path / "not read")
+    options = ConversionOptions(usual_tokenizer=tmp_path / "not read")
     report = convert(json_only, tmp_path / "out", to="hf", options=options, progress=False)
     assert any("no tokenizer is written" in note for note in report.notes)
     assert not (tmp_path / "out" / "spiece.model").exists()
@@ -195,7 +201,7 @@ def test_other_models_are_not_exported_as_t5s(tmp_path, folder, options, reason)
     text = [f"rain and snow in {i} places" for i in range(99)]
     other = testing.train_vocabulary(tmp_path / "other.model", text, size=60, **options)
     for name in ("usual_tokenizer", "tokenizer"):
-        settings = Options(**{name: other}, vocabulary_rows=tokenizer.ids(other))
+        settings = ConversionOptions(**{name: other}, vocabulary_rows=tokenizer.ids(other))
         source, out = tmp_path / "mtf", tmp_path / name
         if name == "tokenizer":
             with pytest.raises(UserError, match=f"{other} {reason}"):
@@ -208,7 +214,7 @@ def test_other_models_are_not_exported_as_t5s(tmp_path, folder, options, reason)
 
 def test_checkpoints_with_different_tokenizers_or_activations_differ(folder, tmp_path, pieces):
     other = testing.train_vocabulary(tmp_path / "other.model", ["snow and wind and rain"] * 9)
-    options = Options(tokenizer=other)
+    options = ConversionOptions(tokenizer=other)
     convert(tmp_path / "mtf", tmp_path / "second", to="hf", options=options, progress=False)
     assert compare(folder, folder, progress=False).same
     found = compare(folder, tmp_path / "second", progress=False)

@@ -14,7 +14,7 @@ from tiny_checkpoints import (
     write_mtf,
 )
 
-from t0.checkpoints import Options, convert, tokenizer
+from t0.checkpoints import ConversionOptions, convert, tokenizer
 from t0.errors import UserError
 
 
@@ -29,7 +29,7 @@ def size(path):
 
 def test_larger_than_the_model(tmp_path, pieces):
     source = write_mtf(tmp_path / "v11", weights(V11))
-    options = Options(tokenizer=pieces)
+    options = ConversionOptions(tokenizer=pieces)
     with pytest.raises(UserError, match=f"gives {size(pieces) + 100} ids.*has 128 embeddings"):
         convert(source, tmp_path / "out", to="hf", options=options, progress=False)
     assert not (tmp_path / "out").exists()
@@ -37,7 +37,7 @@ def test_larger_than_the_model(tmp_path, pieces):
 
 def test_travels_with_the_weights(tmp_path, pieces):
     source = write_mtf(tmp_path / "v11", weights(model_shape(vocabulary=256)))
-    options = Options(tokenizer=pieces)
+    options = ConversionOptions(tokenizer=pieces)
     convert(source, tmp_path / "hf", to="hf", options=options, progress=False)
     config = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
     assert config["tokenizer_class"] == "T5Tokenizer"

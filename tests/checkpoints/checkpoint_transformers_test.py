@@ -131,10 +131,10 @@ def test_the_tokenizer_gives_sentencepieces_ids(tmp_path, mtf_v11):
     model = Path(__file__).resolve().parents[3] / "shared" / "vocab" / "t5.spiece.model"
     if not model.is_file():
         pytest.skip(f"needs {model}, which is not part of this project")
-    from t0.checkpoints import Options
+    from t0.checkpoints import ConversionOptions
 
     source = write_mtf(tmp_path / "mtf", weights(model_shape(vocabulary=32128, d_model=8)))
-    options = Options(tokenizer=model)
+    options = ConversionOptions(tokenizer=model)
     convert(source, tmp_path / "hf", to="hf", options=options, progress=False)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     assert len(theirs) == 32100

@@ -16,7 +16,7 @@ from tiny_checkpoints import (
 )
 
 from t0 import compat, testing
-from t0.checkpoints import Options, checkpoint_files, convert
+from t0.checkpoints import ConversionOptions, checkpoint_files, convert
 from t0.compat import mesh_utils
 from t0.config import parse
 from t0.config.bindings import bound
@@ -129,7 +129,7 @@ def test_the_vocabulary_is_the_one_of_the_checkpoint(tmp_path, capsys, mode, kep
     other = testing.train_vocabulary(tmp_path / "other.model", ["snow and wind"] * 9)
     wider = model_shape(vocabulary=256)
     source, hf = write_mtf(tmp_path / "mtf", weights(wider)), tmp_path / "hf"
-    convert(source, hf, to="hf", options=Options(tokenizer=own), progress=False)
+    convert(source, hf, to="hf", options=ConversionOptions(tokenizer=own), progress=False)
     for name in {"spiece.model", "tokenizer.json"} - {kept}:
         (hf / name).unlink()
 
