@@ -33,7 +33,7 @@ from t0.checkpoints.formats import (
 from t0.checkpoints.shape import combined, factored_axes, same_size, shown
 from t0.checkpoints.t5x_files import (
     InlineArray,
-    Zarr,
+    ZarrArray,
     ZarrWriter,
     leaves,
     pack_array,
@@ -107,7 +107,7 @@ class T5xSource(CheckpointSource):
         super().__init__(str(folder))
         self._folder = folder
         # For a layer of a stacked array also the axis of the layers, and the layer's number.
-        self._places: dict[str, tuple[InlineArray | Zarr, tuple[int, int] | None]] = {}
+        self._places: dict[str, tuple[InlineArray | ZarrArray, tuple[int, int] | None]] = {}
         self._stacks: dict[str, int] = {}  # stacked parameter -> layers in it
         self._recent: tuple[Any, np.ndarray] | None = None
         tree = read_index(folder / INDEX)
@@ -121,7 +121,7 @@ class T5xSource(CheckpointSource):
         for path, leaf in leaves(tree):
             if path == "state/step":
                 step = _step(leaf, str(folder / INDEX))
-            elif not isinstance(leaf, InlineArray | Zarr):
+            elif not isinstance(leaf, InlineArray | ZarrArray):
                 unknown.append(path)
             elif path.startswith("target/"):
                 unknown += self._add(path.removeprefix("target/"), leaf)
@@ -151,7 +151,7 @@ class T5xSource(CheckpointSource):
         """Frees the stacked array that was read last."""
         self._recent = None
 
-    def _whole(self, leaf: InlineArray | Zarr, *, keep: bool) -> np.ndarray:
+    def _whole(self, leaf: InlineArray | ZarrArray, *, keep: bool) -> np.ndarray:
         # A stacked array's layers are loaded one after the other.
         if keep and self._recent is not None and self._recent[0] is leaf:
             return self._recent[1]
@@ -165,7 +165,7 @@ class T5xSource(CheckpointSource):
             self._recent = (leaf, array)
         return array
 
-    def _add(self, path: str, leaf: InlineArray | Zarr) -> list[str]:
+    def _add(self, path: str, leaf: InlineArray | ZarrArray) -> list[str]:
         """Adds a parameter's entry; returns its path if it is unknown."""
         scanned = _SCANNED.fullmatch(path)
         if not scanned:
@@ -183,7 +183,7 @@ class T5xSource(CheckpointSource):
         return []
 
     def _enter(
-        self, name: str, leaf: InlineArray | Zarr, layer: tuple[int, int] | None, path: str
+        self, name: str, leaf: InlineArray | ZarrArray, layer: tuple[int, int] | None, path: str
     ) -> list[str]:
         shape = leaf.shape
         if layer is not None:
@@ -192,7 +192,7 @@ class T5xSource(CheckpointSource):
         self.entries[name] = TensorEntry(combined(name, shape), leaf.dtype, path)
         return []
 
-    def _add_slot(self, path: str, leaf: InlineArray | Zarr) -> list[str]:
+    def _add_slot(self, path: str, leaf: InlineArray | ZarrArray) -> list[str]:
         parameter, _, kind = path.removeprefix("state/param_states/").rpartition("/")
         if kind not in _SLOTS or not path.startswith("state/param_states/"):
             return [f"{path} (--drop_slots leaves the optimizer's state out)"]
@@ -205,7 +205,7 @@ class T5xSource(CheckpointSource):
         return self._enter(names.slot_name(name, slot), leaf, None, path)
 
     def _add_stacked_slot(
-        self, parameter: str, slot: str, path: str, leaf: InlineArray | Zarr
+        self, parameter: str, slot: str, path: str, leaf: InlineArray | ZarrArray
     ) -> list[str]:
         """Adds an entry for each layer's slot; returns its path if the number of layers differs."""
         side, rest = _SCANNED.fullmatch(parameter).groups()

@@ -1,6 +1,6 @@
 """The files of a T5X checkpoint: a msgpack index, and arrays within it or in zarr folders.
 
-    tree = read_index(path)          # nested dicts; leaves are InlineArray, Zarr or plain values
+    tree = read_index(path)          # nested dicts of InlineArray, ZarrArray or plain values
     array = tree["target"]["encoder"]["encoder_norm"]["scale"].load()
     array = read_zarr(folder / "target.token_embedder.embedding", leaf)
     writer = ZarrWriter(
@@ -17,7 +17,6 @@ gzip at level 0 stores without compression: level 1 makes weights smaller by 8%,
 the speed. Every reader accepts both.
 """
 
-import collections
 import contextlib
 import dataclasses
 import math
@@ -73,7 +72,7 @@ class InlineArray:
 
 
 @dataclasses.dataclass(frozen=True)
-class Zarr:
+class ZarrArray:
     """An array in a folder beside the index.
 
     Attributes:
@@ -101,7 +100,7 @@ _UNREADABLE = (
 
 
 def read_index(path: Path) -> dict[str, Any]:
-    """Returns the index as nested dicts, with arrays as `InlineArray` and `Zarr`.
+    """Returns the index as nested dicts, with arrays as `InlineArray` and `ZarrArray`.
 
     Raises:
       UserError: if the file is cut off or is not an index.
@@ -200,7 +199,7 @@ def _with_zarrs(tree: Any) -> Any:
     return {key: _with_zarrs(value) for key, value in tree.items()}
 
 
-def _zarr(spec: dict[str, Any]) -> Zarr:
+def _zarr(spec: dict[str, Any]) -> ZarrArray:
     if spec["driver"] != "zarr":
         raise UserError(f"an array is kept by TensorStore's driver {spec['driver']!r}; wanted zarr")
     # In 0.1.14 TensorStore moved the path from the spec into the spec's key-value store.
@@ -214,10 +213,10 @@ def _zarr(spec: dict[str, Any]) -> Zarr:
     shape = tuple(spec["metadata"]["shape"])
     if not all(type(size) is int and 0 <= size < 2**31 for size in shape):
         raise ValueError(f"the sizes of {folder} are not whole numbers")
-    return Zarr(shape, dtype, folder, packed)
+    return ZarrArray(shape, dtype, folder, packed)
 
 
-def read_zarr(folder: Path, expected: Zarr) -> np.ndarray:
+def read_zarr(folder: Path, expected: ZarrArray) -> np.ndarray:
     """Returns the array in a folder.
 
     Args:
@@ -237,6 +236,8 @@ def read_zarr(folder: Path, expected: Zarr) -> np.ndarray:
     spec = {
         "driver": "zarr",
         "kvstore": {"driver": "file", "path": f"{folder}/"},
+        # Fewer chunks are in memory next to the array.
+        "context": {"file_io_concurrency": {"limit": 4}},
         # A missing chunk would otherwise be read as zeros.
         "fill_missing_data_reads": False,
     }
@@ -250,7 +251,7 @@ def read_zarr(folder: Path, expected: Zarr) -> np.ndarray:
                 f"{folder} holds {dtype} {list(store.shape)}, the index says {expected.dtype} "
                 f"{list(expected.shape)}"
             )
-        return _read(store).view(dtype)
+        return store.read().result().view(dtype)
     except ValueError as error:
         reason = str(error).splitlines()[0].split(" [source")[0]
         raise UserError(f"{folder} is truncated or damaged: {reason}. Copy it again") from error
@@ -299,7 +300,7 @@ class ZarrWriter:
 
     def write(self, array: np.ndarray) -> None:
         """Writes the whole array."""
-        _in_turn(self._store[slab].write(array[slab]) for slab in _slabs(self._store))
+        self._store.write(array).result()
 
     def write_layer(self, layer: int, array: np.ndarray) -> None:
         """Writes one layer of an array that stacks layers on axis 1."""
@@ -337,47 +338,6 @@ def chunk_shape(
         axis = max(range(len(chunk)), key=lambda i: (chunk[i], -i))
         chunk[axis] = next(n for n in range(chunk[axis] - 1, 0, -1) if shape[axis] % n == 0)
     return tuple(chunk)
-
-
-def _slabs(store: Any) -> list[tuple[slice, ...]]:
-    """Returns slices of whole chunks that make up an array, along the axis with the most chunks.
-
-    TensorStore holds encoded and decoded chunks in memory; reading a slab at a time limits that.
-    """
-    shape, chunk = store.shape, store.chunk_layout.write_chunk.shape
-    counts = [-(-size // part) for size, part in zip(shape, chunk, strict=True)]
-    axis = max(range(len(shape)), key=counts.__getitem__) if shape else None
-    if axis is None:
-        return [()]
-    before = (slice(None),) * axis
-    steps = range(0, shape[axis], chunk[axis])
-    return [(*before, slice(at, min(at + chunk[axis], shape[axis]))) for at in steps]
-
-
-def _read(store: Any) -> np.ndarray:
-    slabs = _slabs(store)
-    if len(slabs) == 1:
-        return store.read().result()
-    array = np.empty(store.shape, store.dtype.numpy_dtype)
-    for slab, part in zip(slabs, _results(store[slab].read() for slab in slabs), strict=True):
-        array[slab] = part
-    return array
-
-
-def _results(futures: Iterator[Any]) -> Iterator[Any]:
-    """Yields the futures' results in order; the next two are started before each is awaited."""
-    begun: collections.deque = collections.deque()
-    for future in futures:
-        begun.append(future)
-        if len(begun) > 2:
-            yield begun.popleft().result()
-    while begun:
-        yield begun.popleft().result()
-
-
-def _in_turn(futures: Iterator[Any]) -> None:
-    for _ in _results(futures):
-        pass
 
 
 def _tensorstore() -> Any:

@@ -1,20 +1,17 @@
 """What TensorFlow's `gs://` cannot say: objects' checksums, a bucket's region.
 
-    found = facts("gs://bucket/cache/toy/COMPLETED")     # Facts(size_bytes=310, crc32c="yZRlqg==")
-    below("gs://bucket/cache")       # {"toy/COMPLETED": Facts(...), ...}, 1,000 for each request
+    below("gs://bucket/cache")       # {"toy/COMPLETED": FileFacts(310, "yZRlqg=="), ...}
     of_file("/tmp/part")             # the same facts of a file of this machine
-    location("bucket")               # Location("EUROPE-WEST4", "region")
+    location("bucket")               # BucketLocation("EUROPE-WEST4", "region")
 
-By google-cloud-storage, which is in the locks; `installed()` returns whether it is there. Where it
-is not, files are compared by their sizes alone. Credentials are looked for where TensorFlow
-looks, in its order, so that both are the same caller. Every failure is an `OSError`.
+google-cloud-storage asks, and repeats requests that fail. Credentials are looked for where
+TensorFlow looks, in its order, so that both are the same caller. Every failure is an `OSError`.
 """
 
 import base64
 import contextlib
 import errno
 import functools
-import importlib.util
 import os
 import warnings
 from collections.abc import Iterator
@@ -23,37 +20,24 @@ from typing import Any, NamedTuple
 import google_crc32c
 
 SCHEME = "gs://"
-PACKAGE = "google-cloud-storage"
-INSTALL = "bin/setup, or pip install google-cloud-storage"
 TOKEN_VARIABLE = "GOOGLE_AUTH_TOKEN_FOR_TESTING"
 FILE_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _BLOCK_BYTES = 1 << 20
-_SECONDS = 60  # in which a request is tried again
-FIRST_WAIT_SECONDS = 1.0  # before the second attempt; later ones wait longer
 # HTTP status -> error number, of which OSError makes its subclass.
 _NUMBERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 429: errno.EBUSY}
 
 
-class Facts(NamedTuple):
+class FileFacts(NamedTuple):
     """Size and checksum of an object or a file; the checksum in base 64, as Google writes it."""
 
     size_bytes: int
     crc32c: str
 
 
-@functools.cache
-def installed() -> bool:
-    """Returns whether google-cloud-storage is installed."""
-    try:
-        return importlib.util.find_spec("google.cloud.storage") is not None
-    except ModuleNotFoundError:
-        return False
-
-
 def applies(path: "str | os.PathLike[str]") -> bool:
     """Returns whether checksums of what is there can be asked for."""
-    return os.fspath(path).startswith(SCHEME) and installed()
+    return os.fspath(path).startswith(SCHEME)
 
 
 def split(path: "str | os.PathLike[str]") -> tuple[str, str]:
@@ -66,21 +50,7 @@ def split(path: "str | os.PathLike[str]") -> tuple[str, str]:
     return bucket, name.strip("/")
 
 
-def facts(path: "str | os.PathLike[str]") -> Facts:
-    """Returns size and checksum of an object, with one request.
-
-    Raises:
-      OSError: if there is no such object, or it may not be asked.
-    """
-    bucket, name = split(path)
-    with _converted(path) as client:
-        found = client.bucket(bucket).get_blob(name, retry=_retry())
-    if found is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
-    return Facts(found.size, found.crc32c)
-
-
-def below(folder: "str | os.PathLike[str]") -> dict[str, Facts]:
+def below(folder: "str | os.PathLike[str]") -> dict[str, FileFacts]:
     """Returns the objects below a folder, by their paths from there, with few requests.
 
     Raises:
@@ -90,23 +60,23 @@ def below(folder: "str | os.PathLike[str]") -> dict[str, Facts]:
     prefix = f"{name}/" if name else ""
     wanted = "items(name,size,crc32c),nextPageToken"
     with _converted(folder) as client:
-        listed = list(client.list_blobs(bucket, prefix=prefix, fields=wanted, retry=_retry()))
+        listed = list(client.list_blobs(bucket, prefix=prefix, fields=wanted))
     # Objects whose names end in "/" stand for empty folders.
     blobs = (blob for blob in listed if not blob.name.endswith("/"))
-    return {blob.name.removeprefix(prefix): Facts(blob.size, blob.crc32c) for blob in blobs}
+    return {blob.name.removeprefix(prefix): FileFacts(blob.size, blob.crc32c) for blob in blobs}
 
 
-def of_file(path: "str | os.PathLike[str]") -> Facts:
+def of_file(path: "str | os.PathLike[str]") -> FileFacts:
     """Returns size and checksum of a file of this machine."""
     checksum, size = google_crc32c.Checksum(), 0
     with open(path, "rb") as file:
         while block := file.read(_BLOCK_BYTES):
             checksum.update(block)
             size += len(block)
-    return Facts(size, base64.b64encode(checksum.digest()).decode())
+    return FileFacts(size, base64.b64encode(checksum.digest()).decode())
 
 
-class Location(NamedTuple):
+class BucketLocation(NamedTuple):
     """Where a bucket is.
 
     Attributes:
@@ -120,21 +90,20 @@ class Location(NamedTuple):
     regions: tuple[str, ...] = ()
 
 
-def location(bucket: str) -> Location:
+def location(bucket: str) -> BucketLocation:
     """Returns where a bucket is.
 
     Raises:
       OSError: if there is none, or it may not be asked (storage.buckets.get).
     """
     with _converted(f"{SCHEME}{bucket}") as client:
-        found = client.get_bucket(bucket, retry=_retry())
-    return Location(found.location, found.location_type, tuple(found.data_locations or ()))
+        found = client.get_bucket(bucket)
+    return BucketLocation(found.location, found.location_type, tuple(found.data_locations or ()))
 
 
 def prepare() -> None:
     """Makes the client, so that the first call does not wait for its imports."""
-    if installed():
-        _client()
+    _client()
 
 
 def _client() -> Any:
@@ -150,7 +119,8 @@ def _made(pid: int, token: str | None, file: str | None) -> Any:
     from google.auth import credentials, exceptions
     from google.oauth2.credentials import Credentials
 
-    with _quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # about the end of a Python's support
         from google.cloud import storage
     if token:
         found = Credentials(token)
@@ -161,20 +131,6 @@ def _made(pid: int, token: str | None, file: str | None) -> Any:
             found = credentials.AnonymousCredentials()
     # Objects belong to buckets, not to projects: any name serves.
     return storage.Client(project="none", credentials=found)
-
-
-def _retry() -> Any:
-    from google.cloud.storage.retry import DEFAULT_RETRY
-
-    return DEFAULT_RETRY.with_timeout(_SECONDS).with_delay(initial=FIRST_WAIT_SECONDS)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences Google's announcement of when a Python's support ends."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        yield
 
 
 @contextlib.contextmanager

@@ -9,10 +9,10 @@ A path with `://` in it (`gs://`) goes through TensorFlow's file system, which i
 first such path is used; other paths go through Python's. Both raise `OSError` and its subclasses,
 such as `FileNotFoundError`: TensorFlow's errors about a remote path are converted.
 
-Why TensorFlow's client, not google-cloud-storage: its saver and its input pipeline read and write
-the same objects anyway, on a pod from servers without Python. So what our files see (credentials,
-retries, what is an error) is what theirs see, other schemes work, and no package is added. It has
-no call for an object's checksum or a bucket's region: `object_facts` asks for those.
+Why TensorFlow's client and not google-cloud-storage: TensorFlow's saver and input pipeline read and
+write the same objects, on a pod from servers without Python. So our files see the same credentials,
+retries and errors, and other schemes work. TensorFlow has no call for an object's checksum or a
+bucket's region: `object_facts` asks for those.
 """
 
 import contextlib
@@ -30,7 +30,6 @@ from t0.errors import UNREACHABLE, classify_remote, describe_remote, short_reaso
 
 Path = str | os.PathLike[str]
 _BUCKETS = "gs://"
-_BLOCK_BYTES = 1 << 20  # Many threads upload at once, each with a block of its own.
 
 
 def is_remote(path: Path) -> bool:
@@ -153,10 +152,7 @@ def size_bytes(path: Path) -> int:
     Raises:
       OSError: if there is no such file.
     """
-    if not is_remote(path):
-        return os.stat(path).st_size  # noqa: PTH116
-    with converted(path) as gfile:
-        return gfile.stat(os.fspath(path)).length
+    return size_and_time(path)[0] if is_remote(path) else os.stat(path).st_size  # noqa: PTH116
 
 
 def is_remote_folder(path: Path) -> bool | None:
@@ -223,8 +219,6 @@ def list_names(folder: Path) -> list[str]:
 def names_like(folder: Path, pattern: str) -> list[str]:
     """Returns the names in a folder that match a pattern, sorted; none if there is no folder.
 
-    A bucket gives them by one listing, where `list_names` asks first whether there is a folder.
-
     Args:
       folder: the folder.
       pattern: as in `glob`; what stands for itself in it is escaped by `glob.escape`.
@@ -232,12 +226,7 @@ def names_like(folder: Path, pattern: str) -> list[str]:
     Raises:
       OSError: if it may not be read.
     """
-    if not is_remote(folder):
-        return fnmatch.filter(list_names(folder), pattern)
-    place = os.fspath(folder).rstrip("/")
-    with converted(folder) as gfile:
-        found = (posixpath.split(path) for path in gfile.glob(f"{place}/{pattern}"))
-        return sorted(name for above, name in found if above == place)
+    return fnmatch.filter(list_names(folder), pattern)
 
 
 def walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
@@ -293,20 +282,6 @@ def remove(path: Path) -> None:
             os.remove(path)  # noqa: PTH107
 
 
-def remove_file(path: Path) -> None:
-    """Removes a file if it exists; a remote one by one request, where `remove` takes three.
-
-    Raises:
-      OSError: if that fails.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        if is_remote(path):
-            with converted(path) as gfile:
-                gfile.remove(os.fspath(path))
-        else:
-            os.remove(path)  # noqa: PTH107
-
-
 def rename(source: Path, target: Path) -> None:
     """Renames a file and replaces an existing one; on one disk that is a single step.
 
@@ -329,26 +304,8 @@ def copy(source: Path, target: Path) -> None:
     if not is_remote(source) and not is_remote(target):
         shutil.copyfile(source, target)
         return
-    if not is_remote(source):
-        _upload(source, target)
-        return
     with converted(target if is_remote(target) else source) as gfile:
         gfile.copy(os.fspath(source), os.fspath(target), overwrite=True)
-
-
-def _upload(source: Path, target: Path) -> None:
-    """Writes a remote file with two requests fewer than TensorFlow's `copy`."""
-    fault = None
-    with open(source, "rb") as file, opened(target, "wb") as remote:
-        remote.write(b"")  # TensorFlow makes no file of which nothing is written.
-        try:
-            while block := file.read(_BLOCK_BYTES):
-                remote.write(block)
-        except OSError as error:
-            fault = error  # TensorFlow uploads what it has got, whatever ends the block.
-    if fault:
-        remove(target)
-        raise fault
 
 
 @contextlib.contextmanager

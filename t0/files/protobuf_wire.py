@@ -64,11 +64,6 @@ def field(number: int, value: int | bytes) -> bytes:
     return varint(number << 3 | VARINT) + varint(value)
 
 
-def fixed32_field(number: int, value: int) -> bytes:
-    """Returns a field that holds a number in four bytes."""
-    return varint(number << 3 | FIXED32) + struct.pack("<I", value)
-
-
 def float_field(number: int, value: float) -> bytes:
     """Returns a field that holds a float of four bytes; one out of their range is infinite."""
     try:

@@ -21,7 +21,6 @@ import concurrent.futures
 import contextlib
 import errno
 import functools
-import math
 import os
 import pathlib
 import posixpath
@@ -30,7 +29,6 @@ import shutil
 import socket
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -40,7 +38,7 @@ import psutil
 from t0.errors import UserError, ended_by_sigterm
 from t0.files import object_facts, paths
 from t0.files.names import path_inside
-from t0.files.object_facts import Facts
+from t0.files.object_facts import FileFacts
 
 _LEFTOVER = re.compile(r".+\.incomplete-(?P<host>.+)-(?P<pid>\d+)-(?P<start>\d+)(\.replaced)?")
 
@@ -64,45 +62,9 @@ def writing(path: str) -> Iterator[None]:
         raise OutputError(f"cannot write {path}: {why}") from error
 
 
-# An object of a bucket takes about one write a second; more are refused, and slow down all.
+# An object of a bucket takes about one write a second; the clients repeat those that are refused.
 OBJECT_SECONDS = 1.0
-_written: dict[str, float] = {}
 _AT_ONCE = 16  # requests that wait for an object store, not for this machine
-
-
-def _wait_for_turn(path: str) -> None:
-    """Waits until a second has passed since this process wrote the object."""
-    passed = time.monotonic() - _written.get(path, -math.inf)
-    if passed < OBJECT_SECONDS:
-        time.sleep(OBJECT_SECONDS - passed)
-
-
-def put(local: str, path: str) -> None:
-    """Writes a file of this machine as a remote one, with one upload, at most once a second.
-
-    Raises:
-      OSError: if that fails.
-    """
-    _wait_for_turn(path)
-    try:
-        paths.copy(local, path)
-    finally:
-        _written[path] = time.monotonic()
-
-
-def append(text: str, path: str) -> None:
-    """Adds text to a file; a bucket's object is written at most once a second, as with `put`.
-
-    Raises:
-      OSError: if that fails.
-    """
-    _wait_for_turn(path)
-    try:
-        with paths.opened(path, "a") as file:
-            file.write(text)
-    finally:
-        if paths.is_remote(path):
-            _written[path] = time.monotonic()
 
 
 class UnfinishedFile:
@@ -131,7 +93,7 @@ class UnfinishedFile:
         if durable:
             to_disk(self.path)
         if paths.is_remote(self._final):
-            put(self.path, self._final)
+            paths.copy(self.path, self._final)
         else:
             paths.rename(self.path, self._final)
 
@@ -193,13 +155,13 @@ def publish_folder(
     *,
     last: str,
     replace: bool,
-    files: Mapping[str, Facts] = MappingProxyType({}),
+    files: Mapping[str, FileFacts] = MappingProxyType({}),
 ) -> bool:
     """Makes the folder `staging` the finished folder `final`.
 
     A local folder is renamed in one step. In an object store, where renaming is not one step, the
     files are uploaded, or moved within it, several at a time, and `last` is written after the
-    others were seen there, each with its size and, where the object store says it, its checksum.
+    others were seen there, each with its size and, if the object store has it, its checksum.
     What replaces a finished folder is in the object store first, so that it is not finished for a
     moment alone.
 
@@ -208,8 +170,7 @@ def publish_folder(
       final: the folder's final path.
       last: the name of the file whose presence marks the folder as finished.
       replace: whether a finished folder is replaced.
-      files: files that must be there, as they were written; an object store's listing may be late,
-        and an upload be damaged.
+      files: files that must be there, as they were written.
 
     Returns:
       whether this call finished the folder; False if another process finished it first. `staging`
@@ -221,7 +182,7 @@ def publish_folder(
     with writing(final):
         if not paths.is_remote(final):
             return _rename_folder(staging, final, last, replace)
-        if _is_finished(final, last):
+        if paths.exists(posixpath.join(final, last)):
             if not replace:
                 paths.remove(staging)
                 return False
@@ -243,17 +204,6 @@ def into_store(staging: str, remote: str) -> str:
     return remote
 
 
-def _is_finished(folder: str, last: str) -> bool:
-    path = posixpath.join(folder, last)
-    if not object_facts.applies(path):
-        return paths.exists(path)
-    # By one request; TensorFlow asks by another whether there is a folder of this name.
-    try:
-        return bool(object_facts.facts(path))
-    except FileNotFoundError:
-        return False
-
-
 def _rename_folder(staging: str, final: str, last: str, replace: bool) -> bool:
     replaced = f"{staging}.replaced"
     try:
@@ -265,7 +215,7 @@ def _rename_folder(staging: str, final: str, last: str, replace: bool) -> bool:
                 # `final` is a folder that is not empty: finished, or left by a killed process.
                 if not os.path.isdir(final):  # noqa: PTH112
                     raise
-            if _is_finished(final, last) and not replace:
+            if paths.exists(posixpath.join(final, last)) and not replace:
                 paths.remove(staging)
                 return False
             with contextlib.suppress(FileNotFoundError):
@@ -275,83 +225,66 @@ def _rename_folder(staging: str, final: str, last: str, replace: bool) -> bool:
         shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _move_folder(staging: str, final: str, last: str, files: Mapping[str, Facts]) -> None:
-    there = _listed(staging, files)
-    there.pop(last, None)
+def _move_folder(staging: str, final: str, last: str, files: Mapping[str, FileFacts]) -> None:
+    _check_facts(staging, files, found := _files_in(staging))
+    found.pop(last, None)
     marker = paths.read_bytes(posixpath.join(staging, last))
-    check_whole(staging, files, there)
     paths.make_folder(final)
     # The marker is removed from `final` first and written last: no state in between looks whole.
-    paths.remove_file(posixpath.join(final, last))
+    paths.remove(posixpath.join(final, last))
     for name in _files_in(final):
-        if name not in there:
-            paths.remove_file(path_inside(final, name))
-    _move_files(staging, final, sorted(there))
-    check_whole(final, there, object_facts.below(final) if object_facts.applies(final) else {})
+        if name not in found:
+            paths.remove(path_inside(final, name))
+    _move_files(staging, final, sorted(found))
+    check_whole(final, found)
     write_whole(posixpath.join(final, last), marker)
     paths.remove(staging)
 
 
-def _listed(folder: str, names: Iterable[str]) -> dict[str, Facts]:
-    """Returns the files in a folder; those of `names` also where a remote listing lacks them."""
-    found: dict[str, Facts] = {}
+def _files_in(folder: str) -> dict[str, FileFacts]:
+    """Returns the files in a folder, not those in folders below; a checksum is "" if unknown."""
     if object_facts.applies(folder):
-        listed = object_facts.below(folder)
-        found = {name: facts for name, facts in listed.items() if "/" not in name}
-        asked = set(names) - found.keys()
-    else:
-        asked = {*names, *paths.list_names(folder)}
-    return found | {name: _facts(path_inside(folder, name)) for name in asked}
+        below = object_facts.below(folder)
+        return {name: facts for name, facts in below.items() if "/" not in name}
+    if not paths.is_remote(folder):
+        names = paths.list_names(folder)
+        return {name: object_facts.of_file(path_inside(folder, name)) for name in names}
+    names = [name for name in paths.list_marked(folder) if not name.endswith("/")]
+    return {name: FileFacts(paths.size_bytes(path_inside(folder, name)), "") for name in names}
 
 
-def _files_in(folder: str) -> list[str]:
-    """Returns the names of the files in a remote folder, without those in folders below."""
-    if object_facts.applies(folder):
-        return [name for name in object_facts.below(folder) if "/" not in name]
-    return [name for name in paths.list_marked(folder) if not name.endswith("/")]
-
-
-def _facts(path: str) -> Facts:
-    """Returns the facts of one file, the checksum "" where nothing says it."""
-    if object_facts.applies(path):
-        return object_facts.facts(path)
-    if paths.is_remote(path):
-        return Facts(paths.size_bytes(path), "")
-    return object_facts.of_file(path)
-
-
-def check_whole(
-    folder: str, wanted: Mapping[str, Facts], found: Mapping[str, Facts] = MappingProxyType({})
-) -> None:
-    """Checks that remote files are as they were written, in size and checksum.
+def check_whole(folder: str, expected: Mapping[str, FileFacts]) -> None:
+    """Checks that files are as they were written, in size and checksum.
 
     Args:
-      folder: the folder.
-      wanted: the files' names, as they were written; an empty checksum is not compared.
-      found: what a listing said, which may be late: a file that differs is asked for.
+      folder: the folder, on this machine or remote.
+      expected: the files' names, as they were written; an empty checksum is not compared.
 
     Raises:
       OSError: if one is not there, or differs.
     """
-    for name, facts in wanted.items():
-        if name in found and not _fault(facts, found[name]):
-            continue
+    _check_facts(folder, expected, _files_in(folder))
+
+
+def _check_facts(
+    folder: str, expected: Mapping[str, FileFacts], found: Mapping[str, FileFacts]
+) -> None:
+    for name, written in expected.items():
         path = path_inside(folder, name)
-        if fault := _fault(facts, _facts(path)):
+        if name not in found:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        size, checksum = found[name]
+        if size != written.size_bytes:
+            fault = f"{size:,} bytes of {written.size_bytes:,} arrived"
             raise OSError(errno.EIO, fault, path)
-
-
-def _fault(wanted: Facts, found: Facts) -> str | None:
-    if found.size_bytes != wanted.size_bytes:
-        return f"{found.size_bytes:,} bytes of {wanted.size_bytes:,} arrived"
-    if wanted.crc32c and found.crc32c and found.crc32c != wanted.crc32c:
-        return f"damaged bytes arrived: CRC32C {found.crc32c}, written {wanted.crc32c}"
-    return None
+        if checksum and written.crc32c and checksum != written.crc32c:
+            fault = f"damaged bytes arrived: CRC32C {checksum}, written {written.crc32c}"
+            raise OSError(errno.EIO, fault, path)
 
 
 def _move_files(source: str, target: str, names: Sequence[str]) -> None:
     """Moves files from a remote folder to another, or uploads local ones, several at a time."""
-    move = paths.rename if paths.is_remote(source) else put
+    move = paths.rename if paths.is_remote(source) else paths.copy
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
         befores, afters = ([path_inside(f, name) for name in names] for f in (source, target))
         list(threads.map(move, befores, afters))
@@ -368,7 +301,7 @@ def check_writable(folder: str) -> None:
         paths.make_folder(folder)
         with paths.opened(probe, "w") as file:
             file.write("x")
-        paths.remove_file(probe)
+        paths.remove(probe)
 
 
 def unfinished_tag() -> str:

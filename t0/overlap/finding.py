@@ -222,7 +222,7 @@ def _write(
 ) -> dict[str, Any]:
     result = path_inside(output, RESULT)
     with publishing.writing(result):
-        paths.remove_file(result)
+        paths.remove(result)
     digest, lines = hashlib.sha256(), 0
 
     def encoded() -> Iterator[str]:

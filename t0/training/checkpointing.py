@@ -272,7 +272,7 @@ def _upload(pairs: Sequence[Sequence[str]]) -> None:
       OSError: if one has another size or checksum there.
     """
     for source, target in pairs:
-        publishing.put(source, target)
+        paths.copy(source, target)
         folder, _, name = target.rpartition("/")
         publishing.check_whole(folder, {name: object_facts.of_file(source)})
 

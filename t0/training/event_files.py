@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import IO, Any
 
-from t0.files import paths, publishing
+from t0.files import paths
 from t0.files.protobuf_wire import double_field, field, float_field
 from t0.files.tfrecord import framed
 
@@ -74,7 +74,7 @@ class EventFile:
         """Copies what was added to the bucket; nothing for a local folder."""
         if self._local is not None and self._file is not None:
             name = os.path.basename(self._file.name)  # noqa: PTH119
-            publishing.put(self._file.name, f"{self._folder}/{name}")
+            paths.copy(self._file.name, f"{self._folder}/{name}")
 
     def close(self) -> None:
         """Closes the file, and copies it to the bucket if it is there."""

@@ -224,7 +224,8 @@ class Recorder:
 
     def _write_waiting(self) -> None:
         if self._waiting:
-            publishing.append("".join(self._waiting), self._path)
+            with paths.opened(self._path, "a") as file:
+                file.write("".join(self._waiting))
             self._waiting.clear()
 
     def flush(self) -> None:

@@ -30,7 +30,6 @@ MOST_RUNS = 50
 def publish() -> None:
     """Publishes a folder of three files and its marker."""
     from t0.caching import cache_files
-    from t0.files import publishing
 
     staging = "gs://b/out/toy.incomplete-host-1-2"
     files = {}
@@ -40,7 +39,6 @@ def publish() -> None:
         )
         files[name] = {**entry, "examples": 1}
     manifest = {"schema": 1, "task": "toy", "splits": {"train": {"examples": 3, "files": files}}}
-    publishing.OBJECT_SECONDS = 0
     cache_files.publish(staging, "gs://b/out/toy", manifest, replace=True)
 
 
@@ -166,10 +164,11 @@ def main(argv: list[str]) -> int:
     os.environ.update(FAST)
     with served_buckets({"b": Bucket()}) as server, tempfile.TemporaryDirectory() as scratch:
         os.environ.update(server.environment())
-        import t0.caching  # noqa: F401 - before processes are forked
-        from t0.files import object_facts
+        from google.cloud.storage.retry import DEFAULT_RETRY
 
-        object_facts.FIRST_WAIT_SECONDS = 0.001
+        import t0.caching  # noqa: F401 - before processes are forked
+
+        DEFAULT_RETRY._initial = 0.001
 
         if args.commands:
             folder = Path(scratch)

@@ -12,13 +12,12 @@ that, and must be in the environment before the process uses `gs://`.
 """
 
 import contextlib
-import math
 import pickle
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,20 +89,6 @@ class ServedBuckets:
     def counts(self, first: int = 0) -> Counter[str]:
         """Returns how many requests of each kind came, from call `first` on."""
         return Counter(call.kind for call in self.calls()[first:])
-
-
-def rewritten(changes: Iterable[Change], within: float = 1.0) -> dict[str, float]:
-    """Returns the objects written again within so many seconds: name -> the shortest time."""
-    last: dict[str, float] = {}
-    found: dict[str, float] = {}
-    for change in changes:
-        if change.content is None:
-            continue
-        passed = change.seconds - last.get(change.name, -math.inf)
-        if passed < within:
-            found[change.name] = min(passed, found.get(change.name, passed))
-        last[change.name] = change.seconds
-    return found
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ import pytest
 from t0.files import paths, publishing
 from tests.buckets.faults import KilledAfter, Once, Seeded
 from tests.buckets.object_store import READ, Bucket
-from tests.buckets.served_buckets import rewritten
 
 
 def write(path, content):
@@ -79,13 +78,6 @@ def test_a_stale_listing_lacks_the_last_change(bucket):
     assert paths.list_names("gs://b/x") == ["one"]
     bucket.set_faults(Once(None))
     assert paths.list_names("gs://b/x") == ["one", "two"]
-
-
-def test_objects_that_are_rewritten_too_soon_are_found(bucket):
-    write("gs://b/once", b"1")
-    write("gs://b/twice", b"1")
-    write("gs://b/twice", b"2")
-    assert list(rewritten(bucket.changes())) == ["b/twice"]
 
 
 def test_faults_are_the_same_for_a_seed():

@@ -83,7 +83,7 @@ def test_where_records_begin_is_looked_up_once(tmp_path, monkeypatch):
 def test_other_layouts_of_a_record(tmp_path):
     """Numbers that are not packed, as protocol buffers allow."""
     ints = b"".join(protobuf_wire.field(1, n) for n in (7, 300))
-    floats = protobuf_wire.fixed32_field(1, int.from_bytes(np.float32(1.5).tobytes(), "little"))
+    floats = protobuf_wire.float_field(1, 1.5)
     entries = b"".join(
         protobuf_wire.field(
             1,

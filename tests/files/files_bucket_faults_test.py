@@ -6,16 +6,17 @@ import contextlib
 import google_crc32c
 import pytest
 
-from t0.files import object_facts, paths, publishing
-from t0.files.object_facts import Facts
-from tests.buckets.faults import KilledAfter, Once, Seeded, no_faults
+from t0.files import paths, publishing
+from t0.files.object_facts import FileFacts
+from tests.buckets.faults import KilledAfter, Seeded, no_faults
 from tests.buckets.object_store import Bucket
-from tests.buckets.served_buckets import rewritten
 
 FILES = {f"train.tfrecord-0000{n}-of-00003": b"%d" % n * 400 for n in range(3)}
 WHOLE = {f"cache/toy/{name}": content for name, content in (FILES | {"COMPLETED": b"{}\n"}).items()}
 FACTS = {
-    name: Facts(len(content), base64.b64encode(google_crc32c.Checksum(content).digest()).decode())
+    name: FileFacts(
+        len(content), base64.b64encode(google_crc32c.Checksum(content).digest()).decode()
+    )
     for name, content in FILES.items()
 }
 PASSING = (503, 429, "reset", "lost", "cut", "truncated")
@@ -40,12 +41,7 @@ def check_every_moment(changes):
             assert {name: there.get(name) for name in WHOLE} == WHOLE
 
 
-@pytest.fixture
-def no_waiting(monkeypatch):
-    monkeypatch.setattr(publishing, "OBJECT_SECONDS", 0)
-
-
-def test_a_kill_between_any_two_requests_is_made_good_by_the_next_run(bucket, no_waiting):
+def test_a_kill_between_any_two_requests_is_made_good_by_the_next_run(bucket):
     assert publish()
     assert bucket.files("b") == WHOLE
     requests = len(bucket.calls())
@@ -62,7 +58,7 @@ def test_a_kill_between_any_two_requests_is_made_good_by_the_next_run(bucket, no
 
 
 @pytest.mark.parametrize("seed", [2, pytest.param(1, marks=pytest.mark.slow)])
-def test_faults_that_pass_change_nothing(bucket, no_waiting, seed):
+def test_faults_that_pass_change_nothing(bucket, seed):
     bucket.set_faults(Seeded(seed, PASSING, every=6))
     for _ in range(5):
         try:
@@ -75,27 +71,7 @@ def test_faults_that_pass_change_nothing(bucket, no_waiting, seed):
     assert sum(call.fault is not None for call in bucket.calls()) > 0
 
 
-def test_a_late_listing_leaves_no_file_behind(bucket, no_waiting):
-    bucket.set_faults(Once("stale", "list", times=4))
-    assert publish()
-    assert WHOLE.items() <= bucket.files("b").items()
-    check_every_moment(bucket.changes())
-
-
-def test_an_object_is_written_once_a_second(bucket):
-    for number in range(2):
-        publishing.write_whole("gs://b/checkpoint", f"{number}")
-    assert rewritten(bucket.changes()) == {}
-    assert paths.read_text("gs://b/checkpoint") == "1"
-
-
-needs_package = pytest.mark.skipif(
-    not object_facts.installed(), reason=f"needs {object_facts.PACKAGE}"
-)
-
-
-@needs_package
-def test_damaged_bytes_are_found_before_the_marker_is_written(bucket, no_waiting):
+def test_damaged_bytes_are_found_before_the_marker_is_written(bucket):
     name = next(iter(FACTS))
     staging = "gs://b/cache/toy.incomplete-host-1-2"
     for other, content in FILES.items():
@@ -109,16 +85,14 @@ def test_damaged_bytes_are_found_before_the_marker_is_written(bucket, no_waiting
     assert not paths.exists("gs://b/cache/toy/COMPLETED")
 
 
-def test_bytes_that_are_missing_are_found_without_checksums(bucket, no_waiting, monkeypatch):
-    monkeypatch.setattr(object_facts, "installed", lambda: False)
+def test_bytes_that_are_missing_are_found(bucket):
     assert publish()
     bucket.put("b", "cache/toy/train.tfrecord-00000-of-00003", b"short")
     with pytest.raises(OSError, match="5 bytes of 400 arrived"):
         publishing.check_whole("gs://b/cache/toy", FACTS)
 
 
-@needs_package
-def test_publishing_takes_few_requests(bucket, no_waiting):
+def test_publishing_takes_few_requests(bucket):
     names = {f"f{number}": b"x" * number for number in range(20)}
     staging = "gs://b/cache/toy.incomplete-host-1-2"
     for name, content in names.items():

@@ -35,7 +35,8 @@ def test_fields():
     message = (
         wire.field(1, 300)
         + wire.field(16, b"text")
-        + wire.fixed32_field(6, 2**32 - 1)
+        + wire.varint(6 << 3 | wire.FIXED32)
+        + struct.pack("<I", 2**32 - 1)
         + wire.varint(3 << 3 | wire.FIXED64)
         + struct.pack("<Q", 7)
     )

@@ -10,7 +10,6 @@ import tiny_training as tiny
 
 from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
-from t0.files import publishing
 from t0.training.checkpointing import Checkpoints, Keep
 from tests.buckets.faults import KilledAfter, no_faults
 from tests.buckets.object_store import Bucket
@@ -72,7 +71,6 @@ def faults_seen(changes, whole, first=0):
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 9])
 def test_a_kill_at_any_request_of_a_save(steps, bucket, monkeypatch, every):
-    monkeypatch.setattr(publishing, "OBJECT_SECONDS", 0)
     whole = {}
     for number in range(1, 5):
         save(steps, number)
