@@ -58,7 +58,7 @@ from t0.files import (
     write_whole,
     writing,
 )
-from t0.files.object_facts import FileFacts
+from t0.files.object_facts import Facts
 from t0.files.untrusted import parsed_json
 
 COMPLETED = "COMPLETED"
@@ -229,7 +229,7 @@ def publish(staging: str, final: str, manifest: Mapping[str, Any], *, replace: b
     splits = manifest.get("splits", {}).values()
     entries = {k: v for split in splits for k, v in split.get("files", {}).items()}
     # A split that an older version wrote has no such checksum.
-    files = {k: FileFacts(entry["bytes"], entry.get("crc32c", "")) for k, entry in entries.items()}
+    files = {k: Facts(entry["bytes"], entry.get("crc32c", "")) for k, entry in entries.items()}
     return publish_folder(staging, final, last=COMPLETED, replace=replace, files=files)
 
 

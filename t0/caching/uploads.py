@@ -202,7 +202,7 @@ class Uploads(InPlace):
 
 def _sent(local: str, path: str) -> int:
     with writing(path):
-        paths.copy(local, path)
+        publishing.put(local, path)
     return 0
 
 
@@ -213,7 +213,7 @@ def _removed(path: str, sent: _Future | None) -> None:
     if sent:
         concurrent.futures.wait([sent])
     with writing(path):
-        paths.remove(path)
+        paths.remove_file(path)
 
 
 @contextlib.contextmanager

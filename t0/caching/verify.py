@@ -20,7 +20,7 @@ from typing import Any
 from t0.caching import cache_files
 from t0.errors import UserError, refuse_unanswered
 from t0.files import object_facts, paths, tfrecord
-from t0.files.object_facts import FileFacts
+from t0.files.object_facts import Facts
 from t0.files.untrusted import parsed_json
 
 _SHARD = re.compile(r"(?P<split>.+)\.tfrecord-\d{5}-of-(?P<count>\d{5})")
@@ -61,7 +61,8 @@ def _of_a_cache(name: str) -> bool:
 def look(directory: str) -> tuple[dict[str, list[str]], int | None]:
     """Returns the faults of the caches at or below a directory, without reading their records.
 
-    In a bucket sizes and checksums come from its listing, of 1,000 files for each request.
+    In a bucket sizes and checksums come from its listing, of 1,000 files for each request; where
+    google-cloud-storage is not installed, sizes alone, each by a request.
 
     Returns:
       cache -> its faults, none for a whole one; and the bytes of all files, None where a listing
@@ -74,7 +75,7 @@ def look(directory: str) -> tuple[dict[str, list[str]], int | None]:
     root = directory.rstrip("/")
     if not object_facts.applies(root):
         caches = find_caches(root)
-        listed: dict[str, dict[str, FileFacts]] = {}
+        listed: dict[str, dict[str, Facts]] = {}
         size = None
     else:
         below = object_facts.below(root)
@@ -97,7 +98,7 @@ def verify_cache(
     *,
     split: str | None = None,
     contents: bool = True,
-    listed: Mapping[str, FileFacts] | None = None,
+    listed: Mapping[str, Facts] | None = None,
 ) -> Iterator[str]:
     """Yields the faults of the cache of one task, each with the path of its file.
 
@@ -171,7 +172,7 @@ def _against_list(
 
 
 def _against_listing(
-    directory: str, files: Mapping[str, Any], listed: Mapping[str, FileFacts]
+    directory: str, files: Mapping[str, Any], listed: Mapping[str, Facts]
 ) -> Iterator[str]:
     for name, entry in files.items():
         path, found = posixpath.join(directory, name), listed.get(name)

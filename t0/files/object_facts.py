@@ -1,6 +1,6 @@
 """What TensorFlow's `gs://` cannot say: objects' checksums, a bucket's region.
 
-    below("gs://bucket/cache")       # {"toy/COMPLETED": FileFacts(310, "yZRlqg=="), ...}
+    below("gs://bucket/cache")       # {"toy/COMPLETED": Facts(310, "yZRlqg=="), ...}
     of_file("/tmp/part")             # the same facts of a file of this machine
     location("bucket")               # BucketLocation("EUROPE-WEST4", "region")
 
@@ -28,7 +28,7 @@ _BLOCK_BYTES = 1 << 20
 _NUMBERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 429: errno.EBUSY}
 
 
-class FileFacts(NamedTuple):
+class Facts(NamedTuple):
     """Size and checksum of an object or a file; the checksum in base 64, as Google writes it."""
 
     size_bytes: int
@@ -50,7 +50,7 @@ def split(path: "str | os.PathLike[str]") -> tuple[str, str]:
     return bucket, name.strip("/")
 
 
-def below(folder: "str | os.PathLike[str]") -> dict[str, FileFacts]:
+def below(folder: "str | os.PathLike[str]") -> dict[str, Facts]:
     """Returns the objects below a folder, by their paths from there, with few requests.
 
     Raises:
@@ -63,17 +63,17 @@ def below(folder: "str | os.PathLike[str]") -> dict[str, FileFacts]:
         listed = list(client.list_blobs(bucket, prefix=prefix, fields=wanted))
     # Objects whose names end in "/" stand for empty folders.
     blobs = (blob for blob in listed if not blob.name.endswith("/"))
-    return {blob.name.removeprefix(prefix): FileFacts(blob.size, blob.crc32c) for blob in blobs}
+    return {blob.name.removeprefix(prefix): Facts(blob.size, blob.crc32c) for blob in blobs}
 
 
-def of_file(path: "str | os.PathLike[str]") -> FileFacts:
+def of_file(path: "str | os.PathLike[str]") -> Facts:
     """Returns size and checksum of a file of this machine."""
     checksum, size = google_crc32c.Checksum(), 0
     with open(path, "rb") as file:
         while block := file.read(_BLOCK_BYTES):
             checksum.update(block)
             size += len(block)
-    return FileFacts(size, base64.b64encode(checksum.digest()).decode())
+    return Facts(size, base64.b64encode(checksum.digest()).decode())
 
 
 class BucketLocation(NamedTuple):

@@ -282,6 +282,9 @@ def remove(path: Path) -> None:
             os.remove(path)  # noqa: PTH107
 
 
+remove_file = remove
+
+
 def rename(source: Path, target: Path) -> None:
     """Renames a file and replaces an existing one; on one disk that is a single step.
 

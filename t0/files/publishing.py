@@ -38,7 +38,7 @@ import psutil
 from t0.errors import UserError, ended_by_sigterm
 from t0.files import object_facts, paths
 from t0.files.names import path_inside
-from t0.files.object_facts import FileFacts
+from t0.files.object_facts import Facts
 
 _LEFTOVER = re.compile(r".+\.incomplete-(?P<host>.+)-(?P<pid>\d+)-(?P<start>\d+)(\.replaced)?")
 
@@ -65,6 +65,7 @@ def writing(path: str) -> Iterator[None]:
 # An object of a bucket takes about one write a second; the clients repeat those that are refused.
 OBJECT_SECONDS = 1.0
 _AT_ONCE = 16  # requests that wait for an object store, not for this machine
+put = paths.copy
 
 
 class UnfinishedFile:
@@ -155,7 +156,7 @@ def publish_folder(
     *,
     last: str,
     replace: bool,
-    files: Mapping[str, FileFacts] = MappingProxyType({}),
+    files: Mapping[str, Facts] = MappingProxyType({}),
 ) -> bool:
     """Makes the folder `staging` the finished folder `final`.
 
@@ -225,7 +226,7 @@ def _rename_folder(staging: str, final: str, last: str, replace: bool) -> bool:
         shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _move_folder(staging: str, final: str, last: str, files: Mapping[str, FileFacts]) -> None:
+def _move_folder(staging: str, final: str, last: str, files: Mapping[str, Facts]) -> None:
     _check_facts(staging, files, found := _files_in(staging))
     found.pop(last, None)
     marker = paths.read_bytes(posixpath.join(staging, last))
@@ -241,7 +242,7 @@ def _move_folder(staging: str, final: str, last: str, files: Mapping[str, FileFa
     paths.remove(staging)
 
 
-def _files_in(folder: str) -> dict[str, FileFacts]:
+def _files_in(folder: str) -> dict[str, Facts]:
     """Returns the files in a folder, not those in folders below; a checksum is "" if unknown."""
     if object_facts.applies(folder):
         below = object_facts.below(folder)
@@ -250,10 +251,10 @@ def _files_in(folder: str) -> dict[str, FileFacts]:
         names = paths.list_names(folder)
         return {name: object_facts.of_file(path_inside(folder, name)) for name in names}
     names = [name for name in paths.list_marked(folder) if not name.endswith("/")]
-    return {name: FileFacts(paths.size_bytes(path_inside(folder, name)), "") for name in names}
+    return {name: Facts(paths.size_bytes(path_inside(folder, name)), "") for name in names}
 
 
-def check_whole(folder: str, expected: Mapping[str, FileFacts]) -> None:
+def check_whole(folder: str, expected: Mapping[str, Facts]) -> None:
     """Checks that files are as they were written, in size and checksum.
 
     Args:
@@ -266,9 +267,7 @@ def check_whole(folder: str, expected: Mapping[str, FileFacts]) -> None:
     _check_facts(folder, expected, _files_in(folder))
 
 
-def _check_facts(
-    folder: str, expected: Mapping[str, FileFacts], found: Mapping[str, FileFacts]
-) -> None:
+def _check_facts(folder: str, expected: Mapping[str, Facts], found: Mapping[str, Facts]) -> None:
     for name, written in expected.items():
         path = path_inside(folder, name)
         if name not in found:

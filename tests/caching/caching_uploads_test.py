@@ -68,8 +68,8 @@ def test_the_next_run_takes_over_the_parts_of_a_killed_one(whole, cache_here, bu
     assert there
     names = {name.rpartition("/")[2] for name in there}
     sent = []
-    begin = uploads.paths.copy
-    monkeypatch.setattr(uploads.paths, "copy", lambda here, to: (sent.append(to), begin(here, to)))
+    begin = uploads.publishing.put
+    monkeypatch.setattr(publishing, "put", lambda here, to: (sent.append(to), begin(here, to)))
     cache_here(OUT, *TASKS, options=OPTIONS)
     assert bucket.files("b") == whole
     assert not names & {path.rpartition("/")[2] for path in sent}

@@ -7,16 +7,14 @@ import google_crc32c
 import pytest
 
 from t0.files import paths, publishing
-from t0.files.object_facts import FileFacts
+from t0.files.object_facts import Facts
 from tests.buckets.faults import KilledAfter, Seeded, no_faults
 from tests.buckets.object_store import Bucket
 
 FILES = {f"train.tfrecord-0000{n}-of-00003": b"%d" % n * 400 for n in range(3)}
 WHOLE = {f"cache/toy/{name}": content for name, content in (FILES | {"COMPLETED": b"{}\n"}).items()}
 FACTS = {
-    name: FileFacts(
-        len(content), base64.b64encode(google_crc32c.Checksum(content).digest()).decode()
-    )
+    name: Facts(len(content), base64.b64encode(google_crc32c.Checksum(content).digest()).decode())
     for name, content in FILES.items()
 }
 PASSING = (503, 429, "reset", "lost", "cut", "truncated")
