@@ -1,5 +1,6 @@
 """What is installed and what the wheel holds. The wheel itself is built and used by .ci/run."""
 
+import ast
 import importlib.metadata
 import re
 import runpy
@@ -133,6 +134,38 @@ def test_a_lock_holds_what_its_source_wants(source, lock):
     wanted = [Requirement(text) for line in lines if (text := line.partition("#")[0].strip())]
     pins = _pins(lock)
     assert wanted and all(r.specifier.contains(pins.get(r.name, "")) for r in wanted), "make locks"
+
+
+# Imported by their names or by other packages, data, pinned for TensorFlow 2.15, tools, extras.
+_NOT_IMPORTED = {
+    *("importlib-resources", "packaging", "promptsource", "setuptools", "tensorflow-metadata"),
+    *("tensorflow-text", "hypothesis", "pytest", "pytest-xdist", "ruff", "torch", "transformers"),
+}
+
+
+def test_requirements_are_what_the_package_imports():
+    imported = set()
+    for path in [*(ROOT / "t0").rglob("*.py"), *(ROOT / "seqio_tasks").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported |= {node.module, *(f"{node.module}.{a.name}" for a in node.names)}
+    owners = importlib.metadata.packages_distributions()
+    google = {
+        "google.api_core": "google-api-core",
+        "google.auth": "google-auth",
+        "google.cloud.storage": "google-cloud-storage",
+        "google.oauth2": "google-auth",
+        "google.protobuf": "protobuf",
+    }
+    names = {name for module, name in google.items() if module in imported}
+    for module in {name.partition(".")[0] for name in imported} - {"google", "t0", "seqio_tasks"}:
+        if module not in sys.stdlib_module_names:
+            names.add(canonicalize_name(owners[module][0] if module in owners else module))
+    lines = (ROOT / "requirements.in").read_text(encoding="utf-8").splitlines()
+    listed = {Requirement(text).name for line in lines if (text := line.partition("#")[0].strip())}
+    assert (names ^ listed) - _NOT_IMPORTED == set()
 
 
 @pytest.mark.parametrize("python", LOCKS)

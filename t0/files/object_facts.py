@@ -2,7 +2,7 @@
 
     below("gs://bucket/cache")       # {"toy/COMPLETED": Facts(310, "yZRlqg=="), ...}
     of_file("/tmp/part")             # the same facts of a file of this machine
-    location("bucket")               # BucketLocation("EUROPE-WEST4", "region")
+    location("bucket")               # Location("EUROPE-WEST4", "region")
 
 google-cloud-storage asks, and repeats requests that fail. Credentials are looked for where
 TensorFlow looks, in its order, so that both are the same caller. Every failure is an `OSError`.
@@ -12,6 +12,7 @@ import base64
 import contextlib
 import errno
 import functools
+import importlib.util
 import os
 import warnings
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from typing import Any, NamedTuple
 import google_crc32c
 
 SCHEME = "gs://"
+PACKAGE = "google-cloud-storage"
+INSTALL = "bin/setup, or pip install google-cloud-storage"
 TOKEN_VARIABLE = "GOOGLE_AUTH_TOKEN_FOR_TESTING"
 FILE_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
@@ -35,9 +38,15 @@ class Facts(NamedTuple):
     crc32c: str
 
 
+@functools.cache
+def installed() -> bool:
+    """Returns whether google-cloud-storage is installed."""
+    return importlib.util.find_spec("google.cloud") is not None
+
+
 def applies(path: "str | os.PathLike[str]") -> bool:
     """Returns whether checksums of what is there can be asked for."""
-    return os.fspath(path).startswith(SCHEME)
+    return os.fspath(path).startswith(SCHEME) and installed()
 
 
 def split(path: "str | os.PathLike[str]") -> tuple[str, str]:
@@ -76,7 +85,7 @@ def of_file(path: "str | os.PathLike[str]") -> Facts:
     return Facts(size, base64.b64encode(checksum.digest()).decode())
 
 
-class BucketLocation(NamedTuple):
+class Location(NamedTuple):
     """Where a bucket is.
 
     Attributes:
@@ -90,7 +99,7 @@ class BucketLocation(NamedTuple):
     regions: tuple[str, ...] = ()
 
 
-def location(bucket: str) -> BucketLocation:
+def location(bucket: str) -> Location:
     """Returns where a bucket is.
 
     Raises:
@@ -98,7 +107,7 @@ def location(bucket: str) -> BucketLocation:
     """
     with _converted(f"{SCHEME}{bucket}") as client:
         found = client.get_bucket(bucket)
-    return BucketLocation(found.location, found.location_type, tuple(found.data_locations or ()))
+    return Location(found.location, found.location_type, tuple(found.data_locations or ()))
 
 
 def prepare() -> None:
