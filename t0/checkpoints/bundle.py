@@ -1,7 +1,7 @@
 """TensorFlow's checkpoint files, read and written tensor by tensor, without TensorFlow.
 
     with BundleReader("/models/tiny/model.ckpt-1000") as reader:
-        reader.entries["shared/embedding"].shape
+        shape_of(reader.entries["shared/embedding"])
         array = reader.load("shared/embedding")
 
     writer = BundleWriter(folder / "model.ckpt-1000")
@@ -22,7 +22,6 @@ One tensor is in memory at a time. The files are little-endian, as TensorFlow wr
 big-endian machines.
 """
 
-import dataclasses
 import os
 import re
 import struct
@@ -36,8 +35,8 @@ import ml_dtypes
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from t0.checkpoints import saver_messages
 from t0.checkpoints.formats import nbytes_of, pieces, read_into
+from t0.checkpoints.saver_messages import BundleEntry, BundleHeader
 from t0.checkpoints.shape import shown
 from t0.errors import UserError
 from t0.files.any_path import any_path, binary
@@ -72,27 +71,9 @@ class DamagedIndexError(Exception):
     """The bytes are not a whole index of a TensorFlow checkpoint."""
 
 
-@dataclasses.dataclass(frozen=True)
-class TensorPlace:
-    """The place of one tensor in the data files.
-
-    Attributes:
-      dtype: TensorFlow's DataType number.
-      shape: the tensor's shape.
-      shard: the number of the data file.
-      offset_bytes: the tensor's first byte in that file.
-      size_bytes: the number of the tensor's bytes.
-      crc: masked CRC-32C of the bytes.
-      sliced: whether the tensor is split over several entries (partitioned variables).
-    """
-
-    dtype: int
-    shape: tuple[int, ...]
-    shard: int
-    offset_bytes: int
-    size_bytes: int
-    crc: int
-    sliced: bool = False
+def shape_of(entry: BundleEntry) -> tuple[int, ...]:
+    """Returns the shape of an entry's tensor."""
+    return tuple(dim.size for dim in entry.shape.dim)
 
 
 class BundleReader:
@@ -102,7 +83,7 @@ class BundleReader:
       prefix: the checkpoint's path without `.index`.
 
     Attributes:
-      entries: tensor name -> its entry.
+      entries: tensor name -> its place, dtype and shape; see `shape_of`.
 
     Raises:
       UserError: if a file is missing, cut off or damaged.
@@ -146,22 +127,23 @@ class BundleReader:
           UserError: if its bytes do not match their checksum.
         """
         entry = self.entries[name]
-        if nbytes_of(entry.shape, self.dtype(name)) != entry.size_bytes:
+        shape = shape_of(entry)
+        if nbytes_of(shape, self.dtype(name)) != entry.size:
             raise UserError(
-                f"{self._prefix}.index: {name} has {entry.size_bytes:,} bytes, which are not those "
-                f"of {self.dtype(name)} {shown(list(entry.shape))}"
+                f"{self._prefix}.index: {name} has {entry.size:,} bytes, which are not those of "
+                f"{self.dtype(name)} {shown(list(shape))}"
             )
-        array = np.empty(entry.shape, self.dtype(name))
-        path = self._paths[entry.shard]
-        if entry.shard not in self._files:
-            self._files[entry.shard] = path.open("rb")
-        file = self._files[entry.shard]
-        file.seek(entry.offset_bytes)
+        array = np.empty(shape, self.dtype(name))
+        path = self._paths[entry.shard_id]
+        if entry.shard_id not in self._files:
+            self._files[entry.shard_id] = path.open("rb")
+        file = self._files[entry.shard_id]
+        file.seek(entry.offset)
         crc = 0
         for piece in pieces(array):
             read_into(file, piece, path)
             crc = _extended(crc, piece)
-        if masked(crc) != entry.crc:
+        if masked(crc) != entry.crc32c:
             raise UserError(f"{path}: the checksum of {name} does not match. Copy the file again")
         return array
 
@@ -184,11 +166,11 @@ class BundleReader:
     def _check_sizes(self) -> None:
         ends = [0] * len(self._paths)
         for name, entry in self.entries.items():
-            if entry.sliced:
+            if entry.slices:
                 raise UserError(f"{self._prefix}: {name} is a partitioned variable; Mesh has none")
-            if entry.shard >= len(ends):
+            if entry.shard_id >= len(ends):
                 raise UserError(f"{self._prefix}.index names more data files than it counts")
-            ends[entry.shard] = max(ends[entry.shard], entry.offset_bytes + entry.size_bytes)
+            ends[entry.shard_id] = max(ends[entry.shard_id], entry.offset + entry.size)
         for path, end in zip(self._paths, ends, strict=True):
             if not path.is_file():
                 raise UserError(f"{path} is missing: the checkpoint has {len(ends)} data files")
@@ -209,7 +191,7 @@ class BundleWriter:
     def __init__(self, prefix: Path, *, shard_bytes: int = _SHARD_BYTES) -> None:
         self._prefix = prefix
         self._shard_bytes = shard_bytes
-        self._entries: dict[str, TensorPlace] = {}
+        self._entries: dict[str, BundleEntry] = {}
         self._shard = -1
         self._file: BinaryIO | None = None
 
@@ -224,13 +206,13 @@ class BundleWriter:
         for piece in pieces(np.ascontiguousarray(array)):
             crc = _extended(crc, piece)
             self._file.write(piece.data)
-        self._entries[name] = TensorPlace(
+        self._entries[name] = BundleEntry(
             dtype=_NUMBERS[array.dtype],
-            shape=tuple(array.shape),
-            shard=self._shard,
-            offset_bytes=offset,
-            size_bytes=array.nbytes,
-            crc=masked(crc),
+            shape={"dim": [{"size": size} for size in array.shape]},
+            shard_id=self._shard,
+            offset=offset,
+            size=array.nbytes,
+            crc32c=masked(crc),
         )
 
     def finish(self) -> None:
@@ -275,7 +257,7 @@ def _extended(crc: int, piece: np.ndarray) -> int:
     return google_crc32c.extend(crc, frozen)
 
 
-def read_index(data: bytes) -> tuple[int, dict[str, TensorPlace]]:
+def read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
     """Returns the number of data files and the entries by name.
 
     Raises:
@@ -287,15 +269,15 @@ def read_index(data: bytes) -> tuple[int, dict[str, TensorPlace]]:
         raise DamagedIndexError("its structure is broken") from error
 
 
-def write_index(entries: Mapping[str, TensorPlace], *, shards: int) -> bytes:
+def write_index(entries: Mapping[str, BundleEntry], *, shards: int) -> bytes:
     """Returns the bytes of an index."""
-    header = saver_messages.BundleHeader(num_shards=shards, version={"producer": 1})
+    header = BundleHeader(num_shards=shards, version={"producer": 1})
     rows = [(b"", header.SerializeToString())]
-    rows += sorted((name.encode(), _entry_bytes(entry)) for name, entry in entries.items())
+    rows += sorted((name.encode(), entry.SerializeToString()) for name, entry in entries.items())
     return _write_table(rows)
 
 
-def _read_index(data: bytes) -> tuple[int, dict[str, TensorPlace]]:
+def _read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
     if len(data) < _FOOTER_BYTES or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
         raise DamagedIndexError("it does not end like one")
     footer = data[-_FOOTER_BYTES:]
@@ -309,9 +291,9 @@ def _read_index(data: bytes) -> tuple[int, dict[str, TensorPlace]]:
             raise DamagedIndexError("its blocks are more than it holds")
         for key, proto in _block(data, handle):
             if key:
-                entries[key.decode()] = _parse_entry(proto)
+                entries[key.decode()] = BundleEntry.FromString(proto)
             else:
-                shards = saver_messages.BundleHeader.FromString(proto).num_shards
+                shards = BundleHeader.FromString(proto).num_shards
     if shards > _MOST_DATA_FILES:
         raise DamagedIndexError(f"it counts {shards} data files")
     return shards, entries
@@ -417,28 +399,3 @@ def _handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
     offset, position = read_varint(data, position)
     size, position = read_varint(data, position)
     return (offset, size), position
-
-
-def _entry_bytes(entry: TensorPlace) -> bytes:
-    message = saver_messages.BundleEntry(
-        dtype=entry.dtype,
-        shape={"dim": [{"size": size} for size in entry.shape]},
-        shard_id=entry.shard,
-        offset=entry.offset_bytes,
-        size=entry.size_bytes,
-        crc32c=entry.crc,
-    )
-    return message.SerializeToString()
-
-
-def _parse_entry(data: bytes) -> TensorPlace:
-    message = saver_messages.BundleEntry.FromString(data)
-    return TensorPlace(
-        dtype=message.dtype,
-        shape=tuple(dim.size for dim in message.shape.dim),
-        shard=message.shard_id,
-        offset_bytes=message.offset,
-        size_bytes=message.size,
-        crc=message.crc32c,
-        sliced=bool(message.slices),
-    )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf import text_format
 
-from t0.checkpoints.bundle import BundleReader, prefixes
+from t0.checkpoints.bundle import BundleReader, prefixes, shape_of
 from t0.checkpoints.saver_messages import CheckpointState
 from t0.errors import UserError, refuse_unanswered, short_reason
 from t0.files import paths
@@ -161,7 +161,8 @@ def read(checkpoint: str) -> dict[str, tuple[tuple[int, ...], str]]:
     """
     with _open(checkpoint) as reader:
         return {
-            name: (entry.shape, reader.dtype(name).name) for name, entry in reader.entries.items()
+            name: (shape_of(entry), reader.dtype(name).name)
+            for name, entry in reader.entries.items()
         }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from t0.checkpoints import names, operative_config, tokenizer
-from t0.checkpoints.bundle import BundleReader, BundleWriter, prefixes
+from t0.checkpoints.bundle import BundleReader, BundleWriter, prefixes, shape_of
 from t0.checkpoints.formats import (
     BFLOAT16,
     CheckpointFacts,
@@ -71,7 +71,9 @@ class MtfSource(CheckpointSource):
         self._reader = BundleReader(prefix)
         unknown = []
         # In file order, so that the files are read from start to end.
-        stored = sorted(self._reader.entries.items(), key=lambda item: _place(item[1]))
+        stored = sorted(
+            self._reader.entries.items(), key=lambda item: (item[1].shard_id, item[1].offset)
+        )
         for native, entry in stored:
             name = names.from_mtf(native)
             if native == STEP:
@@ -81,7 +83,7 @@ class MtfSource(CheckpointSource):
             elif name is None:
                 unknown.append(native)
             else:
-                shape = combined(name, entry.shape)
+                shape = combined(name, shape_of(entry))
                 self.entries[name] = TensorEntry(shape, self._reader.dtype(native), native)
         self.check(unknown)
         self.facts = self._read_facts()
@@ -169,10 +171,6 @@ def adapt_plan(plan: TargetPlan) -> TargetPlan:
             f"--vocabulary_rows {padded} to add {padded - rows} copies of the padding row"
         )
     return plan
-
-
-def _place(entry: object) -> tuple[int, int]:
-    return entry.shard, entry.offset_bytes
 
 
 def _is_slot(native: str) -> bool:

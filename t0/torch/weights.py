@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from t0.checkpoints import checkpoint_files, conversion, names
-from t0.checkpoints.bundle import BundleReader
+from t0.checkpoints.bundle import BundleReader, shape_of
 from t0.checkpoints.conversion import open_source
 from t0.checkpoints.formats import FLOAT32, CheckpointSource
 from t0.checkpoints.mtf import STEP
@@ -111,7 +111,7 @@ def warm_start(
         shapes = expected_shapes(model.spec.sizes)
         for name in wanted.keys() & there.keys():
             native = there[name]
-            shape = combined(name, reader.entries[native].shape)
+            shape = combined(name, shape_of(reader.entries[native]))
             if tuple(shape) != tuple(shapes[name]):
                 raise UserError(
                     f"checkpoint {path} holds {native} as {list(shape)}, the configured model "

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from tiny_checkpoints import BFLOAT16
 
-from t0.checkpoints.bundle import BundleReader, BundleWriter, TensorPlace, read_index, write_index
+from t0.checkpoints.bundle import BundleReader, BundleWriter, read_index, write_index
+from t0.checkpoints.saver_messages import BundleEntry
 from t0.errors import UserError
 
 
@@ -26,6 +27,10 @@ def arrays():
     found["half"] = rng.random(3).astype(np.float16)
     found["zero/kernel"] = np.zeros((0, 4), np.float32)
     return found
+
+
+def entry(rows, **fields):
+    return BundleEntry(dtype=1, shape={"dim": [{"size": rows}, {"size": 2}]}, **fields)
 
 
 def save_with_tensorflow(tf, prefix, arrays, shards):
@@ -78,7 +83,7 @@ def test_index_is_tensorflows_byte_by_byte(tf, arrays, tmp_path):
 def test_index_of_many_blocks(tf, tmp_path):
     # 20,000 names of 60 bytes: several blocks of 256 kB.
     entries = {
-        f"block_{i:06d}/{'x' * 40}/k": TensorPlace(1, (i, 2), 0, i * 10**9, 8 * i, i)
+        f"block_{i:06d}/{'x' * 40}/k": entry(i, offset=i * 10**9, size=8 * i, crc32c=i)
         for i in range(20_000)
     }
     data = write_index(entries, shards=1)
@@ -127,7 +132,7 @@ def test_index_that_cannot_be_unpacked(block, message, monkeypatch):
     from t0.checkpoints import bundle
 
     monkeypatch.setattr(bundle, "typed_block", lambda _: block)
-    data = write_index({"a": TensorPlace(1, (2,), 0, 0, 8, 0)}, shards=1)
+    data = write_index({"a": entry(2, size=8)}, shards=1)
     with pytest.raises(bundle.DamagedIndexError, match=message):
         read_index(data)
 

@@ -13,7 +13,8 @@ import pytest
 from tiny_checkpoints import V10, V11, model_shape, weights, write_inline, write_mtf
 
 from t0.checkpoints import ConversionOptions, convert, open_source, operative_config, weight_files
-from t0.checkpoints.bundle import BundleReader, BundleWriter, TensorPlace, write_index
+from t0.checkpoints.bundle import BundleReader, BundleWriter, write_index
+from t0.checkpoints.saver_messages import BundleEntry
 from t0.config import gin_files
 from t0.errors import UserError
 
@@ -306,19 +307,25 @@ def test_importing_the_room_leaves_tensorflows_patches_alone():
     assert done.stdout.strip() == "False", done.stderr
 
 
+def entry_fields(shape, **fields):
+    return {"shape": {"dim": [{"size": size} for size in shape]}, **fields}
+
+
 @pytest.mark.parametrize(
     ("entries", "shards", "words"),
     [
         ({"a": {}}, 2**31, "counts 2147483648 data files"),
         ({"a": {"shape": (2**31, 2**31)}}, 1, "which are not those"),
         ({"a": {"shape": (2**63,)}}, 1, "which are not those"),
-        ({"a": {"shard": 7}}, 1, "more data files than it counts"),
-        ({"a": {"offset_bytes": 2**62}}, 1, "truncated"),
+        ({"a": {"shard_id": 7}}, 1, "more data files than it counts"),
+        ({"a": {"offset": 2**62}}, 1, "truncated"),
     ],
 )
 def test_a_mesh_index_that_claims_too_much(tmp_path, entries, shards, words):
-    plain = {"dtype": 1, "shape": (2,), "shard": 0, "offset_bytes": 0, "size_bytes": 8, "crc": 0}
-    entries = {name: TensorPlace(**{**plain, **changes}) for name, changes in entries.items()}
+    plain = {"dtype": 1, "shape": (2,), "size": 8}
+    entries = {
+        name: BundleEntry(**entry_fields(**plain | change)) for name, change in entries.items()
+    }
     (tmp_path / "m.index").write_bytes(write_index(entries, shards=shards))
     (tmp_path / "m.data-00000-of-00001").write_bytes(bytes(8))
     with pytest.raises(UserError, match=words):
