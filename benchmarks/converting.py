@@ -7,8 +7,8 @@ The weights are generated in T5 1.1 XL's shape. Before each measurement the file
 from the page cache, and every time includes the wait until what was written is on the disk. Copies
 and conversions take turns; the fastest of each counts, as a virtual machine's disk and memory may
 be several times slower at one moment than at the next. Peak memory is the resident set of a process
-that does nothing but that conversion. The goals: half of the copy's speed, and 1.2 times the largest
-tensor plus 1 GB.
+that does nothing but that conversion. The goals: half of the copy's speed, and 1.2 times the
+largest tensor plus 1 GB.
 """
 
 import argparse

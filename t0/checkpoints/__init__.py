@@ -14,7 +14,7 @@
 | `formats` | the interface of a format: `CheckpointSource`, `CheckpointTarget`, and their data |
 | `mtf` | Mesh TensorFlow's model directories |
 | `bundle`, `saver_messages` | TensorFlow's checkpoint files, and the messages in them |
-| `operative_config` | reads and writes the gin file beside a checkpoint, and checks its imports |
+| `operative_config` | reads and writes the gin file next to a checkpoint, and checks its imports |
 | `hugging_face` | Hugging Face's folders and their config.json |
 | `weight_files` | safetensors, and PyTorch's pickles where reading them is safe |
 | `look_alikes` | names adapters, and lists the checkpoints in subfolders |

@@ -37,7 +37,7 @@ def steps(model_dir: str) -> list[int]:
 
 
 def latest(model_dir: str) -> str | None:
-    """Returns the checkpoint that training goes on from, None for a new model.
+    """Returns the checkpoint from which training continues, None for a new model.
 
     It is the one that the file `checkpoint` names, in which TensorFlow looks it up. Where that file
     is missing or unreadable, or the files of that checkpoint are not all there, it is the newest
@@ -68,7 +68,7 @@ def latest(model_dir: str) -> str | None:
 
 
 def named(model_dir: str) -> str | None:
-    """Returns the checkpoint that the file `checkpoint` names, None where files of it are missing.
+    """Returns the checkpoint that the file `checkpoint` names, None if files of it are missing.
 
     They are looked for by name; none is read.
     """
@@ -198,7 +198,7 @@ def global_step(checkpoint: str) -> int:
 
 
 def weights_dtype(checkpoint: str) -> str | None:
-    """Returns the type of a checkpoint's weights, None where they have several types.
+    """Returns the type of a checkpoint's weights, None if they have several types.
 
     Raises:
       UserError: if there is no such checkpoint, or its index cannot be read.
@@ -290,7 +290,7 @@ def check_variables(checkpoint: str, expected: Mapping[str, tuple[tuple[int, ...
 def _describe_difference(
     checkpoint: str, differing: list[str], missing: list[str], count: int
 ) -> str:
-    """Returns the message about a checkpoint of another model: both sides, and what to do."""
+    """Returns the message about a checkpoint of another model: both sides, and how to fix it."""
     folder = os.path.dirname(checkpoint)  # noqa: PTH120 (gs:// paths)
     lines = [f"  {line}" for line in differing[:_SHOWN]]
     if len(differing) > _SHOWN:

@@ -117,7 +117,7 @@ def compare_forward(
     """Computes both checkpoints' logits and compares them.
 
     `transformers` computes the logits of a Hugging Face folder, if it is installed; Mesh TensorFlow
-    computes all others, after conversion where that is necessary.
+    computes all others, after conversion if that is necessary.
 
     Args:
       a: the path of one checkpoint.
@@ -337,7 +337,7 @@ def _nats(logits: np.ndarray, ids: np.ndarray) -> float:
 def _restore_all(prefix: str) -> list[Any]:
     """Returns operations that assign each variable its tensor, cast to float32.
 
-    The checkpoint's names are Mesh TensorFlow's; its legacy names of norms are found, too.
+    The checkpoint's names are Mesh TensorFlow's; its legacy names of norms are also found.
     """
     reader = compat.tf1.train.load_checkpoint(prefix)
     saved = {names.from_mtf(n) or n: n for n in reader.get_variable_to_shape_map()}

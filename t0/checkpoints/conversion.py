@@ -94,7 +94,7 @@ class ConversionOptions:
     Attributes:
       step: the step of the source's checkpoint; the step to write where the source has none.
       dtype: "float32" or "bfloat16" for the parameters; None keeps each tensor's dtype.
-      tokenizer: the SentencePiece model to copy beside the tensors.
+      tokenizer: the SentencePiece model to copy next to the tensors.
       usual_tokenizer: the SentencePiece model for a source without one, used if it has the model's
         number of ids.
       vocabulary_rows: the target's number of embeddings; new ones are copies of the padding
@@ -227,7 +227,7 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
     raise UserError(
         f"{path} holds no checkpoint: wanted model.ckpt-STEP.index (Mesh TensorFlow), config.json "
         "with safetensors (Hugging Face), or checkpoint_STEP/checkpoint (T5X)"
-        + (f". {alone.name} lacks its index: copy that, too" if alone else look_alikes.hint(path))
+        + (f". {alone.name} has no index: copy it also" if alone else look_alikes.hint(path))
     )
 
 
@@ -303,7 +303,7 @@ def as_mesh_checkpoint(
 ) -> str:
     """Returns the prefix of a Mesh TensorFlow checkpoint with the weights that `path` names.
 
-    A checkpoint of Mesh TensorFlow is used where it is, also on gs://. Any other is converted into
+    A checkpoint of Mesh TensorFlow is used in its place, also on gs://. Any other is converted into
     `workdir` once: a second call with the same unchanged source finds it there.
 
     Args:
@@ -413,7 +413,7 @@ def _choose_facts(
 def _choose_tokenizer(
     facts: CheckpointFacts, options: ConversionOptions, rows: int, notes: list[str]
 ) -> Path | None:
-    """Returns the SentencePiece model to copy beside the tensors, None for none."""
+    """Returns the SentencePiece model to copy next to the tensors, None for none."""
     pieces = options.tokenizer or facts.tokenizer
     if pieces:
         tokenizer.check(pieces, rows)
@@ -551,7 +551,7 @@ def _stage(destination: Path, last: str) -> Iterator[Path]:
 def _upload(folder: Path, destination: Path, last: str) -> None:
     """Uploads a checkpoint's files, the one that makes it whole last.
 
-    A mark in the destination says that it is not finished: the next conversion into it starts anew.
+    A mark in the destination says that it is unfinished: the next conversion starts again.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     files.sort(key=lambda path: path.match(last))
@@ -577,7 +577,7 @@ def _remove_unfinished(parent: Path) -> None:
 
 
 def _options(place: str, dtype: str | None, *, slots: bool) -> ConversionOptions:
-    with contextlib.closing(_opened(place, slots=slots)) as source:
+    with contextlib.closing(_open_with_slots(place, slots=slots)) as source:
         rows = source.model.vocabulary
         padded = -(-rows // 128) * 128
         kept = slots and len(source.parameters) < len(source.entries)
@@ -585,19 +585,19 @@ def _options(place: str, dtype: str | None, *, slots: bool) -> ConversionOptions
             step=source.facts.step or 0,
             dtype=dtype or _one_dtype(source),
             vocabulary_rows=padded if padded != rows else None,
-            # The run's gin files define the model, not the file beside the checkpoint.
+            # The run's gin files define the model, not the file next to the checkpoint.
             activation=source.facts.activation or ("gelu" if source.model.gated else "relu"),
             drop_slots=not kept or padded != rows,
         )
 
 
-def _opened(place: str, *, slots: bool) -> CheckpointSource:
+def _open_with_slots(place: str, *, slots: bool) -> CheckpointSource:
     if slots:
         with contextlib.suppress(UserError):
             return open_source(place)
     source = open_source(place, keep_slots=False)
     if slots:
-        _say(f"the optimizer's state of {place} cannot be read: the weights alone are taken")
+        _say(f"the optimizer's state of {place} cannot be read: only the weights are taken")
     return source
 
 

@@ -7,7 +7,7 @@
     ready.vocabulary        # "/models/t0_3b/spiece.model"
 
 The model's shape is read from the tensors. A Mesh TensorFlow checkpoint whose tensors are not those
-of a T5 encoder-decoder needs the operative config beside it.
+of a T5 encoder-decoder needs the operative config next to it.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Described:
       source: the path or the hub's name with its revision, for the results.
       checkpoint: the prefix of a Mesh TensorFlow checkpoint.
       gin_file: the gin file of its model.
-      vocabulary: the SentencePiece model beside it, or None.
+      vocabulary: the SentencePiece model next to it, or None.
       model: its shape, None if it is not a T5 encoder-decoder.
     """
 
@@ -62,7 +62,7 @@ def locate(given: str) -> tuple[str, str]:
 
 
 def describe(path: str, source: str, output: Path, *, vocabulary: str | None = None) -> Described:
-    """Returns a checkpoint with its model's gin file, converted where it has another format.
+    """Returns a checkpoint with its model's gin file, converted if it has another format.
 
     Args:
       path: a checkpoint in any format.

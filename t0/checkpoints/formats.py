@@ -69,9 +69,9 @@ class CheckpointFacts:
       dropout_rate: the dropout rate for fine-tuning.
       model_type: the model type in a Hugging Face config.
       legacy_norms: whether the norms have the names of Mesh TensorFlow's legacy layer stack.
-      tokenizer: the path of the SentencePiece model beside the tensors, or of a `tokenizer.json`
+      tokenizer: the path of the SentencePiece model next to the tensors, or of a `tokenizer.json`
         that can be read as one; see `tokenizer.model_bytes`.
-      tokenizer_fault: why the tokenizer beside the tensors cannot be read, "" if there is none.
+      tokenizer_fault: why the tokenizer next to the tensors cannot be read, "" if there is none.
     """
 
     step: int | None = None
@@ -151,7 +151,7 @@ class CheckpointSource(abc.ABC):
       kind: "mtf", "hf" or "t5x".
       path: the path that was opened, for messages.
       entries: canonical name -> entry, parameters before slots, in the order that reads fastest.
-      facts: the checkpoint's facts beside its tensors.
+      facts: the checkpoint's facts besides its tensors.
       unused: (name in the file, reason) of each tensor that is left out, such as tied copies.
       model: the model's shape.
     """

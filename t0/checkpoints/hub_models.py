@@ -4,7 +4,7 @@
     fetch("bigscience/T0_3B@main")
     # ("/root/.cache/huggingface/.../snapshots/8f3a...", "bigscience/T0_3B@8f3a...")
 
-The library downloads files once into its own cache. Safetensors are taken where there are any, else
+The library downloads files once into its own cache. Safetensors are taken if there are any, else
 PyTorch's pickles. Without a network, or with HF_HUB_OFFLINE, what was downloaded before is found.
 """
 
@@ -48,8 +48,8 @@ def fetch(name: str) -> tuple[str, str]:
             raise ConnectionError("HF_HUB_OFFLINE is set")
         found = HfApi().model_info(repo, revision=revision or None, timeout=_SECONDS)
         files = [sibling.rfilename for sibling in found.siblings or ()]
-        wanted = _wanted(files, name)
-        folder = snapshot_download(repo, revision=found.sha, allow_patterns=wanted)
+        patterns = _choose_files(files, name)
+        folder = snapshot_download(repo, revision=found.sha, allow_patterns=patterns)
     except _faults() as error:
         folder = _downloaded(repo, revision, error)
     if not hugging_face.is_folder(Path(folder)):
@@ -57,7 +57,7 @@ def fetch(name: str) -> tuple[str, str]:
     return folder, f"{repo}@{Path(folder).name}"
 
 
-def _wanted(files: list[str], name: str) -> list[str]:
+def _choose_files(files: list[str], name: str) -> list[str]:
     """Returns the patterns of the files to download: one kind of weights only."""
     there = [file for file in files if "/" not in file]
     for pattern in _WEIGHTS:

@@ -99,7 +99,7 @@ class HfSource(CheckpointSource):
             else:
                 self._add(name, key)
         if _HEAD not in self.entries and _tied_unscaled(config):
-            # The embedding, unscaled, is what a copy of it as head would be.
+            # The embedding, unscaled, serves as the head.
             self._add(_HEAD, embedding)
         self.check(unknown)
         self._check_head(config, scaled)
@@ -342,7 +342,7 @@ def _activation(folder: Path, config: dict[str, Any], model: ModelShape) -> str:
 
 
 def _check_config(folder: Path, config: dict[str, Any], model: ModelShape) -> None:
-    """Checks that the config describes the tensors beside it.
+    """Checks that the config describes the tensors next to it.
 
     Raises:
       UserError: naming every difference.
@@ -414,7 +414,7 @@ def _model_type(plan: TargetPlan) -> str:
 
 
 def _write_config(folder: Path, plan: TargetPlan) -> None:
-    """Writes the files beside the weights, config.json last."""
+    """Writes the files next to the weights, config.json last."""
     model, kind = plan.model, _model_type(plan)
     write_json(folder / GENERATION, {"_from_model_config": True, **_TOKENS})
     if plan.facts.tokenizer:

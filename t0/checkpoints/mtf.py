@@ -3,8 +3,8 @@
     source = MtfSource(find_prefix(Path("/models/tiny"), step=1000))
     target = MtfTarget(folder, plan)             # model.ckpt-STEP.*, operative_config.gin
 
-Mesh TensorFlow stacks equal variables in the graph only; in its files every variable has an entry
-of its own.
+Mesh TensorFlow stacks equal variables in the graph only; in its files every variable has its own
+entry.
 """
 
 import re

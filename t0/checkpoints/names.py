@@ -101,7 +101,7 @@ ROWS: tuple[TensorNames, ...] = (
 BY_MTF = {row.mtf: row for row in ROWS}
 
 # Slots have Mesh TensorFlow's names. Adafactor's are `<parameter>_slot_<kind>`: vr, vc are factors
-# of the second moment: vr lacks the largest dimension (the first of equals), vc the second largest;
+# of the second moment: vr has no largest dimension (the first of equals), vc no second largest;
 # v is the second moment without factoring; m is the momentum. Those of `t0.AdamWOptimizer`, both
 # moments, are `<parameter>/<kind>`.
 SLOTS = ("vr", "vc", "v", "m")
@@ -131,7 +131,7 @@ def slot_name(parameter: str, slot: str | None) -> str:
 
 
 def find(name: str) -> tuple[str, int] | None:
-    """Returns the key in `BY_MTF` and the block (0 where there is none), None if unknown."""
+    """Returns the key in `BY_MTF` and the block (0 if there is none), None if unknown."""
     return _find("mtf", name)
 
 
@@ -143,7 +143,7 @@ def row_of(name: str) -> TensorNames | None:
 
 def hf_name(parameter: str) -> str:
     """Returns the Hugging Face key of a canonical parameter."""
-    key, block = _known(parameter)
+    key, block = _find_known(parameter)
     return BY_MTF[key].hf.format(b=block)
 
 
@@ -154,7 +154,7 @@ def from_hf(key: str) -> str | None:
 
 def t5x_name(parameter: str) -> str:
     """Returns the path below `target/` of a canonical parameter, layers not scanned."""
-    key, block = _known(parameter)
+    key, block = _find_known(parameter)
     return BY_MTF[key].t5x.format(b=block)
 
 
@@ -187,7 +187,7 @@ def to_mtf(name: str, *, legacy_norms: bool) -> str:
     return name.replace("/rms_norm/", inner if "/block_" in name else final)
 
 
-def _known(parameter: str) -> tuple[str, int]:
+def _find_known(parameter: str) -> tuple[str, int]:
     found = find(parameter)
     if found is None:
         raise KeyError(parameter)

@@ -40,7 +40,7 @@ TO_MESH = {ours: mesh for mesh, ours in _FROM_MESH.items()}
 
 
 def beside(checkpoint: str) -> str | None:
-    """Returns the operative config in a checkpoint's folder, None where there is none.
+    """Returns the operative config in a checkpoint's folder, None if there is none.
 
     Args:
       checkpoint: a folder, or the prefix of a checkpoint in one; local or gs://.
@@ -87,7 +87,7 @@ def read_operative(path: Path) -> dict[str, Any]:
             found[key] = value if value.startswith("%") else ast.literal_eval(value)
         except _UNREADABLE:
             continue
-    return {key: _resolved(found, value) for key, value in found.items()}
+    return {key: _resolve(found, value) for key, value in found.items()}
 
 
 def facts_of(folder: Path, model: ModelShape) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def _check_import(module: str, known: Sequence[str], place: Any) -> None:
         )
 
 
-def _resolved(found: dict[str, Any], value: Any) -> Any:
+def _resolve(found: dict[str, Any], value: Any) -> Any:
     for _ in range(_LONGEST_CHAIN):
         if not (isinstance(value, str) and value.startswith("%")):
             return value

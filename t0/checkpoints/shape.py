@@ -133,7 +133,7 @@ def expected_shapes(model: ModelShape) -> dict[str, Shape]:
     layers = {"encoder": model.encoder_layers, "decoder": model.decoder_layers}
     shapes = {}
     for side in (None, "encoder", "decoder"):
-        rows = [row for row in names.ROWS if _side(row) == side and _wanted(row, model)]
+        rows = [row for row in names.ROWS if _side(row) == side and _has_row(row, model)]
         for block in range(layers.get(side, 1)):
             for row in rows:
                 if "{b" not in row.mtf and side:
@@ -240,7 +240,7 @@ def _side(row: names.TensorNames) -> str | None:
     return side if side in ("encoder", "decoder") and "logits" not in row.mtf else None
 
 
-def _wanted(row: names.TensorNames, model: ModelShape) -> bool:
+def _has_row(row: names.TensorNames, model: ModelShape) -> bool:
     if "logits" in row.mtf:
         return not model.tied
     gate = row.mtf.rpartition("/DenseReluDense/")[2]

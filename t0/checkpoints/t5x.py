@@ -1,11 +1,11 @@
-"""T5X's native checkpoints: a msgpack index, arrays within it or in zarr folders beside it.
+"""T5X's native checkpoints: a msgpack index, arrays within it or in zarr folders next to it.
 
     source = T5xSource(Path("/models/t5x/checkpoint_1000"))
     target = T5xTarget(folder, plan)          # folder/checkpoint_STEP/
 
 `t5x_files` reads and writes the index and the arrays. Layers are stored one by one
 (`encoder/layers_3/...`) or, in T5X's "scalable" models, stacked on axis 1 of one array
-(`encoder/encoder/...`), where every layer has a relative bias of its own.
+(`encoder/encoder/...`), where every layer has its own relative bias.
 
 T5X's Adafactor factors a square matrix in the opposite order to Mesh TensorFlow's: T5X's row factor
 averages over the last dimension, Mesh TensorFlow's over the first. So the two slots are swapped.

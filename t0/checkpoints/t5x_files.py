@@ -10,7 +10,7 @@
 
 The index is read without loading the arrays within it. Flax writes such files as a map of maps. An
 array is an extension (code 1) that holds (shape, dtype name, bytes) in msgpack; an array above
-1 GiB is split into chunks. For a parameter in a folder of its own the index holds TensorStore's
+1 GiB is split into chunks. For a parameter in its own folder the index holds TensorStore's
 JSON specification. msgpack holds no code, and nothing is unpickled.
 
 gzip at level 0 stores without compression: level 1 makes weights smaller by 8%, at a twentieth of
@@ -73,7 +73,7 @@ class InlineArray:
 
 @dataclasses.dataclass(frozen=True)
 class ZarrArray:
-    """An array in a folder beside the index.
+    """An array in a folder next to the index.
 
     Attributes:
       shape: the array's shape.
@@ -168,7 +168,7 @@ class _Reader:
         return self._array(shape, _dtype(name), ((self._end - len(values), len(values)),))
 
     def join_chunks(self, value: dict[Any, Any]) -> Any:
-        """Returns a map as it is, or the array whose chunks it holds."""
+        """Returns a map unchanged, or the array whose chunks it holds."""
         if _CHUNKED not in value:
             return value
         shape, chunks = (
@@ -258,7 +258,7 @@ def read_zarr(folder: Path, expected: ZarrArray) -> np.ndarray:
 
 
 class ZarrWriter:
-    """Writes an array into a folder of its own.
+    """Writes an array into its own folder.
 
     Args:
       parent: the folder in which the array's folder is made.

@@ -1,4 +1,4 @@
-"""The SentencePiece model beside a checkpoint, and the tokenizer files for Hugging Face.
+"""The SentencePiece model of a checkpoint, and the tokenizer files for Hugging Face.
 
     check(Path("spiece.model"), rows=32128)
     write_hf(folder, Path("spiece.model"))

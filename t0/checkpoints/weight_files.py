@@ -258,7 +258,7 @@ def _open_safetensors(folder: Path, where: Mapping[str, str]) -> Weights:
 
 
 def _shards_by_key(index: Path) -> dict[str, str]:
-    """Returns key -> file name, {} where there is no index and a single file has all tensors."""
+    """Returns key -> file name, {} if there is no index and a single file has all tensors."""
     if not index.is_file():
         return {}
     where = read_json(index).get("weight_map")

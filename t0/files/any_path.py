@@ -7,7 +7,7 @@
     with binary(folder / "train.jsonl.gz") as file: ...     # a file for gzip, pyarrow and others
 
 `pathlib.Path("gs://b")` is a path of this machine, "gs:/b". Where a user may name either, the
-command's door calls `any_path`, and what follows uses the methods that both have.
+command's door calls `any_path`, and later code uses the methods that both have.
 
 A RemotePath that `iterdir` or `rglob` yields knows whether it is a file, so that a folder costs one
 listing, and not two requests for each of its files.
@@ -120,7 +120,7 @@ class RemotePath(PurePosixPath):
                 yield from child.rglob(pattern)
 
     def open(self, mode: str = "r", encoding: str | None = None, newline: str | None = None) -> Any:
-        """Opens the file; text is UTF-8. What is written is there when it is closed."""
+        """Opens the file; text is UTF-8. The file exists when it is closed."""
         del newline
         raw = RemoteFile(str(self), mode.replace("t", "").replace("b", "") + "b")
         file = io.BufferedReader(raw, _BUFFER_BYTES) if raw.readable() else io.BufferedWriter(raw)

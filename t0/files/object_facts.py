@@ -1,4 +1,4 @@
-"""What TensorFlow's `gs://` cannot say: objects' checksums, a bucket's region.
+"""Objects' checksums and a bucket's region, which TensorFlow's `gs://` does not return.
 
     below("gs://bucket/cache")       # {"toy/COMPLETED": Facts(310, "yZRlqg=="), ...}
     of_file("/tmp/part")             # the same facts of a file of this machine
@@ -27,7 +27,7 @@ TOKEN_VARIABLE = "GOOGLE_AUTH_TOKEN_FOR_TESTING"
 FILE_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _BLOCK_BYTES = 1 << 20
-# HTTP status -> error number, of which OSError makes its subclass.
+# HTTP status -> error number, from which OSError chooses its subclass.
 _NUMBERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 429: errno.EBUSY}
 
 
@@ -45,7 +45,7 @@ def installed() -> bool:
 
 
 def applies(path: "str | os.PathLike[str]") -> bool:
-    """Returns whether checksums of what is there can be asked for."""
+    """Returns whether a path's checksums can be asked for."""
     return os.fspath(path).startswith(SCHEME) and installed()
 
 
@@ -117,12 +117,12 @@ def prepare() -> None:
 
 def _client() -> Any:
     # A connection must not be shared with a process that was forked.
-    return _made(os.getpid(), os.environ.get(TOKEN_VARIABLE), os.environ.get(FILE_VARIABLE))
+    return _make_client(os.getpid(), os.environ.get(TOKEN_VARIABLE), os.environ.get(FILE_VARIABLE))
 
 
 @functools.lru_cache(maxsize=1)
-def _made(pid: int, token: str | None, file: str | None) -> Any:
-    """Returns a client with the credentials that TensorFlow takes, anonymous where it has none."""
+def _make_client(pid: int, token: str | None, file: str | None) -> Any:
+    """Returns a client with the credentials that TensorFlow takes, anonymous if it has none."""
     del pid, file
     import google.auth
     from google.auth import credentials, exceptions
@@ -144,7 +144,7 @@ def _made(pid: int, token: str | None, file: str | None) -> Any:
 
 @contextlib.contextmanager
 def _converted(path: "str | os.PathLike[str]") -> Iterator[Any]:
-    """Yields the client for the block; what it raises becomes an `OSError`."""
+    """Yields the client for the block; its errors become `OSError`s."""
     client = _client()
     from google.api_core import exceptions
     from google.auth.exceptions import GoogleAuthError

@@ -156,7 +156,7 @@ def size_bytes(path: Path) -> int:
 
 
 def is_remote_folder(path: Path) -> bool | None:
-    """Returns whether a remote path is a folder; None where there is nothing.
+    """Returns whether a remote path is a folder; None if there is nothing.
 
     Raises:
       OSError: if that may not be asked: `is_folder` and `exists` would say no.
@@ -221,7 +221,7 @@ def names_like(folder: Path, pattern: str) -> list[str]:
 
     Args:
       folder: the folder.
-      pattern: as in `glob`; what stands for itself in it is escaped by `glob.escape`.
+      pattern: as in `glob`; `glob.escape` escapes its characters.
 
     Raises:
       OSError: if it may not be read.

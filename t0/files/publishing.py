@@ -9,8 +9,8 @@ r"""Files and folders that appear whole or not at all.
     write_whole(f"{staging}/COMPLETED", "...")
     publish_folder(staging, "/out/toy", last="COMPLETED", replace=False)
 
-A file or folder is written under a temporary name beside its own, which contains this process's tag
-(`unfinished_tag`), and is renamed when it is whole. A file for an object store is written on this
+A file or folder is written under a temporary name next to its own, which contains this process's
+tag (`unfinished_tag`), and is renamed when it is whole. A file for an object store is written on this
 machine and then copied. So a killed process leaves nothing that looks finished, two processes never
 share a file, and the next process finds what a dead one left (`leftovers`).
 
@@ -72,7 +72,7 @@ class UnfinishedFile:
     """A file on this machine under a temporary name, until `publish` gives it its final name.
 
     Attributes:
-      path: the temporary path; beside the final path, if that is on this machine.
+      path: the temporary path; next to the final path, if that is on this machine.
     """
 
     def __init__(self, final: str) -> None:
@@ -163,15 +163,15 @@ def publish_folder(
     A local folder is renamed in one step. In an object store, where renaming is not one step, the
     files are uploaded, or moved within it, several at a time, and `last` is written after the
     others were seen there, each with its size and, if the object store has it, its checksum.
-    What replaces a finished folder is in the object store first, so that it is not finished for a
-    moment alone.
+    What replaces a finished folder is in the object store first, so that it is finished
+    at every moment.
 
     Args:
       staging: the folder with the files: a local one for any `final`, a remote one for a remote.
       final: the folder's final path.
       last: the name of the file whose presence marks the folder as finished.
       replace: whether a finished folder is replaced.
-      files: files that must be there, as they were written.
+      files: the size and checksum of files that must be there.
 
     Returns:
       whether this call finished the folder; False if another process finished it first. `staging`
@@ -255,11 +255,11 @@ def _files_in(folder: str) -> dict[str, Facts]:
 
 
 def check_whole(folder: str, expected: Mapping[str, Facts]) -> None:
-    """Checks that files are as they were written, in size and checksum.
+    """Checks that files have the sizes and checksums with which they were written.
 
     Args:
       folder: the folder, on this machine or remote.
-      expected: the files' names, as they were written; an empty checksum is not compared.
+      expected: name -> size and checksum; an empty checksum is not compared.
 
     Raises:
       OSError: if one is not there, or differs.

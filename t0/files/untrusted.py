@@ -79,7 +79,7 @@ def read_yaml(
     Args:
       path: the file.
       loader: a loader of PyYAML that builds plain values only.
-      kind: what the file is, for messages.
+      kind: the kind of file, for messages.
       tags: the tags that the loader knows, for messages.
       count_values: whether to refuse deep nesting and many values before any value is built.
 
@@ -109,7 +109,7 @@ def read_yaml(
 
 
 def _check_yaml(data: bytes) -> None:
-    """Raises a YAMLError for what is nested too deep, or has too many values."""
+    """Raises a YAMLError if values are nested too deep or too many."""
     sizes: dict[str, int] = {}
     # Of each open list or mapping: its anchor and its values so far.
     open_: list[tuple[str | None, int]] = [(None, 0)]
@@ -118,7 +118,7 @@ def _check_yaml(data: bytes) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             open_.append((event.anchor, 1))
             if event.anchor:
-                # An alias of what is still open stands for itself, without end.
+                # An alias of an open list or mapping contains itself, without end.
                 sizes[event.anchor] = MOST_YAML_VALUES
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, size = open_.pop()
