@@ -10,9 +10,9 @@ r"""Files and folders that appear whole or not at all.
     publish_folder(staging, "/out/toy", last="COMPLETED", replace=False)
 
 A file or folder is written under a temporary name next to its own, which contains this process's
-tag (`unfinished_tag`), and is renamed when it is whole. A file for an object store is written on this
-machine and then copied. So a killed process leaves nothing that looks finished, two processes never
-share a file, and the next process finds what a dead one left (`leftovers`).
+tag (`unfinished_tag`), and is renamed when it is whole. A file for an object store is written on
+this machine and then copied. So a killed process leaves nothing that looks finished, two processes
+never share a file, and the next process finds what a dead one left (`leftovers`).
 
 Assumes that a process id with its start time names one process of a host.
 """
