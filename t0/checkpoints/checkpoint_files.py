@@ -6,6 +6,7 @@
 TensorFlow is not imported.
 """
 
+import contextlib
 import glob
 import hashlib
 import os
@@ -170,9 +171,10 @@ def _open(checkpoint: str) -> BundleReader:
     try:
         return BundleReader(checkpoint)
     except UserError as error:
-        found = latest(checkpoint) if isinstance(error.__cause__, FileNotFoundError) else None
-        if found:
-            return BundleReader(found)
+        with contextlib.suppress(UserError):
+            found = latest(checkpoint) if isinstance(error.__cause__, FileNotFoundError) else None
+            if found:
+                return BundleReader(found)
         raise UserError(
             f"checkpoint {checkpoint} cannot be read ({error}). Wanted the path of a checkpoint "
             "without its ending, such as /models/t5/model.ckpt-1000000"

@@ -215,8 +215,8 @@ def test_few_requests_to_a_bucket(bucket, tmp_path):
         any_path(f"gs://b/model/{path.name}").write_bytes(path.read_bytes())
     any_path("gs://b/model/checkpoint").write_text('model_checkpoint_path: "model.ckpt-20"')
     requests = {
-        lambda: checkpoint_files.steps("gs://b/model") == [5, 20]: 1,
-        lambda: checkpoint_files.named("gs://b/model") == "gs://b/model/model.ckpt-20": 3,
+        lambda: checkpoint_files.steps("gs://b/model") == [5, 20]: 2,
+        lambda: checkpoint_files.named("gs://b/model") == "gs://b/model/model.ckpt-20": 4,
         lambda: checkpoint_files.global_step("gs://b/model/model.ckpt-20") == 20: 6,
     }
     for call, most in requests.items():

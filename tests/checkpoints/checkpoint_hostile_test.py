@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tiny_checkpoints import V10, V11, model_shape, weights, write_inline, write_mtf
 
-from t0.checkpoints import ConversionOptions, convert, open_source, operative_config, weight_files
+from t0.checkpoints import ConversionOptions, convert, open_source, operative_config
 from t0.checkpoints.bundle import BundleReader, BundleWriter, write_index
 from t0.checkpoints.saver_messages import BundleEntry
 from t0.config import gin_files
@@ -401,8 +401,6 @@ def test_safetensors_that_do_not_tile_their_file(changed, tmp_path, change):
     folder = changed()
     rewritten(folder, change)
     refused(folder, tmp_path, "truncated or no safetensors file")
-    with pytest.raises(UserError, match="truncated or no safetensors file"):  # as in a bucket
-        weight_files._read_remote_header(folder / "model.safetensors")
 
 
 @pytest.mark.parametrize("block", ["9" * 6000, "9" * 10])
