@@ -171,6 +171,8 @@ def _open(checkpoint: str) -> BundleReader:
     try:
         return BundleReader(checkpoint)
     except UserError as error:
+        if error.__cause__ is None:  # a data file is missing or truncated
+            raise
         with contextlib.suppress(UserError):
             found = latest(checkpoint) if isinstance(error.__cause__, FileNotFoundError) else None
             if found:
