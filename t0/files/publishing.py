@@ -250,8 +250,12 @@ def _files_in(folder: str) -> dict[str, Facts]:
     if not paths.is_remote(folder):
         names = paths.list_names(folder)
         return {name: object_facts.of_file(path_inside(folder, name)) for name in names}
-    names = [name for name in paths.list_marked(folder) if not name.endswith("/")]
-    return {name: Facts(paths.size_bytes(path_inside(folder, name)), "") for name in names}
+    found = {}
+    for name in paths.list_marked(folder):
+        with contextlib.suppress(FileNotFoundError):  # removed since, or of a folder like this one
+            if not name.endswith("/"):
+                found[name] = Facts(paths.size_bytes(path_inside(folder, name)), "")
+    return found
 
 
 def check_whole(folder: str, expected: Mapping[str, Facts]) -> None:
