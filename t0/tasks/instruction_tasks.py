@@ -52,7 +52,8 @@ from t0.sources.instructions import (
 )
 from t0.tasks.instruction_steps import draw_output, encode_parts, join_what_fits
 from t0.tasks.metrics import Expected, instruction_metrics
-from t0.tasks.recipe_tasks import TEXT, TEXTS, Record, RecordSource, t5_features
+from t0.tasks.ordered_source import TEXT, TEXTS, Record
+from t0.tasks.recipe_tasks import RecordSource, t5_features
 
 _NAME = re.compile(
     r"sni(?P<name>_name)?(?P<definition>_def)?(_pos_(?P<positives>\d))?(_neg_(?P<negatives>\d))?"

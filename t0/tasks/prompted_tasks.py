@@ -24,14 +24,14 @@ from typing import Any
 from t0.catalogue import SCORE_EVAL, PromptedTask
 from t0.catalogue.prompted_task import open_rows
 from t0.compat import seqio, t5_metrics, t5_postprocessors, t5_preprocessors, tf
-from t0.errors import UserError, remembered
 from t0.prompts import CompiledTemplate, RowReport, Template
 from t0.sources import SplitRows, hidden_label, local_files
 from t0.tasks.metrics import plain_metrics, reads_text
+from t0.tasks.ordered_source import TEXT, TEXTS, OrderedSource
 from t0.tasks.vocabulary import default_vocabulary
 
 
-class PromptedSource(seqio.DataSource):
+class PromptedSource(OrderedSource):
     """Rows of a dataset rendered by a template, in the dataset's order.
 
     Args:
@@ -65,21 +65,15 @@ class PromptedSource(seqio.DataSource):
         self.reports: dict[str, RowReport] = {}
         self._num_rows = num_rows
         self.seed_name = seed_name
+        self.signature = {"inputs": TEXT, "targets": TEXT}
+        if template.answer_choices is not None:
+            self.signature["answer_choices"] = TEXTS
         super().__init__(splits=tuple(split_mapping))
 
     @cached_property
     def compiled(self) -> CompiledTemplate:
         """The compiled template. Jinja compiles it on first use, so that registering is fast."""
         return CompiledTemplate(self.template, seed_name=self.seed_name)
-
-    @property
-    def supports_arbitrary_sharding(self) -> bool:
-        """False: for SeqIO a split is one shard; `t0.caching` plans its own row ranges."""
-        return False
-
-    def list_shards(self, split: str) -> Sequence[str]:
-        """Returns the split's name: with one shard, `idx` is unique in rank evaluation."""
-        return [split]
 
     def num_input_examples(self, split: str) -> int:
         """Returns the number of raw rows of `split`, recorded for T0's datasets, else counted."""
@@ -111,38 +105,9 @@ class PromptedSource(seqio.DataSource):
                 record["answer_choices"] = example.choices
             yield record
 
-    def get_dataset(
-        self,
-        split: str = "train",
-        shuffle: bool = True,
-        seed: int | None = None,
-        shard_info: seqio.ShardInfo | None = None,
-        **unused: Any,
-    ) -> tf.data.Dataset:
-        """Returns the records of `split` as a dataset of strings, in order.
-
-        `shuffle` and `seed` are ignored: they are for sources that shuffle files. SeqIO shuffles
-        cached records, and live records within a buffer.
-        """
-        del shuffle, seed, unused
-        if shard_info and shard_info.num_shards > 1:
-            raise UserError(
-                f"a split of {self.dataset} is one shard, {shard_info.num_shards} were requested"
-            )
-        signature = {
-            "inputs": tf.TensorSpec((), tf.string),
-            "targets": tf.TensorSpec((), tf.string),
-        }
-        if self.template.answer_choices is not None:
-            signature["answer_choices"] = tf.TensorSpec((None,), tf.string)
-        with remembered():
-            self.open(split)  # raises errors about absent data here, not in a TensorFlow thread
-
-        def generate() -> Iterator[dict[str, Any]]:
-            with remembered():
-                yield from self.records(split)
-
-        return tf.data.Dataset.from_generator(generate, output_signature=signature)
+    def check(self, split: str) -> None:
+        """Raises the errors about absent data."""
+        self.open(split)
 
 
 def expand_choices(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -39,12 +39,8 @@ from t0.sources.questions import count_questions, read_questions
 from t0.sources.texts import FolderTexts, Texts
 from t0.sources.translations import count_pairs, read_pairs
 from t0.tasks.metrics import Bleu, squad_metrics
+from t0.tasks.ordered_source import TEXT, TEXTS, OrderedSource, Record
 from t0.tasks.vocabulary import default_vocabulary
-
-TEXT = tf.TensorSpec((), tf.string)
-TEXTS = tf.TensorSpec((None,), tf.string)
-
-Record = Mapping[str, Any]
 
 
 def _nothing(split: str) -> Sequence[Any]:
@@ -52,8 +48,8 @@ def _nothing(split: str) -> Sequence[Any]:
     return ()
 
 
-class RecordSource(seqio.DataSource):
-    """A SeqIO data source of records in a fixed order; a split is one shard.
+class RecordSource(OrderedSource):
+    """The records of a recipe's data.
 
     Args:
       read: returns the records of a split, from the first at each call.
@@ -76,19 +72,10 @@ class RecordSource(seqio.DataSource):
     ) -> None:
         self._read = read
         self._count = count
-        self._signature = dict(signature)
+        self.signature = signature
         self.notes = notes
         self.data_files = files
         super().__init__(splits=tuple(splits))
-
-    @property
-    def supports_arbitrary_sharding(self) -> bool:
-        """False: one generator yields all records of a split."""
-        return False
-
-    def list_shards(self, split: str) -> Sequence[str]:
-        """Returns the split's name: one shard."""
-        return [split]
 
     def num_input_examples(self, split: str) -> int:
         """Returns the number of records of a split; this may read its files."""
@@ -103,29 +90,6 @@ class RecordSource(seqio.DataSource):
         if split not in self.splits:
             raise UserError(f"there is no split '{split}', there are: {', '.join(self.splits)}")
         yield from self._read(split)
-
-    def get_dataset(
-        self,
-        split: str = "train",
-        shuffle: bool = True,
-        seed: int | None = None,
-        shard_info: seqio.ShardInfo | None = None,
-        **unused: Any,
-    ) -> tf.data.Dataset:
-        """Returns the records of a split as a dataset, in order.
-
-        `shuffle` and `seed` are ignored: they are for sources that shuffle files. SeqIO shuffles
-        the records.
-        """
-        del shuffle, seed, unused
-        if shard_info and shard_info.num_shards > 1:
-            raise UserError(f"a split is one shard here, {shard_info.num_shards} were requested")
-
-        def generate() -> Iterator[Record]:
-            with remembered():
-                yield from self.records(split)
-
-        return tf.data.Dataset.from_generator(generate, output_signature=self._signature)
 
 
 def t5_features() -> dict[str, seqio.Feature]:

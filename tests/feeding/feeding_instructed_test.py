@@ -56,7 +56,7 @@ def task(tmp_path, clean_registries, vocabulary, monkeypatch):
 
 def write_cache(folder, split, examples):
     folder.mkdir(parents=True, exist_ok=True)
-    records = [source_shards.serialized(source_shards.as_numpy(one)) for one in examples]
+    records = [source_shards.serialize(one) for one in examples]
     for number in range(2):
         path = folder / f"{split}.tfrecord-{number:05d}-of-00002"
         with tf.io.TFRecordWriter(str(path)) as writer:

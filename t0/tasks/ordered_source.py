@@ -1,0 +1,72 @@
+"""The base of our SeqIO data sources: records in a fixed order, from one generator.
+
+    source = QuestionSource(splits)      # a subclass, which makes records
+    source.list_shards("train")          # ["train"]
+    source.get_dataset("train")          # a tf.data.Dataset of its records, in order
+
+A split is one shard, so that a record's number is unique (`idx` of rank evaluation).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from t0.compat import seqio, tf
+from t0.errors import UserError, remembered
+
+TEXT = tf.TensorSpec((), tf.string)
+TEXTS = tf.TensorSpec((None,), tf.string)
+
+Record = Mapping[str, Any]
+
+
+class OrderedSource(seqio.DataSource):
+    """A SeqIO data source of records in a fixed order.
+
+    Attributes:
+      signature: field of a record -> `TEXT`, `TEXTS` or another specification.
+    """
+
+    signature: Mapping[str, tf.TensorSpec]
+
+    @property
+    def supports_arbitrary_sharding(self) -> bool:
+        """False: one generator yields all records of a split."""
+        return False
+
+    def list_shards(self, split: str) -> Sequence[str]:
+        """Returns the split's name: one shard."""
+        return [split]
+
+    def records(self, split: str) -> Iterator[Record]:
+        """Yields the records of a split."""
+        raise NotImplementedError
+
+    def check(self, split: str) -> None:
+        """Raises the errors that can be known before the records are read, such as absent data."""
+
+    def get_dataset(
+        self,
+        split: str = "train",
+        shuffle: bool = True,
+        seed: int | None = None,
+        shard_info: seqio.ShardInfo | None = None,
+        **unused: Any,
+    ) -> tf.data.Dataset:
+        """Returns the records of a split as a dataset, in order.
+
+        `shuffle` and `seed` are ignored: they are for sources that shuffle files. SeqIO shuffles
+        cached records, and live records within a buffer.
+        """
+        del shuffle, seed, unused
+        if shard_info and shard_info.num_shards > 1:
+            raise UserError(
+                f"a split of this source is one shard, {shard_info.num_shards} were requested"
+            )
+
+        def generate() -> Iterator[Record]:
+            with remembered():
+                yield from self.records(split)
+
+        with remembered():
+            self.check(split)  # an error in a TensorFlow thread would be hard to read
+        return tf.data.Dataset.from_generator(generate, output_signature=dict(self.signature))
