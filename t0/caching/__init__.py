@@ -1,10 +1,10 @@
 """Caching: writes the tokenised records of registered SeqIO tasks in SeqIO's cache layout.
 
-    from t0.caching import Options, Request, Setup, cache
+    from t0.caching import RecordOptions, CacheSelection, Setup, cache
 
     cache(
-        Request(output_cache_dir="/data/cache", tasks=["super_glue_rte_.*"]),
-        Options(),
+        CacheSelection(output_cache_dir="/data/cache", tasks=["super_glue_rte_.*"]),
+        RecordOptions(),
         Setup(module_import=["t0.seqio_tasks"]),
         num_workers=8,
     )
@@ -16,8 +16,8 @@ source_shards   engine: reads shards of the source of any SeqIO task
 split_state     the finished pieces of a split, and whether the split may be published
 parts           files with the records of a piece of a split
 cache_files     the final files of a cache: joins, describes, publishes and reads them
-fingerprint     the data and code of a task, so that a run can take over a killed run's parts
 provenance      what a task's cache was made from, and what changed since
+referenced_code the code and the files that a task's steps refer to
 workers         does jobs in worker processes of this machine
 beam_runner     does the same jobs on Apache Beam
 running         one run: plans, works, publishes each task when its splits are whole
@@ -33,9 +33,9 @@ from typing import Any
 
 # Imported on first use, because `cache` imports TensorFlow.
 _API = {
-    "Options": "cache_plan",
-    "Outcome": "split_state",
-    "Request": "cache_plan",
+    "RecordOptions": "cache_plan",
+    "SplitOutcome": "split_state",
+    "CacheSelection": "cache_plan",
     "Setup": "cache_plan",
     "cache": "running",
     "find_caches": "verify",

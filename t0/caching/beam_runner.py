@@ -1,8 +1,8 @@
 """Runs the jobs of a plan on Apache Beam, on the runner that `--runner=...` names.
 
     for outcome in run_on_beam(
-        states, jobs, model, Options(), Setup(module_import=["my_tasks"]), parts_dir=parts_dir,
-        pipeline_options=["--runner=FlinkRunner"], run_dir="gs://b/c/run",
+        states, jobs, model, RecordOptions(), Setup(module_import=["my_tasks"]),
+        parts_dir=parts_dir, pipeline_options=["--runner=FlinkRunner"], run_dir="gs://b/c/run",
     ):
         ...
 
@@ -25,9 +25,9 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from t0.caching.cache_plan import Options, Setup, TaskSplit
+from t0.caching.cache_plan import RecordOptions, Setup, TaskSplit
 from t0.caching.prompted_rows import RowRange
-from t0.caching.split_state import JoinParts, Outcome, PartInfo, SplitSpec, SplitState
+from t0.caching.split_state import JoinParts, PartInfo, SplitOutcome, SplitSpec, SplitState
 from t0.caching.workers import RowRangeWorker, ShardRunWorker, execute
 from t0.errors import UserError, reading
 from t0.files import paths, write_whole, writing
@@ -38,13 +38,13 @@ def run_on_beam(
     states: Mapping[TaskSplit, SplitState],
     jobs: Iterable[Any],
     model: tuple[bytes, int] | None,
-    options: Options,
+    options: RecordOptions,
     setup: Setup,
     *,
     parts_dir: str,
     pipeline_options: Sequence[str],
     run_dir: str,
-) -> Iterator[Outcome]:
+) -> Iterator[SplitOutcome]:
     """Runs a pipeline over jobs, and yields the outcomes of the splits when it has ended.
 
     Args:
@@ -67,7 +67,7 @@ def run_on_beam(
     by_rows = [job for job in pieces if isinstance(job, RowRange)]
     by_shards = [job for job in pieces if not isinstance(job, RowRange)]
     starts = (
-        ("ranges", by_rows, RowRangeWorker(model, tuple(setup.data_dir), setup.skip_bad_rows)),
+        ("ranges", by_rows, RowRangeWorker(model, setup)),
         ("shards", by_shards, ShardRunWorker(options, setup, own_process=False)),
     )
     known = [(str(split), done) for split, state in states.items() for done in state.results()]
@@ -100,7 +100,7 @@ class _Make(beam.DoFn):
     def setup(self) -> None:
         self._execute = self._start()
 
-    def process(self, element: Any) -> Iterator[tuple[str, tuple[int, PartInfo | Outcome]]]:
+    def process(self, element: Any) -> Iterator[tuple[str, tuple[int, PartInfo | SplitOutcome]]]:
         made = self._execute(element, lambda report: None)
         for spec in element.specs:
             yield str(spec.split), (element.start, made[spec.split.task])
@@ -110,7 +110,7 @@ class _Join(beam.DoFn):
     """The counts of all parts of a split -> the split's outcome, as a file in `run_dir`."""
 
     def __init__(
-        self, specs: Mapping[str, SplitSpec], options: Options, parts_dir: str, run_dir: str
+        self, specs: Mapping[str, SplitSpec], options: RecordOptions, parts_dir: str, run_dir: str
     ) -> None:
         self._specs = specs
         self._options = options
@@ -127,13 +127,13 @@ class _Join(beam.DoFn):
         _leave(execute(follows, None) if isinstance(follows, JoinParts) else follows, self._run_dir)
 
 
-def _outcomes(splits: Iterable[TaskSplit], run_dir: str) -> Iterator[Outcome]:
+def _outcomes(splits: Iterable[TaskSplit], run_dir: str) -> Iterator[SplitOutcome]:
     for split in splits:
         path = _outcome_path(run_dir, split)
         if not paths.exists(path):
             raise UserError(f"the pipeline left no outcome for {split}; see the runner's log")
         with reading(path, ValueError, TypeError):
-            outcome = Outcome(**{**parsed_json(paths.read_bytes(path)), "split": split})
+            outcome = SplitOutcome(**{**parsed_json(paths.read_bytes(path)), "split": split})
         yield outcome
 
 
@@ -141,6 +141,6 @@ def _outcome_path(run_dir: str, split: TaskSplit) -> str:
     return posixpath.join(run_dir, hashlib.sha256(str(split).encode()).hexdigest() + ".json")
 
 
-def _leave(outcome: Outcome, run_dir: str) -> None:
+def _leave(outcome: SplitOutcome, run_dir: str) -> None:
     text = json.dumps(dataclasses.asdict(outcome))
     write_whole(_outcome_path(run_dir, outcome.split), text)

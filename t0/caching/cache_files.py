@@ -4,7 +4,7 @@
     outcome.files   # {"train.tfrecord-00000-of-00003": {"bytes": ..., "examples": ..., ...}, ...}
     publish(staging, final, manifest, replace=False)  # False: another run published first
 
-A run writes the files of a task into a directory beside the final one,
+A run writes the files of a task into a directory next to the final one,
 `<task>.incomplete-HOST-PID-START` (`-` cannot occur in a task's name). `publish` writes `COMPLETED`
 into it and renames it to the task's directory (see `t0.files.publishing`). So a killed run leaves
 no directory that looks finished, two runs with the same output directory never share a file, and
@@ -23,7 +23,7 @@ records. There is one exception: a range of rows numbers the rows of rank evalua
 no row before the range was dropped. Where rows were dropped, `join_parts` numbers the records of
 the later ranges again, so that `idx` equals SeqIO's `enumerate` over the kept rows.
 
-This module imports TensorFlow for `gs://` alone.
+This module imports TensorFlow only for `gs://`.
 """
 
 import base64
@@ -44,8 +44,8 @@ from typing import Any, BinaryIO
 import google_crc32c
 
 from t0.caching import parts
-from t0.caching.cache_plan import Options
-from t0.caching.split_state import WRITTEN, JoinParts, Outcome, PartInfo, counted, summed
+from t0.caching.cache_plan import RecordOptions
+from t0.caching.split_state import WRITTEN, JoinParts, PartInfo, SplitOutcome, sum_counts, summed
 from t0.errors import refuse_unanswered
 from t0.files import (
     path_inside,
@@ -110,24 +110,21 @@ def read_manifest(directory: str) -> dict[str, Any]:
 
 _CHECKSUM = re.compile(rb'(?<=\n "checksum": ")[0-9a-f]{64}(?=",\n)')
 _NO_CHECKSUM = "0" * 64
-_KEYS = {"schema", "task", "absent_splits", "empty_splits", "splits"}
+_KEYS_BEFORE_CHECKSUMS = {"schema", "task", "absent_splits", "empty_splits", "splits"}
 
 
-def _manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
-    return (json.dumps(manifest, sort_keys=True, indent=1) + "\n").encode()
-
-
-def with_checksum(manifest: Mapping[str, Any]) -> bytes:
+def with_checksum(content: Mapping[str, Any]) -> bytes:
     """Returns the bytes of `COMPLETED` or of a provenance, which contain their own checksum."""
-    content = _manifest_bytes({**manifest, "checksum": _NO_CHECKSUM})
-    return _CHECKSUM.sub(hashlib.sha256(content).hexdigest().encode(), content, count=1)
+    text = json.dumps({**content, "checksum": _NO_CHECKSUM}, sort_keys=True, indent=1) + "\n"
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    return _CHECKSUM.sub(checksum.encode(), text.encode(), count=1)
 
 
 def checked_manifest(content: bytes) -> dict[str, Any] | None:
-    """Returns what the bytes of `COMPLETED` hold, None for a cache of SeqIO itself.
+    """Returns the content of `COMPLETED`, None for a cache of SeqIO itself.
 
     Raises:
-      ValueError: if they are not what was written.
+      ValueError: if it is damaged.
     """
     # SeqIO writes nothing, or one word.
     if re.fullmatch(rb"\s*\w{0,40}\s*", content):
@@ -136,20 +133,11 @@ def checked_manifest(content: bytes) -> dict[str, Any] | None:
         manifest = parsed_json(content)
     except ValueError as error:
         raise ValueError("it is not JSON any more") from error
-    if _has_checksum(content):
-        _check_checksum(content)
-    # Without a checksum it is older, and has exactly this form.
-    elif not isinstance(manifest, dict) or not (
-        manifest.keys() <= _KEYS and _manifest_bytes(manifest) == content
-    ):
-        raise ValueError("its bytes are not those that were written")
     if not _is_manifest(manifest):
         raise ValueError("it does not list files with their sizes and checksums")
+    if not manifest.keys() <= _KEYS_BEFORE_CHECKSUMS:
+        _check_checksum(content)
     return manifest
-
-
-def _has_checksum(content: bytes) -> bool:
-    return len(_CHECKSUM.findall(content)) == 1
 
 
 def _check_checksum(content: bytes) -> None:
@@ -223,7 +211,7 @@ def publish(staging: str, final: str, manifest: Mapping[str, Any], *, replace: b
       False if another process published the task first.
 
     Raises:
-      OutputError: if publishing fails; `final` is then as it was, or (object stores) unfinished.
+      OutputError: if publishing fails; `final` is then unchanged, or (object stores) unfinished.
     """
     write_whole(posixpath.join(staging, COMPLETED), with_checksum(manifest))
     splits = manifest.get("splits", {}).values()
@@ -233,13 +221,13 @@ def publish(staging: str, final: str, manifest: Mapping[str, Any], *, replace: b
     return publish_folder(staging, final, last=COMPLETED, replace=replace, files=files)
 
 
-def shard_count(options: Options, source_shards: int, records: int, size_bytes: int) -> int:
+def shard_count(options: RecordOptions, source_shards: int, records: int, size_bytes: int) -> int:
     """Returns the number of files of a split.
 
     With `min_shards` or `max_shards`, the rule of SeqIO's cache_tasks_main.py holds: the larger of
     `min_shards`, 64 by default, and the source's own number of shards. Without them, there is one
     file for each 100 MB, or one for each 1,000 examples up to 16 files if these are more. SeqIO
-    reads 16 files at once and shuffles within 1,000 examples, and each file holds consecutive
+    reads 16 files in parallel and shuffles within 1,000 examples, and each file holds consecutive
     records of the dataset. So training reads a sorted dataset (imdb: all negative reviews first) in
     16 places at a time.
 
@@ -268,7 +256,7 @@ def file_name(split: str, index: int, count: int) -> str:
     return f"{split}.tfrecord-{index:05d}-of-{count:05d}"
 
 
-def join_parts(job: JoinParts) -> Outcome:
+def join_parts(job: JoinParts) -> SplitOutcome:
     """Writes the final files of a split into its directory.
 
     Raises:
@@ -282,7 +270,7 @@ def join_parts(job: JoinParts) -> Outcome:
             files = [stack.enter_context(paths.local_copy(path)) for path in job.parts]
         sizes = [(info["records"], info["bytes"]) for info in job.infos]
         if spec.choices:
-            files, sizes = _numbered_through(files, job.infos, directory, stack)
+            files, sizes = _renumber_parts(files, job.infos, directory, stack)
         total, size_bytes = (sum(numbers) for numbers in zip(*sizes, strict=True))
         count = shard_count(job.options, spec.source_shards, total, size_bytes)
         bounds = [total * index // count for index in range(count + 1)]
@@ -296,12 +284,12 @@ def join_parts(job: JoinParts) -> Outcome:
     }
     for name, content in ((f"info.{split.name}.json", info), (f"stats.{split.name}.json", stats)):
         written[name] = _write_json(path_inside(directory, name), content)
-    return Outcome(
+    return SplitOutcome(
         split,
         WRITTEN,
         stats=stats,
         files=written,
-        counts=counted(job.infos),
+        counts=sum_counts(job.infos),
         over=summed(job.infos, "over"),
         notes=job.notes,
     )
@@ -328,7 +316,7 @@ def totals(infos: Sequence[PartInfo]) -> dict[str, int]:
     return {"examples": sum(info["records"] for info in infos), **tokens, **most, **characters}
 
 
-def _numbered_through(
+def _renumber_parts(
     files: Sequence[str], infos: Sequence[PartInfo], directory: str, stack: ExitStack
 ) -> tuple[list[str], list[tuple[int, int]]]:
     """Returns parts that number the kept rows, with the records and bytes of each."""
@@ -346,18 +334,15 @@ def _numbered_through(
                         dir=None if paths.is_remote(directory) else directory
                     )
                 )
-            path, info = _part_renumbered(path, shift, where)
+            path, info = _renumber_part(path, shift, where)
         numbered.append(path)
         sizes.append((info["records"], info["bytes"]))
     return numbered, sizes
 
 
-def _part_renumbered(path: str, shift: int, folder: str) -> tuple[str, Mapping[str, Any]]:
+def _renumber_part(path: str, shift: int, folder: str) -> tuple[str, Mapping[str, Any]]:
     name = posixpath.basename(path)
-    frames = (
-        tfrecord.framed(_renumbered(tfrecord.record_of(frame), shift))
-        for frame in parts.read_frames(path)
-    )
+    frames = (tfrecord.framed(_renumber(record, shift)) for record in parts.read_records(path))
     with parts.PartWriter(folder, name) as part:
         while some := list(itertools.islice(frames, 1000)):
             part.append(some)
@@ -380,7 +365,7 @@ def _stretches(
     for path, count in zip(files, counts, strict=True):
         last = first + count
         cuts = sorted({first, last, *(bound for bound in bounds if first < bound < last)})
-        at = parts.offsets(path, [cut - first for cut in cuts])
+        at = parts.find_offsets(path, [cut - first for cut in cuts])
         for cut, (begin, end) in zip(cuts, itertools.pairwise(at), strict=False):
             of_files[bisect.bisect_right(bounds, cut) - 1].append((path, begin, end))
         first = last
@@ -419,7 +404,7 @@ def write_file(path: str, fill: Callable[[str], None]) -> dict[str, Any]:
 
 
 def entry_of(file: BinaryIO) -> dict[str, Any]:
-    """Returns the size and checksums of what an open file holds, read in blocks.
+    """Returns the size and checksums of an open file.
 
     Returns:
       "bytes"; "sha256", which `t0 verify` compares; and "crc32c", which a bucket says of an object.
@@ -459,37 +444,16 @@ def _blocks(stretches: Sequence[Stretch]) -> Iterator[bytes]:
                 yield block
 
 
-_ONE_BYTE = [protobuf_wire.varint(number) for number in range(128)]
-_IDX_START = protobuf_wire.sized(tf_examples.FIELD_1, b"idx")
-
-
-def idx_entry(row: int, choice: int) -> bytes:
-    """Returns the entry `idx` of a rank-evaluation record, which is the record's first entry.
-
-    It equals `ints_entry("idx", [row, choice])`, and takes a fifth of the time.
-    """
-    packed = protobuf_wire.varint(row) + protobuf_wire.varint(choice)
-    size = len(packed)
-    feature = bytes((0x12, size + 4, 0x1A, size + 2, 0x0A, size)) + packed
-    return bytes((0x0A, len(_IDX_START) + len(feature))) + _IDX_START + feature
-
-
-def idx_entries(row: int, choices: int) -> list[bytes]:
-    """Returns the entry `idx` of each of a row's rank-evaluation records."""
-    # The number of the choice is the last byte: others of one byte go in its place.
-    start = idx_entry(row, 0)[:-1]
-    entries = [start + number for number in _ONE_BYTE[:choices]]
-    return entries + [idx_entry(row, number) for number in range(len(_ONE_BYTE), choices)]
-
-
-def _renumbered(record: bytes, shift: int) -> bytes:
+def _renumber(record: bytes, shift: int) -> bytes:
     """Returns a record whose first entry is `idx`, with `shift` added to its row number."""
     _, start = protobuf_wire.read_varint(record, 1)
-    size, at = protobuf_wire.read_varint(record, start + 1)
-    end = at + size
-    packed = at + len(_IDX_START) + 6
-    if record[at : at + len(_IDX_START)] != _IDX_START or packed >= end:
+    size, start = protobuf_wire.read_varint(record, start + 1)
+    entry = dict(protobuf_wire.fields(record[start : start + size]))
+    if entry[1] != b"idx":
         raise ValueError("the record does not start with idx")
-    row, at = protobuf_wire.read_varint(record, packed)
-    choice, _ = protobuf_wire.read_varint(record, at)
-    return tf_examples.example(idx_entry(row + shift, choice) + record[end:])
+    (int64_list,) = dict(protobuf_wire.fields(entry[2])).values()
+    (packed,) = dict(protobuf_wire.fields(int64_list)).values()
+    row, end = protobuf_wire.read_varint(packed, 0)
+    choice, _ = protobuf_wire.read_varint(packed, end)
+    renumbered = tf_examples.ints_entry("idx", (row + shift, choice))
+    return tf_examples.example(renumbered + record[start + size :])

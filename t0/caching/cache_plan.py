@@ -1,17 +1,19 @@
 """Decides which tasks and splits a run writes, and into which directories.
 
-    request = Request(output_cache_dir="/data/cache", tasks=["super_glue_rte_.*", "t0_train"])
-    plan = make_plan(request, catalogue, tag="incomplete-host-4711-1700000000")
+    selection = CacheSelection("/data/cache", tasks=["super_glue_rte_.*", "t0_train"])
+    plan = make_plan(selection, catalogue, tag="incomplete-host-4711-1700000000")
     plan.splits     # the splits of all tasks, the largest task first
     plan.tasks      # task -> its directories and splits
     plan.skipped    # task -> the reason why the run does not write it
 
 This module reads no data, writes no file and does not import TensorFlow: a `Catalogue` describes
-the registry and the existing caches. `Options` and `Setup` are sent to every process. The selection
-of tasks and the rules about existing caches are SeqIO's (`seqio.scripts.cache_tasks_main`), with
-four additions: a mixture's name selects its tasks, a name without a match is an error, a finished
-cache in the output directory stays unless `overwrite` is set, even with `ignore_other_caches`, and
-a cache whose prompt, data, vocabulary or modules changed is written again.
+the registry and the existing caches. `RecordOptions` and `Setup` are sent to every process.
+
+The selection of tasks and the rules about existing caches are SeqIO's
+(`seqio.scripts.cache_tasks_main`), with four additions: a mixture's name selects its tasks, a name
+without a match is an error, a finished cache in the output directory stays unless `overwrite` is
+set, even with `ignore_other_caches`, and a cache whose prompt, data, vocabulary or modules changed
+is written again.
 """
 
 import dataclasses
@@ -28,7 +30,7 @@ LONGEST = {"inputs": 1024, "targets": 256}
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class CacheSelection:
     """The tasks to cache, and the output directory. The fields have the names of the flags.
 
     Attributes:
@@ -53,7 +55,7 @@ class Request:
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class RecordOptions:
     """How a run makes and writes records, for all splits and workers.
 
     The fields have the names of the command's flags, as those of `Setup` have.
@@ -61,8 +63,9 @@ class Options:
     Attributes:
       min_shards: as in SeqIO, the least number of files of a split; None to choose it by the size
         of the data, see `cache_files.shard_count`.
-      max_shards: as in SeqIO, the largest number of files of a split; 0 for no limit. Given alone,
-        `min_shards` is SeqIO's 64, so that a split has this many files, or 64 if that is less.
+      max_shards: as in SeqIO, the largest number of files of a split; 0 for no limit. If
+        only this is given, `min_shards` is SeqIO's 64, so that a split has this many files, or 64
+        if that is less.
       base_seed: as in SeqIO, a number that changes the seeds of the preprocessors.
       enable_char_counts: whether to count characters, too (slow: every example is detokenized).
       max_dropped_share: the largest share of its rows, 0 to 1, that a split may drop, unless
@@ -236,10 +239,10 @@ def _matching(catalogue: Catalogue, entry: str) -> set[str]:
     try:
         regex = re.compile(entry)
     except re.error as error:
-        # A misspelled mixture, too: `t0++_trian` is a valid regex for Python 3.11, not for 3.10.
-        known = [*catalogue.tasks, *catalogue.mixtures]
+        # Possibly a misspelled mixture: `t0++_trian` is a regex for Python 3.11, but not for 3.10.
+        names = [*catalogue.tasks, *catalogue.mixtures]
         hint = f"It is not a regex: {error}."
-        raise unknown_name("task or mixture", entry, known, hint) from None
+        raise unknown_name("task or mixture", entry, names, hint) from None
     return {name for name in catalogue.tasks if regex.fullmatch(name)}
 
 
@@ -254,26 +257,26 @@ def task_directory(output_dir: str, task_name: str) -> str:
     return path_inside(output_dir, *task_name.split(":"))
 
 
-def make_plan(request: Request, catalogue: Catalogue, tag: str) -> CachePlan:
+def make_plan(selection: CacheSelection, catalogue: Catalogue, tag: str) -> CachePlan:
     """Returns the tasks and splits to write.
 
     Args:
-      request: the tasks to cache.
+      selection: the tasks to cache.
       catalogue: the registry and the existing caches.
       tag: the suffix of this run's unfinished directories (`<task>.<tag>`).
 
     Raises:
       UserError: if a name matches nothing, no task is selected, data is absent without
-        `skip_absent_splits`, or a finished cache lacks a wanted split.
+        `skip_absent_splits`, or a finished cache has not all wanted splits.
     """
-    names, notes = select_tasks(catalogue, request.tasks, request.excluded_tasks)
+    names, notes = select_tasks(catalogue, selection.tasks, selection.excluded_tasks)
     if not names:
         raise UserError(
             "no task is selected: "
             + ("everything is excluded" if catalogue.tasks else "none is registered")
             + ". See --tasks, --excluded_tasks and --module_import."
         )
-    _check_splits(request.splits, [catalogue.tasks[name] for name in names])
+    _check_splits(selection.splits, [catalogue.tasks[name] for name in names])
     tasks: dict[str, TaskPlan] = {}
     splits: list[TaskSplit] = []
     skipped: dict[str, str] = {}
@@ -281,7 +284,7 @@ def make_plan(request: Request, catalogue: Catalogue, tag: str) -> CachePlan:
     lacking = False
     for name in names:
         try:
-            decided, present = _decide(request, catalogue, catalogue.tasks[name], tag)
+            decided, present = _decide(selection, catalogue, catalogue.tasks[name], tag)
         except _AbsentSplits as absent:
             for split, why in absent.splits.items():
                 faults.setdefault(why, []).append(f"{name} split '{split}'")
@@ -309,30 +312,30 @@ class _AbsentSplits(AbsentData):
 
 
 def _decide(
-    request: Request, catalogue: Catalogue, task: Any, tag: str
+    selection: CacheSelection, catalogue: Catalogue, task: Any, tag: str
 ) -> tuple[TaskPlan | str, list[TaskSplit]]:
     """Returns the plan of one task and its splits, or the reason to skip the task."""
-    wanted = [s for s in task.splits if not request.splits or s in request.splits]
+    splits = [s for s in task.splits if not selection.splits or s in selection.splits]
     if not task.supports_caching:
         return "does not support caching (no CacheDatasetPlaceholder)", []
-    if not wanted:
+    if not splits:
         return "has none of the wanted splits", []
-    final = task_directory(request.output_cache_dir, task.name)
+    final = task_directory(selection.output_cache_dir, task.name)
     cache = catalogue.cache_of(task.name)
-    reason = _cached_already(request, cache, final)
+    reason = _cached_already(selection, cache, final)
     changed: Sequence[str] | None = ()
-    if reason and cache and not request.overwrite:
+    if reason and cache and not selection.overwrite:
         changed = catalogue.changes_of(task, cache)
     if changed is None:
         reason = f"{reason}, and not compared: {NO_RECORD}"
     elif changed:
         reason = None
-        there = catalogue.cached_splits(cache)
-        wanted = [split for split in task.splits if split in wanted or split in there]
+        cached = catalogue.cached_splits(cache)
+        splits = [split for split in task.splits if split in splits or split in cached]
     if reason and cache != final:
         return reason, []
     staging = f"{final}.{tag}"
-    present, absent = _present(task, wanted, staging, catalogue)
+    present, absent = _present(task, splits, staging, catalogue)
     if reason:
         missing = {split.name for split in present} - catalogue.cached_splits(final)
         if missing:
@@ -344,7 +347,7 @@ def _decide(
     if changed and absent:
         why = f"the cache in {cache} is stale ({'; '.join(changed)}), and "
         absent = {split: why + reason for split, reason in absent.items()}
-    if absent and (not request.skip_absent_splits or (changed and not present)):
+    if absent and (not selection.skip_absent_splits or (changed and not present)):
         raise _AbsentSplits(absent)
     if not present:
         return "no data: " + "; ".join(absent.values()), []
@@ -361,14 +364,14 @@ def _ordered(splits: Sequence[TaskSplit]) -> tuple[TaskSplit, ...]:
     return tuple(sorted(splits, key=lambda s: (-task_rows[s.task], s.task, -(s.rows or 0))))
 
 
-def _cached_already(request: Request, cache: str | None, final: str) -> str | None:
+def _cached_already(selection: CacheSelection, cache: str | None, final: str) -> str | None:
     if cache is None:
         return None
     if cache == final:
-        return None if request.overwrite else f"cached already in {cache}"
-    if request.ignore_other_caches:
+        return None if selection.overwrite else f"cached already in {cache}"
+    if selection.ignore_other_caches:
         return None
-    if request.overwrite:
+    if selection.overwrite:
         return f"cached in {cache}, which --overwrite does not touch: see --ignore_other_caches"
     return f"cached already in {cache}"
 
@@ -387,10 +390,10 @@ def _present(
 
 
 def _check_splits(wanted: Sequence[str], tasks: Sequence[Any]) -> None:
-    known = sorted({split for task in tasks for split in task.splits})
+    names = sorted({split for task in tasks for split in task.splits})
     for split in wanted:
-        if split not in known:
-            raise unknown_name("split", split, known, f"The selected tasks have {_quoted(known)}.")
+        if split not in names:
+            raise unknown_name("split", split, names, f"The selected tasks have {_quoted(names)}.")
 
 
 def _listed(faults: Mapping[str, Sequence[str]], shown: int = 20) -> str:

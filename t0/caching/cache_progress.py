@@ -6,20 +6,15 @@ with Progress(plan, sys.stdout) as progress:
 console.print(summary(outcomes))
 """
 
-import contextlib
-import time
 from collections.abc import Iterable
 from typing import TextIO
 
-import psutil
 from rich.table import Table
 
 from t0.caching.cache_plan import LONGEST, CachePlan, TaskSplit
-from t0.caching.split_state import EMPTY, WRITTEN, Outcome
+from t0.caching.split_state import EMPTY, WRITTEN, SplitOutcome
 from t0.progress import ProgressLine
 from t0.prompts.row_report import DROPPED
-
-_NOTE_SECONDS = 0.5  # between two measurements of memory
 
 
 class Progress:
@@ -41,7 +36,6 @@ class Progress:
         self._rows = 0
         self._rows_of_splits: dict[TaskSplit, int] = {}
         self._finished: set[TaskSplit] = set()
-        self._noted = 0.0
 
     def __enter__(self) -> "Progress":
         self.advance(None)
@@ -76,48 +70,20 @@ class Progress:
         self._line.count_before(rows)
         self._rows = rows
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: SplitOutcome) -> None:
         """Counts a finished split."""
         self._finished.add(outcome.split)
         rows = outcome.counts.get("rows", outcome.split.rows)
         self.advance(outcome.split, examples=outcome.stats.get("examples", 0), rows=rows)
 
     def plain(self) -> str:
-        """Returns the line for a log: rows, their rate, the remaining time, tasks and memory."""
+        """Returns the line for a log: rows, their rate, the remaining time and tasks."""
         return self._line.plain()
 
     def _note(self) -> str:
-        if time.monotonic() - self._noted < _NOTE_SECONDS:
-            return ""
-        self._noted = time.monotonic()
         total = len(self._plan.tasks)
         left = len({split.task for split in self._plan.splits if split not in self._finished})
-        return (
-            f"{total - left}/{total} tasks, {sum(self._examples.values()):,} examples, "
-            f"memory {tree_memory_bytes() / 1e9:.1f} GB"
-        )
-
-
-def tree_memory_bytes() -> int:
-    """Returns the memory of this process and its descendants in bytes.
-
-    Pages that processes share are counted once on Linux, elsewhere once for each process.
-    """
-    process = psutil.Process()
-    total = 0
-    for member in [process, *process.children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            total += _own_share_bytes(member)
-    return total
-
-
-def _own_share_bytes(process: psutil.Process) -> int:
-    try:
-        with open(f"/proc/{process.pid}/smaps_rollup") as file:
-            share = next(line for line in file if line.startswith("Pss:"))
-        return int(share.split()[1]) * 1024
-    except (OSError, StopIteration):
-        return process.memory_info().rss
+        return f"{total - left}/{total} tasks, {sum(self._examples.values()):,} examples"
 
 
 _NUMBERS = (
@@ -126,7 +92,7 @@ _NUMBERS = (
 )
 
 
-def summary(outcomes: Iterable[Outcome]) -> Table:
+def summary(outcomes: Iterable[SplitOutcome]) -> Table:
     """Returns the table of the outcomes, with one row for each split.
 
     Token counts leave out EOS. The columns "over" have the share of examples that are longer than
@@ -151,7 +117,7 @@ def summary(outcomes: Iterable[Outcome]) -> Table:
     return table
 
 
-def _cells(outcome: Outcome) -> list[str]:
+def _cells(outcome: SplitOutcome) -> list[str]:
     rows = outcome.counts.get("rows", outcome.split.rows)
     dropped = outcome.counts.get(DROPPED, 0) if "rows" in outcome.counts else None
     files = sum("examples" in entry for entry in outcome.files.values())
@@ -164,7 +130,7 @@ def _cells(outcome: Outcome) -> list[str]:
     ]
 
 
-def _token_cells(outcome: Outcome, feature: str) -> tuple[str, str, str]:
+def _token_cells(outcome: SplitOutcome, feature: str) -> tuple[str, str, str]:
     tokens = outcome.stats.get(f"{feature}_tokens")
     if tokens is None:
         return "", "", ""
@@ -177,7 +143,7 @@ def _token_cells(outcome: Outcome, feature: str) -> tuple[str, str, str]:
     )
 
 
-def _reasons(outcome: Outcome) -> str:
+def _reasons(outcome: SplitOutcome) -> str:
     reasons = [f"{count:,} {what}" for what, count in outcome.counts.items() if what != "rows"]
     rows = outcome.counts.get("rows")
     return ", ".join(reasons) + (f" (of {rows:,} rows)" if reasons and rows else "")

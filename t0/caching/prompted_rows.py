@@ -1,4 +1,4 @@
-"""The engine for prompted tasks: renders and tokenises ranges of rows for all tasks at once.
+"""The engine for prompted tasks: renders and tokenises ranges of rows, for all of their tasks.
 
     renderer = Renderer(model, eos_id=1)
     render_rows(RowRange("super_glue", "rte", "train", 0, 500, prompts, "/out/parts..."), renderer)
@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 
 from t0 import sources
 from t0.caching import parts
-from t0.caching.cache_files import idx_entries
 from t0.caching.cache_plan import LONGEST
 from t0.caching.split_state import PartInfo, SplitSpec
 from t0.caching.tokenizing import Tokenizer
@@ -138,7 +137,7 @@ class Renderer:
         self._compiled: dict[tuple[Template, str], CompiledTemplate] = {}
         self._opened: dict[tuple[str, str | None, str], sources.SplitRows] = {}
 
-    def opened(self, job: RowRange) -> sources.SplitRows:
+    def open_rows(self, job: RowRange) -> sources.SplitRows:
         """Returns the rows of a range's split, which stays open until a range of another comes."""
         key = (job.dataset, job.subset, job.split)
         if key not in self._opened:
@@ -158,15 +157,15 @@ class Renderer:
 
     def targets(self, texts: Sequence[str], eos: bool) -> Mapping[tuple[str, bool], Encoded]:
         """Returns (text, eos) -> the entries `targets` and `targets_pretokenized`."""
-        known = self._targets
-        new = [text for text in dict.fromkeys(texts) if (text, eos) not in known]
-        if len(known) + len(new) > MEMO_ENTRIES:
-            known.clear()
+        memo = self._targets
+        new = [text for text in dict.fromkeys(texts) if (text, eos) not in memo]
+        if len(memo) + len(new) > MEMO_ENTRIES:
+            memo.clear()
             new = list(dict.fromkeys(texts))
         if new:
             made = self._encoded("targets", [text.encode() for text in new], eos)
-            known.update(zip(((text, eos) for text in new), made, strict=True))
-        return known
+            memo.update(zip(((text, eos) for text in new), made, strict=True))
+        return memo
 
     def _encoded(self, name: str, texts: Sequence[bytes], eos: bool) -> list[Encoded]:
         end = self.tokenizer.eos if eos else b""
@@ -206,38 +205,40 @@ class _TaskRecords:
         texts = [self.report.target(ex, hidden, index) for index, hidden, ex in kept]
         targets = renderer.targets(texts, eos)
         frames = []
-        for (index, _, ex), given, text in zip(kept, inputs, texts, strict=True):
+        for (index, _, ex), encoded, text in zip(kept, inputs, texts, strict=True):
             target = targets[text, eos]
             if text != NO_LABEL and target.has_unknown:
                 self.report.count(UNKNOWN, index)
-            entries = given.entries + target.entries
+            entries = encoded.entries + target.entries
             if self.spec.answer_choices:
                 choices = [choice.encode() for choice in ex.choices]
                 entries = tf_examples.bytes_entry("answer_choices", choices) + entries
             frames.append(tfrecord.framed(tf_examples.example(entries)))
-            self._tally(given.size, [target.size])
+            self._tally(encoded.size, [target.size])
         self._kept += len(kept)
         return frames
 
     def _choices(self, kept: Any, inputs: Any, renderer: Renderer) -> list[bytes]:
         eos = self.spec.eos[1]
         targets = renderer.targets([c for _, _, ex in kept for c in ex.choices or ()], eos)
-        framed, example = tfrecord.framed, tf_examples.example
+        framed, example, ints_entry = tfrecord.framed, tf_examples.example, tf_examples.ints_entry
         frames = []
-        for (index, hidden, ex), given in zip(kept, inputs, strict=True):
+        for (index, hidden, ex), encoded in zip(kept, inputs, strict=True):
             choices = ex.choices or ()
             target = self.report.target(ex, hidden, index)
             # As if no row before this range was dropped; `cache_files.join_parts` corrects that.
             row = self._start + self._kept
-            found = [targets[choice, eos] for choice in choices]
-            for idx, choice, one in zip(
-                idx_entries(row, len(choices)), choices, found, strict=True
+            encoded_choices = [targets[choice, eos] for choice in choices]
+            for number, (choice, encoded_choice) in enumerate(
+                zip(choices, encoded_choices, strict=True)
             ):
-                correct = _CORRECT[choice == target]
-                body = b"".join((idx, given.entries, correct, one.entries, _WEIGHT))
+                idx, correct = ints_entry("idx", (row, number)), _CORRECT[choice == target]
+                body = b"".join((idx, encoded.entries, correct, encoded_choice.entries, _WEIGHT))
                 frames.append(framed(example(body)))
-            self._count_tokens(index, found, choices.index(target) if target in choices else None)
-            self._tally(given.size, [one.size for one in found])
+            self._count_tokens(
+                index, encoded_choices, choices.index(target) if target in choices else None
+            )
+            self._tally(encoded.size, [encoded_choice.size for encoded_choice in encoded_choices])
             self._kept += 1
         return frames
 
@@ -294,7 +295,7 @@ def render_rows(job: RowRange, renderer: Renderer) -> dict[str, PartInfo | str]:
     results: dict[str, PartInfo | str] = {}
     with ExitStack() as stack:
         outputs = {prompt: _open_parts(prompt, job, stack) for prompt in job.prompts}
-        for rows in _batches(job, renderer.opened(job)):
+        for rows in _batches(job, renderer.open_rows(job)):
             withheld = [sources.hidden_label(job.dataset, row) for _, row in rows]
             ready = [(index, prepared(row)) for index, row in rows]
             for prompt in [*outputs]:
@@ -343,21 +344,21 @@ def _render(
     renderer: Renderer,
 ) -> None:
     compiled = renderer.compiled(prompt)
-    kept = []
+    rendered = []
     for (index, row), hidden in zip(rows, withheld, strict=True):
         example = compiled.example(row, index)
         if example is None:
             for output in outputs:
                 output.report.target(None, hidden, index)
         else:
-            kept.append((index, hidden, example))
+            rendered.append((index, hidden, example))
     try:
         entries = {
-            eos: renderer.inputs([example.inputs for _, _, example in kept], eos)
+            eos: renderer.inputs([example.inputs for _, _, example in rendered], eos)
             for eos in {output.spec.eos[0] for output in outputs}
         }
         for output in outputs:
-            output.add(kept, entries[output.spec.eos[0]], renderer)
+            output.add(rendered, entries[output.spec.eos[0]], renderer)
     except UnicodeEncodeError as error:
         raise UserError(
             f"template '{prompt.template.name}' renders text that is not Unicode, in rows "

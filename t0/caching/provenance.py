@@ -22,18 +22,22 @@ import hashlib
 import importlib.util
 import os
 import posixpath
+import stat
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from types import ModuleType
 from typing import Any
 
+import t0
 from t0.caching.cache_files import COPIED_BYTES, PROVENANCE, read_provenance
-from t0.caching.fingerprint import INSTALLED, Walk
+from t0.caching.referenced_code import INSTALLED, CodeWalk
 from t0.catalogue.sentence_pieces import model_digest
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.files import paths
+from t0.tasks.recipe_tasks import TextSource
 
 # Increase it when this project makes other records from the same prompts, data and vocabulary.
 RECORD_FORMAT = 4
@@ -49,7 +53,12 @@ _NOT_PRINTED = (
     "reference",
     "where",
 )
-_DIGESTS_AT_ONCE = 4
+_PACKAGES = ("seqio", "t5", "tensorflow", "tensorflow-text", "tensorflow-datasets", "tfds-nightly")
+_FILES_AT_ONCE = 16
+_SECTIONS = ("prompt", "data", "vocabulary", "named_files")
+
+# Name -> the value to compare, None if it is unknown; and the phrase for the user if it differs.
+_Values = dict[str, tuple[Any, str]]
 
 
 def provenance(task: seqio.Task, splits: Iterable[str], modules: Sequence[str]) -> dict[str, Any]:
@@ -64,18 +73,40 @@ def provenance(task: seqio.Task, splits: Iterable[str], modules: Sequence[str]) 
     roots = [module for module in walk.modules if _is_users(module)]
     only_ours = not roots and _is_ours(type(task.source).__module__)
     if not only_ours:
-        roots += [sys.modules[name] for name in modules if name in sys.modules]
-    files = {name: file for name, file in Walk(roots).own_modules() if not _is_ours(name)}
+        roots += _imported(modules)
+    files = [entry for entry in CodeWalk(roots).find_own_modules() if not _is_ours(entry[0])]
+    sections = {
+        name: {key: value for key, (value, _) in values.items()}
+        for name, values in _read_sections(task, splits, walk).items()
+    }
     return {
         "format": RECORD_FORMAT,
-        "prompt": _prompt(task.source),
-        "data": {split: _digest(_data_files(task.source, split)) for split in splits},
-        "vocabulary": {
-            name: _vocabulary_digest(feature.vocabulary)
-            for name, feature in task.output_features.items()
+        **sections,
+        "modules": {name: _digest([file]) for name, file in files},
+        "named_files": [] if only_ours else list(sections["named_files"].values()),
+    }
+
+
+def _read_sections(task: seqio.Task, splits: Iterable[str], walk: CodeWalk) -> dict[str, _Values]:
+    """Returns the values of `_SECTIONS` on this machine."""
+    vocabularies = {name: feature.vocabulary for name, feature in task.output_features.items()}
+    data = {split: _local_files(task.source, split) for split in splits}
+    return {
+        "prompt": {
+            name: (value, f"the prompt's {name}") for name, value in _prompt(task.source).items()
         },
-        "modules": {name: _digest([file]) for name, file in files.items()},
-        "named_files": [] if only_ours else [_digest(_matches(path)) for path in walk.paths],
+        "data": {
+            split: (_digest(files), f"the data of split '{split}': {_name_files(files)}")
+            for split, files in data.items()
+        },
+        "vocabulary": {
+            name: (_vocabulary_digest(value), f"the vocabulary: {_vocabulary_file(value)}")
+            for name, value in vocabularies.items()
+        },
+        "named_files": {
+            str(number): (_digest(_match_files(path)), f"the data: {path}")
+            for number, path in enumerate(walk.paths)
+        },
     }
 
 
@@ -101,32 +132,19 @@ def changes(recorded: Mapping[str, Any], task: seqio.Task) -> list[str]:
     """
     if recorded["format"] != RECORD_FORMAT:
         return [f"its records have format {recorded['format']}, this version's {RECORD_FORMAT}"]
-    splits, before = task.splits or (), {name: _section(recorded, name) for name in _SECTIONS}
-    changed = [
-        f"the prompt's {name}" for name in _different(before["prompt"], _prompt(task.source))
-    ]
-    data = {split: _data_files(task.source, split) for split in before["data"] if split in splits}
-    now = {split: _digest(files) for split, files in data.items()}
-    changed += [
-        f"the data of split '{split}': {_named(data[split])}"
-        for split in _different(before["data"], now)
-    ]
-    vocabularies = {name: feature.vocabulary for name, feature in task.output_features.items()}
-    now = {name: _vocabulary_digest(value) for name, value in vocabularies.items()}
-    of_vocabulary = {
-        f"the vocabulary: {_vocabulary_file(vocabularies[name])}"
-        for name in _different(before["vocabulary"], now)
-    }
-    changed += sorted(of_vocabulary)
-    return changed + changed_modules(recorded) + _changed_named_files(recorded, task)
+    before = {name: _read_section(recorded, name) for name in _SECTIONS}
+    splits = [split for split in before["data"] if split in (task.splits or ())]
+    now = _read_sections(task, splits, _walk(task))
+    *changed, files = [_compare(before[name], now[name]) for name in _SECTIONS]
+    return [*sum(changed, []), *changed_modules(recorded), *files]
 
 
 def changed_modules(recorded: Mapping[str, Any]) -> list[str]:
     """Returns the modules of a record that changed, a phrase for each; it imports none of them."""
-    before = _section(recorded, "modules")
+    before = _read_section(recorded, "modules")
     files = {name: file for name in before if (file := _module_file(name))}
-    now = {name: _digest([file]) for name, file in files.items()}
-    return [f"the module {name}: {files[name]}" for name in _different(before, now)]
+    now = {name: (_digest([file]), f"the module {name}: {file}") for name, file in files.items()}
+    return _compare(before, now)
 
 
 def _module_file(name: str) -> str | None:
@@ -138,33 +156,66 @@ def _module_file(name: str) -> str | None:
     return spec.origin if spec and spec.has_location else None
 
 
-_SECTIONS = ("prompt", "data", "vocabulary")
-
-
-def _section(recorded: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _read_section(recorded: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = recorded.get(name)
+    if isinstance(section, list):
+        return {str(number): digest for number, digest in enumerate(section)}
     return section if isinstance(section, dict) else {}
 
 
-def _different(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns the names whose digests both have and that differ; None is unknown.
+def _compare(before: Mapping[str, Any], now: _Values) -> list[str]:
+    """Returns the phrases of the values that both have and that differ; None is unknown.
 
-    >>> _different({"a": "1", "b": "1", "c": None, "d": "1"}, {"a": "2", "b": "1", "c": "2"})
-    ['a']
+    >>> _compare({"a": "1", "b": "1", "c": None}, {"a": ("2", "a is 2"), "c": ("2", "c is 2")})
+    ['a is 2']
     """
-    both = [name for name in now if name in before]
-    compared = [name for name in both if before[name] is not None and now[name] is not None]
-    return [name for name in compared if before[name] != now[name]]
+    changed = [
+        phrase
+        for name, (value, phrase) in now.items()
+        if None not in (value, before.get(name)) and value != before[name]
+    ]
+    return list(dict.fromkeys(changed))
 
 
-def _changed_named_files(recorded: Mapping[str, Any], task: seqio.Task) -> list[str]:
-    digests = recorded.get("named_files")
-    if not isinstance(digests, list) or not digests:
-        return []
-    walk = _walk(task)
-    now = {str(number): _digest(_matches(path)) for number, path in enumerate(walk.paths)}
-    before = {str(number): digest for number, digest in enumerate(digests)}
-    return [f"the data: {walk.paths[int(number)]}" for number in _different(before, now)]
+def identify_data(source: seqio.DataSource, split: str) -> list[Any] | None:
+    """Returns the names, sizes and times of the files of a split; None if it names no files."""
+    shards = list(source.list_shards(split))
+    files = source.data_files(split) if hasattr(source, "data_files") else shards
+    if not files:
+        # Numbered files of a repository of the hub, whose name is a value of the source.
+        return shards if isinstance(source, TextSource) else None
+    try:
+        # In parallel, because each takes long in an object store.
+        with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+            return [shards, list(pool.map(_identify_file, map(str, files)))]
+    except OSError:
+        return None
+
+
+def identify_code(task: seqio.Task, modules: Sequence[str]) -> dict[str, Any]:
+    """Returns what a task's records depend on other than data: its code and the values in it.
+
+    Args:
+      task: the task.
+      modules: the names of the modules that registered the tasks, on which every task depends.
+    """
+    walk = CodeWalk(_imported(modules))
+    bound = walk.describe((task.preprocessors, task.source, task.output_features))
+    return {
+        "bound": bound,
+        "modules": {name: _digest([file]) for name, file in walk.find_own_modules()},
+        "packages": {"t0": t0.__version__, **_package_versions()},
+    }
+
+
+@functools.cache
+def _package_versions() -> dict[str, str]:
+    versions = {package.metadata["Name"]: package.version for package in metadata.distributions()}
+    return {name: versions[name] for name in _PACKAGES if name in versions}
+
+
+def _imported(modules: Sequence[str]) -> list[ModuleType]:
+    return [sys.modules[name] for name in modules if name in sys.modules]
 
 
 def _prompt(source: seqio.DataSource) -> dict[str, Any]:
@@ -180,7 +231,7 @@ def _prompt(source: seqio.DataSource) -> dict[str, Any]:
     }
 
 
-def _data_files(source: seqio.DataSource, split: str) -> list[str]:
+def _local_files(source: seqio.DataSource, split: str) -> list[str]:
     """Returns the local files of a split of one of this project's sources; [] for others."""
     if not hasattr(source, "data_files"):
         return []
@@ -200,7 +251,7 @@ def _vocabulary_file(vocabulary: seqio.Vocabulary) -> str | None:
 
 def _vocabulary_digest(vocabulary: seqio.Vocabulary) -> str | None:
     path = _vocabulary_file(vocabulary)
-    return _model_digest(*_identity(path)) if path else None
+    return _model_digest(*_identify_file(path)) if path else None
 
 
 @functools.cache
@@ -208,10 +259,10 @@ def _model_digest(path: str, *_: int) -> str:
     return model_digest(paths.read_bytes(path))
 
 
-def _walk(task: seqio.Task) -> Walk:
-    walk = Walk()
+def _walk(task: seqio.Task) -> CodeWalk:
+    walk = CodeWalk()
     # A prompted source refers to its template, which is recorded, and to nothing of the user's.
-    walk.described((task.preprocessors, None if _prompt(task.source) else task.source))
+    walk.describe((task.preprocessors, None if _prompt(task.source) else task.source))
     return walk
 
 
@@ -224,22 +275,23 @@ def _is_ours(module: str) -> bool:
     return module.partition(".")[0] in _OURS
 
 
-def _matches(path: str) -> list[str]:
+def _match_files(path: str) -> list[str]:
     """Returns the local files that a path or a pattern names."""
     files = [path] if os.path.isfile(path) else sorted(glob.glob(path))  # noqa: PTH113, PTH207
     return [file for file in files if os.path.isfile(file)]  # noqa: PTH113
 
 
-def _named(files: Sequence[str]) -> str:
-    return files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more files"
+def _name_files(files: Sequence[str]) -> str:
+    more = f" and {len(files) - 1} more files" if len(files) > 1 else ""
+    return f"{files[0]}{more}" if files else ""
 
 
 def _digest(files: Sequence[str]) -> str | None:
     """Returns a checksum of the bytes of local files, in order; None if one is missing."""
     try:
-        identities = [_identity(file) for file in files]
+        identities = [_identify_file(file) for file in files]
         # Python computes checksums of large blocks without holding its lock.
-        with ThreadPoolExecutor(_DIGESTS_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
             digests = list(pool.map(lambda file: _file_digest(*file), identities))
     except OSError:
         return None
@@ -248,9 +300,17 @@ def _digest(files: Sequence[str]) -> str | None:
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-def _identity(path: str) -> tuple[str, int, int]:
-    """Returns what tells whether this process has read a file already: path, size and time."""
+def _identify_file(path: str) -> tuple[str, int, int]:
+    """Returns the path, size and time (ns) of a file, which tell whether it has changed.
+
+    Raises:
+      OSError: if there is no such file.
+    """
+    if paths.is_remote(path):
+        return path, *paths.size_and_time(path)
     status = os.stat(path)  # noqa: PTH116
+    if not stat.S_ISREG(status.st_mode):
+        raise FileNotFoundError(path)
     return path, status.st_size, status.st_mtime_ns
 
 

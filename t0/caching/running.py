@@ -1,6 +1,6 @@
 """One run of caching: plans, works, publishes each task when its splits are whole, and reports.
 
-    cache(Request(output_cache_dir="/data/cache", tasks=["t0_train"]), Options(),
+    cache(CacheSelection(output_cache_dir="/data/cache", tasks=["t0_train"]), RecordOptions(),
           Setup(module_import=["t0.seqio_tasks"]), num_workers=8)
 
 If a task fails, the run continues with the others, and ends with a `UserError` that names it. If
@@ -9,6 +9,7 @@ stay, and the same call continues from there.
 """
 
 import collections
+import dataclasses
 import functools
 import os
 import posixpath
@@ -22,9 +23,9 @@ from rich.console import Console
 from t0.caching import cache_files, parts, workers
 from t0.caching.cache_plan import (
     CachePlan,
+    CacheSelection,
     Catalogue,
-    Options,
-    Request,
+    RecordOptions,
     Setup,
     TaskPlan,
     TaskSplit,
@@ -42,12 +43,12 @@ from t0.caching.split_state import (
     STOP,
     WRITTEN,
     JoinParts,
-    Outcome,
     PartInfo,
+    SplitOutcome,
     SplitSpec,
     SplitState,
 )
-from t0.caching.uploads import InPlace, output_of
+from t0.caching.uploads import InPlace, open_output
 from t0.caching.work_plan import OpenedSplits, Work, plan_work
 from t0.compat import seqio
 from t0.errors import UserError, interruptible, printable
@@ -61,18 +62,18 @@ PARTS = "unfinished-parts"
 
 
 def cache(
-    request: Request,
-    options: Options,
+    selection: CacheSelection,
+    options: RecordOptions,
     setup: Setup,
     *,
     num_workers: int | None = None,
     pipeline_options: Sequence[str] = (),
     console: Console | None = None,
-) -> list[Outcome]:
+) -> list[SplitOutcome]:
     """Caches tasks, and returns the outcome of each split.
 
     Args:
-      request: the tasks to cache.
+      selection: the tasks to cache.
       options: how records are made and written.
       setup: how a process registers the tasks.
       num_workers: the number of worker processes; None for one on each core, or none for a small
@@ -86,37 +87,39 @@ def cache(
         published.
     """
     console = console or _console()
-    publishing.check_writable(request.output_cache_dir)
+    publishing.check_writable(selection.output_cache_dir)
     workers.prepare(setup)
-    seqio.add_global_cache_dirs([request.output_cache_dir, *request.tasks_additional_cache_dirs])
+    seqio.add_global_cache_dirs(
+        [selection.output_cache_dir, *selection.tasks_additional_cache_dirs]
+    )
     opened = OpenedSplits()
     plan = make_plan(
-        request, registered(request.output_cache_dir, opened), publishing.unfinished_tag()
+        selection, registered(selection.output_cache_dir, opened), publishing.unfinished_tag()
     )
-    parts_dir = posixpath.join(request.output_cache_dir, f"{PARTS}.{publishing.unfinished_tag()}")
+    parts_dir = posixpath.join(selection.output_cache_dir, f"{PARTS}.{publishing.unfinished_tag()}")
     work = plan_work(plan.splits, options, parts_dir, opened, setup.module_import)
-    # Before the data is read: what changes meanwhile makes the cache stale.
+    # Before the data is read, because a later change of it makes the cache stale.
     made_from = {
         task.name: provenance(seqio.TaskRegistry.get(task.name), task.splits, setup.module_import)
         for task in plan.tasks.values()
     }
-    notes = [*plan.notes, *_tidied(plan, request, parts_dir), *_grouped_skips(plan)]
-    notes += _grouped_rebuilds(plan)
-    for note in notes:
+    for note in (*plan.notes, *_tidied(plan, selection, parts_dir), *_describe_plan(plan)):
         console.print(note, highlight=False, markup=False, soft_wrap=True)
     if not plan.splits:
         return []
     cache_files.make_directory(parts_dir)
-    kept = "finished tasks and parts are kept, and the same command goes on after them"
+    advice = "finished tasks and parts are kept, and the same command continues after them"
     beam = on_beam(pipeline_options)
     unfinished = {task.staging for task in plan.tasks.values()}
     try:
         with (
             Progress(plan, console.file) as progress,
-            interruptible(kept),
-            output_of(parts_dir, on_this_machine=not beam) as output,
+            interruptible(advice),
+            open_output(parts_dir, on_this_machine=not beam) as output,
         ):
-            run = _Run(plan, work, request, options, setup, parts_dir, progress, output, made_from)
+            run = _Run(
+                plan, work, selection, options, setup, parts_dir, progress, output, made_from
+            )
             if beam:
                 results = run.on_beam(pipeline_options)
             else:
@@ -129,7 +132,7 @@ def cache(
             paths.remove(parts_dir)
         for staging in unfinished:
             paths.remove(staging)
-    _conclude(plan, request, outcomes, console)
+    _conclude(plan, selection, outcomes, console)
     return outcomes
 
 
@@ -161,12 +164,15 @@ def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
     def finished(directory: str) -> bool:
         # One listing, in place of two requests for each task that is not there.
         above, name = posixpath.split(directory)
-        there = not paths.is_remote(directory) or name in listed(above)
-        return there and cache_files.is_finished(directory)
+        exists = not paths.is_remote(directory) or name in listed(above)
+        return exists and cache_files.is_finished(directory)
 
     return Catalogue(
         tasks={name: seqio.TaskRegistry.get(name) for name in seqio.TaskRegistry.names()},
-        mixtures=_Mixtures(),
+        mixtures={
+            name: [task.name for task in seqio.MixtureRegistry.get(name).tasks]
+            for name in seqio.MixtureRegistry.names()
+        },
         cache_of=lambda name: next(
             (
                 directory
@@ -181,22 +187,12 @@ def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
     )
 
 
-class _Mixtures(dict):
-    """Name of a mixture -> the names of its tasks, which are looked up on first use."""
-
-    def __init__(self) -> None:
-        super().__init__(dict.fromkeys(seqio.MixtureRegistry.names()))
-
-    def __getitem__(self, name: str) -> list[str]:
-        return [task.name for task in seqio.MixtureRegistry.get(name).tasks]
-
-
-def _tidied(plan: CachePlan, request: Request, parts_dir: str) -> list[str]:
+def _tidied(plan: CachePlan, selection: CacheSelection, parts_dir: str) -> list[str]:
     """Takes over the parts of killed runs, removes their other files, and returns notes."""
-    out = request.output_cache_dir
-    known = [*plan.tasks, *plan.skipped]
+    out = selection.output_cache_dir
+    names = [*plan.tasks, *plan.skipped]
     dead, foreign = publishing.leftovers(
-        [out, *(posixpath.dirname(task_directory(out, name)) for name in known)]
+        [out, *(posixpath.dirname(task_directory(out, name)) for name in names)]
     )
     of_parts = [path for path in dead if posixpath.basename(path).startswith(f"{PARTS}.")]
     if of_parts and plan.splits:  # without a split to cache they are removed, with the rest
@@ -206,28 +202,20 @@ def _tidied(plan: CachePlan, request: Request, parts_dir: str) -> list[str]:
     return [f"unfinished run of another machine, not removed: {path}" for path in foreign]
 
 
-def _grouped_skips(plan: CachePlan) -> Iterator[str]:
-    by_reason = defaultdict(list)
+def _describe_plan(plan: CachePlan) -> Iterator[str]:
+    """Yields a line for each reason why tasks are skipped or rebuilt."""
+    skipped, rebuilt = defaultdict(list), defaultdict(list)
     for name, reason in plan.skipped.items():
-        by_reason[reason.replace(name, "<task>")].append(name)
+        skipped[first_line(reason.replace(name, "<task>"))].append(name)
     for task in plan.tasks.values():
-        for split, why in task.absent.items():
-            by_reason[why].append(f"{task.name} split '{split}'")
-    for reason, names in by_reason.items():
-        yield f"skipped ({len(names)}): {_first_names(names)}: {first_line(reason)}"
-
-
-def _grouped_rebuilds(plan: CachePlan) -> Iterator[str]:
-    by_change = defaultdict(list)
-    for task in plan.tasks.values():
+        for split, reason in task.absent.items():
+            skipped[first_line(reason)].append(f"{task.name} split '{split}'")
         if task.stale:
-            by_change[task.stale].append(task.name)
-    for change, names in by_change.items():
-        yield f"rebuilding ({len(names)}): {_first_names(names)}: changed since: {change}"
-
-
-def _first_names(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            rebuilt[f"changed since: {task.stale}"].append(task.name)
+    for verb, reasons in (("skipped", skipped), ("rebuilding", rebuilt)):
+        for reason, names in reasons.items():
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            yield f"{verb} ({len(names)}): {', '.join(names[:5])}{more}: {reason}"
 
 
 def first_line(reason: str) -> str:
@@ -235,71 +223,65 @@ def first_line(reason: str) -> str:
     return reason.splitlines()[0].removesuffix(" Looked in:") if reason else ""
 
 
+@dataclasses.dataclass
 class _Run:
     """The state of a run, which its steps share."""
 
-    def __init__(
-        self,
-        plan: CachePlan,
-        work: Work,
-        request: Request,
-        options: Options,
-        setup: Setup,
-        parts_dir: str,
-        progress: Progress,
-        output: InPlace,
-        made_from: Mapping[str, Mapping[str, Any]],
-    ) -> None:
-        self._plan = plan
-        self._work = work
-        self._request = request
-        self._options = options
-        self._setup = setup
-        self._parts_dir = parts_dir
-        self._progress = progress
-        self._output = output
-        self._made_from = made_from
-        self._states = {
-            split: SplitState(spec, options, parts_dir) for split, spec in work.specs.items()
+    plan: CachePlan
+    work: Work
+    selection: CacheSelection
+    options: RecordOptions
+    setup: Setup
+    parts_dir: str
+    progress: Progress
+    output: InPlace
+    made_from: Mapping[str, Mapping[str, Any]]
+
+    def __post_init__(self) -> None:
+        self.states = {
+            split: SplitState(spec, self.options, self.parts_dir)
+            for split, spec in self.work.specs.items()
         }
         # The number of examples that each unfinished job has reported.
-        self._underway: dict[ShardRun, int] = {}
+        self.underway: dict[ShardRun, int] = {}
 
-    def _begin(self) -> tuple[list[Outcome], list[RowRange | ShardRun | JoinParts]]:
+    def _begin(self) -> tuple[list[SplitOutcome], list[RowRange | ShardRun | JoinParts]]:
         """Takes over existing parts, and returns the outcomes so far and the jobs to do."""
-        left = []
-        for job in (*self._work.row_ranges, *self._work.shard_runs):
+        jobs = []
+        for job in (*self.work.row_ranges, *self.work.shard_runs):
             absent = [spec for spec in job.specs if not self._taken_over(spec, job)]
             if absent:
-                left.append(job.only(absent))
+                jobs.append(job.only(absent))
         follow = [
-            conclusion for state in self._states.values() if (conclusion := state.conclusion())
+            conclusion for state in self.states.values() if (conclusion := state.conclusion())
         ]
-        outcomes = [end for end in follow if isinstance(end, Outcome)]
-        joins = [job for job in follow if not isinstance(job, Outcome)]
-        return [*self._work.failed, *outcomes], [*joins, *left]
+        outcomes = [end for end in follow if isinstance(end, SplitOutcome)]
+        joins = [job for job in follow if not isinstance(job, SplitOutcome)]
+        return [*self.work.failed, *outcomes], [*joins, *jobs]
 
     def _taken_over(self, spec: SplitSpec, job: RowRange | ShardRun) -> bool:
-        path = self._output.found(spec.part_path(self._parts_dir, job.start, job.stop))
-        return path is not None and self._states[spec.split].take_over(job.start, path)
+        path = self.output.find_part(spec.part_path(self.parts_dir, job.start, job.stop))
+        return path is not None and self.states[spec.split].take_over(job.start, path)
 
-    def here(self, num_workers: int) -> Iterator[Outcome]:
+    def here(self, num_workers: int) -> Iterator[SplitOutcome]:
         """Does the jobs on this machine: first those without TensorFlow, then the others."""
         outcomes, jobs = self._begin()
         yield from outcomes
-        jobs = [self._output.job(job) for job in jobs]
+        jobs = [self.output.place_job(job) for job in jobs]
         light = collections.deque(job for job in jobs if not isinstance(job, ShardRun))
         heavy = collections.deque(job for job in jobs if isinstance(job, ShardRun))
-        earlier = (state.so_far() for state in self._states.values())
-        self._progress.begin_with(sum(rows or examples for rows, examples in earlier))
-        self._show(self._states)
-        start = workers.RowRangeWorker(self._work.model, tuple(self._setup.data_dir))
+        earlier = (state.so_far() for state in self.states.values())
+        self.progress.begin_with(sum(rows or examples for rows, examples in earlier))
+        self._show(self.states)
+        start = workers.RowRangeWorker(self.work.model, self.setup)
         yield from self._worked(light, start, num_workers)
         # Without workers, this process has registered the tasks already.
-        start = workers.ShardRunWorker(self._options, self._setup, own_process=bool(num_workers))
+        start = workers.ShardRunWorker(self.options, self.setup, own_process=bool(num_workers))
         yield from self._worked(heavy, start, num_workers)
 
-    def _worked(self, queue: collections.deque, start: Any, num_workers: int) -> Iterator[Outcome]:
+    def _worked(
+        self, queue: collections.deque, start: Any, num_workers: int
+    ) -> Iterator[SplitOutcome]:
         if not queue:
             return
         if num_workers:
@@ -307,7 +289,7 @@ class _Run:
         else:
             results = workers.here(queue, start(), self._reported)
         for job, result in results:
-            if isinstance(result, Outcome):
+            if isinstance(result, SplitOutcome):
                 yield result
             else:
                 yield from self._follows(job, result, queue)
@@ -315,37 +297,37 @@ class _Run:
     def _follows(
         self,
         job: RowRange | ShardRun,
-        made: Mapping[str, PartInfo | Outcome],
+        made: Mapping[str, PartInfo | SplitOutcome],
         queue: collections.deque,
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[SplitOutcome]:
         """Adds the results of a job to their splits; yields outcomes, and queues joins."""
-        ends = [result for result in made.values() if isinstance(result, Outcome)]
+        ends = [result for result in made.values() if isinstance(result, SplitOutcome)]
         yield from (end for end in ends if end.status == STOP)
         for spec in job.specs:
-            if not isinstance(made[spec.split.task], Outcome):
-                self._output.part_made(spec.part_path(self._parts_dir, job.start, job.stop))
+            if not isinstance(made[spec.split.task], SplitOutcome):
+                self.output.add_part(spec.part_path(self.parts_dir, job.start, job.stop))
         done: list[RowRange | ShardRun] = [job]
         if ends and isinstance(job, ShardRun):
             # The split has failed: its jobs in the queue end in the same way.
-            left = list(queue)
+            queued = list(queue)
             queue.clear()
-            for other in left:
+            for other in queued:
                 same = isinstance(other, ShardRun) and other.spec.split == job.spec.split
                 (done if same else queue).append(other)
         for each in done:
             for spec in each.specs:
-                state = self._states[spec.split]
+                state = self.states[spec.split]
                 state.add(each.start, made[spec.split.task])
                 follows = state.conclusion()
-                if isinstance(follows, Outcome):
+                if isinstance(follows, SplitOutcome):
                     yield follows
                 elif follows:
                     # Joined next, so that the task is published early, and safe from a kill.
-                    queue.appendleft(self._output.job(follows))
-        self._underway.pop(job, None)
+                    queue.appendleft(self.output.place_job(follows))
+        self.underway.pop(job, None)
         self._show(spec.split for spec in job.specs)
 
-    def on_beam(self, pipeline_options: Sequence[str]) -> Iterator[Outcome]:
+    def on_beam(self, pipeline_options: Sequence[str]) -> Iterator[SplitOutcome]:
         """Does the jobs on Apache Beam."""
         from t0.caching.beam_runner import run_on_beam
 
@@ -353,50 +335,50 @@ class _Run:
         yield from outcomes
         ended = {outcome.split for outcome in outcomes}
         yield from run_on_beam(
-            {split: state for split, state in self._states.items() if split not in ended},
+            {split: state for split, state in self.states.items() if split not in ended},
             jobs,
-            self._work.model,
-            self._options,
-            self._setup,
-            parts_dir=self._parts_dir,
+            self.work.model,
+            self.options,
+            self.setup,
+            parts_dir=self.parts_dir,
             pipeline_options=pipeline_options,
             run_dir=posixpath.join(
-                self._request.output_cache_dir, f"run.{publishing.unfinished_tag()}"
+                self.selection.output_cache_dir, f"run.{publishing.unfinished_tag()}"
             ),
         )
 
     def _reported(self, job: Any, examples: int | None) -> None:
-        self._output.check()
+        self.output.check()
         if isinstance(job, ShardRun) and examples:
-            self._underway[job] = examples
+            self.underway[job] = examples
             self._show([job.spec.split])
         else:
-            self._progress.advance(None)
+            self.progress.advance(None)
 
     def _show(self, splits: Iterable[TaskSplit]) -> None:
         for split in splits:
-            rows, examples = self._states[split].so_far()
-            underway = sum(n for job, n in self._underway.items() if job.spec.split == split)
+            rows, examples = self.states[split].so_far()
+            underway = sum(n for job, n in self.underway.items() if job.spec.split == split)
             # If a source does not count its rows, they are estimated from the examples.
-            self._progress.advance(split, examples=examples + underway, rows=rows or None)
+            self.progress.advance(split, examples=examples + underway, rows=rows or None)
 
-    def carried_out(self, results: Iterator[Outcome]) -> list[Outcome]:
+    def carried_out(self, results: Iterator[SplitOutcome]) -> list[SplitOutcome]:
         """Publishes each task after the outcome of its last split, and returns all outcomes.
 
         Raises:
           UserError: if the output cannot be written.
         """
-        outcomes: dict[str, list[Outcome]] = defaultdict(list)
+        outcomes: dict[str, list[SplitOutcome]] = defaultdict(list)
         try:
             for outcome in results:
                 if outcome.status == STOP:
                     raise OutputError(f"{outcome.message} (at {outcome.split})")
-                self._progress.finish(outcome)
-                task = self._plan.tasks[outcome.split.task]
+                self.progress.finish(outcome)
+                task = self.plan.tasks[outcome.split.task]
                 outcomes[task.name].append(outcome)
                 if len(outcomes[task.name]) == len(task.splits):
                     self._publish(task, outcomes[task.name])
-            self._output.wait()
+            self.output.wait()
         except OutputError as error:
             raise UserError(
                 f"{error}. The run has stopped; finished tasks stay, and the same command "
@@ -404,27 +386,27 @@ class _Run:
             ) from error
         return [outcome for of_task in outcomes.values() for outcome in of_task]
 
-    def _publish(self, task: TaskPlan, outcomes: Sequence[Outcome]) -> None:
-        states = [self._states[one.split] for one in outcomes if one.split in self._states]
-        self._output.publish(
+    def _publish(self, task: TaskPlan, outcomes: Sequence[SplitOutcome]) -> None:
+        states = [self.states[one.split] for one in outcomes if one.split in self.states]
+        self.output.publish(
             task.staging,
-            functools.partial(_finish, task, outcomes, self._request, self._made_from[task.name]),
+            functools.partial(_finish, task, outcomes, self.selection, self.made_from[task.name]),
             [path for state in states for path in state.part_paths()],
         )
 
 
 def _finish(
     task: TaskPlan,
-    outcomes: Sequence[Outcome],
-    request: Request,
+    outcomes: Sequence[SplitOutcome],
+    selection: CacheSelection,
     made_from: Mapping[str, Any],
     staging: str,
 ) -> None:
-    by_status: dict[str, list[Outcome]] = defaultdict(list)
+    by_status: dict[str, list[SplitOutcome]] = defaultdict(list)
     for outcome in outcomes:
         by_status[outcome.status].append(outcome)
     written, absent = by_status[WRITTEN], by_status[ABSENT]
-    if not written or by_status[FAILED] or (absent and not request.skip_absent_splits):
+    if not written or by_status[FAILED] or (absent and not selection.skip_absent_splits):
         paths.remove(staging)
         return
     manifest = {
@@ -447,12 +429,12 @@ def _finish(
         },
     }
     cache_files.write_provenance(staging, made_from)
-    replace = request.overwrite or bool(task.stale)
+    replace = selection.overwrite or bool(task.stale)
     cache_files.publish(staging, task.final, manifest, replace=replace)
 
 
 def _conclude(
-    plan: CachePlan, request: Request, outcomes: Sequence[Outcome], console: Console
+    plan: CachePlan, selection: CacheSelection, outcomes: Sequence[SplitOutcome], console: Console
 ) -> None:
     console.print(summary(outcomes), highlight=False)
     faults = []
@@ -460,18 +442,18 @@ def _conclude(
         absent = outcome.status == ABSENT
         if outcome.trace:
             print(outcome.trace, file=sys.stderr)
-        if outcome.status in (WRITTEN, EMPTY) or (absent and request.skip_absent_splits):
+        if outcome.status in (WRITTEN, EMPTY) or (absent and selection.skip_absent_splits):
             continue
         hint = " Leave it out with --splits or --skip_absent_splits." if absent else ""
         faults.append(f"{outcome.split}: {outcome.message}{hint}")
     failed = {o.split.task for o in outcomes if o.status == FAILED} | {
-        o.split.task for o in outcomes if o.status == ABSENT and not request.skip_absent_splits
+        o.split.task for o in outcomes if o.status == ABSENT and not selection.skip_absent_splits
     }
     done = len(plan.tasks) - len(failed)
     if faults:
         raise UserError(
             f"{len(failed)} of {len(plan.tasks)} tasks could not be cached, {done} are in "
-            f"{request.output_cache_dir}:\n" + "\n".join(f"  {fault}" for fault in faults)
+            f"{selection.output_cache_dir}:\n" + "\n".join(f"  {fault}" for fault in faults)
         )
-    where = printable(request.output_cache_dir)
+    where = printable(selection.output_cache_dir)
     console.print(f"{done} tasks cached in {where}", highlight=False, markup=False, soft_wrap=True)

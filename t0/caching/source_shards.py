@@ -1,11 +1,11 @@
 """The engine for any SeqIO task: makes the examples of shards of its source with SeqIO.
 
     runs = [ShardRun(spec, 0, 1, 3, parts_dir), ShardRun(spec, 1, 2, 3, parts_dir), ...]
-    make_part(runs[0], Options(), advance=print)
+    make_part(runs[0], RecordOptions(), advance=print)
     # {"toy_lines": {"start": 0, "stop": 1, "records": 70, "tokens": {...}, ...}}
 
 SeqIO seeds each shard of a source by its number (`seqio.beam_utils.PreprocessTask`) and caches one
-after the other. So any process can read a shard alone, and the parts, joined in order, equal the
+after the other. So any process can read any shard, and the parts, joined in order, equal the
 records of the whole source. A part holds its counts, so that a run that takes it over has them.
 
 The tasks must be registered in this process (`workers.prepare`).
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from t0.caching import parts
-from t0.caching.cache_plan import LONGEST, Options
+from t0.caching.cache_plan import LONGEST, RecordOptions
 from t0.caching.split_state import PartInfo, SplitSpec
 from t0.compat import seqio, tf
 from t0.errors import UserError
@@ -88,7 +88,7 @@ def runs_of(shards: int) -> tuple[tuple[int, int], ...]:
 
 
 def make_part(
-    job: ShardRun, options: Options, *, advance: Advance, threads: int | None = None
+    job: ShardRun, options: RecordOptions, *, advance: Advance, threads: int | None = None
 ) -> dict[str, PartInfo]:
     """Writes the records of a run of shards as a part.
 
@@ -103,7 +103,7 @@ def make_part(
     """
     spec, split = job.spec, job.spec.split
     task = seqio.TaskRegistry.get(split.task)
-    tally = Tally(task.output_features, char_counts=options.enable_char_counts)
+    counter = ExampleCounter(task.output_features, char_counts=options.enable_char_counts)
     after_cache = task.preprocessors[task._cache_step_idx + 1 :]
     features: dict[str, Any] = {}
     frames: list[bytes] = []
@@ -123,20 +123,19 @@ def make_part(
                 if not features:
                     features = feature_info(example)
                     check_features(task, split.name, features)
-                values = as_numpy(example)
-                tally.add(values)
-                frames.append(tfrecord.framed(serialized(values)))
+                counter.add(as_numpy(example))
+                frames.append(tfrecord.framed(serialize(example)))
                 if len(frames) == RECORDS_AT_ONCE:
                     part.append(frames)
                     frames.clear()
                 if time.monotonic() >= due:
-                    advance(tally.examples)
+                    advance(counter.examples)
                     due = time.monotonic() + ADVANCE_SECONDS
         part.append(frames)
-        counts = {"features": features, **_counts(task, job, tally.examples), **tally.counts()}
-        counts["counts"] |= {UNKNOWN: tally.unknown} if tally.unknown else {}
+        counts = {"features": features, **_counts(task, job, counter.examples), **counter.counts()}
+        counts["counts"] |= {UNKNOWN: counter.unknown} if counter.unknown else {}
         if all(step in _AFTER_CACHE for step in after_cache):
-            counts["blank"] = {"targets": tally.blank_targets}
+            counts["blank"] = {"targets": counter.blank_targets}
         return {split.task: part.finish({"start": job.start, "stop": job.stop, **counts})}
 
 
@@ -175,8 +174,8 @@ def check_features(task: seqio.Task, split: str, made: Mapping[str, Mapping[str,
 
 
 def _fits(feature: seqio.Feature, made: Mapping[str, Any] | None) -> bool:
-    found = made and (made["dtype"], len(made["shape"]))
-    return found == (feature.dtype.name, feature.rank)
+    kind = made and (made["dtype"], len(made["shape"]))
+    return kind == (feature.dtype.name, feature.rank)
 
 
 def _counts(task: seqio.Task, job: ShardRun, made: int) -> dict[str, Any]:
@@ -280,34 +279,9 @@ def feature_info(example: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return features
 
 
-_LISTS = {
-    "b": lambda values: tf.train.Feature(int64_list=tf.train.Int64List(value=values)),
-    "i": lambda values: tf.train.Feature(int64_list=tf.train.Int64List(value=values)),
-    "u": lambda values: tf.train.Feature(int64_list=tf.train.Int64List(value=values)),
-    "f": lambda values: tf.train.Feature(float_list=tf.train.FloatList(value=values)),
-    "O": lambda values: tf.train.Feature(bytes_list=tf.train.BytesList(value=values)),
-    "S": lambda values: tf.train.Feature(bytes_list=tf.train.BytesList(value=values)),
-}
-
-
-def serialized(example: Mapping[str, Any]) -> bytes:
-    """Returns the bytes of the `tf.train.Example` that `seqio.dict_to_tfexample` makes.
-
-    Args:
-      example: name -> the value that `.numpy()` returns for a tensor. SeqIO serialises other
-        values (ragged, sparse). The order of the keys does not change the bytes.
-    """
-    features = {}
-    for name, value in example.items():
-        array = np.asarray(value) if isinstance(value, np.ndarray | np.generic | bytes) else None
-        if array is None or array.dtype.kind not in _LISTS:
-            features.update(seqio.dict_to_tfexample({name: value}).features.feature)
-        elif isinstance(value, bytes):  # without numpy, which drops zero bytes at the end
-            features[name] = _LISTS["S"]([value])
-        else:
-            features[name] = _LISTS[array.dtype.kind](array.ravel().tolist())
-    message = tf.train.Example(features=tf.train.Features(feature=features))
-    return message.SerializeToString(deterministic=True)
+def serialize(example: Mapping[str, Any]) -> bytes:
+    """Returns the bytes of a record as SeqIO stores it, with its features in one order."""
+    return seqio.dict_to_tfexample(example).SerializeToString(deterministic=True)
 
 
 def as_numpy(example: Mapping[str, Any]) -> dict[str, Any]:
@@ -318,7 +292,7 @@ def as_numpy(example: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class Tally:
+class ExampleCounter:
     """Counts the numbers of a `stats.<split>.json` over the examples of a part.
 
     The rules are those of `seqio.beam_utils.GetStats`: tokens are ids other than EOS and padding,

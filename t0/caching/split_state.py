@@ -2,8 +2,8 @@
 
     state = SplitState(spec, options, parts_dir)
     state.take_over(0, path)       # True: a killed run has left the part of the first piece
-    state.add(500, info)           # the counts that `PartWriter.finish` returned, or an `Outcome`
-    state.conclusion()             # None: pieces are missing; else `JoinParts`, or an `Outcome`
+    state.add(500, info)           # the counts of a part, or a `SplitOutcome`
+    state.conclusion()             # None: pieces are missing; else `JoinParts`, or a `SplitOutcome`
 
 A split is made in pieces: ranges of rows, or shards of its source. Each piece becomes a part (see
 `parts`). When all parts exist, their counts decide whether the split may be published. A split is
@@ -16,8 +16,8 @@ refused if
 
 `exemptions.csv` lists the splits for which that is known and right.
 
-The classes that are sent to other processes (`SplitSpec`, `JoinParts`, `Outcome`) are plain data.
-This module does not import TensorFlow.
+The classes that are sent to other processes (`SplitSpec`, `JoinParts`, `SplitOutcome`) are plain
+data. This module does not import TensorFlow.
 """
 
 import csv
@@ -30,7 +30,7 @@ from importlib import metadata
 from typing import Any
 
 from t0.caching import parts
-from t0.caching.cache_plan import Options, TaskSplit
+from t0.caching.cache_plan import RecordOptions, TaskSplit
 from t0.prompts import NO_LABEL
 from t0.prompts.row_report import DROPPED, HIDDEN, NO_CHOICE, UNLABELLED
 
@@ -41,7 +41,7 @@ PartInfo = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class SplitOutcome:
     """The outcome of a split.
 
     Attributes:
@@ -102,11 +102,11 @@ def exemptions(
     dataset: str, subset: str | None, split: str, template: str
 ) -> tuple[Exemption, ...]:
     """Returns the exemptions of a template on a split of a dataset."""
-    wanted = {"dataset": dataset, "subset": subset or "", "split": split}
+    split_names = {"dataset": dataset, "subset": subset or "", "split": split}
     return tuple(
         Exemption(row["kind"], row["reason"], _number(row["rows"]), _number(row["kept"]))
         for row in _exemptions_table()
-        if all(row[name] in (_ALL, value) for name, value in wanted.items())
+        if all(row[name] in (_ALL, value) for name, value in split_names.items())
         and (row["templates"] == _ALL or template in row["templates"].split("|"))
     )
 
@@ -146,7 +146,7 @@ class SplitSpec:
 
     def exempt(self, kind: str) -> Exemption | None:
         """Returns the exemption of a kind, if there is one."""
-        return next((one for one in self.exemptions if one.kind == kind), None)
+        return next((exemption for exemption in self.exemptions if exemption.kind == kind), None)
 
     def part_path(self, parts_dir: str, start: int, stop: int) -> str:
         """Returns where the part of a piece is."""
@@ -170,7 +170,7 @@ class JoinParts:
     spec: SplitSpec
     parts: tuple[str, ...]
     infos: tuple[PartInfo, ...]
-    options: Options
+    options: RecordOptions
     seqio_version: str
     notes: tuple[str, ...] = ()
     directory: str | None = None
@@ -188,11 +188,11 @@ class SplitState:
       parts_dir: the directory of the parts.
     """
 
-    def __init__(self, spec: SplitSpec, options: Options, parts_dir: str) -> None:
+    def __init__(self, spec: SplitSpec, options: RecordOptions, parts_dir: str) -> None:
         self.spec = spec
         self._options = options
         self._parts_dir = parts_dir
-        self._results: dict[int, PartInfo | Outcome] = {}
+        self._results: dict[int, PartInfo | SplitOutcome] = {}
 
     def take_over(self, start: int, path: str) -> bool:
         """Adds the part of a piece that an earlier run made; returns whether it is there, whole."""
@@ -201,28 +201,28 @@ class SplitState:
             self._results[start] = info
         return info is not None
 
-    def add(self, start: int, result: PartInfo | Outcome) -> None:
+    def add(self, start: int, result: PartInfo | SplitOutcome) -> None:
         """Adds the counts of the part of a piece, or the split's outcome without that part."""
         self._results[start] = result
 
-    def results(self) -> Iterator[tuple[int, PartInfo | Outcome]]:
+    def results(self) -> Iterator[tuple[int, PartInfo | SplitOutcome]]:
         """Yields (start, counts or outcome) of the finished pieces."""
         yield from self._results.items()
 
-    def conclusion(self) -> JoinParts | Outcome | None:
+    def conclusion(self) -> JoinParts | SplitOutcome | None:
         """Returns the job that joins the parts, or the outcome; None if pieces are missing."""
         if len(self._results) < len(self.spec.pieces):
             return None
         in_order = [self._results[start] for start, _ in self.spec.pieces]
         for result in in_order:
-            if isinstance(result, Outcome):
+            if isinstance(result, SplitOutcome):
                 return result
         return _joined_or_refused(self.spec, in_order, self._options, self._parts_dir)
 
     def so_far(self) -> tuple[int | None, int]:
         """Returns the number of rows that are done, if it is known, and of their examples."""
-        infos = [info for info in self._results.values() if not isinstance(info, Outcome)]
-        rows = counted(infos).get("rows") if infos else None
+        infos = [info for info in self._results.values() if not isinstance(info, SplitOutcome)]
+        rows = sum_counts(infos).get("rows") if infos else None
         return rows, sum(info["records"] for info in infos)
 
     def part_paths(self) -> list[str]:
@@ -231,26 +231,26 @@ class SplitState:
 
 
 def _joined_or_refused(
-    spec: SplitSpec, infos: Sequence[PartInfo], options: Options, parts_dir: str
-) -> JoinParts | Outcome:
+    spec: SplitSpec, infos: Sequence[PartInfo], options: RecordOptions, parts_dir: str
+) -> JoinParts | SplitOutcome:
     verdict = _verdict(spec, infos, options)
-    counts = counted(infos)
+    counts = sum_counts(infos)
     if verdict.message:
         status = FAILED if counts.get("rows", 1) else ABSENT
-        return Outcome(spec.split, status, counts=counts, message=verdict.message)
+        return SplitOutcome(spec.split, status, counts=counts, message=verdict.message)
     if verdict.empty:
-        return Outcome(spec.split, EMPTY, counts=counts, notes=verdict.notes)
+        return SplitOutcome(spec.split, EMPTY, counts=counts, notes=verdict.notes)
     files = tuple(spec.part_path(parts_dir, *piece) for piece in spec.pieces)
     version = metadata.version("seqio")
     return JoinParts(spec, files, tuple(infos), options, version, verdict.notes)
 
 
-def counted(infos: Iterable[PartInfo]) -> dict[str, int]:
+def sum_counts(infos: Iterable[PartInfo]) -> dict[str, int]:
     """Returns the counts of all parts: "rows" if it is known, and reason -> number of rows."""
     infos = list(infos)
     rows = [info["rows"] for info in infos]
-    known = {} if None in rows else {"rows": sum(rows)}
-    return {**known, **summed(infos, "counts")}
+    row_count = {} if None in rows else {"rows": sum(rows)}
+    return {**row_count, **summed(infos, "counts")}
 
 
 def summed(infos: Iterable[PartInfo], field: str) -> dict[str, int]:
@@ -284,9 +284,9 @@ class _Verdict:
     empty: bool = False
 
 
-def _verdict(spec: SplitSpec, infos: Sequence[PartInfo], options: Options) -> _Verdict:
+def _verdict(spec: SplitSpec, infos: Sequence[PartInfo], options: RecordOptions) -> _Verdict:
     """Decides whether a split may be published, by the counts of all its parts."""
-    counts = counted(infos)
+    counts = sum_counts(infos)
     first: dict[str, int] = {}
     for info in infos:
         first = {**info.get("first", {}), **first}
@@ -313,7 +313,7 @@ def _by_rows(
     counts: Mapping[str, int],
     first: Mapping[str, int],
     records: int,
-    options: Options,
+    options: RecordOptions,
 ) -> _Verdict:
     """Decides by the rows that were dropped or marked.
 
@@ -339,9 +339,9 @@ def _by_rows(
     notes = []
     if dropped and drops:
         notes.append(f"known: {drops.reason}")
-    kept = rows - dropped
-    if drops and drops.rows == rows and drops.kept not in (None, kept):
-        notes.append(f"P3 has {drops.kept:,} of these rows, here are {kept:,}")
+    remaining = rows - dropped
+    if drops and drops.rows == rows and drops.kept not in (None, remaining):
+        notes.append(f"P3 has {drops.kept:,} of these rows, here are {remaining:,}")
     if counts.get(HIDDEN) and spec.choices:
         hides = spec.exempt(HIDES)
         if not hides and not options.allow_hidden_labels:
@@ -361,7 +361,7 @@ def _by_labels(
     labels: Mapping[str, int],
     labelled: int,
     first: Mapping[str, int],
-    options: Options,
+    options: RecordOptions,
 ) -> _Verdict:
     """Refuses a split if no `labelled` row has a target, or none has its target in its choices."""
     if not labelled or options.allow_hidden_labels or spec.exempt(HIDES):
@@ -375,8 +375,8 @@ def _by_labels(
         )
     if not spec.choices or labels.get(NO_CHOICE) != labelled:
         return verdict
-    if known := spec.exempt(MISMATCHES):
-        return dataclasses.replace(verdict, notes=(*verdict.notes, f"known: {known.reason}"))
+    if exemption := spec.exempt(MISMATCHES):
+        return dataclasses.replace(verdict, notes=(*verdict.notes, f"known: {exemption.reason}"))
     return _Verdict(
         f"the target of none of {labelled:,} rows is among its answer choices, from row "
         f"{first[NO_CHOICE]} on: nothing can be scored. Does template '{spec.template}' spell "

@@ -4,18 +4,18 @@ r"""Tokenises texts by the words that were tokenised before, with SentencePiece'
     tokenizer.encode([b"A film."])       # [(b"G\xae\x06\x05", 3)]: ids 71, 814, 5 as varints
 
 The pieces of a unigram model such as T5's do not cross white space, so the best pieces of a text
-are those of its words: a word that is known is not searched again. What could differ is a tie.
+are those of its words: a word that is known is not searched again. Only a tie could differ.
 SentencePiece adds scores from the text's start in float32, so that of two ways to cut a word whose
-scores are nearly equal either may win, by what stands before. A word's pieces are therefore taken
-only if they beat the second best by more than such sums can be off; a text with another word is
-given to SentencePiece as a whole.
+scores are nearly equal either may win, depending on the text before. A word's pieces are therefore
+taken only if they beat the second best by more than such sums can be off; a text with another word
+is given to SentencePiece as a whole.
 
 How far sums can be off grows with the text's score. Adding up the scores of its words takes longer
 than joining their ids, so there is a table of words whose pieces win in all texts of few ids; only
 a text with another word, or with more ids, has its scores added up.
 
 To learn a word takes several times as long as SentencePiece needs to read it. So a text of many new
-words, such as a table of numbers, is given to SentencePiece, too: after `_SEARCHES_AT_FIRST`, one
+words, such as a table of numbers, also goes to SentencePiece: after `_SEARCHES_AT_FIRST`, one
 word in `_WORDS_A_SEARCH` may be learned.
 
 Many new words are others with a comma or a full stop. Where no piece has a letter before such a
@@ -32,7 +32,7 @@ from sentencepiece import sentencepiece_model_pb2, sentencepiece_pb2
 
 from t0.files import protobuf_wire
 
-# Texts that SentencePiece encodes at once: a batch's overhead is that of encoding a short text.
+# Texts that SentencePiece encodes in one call: a batch's overhead is that of encoding a short text.
 TEXTS_AT_ONCE = 512
 MOST_WORDS = 300_000
 # Bytes. Over so many additions a sum of float32 numbers is off by less than a hundredth.
@@ -49,11 +49,11 @@ _FLOAT32_BITS = 24  # of a float32's significand
 # Normalisations that read tab, line feed, form feed and carriage return as spaces.
 _NORMALISATIONS = ("nmt_nfkc", "nmt_nfkc_cf")
 _SPACE = "\u2581"
-# The bytes of a varint but for its last one.
+# The bytes of a varint except its last one.
 _CONTINUED = bytes(range(0x80, 0x100))
 
 
-class _Word(NamedTuple):
+class _KnownWord(NamedTuple):
     """The best pieces of a word.
 
     Attributes:
@@ -90,13 +90,13 @@ class Tokenizer:
         self._varints = [protobuf_wire.varint(index) for index in range(len(parsed.pieces))]
         self.eos = self._varints[eos_id]
         self._by_words = _is_cut_at_spaces(parsed)
-        self._words = _Words(self._processor, self._varints, _marks(parsed))
+        self._words = _KnownWords(self._processor, self._varints, _marks(parsed))
         self._in_few_ids = _InFewIds(self._words)
 
     def encode(self, texts: Sequence[bytes]) -> list[tuple[bytes, int]]:
         """Returns, for each text (UTF-8), its ids as concatenated varints, and their number."""
-        found = [self._joined(text) if self._by_words else None for text in texts]
-        rest = [index for index, one in enumerate(found) if one is None]
+        encoded = [self._join(text) if self._by_words else None for text in texts]
+        rest = [index for index, ids in enumerate(encoded) if ids is None]
         for start in range(0, len(rest), TEXTS_AT_ONCE):
             batch = rest[start : start + TEXTS_AT_ONCE]
             # One thread, because there are as many workers as cores.
@@ -104,12 +104,12 @@ class Tokenizer:
                 [texts[index] for index in batch], out_type=int, num_threads=1
             )
             for index, ids in zip(batch, every, strict=True):
-                found[index] = b"".join([self._varints[i] for i in ids]), len(ids)
-        return found
+                encoded[index] = b"".join([self._varints[i] for i in ids]), len(ids)
+        return encoded
 
-    def _joined(self, text: bytes) -> tuple[bytes, int] | None:
+    def _join(self, text: bytes) -> tuple[bytes, int] | None:
         """Returns the ids of a text's words, or None if SentencePiece has to read the text."""
-        # Python splits at a vertical tab, too, which the normalisation removes.
+        # Python also splits at a vertical tab, which the normalisation removes.
         if b"\v" in text or len(text) > LONGEST_TEXT:
             return None
         words = text.split()
@@ -122,20 +122,20 @@ class Tokenizer:
             count = len(ids.translate(None, _CONTINUED))
             if count <= _FEW_IDS:
                 return ids, count
-        return self._joined_by_score(words)
+        return self._join_by_score(words)
 
-    def _joined_by_score(self, words: Sequence[bytes]) -> tuple[bytes, int] | None:
+    def _join_by_score(self, words: Sequence[bytes]) -> tuple[bytes, int] | None:
         # All were looked up before, so that those which are not there were not learned.
-        found = [*map(self._words.get, words)]
-        if None in found:
+        known = [*map(self._words.get, words)]
+        if None in known:
             return None
-        score = sum([word.score for word in found])
-        if not all(word.wins_in(score) for word in set(found)):
+        score = sum([word.score for word in known])
+        if not all(word.wins_in(score) for word in set(known)):
             return None
-        return b"".join([word.ids for word in found]), sum([word.count for word in found])
+        return b"".join([word.ids for word in known]), sum([word.count for word in known])
 
 
-class _Words(dict[bytes, _Word]):
+class _KnownWords(dict[bytes, _KnownWord]):
     """Word -> its best pieces; None, which is not kept, for a word that is not learned.
 
     Args:
@@ -159,15 +159,15 @@ class _Words(dict[bytes, _Word]):
         self._marks = marks
         self.searches_left: float = _SEARCHES_AT_FIRST
 
-    def __missing__(self, word: bytes) -> _Word | None:
-        found = self._learned(word)
-        if found:
+    def __missing__(self, word: bytes) -> _KnownWord | None:
+        known = self._learn(word)
+        if known:
             if len(self) >= MOST_WORDS:
                 self.clear()
-            self[word] = found
-        return found
+            self[word] = known
+        return known
 
-    def _learned(self, word: bytes) -> _Word | None:
+    def _learn(self, word: bytes) -> _KnownWord | None:
         if len(word) > _LONGEST_WORD:
             return None
         mark = self._marks.get(word[-2:])
@@ -177,24 +177,24 @@ class _Words(dict[bytes, _Word]):
         if self.searches_left < 1:
             return None
         self.searches_left -= 1
-        return self._searched(word)
+        return self._search(word)
 
-    def _with_mark(self, word: _Word, mark: int) -> _Word:
+    def _with_mark(self, word: _KnownWord, mark: int) -> _KnownWord:
         ids, count, score, lead, additions = word
         cost = -self._processor.get_score(mark)
-        return _Word(ids + self._varints[mark], count + 1, score + cost, lead, additions + 1)
+        return _KnownWord(ids + self._varints[mark], count + 1, score + cost, lead, additions + 1)
 
-    def _searched(self, word: bytes) -> _Word:
-        # The other types of output lack scores, or take longer to read.
+    def _search(self, word: bytes) -> _KnownWord:
+        # The other types of output have no scores, or take longer to read.
         serialized = self._processor.nbest_encode(word, nbest_size=2, out_type="serialized_proto")
         best, *others = sentencepiece_pb2.NBestSentencePieceText.FromString(serialized).nbests
         ids = [piece.id for piece in best.pieces]
         # A piece has at least one character.
         additions = sum([len(piece.piece) for piece in best.pieces])
-        # The two scores are sums, too.
+        # The two scores are also sums.
         off = 2 * additions * _distance(best.score)
         lead = best.score - others[0].score - off if others else math.inf
-        return _Word(
+        return _KnownWord(
             b"".join([self._varints[i] for i in ids]), len(ids), -best.score, lead, additions
         )
 
@@ -202,25 +202,25 @@ class _Words(dict[bytes, _Word]):
 class _InFewIds(dict[bytes, bytes | None]):
     """Word -> its ids as varints; None if they may not be its ids in a text of few ids."""
 
-    def __init__(self, words: _Words) -> None:
+    def __init__(self, words: _KnownWords) -> None:
         super().__init__()
         self._words = words
 
     def __missing__(self, word: bytes) -> bytes | None:
-        found = self._words[word]
-        if found is None:  # it may be learned later
+        known = self._words[word]
+        if known is None:  # it may be learned later
             return None
         if len(self) >= len(self._words):  # which were forgotten since
             self.clear()
-        small = found.score <= _NATS_AN_ID * found.count
-        self[word] = ids = found.ids if small and found.wins_in(_NATS_AN_ID * _FEW_IDS) else None
+        small = known.score <= _NATS_AN_ID * known.count
+        self[word] = ids = known.ids if small and known.wins_in(_NATS_AN_ID * _FEW_IDS) else None
         return ids
 
 
 def _distance(score: float) -> float:
     """Returns the distance of neighbouring float32 numbers where sums reach a score.
 
-    A sum is larger than the score by what it is off, and on a second best way by the lead. The
+    A sum is larger than the score by its error, and on a second best way by the lead. The
     first is less than a hundredth of the score; if the second is more, the lead is clear.
     """
     return math.ldexp(1.0, math.frexp(1.01 * score)[1] - _FLOAT32_BITS)

@@ -1,29 +1,25 @@
-"""Uploads what the workers of this machine make for an object store, while they make more.
+"""Uploads the files of a run to an object store while the workers of this machine make more.
 
-    with output_of(parts_dir, on_this_machine=True) as output:   # `Uploads`, if that is remote
-        output.found(path)              # the part of an earlier run on this machine, or None
-        job = output.job(job)           # the same job, which writes into a folder of this machine
-        output.part_made(path)          # uploads the part, and returns at once
-        output.publish(staging, finish, paths)  # calls `finish` with where the files are
+    with open_output(parts_dir, on_this_machine=True) as output:   # `Uploads`, if that is remote
+        output.find_part(path)          # the part of an earlier run, or None
+        job = output.place_job(job)     # the same job, which writes into a folder of this machine
+        output.add_part(path)           # uploads the part in the background
+        output.publish(staging, finish, paths)  # calls `finish` with the folder of the files
         output.wait()
 
-A request takes some tens of milliseconds, and a small file takes several. So workers write into a
-temporary folder of this machine, need neither TensorFlow nor the network, and join the parts that
-are still there; threads of the run's process make the requests. Parts are uploaded for the case
-that the run is killed: the next one, on whichever machine, takes them over.
-
-The folder holds at most `LOCAL_BYTES`, a quarter of the free disk if that is less, and what the
-workers are making. Beyond that, a part is uploaded before the run goes on and not kept, and a
-worker writes the files of a split into the object store itself.
+Workers write into a temporary folder of this machine and need neither TensorFlow nor the network;
+threads of the run's process upload. Parts are uploaded because the run may be killed: the next run
+takes them over, on whichever machine. If the disk has less than `FREE_BYTES` left, parts are
+removed here after their upload, and workers write the files of a task into the object store.
 
 `InPlace` has the same methods for an output that workers write to themselves: a disk, or any output
 on Apache Beam.
 """
 
-import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import os
 import posixpath
 import shutil
 import tempfile
@@ -33,26 +29,24 @@ from typing import Any
 from t0.caching.split_state import JoinParts
 from t0.files import object_facts, path_inside, paths, publishing, writing
 
-LOCAL_BYTES = 4 * 2**30
+FREE_BYTES = 4 * 2**30
 # Threads that wait for the object store: for one file each, and for one task each.
 TRANSFERS, PUBLICATIONS = 16, 4
-
-_Future = concurrent.futures.Future[int]
 
 
 class InPlace:
     """An output that the workers write to themselves."""
 
-    def found(self, path: str) -> str | None:
+    def find_part(self, path: str) -> str | None:
         """Returns where a part of an earlier run can be read, None if there is none."""
         return path
 
-    def job(self, job: Any) -> Any:
+    def place_job(self, job: Any) -> Any:
         """Returns the job as a worker gets it."""
         return job
 
-    def part_made(self, path: str) -> None:
-        """Takes note of a part that a job has made for `path`."""
+    def add_part(self, path: str) -> None:
+        """Takes the part that a job has made for `path`."""
 
     def publish(self, staging: str, finish: Callable[[str], None], parts: Sequence[str]) -> None:
         """Publishes a task, and then removes its parts.
@@ -60,7 +54,7 @@ class InPlace:
         Args:
           staging: the directory of the task's files.
           finish: the function that publishes; it gets the directory in which the files are.
-          parts: where the parts of all its splits are, if they were made.
+          parts: the paths of the parts of all its splits, if they were made.
 
         Raises:
           OutputError: if that fails; for `Uploads`, this call or a later one raises it.
@@ -70,10 +64,10 @@ class InPlace:
             paths.remove(path)
 
     def check(self) -> None:
-        """Raises the error of what goes on in the background, if there is one."""
+        """Raises the first error of the background threads, if there is one."""
 
     def wait(self) -> None:
-        """Waits for what goes on in the background; raises its error."""
+        """Waits for the background threads; raises their first error."""
 
 
 class Uploads(InPlace):
@@ -86,139 +80,107 @@ class Uploads(InPlace):
 
     def __init__(self, parts_dir: str, folder: str) -> None:
         self._folder = folder
-        self._bytes_left = min(LOCAL_BYTES, shutil.disk_usage(folder).free // 4)
         self._transfers = concurrent.futures.ThreadPoolExecutor(TRANSFERS)
         self._publications = concurrent.futures.ThreadPoolExecutor(PUBLICATIONS)
-        # What goes on in the background; each returns the bytes of the folder that it freed.
-        self._underway: list[_Future] = []
-        # Path of a part -> its bytes in the folder.
-        self._kept: dict[str, int] = {}
-        # Path of a part -> its upload; None if an earlier run made it.
-        self._parts: dict[str, _Future | None] = {}
-        # Directory of a task's files -> that of this machine, and the bytes that are in it.
-        self._near: dict[str, str] = {}
-        self._files: collections.Counter[str] = collections.Counter()
-        # Directories of tasks of which a worker has written files itself.
-        self._far: set[str] = set()
-        self._fetch([path_inside(parts_dir, name) for name in paths.list_names(parts_dir)])
-        # The first call takes a second of imports, in which the workers start.
+        self._underway: list[concurrent.futures.Future] = []
+        # Path of a part of this run -> its upload.
+        self._uploads: dict[str, concurrent.futures.Future] = {}
+        # Directory of a task's files -> the directory that the workers write them to.
+        self._directories: dict[str, str] = {}
+        self._earlier = {path_inside(parts_dir, name) for name in paths.list_names(parts_dir)}
+        list(self._transfers.map(self._download, self._earlier))
+        # The first call takes a second of imports, during which the workers start.
         self._transfers.submit(object_facts.prepare)
 
     def end(self) -> None:
-        """Ends what goes on in the background: transfers under way end, others do not begin."""
+        """Waits for the transfers that have begun, and cancels the others."""
         self._publications.shutdown(wait=False, cancel_futures=True)
         self._transfers.shutdown(cancel_futures=True)
         self._publications.shutdown()
 
-    def _fetch(self, earlier: Sequence[str]) -> None:
-        """Copies the parts of an earlier run that there is room for."""
-        self._parts = dict.fromkeys(earlier)
-        for start in range(0, len(earlier), TRANSFERS):
-            if self._bytes_left > 0:
-                some = earlier[start : start + TRANSFERS]
-                for path, size in zip(some, self._transfers.map(self._copied, some), strict=True):
-                    self._bytes_left -= size
-                    self._kept[path] = size
-
-    def _copied(self, path: str) -> int:
-        # A part that cannot be read is made again.
-        with contextlib.suppress(OSError):
-            paths.copy(path, self._local(path))
-            return paths.size_bytes(self._local(path))
-        return 0
+    def _has_room(self) -> bool:
+        return shutil.disk_usage(self._folder).free >= FREE_BYTES
 
     def _local(self, path: str) -> str:
         return path_inside(self._folder, posixpath.basename(path))
 
     def _nearest(self, path: str) -> str:
-        return self._local(path) if path in self._kept else path
+        return self._local(path) if os.path.exists(self._local(path)) else path  # noqa: PTH110
 
-    def found(self, path: str) -> str | None:
+    def _download(self, path: str) -> None:
+        # A part that cannot be read is made again.
+        with contextlib.suppress(OSError):
+            if self._has_room():
+                paths.copy(path, self._local(path))
+
+    def find_part(self, path: str) -> str | None:
         """Returns where a part of an earlier run can be read, None if there is none."""
-        return self._nearest(path) if path in self._parts else None
+        return self._nearest(path) if path in self._earlier else None
 
-    def job(self, job: Any) -> Any:
-        """Returns the job as a worker gets it: writing into the folder, if there is room."""
+    def place_job(self, job: Any) -> Any:
+        """Returns the job as a worker gets it: it writes into the folder, if there is room."""
         if not isinstance(job, JoinParts):
             return dataclasses.replace(job, directory=self._folder)
-        job = dataclasses.replace(job, parts=tuple(map(self._nearest, job.parts)))
-        staging, size = job.spec.split.directory, sum(info["bytes"] for info in job.infos)
-        if size > self._bytes_left:
-            self._far.add(staging)
-            return job
-        if staging not in self._near:
-            self._near[staging] = tempfile.mkdtemp(dir=self._folder)
-        self._bytes_left -= size
-        self._files[staging] += size
-        return dataclasses.replace(job, directory=self._near[staging])
+        staging = job.spec.split.directory
+        if staging not in self._directories:
+            here = self._has_room()
+            self._directories[staging] = tempfile.mkdtemp(dir=self._folder) if here else staging
+        parts = tuple(map(self._nearest, job.parts))
+        return dataclasses.replace(job, parts=parts, directory=self._directories[staging])
 
-    def part_made(self, path: str) -> None:
+    def add_part(self, path: str) -> None:
         """Uploads the part that a job has made for `path`; waits if there is no room to keep it."""
         local = self._local(path)
-        size = paths.size_bytes(local)
-        sent = self._parts[path] = self._begin(_sent, local, path)
-        if size <= self._bytes_left:
-            self._bytes_left -= size
-            self._kept[path] = size
-        else:
-            sent.result()
+        upload = self._uploads[path] = self._transfers.submit(_upload, local, path)
+        self._underway.append(upload)
+        if not self._has_room():
+            upload.result()
             paths.remove(local)
-            self._kept.pop(path, None)  # a copy of an earlier run's that could not be read
 
     def publish(self, staging: str, finish: Callable[[str], None], parts: Sequence[str]) -> None:
         """Publishes a task in the background, and then removes its parts."""
-        made = {path: self._parts.pop(path) for path in parts if path in self._parts}
-        kept = {path: self._kept.pop(path) for path in made if path in self._kept}
-        freed = self._files.pop(staging, 0) + sum(kept.values())
-        near, far = self._near.pop(staging, staging), staging in self._far
+        directory = self._directories.pop(staging, staging)
 
-        def published() -> int:
+        def publish_task() -> None:
             with writing(staging):
-                finish(publishing.into_store(near, staging) if far else near)
-            for path in kept:
-                paths.remove(self._local(path))
-            list(self._transfers.map(_removed, made, made.values()))
-            return freed
+                finish(directory)
+            list(self._transfers.map(self._remove_part, parts))
 
-        self._underway.append(self._publications.submit(published))
+        self._underway.append(self._publications.submit(publish_task))
 
-    def _begin(self, transfer: Callable[..., int], *arguments: Any) -> _Future:
-        began = self._transfers.submit(transfer, *arguments)
-        self._underway.append(began)
-        return began
+    def _remove_part(self, path: str) -> None:
+        """Removes a part; one whose upload has not begun is not uploaded."""
+        upload = self._uploads.pop(path, None)
+        if upload and not upload.cancel():
+            concurrent.futures.wait([upload])
+        paths.remove(self._local(path))
+        if path in self._earlier or (upload and not upload.cancelled()):
+            with writing(path):
+                paths.remove_file(path)
 
     def check(self) -> None:
-        """Raises the error of what goes on in the background, if there is one."""
+        """Raises the first error of the background threads, if there is one."""
         ended = [future for future in self._underway if future.done()]
         self._underway = [future for future in self._underway if not future.done()]
-        self._bytes_left += sum(future.result() for future in ended if not future.cancelled())
+        for future in ended:
+            if not future.cancelled():
+                future.result()
 
     def wait(self) -> None:
-        """Waits for what goes on in the background; raises its error."""
+        """Waits for the background threads; raises their first error."""
         while self._underway:
             concurrent.futures.wait(self._underway, return_when=concurrent.futures.FIRST_EXCEPTION)
             self.check()
 
 
-def _sent(local: str, path: str) -> int:
+def _upload(local: str, path: str) -> None:
     with writing(path):
         publishing.put(local, path)
-    return 0
-
-
-def _removed(path: str, sent: _Future | None) -> None:
-    """Removes a remote part; one whose upload has not begun is not uploaded."""
-    if sent and sent.cancel():
-        return
-    if sent:
-        concurrent.futures.wait([sent])
-    with writing(path):
-        paths.remove_file(path)
 
 
 @contextlib.contextmanager
-def output_of(parts_dir: str, *, on_this_machine: bool) -> Iterator[InPlace]:
-    """Yields what takes the parts and files of a run, for the block.
+def open_output(parts_dir: str, *, on_this_machine: bool) -> Iterator[InPlace]:
+    """Yields the output that takes the parts and files of a run, for the block.
 
     Args:
       parts_dir: the directory of the parts.

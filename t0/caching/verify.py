@@ -14,7 +14,7 @@ each record's own checksum and the number of examples in `stats.<split>.json` mu
 import concurrent.futures
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from t0.caching import cache_files
@@ -35,84 +35,54 @@ def find_caches(directory: str) -> list[str]:
     Raises:
       UserError: if there is none.
     """
-    return _caches_in(directory, paths.walk(directory))
-
-
-def _caches_in(directory: str, folders: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
-    """Returns those of the folders that hold a cache, sorted; see `find_caches`."""
     # The unfinished directories of running and killed runs are left out.
-    found = [
+    caches = [
         folder
-        for folder, names in folders
-        if ".incomplete-" not in folder and any(map(_of_a_cache, names))
+        for folder, names in paths.walk(directory)
+        if ".incomplete-" not in folder and any(map(_is_of_cache, names))
     ]
-    if not found:
+    if not caches:
         raise UserError(
             f"{directory} holds no cache. Name the directory of a task, or one with directories of "
             "tasks, as --output_cache_dir is"
         )
-    return sorted(found)
+    return sorted(caches)
 
 
-def _of_a_cache(name: str) -> bool:
+def _is_of_cache(name: str) -> bool:
     return name == cache_files.COMPLETED or bool(_SHARD.fullmatch(name))
 
 
-def look(directory: str) -> tuple[dict[str, list[str]], int | None]:
-    """Returns the faults of the caches at or below a directory, without reading their records.
-
-    In a bucket sizes and checksums come from its listing, of 1,000 files for each request; where
-    google-cloud-storage is not installed, sizes alone, each by a request.
-
-    Returns:
-      cache -> its faults, none for a whole one; and the bytes of all files, None where a listing
-      does not say them.
+def find_faults(directory: str) -> dict[str, list[str]]:
+    """Returns cache -> its faults, for the caches at or below a directory; it reads no records.
 
     Raises:
-      UserError: if there is none.
+      UserError: if there is no cache.
       OSError: if the directory may not be listed.
     """
-    root = directory.rstrip("/")
-    if not object_facts.applies(root):
-        caches = find_caches(root)
-        listed: dict[str, dict[str, Facts]] = {}
-        size = None
-    else:
-        below = object_facts.below(root)
-        listed = {}
-        for name, facts in below.items():
-            folder, _, file = posixpath.join(root, name).rpartition("/")
-            listed.setdefault(folder, {})[file] = facts
-        caches = _caches_in(root, listed.items())
-        size = sum(facts.size_bytes for facts in below.values())
-
-    def faults(cache: str) -> list[str]:
-        return list(verify_cache(cache, contents=False, listed=listed.get(cache)))
-
+    caches = find_caches(directory.rstrip("/"))
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
-        return dict(zip(caches, threads.map(faults, caches), strict=True)), size
+        faults = threads.map(lambda cache: list(verify_cache(cache, contents=False)), caches)
+        return dict(zip(caches, faults, strict=True))
 
 
 def verify_cache(
-    directory: str,
-    *,
-    split: str | None = None,
-    contents: bool = True,
-    listed: Mapping[str, Facts] | None = None,
+    directory: str, *, split: str | None = None, contents: bool = True
 ) -> Iterator[str]:
     """Yields the faults of the cache of one task, each with the path of its file.
 
     Args:
       directory: the task's folder.
       split: the split to check; None for all.
-      contents: whether to read the records; else the files' names and sizes are checked.
-      listed: the files that are there, from a listing; None to ask.
+      contents: whether to read the records. Otherwise the files' names and sizes are checked, and
+        the checksums that a bucket knows.
     """
-    names = set(paths.list_names(directory) if listed is None else listed)
+    listed = object_facts.below(directory) if object_facts.applies(directory) else {}
+    names = set(listed or paths.list_names(directory))
     if unread := sorted(name for name in names if ".array_record-" in name):
         yield (
             f"{directory}: {unread[0]} is an ArrayRecord file, and training and SeqIO read "
-            "TFRecord alone; cache the task again"
+            "only TFRecord; cache the task again"
         )
         return
     if cache_files.COMPLETED not in names:
@@ -130,11 +100,12 @@ def verify_cache(
     manifested = {name for of_split in manifest["splits"].values() for name in of_split["files"]}
     for name, of_split in manifest["splits"].items():
         if split in (None, name):
-            files = of_split["files"]
-            if listed is None:
-                yield from _against_list(directory, files, names, contents)
-            else:
-                yield from _against_listing(directory, files, listed)
+            for file, entry in of_split["files"].items():
+                path = posixpath.join(directory, file)
+                if file not in names:
+                    yield f"{path}: missing"
+                elif fault := _find_difference(path, entry, listed.get(file), contents):
+                    yield f"{path}: {fault}"
     if contents:
         try:
             cache_files.read_provenance(directory)
@@ -160,33 +131,13 @@ def _manifest(directory: str) -> dict[str, Any] | None:
     return cache_files.checked_manifest(content)
 
 
-def _against_list(
-    directory: str, files: Mapping[str, Any], names: set[str], contents: bool
-) -> Iterator[str]:
-    for name, entry in files.items():
-        path = posixpath.join(directory, name)
-        if name not in names:
-            yield f"{path}: missing"
-        elif fault := _differs(path, entry, contents):
-            yield f"{path}: {fault}"
-
-
-def _against_listing(
-    directory: str, files: Mapping[str, Any], listed: Mapping[str, Facts]
-) -> Iterator[str]:
-    for name, entry in files.items():
-        path, found = posixpath.join(directory, name), listed.get(name)
-        if found is None:
-            yield f"{path}: missing"
-        elif found.size_bytes != entry["bytes"]:
-            yield f"{path}: has {found.size_bytes:,} bytes, {entry['bytes']:,} were written"
-        elif entry.get("crc32c") not in (None, found.crc32c):
-            yield f"{path}: damaged: its CRC32C is {found.crc32c}, {entry['crc32c']} was written"
-
-
-def _differs(path: str, entry: Mapping[str, Any], contents: bool) -> str | None:
+def _find_difference(
+    path: str, entry: Mapping[str, Any], listed: Facts | None, contents: bool
+) -> str | None:
+    """Returns how a file differs from its entry of the manifest, None if it does not."""
+    digest = entry["sha256"]
     try:
-        size, digest = paths.size_bytes(path), entry["sha256"]
+        size = listed.size_bytes if listed else paths.size_bytes(path)
         if contents and size == entry["bytes"]:
             with paths.opened(path) as file:
                 found = cache_files.entry_of(file)
@@ -197,6 +148,8 @@ def _differs(path: str, entry: Mapping[str, Any], contents: bool) -> str | None:
         return f"has {size:,} bytes, {entry['bytes']:,} were written"
     if digest != entry["sha256"]:
         return f"damaged: its bytes are not those that were written{_where(path)}"
+    if listed and entry.get("crc32c") not in (None, listed.crc32c):
+        return f"damaged: its CRC32C is {listed.crc32c}, {entry['crc32c']} was written"
     return None
 
 
@@ -256,20 +209,20 @@ def _split_against_stats(
             yield f"{posixpath.join(directory, name)}: missing"
     if not contents:
         return
-    found, sound = 0, not missing
+    records, sound = 0, not missing
     for name in shards:
         path = posixpath.join(directory, name)
         try:
-            found += _count(path)
+            records += _count(path)
         except (ValueError, OSError) as error:
             sound = False
             yield f"{path}: {error}"
     path = posixpath.join(directory, f"stats.{split}.json")
-    wanted = _number(path, "examples")
-    if wanted is None and f"stats.{split}.json" in names:
+    expected = _number(path, "examples")
+    if expected is None and f"stats.{split}.json" in names:
         yield f"{path}: damaged: it does not say how many examples the split has"
-    if sound and wanted is not None and wanted != found:
-        yield f"{path}: counts {wanted:,} examples, the files hold {found:,}"
+    if sound and expected is not None and expected != records:
+        yield f"{path}: counts {expected:,} examples, the files hold {records:,}"
 
 
 def _number(path: str, name: str) -> int | None:

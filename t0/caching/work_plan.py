@@ -1,19 +1,20 @@
 """Plans the work on the splits of tasks: the engine of each split, and its jobs.
 
-    work = plan_work(plan.splits, Options(), parts_dir, OpenedSplits(), ["my_tasks"])
+    work = plan_work(plan.splits, RecordOptions(), parts_dir, OpenedSplits(), ["my_tasks"])
     work.row_ranges  # jobs of `prompted_rows`, the largest dataset first
     work.shard_runs  # jobs of `source_shards`
     work.specs       # split of a task -> its records and pieces
 
 `prompted_rows` makes a task if its source is T0's own and its preprocessors are exactly T0's
 (`t0.tasks.prompted_tasks`). Tasks on the same split of a dataset share ranges, so that each of its
-rows is read once, and the two tasks of a template share its rendered text. Ranges depend on the
-split alone, not on the wanted tasks. So a run can use the parts of a killed run, even if it lacks
-the tasks that are finished by now.
+rows is read once, and the two tasks of a template share its rendered text. Ranges only
+depend on the split, not on the wanted tasks. So a run can use the parts of a killed run, even
+without the tasks that are finished by now.
 
 `source_shards` makes all other SeqIO tasks, one shard of their source at a time; a source of one
 shard (a Python generator) is one job. The name of a part has a hash of all that the part depends on
-(`fingerprint`). Where that is unknown, the name is random, so that no other run uses the part.
+(`provenance.identify_data`). If that is unknown, the name is random, and no other run uses the
+part.
 """
 
 import dataclasses
@@ -26,17 +27,15 @@ from typing import Any
 
 import t0
 from t0 import sources
-from t0.caching.cache_plan import Options, TaskSplit, rows_of_source
-from t0.caching.fingerprint import Fingerprints
+from t0.caching.cache_plan import RecordOptions, TaskSplit, rows_of_source
 from t0.caching.prompted_rows import Prompt, RowRange
-from t0.caching.provenance import RECORD_FORMAT
+from t0.caching.provenance import RECORD_FORMAT, identify_code, identify_data
 from t0.caching.source_shards import ShardRun, runs_of
-from t0.caching.split_state import ABSENT, FAILED, Outcome, SplitSpec, exemptions
+from t0.caching.split_state import ABSENT, FAILED, SplitOutcome, SplitSpec, exemptions
 from t0.catalogue.prompted_task import check_columns
 from t0.compat import seqio
 from t0.errors import AbsentData, UserError, original
 from t0.files import paths
-from t0.files.any_path import any_path
 from t0.sources.readers import skips_bad_rows
 from t0.tasks import PromptedSource
 from t0.tasks.prompted_tasks import expand_choices
@@ -66,7 +65,7 @@ class Work:
     row_ranges: tuple[RowRange, ...] = ()
     shard_runs: tuple[ShardRun, ...] = ()
     specs: Mapping[TaskSplit, SplitSpec] = dataclasses.field(default_factory=dict)
-    failed: tuple[Outcome, ...] = ()
+    failed: tuple[SplitOutcome, ...] = ()
     model: tuple[bytes, int] | None = None
 
 
@@ -89,10 +88,10 @@ class OpenedSplits:
                 self._splits[data] = split
             except UserError as error:
                 self._splits[data] = error
-        found = self._splits[data]
-        if isinstance(found, UserError):
-            raise found
-        return found
+        opened = self._splits[data]
+        if isinstance(opened, UserError):
+            raise opened
+        return opened
 
     def rows_of(self, task: seqio.Task, split: str) -> int | None:
         """Returns the number of input rows of a task's split, None if it is unknown.
@@ -110,7 +109,7 @@ def _data(source: PromptedSource, split: str) -> Data:
     return source.dataset, source.subset, source.split_mapping[split]
 
 
-def has_own_form(task: seqio.Task, options: Options) -> bool:
+def has_own_form(task: seqio.Task, options: RecordOptions) -> bool:
     """Returns whether `prompted_rows` makes the same records as the task's preprocessors."""
     steps = tuple(task.preprocessors)
     features = task.output_features
@@ -131,7 +130,7 @@ def has_own_form(task: seqio.Task, options: Options) -> bool:
 
 def plan_work(
     splits: Sequence[TaskSplit],
-    options: Options,
+    options: RecordOptions,
     parts_dir: str,
     opened: OpenedSplits,
     modules: Sequence[str] = (),
@@ -151,7 +150,7 @@ def plan_work(
     tasks = {split.task: seqio.TaskRegistry.get(split.task) for split in splits}
     own = {name for name, task in tasks.items() if has_own_form(task, options)}
     others = [split for split in splits if split.task not in own]
-    by_shards = _plan_shard_runs(others, options, parts_dir, Fingerprints(modules))
+    by_shards = _plan_shard_runs(others, options, parts_dir, modules)
     of_own = [split for split in splits if split.task in own]
     by_rows = _plan_row_ranges(of_own, tasks, parts_dir, opened) if of_own else Work()
     return dataclasses.replace(
@@ -175,19 +174,21 @@ def _plan_row_ranges(
     model = vocabulary.sp_model
     ranges: list[list[RowRange]] = []
     specs: dict[TaskSplit, SplitSpec] = {}
-    failed: list[Outcome] = []
+    failed: list[SplitOutcome] = []
     for data, of_data in by_data.items():
         try:
             rows = opened.rows(data)
+            # For data of the hub there are none.
+            files = identify_data(tasks[of_data[0].task].source, of_data[0].name) or []
             stem = {
                 "format": RECORD_FORMAT,
                 "t0": t0.__version__,
-                "data": [*data, rows.num_rows, _fingerprint(rows.where), *_skipping()],
+                "data": [*data, rows.num_rows, rows.where, *files, *_skipping()],
                 "model": hashlib.sha256(model).hexdigest(),
             }
         except UserError as error:
             status = ABSENT if isinstance(error, AbsentData) else FAILED
-            failed += [Outcome(split, status, message=str(error)) for split in of_data]
+            failed += [SplitOutcome(split, status, message=str(error)) for split in of_data]
             continue
         pieces = _pieces(rows.num_rows, remote=paths.is_remote(parts_dir))
         prompts, faults = _prompts(of_data, tasks, rows, stem, data, pieces)
@@ -219,16 +220,16 @@ def _prompts(
     stem: Mapping[str, Any],
     data: Data,
     pieces: tuple[tuple[int, int], ...],
-) -> tuple[list[Prompt], list[Outcome]]:
+) -> tuple[list[Prompt], list[SplitOutcome]]:
     specs: dict[tuple[Any, str], list[SplitSpec]] = {}
-    faults: list[Outcome] = []
+    faults: list[SplitOutcome] = []
     for split in splits:
         task = tasks[split.task]
         source: PromptedSource = task.source
         try:
             check_columns(source, rows)
         except UserError as error:
-            faults.append(Outcome(split, FAILED, message=str(error)))
+            faults.append(SplitOutcome(split, FAILED, message=str(error)))
             continue
         template, choices = source.template, expand_choices in task.preprocessors
         features = task.output_features
@@ -257,27 +258,15 @@ def _prompts(
     return prompts, faults
 
 
-def _fingerprint(where: str) -> list[Any]:
-    """Returns the fingerprint of the data: the names, sizes and times of its files."""
-    path = any_path(where)
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    found: list[Any] = [where]
-    for file in files:
-        if file.is_file():
-            status = file.stat()
-            found.append([file.name, status.st_size, status.st_mtime_ns])
-    return found
-
-
 def _plan_shard_runs(
-    splits: Iterable[TaskSplit], options: Options, parts_dir: str, fingerprints: Fingerprints
+    splits: Iterable[TaskSplit], options: RecordOptions, parts_dir: str, modules: Sequence[str]
 ) -> Work:
     runs: list[ShardRun] = []
     specs: dict[TaskSplit, SplitSpec] = {}
-    failed: list[Outcome] = []
+    failed: list[SplitOutcome] = []
     for split in splits:
         try:
-            spec = _spec_of_source(split, options, fingerprints)
+            spec = _spec_of_source(split, options, modules)
         except Exception as error:  # noqa: BLE001 - sources fail in many ways
             failed.append(_unplanned(split, original(error)))
             continue
@@ -289,18 +278,18 @@ def _plan_shard_runs(
     return Work(shard_runs=tuple(runs), specs=specs, failed=tuple(failed))
 
 
-def _unplanned(split: TaskSplit, error: BaseException) -> Outcome:
+def _unplanned(split: TaskSplit, error: BaseException) -> SplitOutcome:
     status = ABSENT if isinstance(error, AbsentData) else FAILED
-    return Outcome(split, status, message=str(error) or type(error).__name__)
+    return SplitOutcome(split, status, message=str(error) or type(error).__name__)
 
 
-def _spec_of_source(split: TaskSplit, options: Options, fingerprints: Fingerprints) -> SplitSpec:
+def _spec_of_source(split: TaskSplit, options: RecordOptions, modules: Sequence[str]) -> SplitSpec:
     task = seqio.TaskRegistry.get(split.task)
     check_vocabularies(task)
     shards = len(task.source.list_shards(split.name))
     if not shards:
         raise AbsentData(f"{task.name}: no file matches {task.source}")
-    key = _key_of_source(task, split.name, options, fingerprints)
+    key = _key_of_source(task, split.name, options, modules)
     spec = SplitSpec(split, key, runs_of(shards), source_shards=shards)
     source = task.source
     if not isinstance(source, PromptedSource):
@@ -322,9 +311,9 @@ def _skipping() -> list[str]:
 
 
 def _key_of_source(
-    task: seqio.Task, split: str, options: Options, fingerprints: Fingerprints
+    task: seqio.Task, split: str, options: RecordOptions, modules: Sequence[str]
 ) -> str:
-    data = fingerprints.data(task.source, split)
+    data = identify_data(task.source, split)
     if data is None:
         return uuid.uuid4().hex
     key = {
@@ -334,7 +323,7 @@ def _key_of_source(
         "seed": options.base_seed,
         "characters": options.enable_char_counts,
         "data": [*data, *_skipping()],
-        "code": fingerprints.code(task),
+        "code": identify_code(task, modules),
     }
     # A hash, because every job holds it.
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()

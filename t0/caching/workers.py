@@ -1,8 +1,8 @@
 """Does a queue of jobs in worker processes of this machine, or in this process.
 
     queue = collections.deque(work.row_ranges)
-    for job, result in in_processes(queue, RowRangeWorker(work.model), on_report, workers=8):
-        queue.extend(more_jobs)      # the queue may grow meanwhile
+    for job, result in in_processes(queue, RowRangeWorker(work.model, setup), on_report, workers=8):
+        queue.extend(more_jobs)      # the queue may grow
 
 A worker gets one job at a time. If a worker dies (the kernel's out-of-memory killer, a crash in a
 library), the run ends with an error that names its job. If the parent dies, the kernel kills the
@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from t0.caching.cache_files import join_parts
-from t0.caching.cache_plan import Options, Setup, TaskSplit
-from t0.caching.split_state import ABSENT, FAILED, STOP, JoinParts, Outcome, PartInfo
+from t0.caching.cache_plan import RecordOptions, Setup, TaskSplit
+from t0.caching.split_state import ABSENT, FAILED, STOP, JoinParts, PartInfo, SplitOutcome
 from t0.errors import AbsentData, UserError, original
 from t0.files import OutputError
 
@@ -57,7 +57,7 @@ class WorkerError(RuntimeError):
 
 def execute(
     job: Job, make: Callable[[Any], Mapping[str, PartInfo | str]] | None
-) -> dict[str, PartInfo | Outcome] | Outcome:
+) -> dict[str, PartInfo | SplitOutcome] | SplitOutcome:
     """Does one job; returns errors as outcomes, and raises none.
 
     Args:
@@ -74,7 +74,9 @@ def execute(
             return join_parts(job)
         splits = {spec.split.task: spec.split for spec in job.specs}
         return {
-            task: Outcome(splits[task], FAILED, message=made) if isinstance(made, str) else made
+            task: SplitOutcome(splits[task], FAILED, message=made)
+            if isinstance(made, str)
+            else made
             for task, made in make(job).items()
         }
     except Exception as error:  # noqa: BLE001 - every cause belongs in the result
@@ -83,17 +85,33 @@ def execute(
         return {spec.split.task: _end(spec.split, error, job) for spec in job.specs}
 
 
-def _end(split: TaskSplit, error: Exception, job: Job) -> Outcome:
+def _end(split: TaskSplit, error: Exception, job: Job) -> SplitOutcome:
     """Returns the outcome of a split after an error; the message names a job that is a piece."""
     cause = original(error)
     where = "" if str(job) == str(split) else f" ({job})"
     if isinstance(cause, UserError):
         kinds = ((OutputError, STOP), (AbsentData, ABSENT), (UserError, FAILED))
         status = next(status for kind, status in kinds if isinstance(cause, kind))
-        return Outcome(split, status, message=f"{cause}{where}")
+        return SplitOutcome(split, status, message=f"{cause}{where}")
     first = (str(cause).splitlines() or [""])[0]
     trace = "".join(traceback.format_exception(error))
-    return Outcome(split, FAILED, message=f"{type(cause).__name__}: {first}{where}", trace=trace)
+    return SplitOutcome(
+        split, FAILED, message=f"{type(cause).__name__}: {first}{where}", trace=trace
+    )
+
+
+def prepare_sources(setup: Setup) -> None:
+    """Sets this process's data folders, and whether it skips bad rows.
+
+    Raises:
+      UserError: if a folder does not exist.
+    """
+    from t0 import sources
+
+    if setup.data_dir:
+        sources.set_data_dirs(list(setup.data_dir))
+    if setup.skip_bad_rows:
+        sources.skip_bad_rows()
 
 
 def prepare(setup: Setup) -> None:
@@ -103,14 +121,7 @@ def prepare(setup: Setup) -> None:
       UserError: if a module, a folder or the vocabulary does not exist, or gin knows no such
         binding.
     """
-    if setup.data_dir:
-        from t0 import sources
-
-        sources.set_data_dirs(list(setup.data_dir))
-    if setup.skip_bad_rows:
-        from t0.sources import skip_bad_rows
-
-        skip_bad_rows()
+    prepare_sources(setup)
     if setup.vocab:
         os.environ["T0_VOCAB"] = setup.vocab
         from t0.tasks import set_vocabulary
@@ -120,7 +131,7 @@ def prepare(setup: Setup) -> None:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
-            # The error of a module that exists, and lacks one of its own imports, stays as it is.
+            # The error of a module that exists, but imports one that does not, is raised unchanged.
             if error.name and (module == error.name or module.startswith(f"{error.name}.")):
                 raise UserError(
                     f"--module_import={module}: there is no module '{error.name}'. Is its folder "
@@ -146,23 +157,17 @@ class RowRangeWorker:
     Attributes:
       model: the tokenizer's model and the id of EOS, because workers of a cluster may not have the
         model's file; None if there is nothing to render.
-      data_dir: folders of datasets; those of the environment if empty.
-      skip_bad_rows: whether rows that hold half of a surrogate pair are skipped.
+      setup: the data folders, and whether bad rows are skipped.
     """
 
     model: tuple[bytes, int] | None
-    data_dir: tuple[str, ...] = ()
-    skip_bad_rows: bool = False
+    setup: Setup
 
     def __call__(self) -> Execute:
         """Loads what every job needs, and returns the function that does a job."""
-        from t0 import sources
         from t0.caching.prompted_rows import Renderer, render_rows
 
-        if self.data_dir:
-            sources.set_data_dirs(list(self.data_dir))
-        if self.skip_bad_rows:
-            sources.skip_bad_rows()
+        prepare_sources(self.setup)
         renderer = Renderer(*self.model) if self.model else None
         return lambda job, report: execute(job, functools.partial(render_rows, renderer=renderer))
 
@@ -177,7 +182,7 @@ class ShardRunWorker:
       own_process: whether the process is a worker, which limits TensorFlow's threads and output.
     """
 
-    options: Options
+    options: RecordOptions
     setup: Setup
     own_process: bool = True
 

@@ -92,11 +92,12 @@ def main(argv: Sequence[str]) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # caching leaves accelerators to others
     if given.vocab:
         os.environ["T0_VOCAB"] = given.vocab  # t5's own tasks read it while they are imported
-    from t0.caching import Options, Request, Setup, cache, workers  # TensorFlow takes seconds
+    # Imported here, because TensorFlow takes seconds.
+    from t0.caching import CacheSelection, RecordOptions, Setup, cache, workers
 
     if not flags.FLAGS["verbosity"].present:
         workers.quiet()
-    parts = [_from_flags(kind, given) for kind in (Request, Options, Setup)]
+    parts = [_from_flags(kind, given) for kind in (CacheSelection, RecordOptions, Setup)]
     cache(*parts, num_workers=given.num_workers, pipeline_options=given.pipeline_options or ())
 
 

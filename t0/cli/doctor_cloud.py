@@ -262,7 +262,8 @@ def _cache(folder: str, report: dict[str, Any], wrong: list[Problem]) -> None:
     from t0.caching import verify
 
     try:
-        found, size = verify.look(folder)
+        found = verify.find_faults(folder)
+        listed = object_facts.below(folder) if object_facts.applies(folder) else None
     except UserError as error:
         do = "cache the tasks: seqio_cache_tasks --output_cache_dir=..."
         wrong.append(problem(str(error), do))
@@ -275,10 +276,10 @@ def _cache(folder: str, report: dict[str, Any], wrong: list[Problem]) -> None:
         "path": folder,
         "caches": len(found),
         "whole": len(found) - len(faulty),
-        "bytes": size,
+        "bytes": None if listed is None else sum(facts.size_bytes for facts in listed.values()),
         "faults": faulty,
     }
-    if size is None and paths.is_remote(folder):
+    if listed is None and paths.is_remote(folder):
         report["not_asked"].append(f"how large {folder} is: {_no_package()}")
     for faults in faulty.values():
         more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""

@@ -57,7 +57,7 @@ def test_mistakes_in_the_command_line(arguments, message):
 
 def test_flags_become_the_request(monkeypatch):
     from t0 import caching
-    from t0.caching import Options, Request, Setup
+    from t0.caching import CacheSelection, RecordOptions, Setup
 
     given = []
     monkeypatch.setattr(caching, "cache", lambda *parts, **more: given.extend([parts, more]))
@@ -72,14 +72,14 @@ def test_flags_become_the_request(monkeypatch):
     )
     (request, options, setup), more = given
     assert more == {"num_workers": 3, "pipeline_options": ()}
-    assert request == Request(
+    assert request == CacheSelection(
         "/o",
         tasks=["a", "b"],
         excluded_tasks=["c"],
         splits=["train"],
         tasks_additional_cache_dirs=[],
     )
-    assert options == Options(min_shards=0, enable_char_counts=True)
+    assert options == RecordOptions(min_shards=0, enable_char_counts=True)
     assert setup == Setup(module_import=["m", "n"], data_dir=["/d"], gin_param=["sni.seed=1"])
 
 

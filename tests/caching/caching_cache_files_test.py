@@ -108,7 +108,10 @@ def test_a_part_is_not_written_elsewhere(tmp_path, name):
 
 
 @pytest.mark.parametrize("row", [0, 127, 128, 20_000, 2**40])
-def test_idx_of_each_choice(row):
-    for choices in (0, 1, 3, 128, 300):
-        wanted = [tf_examples.ints_entry("idx", [row, choice]) for choice in range(choices)]
-        assert cache_files.idx_entries(row, choices) == wanted
+def test_the_row_of_a_record_is_renumbered(row):
+    rest = tf_examples.ints_entry("inputs", [3, 4])
+    before, after = (
+        tf_examples.example(tf_examples.ints_entry("idx", [number, 200]) + rest)
+        for number in (row + 9, row)
+    )
+    assert cache_files._renumber(before, -9) == after

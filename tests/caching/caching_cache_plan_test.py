@@ -6,7 +6,7 @@ import types
 import pytest
 
 from t0.caching.cache_files import shard_count
-from t0.caching.cache_plan import Catalogue, Options, Request, make_plan, select_tasks
+from t0.caching.cache_plan import CacheSelection, Catalogue, RecordOptions, make_plan, select_tasks
 from t0.errors import AbsentData, UserError
 
 
@@ -64,11 +64,11 @@ def test_a_name_that_matches_nothing_is_an_error_with_the_nearest_names():
     with pytest.raises(UserError, match="regex"):
         select_tasks(GLUE, ["glue_(rte"], [])
     with pytest.raises(UserError, match="everything is excluded"):
-        make_plan(Request("/out", excluded_tasks=[".*"]), GLUE, "tag")
+        make_plan(CacheSelection("/out", excluded_tasks=[".*"]), GLUE, "tag")
 
 
 def test_an_exclusion_that_matches_nothing_is_noted():
-    assert make_plan(Request("/out", excluded_tasks=["qlue"]), GLUE, "t").notes == (
+    assert make_plan(CacheSelection("/out", excluded_tasks=["qlue"]), GLUE, "t").notes == (
         "--excluded_tasks=qlue matches no task",
     )
 
@@ -76,7 +76,9 @@ def test_an_exclusion_that_matches_nothing_is_noted():
 def test_units_are_all_splits_the_largest_task_first_in_a_directory_that_is_not_the_tasks():
     rows = {"train": 100, "validation": 7}
     plan = make_plan(
-        Request("/out"), catalogue(task("a:b", rows=rows), task("c", rows={"train": 150})), "tag"
+        CacheSelection("/out"),
+        catalogue(task("a:b", rows=rows), task("c", rows={"train": 150})),
+        "tag",
     )
     assert [(u.task, u.name, u.rows) for u in plan.splits] == [
         ("c", "train", 150),
@@ -91,9 +93,9 @@ def test_units_are_all_splits_the_largest_task_first_in_a_directory_that_is_not_
 def test_a_source_that_cannot_count_its_rows_is_planned_all_the_same():
     failing = task("a")
     failing.source.num_input_examples = lambda split: {}[split]
-    assert [u.rows for u in make_plan(Request("/out"), catalogue(failing), "tag").splits] == [
-        None
-    ] * 2
+    assert [
+        u.rows for u in make_plan(CacheSelection("/out"), catalogue(failing), "tag").splits
+    ] == [None] * 2
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_a_source_that_cannot_count_its_rows_is_planned_all_the_same():
     ],
 )
 def test_what_happens_to_a_task_that_is_cached(cache, overwrite, ignore, written):
-    request = Request("/out", overwrite=overwrite, ignore_other_caches=ignore)
+    request = CacheSelection("/out", overwrite=overwrite, ignore_other_caches=ignore)
     plan = make_plan(request, catalogue(task("a"), caches={"a": cache}), "tag")
     assert ("a" in plan.tasks) == written
     assert ("a" in plan.skipped) == (not written)
@@ -121,35 +123,35 @@ def test_what_happens_to_a_task_that_is_cached(cache, overwrite, ignore, written
 def test_a_cache_that_lacks_a_wanted_split_is_not_taken_for_whole():
     seen = catalogue(task("a"), caches={"a": "/out/a"}, cached_splits=["validation"])
     with pytest.raises(UserError, match="'train'.*--overwrite"):
-        make_plan(Request("/out"), seen, "tag")
-    assert make_plan(Request("/out", splits=["validation"]), seen, "tag").skipped
+        make_plan(CacheSelection("/out"), seen, "tag")
+    assert make_plan(CacheSelection("/out", splits=["validation"]), seen, "tag").skipped
     # Left out for want of data then, and still: nothing is missing.
     seen = dataclasses.replace(seen, tasks={"a": task("a", absent=["train"])})
-    assert make_plan(Request("/out", skip_absent_splits=True), seen, "tag").skipped
+    assert make_plan(CacheSelection("/out", skip_absent_splits=True), seen, "tag").skipped
 
 
 def test_splits_restrict_and_must_exist():
     seen = catalogue(task("a"), task("b", splits=("test",)))
-    plan = make_plan(Request("/out", splits=["train"]), seen, "tag")
+    plan = make_plan(CacheSelection("/out", splits=["train"]), seen, "tag")
     assert [(u.task, u.name) for u in plan.splits] == [("a", "train")]
     assert plan.skipped == {"b": "has none of the wanted splits"}
     with pytest.raises(UserError, match="'trian'.*'train'"):
-        make_plan(Request("/out", splits=["trian"]), seen, "tag")
+        make_plan(CacheSelection("/out", splits=["trian"]), seen, "tag")
 
 
 def test_absent_data_is_an_error_that_names_all_of_it_or_skipped_by_the_flag():
     seen = catalogue(task("a", absent=["train"]), task("b"), task("c", absent=["validation"]))
     with pytest.raises(UserError) as error:
-        make_plan(Request("/out"), seen, "tag")
+        make_plan(CacheSelection("/out"), seen, "tag")
     assert "a split 'train': train of a is nowhere" in str(error.value)
     assert "c split 'validation'" in str(error.value)
     assert "--skip_absent_splits" in str(error.value)
-    plan = make_plan(Request("/out", skip_absent_splits=True), seen, "tag")
+    plan = make_plan(CacheSelection("/out", skip_absent_splits=True), seen, "tag")
     assert plan.tasks["a"].splits == ("validation",)
     assert plan.tasks["a"].absent == {"train": "train of a is nowhere"}
     assert len(plan.splits) == 4
     all_gone = catalogue(task("a", absent=["train", "validation"]))
-    plan = make_plan(Request("/out", skip_absent_splits=True), all_gone, "tag")
+    plan = make_plan(CacheSelection("/out", skip_absent_splits=True), all_gone, "tag")
     assert not plan.splits
     assert plan.skipped["a"].startswith("no data")
 
@@ -158,11 +160,11 @@ def test_a_source_without_files_is_absent():
     empty = task("a", splits=("train",))
     empty.source.list_shards = lambda split: []
     with pytest.raises(UserError, match="no file"):
-        make_plan(Request("/out"), catalogue(empty), "tag")
+        make_plan(CacheSelection("/out"), catalogue(empty), "tag")
 
 
 def test_a_task_that_does_not_support_caching_is_skipped():
-    plan = make_plan(Request("/out"), catalogue(task("a", supports_caching=False)), "tag")
+    plan = make_plan(CacheSelection("/out"), catalogue(task("a", supports_caching=False)), "tag")
     assert "does not support caching" in plan.skipped["a"]
 
 
@@ -186,13 +188,15 @@ def test_a_task_that_does_not_support_caching_is_skipped():
     ],
 )
 def test_number_of_shards(options, source_shards, records, size_bytes, count):
-    assert shard_count(Options(**options), source_shards, records, size_bytes) == count
+    assert shard_count(RecordOptions(**options), source_shards, records, size_bytes) == count
 
 
 def test_the_api_of_the_room():
     import t0.caching
 
-    assert {"Options", "Request", "Setup", "cache", "verify_cache"} <= set(t0.caching.__all__)
+    assert {"RecordOptions", "CacheSelection", "Setup", "cache", "verify_cache"} <= set(
+        t0.caching.__all__
+    )
     for name in t0.caching.__all__:
         assert getattr(t0.caching, name).__module__.startswith("t0.caching."), name
     with pytest.raises(AttributeError, match="has no attribute cash"):

@@ -10,7 +10,7 @@ import sentencepiece
 import seqio
 import tensorflow as tf
 
-from t0.caching import Options, Request, prompted_rows, work_plan
+from t0.caching import CacheSelection, RecordOptions, prompted_rows, work_plan
 from t0.caching.cache_plan import TaskSplit, make_plan
 from t0.caching.prompted_rows import Prompt, Renderer, RowRange, render_rows
 from t0.caching.running import registered
@@ -20,7 +20,7 @@ from t0.files import tfrecord
 from t0.prompts import Template
 from t0.testing import train_vocabulary, write_rows
 
-OPTIONS = Options(max_dropped_share=0.5)
+OPTIONS = RecordOptions(max_dropped_share=0.5)
 
 
 def names(*templates):
@@ -73,7 +73,7 @@ def test_an_object_store_gets_fewer_ranges(with_data, prompted, monkeypatch, fol
     monkeypatch.setattr(work_plan, "MIN_ROWS", 100)
     monkeypatch.setattr(work_plan, "REMOTE_MIN_ROWS", 1000)
     opened = OpenedSplits()
-    request = Request("/out", tasks=["weather_plain"], splits=["train"])
+    request = CacheSelection("/out", tasks=["weather_plain"], splits=["train"])
     plan = make_plan(request, registered("/out", opened), "tag")
     work = work_plan.plan_work(plan.splits, OPTIONS, folder, opened, ())
     assert len(work.row_ranges) == ranges
@@ -136,7 +136,7 @@ def test_shards_cut_the_same_records_elsewhere(
 
     task = "weather_drops_score_eval"
     cache_here(tmp_path / "default", task, options=OPTIONS)
-    options = Options(max_dropped_share=0.5, **shards)
+    options = RecordOptions(max_dropped_share=0.5, **shards)
     outcomes = cache_here(tmp_path / "other", task, options=options)
     assert in_order(tmp_path / "default") == in_order(tmp_path / "other")
     count = shards.get("min_shards", 1)
@@ -152,7 +152,7 @@ def test_which_tasks_have_the_form(with_data, prompted):
             "preprocessors": list(task.preprocessors),
             **changes,
         }
-        return work_plan.has_own_form(seqio.Task("other", **arguments), Options())
+        return work_plan.has_own_form(seqio.Task("other", **arguments), RecordOptions())
 
     steps = list(seqio.TaskRegistry.get("weather_plain").preprocessors)
     features = seqio.TaskRegistry.get("weather_plain").output_features
@@ -164,7 +164,7 @@ def test_which_tasks_have_the_form(with_data, prompted):
     stock = dict(features, inputs=seqio.Feature(seqio.ByteVocabulary()))
     assert not has("weather_plain", output_features=stock)
     assert not work_plan.has_own_form(
-        seqio.TaskRegistry.get("weather_plain"), Options(enable_char_counts=True)
+        seqio.TaskRegistry.get("weather_plain"), RecordOptions(enable_char_counts=True)
     )
 
 
@@ -196,7 +196,7 @@ PEAK = """
 import functools, os, sys
 folder, rows = sys.argv[1], int(sys.argv[2])
 from t0 import sources
-from t0.caching.cache_plan import Options, TaskSplit
+from t0.caching.cache_plan import RecordOptions, TaskSplit
 from t0.caching.prompted_rows import Prompt, Renderer, RowRange, render_rows
 from t0.caching.split_state import JoinParts, SplitSpec
 from t0.caching.workers import execute
@@ -211,7 +211,7 @@ job = RowRange("big", None, "train", 0, rows, (Prompt(template, "s", (spec,)),),
 made = execute(job, functools.partial(render_rows, renderer=renderer))
 assert made["big"]["records"] == rows, made
 path = [f"{folder}/parts/{name}" for name in os.listdir(f"{folder}/parts")]
-outcome = execute(JoinParts(spec, path, (made["big"],), Options(), "0"), None)
+outcome = execute(JoinParts(spec, path, (made["big"],), RecordOptions(), "0"), None)
 assert outcome.stats["examples"] == rows, outcome
 assert "tensorflow" not in sys.modules
 # Not ru_maxrss, which counts what the parent had before this process took its place.

@@ -14,7 +14,7 @@ import seqio
 import tensorflow as tf
 
 from t0 import testing
-from t0.caching import Options, Request, Setup, cache, cache_files, provenance
+from t0.caching import CacheSelection, RecordOptions, Setup, cache, cache_files, provenance
 from t0.catalogue import PromptedTask
 from t0.catalogue.sentence_pieces import Tokens, model_digest
 from t0.cli.main import main
@@ -86,9 +86,9 @@ class Shop:
         from rich.console import Console
 
         lines = Console(width=400, file=io.StringIO())
-        request = Request(str(self.folder / "cache"), tasks=names or self.names, **request)
+        request = CacheSelection(str(self.folder / "cache"), tasks=names or self.names, **request)
         made = cache(
-            request, Options(), Setup(module_import=["brewing"]), num_workers=0, console=lines
+            request, RecordOptions(), Setup(module_import=["brewing"]), num_workers=0, console=lines
         )
         return {outcome.split.task for outcome in made}, lines.file.getvalue()
 

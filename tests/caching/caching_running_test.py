@@ -13,7 +13,7 @@ import psutil
 import pytest
 import seqio
 
-from t0.caching import Options, cache_files
+from t0.caching import RecordOptions, cache_files
 from t0.errors import UserError
 from t0.files import publishing
 
@@ -77,13 +77,13 @@ def test_features_that_training_would_miss_fail_where_they_are_cached(
 
 def test_features_may_be_made_after_the_cache_and_blank_targets_allowed(cache_here, tmp_path):
     cache_here(tmp_path, "toy_made_later", "toy_blank_made_later")
-    cache_here(tmp_path, "toy_blank", options=Options(allow_hidden_labels=True))
+    cache_here(tmp_path, "toy_blank", options=RecordOptions(allow_hidden_labels=True))
     stats = json.loads((tmp_path / "toy_blank" / "stats.train.json").read_text())
     assert (stats["examples"], stats["targets_tokens"]) == (112, 0)
 
 
 def test_overwrite_replaces_the_shards_of_before(cache_here, tmp_path):
-    cache_here(tmp_path, "toy_function", options=Options(min_shards=5))
+    cache_here(tmp_path, "toy_function", options=RecordOptions(min_shards=5))
     cache_here(tmp_path, "toy_function", overwrite=True)
     shards_there = [name for name in content(tmp_path) if "tfrecord" in name]
     assert shards_there == ["toy_function/train.tfrecord-00000-of-00001"]
@@ -168,7 +168,7 @@ def test_ctrl_c_says_what_is_kept(cache_here, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as ended:
         patch.setattr(cache_files, "copy_frames", interrupted)
         cache_here(tmp_path, "toy_lines")
-    assert "finished tasks and parts are kept, and the same command goes on" in str(ended.value)
+    assert "finished tasks and parts are kept, and the same command continues" in str(ended.value)
     assert not (tmp_path / "toy_lines").exists()
     (outcome,) = {o.split.task for o in cache_here(tmp_path, "toy_lines")}
     assert outcome == "toy_lines"
@@ -185,7 +185,7 @@ def test_another_run_into_the_same_output_finishes_first(cache_here, tmp_path, m
         return publish(*args, **options)
 
     monkeypatch.setattr(cache_files, "publish", publish_second)
-    cache_here(out, "toy_function", options=Options(min_shards=2))
+    cache_here(out, "toy_function", options=RecordOptions(min_shards=2))
     assert len([name for name in content(out) if "tfrecord" in name]) == 1
     assert [p.name for p in out.iterdir()] == ["toy_function"]
 

@@ -12,11 +12,11 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from t0.caching import Options, parts, source_shards, work_plan, workers
+from t0.caching import RecordOptions, parts, source_shards, work_plan, workers
 from t0.caching.cache_plan import TaskSplit
 from t0.caching.source_shards import ShardRun
 from t0.errors import UserError
-from t0.files import paths, publishing
+from t0.files import paths, publishing, tfrecord
 from t0.testing import Killed
 
 TASKS = ("toy_files", "toy_lines")
@@ -36,13 +36,13 @@ def whole(toy, tmp_path_factory):
     """What an uninterrupted run in one process writes."""
     from rich.console import Console
 
-    from t0.caching import Request, Setup, cache
+    from t0.caching import CacheSelection, Setup, cache
 
     out = tmp_path_factory.mktemp("whole")
     setup = Setup(module_import=["toy_caching_tasks"])
     cache(
-        Request(str(out), tasks=TASKS),
-        Options(),
+        CacheSelection(str(out), tasks=TASKS),
+        RecordOptions(),
         setup,
         num_workers=0,
         console=Console(quiet=True),
@@ -186,16 +186,18 @@ def test_what_a_part_depends_on(toy, tmp_path, monkeypatch):
         task = seqio.Task("toy_told", source, output_features=features, preprocessors=steps)
         monkeypatch.setattr(seqio.TaskRegistry, "get", lambda name: task)
         opened, modules = work_plan.OpenedSplits(), ["toy_caching_tasks"]
-        planned = work_plan.plan_work([split], options or Options(), str(tmp_path), opened, modules)
+        planned = work_plan.plan_work(
+            [split], options or RecordOptions(), str(tmp_path), opened, modules
+        )
         return planned.specs[split].key
 
     same = key()
     assert key() == same
-    assert key(options=Options(min_shards=5, max_dropped_share=0.5)) == same
+    assert key(options=RecordOptions(min_shards=5, max_dropped_share=0.5)) == same
     others = [
         key(word="dry "),
-        key(options=Options(base_seed=4)),
-        key(options=Options(enable_char_counts=True)),
+        key(options=RecordOptions(base_seed=4)),
+        key(options=RecordOptions(enable_char_counts=True)),
         key(vocabulary=seqio.ByteVocabulary()),
     ]
     os.utime(tmp_path / "one.txt", (1, 1))
@@ -222,20 +224,31 @@ def test_shards_without_examples_among_others(cache_here, tmp_path):
     assert set(info["features"]) >= {"inputs", "targets"}
 
 
-@pytest.mark.parametrize("in_memory", [8, 10**6])
-def test_offsets_of_records(tmp_path, monkeypatch, in_memory):
-    monkeypatch.setattr(parts, "_READ_AT_ONCE", 12)
-    monkeypatch.setattr(parts, "_LENGTHS_IN_MEMORY", in_memory)
-    sizes = [random.Random(i).randrange(9) for i in range(20)]
+def test_offsets_of_records(tmp_path):
+    records = [b"x" * random.Random(i).randrange(9) for i in range(20)]
+    frames = [tfrecord.framed(record) for record in records]
     with parts.PartWriter(str(tmp_path), "a.part") as part:
-        part.append([b"x" * size for size in sizes[:7]])
-        part.append([b"x" * size for size in sizes[7:]])
+        part.append(frames[:7])
+        part.append(frames[7:])
         info = part.finish({})
-    assert (info["records"], info["bytes"]) == (20, sum(sizes))
+    offsets = [sum(map(len, frames[:i])) for i in range(21)]
+    assert (info["records"], info["bytes"]) == (20, offsets[-1])
     path = str(tmp_path / "a.part")
-    assert parts.offsets(path, range(21)) == [sum(sizes[:i]) for i in range(21)]
-    assert parts.offsets(path, [0, 3, 20]) == [0, sum(sizes[:3]), sum(sizes)]
-    assert [len(frame) for frame in parts.read_frames(path)] == sizes
+    assert parts.read_info(path) == info
+    assert parts.find_offsets(path, range(21)) == offsets
+    assert parts.find_offsets(path, [0, 3, 20]) == [0, offsets[3], offsets[20]]
+    assert list(parts.read_records(path)) == records
+
+
+def test_a_part_that_is_not_whole_has_no_counts(tmp_path):
+    path = tmp_path / "a.part"
+    with parts.PartWriter(str(tmp_path), path.name) as part:
+        part.append([tfrecord.framed(b"a"), tfrecord.framed(b"b")])
+        part.finish({"start": 0})
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        assert parts.read_info(str(path)) is None
 
 
 @pytest.mark.exhaustive
@@ -260,13 +273,13 @@ def test_memory_does_not_grow_with_the_rows(toy_folder, command_environment, tmp
 GROWTH = """
 import os, sys
 import toy_caching_tasks as toy, seqio
-from t0.caching import Options, Setup, source_shards, workers
+from t0.caching import RecordOptions, Setup, source_shards, workers
 from t0.caching.cache_plan import TaskSplit
 from t0.caching.split_state import JoinParts, SplitSpec
 folder = sys.argv[1]
 source = seqio.TextLineDataSource({"train": f"{folder}/big-*.txt"})
 toy.add("big", source=source, preprocessors=[toy.split_line, *toy.TOKENISED])
-execute = workers.ShardRunWorker(Options(), Setup())()
+execute = workers.ShardRunWorker(RecordOptions(), Setup())()
 split = TaskSplit("big", "train", f"{folder}/out")
 spec = SplitSpec(split, "key", source_shards.runs_of(21))
 os.makedirs(f"{folder}/parts")
@@ -280,7 +293,7 @@ for start in range(21):
     if not start:
         peak()
 paths = sorted(f"{folder}/parts/{name}" for name in os.listdir(f"{folder}/parts"))
-merged = execute(JoinParts(spec, tuple(paths), tuple(infos), Options(), "0"), print)
+merged = execute(JoinParts(spec, tuple(paths), tuple(infos), RecordOptions(), "0"), print)
 assert merged.stats["examples"] == 21_000, merged
 peak()
 """

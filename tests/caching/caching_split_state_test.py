@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 from rich.console import Console
 
-from t0.caching.cache_plan import Options, TaskSplit
+from t0.caching.cache_plan import RecordOptions, TaskSplit
 from t0.caching.split_state import (
     DROPS,
     EMPTY,
@@ -42,7 +42,7 @@ def conclusion(infos, *known, choices=True, **options):
         template="my template",
         exemptions=known,
     )
-    state = SplitState(spec, Options(**options), "/parts")
+    state = SplitState(spec, RecordOptions(**options), "/parts")
     for info in infos:
         assert state.conclusion() is None
         state.add(info["start"], info)
@@ -308,7 +308,7 @@ def test_hidden_labels_count_from_the_first_bad_row(with_data, cache_here, tmp_p
     with pytest.raises(UserError, match="502 of 1,203 rows is withheld, the first of them row 701"):
         cache_here(tmp_path, "weather_plain_late_score_eval")
     (outcome,) = cache_here(
-        tmp_path, "weather_plain_late_score_eval", options=Options(allow_hidden_labels=True)
+        tmp_path, "weather_plain_late_score_eval", options=RecordOptions(allow_hidden_labels=True)
     )
     assert (outcome.counts["rows"], outcome.counts["hidden label"]) == (1203, 502)
 
@@ -328,7 +328,9 @@ def test_the_same_faults_in_the_general_engine(with_data, cache_here, tmp_path, 
 
 def test_counts_are_shown_and_kept(with_data, cache_here, tmp_path):
     console = Console(file=io.StringIO(), width=250)
-    cache_here(tmp_path, "weather_drops", options=Options(max_dropped_share=0.5), console=console)
+    cache_here(
+        tmp_path, "weather_drops", options=RecordOptions(max_dropped_share=0.5), console=console
+    )
     (line,) = [
         line
         for line in console.file.getvalue().splitlines()

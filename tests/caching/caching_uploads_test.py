@@ -1,18 +1,19 @@
 """Caching into a bucket: workers write here, this process uploads what a disk would get."""
 
 import contextlib
+import itertools
 
 import pytest
 
-from t0.caching import Options, uploads, work_plan, workers
-from t0.caching.uploads import Uploads, output_of
+from t0.caching import RecordOptions, uploads, work_plan, workers
+from t0.caching.uploads import Uploads, open_output
 from t0.errors import UserError
 from t0.files import publishing
 from t0.testing import Killed
 from tests.buckets.faults import Once
 
 TASKS = ("weather_plain", "weather_plain_score_eval", "weather_open")
-OPTIONS = Options(max_dropped_share=0.5)
+OPTIONS = RecordOptions(max_dropped_share=0.5)
 OUT = "gs://b/cache"
 
 
@@ -25,13 +26,15 @@ def whole(with_data, cache_here, tmp_path, monkeypatch, bucket):
     return {f"cache/{path.relative_to(tmp_path / 'whole')}": path.read_bytes() for path in files}
 
 
-# Room for everything, for one split in a few, and for nothing.
-@pytest.mark.parametrize("room", [2**30, 150_000, 0])
+# Room always, in every second check, and never.
+@pytest.mark.parametrize("room", ["always", "at times", "never"])
 def test_objects_are_those_of_the_disk(whole, cache_here, bucket, monkeypatch, room):
-    monkeypatch.setattr(uploads, "LOCAL_BYTES", room)
+    answers = {"always": [True], "at times": [True, False], "never": [False]}[room]
+    answers = itertools.cycle(answers)
+    monkeypatch.setattr(Uploads, "_has_room", lambda self: next(answers))
     cache_here(OUT, *TASKS, options=OPTIONS)
     assert bucket.files("b") == whole
-    if room == 2**30:
+    if room == "always":
         # Three for a part, two for a file, a dozen for a task; some for the run.
         assert bucket.counts().total() <= 20 + 12 * len(TASKS) + 3 * 30 + 2 * len(whole)
 
@@ -101,6 +104,6 @@ def test_a_finished_cache_stays_until_its_successor_is_in_the_bucket(whole, cach
 
 def test_a_disk_needs_none_of_this(tmp_path):
     for folder, here in ((str(tmp_path), True), ("gs://b/parts", False)):
-        with output_of(folder, on_this_machine=here) as output:
+        with open_output(folder, on_this_machine=here) as output:
             assert not isinstance(output, Uploads)
-            assert output.job("job") == "job"
+            assert output.place_job("job") == "job"

@@ -25,11 +25,11 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def cache(made, request, tmp_path):
-    from t0.caching import Options
+    from t0.caching import RecordOptions
 
     if not made.exists():
         cache_here = request.getfixturevalue("cache_here")
-        cache_here(made.parent, "toy_lines", options=Options(min_shards=3))
+        cache_here(made.parent, "toy_lines", options=RecordOptions(min_shards=3))
     return Path(shutil.copytree(made, tmp_path / "toy_lines"))
 
 
@@ -181,4 +181,4 @@ def test_files_that_nothing_reads(tmp_path):
     for name in ("COMPLETED", "train.array_record-00000-of-00001"):
         (tmp_path / name).write_bytes(b"")
     (fault,) = verify_cache(str(tmp_path))
-    assert "is an ArrayRecord file, and training and SeqIO read TFRecord alone; cache" in fault
+    assert "is an ArrayRecord file, and training and SeqIO read only TFRecord; cache" in fault

@@ -103,13 +103,13 @@ def cache_here(toy, monkeypatch):
     import seqio
     from rich.console import Console
 
-    from t0.caching import Options, Request, Setup, cache
+    from t0.caching import CacheSelection, RecordOptions, Setup, cache
 
     def run(out, *tasks, options=None, workers=0, pipeline_options=(), console=None, **request):
         monkeypatch.setattr(seqio.utils, "_GLOBAL_CACHE_DIRECTORIES", [])
         return cache(
-            Request(str(out), tasks=tasks, **request),
-            options or Options(),
+            CacheSelection(str(out), tasks=tasks, **request),
+            options or RecordOptions(),
             Setup(module_import=["toy_caching_tasks", "toy_prompted_tasks"]),
             num_workers=workers,
             pipeline_options=pipeline_options,
