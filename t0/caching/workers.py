@@ -335,8 +335,10 @@ class _WorkerDied(Exception):
                 why += ", most likely by the system for lack of memory: try a smaller --num_workers"
         else:
             why = f"ended (exit status {code})"
-        at = "before its first task" if job is None else f"while {doing} {job}"
-        return f"a worker process {why}. It stopped {at}."
+        if job is not None:
+            return f"a worker process {why}. It stopped while {doing} {job}."
+        hint = 'Its error is above. A script that starts workers needs if __name__ == "__main__":'
+        return f"a worker process {why}. It stopped before its first task. {hint}."
 
 
 def _receive(members: Sequence[_Worker], on_report: OnReport) -> Iterator[tuple[Any, Any]]:
