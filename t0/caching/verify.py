@@ -77,7 +77,8 @@ def verify_cache(
       contents: whether to read the records. Otherwise the files' names and sizes are checked, and
         the checksums that a bucket knows.
     """
-    listed = object_facts.below(directory) if object_facts.applies(directory) else {}
+    asks_bucket = not contents and object_facts.applies(directory)
+    listed = object_facts.below(directory) if asks_bucket else {}
     names = set(listed or paths.list_names(directory))
     if unread := sorted(name for name in names if ".array_record-" in name):
         yield (
