@@ -111,7 +111,51 @@ def measure(name):
         for step in program.steps
         if step.kind == "AssignVariableOp"
     )
-    return peak_memory(program, transposes=True).bytes + updated
+    return peak_memory(with_transposes(program)).bytes + updated
+
+
+def with_transposes(program):
+    """Adds a step before each batched product that copies an operand into the order it wants."""
+    import dataclasses
+
+    steps, values, copies = [], list(program.values), {}
+    for step in program.steps:
+        inputs = list(step.inputs)
+        orders = wanted_orders(step.detail) if step.kind == "Einsum" else ()
+        for position, order in enumerate(orders):
+            operand = step.inputs[position]
+            if order is None:
+                continue
+            if (operand, order) not in copies:
+                copies[operand, order] = len(values)
+                values.append(program.values[operand])
+                # Read as by a sum: fused with its input, but its result is kept.
+                copy = dataclasses.replace(
+                    step, kind="Sum", inputs=(operand,), outputs=(len(values) - 1,), detail=None
+                )
+                steps.append(copy)
+            inputs[position] = copies[operand, order]
+        steps.append(dataclasses.replace(step, inputs=tuple(inputs)))
+    return dataclasses.replace(program, steps=tuple(steps), values=tuple(values))
+
+
+def wanted_orders(equation):
+    """Returns, for each operand of an einsum, the order its dimensions must be copied into.
+
+    XLA's products on the CPU need their batch dimensions first. An operand's order is None if they
+    are first already, or if there are none.
+
+    >>> wanted_orders("blhd,bmhd->bhlm")
+    [(0, 2, 1, 3), (0, 2, 1, 3)]
+    """
+    operands, _, output = equation.partition("->")
+    terms = operands.split(",")
+    batch = "".join(c for c in output if all(c in term for term in terms))
+    orders = [batch + "".join(c for c in term if c not in batch) for term in terms]
+    return [
+        None if len(terms) == 1 or order == term else tuple(map(term.index, order))
+        for order, term in zip(orders, terms, strict=True)
+    ]
 
 
 def configure(name):

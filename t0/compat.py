@@ -476,7 +476,6 @@ REPLACEABLE: dict[str, str] = {
     "mesh_utils.decode": "an evaluation by decoding records which checkpoint wrote its outputs",
     "mesh_utils.get_checkpoint_iterator": "weights may be in Hugging Face's or T5X's format",
     "mesh_utils.get_step_from_checkpoint_path": "such weights have no step in their path",
-    "simd_mesh_impl.SimdMeshImpl.LaidOutVariable": "a plan reads one core's slices, not 512 cores'",
     "mtf_ops.random_uniform": "a rehearsal's two programs cannot draw the same random numbers",
     "t5_mesh.seqio": "our feeding needs the mixture and options that T5's dataset function reads",
     "t5_mesh.tf": "T5 reads TSV files unchecked, and those of a .gz without unpacking them",

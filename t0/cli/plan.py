@@ -24,12 +24,12 @@ from t0.torch.gpus import GPUS
 _SWITCHES = {
     "exact": "lower the whole model instead of using closed formulas: takes up to minutes",
     "json": "print one JSON object",
-    "every_slice": "with --exact: lower every core's variables (slower, the same program)",
 }
 # Accepted for one release.
 _OLD_SWITCHES = {
     "fast": "is the default now",
     "every_block": "is what --exact does now",
+    "every_slice": "is what --exact does now",
 }
 _GPUS = [gpu.name for gpu in GPUS]
 # Flags of a run that a plan reads, besides those that configure gin; `--help` shows them.
@@ -97,19 +97,17 @@ def main(args: argparse.Namespace) -> int:
         _check_picture_path(args.output)
     configure_run(given)
     start_step = _bind_steps(given, args.start_step)
-    from t0.mesh import plan_output, sweep
-    from t0.mesh.plan import PlanOptions, plan_configured_run
+    from t0.mesh import sweep
+    from t0.mesh.plan import PlanOptions, plan_configured_run, plan_text
 
-    exact = args.exact or args.every_block
-    if args.every_slice and not exact:
-        raise UserError("--every_slice is for a lowered plan; give it with --exact")
-    options = PlanOptions(exact, args.every_slice, args.utilisation, start_step)
+    exact = args.exact or args.every_block or args.every_slice
+    options = PlanOptions(exact, args.utilisation, start_step)
     if args.sweep:
         rows = sweep.sweep(sweep.parse_axes(args.sweep), options)
         print(json.dumps(sweep.as_json(rows)) if args.json else sweep.sweep_text(rows))
         return 0
     plan = plan_configured_run(options)
-    print(json.dumps(plan) if args.json else plan_output.plan_text(plan))
+    print(json.dumps(plan) if args.json else plan_text(plan))
     if args.output:
         from t0.reports.plan_picture import draw_plan
 

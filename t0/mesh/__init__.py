@@ -11,7 +11,6 @@ For a run on this machine:
 For a run on a TPU:
 
     cloud              facts about a TPU: this machine's, the metadata server's, the TPU API's
-    tpu_image          which TensorFlow drives it, and which images of TPU VMs bring one
 
 For `t0 plan`, without a TPU:
 
@@ -19,12 +18,9 @@ For `t0 plan`, without a TPU:
     pod_run            PodRun: a run on a slice, as gin configures it, and its checks
     lowering           the program of one core: lower builds it, read_program reads it
     memory             peak_memory: the memory of a program at its fullest moment
-    tiles              the value that a TPU's tiles of 8 x 128 pad most
     formulas           parameters, memory and FLOPs of a T5's step; no TensorFlow
-    costs              StepCosts: bytes, FLOPs, collectives; the seconds that they take
-    step_costs         the StepCosts of a run, by formulas or of its lowered program
-    plan               plan_configured_run: the plan as one JSON object
-    plan_output        a plan as text
+    costs              StepCosts: bytes, FLOPs, collectives, by formulas or of a lowered program
+    plan               plan_configured_run: the plan as one JSON object, and as text
     sweep              many plans, ranked
 
 Importing this package imports none of them: most need TensorFlow.

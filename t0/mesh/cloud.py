@@ -3,15 +3,21 @@
     machine = read_machine("my-slice", zone=None, project=None)
     machine.chips, machine.worker, machine.accelerator_type      # 4, "0", "v3-32"
     read_node(machine).state                                     # "READY"
+    drives_tpu(Path(".../site-packages/tensorflow"))             # False: built without TPUs
 
-TensorFlow is not imported: what can stop a run on a TPU is known before that. The addresses are
-those that TensorFlow's own client uses, environment variables included: GCE_METADATA_HOST for the
-metadata server, TPU_API_DISCOVERY_URL for the API's discovery document.
+TensorFlow is not imported, so that an obstacle to a run on a TPU is reported before that. The
+addresses are those that TensorFlow's own client uses, environment variables included:
+GCE_METADATA_HOST for the metadata server, TPU_API_DISCOVERY_URL for the API's discovery document.
+
+TensorFlow of the package index is built without TPUs: the images of TPU VMs bring their own. Those
+that end in -se drive the TPU as Estimator needs it (StreamExecutor); those that end in -pjrt drive
+it through a plugin, with which Estimator crashes (tensorflow#90807).
 """
 
 import dataclasses
 import importlib.metadata
 import importlib.util
+import mmap
 import os
 import re
 import socket
@@ -22,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 from t0.files.untrusted import parsed_json
-from t0.mesh import tpu_image
 from t0.mesh.topology import SLICES, topology
 
 # What --tpu names: this machine's own TPU, a TPU of the project, or TensorFlow servers by address.
@@ -36,6 +41,18 @@ CLIENT_PACKAGES = ("googleapiclient", "oauth2client")
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _DEVICES = ("accel[0-9]*", "vfio/[0-9]*")
 _OF_TPU_ENV = re.compile(r"^(\w+): '(.*)'$", re.M)
+IMAGE, POD_IMAGE = "tpu-vm-tf-2.15.1-se", "tpu-vm-tf-2.15.1-pod-se"
+IMAGES = f"{IMAGE}, on a slice {POD_IMAGE}"
+# With these, TensorFlow loads the plugin; the instructions for -pjrt images set both.
+PJRT_VARIABLES = ("NEXT_PLUGGABLE_DEVICE_USE_C_API", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH")
+LIBRARIES = (
+    "libtensorflow_framework.so.2",
+    "python/_pywrap_tensorflow_internal.so",
+    "libtensorflow_cc.so.2",
+)
+_OFF = ("", "0", "false")
+# Only a TensorFlow that was built for TPUs has the code that loads libtpu.so.
+_LOADS_LIBTPU = (b"libtpu.so", b"TPU_LIBRARY_PATH")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +196,7 @@ def _tensorflow_version() -> str:
 def _tensorflow_drives_tpu() -> bool:
     spec = importlib.util.find_spec("tensorflow")
     folders = (spec.submodule_search_locations if spec else None) or ()
-    return any(tpu_image.drives_tpu(Path(folder)) for folder in folders)
+    return any(drives_tpu(Path(folder)) for folder in folders)
 
 
 def read_node(machine: Machine) -> Node:
@@ -282,3 +299,23 @@ def _reason(error: urllib.error.HTTPError) -> str:
     except (OSError, ValueError, LookupError, TypeError):
         said = error.reason
     return str(said).strip().rstrip(".")
+
+
+def pjrt_variables(environment: Mapping[str, str]) -> list[str]:
+    """Returns the variables that are set and make TensorFlow drive the TPU by PJRT."""
+    return [name for name in PJRT_VARIABLES if environment.get(name, "").lower() not in _OFF]
+
+
+def drives_tpu(tensorflow: Path) -> bool:
+    """Returns whether TensorFlow, in the folder `tensorflow`, was built for TPUs."""
+    libraries = (tensorflow / name for name in LIBRARIES)
+    return any(loads_libtpu(path) for path in libraries if path.is_file())
+
+
+def loads_libtpu(library: Path) -> bool:
+    """Returns whether a shared library of TensorFlow has the code that loads a TPU's driver."""
+    with library.open("rb") as file:
+        if not library.stat().st_size:  # which mmap refuses
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return any(content.find(name) >= 0 for name in _LOADS_LIBTPU)

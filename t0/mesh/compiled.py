@@ -5,10 +5,11 @@ def mean_square(x):
     return row_sum(x * x) / int(x.shape[-1])
 """
 
+import contextlib
 import contextvars
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from t0.compat import tf as tf2
@@ -104,3 +105,15 @@ def column_sum(x: tf.Tensor) -> tf.Tensor:
             x = x[:, :half] + x[:, half:]
         x = x[:, 0]
     return tf.reduce_sum(x, 0)
+
+
+@contextlib.contextmanager
+def loops(*, as_functions: bool) -> Iterator[None]:
+    """Makes loops functions, or operations of the graph, as Mesh TensorFlow runs them on a TPU."""
+    turn = {True: tf.enable_control_flow_v2, False: tf.disable_control_flow_v2}
+    before = tf.control_flow_v2_enabled()
+    turn[as_functions]()
+    try:
+        yield
+    finally:
+        turn[before]()

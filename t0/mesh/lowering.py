@@ -10,26 +10,21 @@ TensorFlow graph that is read and never run.
     program = read_program(lowered.graph, lowered.fetches)
     [step.kind for step in program.steps]
 
-On the pod every variable has a slice on every core: 17,400 equal ones for t5.1.1.xxl on v3-512. By
-default only the first core's slices are made, in a quarter of the time and half of the memory. The
-core's program is the same (`every_slice=True` makes all).
-
 A program contains only the operations that its fetches need: initialisers and the copies between
-master and slices run on hosts. Microbatches are one `while` loop, lowered once; `Step.in_loop`
-marks the steps that it repeats.
+master and slices run on hosts. Microbatches are one `while` loop, lowered once;
+`ProgramStep.in_loop` marks the steps that it repeats.
 """
 
-import contextlib
 import dataclasses
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from t0 import compat
-from t0.compat import mesh_utils, mtf, simd_mesh_impl, tensor_util
+from t0.compat import mesh_utils, mtf, tensor_util
 from t0.compat import tf1 as tf
+from t0.mesh.compiled import loops
 from t0.mesh.pod_run import PodRun
 from t0.mesh.topology import Topology, device_assignment
 
@@ -42,7 +37,7 @@ _FEATURES = {"infer": ("inputs",)}
 
 
 @dataclasses.dataclass(frozen=True)
-class Lowered:
+class LoweredRun:
     """A lowered configuration.
 
     Attributes:
@@ -59,22 +54,18 @@ class Lowered:
     mesh_impl: Any
 
 
-def lower(run: PodRun, *, every_slice: bool = False) -> Lowered:
+def lower(run: PodRun) -> LoweredRun:
     """Builds the program that one core runs for `run`.
 
     Args:
       run: the run that gin configures; `run.mode` is "train", "score_eval", "perplexity_eval" or
         "infer".
-      every_slice: whether each variable's slice is made on every core.
     """
     graph = tf.Graph()
     with (
         loops(as_functions=False),
         graph.as_default(),
         tf.variable_scope("", use_resource=True),
-        contextlib.nullcontext()
-        if every_slice
-        else compat.replaced("simd_mesh_impl.SimdMeshImpl.LaidOutVariable", _FirstSlice),
     ):
         tf.train.create_global_step()
         spec = _model_fn(run)(
@@ -86,7 +77,7 @@ def lower(run: PodRun, *, every_slice: bool = False) -> Lowered:
     hooks = [*spec.training_hooks, *spec.evaluation_hooks, *spec.prediction_hooks]
     lowering = next(h._lowering for h in hooks if isinstance(h, mtf.MtfRestoreHook))
     (mesh_impl,) = lowering.mesh_to_impl.values()
-    return Lowered(graph, _fetches(spec, run.mode), lowering, mesh_impl)
+    return LoweredRun(graph, _fetches(spec, run.mode), lowering, mesh_impl)
 
 
 def _fetches(spec: Any, mode: str) -> tuple[Any, ...]:
@@ -161,51 +152,8 @@ def _context(slice_: Topology) -> Any:
     )
 
 
-@contextlib.contextmanager
-def loops(*, as_functions: bool) -> Iterator[None]:
-    """Makes loops functions, or operations of the graph, as Mesh TensorFlow runs them on a TPU."""
-    turn = {True: tf.enable_control_flow_v2, False: tf.disable_control_flow_v2}
-    before = tf.control_flow_v2_enabled()
-    turn[as_functions]()
-    try:
-        yield
-    finally:
-        turn[before]()
-
-
-class _FirstSlice(simd_mesh_impl.SimdMeshImpl.LaidOutVariable):
-    """A variable that has a slice on the first core alone."""
-
-    def __init__(self, variable: mtf.Variable, mesh_impl: Any) -> None:
-        super().__init__(variable, _FirstCore(mesh_impl))
-
-
-class _FirstCore:
-    """The mesh as a variable sees it that has one slice: sizes of slices are those of all cores."""
-
-    size = 1
-
-    def __init__(self, mesh_impl: Any) -> None:
-        self._mesh_impl = mesh_impl
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._mesh_impl, name)
-
-    def l2p(self, logical: int) -> int:
-        """Returns the slice's number: there is one."""
-        return logical
-
-    def combine_slices(self, slices: list[tf.Tensor], shape: mtf.Shape, device: str) -> tf.Tensor:
-        """Returns a tensor of the whole variable's shape.
-
-        It is copied to the master, which is not in a core's program.
-        """
-        with tf.device(device):
-            return tf.zeros(shape.to_integer_list, slices[0].dtype)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
-class Value:
+class ProgramValue:
     """A tensor on one core.
 
     Attributes:
@@ -220,14 +168,14 @@ class Value:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Step:
+class ProgramStep:
     """One operation of the program.
 
     Attributes:
       name: the operation's name in TensorFlow, which contains the layer's name.
       kind: TensorFlow's operation type.
-      inputs: positions of the inputs in `Program.values`.
-      outputs: positions of the outputs in `Program.values`.
+      inputs: positions of the inputs in `CoreProgram.values`.
+      outputs: positions of the outputs in `CoreProgram.values`.
       in_loop: whether the microbatch loop repeats the operation.
       detail: an einsum's equation, a collective's groups (rows of physical core numbers), or
         whether an Enter is constant; None for all other kinds.
@@ -242,78 +190,37 @@ class Step:
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class CoreProgram:
     """Steps in an order that respects their dependencies, and the values that they pass on."""
 
-    steps: tuple[Step, ...]
-    values: tuple[Value, ...]
+    steps: tuple[ProgramStep, ...]
+    values: tuple[ProgramValue, ...]
 
 
 COLLECTIVES = ("CrossReplicaSum", "AllToAll", "CollectivePermute")
-_LOOPS = ("While", "StatelessWhile")
 
 
-def read_program(graph: tf.Graph, fetches: Sequence[Any]) -> Program:
+def read_program(graph: tf.Graph, fetches: Sequence[Any]) -> CoreProgram:
     """Returns what a core computes for `fetches` (operations or tensors) of `graph`."""
-    return _Reading().program(graph, fetches)
+    needed = _needed(fetches)
+    steps: list[ProgramStep] = []
+    values: list[ProgramValue] = []
+    numbers: dict[str, int] = {}
+    groups: dict[str, Any] = {}
 
+    def number_of(tensor: Any) -> int:
+        if tensor.name not in numbers:
+            numbers[tensor.name] = len(values)
+            values.append(_value(tensor))
+        return numbers[tensor.name]
 
-class _Reading:
-    """The steps and values of a program, while its operations are read in their order."""
-
-    def __init__(self) -> None:
-        self._steps: list[Step] = []
-        self._values: list[Value] = []
-        self._number: dict[tuple[tf.Graph, str], int] = {}
-        self._groups: dict[str, Any] = {}
-
-    def program(self, graph: tf.Graph, fetches: Sequence[Any]) -> Program:
-        self._read(graph, fetches, in_loop=False)
-        return Program(tuple(self._steps), tuple(self._values))
-
-    def _read(self, graph: tf.Graph, fetches: Sequence[Any], *, in_loop: bool) -> None:
-        needed = _needed(fetches)
-        for op in graph.get_operations():
-            if op.name not in needed or (in_loop and op.type == "Placeholder"):
-                continue
-            if op.type in _LOOPS:
-                self._read_loop(op)
-                continue
-            looped = in_loop or op._control_flow_context is not None or op.type == "Exit"
-            detail = _detail(op, self._groups)
-            self._add(op.name, op.type, op.inputs, op.outputs, looped, detail)
-
-    def _read_loop(self, op: Any) -> None:
-        """Reads a loop that is a function as the operations that TensorFlow 1 makes of a loop."""
-        body = op._body_graph
-        for outer, inner, after in zip(op.inputs, body.inputs, body.outputs, strict=True):
-            self._add(
-                f"{op.name}/{inner.op.name}", "Enter", [outer], [inner], False, inner is after
-            )
-        self._read(body, body.outputs, in_loop=True)
-        for inner, after, result in zip(body.inputs, body.outputs, op.outputs, strict=True):
-            if inner is not after:
-                self._add(f"{op.name}/{after.op.name}", "NextIteration", [after], [], True)
-            self._add(f"{op.name}/{inner.op.name}", "Exit", [inner], [result], True)
-
-    def _add(
-        self,
-        name: str,
-        kind: str,
-        inputs: Iterable[Any],
-        outputs: Iterable[Any],
-        in_loop: bool,
-        detail: Any = None,
-    ) -> None:
-        given, made = (tuple(map(self._value_number, tensors)) for tensors in (inputs, outputs))
-        self._steps.append(Step(name, kind, given, made, in_loop, detail))
-
-    def _value_number(self, tensor: Any) -> int:
-        key = tensor.graph, tensor.name
-        if key not in self._number:
-            self._number[key] = len(self._values)
-            self._values.append(_value(tensor))
-        return self._number[key]
+    for op in graph.get_operations():
+        if op.name in needed:
+            inputs, outputs = (tuple(map(number_of, ends)) for ends in (op.inputs, op.outputs))
+            in_loop = op._control_flow_context is not None or op.type == "Exit"
+            detail = _detail(op, groups)
+            steps.append(ProgramStep(op.name, op.type, inputs, outputs, in_loop, detail))
+    return CoreProgram(tuple(steps), tuple(values))
 
 
 def _needed(fetches: Sequence[Any]) -> set[str]:
@@ -329,15 +236,15 @@ def _needed(fetches: Sequence[Any]) -> set[str]:
     return seen
 
 
-def _value(tensor: Any) -> Value:
+def _value(tensor: Any) -> ProgramValue:
     shape = tuple(tensor.shape.as_list()) if tensor.shape.rank is not None else ()
     dtype = tensor.dtype.base_dtype
     if dtype in (tf.resource, tf.string, tf.variant) or None in shape:
-        return Value((), dtype.name, 0)
+        return ProgramValue((), dtype.name, 0)
     elements = 1
     for size in shape:
         elements *= size
-    return Value(shape, dtype.name, elements * dtype.size)
+    return ProgramValue(shape, dtype.name, elements * dtype.size)
 
 
 def _detail(op: Any, groups: dict[str, Any]) -> Any:

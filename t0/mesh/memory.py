@@ -12,7 +12,7 @@ The method follows XLA's compilation, step by step in the program's own order:
 
 The estimate is the largest sum of live values. It leaves out rematerialisation (XLA recomputes
 values when memory runs out, at a cost in time), the padding of small dimensions to the TPU's tiles
-of 8 x 128 (`t0.mesh.tiles` has those where it weighs), and fragmentation.
+of 8 x 128 (`formulas.bias_and_mask_bytes` has those where it matters), and fragmentation.
 tests/mesh/mesh_memory_test.py and benchmarks/planning.py compare it
 with memory measured on the CPU: it is within a quarter, mostly within a tenth.
 
@@ -24,7 +24,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
-from t0.mesh.lowering import Program, Step, Value
+from t0.mesh.lowering import CoreProgram, ProgramStep, ProgramValue
 
 # Their result is the input's memory, without a copy.
 _VIEWS = {
@@ -80,7 +80,7 @@ class Peak:
     step: str
 
 
-def peak_memory(program: Program, *, recompute: bool = False, transposes: bool = False) -> Peak:
+def peak_memory(program: CoreProgram, *, recompute: bool = False) -> Peak:
     """Estimates the most memory that a core's program holds next to its variables and inputs.
 
     Args:
@@ -88,12 +88,9 @@ def peak_memory(program: Program, *, recompute: bool = False, transposes: bool =
       recompute: whether results of element-wise operations are recomputed for each reader, as XLA
         does when memory is short; only results of matrix products, collectives and reductions are
         kept.
-      transposes: whether the operands of batched products are copied into the order that the
-        product needs, once for all readers, as XLA does on a CPU; on a TPU XLA stores values in
-        that order immediately.
     """
     order = _with_early_sinks(program)
-    liveness = _Liveness(program, order, recompute=recompute, transposes=transposes)
+    liveness = _Liveness(program, order, recompute=recompute)
     buffers = liveness.buffers()
     changes = [0] * (len(order) + 2)
     for buffer in buffers:
@@ -110,7 +107,7 @@ def peak_memory(program: Program, *, recompute: bool = False, transposes: bool =
     return Peak(sizes[moment], by_kind, tuple(live), name)
 
 
-def _with_early_sinks(program: Program) -> list[Step]:
+def _with_early_sinks(program: CoreProgram) -> list[ProgramStep]:
     """Returns the steps with each variable's update moved to where its gradient is made.
 
     Mesh TensorFlow sums all gradients after the last of them, and updates all variables at the end;
@@ -132,7 +129,7 @@ def _with_early_sinks(program: Program) -> list[Step]:
     return [program.steps[position] for _, position in sorted(keyed)]
 
 
-def _feeding_only_sinks(program: Program) -> list[bool]:
+def _feeding_only_sinks(program: CoreProgram) -> list[bool]:
     readers = _readers(program.steps)
     result = [False] * len(program.steps)
     for position in range(len(program.steps) - 1, -1, -1):
@@ -145,7 +142,7 @@ def _feeding_only_sinks(program: Program) -> list[bool]:
     return result
 
 
-def _readers(steps: Sequence[Step]) -> dict[int, list[int]]:
+def _readers(steps: Sequence[ProgramStep]) -> dict[int, list[int]]:
     readers: dict[int, list[int]] = {}
     for position, step in enumerate(steps):
         for value in step.inputs:
@@ -162,27 +159,20 @@ class _Liveness:
     """
 
     def __init__(
-        self,
-        program: Program,
-        order: Sequence[Step],
-        *,
-        recompute: bool,
-        transposes: bool,
+        self, program: CoreProgram, order: Sequence[ProgramStep], *, recompute: bool
     ) -> None:
-        self._values = list(program.values)
+        self._values = program.values
         self._order = order
         self._recompute = recompute
         self._passing: list[tuple[int, int]] = []
         self._origin = list(range(len(program.values)))
         self._uses = [0] * len(program.values)
         self._resolve_views()
-        self._transposes = transposes
-        self._transposed: dict[tuple[int, tuple[int, ...]], int] = {}
         self._resident: set[int] = set()
         self._weights: set[int] = set()
         # Values that depend on constants only, and for each shape the one that is kept.
         self._constants: set[int] = set()
-        self._shared: dict[Value, int] = {}
+        self._shared: dict[ProgramValue, int] = {}
         self._sources: dict[int, tuple[int, ...]] = {}
         self._born: dict[int, int] = {}
         self._dies: dict[int, int] = {}
@@ -229,7 +219,7 @@ class _Liveness:
         lives_into_update = self._born[key] < self._update <= self._dies[key]
         return "gradients" if kind == "activations" and lives_into_update else kind
 
-    def _visit(self, position: int, step: Step) -> None:
+    def _visit(self, position: int, step: ProgramStep) -> None:
         inputs = [self._origin[value] for value in step.inputs]
         kind = step.kind
         if kind in _RESIDENT:
@@ -251,28 +241,10 @@ class _Liveness:
         elif kind in _FUSED:
             self._fuse(step, inputs, position)
         else:
-            if self._transposes and kind == "Einsum":
-                inputs = self._transpose(step, inputs, position)
             for value in inputs:
                 use = self._read if kind in _REDUCTIONS else self._keep
                 use(value, position)
             self._make(step, position)
-
-    def _transpose(self, step: Step, inputs: Sequence[int], position: int) -> list[int]:
-        """Returns the operands in the order of a batched product, copied where theirs differs."""
-        result = []
-        for value, order in zip(inputs, wanted_orders(step.detail), strict=True):
-            if order is None:
-                result.append(value)
-                continue
-            self._read(value, position)
-            if (value, order) not in self._transposed:
-                self._transposed[value, order] = len(self._values)
-                self._origin.append(len(self._values))
-                self._values.append(self._values[value])
-                self._uses.append(0)
-            result.append(self._transposed[value, order])
-        return result
 
     def _capture(self, value: int, position: int) -> None:
         """Records that a microbatch loop reads `value` from outside in every iteration."""
@@ -280,7 +252,7 @@ class _Liveness:
         if value in self._born:
             self._dies[value] = max(self._dies[value], self._loop_end)
 
-    def _fuse(self, step: Step, inputs: Sequence[int], position: int) -> None:
+    def _fuse(self, step: ProgramStep, inputs: Sequence[int], position: int) -> None:
         sources: dict[int, None] = {}
         for value in inputs:
             sources.update(dict.fromkeys(self._held(value)))
@@ -324,31 +296,12 @@ class _Liveness:
         self._name[value] = self._order[position].name
         self._kind[value] = kind
 
-    def _make(self, step: Step, position: int, kind: str = "activations") -> None:
+    def _make(self, step: ProgramStep, position: int, kind: str = "activations") -> None:
         for value in step.outputs:
             self._born[value] = self._dies[value] = position
             self._name[value] = step.name
             self._kind[value] = kind
 
 
-def wanted_orders(equation: str) -> list[tuple[int, ...] | None]:
-    """Returns, for each operand of an einsum, the order its dimensions must be copied into.
-
-    XLA's products on the CPU need their batch dimensions first. An operand's order is None where
-    they are first already, or where there are none.
-
-    >>> wanted_orders("blhd,bmhd->bhlm")
-    [(0, 2, 1, 3), (0, 2, 1, 3)]
-    """
-    operands, _, output = equation.partition("->")
-    terms = operands.split(",")
-    batch = "".join(c for c in output if all(c in term for term in terms))
-    orders = [batch + "".join(c for c in term if c not in batch) for term in terms]
-    return [
-        None if len(terms) == 1 or order == term else tuple(map(term.index, order))
-        for order, term in zip(orders, terms, strict=True)
-    ]
-
-
-def _is_view(step: Step) -> bool:
+def _is_view(step: ProgramStep) -> bool:
     return step.kind in _VIEWS or (step.kind == "Enter" and step.detail)

@@ -3,17 +3,19 @@
     plan = plan_configured_run(PlanOptions())      # after gin has been parsed
     plan["verdict"]["word"]                        # "fits"
     plan["per_core_bytes"]["total"]
+    print(plan_text(plan))                         # fits on a screen
 
 A plan is one JSON object. Bytes and FLOPs follow from the configuration; activations are an
 estimate (by `t0.mesh.formulas`, with --exact by `t0.mesh.memory`). Times follow from stated
 assumptions: no overlap of computation and communication, a utilization of the peak, links at full
-speed. A run that cannot work is an error before anything is lowered.
+speed. A run that cannot work is an error before anything is lowered. `t0.reports.plan_picture`
+draws a plan.
 """
 
 import dataclasses
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,11 @@ from t0.mesh.costs import (
     StepCosts,
     communication_seconds,
     compute_seconds,
+    costs_by_formulas,
+    costs_by_lowering,
     link_sharing,
     logical_to_physical,
+    model_shape,
 )
 from t0.mesh.lowering import build_model
 from t0.mesh.pod_run import (
@@ -36,7 +41,6 @@ from t0.mesh.pod_run import (
     model_dimensions,
     read_pod_run,
 )
-from t0.mesh.step_costs import costs_by_formulas, costs_by_lowering, model_shape
 
 FITS, RECOMPUTES, TOO_LARGE = "fits", "fits with recomputation", "does not fit"
 _METHODS = {
@@ -44,6 +48,17 @@ _METHODS = {
     "formulas": "closed formulas for T5's layers",
 }
 _STEP = re.compile(r"ckpt-(\d+)$")
+_KINDS = {
+    "weights": "weights",
+    "optimizer": "optimizer's slots",
+    "weight_copies": "weights in the activations' type",
+    "gradients": "gradients, summed over microbatches",
+    "activations": "activations (estimate)",
+    "tiles": "position bias and mask, in tiles",
+    "total": "total",
+    "total_recomputed": "total, element-wise values recomputed",
+    "usable": "usable",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,30 +67,13 @@ class PlanOptions:
 
     Attributes:
       exact: whether to lower the whole model instead of planning by formulas.
-      every_slice: whether to lower every core's variables.
       utilisation: share of the peak FLOP/s that matrix products reach.
       start_step: the step to continue from; by default that of run.init_checkpoint, else 0.
     """
 
     exact: bool = False
-    every_slice: bool = False
     utilisation: float = DEFAULT_UTILISATION
     start_step: int | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Assumptions:
-    """The assumptions of a plan.
-
-    Attributes:
-      utilisation: share of the peak FLOP/s that matrix products reach.
-      start_step: the step that training continues from.
-      vocabulary: the source of the vocabulary's size, in words.
-    """
-
-    utilisation: float = DEFAULT_UTILISATION
-    start_step: int = 0
-    vocabulary: str = "T5's default"
 
 
 def plan_configured_run(options: PlanOptions) -> dict[str, Any]:
@@ -93,11 +91,11 @@ def plan_configured_run(options: PlanOptions) -> dict[str, Any]:
     check_model(run, dimensions)
     if options.exact:
         print("lowering the program of a core takes up to minutes", file=sys.stderr)
-        costs = costs_by_lowering(run, every_slice=options.every_slice)
+        costs = costs_by_lowering(run)
     else:
         costs = costs_by_formulas(run, model_shape(model))
-    assumptions = Assumptions(options.utilisation, _start_step(run, options), source)
-    return make_plan(run, costs, assumptions, dimensions=dimensions)
+    assumed = dataclasses.replace(options, start_step=_start_step(run, options))
+    return _plan(run, costs, assumed, vocabulary=source, dimensions=dimensions)
 
 
 def _start_step(run: PodRun, options: PlanOptions) -> int:
@@ -107,24 +105,17 @@ def _start_step(run: PodRun, options: PlanOptions) -> int:
     return int(named[1]) if named else 0
 
 
-def make_plan(
+def _plan(
     run: PodRun,
     costs: StepCosts,
-    assumptions: Assumptions,
+    options: PlanOptions,
     *,
+    vocabulary: str,
     dimensions: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Returns the plan as one JSON-ready object.
-
-    Args:
-      run: the run on a TPU slice.
-      costs: the costs of one core in one step.
-      assumptions: the plan's assumptions.
-      dimensions: sizes of the model's dimensions that the plan lists, such as {"heads": 64}.
-    """
     memory = _memory(run, costs)
     sharing = axis_sharing(run)
-    time = _time(run, costs, assumptions, sharing)
+    time = _time(run, costs, options, sharing)
     return {
         "schema": 1,
         "method": costs.method,
@@ -132,7 +123,7 @@ def make_plan(
         "topology": _topology(run),
         "mesh": _mesh(run, sharing, dimensions),
         "batch": _batch(run),
-        "vocabulary": {"size": run.vocabulary_size, "source": assumptions.vocabulary},
+        "vocabulary": {"size": run.vocabulary_size, "source": vocabulary},
         "parameters": costs.parameters,
         "per_core_bytes": memory,
         "activations_method": _METHODS[costs.method],
@@ -143,7 +134,7 @@ def make_plan(
         },
         "collectives": [_collective(c, run, sharing) for c in costs.collectives],
         "time": time,
-        "run": _remaining_steps(run, assumptions, time["step_seconds"]),
+        "run": _remaining_steps(run, options, time["step_seconds"]),
         "longest_poles": {
             "activation_bytes": [dataclasses.asdict(p) for p in costs.largest_memory],
             "flops": [dataclasses.asdict(p) for p in costs.largest_flops],
@@ -272,11 +263,11 @@ def _seconds(collective: Collective, run: PodRun, sharing: dict[str, float]) -> 
 def _time(
     run: PodRun,
     costs: StepCosts,
-    assumptions: Assumptions,
+    options: PlanOptions,
     sharing: dict[str, float],
 ) -> dict[str, Any]:
     generation = run.slice_.generation
-    compute = compute_seconds(costs.flops, generation.peak_flops, assumptions.utilisation)
+    compute = compute_seconds(costs.flops, generation.peak_flops, options.utilisation)
     by_axis: dict[str, float] = {}
     for collective in costs.collectives:
         axes = "+".join(collective.axes) or "none"
@@ -293,21 +284,130 @@ def _time(
         "tokens_per_second": run.tokens_of_batch / step,
         "sequences_per_second": run.batch_sequences / step,
         "peak_flops_per_core": generation.peak_flops,
-        "utilisation": assumptions.utilisation,
+        "utilisation": options.utilisation,
         "link_bytes_per_second": generation.link_bytes_per_second,
     }
 
 
-def _remaining_steps(run: PodRun, assumptions: Assumptions, step_seconds: float) -> dict[str, Any]:
+def _remaining_steps(run: PodRun, options: PlanOptions, step_seconds: float) -> dict[str, Any]:
     if run.mode != "train":
         return {}
-    steps = max(0, run.train_steps - assumptions.start_step)
+    steps = max(0, run.train_steps - options.start_step)
     hours = steps * step_seconds / 3600
     return {
-        "start_step": assumptions.start_step,
+        "start_step": options.start_step,
         "train_steps": run.train_steps,
         "steps": steps,
         "tokens": steps * run.tokens_of_batch,
         "hours": hours,
         "core_hours": hours * run.slice_.cores,
     }
+
+
+def plan_text(plan: dict[str, Any]) -> str:
+    """Returns the plan in words and numbers."""
+    parts = (_placement, _memory_lines, _collectives, _times, _largest_costs)
+    return "\n".join(line for part in parts for line in part(plan))
+
+
+def _placement(plan: dict[str, Any]) -> Iterator[str]:
+    topology, mesh, batch = plan["topology"], plan["mesh"], plan["batch"]
+    chips = " x ".join(map(str, topology["chips"]))
+    yield (
+        f"{plan['mode']} on {topology['name']}: {chips} chips, {topology['cores']} cores, "
+        f"{topology['hosts']} hosts, {gib(topology['hbm_bytes_per_core'])} a core "
+        f"(by {plan['method']})"
+    )
+    shape = ", ".join(f"{name} {size}" for name, size in mesh["shape"].items()) or "one core"
+    order = mesh["logical_to_physical"]
+    start = ", ".join(map(str, order[:8])) + (", ..." if len(order) > 8 else "")
+    layout = ", ".join(
+        f"{name} {split['size']:,}"
+        + (f" over {split['axis']}: {split['per_core']:,} a core" if split["axis"] else " whole")
+        for name, split in mesh["layout"].items()
+    )
+    yield f"mesh: {shape}"
+    yield f"layout: {layout}"
+    yield f"logical core -> physical core (in the order z, y, x, core of chip): {start}"
+    lengths = " + ".join(f"{n} {name}" for name, n in batch["sequence_length"].items())
+    yield (
+        f"batch: {batch['sequences']:,} sequences of {lengths} = {batch['tokens']:,} tokens "
+        f"({batch['tokens_by_longest_feature']:,} as tokens_per_batch counts them)"
+    )
+    yield (
+        f"       {batch['replicas']} replicas x {batch['microbatches']} microbatches x "
+        f"{batch['sequences_per_microbatch']} sequences"
+    )
+    vocabulary = plan["vocabulary"]
+    yield (
+        f"parameters: {plan['parameters']:,} (vocabulary {vocabulary['size']:,}: "
+        f"{vocabulary['source']})"
+    )
+
+
+def _memory_lines(plan: dict[str, Any]) -> Iterator[str]:
+    yield ""
+    yield "memory of a core"
+    for key, size in plan["per_core_bytes"].items():
+        yield f"  {_KINDS[key]:<40} {size:>16,} bytes  {gib(size):>10}"
+    yield f"  activations by {plan['activations_method']}"
+    yield f"VERDICT: {plan['verdict']['word']}: {plan['verdict']['reason']}"
+
+
+def _collectives(plan: dict[str, Any]) -> Iterator[str]:
+    yield ""
+    yield "collectives of a core, for each step"
+    yield (
+        f"  {'kind':<12} {'axes':<12} {'cores':>6} {'type':<9} {'count':>7} "
+        f"{'operand bytes':>17} {'sent bytes':>17} {'seconds':>9}"
+    )
+    for row in plan["collectives"]:
+        yield (
+            f"  {row['kind']:<12} {'+'.join(row['axes']):<12} {row['group_size']:>6} "
+            f"{row['dtype']:<9} {row['count']:>7,} {row['payload_bytes']:>17,} "
+            f"{row['wire_bytes']:>17,} {row['seconds']:>9.4f}"
+        )
+    if not plan["collectives"]:
+        yield "  none"
+
+
+def _times(plan: dict[str, Any]) -> Iterator[str]:
+    time, run = plan["time"], plan["run"]
+    yield ""
+    yield (
+        f"step: {time['step_seconds']:.3f} s = {time['compute_seconds']:.3f} computing + "
+        f"{time['communication_seconds']:.3f} communicating, bound by {time['bound_by']} "
+        "(estimate, nothing overlapped)"
+    )
+    yield (
+        f"  {plan['flops']['per_step']:.4g} FLOPs a step, "
+        f"{time['peak_flops_per_core'] / 1e12:.1f} TFLOP/s peak a core, "
+        f"{time['utilisation']:.0%} utilised; links of "
+        f"{time['link_bytes_per_second'] / 1e9:.0f} GB/s each way"
+    )
+    yield (
+        f"  {time['tokens_per_second']:,.0f} tokens/s, "
+        f"{time['sequences_per_second']:,.1f} sequences/s"
+    )
+    if run:
+        yield (
+            f"run: steps {run['start_step']:,} to {run['train_steps']:,} = {run['steps']:,} steps, "
+            f"{run['tokens']:,} tokens: {run['hours']:.1f} h, {run['core_hours']:,.0f} core-hours"
+        )
+        if not run["start_step"] and run["steps"] > 1_000_000:
+            yield "  counted from step 0; a run that continues a checkpoint: --start_step=N"
+
+
+def _largest_costs(plan: dict[str, Any]) -> Iterator[str]:
+    titles = {
+        "activation_bytes": ("most activation memory", "bytes"),
+        "communicated_bytes": ("most bytes communicated in a step", "bytes"),
+        "flops": ("most FLOPs in a step", "FLOPs"),
+    }
+    for key, (title, unit) in titles.items():
+        layers = plan["longest_poles"][key][:4]
+        if layers:
+            yield ""
+            yield f"{title}, by layer (all blocks together)"
+        for layer in layers:
+            yield f"  {layer['amount']:>20,} {unit}  {layer['name']}"

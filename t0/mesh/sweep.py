@@ -17,6 +17,7 @@ from t0.compat import gin
 from t0.errors import UserError, unknown_name
 from t0.mesh.plan import FITS, RECOMPUTES, TOO_LARGE, PlanOptions, gib, plan_configured_run
 from t0.progress import ProgressLine
+from t0.text_tables import table_lines
 
 # Axis on the command line -> the gin parameter that it sets.
 AXES = {
@@ -36,7 +37,7 @@ _ORDER = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class PlannedCombination:
     """One combination: its values, and its plan or the reason why there is none."""
 
     values: Mapping[str, Any]
@@ -79,7 +80,7 @@ def _value(name: str, text: str) -> Any:
     return int(text)
 
 
-def sweep(axes: Mapping[str, Sequence[Any]], options: PlanOptions) -> list[Row]:
+def sweep(axes: Mapping[str, Sequence[Any]], options: PlanOptions) -> list[PlannedCombination]:
     """Plans every combination by formula, best first.
 
     Args:
@@ -95,45 +96,35 @@ def sweep(axes: Mapping[str, Sequence[Any]], options: PlanOptions) -> list[Row]:
     return sorted(rows, key=lambda row: row.rank)
 
 
-def _planned(values: Mapping[str, Any], options: PlanOptions) -> Row:
+def _planned(values: Mapping[str, Any], options: PlanOptions) -> PlannedCombination:
     for name, value in values.items():
         pair = name.endswith("_per_batch")
         gin.bind_parameter(AXES[name], (name, value) if pair else value)
     try:
-        return Row(values, plan_configured_run(options))
+        return PlannedCombination(values, plan_configured_run(options))
     except UserError as error:
-        return Row(values, None, str(error))
+        return PlannedCombination(values, None, str(error))
 
 
-def sweep_text(rows: Sequence[Row]) -> str:
+def sweep_text(rows: Sequence[PlannedCombination]) -> str:
     """Returns the ranked table, and a line that names the best row and the reason."""
     names = list(rows[0].values)
-    header = [*names, "verdict", "memory", "recomputed", "step s", "bound by", "hours", "core-h"]
-    table = [header, *(_cells(row, names) for row in rows)]
-    # A row with a problem has one long cell, which must not set the column's width.
-    widths = [
-        max(len(cells[i]) for cells in table if len(cells) > len(names) + 1 or i < len(names))
-        for i in range(len(header))
-    ]
-    lines = [
-        "  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=False)).rstrip()
-        for cells in table
-    ]
+    header = (*names, "verdict", "memory", "recomputed", "step s", "bound by", "hours", "core-h")
+    planned = [_cells(row, names) for row in rows if row.plan]
+    lines = list(table_lines(header, planned)) if planned else []
+    lines += [f"{_named(row)}: impossible: {row.problem}" for row in rows if not row.plan]
     return "\n".join([*lines, "", _ORDER, best(rows)])
 
 
-def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def as_json(rows: Sequence[PlannedCombination]) -> list[dict[str, Any]]:
     """Returns the ranked rows for `--json`: their values, `plan` or null, `problem` or ""."""
     return [{**row.values, "plan": row.plan, "problem": row.problem} for row in rows]
 
 
-def _cells(row: Row, names: Sequence[str]) -> list[str]:
-    values = [str(row.values[name]) for name in names]
-    if row.plan is None:
-        return [*values, f"impossible: {row.problem}"]
+def _cells(row: PlannedCombination, names: Sequence[str]) -> list[str]:
     plan, run = row.plan, row.plan["run"]
     return [
-        *values,
+        *(str(row.values[name]) for name in names),
         plan["verdict"]["word"],
         gib(plan["per_core_bytes"]["total"]),
         gib(plan["per_core_bytes"]["total_recomputed"]),
@@ -144,7 +135,7 @@ def _cells(row: Row, names: Sequence[str]) -> list[str]:
     ]
 
 
-def best(rows: Sequence[Row]) -> str:
+def best(rows: Sequence[PlannedCombination]) -> str:
     """Returns a sentence: the fastest row that fits, and the one of fewest core-seconds."""
     usable = [row for row in rows if row.rank[0] <= _RANKS[RECOMPUTES]]
     if not usable:
@@ -163,9 +154,9 @@ def best(rows: Sequence[Row]) -> str:
     return text
 
 
-def _named(row: Row) -> str:
+def _named(row: PlannedCombination) -> str:
     return " ".join(f"{name}={value}" for name, value in row.values.items())
 
 
-def _core_seconds(row: Row) -> float:
+def _core_seconds(row: PlannedCombination) -> float:
     return row.plan["topology"]["cores"] / row.plan["time"]["sequences_per_second"]

@@ -39,21 +39,19 @@ class Generation:
       reserved_bytes: the part that XLA reserves; its out-of-memory messages name the rest
         ("15.48G hbm" of 16 on v3).
       peak_flops: bfloat16 matrix FLOP/s of a core (half of its chip's).
-      hbm_bytes_per_second: memory bandwidth of a core (half of its chip's).
       link_bytes_per_second: speed of one inter-chip link in one direction.
     """
 
     hbm_bytes: int
     reserved_bytes: int
     peak_flops: float
-    hbm_bytes_per_second: float
     link_bytes_per_second: float
 
 
 GENERATIONS = {
-    "v2": Generation(8 * _GIB, int(0.52 * _GIB), 23e12, 350e9, 62e9),
-    "v3": Generation(16 * _GIB, int(0.52 * _GIB), 61.5e12, 450e9, 82e9),
-    "v4": Generation(16 * _GIB, int(0.52 * _GIB), 137.5e12, 600e9, 45e9),
+    "v2": Generation(8 * _GIB, int(0.52 * _GIB), 23e12, 62e9),
+    "v3": Generation(16 * _GIB, int(0.52 * _GIB), 61.5e12, 82e9),
+    "v4": Generation(16 * _GIB, int(0.52 * _GIB), 137.5e12, 45e9),
 }
 
 # Name -> chips along X, Y, Z. The gin files of the same names are in gin/mesh/.
@@ -139,12 +137,6 @@ def topology(name: str) -> Topology:
             return Topology(name, (x, y, 1), GENERATIONS["v3"])
         raise UserError(f"TPU topology '{name}': chips along each side must be 1 or even")
     raise unknown_name("TPU topology", str(name), SLICES, f"Known: {', '.join(SLICES)}")
-
-
-def slice_with_cores(generation: str, cores: int) -> str | None:
-    """Returns the name of a generation's slice with that many cores, if there is one."""
-    name = f"{generation}-{cores}"
-    return name if name in SLICES else None
 
 
 @functools.lru_cache(maxsize=8)

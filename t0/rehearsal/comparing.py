@@ -1,34 +1,45 @@
-"""The cores' steps beside our loop's: losses, gradient norms, weights; and whether they agree.
+"""Compares the cores' steps with our loop's: losses, gradients, weights, a checkpoint.
 
     comparison = compare_training(run, batches, steps=5)      # after gin has been parsed
-    comparison.disagreements()                                 # one sentence each; none: they agree
+    comparison.disagreements()           # one sentence for each difference; [] if they agree
 
-Both start from the same weights, those that the pod's initialisers draw, and take the same batches.
-Numbers differ by rounding: sums over cores add in another order, and so do fused operations. How
-much rounding may do depends on the type of activations, and is in `BANDS`.
+Both start from the same weights, which the pod's initialisers draw, and take the same batches.
+After the steps the pod's hosts gather the slices of each variable into its master, and Mesh
+TensorFlow's saver writes the masters. Both sides restore that checkpoint, take one more step, score
+choices and measure perplexity.
+
+Numbers differ by rounding: sums over cores add in another order, and so do fused operations. The
+bands of rounding depend on the type of activations (`BANDS`). Adafactor and Adam divide a gradient
+by its size. A number whose gradient is zero except for rounding has a gradient of arbitrary sign,
+and moves one whole step: up in one program, down in the other. Only such numbers are left out, so
+both programs' gradients have to be as small as rounding there.
 """
 
 import dataclasses
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.mesh.pod_run import PodRun
-from t0.rehearsal.batches import choices
-from t0.rehearsal.differences import (
-    VariablePair,
-    relative_difference,
-    sign_is_rounding,
-    variable_pairs,
+from t0.rehearsal.feeding import Batch, other_batches, random_choices
+from t0.rehearsal.one_device import (
+    ChoiceScores,
+    DeviceStep,
+    OneDevice,
+    Perplexities,
+    measure_perplexity,
+    rows_of,
+    score_choices,
 )
-from t0.rehearsal.feeding import Batch, other_batches
-from t0.rehearsal.measuring import Measured, measure
-from t0.rehearsal.one_device import DeviceStep, OneDevice
-from t0.rehearsal.ranking import Ranked, rank, rows_of
-from t0.rehearsal.reading_cores import ReadingCores
-from t0.rehearsal.saving import Saved, save_and_restore
-from t0.rehearsal.virtual_pod import PodStep, VirtualPod
+from t0.rehearsal.virtual_pod import PodStep, ReadingCores, VirtualPod
+
+_STEP = "global_step"
+# The part of a weight that float32 rounds away, some steps long.
+_ROUNDING = 2.0**-21
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +89,6 @@ BANDS = {
         scores=2e-2,
     ),
 }
-_STEP = "global_step"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +113,40 @@ class StepPair:
 
 
 @dataclasses.dataclass(frozen=True)
+class VariablePair:
+    """One variable after the steps on both sides; slots of the optimizer are variables, too.
+
+    Attributes:
+      name: its name in checkpoints.
+      greatest: the greatest difference of one of its numbers.
+      relative: the difference relative to how far the steps moved the variable.
+    """
+
+    name: str
+    greatest: float
+    relative: float
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointPair:
+    """What became of a checkpoint.
+
+    Attributes:
+      pod_loss: the loss of the step after it, on the cores that restored it.
+      device_loss: that of our loop, which restored it, too.
+      faults: what the checkpoint or a restored core lacks, one clause each.
+      ranked: choices scored with it on both sides; None where no scoring program was built.
+      measured: its perplexity on both sides; None where no such program was built.
+    """
+
+    pod_loss: float
+    device_loss: float
+    faults: tuple[str, ...]
+    ranked: ChoiceScores | None = None
+    measured: Perplexities | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Comparison:
     """Training steps on both sides, and the variables after them.
 
@@ -116,7 +160,7 @@ class Comparison:
 
     steps: tuple[StepPair, ...]
     variables: tuple[VariablePair, ...]
-    saved: Saved
+    saved: CheckpointPair
     faults: tuple[str, ...]
     bands: Bands
 
@@ -186,11 +230,11 @@ def compare_training(run: PodRun, batches: Iterable[Sequence[Batch]], *, steps: 
             ReadingCores.open(run, "perplexity_eval") as measuring,
             OneDevice.open(run, pod.features) as device,
         ):
-            examples = choices(run)
+            examples = random_choices(run)
 
-            def evaluating(prefix: str) -> tuple[Ranked, Measured]:
-                ranked = rank(run, scoring, prefix, examples)
-                return ranked, measure(run, measuring, prefix, rows_of(examples))
+            def evaluating(prefix: str) -> tuple[ChoiceScores, Perplexities]:
+                ranked = score_choices(run, scoring, prefix, examples)
+                return ranked, measure_perplexity(run, measuring, prefix, rows_of(examples))
 
             return compare_steps(run, pod, device, batches, steps=steps, evaluating=evaluating)
 
@@ -202,7 +246,7 @@ def compare_steps(
     batches: Iterable[Sequence[Batch]],
     *,
     steps: int,
-    evaluating: Callable[[str], tuple[Ranked, Measured]] | None = None,
+    evaluating: Callable[[str], tuple[ChoiceScores, Perplexities]] | None = None,
 ) -> Comparison:
     """Fills the variables of both sides alike, takes the steps, and compares: see above.
 
@@ -253,8 +297,8 @@ def _pair(step: int, theirs: PodStep, ours: DeviceStep, batches: Sequence[Batch]
 
 def _faults(step: PodStep, batches: Sequence[Batch]) -> Iterator[str]:
     batch = batches[0]
-    for other in other_batches(batches)[:1]:
-        yield f"core {other.core} is fed other {other.feature} than core 0"
+    for core, feature in other_batches(batches)[:1]:
+        yield f"core {core} is fed other {feature} than core 0"
     if np.ptp(step.losses) != 0:
         yield f"the cores' losses are not equal: {step.losses.min()} to {step.losses.max()}"
     for name in step.gradients.unequal:
@@ -268,3 +312,100 @@ def _faults(step: PodStep, batches: Sequence[Batch]) -> Iterator[str]:
 
 def _relative(a: float, b: float) -> float:
     return abs(a - b) / max(abs(b), 1e-30)
+
+
+def variable_pairs(
+    begun: Mapping[str, np.ndarray],
+    theirs: Mapping[str, np.ndarray],
+    ours: Mapping[str, np.ndarray],
+    no_sign: Mapping[str, np.ndarray],
+) -> tuple[VariablePair, ...]:
+    """Returns the variables that both sides have, as they were before and are after the steps.
+
+    A difference that is not a number counts as infinite.
+
+    Args:
+      begun: the variables before the steps, by name.
+      theirs: one side's after the steps.
+      ours: the other's.
+      no_sign: for some of them bool, as the variable: the numbers that the relative difference
+        leaves out; see `sign_is_rounding`.
+    """
+    pairs = []
+    for name in sorted(theirs.keys() & ours.keys()):
+        before, a, b = (x[name].astype(np.float64) for x in (begun, theirs, ours))
+        difference = np.nan_to_num(np.abs(a - b), nan=np.inf)
+        greatest, moved = float(np.max(difference)), np.linalg.norm(a - before)
+        left_out = no_sign.get(name, np.zeros((), bool)) & np.isfinite(difference)
+        apart = np.linalg.norm(np.where(left_out, 0.0, difference))
+        room = moved + _ROUNDING * np.linalg.norm(a)
+        relative = np.nan_to_num(apart / room, nan=np.inf) if apart else 0.0
+        pairs.append(VariablePair(name, greatest, float(relative)))
+    return tuple(pairs)
+
+
+def sign_is_rounding(theirs: np.ndarray, ours: np.ndarray, share: float) -> np.ndarray:
+    """Returns where both gradients of a variable are so small that rounding decides their signs.
+
+    Args:
+      theirs: one side's gradient of the variable.
+      ours: the other's.
+      share: the most that rounding changes one number of a gradient, as a share of the gradient's
+        root mean square.
+    """
+    a, b = (np.abs(x.astype(np.float64)) for x in (theirs, ours))
+    larger = np.maximum(a, b)
+    return (larger > 0) & (larger <= share * np.sqrt(np.mean(b**2)))
+
+
+def relative_difference(theirs: np.ndarray, ours: np.ndarray) -> float:
+    """Returns the root of the squared difference, relative to that of `ours`; inf for nan."""
+    a, b = theirs.astype(np.float64), ours.astype(np.float64)
+    apart = np.linalg.norm(a - b)
+    if apart == 0:
+        return 0.0
+    size = np.linalg.norm(b)
+    return float(np.nan_to_num(apart / size, nan=np.inf)) if size else np.inf
+
+
+def save_and_restore(
+    pod: VirtualPod,
+    device: OneDevice,
+    batches: Sequence[Mapping[str, np.ndarray]],
+    evaluating: Callable[[str], tuple[ChoiceScores, Perplexities]] | None = None,
+) -> CheckpointPair:
+    """Saves on the pod's hosts, restores on both sides, and takes one step more.
+
+    Args:
+      pod: the cores, trained.
+      device: our loop.
+      batches: what each core is fed: feature -> int32 [sequences, length].
+      evaluating: scores choices with a checkpoint and measures it; None to leave that out.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = str(Path(folder) / "model.ckpt-1")
+        held = pod.variables().values
+        pod.save(prefix)
+        faults = list(_differences(held, _read(prefix), "the checkpoint does not hold"))
+        pod.initialise()  # other weights, so that restoring shows
+        pod.restore(prefix)
+        restored = pod.variables().values
+        faults += _differences(restored, _read(prefix), "the cores did not restore")
+        device.restore(prefix)
+        evaluated = evaluating(prefix) if evaluating else ()
+    losses = float(pod.step(batches).losses[0]), device.step(batches[0]).loss
+    return CheckpointPair(*losses, tuple(faults), *evaluated)
+
+
+def _read(prefix: str) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(prefix)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def _differences(
+    held: Mapping[str, np.ndarray], saved: Mapping[str, np.ndarray], what: str
+) -> Iterator[str]:
+    for name, value in sorted(held.items()):
+        # A checkpoint may have a narrower type than the slices.
+        if name not in saved or not np.array_equal(value.astype(saved[name].dtype), saved[name]):
+            yield f"{what} {name}"

@@ -1,33 +1,44 @@
-"""What the hosts of a slice feed to its cores, by TPUEstimator's own code.
+"""The batches of each core of a slice, by TPUEstimator's own code: random tokens or a mixture.
 
-    with fed(run, random_input(run)) as batches:
+    with open_batches(run, random_input(run)) as batches:
         cores = next(batches)          # a batch for each physical core
         cores[0]["inputs"]             # int32 [sequences, length]
 
 Mesh TensorFlow asks for `BROADCAST`: the first host reads the input function and sends the global
 batch to every core, which takes its rows of it by the layout. TPUEstimator makes one operation for
-each core that enqueues the batch; here the inputs of these operations are read in place of that.
-So a core gets what the operation with its host and its number on that host would enqueue.
+each core that enqueues the batch; here the inputs of these operations are read instead. So a core
+gets what the operation with its host and its number on that host would enqueue.
+
+The input function of a run's own mixture is that of Mesh TensorFlow's `run`, with T5's dataset
+function and packing, and of `t0/training/estimator.py`, which repeats and batches. No model
+directory is read.
 """
 
 import contextlib
-import dataclasses
+import sys
+import tempfile
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from t0.compat import mesh_utils, seqio, t5_mesh, tpu_estimator
 from t0.compat import tf1 as tf
-from t0.compat import tpu_estimator
 from t0.errors import UserError, original
 from t0.mesh.pod_run import PodRun
 from t0.mesh.topology import Topology, device_assignment
-from t0.rehearsal.batches import random_batches
+from t0.run import host_pipeline, modes, preflight
 
 Batch = Mapping[str, np.ndarray]
 InputFunction = Callable[[Any], Any]
 _ENQUEUE = "InfeedEnqueueTuple"
+_EOS = 1
+_FIRST_PIECE = 2  # after padding and EOS
+_EXAMPLES = 2
+# Mesh TensorFlow's `run` takes the names of a TPU, and looks none up before it trains.
+_TPU = "rehearsed"
+_PLACES = dict.fromkeys(("tpu_job_name", "gcp_project", "tpu_zone"))
 
 
 def random_input(run: PodRun) -> InputFunction:
@@ -44,7 +55,7 @@ def random_input(run: PodRun) -> InputFunction:
 
 
 @contextlib.contextmanager
-def fed(run: PodRun, input_fn: InputFunction) -> Iterator[Iterator[tuple[Batch, ...]]]:
+def open_batches(run: PodRun, input_fn: InputFunction) -> Iterator[Iterator[tuple[Batch, ...]]]:
     """Opens the run's data as the hosts of its slice do.
 
     Args:
@@ -135,20 +146,97 @@ def _without_cores(graph_def: Any) -> Any:
     return made
 
 
-@dataclasses.dataclass(frozen=True)
-class OtherBatch:
-    """A core that is fed another batch than the first."""
-
-    core: int
-    feature: str
-
-
-def other_batches(cores: Sequence[Batch]) -> list[OtherBatch]:
-    """Returns the cores, and the features, in which a core's batch is not the first core's."""
+def other_batches(cores: Sequence[Batch]) -> list[tuple[int, str]]:
+    """Returns (core, feature) where a core's batch differs from the first core's."""
     first = cores[0]
     return [
-        OtherBatch(number, name)
+        (number, name)
         for number, batch in enumerate(cores)
         for name in sorted(first.keys() | batch.keys())
         if batch is not first and not np.array_equal(batch.get(name), first.get(name))
     ]
+
+
+def random_batches(run: PodRun, *, seed: int = 0) -> Iterator[dict[str, np.ndarray]]:
+    """Yields batches without end: feature -> int32 [sequences, length].
+
+    Args:
+      run: the run; where it does not pack, the batches have no segments and no positions.
+      seed: of the tokens.
+    """
+    rng = np.random.default_rng(seed)
+    while True:
+        batch = {}
+        for name, length in run.sequence_length.items():
+            shape = (run.batch_sequences, length)
+            ids = rng.integers(_FIRST_PIECE, run.vocabulary_size, shape)
+            padding = rng.integers(1, max(2, length // 4), (run.batch_sequences, 1))
+            columns = np.broadcast_to(np.arange(length), shape)
+            there = columns < length - padding
+            batch[name] = ids * there
+            if run.packed:
+                each = -(-length // _EXAMPLES)
+                batch[f"{name}_segmentation"] = (1 + columns // each) * there
+                batch[f"{name}_position"] = columns % each * there
+        yield {name: value.astype(np.int32) for name, value in batch.items()}
+
+
+def random_choices(run: PodRun, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Returns random inputs [inputs, length] and choices [inputs, choices, length] of a batch.
+
+    Targets end in EOS and padding; their lengths differ.
+    """
+    rng = np.random.default_rng(seed)
+    each = 2 if run.batch_sequences % 2 == 0 else 1
+    shape = (run.batch_sequences // each, each, run.sequence_length["targets"])
+    inputs = rng.integers(
+        _FIRST_PIECE, run.vocabulary_size, (shape[0], run.sequence_length["inputs"])
+    )
+    targets = rng.integers(_FIRST_PIECE, run.vocabulary_size, shape)
+    ends = rng.integers(1, shape[-1], shape[:2])[..., None]
+    columns = np.arange(shape[-1])
+    targets = np.where(columns < ends, targets, np.where(columns == ends, _EOS, 0))
+    return inputs.astype(np.int32), targets.astype(np.int32)
+
+
+def check_mixture(flags: Any) -> Any:
+    """Checks that the mixture is there, and cached where it must be; returns its vocabulary.
+
+    Args:
+      flags: the parsed flags of the command, see `t0.config.flags`.
+
+    Raises:
+      UserError: for a mixture, cache or split that is missing.
+    """
+    seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
+    for note in preflight.check_mixtures({}, on_tpu=True):
+        print(note, file=sys.stderr)
+    return t5_mesh.get_vocabulary()
+
+
+def vocabulary_size(vocabulary: Any) -> int:
+    """Returns the ids of the inputs' vocabulary.
+
+    Raises:
+      UserError: if inputs and targets have vocabularies of other sizes.
+    """
+    sizes = [
+        of(vocabulary).vocab_size
+        for of in (mesh_utils.inputs_vocabulary, mesh_utils.targets_vocabulary)
+    ]
+    if sizes[0] != sizes[1]:
+        raise UserError(
+            f"the vocabularies of inputs and targets have {sizes[0]:,} and {sizes[1]:,} ids, and a "
+            "rehearsal takes one for both"
+        )
+    return sizes[0]
+
+
+def configured_input(vocabulary: Any) -> InputFunction:
+    """Returns what TPUEstimator would be given to train the run that gin configures."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = {"model_dir": folder, "vocabulary": vocabulary, **_PLACES}
+        found = host_pipeline.input_function("train", arguments | modes.engine_arguments(tpu=_TPU))
+    if found is None:
+        raise UserError("the run reads no data: run.train_steps leaves nothing to train")
+    return found

@@ -1,11 +1,13 @@
-"""The run's steps by our own loop on one device of this machine, to compare the cores' with.
+"""The run's steps by our own loop on one device, to compare with the steps of the cores.
 
-    with OneDevice.open(run) as device:                  # after gin has been parsed
-        device.load(pod.variables())
+    with OneDevice.open(run, pod.features) as device:    # after gin has been parsed
+        device.load(pod.variables().values)
         device.step(batch).loss
 
 Model, loss, optimizer and schedule are those that `t5_mesh_transformer` trains with when it runs
-without `--tpu`; mesh and layout are those of one device. Types are the configured ones.
+without `--tpu`; mesh and layout are those of one device. Types are the configured ones. Checkpoints
+are scored and measured by our scorer and by our held-out loss (`score_choices`,
+`measure_perplexity`).
 """
 
 import contextlib
@@ -19,10 +21,13 @@ from t0.compat import mtf
 from t0.compat import tf1 as tf
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.mesh.pod_run import PodRun
-from t0.rehearsal.draws import draws_by_place
+from t0.rehearsal.virtual_pod import ReadingCores, draws_by_place, equal_on_cores
+from t0.scoring.mesh_model import MeshModel, build_model, restore_variables
+from t0.scoring.scorer import Scorer
 from t0.training.checkpointing import Checkpoints, Keep
-from t0.training.graph import build
+from t0.training.graph import build, build_held_out
 from t0.training.loop import one_step, session_config
+from t0.training.losses import PARTS
 from t0.training.options import TrainingSpec
 
 
@@ -110,3 +115,135 @@ def training_spec(run: PodRun) -> TrainingSpec:
         optimizer=run.optimizer,
         variable_filter=run.variable_filter,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceScores:
+    """Log-likelihoods of choices, float32 [inputs, choices], in nats.
+
+    Attributes:
+      pod: by the first core's program.
+      device: by our scorer.
+      equal_on_cores: whether every core has the same.
+    """
+
+    pod: np.ndarray
+    device: np.ndarray
+    equal_on_cores: bool
+
+    @property
+    def difference(self) -> float:
+        """The greatest difference, relative to the largest log-likelihood."""
+        return float(np.abs(self.pod - self.device).max() / np.abs(self.device).max())
+
+
+def score_choices(
+    run: PodRun, cores: ReadingCores, prefix: str, examples: tuple[np.ndarray, np.ndarray]
+) -> ChoiceScores:
+    """Scores inputs and choices with a checkpoint, on virtual cores and on one device.
+
+    Args:
+      run: the run on a slice.
+      cores: the programs of mode "score_eval".
+      prefix: the checkpoint.
+      examples: inputs [inputs, length] and choices [inputs, choices, length], one batch together.
+    """
+    inputs, targets = examples
+    cores.restore(prefix)
+    values = cores.values(rows_of(examples))
+    theirs, _ = values[0]
+    vocabulary = types.SimpleNamespace(vocab_size=run.vocabulary_size)
+    spec = MeshModel(run.model_type, mtf.Shape([]), run.layout_rules)
+    model, placement = build_model(spec, (vocabulary, vocabulary))
+    ours = Scorer(model, run.variable_dtype, placement)
+    with contextlib.closing(ours):
+        ours.restore(prefix)
+        scores = ours.log_likelihoods(inputs, targets)
+    return ChoiceScores(
+        pod=theirs.reshape(scores.shape),
+        device=scores,
+        equal_on_cores=equal_on_cores(values),
+    )
+
+
+def rows_of(examples: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns a row for each pair of input and choice: int32 [pairs, length] of each feature."""
+    inputs, targets = examples
+    return {
+        "inputs": np.repeat(inputs, targets.shape[1], axis=0),
+        "targets": targets.reshape(-1, targets.shape[-1]),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Perplexity:
+    """The perplexity and accuracy of a batch.
+
+    Attributes:
+      nats_per_token: the mean cross entropy of a target token; perplexity is its exponential.
+      correct: target tokens that were predicted.
+      tokens: target tokens, EOS included.
+    """
+
+    nats_per_token: float
+    correct: float
+    tokens: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Perplexities:
+    """The perplexity of both sides, and whether every core has the same."""
+
+    pod: Perplexity
+    device: Perplexity
+    equal_on_cores: bool
+
+    @property
+    def difference(self) -> float:
+        """The relative difference of nats per token; infinite where other tokens were counted."""
+        if self.pod.tokens != self.device.tokens:
+            return float("inf")
+        apart = abs(self.pod.nats_per_token - self.device.nats_per_token)
+        return apart / self.device.nats_per_token
+
+    @property
+    def accuracy_difference(self) -> float:
+        """The difference of token accuracies, of 1."""
+        return abs(self.pod.correct - self.device.correct) / max(1.0, self.device.tokens)
+
+
+def measure_perplexity(
+    run: PodRun, cores: ReadingCores, prefix: str, rows: Mapping[str, np.ndarray]
+) -> Perplexities:
+    """Measures a checkpoint's perplexity on one batch.
+
+    Args:
+      run: the run on a slice.
+      cores: the programs of mode "perplexity_eval".
+      prefix: the checkpoint.
+      rows: "inputs" and "targets" int32 [sequences, length], not packed.
+    """
+    cores.restore(prefix)
+    values = cores.values(rows)
+    _, entropy, predictions, labels, weights = values[0]
+    theirs = Perplexity(
+        nats_per_token=float(np.sum(entropy * weights, dtype=np.float64) / weights.sum()),
+        correct=float(((predictions == labels) * weights).sum()),
+        tokens=float(weights.sum()),
+    )
+    return Perplexities(theirs, _measure_on_device(run, prefix, rows), equal_on_cores(values))
+
+
+def _measure_on_device(run: PodRun, prefix: str, rows: Mapping[str, np.ndarray]) -> Perplexity:
+    spec = training_spec(run)
+    bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
+    held_out = build_held_out(
+        spec, features=tuple(rows), activations=run.variable_dtype.activation_dtype
+    )
+    with tf.Session(graph=held_out.graph) as session:
+        restore_variables(session, prefix)
+        session.run(held_out.to_slices)
+        fed = {tensor: rows[name] for name, tensor in held_out.features.items()}
+        values = session.run(held_out.values, fed).tolist()
+    parts = dict(zip(("loss", *PARTS), values, strict=True))
+    return Perplexity(parts["nll"] / parts["tokens"], parts["correct"], parts["tokens"])

@@ -1,14 +1,25 @@
-"""A rehearsal as `t0 rehearse` shows it: the configured run, shrunk, on virtual cores, as text.
+"""`t0 rehearse`: the configured run, shrunk, on virtual cores and on one device, as text.
 
     status = rehearse(steps=5, small=True)               # after gin has been parsed
 
-It prints what was changed, both sides' losses and gradient norms, and a verdict in the last line.
+It prints the changes, both sides' losses and gradient norms, and a verdict in the last line.
+
+`shrink` makes the run small, with the mesh and layout of the pod: what the mesh splits stays
+divisible by its parts, so each core keeps some heads and some columns of d_ff. Types, optimizer,
+schedule, packing, dropout and vocabulary stay as they are. Sizes are gin macros, as T5's model
+files and Mesh TensorFlow's operative configs have them.
 """
 
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from t0.checkpoints.shape import ModelShape
+from t0.compat import gin
 from t0.config.bindings import bound
 from t0.errors import UserError
+from t0.machine import available_memory_bytes
+from t0.mesh.costs import costs_by_formulas, model_shape
 from t0.mesh.lowering import build_model
 from t0.mesh.pod_run import (
     PodRun,
@@ -18,16 +29,33 @@ from t0.mesh.pod_run import (
     model_dimensions,
     read_pod_run,
 )
-from t0.rehearsal import configured_data
 from t0.rehearsal.comparing import Comparison, compare_training
-from t0.rehearsal.feeding import fed, random_input
-from t0.rehearsal.memory_needed import check_memory
-from t0.rehearsal.shrinking import shrink
+from t0.rehearsal.feeding import (
+    check_mixture,
+    configured_input,
+    open_batches,
+    random_input,
+    vocabulary_size,
+)
 
 # Cores whose programs were run at once on this kind of machine; graphs grow with their number.
 MOST_CORES = 64
 _MODEL_TYPE = "bitransformer"
 _ENSEMBLES = ("run.ensemble_inputs", "Unitransformer.ensemble")
+# Macro -> the size on this machine, before it is rounded up to the mesh's parts.
+_SIZES = {"num_layers": 1, "d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 2}
+# Macro -> the dimension of tensors that a layout may split.
+_DIMENSIONS = {"d_model": "d_model", "d_ff": "d_ff", "d_kv": "d_kv", "num_heads": "heads"}
+_LENGTHS = {"inputs": 32, "targets": 16}
+_TOKENS = "serialize_num_microbatches.tokens_per_microbatch_per_replica"
+_MICROBATCHES = 2
+_GIB = 2**30
+# Python with TensorFlow and Mesh TensorFlow, and the programs of one device.
+_PROCESS_BYTES = int(1.1 * _GIB)
+# One core's training, scoring and perplexity programs: of a model without layers, and of a layer.
+_GRAPH_BYTES, _LAYER_BYTES = 14 << 20, 10 << 20
+# Copies of a core's weights: to train, to score, to measure perplexity, and in transit.
+_COPIES = 4
 
 
 def rehearse(*, steps: int, small: bool, data: Any = None) -> int:
@@ -44,8 +72,8 @@ def rehearse(*, steps: int, small: bool, data: Any = None) -> int:
     Raises:
       UserError: for a run that cannot be rehearsed, or that could not run on the slice.
     """
-    vocabulary = configured_data.check(data) if data else None
-    size = configured_data.vocabulary_size(vocabulary) if data else configured_vocabulary_size()[0]
+    vocabulary = check_mixture(data) if data else None
+    size = vocabulary_size(vocabulary) if data else configured_vocabulary_size()[0]
     run = read_pod_run(vocabulary_size=size)
     _check_covered(run)
     dimensions = model_dimensions(build_model(run))
@@ -61,8 +89,8 @@ def rehearse(*, steps: int, small: bool, data: Any = None) -> int:
         run = shrunk.run
         print(f"made small: {'; '.join(shrunk.changes)}", flush=True)
     check_memory(run, build_model(run))
-    given = configured_data.input_function(vocabulary) if data else random_input(run)
-    with fed(run, given) as batches:
+    given = configured_input(vocabulary) if data else random_input(run)
+    with open_batches(run, given) as batches:
         comparison = compare_training(run, batches, steps=steps)
     for line in text(comparison, run):
         print(line)
@@ -130,3 +158,134 @@ def text(comparison: Comparison, run: PodRun) -> list[str]:
     band = comparison.bands.loss
     lines.append(f"VERDICT: the cores' program and one device agree ({dtype}, band {band:.0e})")
     return lines
+
+
+@dataclasses.dataclass(frozen=True)
+class ShrunkRun:
+    """A run that fits this machine.
+
+    Attributes:
+      run: the small run.
+      changes: what was changed, one clause each.
+    """
+
+    run: PodRun
+    changes: tuple[str, ...]
+
+
+def shrink(run: PodRun, dimensions: Mapping[str, int]) -> ShrunkRun:
+    """Binds smaller sizes in gin, and reads the run again.
+
+    Args:
+      run: the run as it is configured.
+      dimensions: sizes of its model's dimensions, such as {"d_model": 1024, "heads": 16}.
+
+    Raises:
+      UserError: if a size cannot be made smaller, because no macro sets it.
+    """
+    macros = {name: bound(f"%{name}") for name in _SIZES}
+    smaller = {
+        name: size
+        for name, size in ((name, _rounded_up(run, name)) for name in _SIZES)
+        if isinstance(macros[name], int) and macros[name] > size
+    }
+    lengths = {name: min(n, _LENGTHS.get(name, n)) for name, n in run.sequence_length.items()}
+    parts = _MICROBATCHES if run.microbatches > 1 else 1
+    rows = ("sequences_per_replica", parts)
+    tokens = max(lengths.values()) if parts > 1 else None
+    lines = [f"{name} = {size}" for name, size in smaller.items()]
+    lines += [
+        f"run.sequence_length = {lengths}",
+        f"run.batch_size = {rows}",
+        f"{_TOKENS} = {tokens}",
+    ]
+    with gin.unlock_config():
+        gin.parse_config(lines)
+    small = read_pod_run(vocabulary_size=run.vocabulary_size)
+    _check_smaller(smaller, dimensions, model_dimensions(build_model(small)))
+    changes = [f"{name}: {macros[name]} -> {size}" for name, size in smaller.items()]
+    changes += [
+        f"length of {name}: {run.sequence_length[name]} -> {length}"
+        for name, length in lengths.items()
+        if length != run.sequence_length[name]
+    ]
+    changes.append(f"sequences of a batch: {run.batch_sequences} -> {small.batch_sequences}")
+    changes.append(f"microbatches: {run.microbatches} -> {small.microbatches}")
+    return ShrunkRun(small, tuple(changes))
+
+
+def _rounded_up(run: PodRun, macro: str) -> int:
+    size = _SIZES[macro]
+    parts = run.split(_DIMENSIONS[macro]) if macro in _DIMENSIONS else 1
+    return -(-size // parts) * parts
+
+
+def _check_smaller(
+    smaller: Mapping[str, int], before: Mapping[str, int], now: Mapping[str, int]
+) -> None:
+    """Checks that the model took the smaller sizes, and that every large size has a macro."""
+    sizes = {_DIMENSIONS[name]: (name, _SIZES[name]) for name in _DIMENSIONS}
+    for dimension, (macro, wanted) in sizes.items():
+        size = now.get(dimension)
+        if size is None or size <= max(wanted, smaller.get(macro, size)):
+            continue
+        raise UserError(
+            f"the model's {dimension} = {before[dimension]} cannot be made smaller: the macro "
+            f"{macro} does not set it. Write the size as {macro} = {before[dimension]} in a gin "
+            "file, or rehearse with --shrink none on a machine that has the memory"
+        )
+
+
+def needed_bytes(run: PodRun, shape: ModelShape) -> int:
+    """Returns about how many bytes a rehearsal of a run takes.
+
+    Args:
+      run: the run as it is rehearsed.
+      shape: the shape of its model.
+    """
+    return _PROCESS_BYTES + _whole_model_bytes(run, shape) + run.slice_.cores * _core(run, shape)
+
+
+def check_memory(
+    run: PodRun, model: Any, available: Callable[[], int] = available_memory_bytes
+) -> None:
+    """Checks that this machine has the memory for a rehearsal.
+
+    Args:
+      run: the run as it is rehearsed.
+      model: its model; one that is no plain T5 is not estimated.
+      available: returns the free bytes of memory.
+
+    Raises:
+      UserError: if it has not; the message says how many cores fit.
+    """
+    try:
+        shape = model_shape(model)
+    except UserError:
+        return
+    free = available()
+    needed = needed_bytes(run, shape)
+    if needed <= free:
+        return
+    fixed = _PROCESS_BYTES + _whole_model_bytes(run, shape)
+    fitting = max(0, (free - fixed) // _core(run, shape))
+    raise UserError(
+        f"the {run.slice_.cores} virtual cores of {run.slice_.name} need about "
+        f"{needed / _GIB:.1f} GiB of memory, and {free / _GIB:.1f} GiB are free: {fitting} "
+        "cores of this model fit. Make the model small (--shrink auto), or rehearse a smaller "
+        "slice with the same tpu_mesh_shape.model_parallelism"
+    )
+
+
+def _core(run: PodRun, shape: ModelShape) -> int:
+    costs = costs_by_formulas(run, shape)
+    layers = shape.encoder_layers + shape.decoder_layers
+    values = _COPIES * costs.weights_bytes + costs.optimizer_bytes
+    return values + sum(costs.temporary_bytes.values()) + _GRAPH_BYTES + layers * _LAYER_BYTES
+
+
+def _whole_model_bytes(run: PodRun, shape: ModelShape) -> int:
+    """Returns the bytes of the hosts' masters, of one device, and of the values compared."""
+    costs = costs_by_formulas(run, shape)
+    optimizer = costs.optimizer_bytes * max(run.split("heads"), run.split("d_ff"))
+    return 4 * (4 * costs.parameters + optimizer)

@@ -1,41 +1,45 @@
-"""A core's program, copied once for each core of a slice into one graph that this machine runs.
+"""Copies a core's program once for each core of a slice, into one graph that this machine runs.
 
-    lowered = lower(run, every_slice=True)
+    lowered = lower(run)
     copied = copy_program(lowered, program=lowered.fetches, host=[to_slices])
     copied.graph_def                               # import it into a graph, and run it in a session
     copied.name(lowered.fetches[1].name, core=3)   # "core_3/add_n_1/Cast:0", the fourth core's loss
 
-The program is the one that Mesh TensorFlow lowers for a TPU; nothing of it is computed otherwise:
+The program is the one that Mesh TensorFlow lowers for a TPU, with these changes:
 
-- A node whose value depends on the core (it is the core's batch, reads its slices of variables or
-  its number, draws random numbers, or gets such a value) is copied for each core. All other nodes
-  are pure functions of the step, and exist once.
+- A node whose value depends on the core is copied for each core: it takes the core's batch, reads
+  its slices of variables or its number, draws random numbers, or reads such a value. All other
+  nodes are pure functions of the step, and exist once.
 - A slice's handle becomes the handle of the core's own slice; the core's number becomes the number
-  of that core (`TPUReplicatedInput`); a collective becomes operations over the copies
-  (`t0/rehearsal/collectives.py`).
+  of that core (`TPUReplicatedInput`).
+- A collective becomes operations over the copies, in the order of the group assignment: a sum is
+  `AddN` over the members' nodes, and an exchange is splits and concatenations. A sum adds in the
+  type that the program gives it: for groups of more than eight members Mesh TensorFlow casts
+  bfloat16 to float32 before the collective.
 - All reads of variables come before all writes, as XLA compiles a step. TensorFlow 1 leaves their
   order open.
 - The copies of a loop (microbatches, decoded tokens) share its frame and its condition, so that a
-  collective within the loop joins copies of the same iteration. Where the condition depends on the
-  core, it is the first core's: the program sums up over all cores whether to go on.
+  collective within the loop joins copies of the same iteration. If the condition depends on the
+  core, the first core's is taken: the program sums up over all cores whether to continue.
 """
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from t0.compat import tensor_util
 from t0.compat import tf1 as tf
-from t0.mesh.lowering import Lowered
-from t0.rehearsal import collectives
-from t0.rehearsal.collectives import Core
+from t0.mesh.lowering import LoweredRun
 
 _READ_FIRST = "all_variables_are_read"
 _ENTER = ("Enter", "RefEnter")
 
 
 @dataclasses.dataclass(frozen=True)
-class Copied:
+class CopiedProgram:
     """A program in as many copies as there are cores.
 
     Attributes:
@@ -56,7 +60,9 @@ class Copied:
         return f"{_prefix(core)}{name}" if node in self.of_each_core else name
 
 
-def copy_program(lowered: Lowered, *, program: Sequence[Any], host: Sequence[Any] = ()) -> Copied:
+def copy_program(
+    lowered: LoweredRun, *, program: Sequence[Any], host: Sequence[Any] = ()
+) -> CopiedProgram:
     """Returns the program of a core, copied for each core.
 
     Args:
@@ -64,11 +70,11 @@ def copy_program(lowered: Lowered, *, program: Sequence[Any], host: Sequence[Any
       program: operations and tensors that a core computes in a step.
       host: operations and tensors that hosts compute; they are kept as they are.
     """
-    return _Copy(lowered, program, host).made()
+    return _ProgramCopy(lowered, program, host).build()
 
 
-class _Copy:
-    def __init__(self, lowered: Lowered, program: Sequence[Any], host: Sequence[Any]) -> None:
+class _ProgramCopy:
+    def __init__(self, lowered: LoweredRun, program: Sequence[Any], host: Sequence[Any]) -> None:
         graph_def = lowered.graph.as_graph_def()
         self._nodes = {node.name: node for node in graph_def.node}
         self._library = graph_def.library
@@ -77,9 +83,8 @@ class _Copy:
         self._program = _needed(self._nodes, program)
         self._host = _needed(self._nodes, host)
         self._each = self._of_each_core()
-        self._read_by_loops: dict[str, str] = {}
 
-    def made(self) -> Copied:
+    def build(self) -> CopiedProgram:
         handles = {name for row in self._slices.values() for name in row}
         step = [
             node
@@ -96,7 +101,7 @@ class _Copy:
         graph_def = tf.GraphDef(library=self._library, node=[*host, *step])
         copied = frozenset(self._each - set(self._slices))
         draws = sorted(name for name in copied if _draws(self._nodes[name].op))
-        return Copied(graph_def, self._cores, copied, tuple(draws))
+        return CopiedProgram(graph_def, self._cores, copied, tuple(draws))
 
     def _of_each_core(self) -> set[str]:
         """Returns the nodes of the program whose values depend on the core."""
@@ -119,7 +124,7 @@ class _Copy:
         return (
             node.name in self._slices
             or op in ("TPUReplicatedInput", "Placeholder")
-            or op in collectives.COLLECTIVES
+            or op in COPY_FUNCTIONS
             or _draws(op)
         )
 
@@ -145,7 +150,7 @@ class _Copy:
         name = self._input(node.name, core)
         if node.op == "TPUReplicatedInput":
             return [_identity(name, node.attr["T"].type, self._input(node.input[core], core))]
-        if node.op in collectives.COLLECTIVES:
+        if node.op in COPY_FUNCTIONS:
             return self._collective(node, core, name)
         if node.op in _ENTER and node.attr["T"].type == tf.resource.as_datatype_enum:
             return self._enter_with_value(node, core, name)
@@ -159,9 +164,8 @@ class _Copy:
 
     def _collective(self, node: Any, core: int, name: str) -> list[Any]:
         assignment = self._nodes[_node_name(node.input[1])]
-        return collectives.copy(
-            node, assignment, Core(core, name, lambda other: self._input(node.input[0], other))
-        )
+        copy = CoreCopy(core, name, lambda other: self._input(node.input[0], other))
+        return copy_collective(node, assignment, copy)
 
     def _enter_with_value(self, node: Any, core: int, name: str) -> list[Any]:
         """Returns an entry into a loop that takes a slice's value where `node` takes its handle.
@@ -203,7 +207,7 @@ def _order_reads_and_writes(step: list[Any]) -> None:
     step.append(tf.NodeDef(op="NoOp", name=_READ_FIRST, input=reads))
 
 
-def _slices(lowered: Lowered) -> dict[str, list[str]]:
+def _slices(lowered: LoweredRun) -> dict[str, list[str]]:
     """Returns the first core's slice of each variable -> the slices of all cores, by handle."""
     rows = {}
     for laid_out in lowered.lowering.variables.values():
@@ -247,4 +251,89 @@ def _bare(node: Any) -> Any:
 def _identity(name: str, dtype: int, used: str) -> Any:
     made = tf.NodeDef(op="Identity", name=name, input=[used])
     made.attr["T"].type = dtype
+    return made
+
+
+@dataclasses.dataclass(frozen=True)
+class CoreCopy:
+    """The core whose copy of a collective is made.
+
+    Attributes:
+      number: the core's physical number, from 0.
+      name: the name of the copy that is made.
+      value: core number -> the tensor that this core puts into the collective.
+    """
+
+    number: int
+    name: str
+    value: Callable[[int], str]
+
+
+def _sum(node: Any, groups: np.ndarray, core: CoreCopy) -> list[Any]:
+    members = _group_of(core.number, groups)
+    return [_node("AddN", core.name, [core.value(m) for m in members], node, N=len(members))]
+
+
+def _all_to_all(node: Any, groups: np.ndarray, core: CoreCopy) -> list[Any]:
+    """Returns the parts that the members have for this core, concatenated in their order."""
+    members = _group_of(core.number, groups)
+    mine = members.index(core.number)
+    parts = len(members)
+    split_axis, concat_axis = node.attr["split_dimension"].i, node.attr["concat_dimension"].i
+    axis = _constant(f"{core.name}/split_axis", split_axis)
+    splits = [
+        _node("Split", f"{core.name}/split_{m}", [axis.name, core.value(m)], node, num_split=parts)
+        for m in members
+    ]
+    joined = _constant(f"{core.name}/concat_axis", concat_axis)
+    inputs = [*(f"{split.name}:{mine}" for split in splits), joined.name]
+    output = _node("ConcatV2", core.name, inputs, node, N=parts)
+    output.attr["Tidx"].type = tf.int32.as_datatype_enum
+    return [axis, *splits, joined, output]
+
+
+def _permute(node: Any, pairs: np.ndarray, core: CoreCopy) -> list[Any]:
+    """Returns the value of the core that sends to this one; zeros where none does."""
+    sources = [int(source) for source, target in pairs if target == core.number]
+    kind, source = ("Identity", sources[0]) if sources else ("ZerosLike", core.number)
+    return [_node(kind, core.name, [core.value(source)], node)]
+
+
+# Kind of a collective -> the nodes of one core's copy; the last has the copy's name.
+COPY_FUNCTIONS: dict[str, Callable[[Any, np.ndarray, CoreCopy], list[Any]]] = {
+    "CrossReplicaSum": _sum,
+    "AllToAll": _all_to_all,
+    "CollectivePermute": _permute,
+}
+
+
+def copy_collective(node: Any, assignment: Any, core: CoreCopy) -> list[Any]:
+    """Returns the nodes that replace one core's copy of a collective.
+
+    Args:
+      node: the collective's `NodeDef`.
+      assignment: the `NodeDef` of the constant that has its groups, or its pairs of source and
+        target.
+      core: the core, and the values of all cores.
+    """
+    groups = np.asarray(tensor_util.MakeNdarray(assignment.attr["value"].tensor))
+    return COPY_FUNCTIONS[node.op](node, groups, core)
+
+
+def _group_of(core: int, groups: np.ndarray) -> list[int]:
+    return next(row for row in groups.tolist() if core in row)
+
+
+def _node(kind: str, name: str, inputs: Sequence[str], like: Any, **numbers: int) -> Any:
+    made = tf.NodeDef(op=kind, name=name, input=inputs)
+    made.attr["T"].type = like.attr["T"].type
+    for attribute, number in numbers.items():
+        made.attr[attribute].i = number
+    return made
+
+
+def _constant(name: str, value: int) -> Any:
+    made = tf.NodeDef(op="Const", name=name)
+    made.attr["dtype"].type = tf.int32.as_datatype_enum
+    made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int32))
     return made

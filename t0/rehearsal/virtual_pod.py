@@ -4,31 +4,45 @@
         pod.initialise()
         pod.step([batch] * cores).losses                   # one for each core
         pod.variables().values["shared/embedding"]        # joined from the cores' slices
+    with ReadingCores.open(run, "score_eval") as cores:
+        cores.restore("/models/tiny/model.ckpt-5")
+        cores.values({"inputs": ..., "targets": ...})[0]   # the first core's values
 
-Hosts hold a master of each variable, which checkpoints hold, too; each core holds a slice of it, by
+Hosts hold a master of each variable, which checkpoints hold, too. Each core holds a slice of it, by
 the layout. Cores at the same place of a layout hold replicas, which must stay equal.
+
+No two programs draw the same random numbers: each core of a TPU has a generator without a seed, and
+our loop's depends on seed and step. So dropout's numbers follow from their places: within
+`draws_by_place`, Mesh TensorFlow's uniform numbers are those of a Weyl sequence: the fraction of
+irrational steps along each dimension, and one step more from one draw of the program to the next.
+They are spread evenly over 0 to 1, and equal for all rows of a batch, because microbatches may hold
+other rows.
 """
 
 import contextlib
 import dataclasses
+import hashlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from t0 import compat
 from t0.compat import mtf
 from t0.compat import tf1 as tf
-from t0.mesh.lowering import Lowered, lower
+from t0.mesh.lowering import LoweredRun, lower
 from t0.mesh.pod_run import PodRun
-from t0.rehearsal.draws import draws_by_place
-from t0.rehearsal.virtual_cores import Copied, copy_program
+from t0.rehearsal.virtual_cores import CopiedProgram, copy_program
 
 # Type -> the most that sums in another order may differ by, as a share of the largest value.
 ROUNDING = {"float32": 1e-5, "bfloat16": 2**-6}
+_ROWS = ("batch", "outer_batch")
+_GOLDEN_RATIO = 0.6180339887
 
 
 @dataclasses.dataclass(frozen=True)
-class Joined:
+class WholeTensors:
     """Tensors of the mesh, joined from the cores' slices.
 
     Attributes:
@@ -51,12 +65,12 @@ class PodStep:
     """
 
     losses: np.ndarray
-    gradients: Joined
-    features: Joined
+    gradients: WholeTensors
+    features: WholeTensors
 
 
 @dataclasses.dataclass(frozen=True)
-class _Gradients:
+class _KeepingOptimizer:
     """An optimizer's class that also keeps the gradients that it is given."""
 
     optimizer: Any
@@ -83,7 +97,7 @@ class VirtualPod:
       gradients: variable name -> its gradient, as a tensor of the mesh.
     """
 
-    def __init__(self, lowered: Lowered, gradients: Mapping[str, mtf.Tensor]) -> None:
+    def __init__(self, lowered: LoweredRun, gradients: Mapping[str, mtf.Tensor]) -> None:
         train, loss = lowered.fetches
         self.features = feature_names(lowered)
         taken = _taken_features(lowered, self.features)
@@ -94,15 +108,13 @@ class VirtualPod:
             }
             saver = tf.get_collection(tf.GraphKeys.SAVERS)[0].as_saver_def()
             host = _host_operations(lowered, saver)
-            fill = {v.op.name: (v.initializer, v.initial_value) for v in tf.global_variables()}
         copied = copy_program(
             lowered,
             program=[train, loss, *slices.values()],
-            host=[*host.values(), *(tensor for _, tensor in fill.values())],
+            host=list(host.values()),
         )
         self._file_name = saver.filename_tensor_name
         self._host = {name: op.name for name, op in host.items()}
-        self._fill = {name: (op.name, tensor.name) for name, (op, tensor) in fill.items()}
         self.draws = copied.draws
         self._copied = copied
         self._losses = _of_cores(copied, loss.name)
@@ -111,7 +123,9 @@ class VirtualPod:
         with self.graph.as_default():
             tf.import_graph_def(copied.graph_def, name="")
         self._gradients, self._taken = (
-            _Tensors(lowered, {n: _of_cores(copied, slices[x].name) for n, x in of.items()}, of)
+            _SlicedTensors(
+                lowered, {n: _of_cores(copied, slices[x].name) for n, x in of.items()}, of
+            )
             for of in (gradients, taken)
         )
         self._variables = _variables(lowered, self.graph)
@@ -121,9 +135,9 @@ class VirtualPod:
     @contextlib.contextmanager
     def open(cls, run: PodRun) -> Iterator["VirtualPod"]:
         """Builds the cores' programs of a training run, and closes their session at the end."""
-        gradients = _Gradients(run.optimizer)
+        gradients = _KeepingOptimizer(run.optimizer)
         with draws_by_place():
-            lowered = lower(dataclasses.replace(run, optimizer=gradients), every_slice=True)
+            lowered = lower(dataclasses.replace(run, optimizer=gradients))
         pod = cls(lowered, gradients.kept)
         with pod.session:
             yield pod
@@ -131,12 +145,6 @@ class VirtualPod:
     def initialise(self) -> None:
         """Fills the masters at random as the configured initialisers do, and then the slices."""
         self._run_on_host("initialise")
-        self._run_on_host("to_slices")
-
-    def load(self, values: Mapping[str, np.ndarray]) -> None:
-        """Fills masters from `values`, by name, and then the slices."""
-        pairs = [(self._fill[name], value) for name, value in values.items()]
-        self.session.run([op for (op, _), _ in pairs], {tensor: x for (_, tensor), x in pairs})
         self._run_on_host("to_slices")
 
     def step(self, batches: Sequence[Mapping[str, np.ndarray]]) -> PodStep:
@@ -153,10 +161,10 @@ class VirtualPod:
             np.array(losses), self._gradients.joined(gradients), self._taken.joined(taken)
         )
 
-    def variables(self) -> Joined:
+    def variables(self) -> WholeTensors:
         """Returns every variable by name, in the slices' type; slots of the optimizer included."""
         found = self._variables.joined(self.session.run(self._variables.names))
-        return Joined(self._variables.unstacked(found.values), found.unequal)
+        return WholeTensors(self._variables.unstacked(found.values), found.unequal)
 
     def save(self, prefix: str) -> None:
         """Writes a checkpoint as the hosts do: slices to masters, and the run's saver."""
@@ -172,20 +180,20 @@ class VirtualPod:
         self.session.run(self.graph.get_operation_by_name(self._host[name]), fed)
 
 
-class _Tensors:
+class _SlicedTensors:
     """Tensors of the mesh, each with the names of its slices, in the order of physical cores."""
 
     def __init__(
-        self, lowered: Lowered, names: Mapping[str, list[str]], of: Mapping[str, Any]
+        self, lowered: LoweredRun, names: Mapping[str, list[str]], of: Mapping[str, Any]
     ) -> None:
         self._mesh_impl = lowered.mesh_impl
         self._shapes = {name: x.shape for name, x in of.items()}
         self._stacked = {n: getattr(x, "original_names", None) for n, x in of.items()}
         self.names = dict(names)
 
-    def joined(self, slices: Mapping[str, Sequence[np.ndarray]]) -> Joined:
+    def joined(self, slices: Mapping[str, Sequence[np.ndarray]]) -> WholeTensors:
         found = {name: self._join(self._shapes[name], slices[name]) for name in self.names}
-        return Joined(
+        return WholeTensors(
             {name: whole for name, (whole, _) in found.items()},
             tuple(sorted(name for name, (_, equal) in found.items() if not equal)),
         )
@@ -225,7 +233,7 @@ def replicas_equal(first: np.ndarray, second: np.ndarray) -> bool:
     return bool(np.max(np.abs(a - b)) <= rounding * np.max(np.abs(a)))  # False for nan, too
 
 
-def _variables(lowered: Lowered, graph: tf.Graph) -> _Tensors:
+def _variables(lowered: LoweredRun, graph: tf.Graph) -> _SlicedTensors:
     names = {}
     with graph.as_default():
         for variable, laid_out in lowered.lowering.variables.items():
@@ -236,10 +244,10 @@ def _variables(lowered: Lowered, graph: tf.Graph) -> _Tensors:
                 for handle in handles
             ]
     of = {variable.name: variable for variable in lowered.lowering.variables}
-    return _Tensors(lowered, names, of)
+    return _SlicedTensors(lowered, names, of)
 
 
-def _taken_features(lowered: Lowered, names: Sequence[str]) -> dict[str, mtf.Tensor]:
+def _taken_features(lowered: LoweredRun, names: Sequence[str]) -> dict[str, mtf.Tensor]:
     """Returns feature -> the tensor of the mesh that the layout has split."""
     taken: dict[str, mtf.Tensor] = {}
     for op in lowered.lowering.graph.operations:
@@ -249,7 +257,7 @@ def _taken_features(lowered: Lowered, names: Sequence[str]) -> dict[str, mtf.Ten
     return taken
 
 
-def _host_operations(lowered: Lowered, saver: Any) -> dict[str, Any]:
+def _host_operations(lowered: LoweredRun, saver: Any) -> dict[str, Any]:
     of_slices = [v.initializer for v in tf.get_collection("TPU_VAR")]
     masters = [v.initializer for v in tf.global_variables()]
     return {
@@ -261,13 +269,13 @@ def _host_operations(lowered: Lowered, saver: Any) -> dict[str, Any]:
     }
 
 
-def feature_names(lowered: Lowered) -> tuple[str, ...]:
+def feature_names(lowered: LoweredRun) -> tuple[str, ...]:
     """Returns the names of the features that a core's program is fed."""
     return tuple(op.name for op in lowered.graph.get_operations() if op.type == "Placeholder")
 
 
 def fed_to_cores(
-    copied: Copied, features: Sequence[str], batches: Sequence[Mapping[str, np.ndarray]]
+    copied: CopiedProgram, features: Sequence[str], batches: Sequence[Mapping[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
     """Returns what a session is fed so that each core gets its batch."""
     return {
@@ -278,7 +286,7 @@ def fed_to_cores(
     }
 
 
-def _of_cores(copied: Copied, name: str) -> list[str]:
+def _of_cores(copied: CopiedProgram, name: str) -> list[str]:
     return [copied.name(name, core) for core in range(copied.cores)]
 
 
@@ -292,3 +300,100 @@ def as_written(config: Any = None) -> Any:
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = -1  # neither folds nor joins nodes
     return config
+
+
+class ReadingCores:
+    """The programs of a mode that reads a checkpoint, in one session.
+
+    Args:
+      lowered: the program of a core, with every core's slices.
+    """
+
+    def __init__(self, lowered: LoweredRun) -> None:
+        self._features = feature_names(lowered)
+        with lowered.graph.as_default():
+            to_slices = lowered.lowering.copy_masters_to_slices()
+            slices = tf.group(*(v.initializer for v in tf.get_collection("TPU_VAR")))
+            # As TensorFlow's estimator makes it where a model function gives none.
+            saver = tf.train.Saver(sharded=True, allow_empty=True).as_saver_def()
+        restore = lowered.graph.get_operation_by_name(saver.restore_op_name)
+        self._copied = copy_program(
+            lowered, program=lowered.fetches, host=[to_slices, slices, restore]
+        )
+        self._file_name = saver.filename_tensor_name
+        self._restore = [restore.name, slices.name, to_slices.name]
+        self._values = [
+            [self._copied.name(value.name, core) for value in lowered.fetches]
+            for core in range(self._copied.cores)
+        ]
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            tf.import_graph_def(self._copied.graph_def, name="")
+        self.session = tf.Session(graph=self.graph, config=as_written())
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, run: PodRun, mode: str) -> Iterator["ReadingCores"]:
+        """Builds the programs of a mode of `lowering.lower`; closes their session at the end."""
+        reading = dataclasses.replace(run, mode=mode, packed=False, microbatches=1)
+        cores = cls(lower(reading))
+        with cores.session:
+            yield cores
+
+    def restore(self, prefix: str) -> None:
+        """Reads a checkpoint as the hosts do: into masters, and from these into slices."""
+        for name in self._restore:
+            operation = self.graph.get_operation_by_name(name)
+            self.session.run(operation, {self._file_name: prefix})
+
+    def values(self, batch: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
+        """Returns each core's values of a batch, in the order of the program's fetches."""
+        fed = fed_to_cores(self._copied, self._features, [batch] * self._copied.cores)
+        return self.session.run(self._values, fed)
+
+
+def equal_on_cores(values: list[list[np.ndarray]]) -> bool:
+    """Returns whether all cores have the same values."""
+    return all(
+        np.array_equal(mine, first)
+        for core in values
+        for mine, first in zip(core, values[0], strict=True)
+    )
+
+
+@contextlib.contextmanager
+def draws_by_place() -> Iterator[None]:
+    """Replaces Mesh TensorFlow's uniform draws in the programs that are built in the context.
+
+    The n-th draw of one program is that of another, so each program needs a context of its own.
+    """
+    numbers = itertools.count()
+
+    def by_place(mesh: mtf.Mesh, shape: Any, **keywords: Any) -> mtf.Tensor:
+        del keywords  # the type: a comparison with the rate needs float32
+        return uniform(mesh, mtf.convert_to_shape(shape), next(numbers))
+
+    with compat.replaced("mtf_ops.random_uniform", by_place):
+        yield
+
+
+def uniform(mesh: mtf.Mesh, shape: mtf.Shape, number: int) -> mtf.Tensor:
+    """Returns numbers from 0 to 1, float32, one for each place of a tensor.
+
+    Args:
+      mesh: the mesh of the tensor.
+      shape: its shape. The order of its dimensions does not matter, nor how a layout splits them.
+      number: which draw of the program it is.
+    """
+    total = mtf.constant(mesh, number * _GOLDEN_RATIO % 1, mtf.Shape([]), tf.float32)
+    for dim in sorted(shape.dims, key=lambda dim: dim.name):
+        if dim.name not in _ROWS:
+            places = mtf.range(mesh, dim, tf.float32)
+            total = mtf.mod(total + places * _step(dim.name), 1.0)
+    return mtf.broadcast(total, shape)
+
+
+def _step(name: str) -> float:
+    """Returns a step between 0.25 and 0.75 that differs between dimensions."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return 0.25 + 0.5 * int.from_bytes(digest[:4], "little") / 2**32

@@ -15,9 +15,8 @@ from typing import Any
 
 from t0.errors import UserError, install_command
 from t0.mesh import cloud
-from t0.mesh.cloud import ADDRESS, LOCAL, NAMED, Machine, Node
+from t0.mesh.cloud import ADDRESS, IMAGES, LOCAL, NAMED, Machine, Node, pjrt_variables
 from t0.mesh.topology import GENERATIONS
-from t0.mesh.tpu_image import IMAGES, pjrt_variables
 
 REMOTE = (NAMED, ADDRESS)
 ALL = (LOCAL, NAMED, ADDRESS)

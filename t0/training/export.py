@@ -21,7 +21,7 @@ from t0.config.bindings import bound
 from t0.errors import UserError, say
 from t0.files.any_path import any_path
 from t0.mesh import formulas
-from t0.mesh.step_costs import model_shape
+from t0.mesh.costs import model_shape
 
 
 def check(folder: str, *, vocabulary: Any) -> None:

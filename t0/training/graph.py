@@ -18,8 +18,8 @@ import numpy as np
 
 from t0.compat import mesh_utils, mtf, transformer
 from t0.compat import tf1 as tf
+from t0.mesh.compiled import loops
 from t0.mesh.fused import fused
-from t0.mesh.lowering import loops
 from t0.training import losses, optimizers
 from t0.training.options import TrainingSpec
 from t0.training.randomness import SeededMesh

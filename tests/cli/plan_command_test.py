@@ -131,7 +131,6 @@ def test_old_switches_of_the_plan_are_accepted_with_a_note(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--every_slice"], "give it with --exact"),
         (["--exact", "--sweep", "tpu=v3-8,v3-32"], "--exact is not for a sweep"),
         (["--engine=torch", "--gpu=a100-80", "--exact"], "--exact is for plans of TPUs"),
     ],

@@ -3,7 +3,7 @@
 import imitated_google
 import pytest
 
-from t0.mesh import cloud, tpu_image
+from t0.mesh import cloud
 from t0.mesh.cloud import Machine
 
 
@@ -58,11 +58,11 @@ def test_facts_that_only_tpu_env_has(google, tmp_path):
 def test_library_that_drives_tpus(tmp_path, content):
     path = tmp_path / "lib.so"
     path.write_bytes(content)
-    assert tpu_image.loads_libtpu(path)
+    assert cloud.loads_libtpu(path)
     path.write_bytes(b"nothing of that kind")
-    assert not tpu_image.loads_libtpu(path)
+    assert not cloud.loads_libtpu(path)
     path.write_bytes(b"")
-    assert not tpu_image.loads_libtpu(path)
+    assert not cloud.loads_libtpu(path)
 
 
 def test_node(google):

@@ -7,7 +7,7 @@ import pytest
 
 from t0.errors import UserError
 from t0.mesh import formulas, lowering
-from t0.mesh.step_costs import costs_by_formulas, costs_by_lowering, model_shape
+from t0.mesh.costs import costs_by_formulas, costs_by_lowering, model_shape
 
 
 def shape_of(model, vocabulary=32100, parallelism=1):

@@ -1,21 +1,10 @@
-"""What is lowered: one core for all, microbatches as one loop."""
+"""What is lowered: microbatches as one loop."""
 
 import planning
 import pytest
 
-from t0.mesh import lowering, step_costs
+from t0.mesh import lowering
 from t0.mesh.lowering import read_program
-
-
-@pytest.mark.parametrize(
-    "case", [pytest.param("train, two ways of parallelism", marks=pytest.mark.slow), "score"]
-)
-def test_one_core_stands_for_all(case):
-    run = planning.read_case(case)
-    one, every = (step_costs.costs_by_lowering(run, every_slice=all_) for all_ in (False, True))
-    assert every == one
-    one, every = (lowering.lower(run, every_slice=all_).graph for all_ in (False, True))
-    assert len(every.get_operations()) > len(one.get_operations())
 
 
 @pytest.mark.slow

@@ -12,9 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import tensorflow.compat.v1 as tf
 
-from t0.mesh.lowering import Program, Step, Value, loops, read_program
+from t0.mesh.lowering import CoreProgram, ProgramStep, ProgramValue
 from t0.mesh.memory import peak_memory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,8 +35,8 @@ def test_fused_estimate_is_what_xla_allocates():
 
 
 def made_up(*steps, bytes_of):
-    values = tuple(Value((size,), "float32", size) for size in bytes_of)
-    return Program(tuple(Step(*step) for step in steps), values)
+    values = tuple(ProgramValue((size,), "float32", size) for size in bytes_of)
+    return CoreProgram(tuple(ProgramStep(*step) for step in steps), values)
 
 
 def test_liveness_of_a_chain_by_hand():
@@ -77,23 +76,3 @@ def test_fused_values_keep_what_they_are_made_of():
     steps[4] = ("c", "MatMul", (2, 3, 0), (4,), False)
     read_again = made_up(*steps, bytes_of=(100, 100, 7, 1, 1))
     assert peak_memory(read_again).bytes == 109
-
-
-def test_a_loop_that_is_a_function_has_the_memory_of_one_in_the_graph():
-    peaks = []
-    for functions in (False, True):
-        with loops(as_functions=functions), tf.Graph().as_default() as graph:
-            x = tf.placeholder(tf.float32, [64, 64]) * 2.0
-            y = tf.placeholder(tf.float32, [64, 64]) * 3.0
-
-            def body(i, total, x=x, y=y):
-                return i + 1, total + tf.matmul(tf.matmul(x, y) + tf.cast(i, tf.float32), x)
-
-            _, total = tf.while_loop(lambda i, _: i < 4, body, [0, tf.zeros([64, 64])])
-            result = tf.matmul(total, x)
-        assert any("While" in op.type for op in graph.get_operations()) == functions
-        program = read_program(graph, [result])
-        assert {step.kind for step in program.steps if step.in_loop} >= {"MatMul", "NextIteration"}
-        peaks.append(peak_memory(program))
-    assert peaks[0].bytes > 4 * 64 * 64 * 4
-    assert 0 <= peaks[1].bytes - peaks[0].bytes <= 8  # a function has two counters more

@@ -4,7 +4,7 @@ import planning
 import pytest
 
 from t0.errors import UserError
-from t0.mesh import pod_run, step_costs
+from t0.mesh import costs, pod_run
 from t0.mesh.plan import PlanOptions, plan_configured_run
 from t0.mesh.pod_run import divisors
 
@@ -14,7 +14,7 @@ def nothing_is_lowered(monkeypatch):
     def lower(*args, **kwargs):
         raise AssertionError("lowered before the check")
 
-    monkeypatch.setattr(step_costs, "lower", lower)
+    monkeypatch.setattr(costs, "lower", lower)
 
 
 def message(*params, **kwargs):

@@ -5,9 +5,9 @@ import pytest
 from absl import flags
 
 from t0.config import parse
-from t0.mesh import lowering, tiles
+from t0.mesh import formulas, lowering
+from t0.mesh.costs import costs_by_formulas, lowered_bias_and_mask_bytes, model_shape
 from t0.mesh.plan import FITS, RECOMPUTES, TOO_LARGE, PlanOptions, plan_configured_run
-from t0.mesh.step_costs import costs_by_formulas, model_shape
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from t0.mesh.step_costs import costs_by_formulas, model_shape
     ],
 )
 def test_tiles_by_hand(shape, bytes_each, padded):
-    assert tiles.padded_bytes(shape, bytes_each) == padded
+    assert formulas.padded_bytes(shape, bytes_each) == padded
 
 
 @pytest.mark.parametrize("score", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -30,13 +30,13 @@ def test_the_lowered_program_has_the_value_of_the_formula(score):
     run = planning.read(*planning.LAYERS, *planning.on_slice("v3-8", 2), score=score)
     lowered = lowering.lower(run)
     program = lowering.read_program(lowered.graph, lowered.fetches)
-    found = tiles.lowered_bias_and_mask_bytes(program, run)
+    found = lowered_bias_and_mask_bytes(program, run)
     costs = costs_by_formulas(run, model_shape(lowering.build_model(run)))
     sequences = run.batch_sequences // run.replicas // run.microbatches
     assert (
         found
         == costs.tile_bytes
-        == tiles.bias_and_mask_bytes(sequences, (32, 16), 2, train=not score)
+        == formulas.bias_and_mask_bytes(sequences, (32, 16), 2, train=not score)
     )
     assert found > 0
 

@@ -12,6 +12,7 @@ from tensorflow.compat.v1 import estimator as tf_estimator
 
 from t0.config import parse
 from t0.mesh import lowering, pod_run
+from t0.mesh.compiled import loops
 
 TINY = (
     "d_model = 64",
@@ -82,7 +83,7 @@ def read_case(name, *more):
 def graph_mode():
     """Mesh TensorFlow builds TensorFlow 1 graphs."""
     with (
-        lowering.loops(as_functions=False),
+        loops(as_functions=False),
         tf.Graph().as_default(),
         tf.variable_scope("", use_resource=True),
     ):

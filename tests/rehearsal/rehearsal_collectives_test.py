@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from t0.rehearsal.collectives import Core, copy
+from t0.rehearsal.virtual_cores import CoreCopy, copy_collective
 
 GROUPS = [[0, 2], [3, 1]]
 X = np.arange(4 * 2 * 4, dtype=np.float32).reshape(4, 2, 4)  # [cores, rows, columns]
@@ -27,7 +27,9 @@ def run(kind, assignment, **attributes):
     groups = constant("assignment", np.array(assignment, np.int32))
     nodes = [constant(f"x_{core}", x) for core, x in enumerate(X)]
     for core in range(len(X)):
-        nodes += copy(node, groups, Core(core, f"got_{core}", lambda other: f"x_{other}"))
+        nodes += copy_collective(
+            node, groups, CoreCopy(core, f"got_{core}", lambda other: f"x_{other}")
+        )
     with tf.Graph().as_default(), tf.Session() as session:
         tf.import_graph_def(tf.GraphDef(node=nodes), name="")
         return session.run([f"got_{core}:0" for core in range(len(X))])

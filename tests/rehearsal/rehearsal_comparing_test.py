@@ -9,8 +9,8 @@ import pytest
 from t0.compat import simd_mesh_impl
 from t0.compat import tf1 as tf
 from t0.errors import UserError
-from t0.rehearsal import collectives, comparing, one_device, virtual_pod
-from t0.rehearsal.batches import random_batches
+from t0.rehearsal import comparing, one_device, virtual_cores, virtual_pod
+from t0.rehearsal.feeding import random_batches
 from t0.rehearsal.one_device import OneDevice
 from t0.rehearsal.virtual_pod import VirtualPod
 
@@ -150,7 +150,7 @@ def faults(device, feed=broadcast, parallelism=1):
 
 
 def test_a_sum_that_is_left_out_is_seen(monkeypatch, on_one_device):
-    published = collectives.COLLECTIVES["CrossReplicaSum"]
+    published = virtual_cores.COPY_FUNCTIONS["CrossReplicaSum"]
     left_out = []
 
     def sums_but_one(node, groups, core):
@@ -159,7 +159,7 @@ def test_a_sum_that_is_left_out_is_seen(monkeypatch, on_one_device):
         alone = [[member] for member in range(2)]
         return published(node, np.array(alone) if node.name in left_out else groups, core)
 
-    monkeypatch.setitem(collectives.COLLECTIVES, "CrossReplicaSum", sums_but_one)
+    monkeypatch.setitem(virtual_cores.COPY_FUNCTIONS, "CrossReplicaSum", sums_but_one)
     assert "differs by" in faults(on_one_device)
     assert len(left_out) == 1
 

@@ -10,8 +10,8 @@ import pytest
 
 from t0.compat import seqio
 from t0.errors import UserError
-from t0.rehearsal import configured_data
-from t0.rehearsal.feeding import fed, other_batches
+from t0.rehearsal import feeding
+from t0.rehearsal.feeding import open_batches, other_batches
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def flags(*folders):
 
 def test_every_core_gets_the_mixtures_batches(cached):
     run = read()
-    vocabulary = configured_data.check(flags(cached))
-    assert configured_data.vocabulary_size(vocabulary) == seqio.ByteVocabulary().vocab_size
-    with fed(run, configured_data.input_function(vocabulary)) as batches:
+    vocabulary = feeding.check_mixture(flags(cached))
+    assert feeding.vocabulary_size(vocabulary) == seqio.ByteVocabulary().vocab_size
+    with open_batches(run, feeding.configured_input(vocabulary)) as batches:
         steps = list(itertools.islice(batches, 6))
     seen = set()
     for cores in steps:
@@ -62,10 +62,10 @@ def test_a_mixture_that_is_not_cached_is_refused(cached, tmp_path_factory):
     del cached
     read()
     with pytest.raises(UserError, match="1 of the 1 tasks of letters are not cached"):
-        configured_data.check(flags(tmp_path_factory.mktemp("empty")))
+        feeding.check_mixture(flags(tmp_path_factory.mktemp("empty")))
 
 
 def test_vocabularies_of_two_sizes_are_refused():
     two = (seqio.ByteVocabulary(), seqio.ByteVocabulary(extra_ids=50))
     with pytest.raises(UserError, match="the vocabularies of inputs and targets have 259 and 309"):
-        configured_data.vocabulary_size(two)
+        feeding.vocabulary_size(two)

@@ -10,9 +10,8 @@ import pytest
 from t0.compat import mtf
 from t0.inference.generator import MeshGenerator
 from t0.inference.search import EOS, DecodingMethod
-from t0.rehearsal.batches import choices
-from t0.rehearsal.reading_cores import ReadingCores, equal_on_cores
-from t0.rehearsal.virtual_pod import VirtualPod
+from t0.rehearsal.feeding import random_choices
+from t0.rehearsal.virtual_pod import ReadingCores, VirtualPod, equal_on_cores
 from t0.scoring.mesh_model import MeshModel, build_model
 
 FLOAT32 = (
@@ -57,7 +56,7 @@ def test_two_cores_decode_as_one_device(parallelism, tmp_path):
     with VirtualPod.open(run) as pod:
         pod.initialise()
         pod.save(prefix)
-    inputs = np.repeat(choices(run)[0], 2, axis=0)
+    inputs = np.repeat(random_choices(run)[0], 2, axis=0)
     inputs[1::2, 6:] = 0
     with ReadingCores.open(run, "infer") as cores:
         cores.restore(prefix)

@@ -8,8 +8,7 @@ import pytest
 
 from t0.compat import tf1 as tf
 from t0.errors import UserError
-from t0.rehearsal.batches import random_batches
-from t0.rehearsal.feeding import fed, other_batches, random_input
+from t0.rehearsal.feeding import open_batches, other_batches, random_batches, random_input
 
 
 def read(name):
@@ -19,7 +18,7 @@ def read(name):
 @pytest.mark.parametrize("name", ["v3-8", "v3-32", "v4-16"])
 def test_every_core_gets_the_global_batch(name):
     run = read(name)
-    with fed(run, random_input(run)) as batches:
+    with open_batches(run, random_input(run)) as batches:
         steps = list(itertools.islice(batches, 2))
     for cores, expected in zip(steps, random_batches(run), strict=False):
         assert len(cores) == run.slice_.cores
@@ -27,7 +26,7 @@ def test_every_core_gets_the_global_batch(name):
         assert cores[0].keys() == expected.keys()
         for feature, value in expected.items():
             np.testing.assert_array_equal(cores[-1][feature], value)
-    assert other_batches([steps[0][0], steps[1][0]])[0].core == 1
+    assert other_batches([steps[0][0], steps[1][0]])[0][0] == 1
 
 
 def test_data_that_ends_is_one_line():
@@ -37,7 +36,7 @@ def test_data_that_ends_is_one_line():
         del params
         return tf.data.Dataset.from_tensors(next(random_batches(run)))
 
-    with fed(run, one) as batches:
+    with open_batches(run, one) as batches:
         next(batches)
         with pytest.raises(UserError, match="too few examples to fill a batch"):
             next(batches)
@@ -50,5 +49,8 @@ def test_an_input_function_without_a_dataset_is_refused():
         del params
         return {name: tf.constant(x) for name, x in next(random_batches(run)).items()}
 
-    with pytest.raises(UserError, match=r"returns no tf\.data\.Dataset"), fed(run, tensors):
+    with (
+        pytest.raises(UserError, match=r"returns no tf\.data\.Dataset"),
+        open_batches(run, tensors),
+    ):
         pass

@@ -4,9 +4,9 @@ import planning
 import pytest
 
 from t0.errors import UserError
+from t0.mesh.costs import model_shape
 from t0.mesh.lowering import build_model
-from t0.mesh.step_costs import model_shape
-from t0.rehearsal import memory_needed
+from t0.rehearsal import rehearse
 
 GIB = 2**30
 
@@ -16,7 +16,7 @@ def read(name, *params, files=("models/t5.1.1.tiny.gin",)):
 
 
 def needed(run):
-    return memory_needed.needed_bytes(run, model_shape(build_model(run)))
+    return rehearse.needed_bytes(run, model_shape(build_model(run)))
 
 
 def test_small_models_fit_and_large_ones_do_not():
@@ -29,10 +29,10 @@ def test_small_models_fit_and_large_ones_do_not():
 def test_the_message_says_how_many_cores_fit():
     run = read("v3-32", *planning.TINY)
     model = build_model(run)
-    memory_needed.check_memory(run, model, lambda: needed(run))
+    rehearse.check_memory(run, model, lambda: needed(run))
     free = needed(read("v3-8", *planning.TINY))
     with pytest.raises(UserError, match=r"the 32 virtual cores of v3-32 need about \d") as refused:
-        memory_needed.check_memory(run, model, lambda: free)
+        rehearse.check_memory(run, model, lambda: free)
     assert ": 8 cores of this model fit" in str(refused.value)
     with pytest.raises(UserError, match=": 0 cores of this model fit"):
-        memory_needed.check_memory(run, model, lambda: GIB // 2)
+        rehearse.check_memory(run, model, lambda: GIB // 2)

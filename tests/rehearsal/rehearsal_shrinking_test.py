@@ -7,7 +7,7 @@ from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.mesh.lowering import build_model
 from t0.mesh.pod_run import model_dimensions
-from t0.rehearsal.shrinking import shrink
+from t0.rehearsal.rehearse import shrink
 
 
 def small(*params):

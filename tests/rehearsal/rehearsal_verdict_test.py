@@ -5,33 +5,34 @@ import dataclasses
 import numpy as np
 import pytest
 
-from t0.rehearsal.comparing import BANDS, Comparison, StepPair
-from t0.rehearsal.differences import (
+from t0.rehearsal.comparing import (
+    BANDS,
+    CheckpointPair,
+    Comparison,
+    StepPair,
     VariablePair,
     relative_difference,
     sign_is_rounding,
     variable_pairs,
 )
-from t0.rehearsal.measuring import Measured, Perplexity
-from t0.rehearsal.ranking import Ranked
-from t0.rehearsal.saving import Saved
+from t0.rehearsal.one_device import ChoiceScores, Perplexities, Perplexity
 
 STEP = StepPair(1, 2.0, 2.0, 0.5, 0.5, {"v": 1e-7, "w": 1e-6}, ())
 SCORES = np.array([[-3.0, -4.0]], np.float32)
 PERPLEXITY = Perplexity(3.0, 2, 40)
-SAVED = Saved(
+SAVED = CheckpointPair(
     1.5,
     1.5,
     (),
-    Ranked(SCORES, SCORES, equal_on_cores=True),
-    Measured(PERPLEXITY, PERPLEXITY, equal_on_cores=True),
+    ChoiceScores(SCORES, SCORES, equal_on_cores=True),
+    Perplexities(PERPLEXITY, PERPLEXITY, equal_on_cores=True),
 )
 EQUAL = Comparison((STEP, STEP), (VariablePair("w", 1e-9, 1e-6),), SAVED, (), BANDS["float32"])
 
 
 def measured(pod, *, equal=True):
     """Returns what was saved, with another perplexity by the pod."""
-    return dataclasses.replace(SAVED, measured=Measured(pod, PERPLEXITY, equal))
+    return dataclasses.replace(SAVED, measured=Perplexities(pod, PERPLEXITY, equal))
 
 
 def test_equal_numbers_agree():
@@ -55,11 +56,11 @@ def test_equal_numbers_agree():
         ({"variables": (VariablePair("w", 0.1, 0.3),)}, "w, by how far it moved, differs"),
         ({"saved": dataclasses.replace(SAVED, pod_loss=1.6)}, "after restoring the checkpoint"),
         (
-            {"saved": dataclasses.replace(SAVED, ranked=Ranked(SCORES, SCORES + 1, True))},
+            {"saved": dataclasses.replace(SAVED, ranked=ChoiceScores(SCORES, SCORES + 1, True))},
             "scores of choices differ by 3.3e-01",
         ),
         (
-            {"saved": dataclasses.replace(SAVED, ranked=Ranked(SCORES, SCORES, False))},
+            {"saved": dataclasses.replace(SAVED, ranked=ChoiceScores(SCORES, SCORES, False))},
             "the cores' scores are not equal",
         ),
         (

@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from t0.mesh.lowering import COLLECTIVES, Lowered, read_program
+from t0.mesh.lowering import COLLECTIVES, LoweredRun, read_program
 
 _PERMUTE, _EXCHANGE = "CollectivePermute", "AllToAll"
 
 
-def group_faults(lowered: Lowered) -> list[str]:
+def group_faults(lowered: LoweredRun) -> list[str]:
     """Returns what is wrong with the groups of a program's collectives, one clause each.
 
     Args:
