@@ -27,7 +27,7 @@ from t0.config.bindings import bound  # noqa: E402
 from t0.mesh import devices  # noqa: E402
 from t0.mesh.gather_embedding import bind_gather_embedding  # noqa: E402
 from t0.training import graph  # noqa: E402
-from t0.training.options import TrainingSpec  # noqa: E402
+from t0.training.graph import TrainingSpec  # noqa: E402
 
 SIZE = option(sys.argv, "size", "small")
 ROWS = SHAPES[SIZE].rows

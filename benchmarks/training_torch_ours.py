@@ -24,7 +24,7 @@ import torch_runs
 
 from t0.feeding.training_data import open_training_data
 from t0.torch import loop, world
-from t0.training.stepping import Options
+from t0.training.stepping import LoopOptions
 
 VOCABULARY = 32000
 
@@ -56,7 +56,7 @@ def opened(given: Mapping[str, Any], joined: world.World) -> tuple[loop.TorchEng
         recompute=given.get("recompute", "off"),
         compiled=given.get("compiled", False),
     )
-    engine = loop.TorchEngine(spec, Options(train_steps=10**6), packed, joined, options)
+    engine = loop.TorchEngine(spec, LoopOptions(train_steps=10**6), packed, joined, options)
     engine.fill_at_random()
     if packed:
         return engine, (batch for batch, _ in packed.batches(rows))

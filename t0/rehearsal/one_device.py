@@ -25,10 +25,9 @@ from t0.rehearsal.virtual_pod import ReadingCores, draws_by_place, equal_on_core
 from t0.scoring.mesh_model import MeshModel, build_model, restore_variables
 from t0.scoring.scorer import Scorer
 from t0.training.checkpointing import Checkpoints, Keep
-from t0.training.graph import build, build_held_out
+from t0.training.graph import TrainingSpec, build, build_held_out
 from t0.training.loop import one_step, session_config
 from t0.training.losses import PARTS
-from t0.training.options import TrainingSpec
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ from t0.mesh import devices
 from t0.run import arguments as run_arguments
 from t0.scoring import evaluate, perplexity
 from t0.scoring.mesh_model import MeshModel, chosen_checkpoints, vocabulary_hash
-from t0.training.options import TrainingSpec
+from t0.training.graph import TrainingSpec
 
 RANK, DECODE, PERPLEXITY = "rank", "decode", "perplexity"
 

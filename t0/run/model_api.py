@@ -21,7 +21,7 @@ from t0.mesh import batch, devices
 from t0.run import arguments as run_arguments
 from t0.run import modes, preflight, weights
 from t0.training import estimator
-from t0.training.options import TrainingSpec
+from t0.training.graph import TrainingSpec
 
 _ONE_CHECKPOINT = ("finetune", "export_predict", "export_score")
 _OF_A_MIXTURE = ("train", "finetune", "eval")

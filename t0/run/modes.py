@@ -27,9 +27,10 @@ from t0.run import arguments as run_arguments
 from t0.run import by_kind, tpu_checks
 from t0.scoring import decoded, perplexity
 from t0.scoring.mesh_model import MeshModel, both_vocabularies
-from t0.training import checkpointing, directory_lock, estimator, loop
+from t0.training import checkpointing, estimator, loop, model_directory
 from t0.training.checkpointing import is_finished
-from t0.training.options import LoopOptions, TrainingSpec
+from t0.training.graph import TrainingSpec
+from t0.training.loop import LoopOptions
 from t0.training.stopping import PREEMPTED
 
 ENCODER_DECODER = "bitransformer"
@@ -153,7 +154,7 @@ def _train(request: Request) -> None:
         _mesh_run(request)
         return
     arguments = run_arguments.read(request.arguments)
-    estimator.check_input_options(
+    loop.check_input_options(
         skip_seen_data=arguments["skip_seen_data"],
         checkpoint_input_pipeline=arguments["checkpoint_input_pipeline"],
     )
@@ -180,7 +181,7 @@ def train_here(
       train_steps: the step to stop at, counted from the start of pretraining.
       dataset_split: which split is read.
     """
-    with directory_lock.held(spec.model_dir):
+    with model_directory.lock(spec.model_dir):
         _train_in_directory(spec, train_dataset_fn, train_steps, dataset_split)
 
 

@@ -16,9 +16,10 @@ from t0.feeding import opening
 from t0.mesh.devices import activation_dtype
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.run import arguments as run_arguments
-from t0.training import checkpointing, configuration_record, graph
+from t0.training import checkpointing, graph, model_directory
 from t0.training.checkpointing import Keep
-from t0.training.options import LoopOptions, TrainingSpec
+from t0.training.graph import TrainingSpec
+from t0.training.loop import LoopOptions
 
 
 def training_records(arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -48,5 +49,7 @@ def training_records(arguments: Mapping[str, Any]) -> dict[str, str]:
     return {
         operative.FILE: stock,
         operative.OURS: ours,
-        configuration_record.FILE: configuration_record.text(checkpointing.configuration()),
+        model_directory.CONFIGURATION_FILE: model_directory.configuration_text(
+            checkpointing.configuration()
+        ),
     }

@@ -31,9 +31,8 @@ from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.progress import ProgressLine
 from t0.scoring.mesh_model import restore_variables
 from t0.scoring.results import SCHEMA, write_events, write_json
-from t0.training.graph import HeldOutGraph, build_held_out
+from t0.training.graph import HeldOutGraph, TrainingSpec, build_held_out
 from t0.training.losses import PARTS
-from t0.training.options import TrainingSpec
 
 # The features of a model; a packed one also has its segments and positions.
 _FEATURES = ("inputs", "targets")

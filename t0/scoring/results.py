@@ -39,7 +39,7 @@ from t0.files.untrusted import parsed_json
 from t0.scoring.answers import AnswerCounts
 from t0.scoring.rank_metrics import RankMetrics
 from t0.scoring.reading import MultipleChoiceExample, ScoringTask
-from t0.training.event_files import EventFile
+from t0.training.recorder import EventFile
 
 SCHEMA = 1
 # How log-likelihoods are normalised, as the facts of a run say it.

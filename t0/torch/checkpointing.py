@@ -31,7 +31,7 @@ from t0.torch.optimizers import Optimizer, Slot
 from t0.torch.sharding import names_and_parameters
 from t0.torch.world import World
 from t0.training import resume_file
-from t0.training.kept_checkpoints import Keep, kept
+from t0.training.model_directory import Keep, kept
 
 _SAVING = ".saving-torch-"
 

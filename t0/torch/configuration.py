@@ -12,10 +12,11 @@ from t0.config.specification import RunSpec, read_value
 from t0.errors import UserError, unknown_name
 from t0.files import write_whole
 from t0.files.untrusted import parsed_json
-from t0.training import configuration_record
+from t0.training import model_directory
+from t0.training.model_directory import CONFIGURATION_FILE
 
 # The files of a model directory that a specification may contain.
-_RECORDS = (configuration_record.FILE, "operative_config.gin", "operative_config.t0.gin")
+_RECORDS = (CONFIGURATION_FILE, "operative_config.gin", "operative_config.t0.gin")
 
 
 def check_same(spec: RunSpec, *, allowed: bool) -> None:
@@ -31,16 +32,16 @@ def check_same(spec: RunSpec, *, allowed: bool) -> None:
     for name in spec.records:
         if name not in _RECORDS:
             raise unknown_name("file in RunSpec.records", name, _RECORDS)
-    if configuration_record.FILE not in spec.records:
+    if CONFIGURATION_FILE not in spec.records:
         return
     try:
-        now = parsed_json(spec.records[configuration_record.FILE])
+        now = parsed_json(spec.records[CONFIGURATION_FILE])
     except ValueError as error:
         raise UserError(
-            f"the run specification's records.{configuration_record.FILE} is not JSON: {error}"
+            f"the run specification's records.{CONFIGURATION_FILE} is not JSON: {error}"
         ) from error
-    now = read_value(now, Mapping[str, str], f"records.{configuration_record.FILE}")
-    for change in configuration_record.check_same(spec.model_dir, now, allowed=allowed):
+    now = read_value(now, Mapping[str, str], f"records.{CONFIGURATION_FILE}")
+    for change in model_directory.check_same(spec.model_dir, now, allowed=allowed):
         print(f"changed:{change}", flush=True)
 
 

@@ -20,7 +20,7 @@ from t0.checkpoints.conversion import ConversionOptions, check_destination, conv
 from t0.checkpoints.torch_shards import TorchSource, read_record
 from t0.errors import UserError
 from t0.files import publishing
-from t0.training import configuration_record, resume_file
+from t0.training import model_directory, resume_file
 
 
 def to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:
@@ -46,7 +46,7 @@ def to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:
         report = convert(checkpoint, staging, to="mtf", options=options, progress=False)
         resume["own"] = [step]
         resume_file.write(f"{staging}/model.ckpt-{step}", resume, _low_halves(checkpoint, dtype))
-        recorded = checkpoint.parent / configuration_record.FILE
+        recorded = checkpoint.parent / model_directory.CONFIGURATION_FILE
         if recorded.is_file():  # with which the run's next start is compared
             shutil.copy(recorded, staging)
         staging.replace(target)

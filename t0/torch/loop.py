@@ -39,10 +39,11 @@ from t0.torch.losses import PARTS
 from t0.torch.schedules import schedule
 from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World
-from t0.training import directory_lock, resume_file, start_report
-from t0.training.kept_checkpoints import Keep
+from t0.training import model_directory, resume_file, start_report
+from t0.training.model_directory import Keep
 from t0.training.recorder import step_fields
-from t0.training.stepping import Options, Size, Stepping
+from t0.training.start_report import RunSize
+from t0.training.stepping import LoopOptions, Stepping
 from t0.training.stopping import TimeLimit
 
 _MOST_TOKENS = 2**26  # of a batch, and of a window: more is a mistake, which no run would survive
@@ -89,7 +90,7 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions) -> None:
     time_limit = TimeLimit(options.max_hours)
     with contextlib.ExitStack() as stack:
         if world.first:
-            stack.enter_context(directory_lock.held(spec.model_dir))
+            stack.enter_context(model_directory.lock(spec.model_dir))
         world.wait()
         data = open_training_data(spec.data)
         engine = TorchEngine(spec, options, data, world, compute)
@@ -111,7 +112,7 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions) -> None:
         if world.first:
             configuration.write(spec)
         if not stepping.finished:
-            stepping.go(time_limit)
+            stepping.run(time_limit)
         if world.first:
             _export(spec, compute)
 
@@ -126,7 +127,7 @@ def _export(spec: RunSpec, compute: ComputeOptions) -> None:
             say(write(checkpointing.folder_of(spec.model_dir, last), folder))
 
 
-def _read_options(spec: RunSpec, world: World) -> Options:
+def _read_options(spec: RunSpec, world: World) -> LoopOptions:
     """Returns the options of the loop; checks what this engine does not do."""
     if spec.data is None or spec.mode != "train":
         raise UserError(
@@ -160,7 +161,7 @@ def _read_options(spec: RunSpec, world: World) -> Options:
     _check_sizes(spec)
     optimizers.read_parameters(spec.optimizer)
     values = {**spec.training, "train_steps": spec.train_steps, "seed": spec.seed}
-    options = read_value(values, Options, "training")
+    options = read_value(values, LoopOptions, "training")
     if options.evaluate_every_steps:
         raise UserError(
             "train_loop.evaluate_every_steps is set, and the PyTorch engine evaluates the held-out "
@@ -205,7 +206,7 @@ class TorchEngine:
     def __init__(
         self,
         spec: RunSpec,
-        options: Options,
+        options: LoopOptions,
         data: TrainingData,
         world: World,
         compute: ComputeOptions,
@@ -228,7 +229,7 @@ class TorchEngine:
         keep = {**spec.keep_checkpoints, "last": spec.keep_checkpoint_max}
         self.keep = read_value(keep, Keep, "keep_checkpoints")
         count = sum(p.numel() for p in self._model.parameters())
-        self.size = Size(spec.batch_sequences, spec.data.lengths, count)
+        self.size = RunSize(spec.batch_sequences, spec.data.lengths, count)
         self._checkpoints = Checkpoints(
             spec.model_dir,
             self._model,
@@ -382,7 +383,6 @@ class TorchEngine:
     def start_lines(self, first: int, last: int) -> list[str]:
         """Returns the lines about the run's size."""
         world = self._world
-        steps = start_report.Steps(first, last, self.size.rows, self.size.lengths)
         where = f"{world.size} process(es) on {world.device.type}"
         activations = str(self._compute.activations).removeprefix("torch.")
         twice = ", computed twice (--recompute)" if self._switches.recompute else ""
@@ -391,8 +391,9 @@ class TorchEngine:
             ", gathered weights kept for a step" if self._switches.keep and world.size > 1 else ""
         )
         return start_report.lines(
-            steps,
-            parameters=self.size.parameters,
+            first,
+            last,
+            self.size,
             microbatches=self._parts,
             memory=f"{engine}{twice}{kept}\n{self._needed.line(world.size)}",
             data=self._data,

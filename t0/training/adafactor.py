@@ -64,11 +64,11 @@ def apply(
     ]
     looked_up = _looked_up(gradient, mesh_impl) if rule.axes else []
     rates = optimizer._learning_rate, optimizer._decay_rate
-    operation = _Step(rule, rates, [variable, *slots], gradient, looked_up)
+    operation = _AdafactorStep(rule, rates, [variable, *slots], gradient, looked_up)
     return [operation], *operation.outputs
 
 
-class _Step(mtf.Operation):
+class _AdafactorStep(mtf.Operation):
     """Assigns a variable and its slots; outputs the sums of squares of gradient and variable.
 
     Args:
@@ -81,7 +81,7 @@ class _Step(mtf.Operation):
 
     def __init__(
         self,
-        rule: "Rule",
+        rule: "StepRule",
         rates: tuple[Any, Any],
         assigned: Sequence[mtf.Variable],
         gradient: mtf.Tensor,
@@ -144,7 +144,7 @@ def _distinct_rows(pairs: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.add_n(sums), distinct
 
 
-class Rule(NamedTuple):
+class StepRule(NamedTuple):
     """The numbers of a variable's steps.
 
     Attributes:
@@ -162,11 +162,11 @@ class Rule(NamedTuple):
     scaled: bool
 
 
-def _rule(optimizer: Any, variable: mtf.Variable) -> Rule:
+def _rule(optimizer: Any, variable: mtf.Variable) -> StepRule:
     # Of the two dimensions, the larger one comes first.
     factored = optimizer._factored_dims(variable.shape)
     excluded = any(part in variable.name for part in optimizer._exclude_from_parameter_scale)
-    return Rule(
+    return StepRule(
         axes=tuple(map(variable.shape.dims.index, factored)) if factored else None,
         clip=optimizer._clipping_threshold,
         epsilon1=optimizer._epsilon1,
@@ -180,7 +180,7 @@ Made = tuple[tuple[tf.Tensor, tf.Tensor], tuple[tf.Tensor, ...]]
 
 
 def step(
-    rule: Rule,
+    rule: StepRule,
     rate: tf.Tensor,
     decay: tf.Tensor,
     gradient: tf.Tensor,
@@ -215,7 +215,7 @@ def _unfactored(
     v: tf.Tensor,
     rate: tf.Tensor,
     decay: tf.Tensor,
-    rule: Rule,
+    rule: StepRule,
 ) -> Made:
     g = tf.cast(gradient, tf.float32)
     square, weight_square, size = tf.square(g), _sum_of_squares(weights), _size(weights)
@@ -234,7 +234,7 @@ def _factored(
     vc: tf.Tensor,
     rate: tf.Tensor,
     decay: tf.Tensor,
-    rule: Rule,
+    rule: StepRule,
 ) -> Made:
     g = tf.cast(gradient, tf.float32)
     by_row, by_column = row_sum(tf.square(g)), column_sum(tf.square(g))
@@ -250,7 +250,7 @@ def _factored_rows(
     vc: tf.Tensor,
     rate: tf.Tensor,
     decay: tf.Tensor,
-    rule: Rule,
+    rule: StepRule,
     ids: tf.Tensor,
 ) -> Made:
     """Does the same; the squares of all other rows are zero, and so is their update."""
@@ -264,7 +264,7 @@ def _factored_rows(
 
 
 def _factors(
-    rule: Rule,
+    rule: StepRule,
     decay: tf.Tensor,
     old: tuple[tf.Tensor, tf.Tensor],
     by_row: tf.Tensor,
@@ -285,7 +285,7 @@ def _factors(
 
 
 def _update(
-    rule: Rule,
+    rule: StepRule,
     rate: tf.Tensor,
     g: tf.Tensor,
     rows: tf.Tensor,
@@ -301,7 +301,7 @@ def _update(
     return tf.cast(g * rows[:, None] * columns[None, :], weights.dtype), weight_square
 
 
-def _scale(rule: Rule, rate: tf.Tensor, mean_square: tf.Tensor, rms: tf.Tensor) -> tf.Tensor:
+def _scale(rule: StepRule, rate: tf.Tensor, mean_square: tf.Tensor, rms: tf.Tensor) -> tf.Tensor:
     """Returns by what to multiply an update of root mean square `rms`."""
     if rule.scaled:
         rate *= tf.maximum(tf.sqrt(mean_square), rule.epsilon2)

@@ -3,7 +3,6 @@
     checkpoints = Checkpoints("/models/tiny", graph, session, Keep(last=2))
     checkpoints.save(100, {"position": position}, best=80)
     checkpoints.restore("/models/tiny/model.ckpt-100")     # returns the resume state, or None
-    check_same_configuration("/models/tiny", allowed=False)     # raises a UserError that lists them
     save_configuration("/models/tiny")
 
 The checkpoint of step 100 has the files `model.ckpt-100.index` and `.data-...`, which are Mesh
@@ -33,7 +32,7 @@ from t0.compat import tf1 as tf
 from t0.config import masking, operative
 from t0.errors import UserError, say, write_reason
 from t0.files import object_facts, paths, publishing
-from t0.training import configuration_record, kept_checkpoints, resume_file
+from t0.training import model_directory, resume_file
 from t0.training.graph import TrainingGraph
 from t0.training.stepping import finished_line
 
@@ -43,7 +42,7 @@ WRITE_ERRORS = (OSError, tf.errors.OpError, publishing.OutputError)
 
 # The rule that gin has a say in; the plain class, which other engines take, knows no gin.
 Keep = gin.external_configurable(
-    kept_checkpoints.Keep, "keep_checkpoints", module="t0", denylist=["last"]
+    model_directory.Keep, "keep_checkpoints", module="t0", denylist=["last"]
 )
 
 
@@ -99,7 +98,7 @@ class Checkpoints:
         model_dir: str,
         graph: TrainingGraph,
         session: tf.Session,
-        keep: kept_checkpoints.Keep,
+        keep: model_directory.Keep,
     ) -> None:
         self._model_dir = model_dir
         self._graph = graph
@@ -193,7 +192,7 @@ class Checkpoints:
         return checkpoint_files.read_graph(self._variables.values())
 
     def _delete(self, best: int | None) -> None:
-        stay = kept_checkpoints.kept(self._own, self._keep, best)
+        stay = model_directory.kept(self._own, self._keep, best)
         for step in set(self._own) - set(stay):
             _remove_checkpoint(checkpoint_files.checkpoint_path(self._model_dir, step))
         self._own = stay
@@ -384,29 +383,13 @@ def configuration() -> dict[str, str]:
         name, equals, value = line.partition(" = ")
         if equals and not line.startswith("#"):
             values[name] = masking.masked_value(name, value)
-    return configuration_record.compared(values)
-
-
-def check_same_configuration(model_dir: str, *, allowed: bool) -> list[str]:
-    """Compares the configuration with the one that `model_dir` records, if it records one.
-
-    Args:
-      model_dir: the run's model directory.
-      allowed: whether differences are allowed, and only returned.
-
-    Returns:
-      the differences, one line each.
-
-    Raises:
-      UserError: if there are differences and they are not allowed; it lists them.
-    """
-    return configuration_record.check_same(model_dir, configuration(), allowed=allowed)
+    return model_directory.comparable_values(values)
 
 
 def save_configuration(model_dir: str) -> None:
     """Writes the configuration, and gin's own."""
-    path = os.path.join(model_dir, configuration_record.FILE)  # noqa: PTH118
-    publishing.write_whole(path, configuration_record.text(configuration()))
+    path = os.path.join(model_dir, model_directory.CONFIGURATION_FILE)  # noqa: PTH118
+    publishing.write_whole(path, model_directory.configuration_text(configuration()))
     save_operative_config(model_dir)
 
 

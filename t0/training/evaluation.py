@@ -33,11 +33,11 @@ from t0.config.specification import DataSpec
 from t0.errors import UserError
 from t0.feeding.opening import known_mixture, open_split
 from t0.mesh.gather_embedding import target_log_probabilities
-from t0.training.graph import Program, TrainingGraph
+from t0.training.graph import ModelProgram, TrainingGraph, TrainingSpec
 from t0.training.losses import PARTS
 from t0.training.metric_values import MetricValues, check_names
-from t0.training.options import LoopOptions, TrainingSpec
 from t0.training.recorder import PREFIX, step_fields
+from t0.training.stepping import LoopOptions
 
 # (placeholders, result) of a lowered program.
 _Lowered = tuple[Mapping[str, tf.Tensor], tf.Tensor]
@@ -113,13 +113,13 @@ class ModelInTraining:
             return placeholders, program.lower().export_to_tf_tensor(made)
 
 
-def _decode(program: Program, features: Mapping[str, mtf.Tensor], length: int) -> mtf.Tensor:
+def _decode(program: ModelProgram, features: Mapping[str, mtf.Tensor], length: int) -> mtf.Tensor:
     return program.model.decode(
         features["inputs"], variable_dtype=program.types, max_decode_length=length
     )
 
 
-def _score(program: Program, features: Mapping[str, mtf.Tensor], length: int) -> mtf.Tensor:
+def _score(program: ModelProgram, features: Mapping[str, mtf.Tensor], length: int) -> mtf.Tensor:
     del length
     targets = features["targets"]
     logits, _ = program.model.call_simple(

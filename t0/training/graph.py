@@ -1,7 +1,10 @@
 """The training step as a TensorFlow graph: Mesh TensorFlow's model, its gradients, an optimizer.
 
+    spec = TrainingSpec.from_estimator_arguments(**run.arguments.estimator_keywords(arguments))
     graph = build(spec, features=("inputs", "targets"), seed=0, activations=tf.float32)
     session.run([graph.metrics, graph.train], feed_dict={graph.features["inputs"]: ..., ...})
+
+`TrainingSpec` holds the arguments from which Mesh TensorFlow would build its estimator.
 
 Variables have Mesh TensorFlow's names and shapes. They are resource variables, and a step reads
 each of them once. With TensorFlow 1's reference variables, or with one read for each operation, an
@@ -18,14 +21,81 @@ import numpy as np
 
 from t0.compat import mesh_utils, mtf, transformer
 from t0.compat import tf1 as tf
+from t0.config.bindings import bound
 from t0.mesh.compiled import loops
 from t0.mesh.fused import fused
 from t0.training import losses, optimizers
-from t0.training.options import TrainingSpec
 from t0.training.randomness import SeededMesh
 
+# Parameters of Mesh TensorFlow's model function that gin can bind, and that our own loop obeys.
+_OF_MODEL_FN = ("outer_batch_size", "init_variable_filter", "model_info_file")
 # What `TrainingGraph.metrics` holds, in this order.
 METRICS = ("loss", *losses.PARTS, "learning_rate", "gradient_square", "weight_square")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSpec:
+    """What a run trains, and how: the model, the batch and the optimizer.
+
+    Attributes:
+      model_type: "bitransformer", "lm", "delimited_lm", "aligned" or "bi_student_teacher".
+      vocabulary: one vocabulary, or (inputs, targets).
+      mesh_shape: the shape of the mesh.
+      layout_rules: which tensor dimension is split over which mesh dimension.
+      mesh_devices: the device of each mesh position.
+      model_dir: the folder of checkpoints and metrics.
+      batch_size: sequences of a global batch.
+      sequence_length: name of a feature -> its length in tokens.
+      learning_rate_schedule: a number, or a function of `step`.
+      optimizer: a function that takes `learning_rate` and returns a Mesh TensorFlow optimizer.
+      save_checkpoints_steps: steps between two checkpoints.
+      keep_checkpoint_max: the number of checkpoints that stay; None for all.
+      variable_filter: the variables to train: a regular expression, a function, or None for all.
+      init_checkpoint: the checkpoint to start from, or None.
+      init_variable_filter: regular expression of the variables to read from it; "" for all.
+      ensemble_inputs: the number of models of an ensemble with inputs of their own, or None.
+      outer_batch_size: the size of the outer batch dimension.
+      model_info_file: the file in which to list variables and operations, or None.
+    """
+
+    model_type: str
+    vocabulary: Any
+    mesh_shape: mtf.Shape
+    layout_rules: mtf.LayoutRules
+    mesh_devices: Sequence[str]
+    model_dir: str
+    batch_size: int
+    sequence_length: Mapping[str, int]
+    learning_rate_schedule: Any
+    optimizer: Callable[..., Any]
+    save_checkpoints_steps: int = 5000
+    keep_checkpoint_max: int | None = None
+    variable_filter: Any = None
+    init_checkpoint: str | None = None
+    init_variable_filter: str = ""
+    ensemble_inputs: int | None = None
+    outer_batch_size: int = 1
+    model_info_file: str | None = None
+
+    @classmethod
+    def from_estimator_arguments(
+        cls, *, mesh_devices: Sequence[str] | None, **arguments: Any
+    ) -> "TrainingSpec":
+        """Returns the spec that the arguments of `mesh_utils.get_estimator` describe.
+
+        Parameters that gin binds to `tpu_estimator_model_fn` are read, too.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        values = {name: value for name, value in arguments.items() if name in known}
+        for name in _OF_MODEL_FN:
+            value = bound(f"tpu_estimator_model_fn.{name}")
+            if value is not None:
+                values[name] = value
+        for name in ("init_checkpoint", "variable_filter"):
+            values[name] = values.get(name) or bound(f"tpu_estimator_model_fn.{name}")
+        values["outer_batch_size"] = values.get("outer_batch_size") or 1
+        size = values["mesh_shape"].size
+        return cls(mesh_devices=list(mesh_devices or [""] * size), **values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +136,7 @@ class TrainingGraph:
     parameters: int
     slices: Mapping[str, Sequence[tf.Variable]]
     microbatches: int
-    another: Callable[[], "Program"]
+    another: Callable[[], "ModelProgram"]
     gradients: Callable[[], Mapping[str, tf.Tensor]]
 
 
@@ -104,13 +174,13 @@ def call_step(
         _step(spec, _model(spec), features, seed=seed, activations=activations)
 
 
-class _Step(NamedTuple):
+class _UnloweredStep(NamedTuple):
     """A training step in Mesh TensorFlow, before it is lowered."""
 
     global_step: tf.Variable
     placeholders: dict[str, tf.Tensor]
-    another: Callable[[], "Program"]
-    program: "Program"
+    another: Callable[[], "ModelProgram"]
+    program: "ModelProgram"
     values: dict[str, mtf.Tensor]
     rate: Any
     trained: list[mtf.Variable]
@@ -120,7 +190,7 @@ class _Step(NamedTuple):
 
 def _step(
     spec: TrainingSpec, model: Any, features: Sequence[str], *, seed: int, activations: tf.DType
-) -> _Step:
+) -> _UnloweredStep:
     step = tf.train.get_or_create_global_step()
     now = tf.identity(step)
     placeholders = {
@@ -130,9 +200,9 @@ def _step(
     types = mesh_utils.get_variable_dtype()
     types = mtf.VariableDType(types.master_dtype, types.slice_dtype, activations)
 
-    def another() -> Program:
+    def another() -> ModelProgram:
         mesh_impl = SeededMesh(*_mesh(spec), seed=seed, step=now)
-        return Program(spec, model, types, mesh_impl)
+        return ModelProgram(spec, model, types, mesh_impl)
 
     train = another()
     values, gradients = train.loss_and_gradients(placeholders)
@@ -141,7 +211,7 @@ def _step(
     updates = optimizers.apply_updates(
         spec.optimizer(learning_rate=rate), kept, trained, mesh_impl=train.mesh_impl
     )
-    return _Step(step, placeholders, another, train, values, rate, trained, kept, updates)
+    return _UnloweredStep(step, placeholders, another, train, values, rate, trained, kept, updates)
 
 
 def _build(
@@ -232,12 +302,14 @@ def build_held_out(
         types = mesh_utils.get_variable_dtype()
         types = mtf.VariableDType(types.master_dtype, types.slice_dtype, activations)
         mesh_impl = SeededMesh(*_mesh(spec), seed=0, step=tf.constant(0, tf.int64))
-        values, lowering = _held_out(Program(spec, _model(spec), types, mesh_impl), placeholders)
+        values, lowering = _held_out(
+            ModelProgram(spec, _model(spec), types, mesh_impl), placeholders
+        )
         return HeldOutGraph(graph, placeholders, values, lowering.copy_masters_to_slices())
 
 
 def _held_out(
-    program: "Program", placeholders: Mapping[str, tf.Tensor]
+    program: "ModelProgram", placeholders: Mapping[str, tf.Tensor]
 ) -> tuple[tf.Tensor, mtf.Lowering]:
     """Returns the vector of "loss" and `losses.PARTS` without dropout, and its lowering."""
     values = program.loss(placeholders, tf.estimator.ModeKeys.EVAL)
@@ -296,7 +368,7 @@ def _wider_slices(lowering: mtf.Lowering) -> dict[str, tf.Variable]:
     }
 
 
-class Program:
+class ModelProgram:
     """One Mesh TensorFlow graph of the model: its features, its loss, and its lowering.
 
     Args:

@@ -13,25 +13,41 @@ from typing import Any
 
 import numpy as np
 
-from t0.checkpoints import checkpoint_files
+from t0.checkpoints import checkpoint_files, names
+from t0.checkpoints.shape import ModelShape, combined, read_shape
+from t0.compat import gin, mtf
 from t0.compat import tf as tf2
 from t0.compat import tf1 as tf
 from t0.errors import UserError, original
 from t0.feeding.live import DatasetBatches
 from t0.feeding.training_data import TrainingData
+from t0.mesh import formulas
+from t0.mesh.batch import replicas
 from t0.mesh.devices import activation_dtype, visible_gpus
 from t0.mesh.gather_embedding import bind_gather_embedding
-from t0.training import checkpointing, start_report, step_memory
+from t0.training import checkpointing, model_directory, start_report, stepping
 from t0.training.checkpointing import Checkpoints, Keep
 from t0.training.evaluation import Evaluation
-from t0.training.graph import METRICS, TrainingGraph, build
-from t0.training.options import LoopOptions, TrainingSpec
-from t0.training.start_report import NO_POSITION, random_line, restored_line, slots_line
-from t0.training.stepping import Size, Stepping
+from t0.training.graph import METRICS, TrainingGraph, TrainingSpec, build
+from t0.training.start_report import (
+    NO_POSITION,
+    Memory,
+    RunSize,
+    memory_line,
+    random_line,
+    restored_line,
+    slots_line,
+)
+from t0.training.stepping import Stepping
 from t0.training.stopping import TimeLimit
 from t0.training.warm_start import warm_start
 
 Data = TrainingData | DatasetBatches
+# On a TPU the estimator trains; it obeys `train_steps`, `log_every_steps` and `max_hours` only.
+LoopOptions = gin.external_configurable(
+    stepping.LoopOptions, "train_loop", module="t0", denylist=["train_steps"]
+)
+_MEMORY_METHOD = "by formula, within 30%"
 _DEVICE = re.compile(r"(cpu|gpu):(\d+)$", re.IGNORECASE)
 
 
@@ -64,7 +80,7 @@ def train(spec: TrainingSpec, data: Data, options: LoopOptions) -> None:
         tf.Session(graph=graph.graph, config=session_config(spec.mesh_devices)) as session,
     ):
         engine = _Session(spec, data, options, graph, session)
-        stepping = Stepping(
+        start = Stepping(
             engine,
             data,
             options,
@@ -73,8 +89,8 @@ def train(spec: TrainingSpec, data: Data, options: LoopOptions) -> None:
             keep=engine.keep,
             save_every=spec.save_checkpoints_steps,
         )
-        engine.start(stepping, options, time_limit)
-        stepping.go(time_limit)
+        engine.start(start, options, time_limit)
+        start.run(time_limit)
 
 
 def _check_features(model_type: str, names: Sequence[str]) -> None:
@@ -101,9 +117,8 @@ class _Session:
         self._graph, self._session = graph, session
         self._activation_bytes = activation_dtype(options.activation_dtype).size
         self.keep = Keep(spec.keep_checkpoint_max)
-        self.size = Size(
-            spec.batch_size * (spec.ensemble_inputs or 1), spec.sequence_length, graph.parameters
-        )
+        rows = spec.batch_size * (spec.ensemble_inputs or 1)
+        self.size = RunSize(rows, spec.sequence_length, graph.parameters)
         self._checkpoints = Checkpoints(spec.model_dir, graph, session, self.keep)
         self._evaluation = Evaluation(spec, data, options, graph=graph, session=session)
 
@@ -115,8 +130,8 @@ class _Session:
         # about its configuration.
         for line in self._fill(latest, stepping, options, time_limit):
             print(line, flush=True)
-        for change in checkpointing.check_same_configuration(
-            model_dir, allowed=options.allow_config_change
+        for change in model_directory.check_same(
+            model_dir, checkpointing.configuration(), allowed=options.allow_config_change
         ):
             print(f"changed:{change}", flush=True)
         if not latest:
@@ -178,10 +193,11 @@ class _Session:
         """Returns the lines about the run's size and its evaluation."""
         spec, graph = self._spec, self._graph
         lines = start_report.lines(
-            start_report.Steps(first, last, self.size.rows, spec.sequence_length),
-            parameters=graph.parameters,
+            first,
+            last,
+            self.size,
             microbatches=graph.microbatches,
-            memory=step_memory.memory_text(spec, graph, self._activation_bytes),
+            memory=memory_text(spec, graph, self._activation_bytes),
             data=self._data,
         )
         return [*lines, *self._evaluation.describe()]
@@ -222,6 +238,16 @@ def session_config(devices: Sequence[str]) -> tf.ConfigProto:
     return tf.ConfigProto(allow_soft_placement=True, device_count={"CPU": max(cpus, default=1)})
 
 
+def check_input_options(*, skip_seen_data: bool, checkpoint_input_pipeline: bool) -> None:
+    """Checks that at most one way to continue in the data is set; our own loop needs neither.
+
+    Raises:
+      UserError: if both are set.
+    """
+    if skip_seen_data and checkpoint_input_pipeline:
+        raise UserError("set only one of run.skip_seen_data and run.checkpoint_input_pipeline")
+
+
 def check_devices(names: Sequence[str]) -> None:
     """Checks that the GPUs of a mesh exist.
 
@@ -238,3 +264,65 @@ def check_devices(names: Sequence[str]) -> None:
             f"{', '.join(there) or 'no GPU'}. See `t0 doctor`; to run on the CPU, bind "
             "run.mesh_devices = None and run.mesh_shape = ''"
         )
+
+
+def memory_text(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> str:
+    """Returns the line about memory that a run prints at its start.
+
+    Args:
+      spec: what the run trains.
+      graph: its lowered step.
+      bytes_each: the bytes of an activation.
+    """
+    try:
+        memory = step_memory(spec, graph, bytes_each)
+    except UserError:
+        return "  memory: not estimated; the formulas are for T5's encoder-decoder"
+    return memory_line(memory, devices=spec.mesh_shape.size, how=_MEMORY_METHOD)
+
+
+def step_memory(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> Memory:
+    """Returns the memory of all devices by the formulas of `t0.mesh.formulas`.
+
+    Args:
+      spec: what the run trains.
+      graph: its lowered step.
+      bytes_each: the bytes of an activation.
+
+    Raises:
+      UserError: if the model is not a T5.
+    """
+    shape = _model_shape(graph)
+    rows = spec.batch_size // replicas(spec.mesh_shape, spec.layout_rules)
+    share = formulas.Share(
+        rows=rows // graph.microbatches,
+        inputs=spec.sequence_length["inputs"],
+        targets=spec.sequence_length["targets"],
+        bytes_each=bytes_each,
+        split={
+            name: mtf.tensor_dim_to_mesh_dim_size(
+                spec.layout_rules, spec.mesh_shape, mtf.Dimension(name, 0)
+            )
+            for name in ("heads", "d_ff", "vocab", "d_model")
+        },
+    )
+    weights = formulas.weights_on_device(shape, share.split)
+    slots = formulas.slots_on_device(shape, share.split) if graph.slots else 0
+    narrow = bytes_each < formulas.FLOAT32_BYTES
+    # The update is computed next to the weights; a type of fewer bytes needs a copy of them.
+    step = weights * (formulas.FLOAT32_BYTES + (bytes_each if narrow else 0))
+    step += weights * bytes_each if graph.microbatches > 1 else 0
+    step += formulas.kept_bytes(shape, share, formulas.TENSORFLOW)
+    devices = spec.mesh_shape.size
+    return Memory(devices * formulas.FLOAT32_BYTES * (weights + slots), devices * step)
+
+
+def _model_shape(graph: TrainingGraph) -> ModelShape:
+    variables = {v.op.name: v for v in graph.graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)}
+    shapes = {
+        names.from_mtf(name) or name: tuple(variables[name].shape.as_list())
+        for name in graph.trained
+    }
+    if unknown := [name for name in shapes if names.row_of(name) is None]:
+        raise UserError(f"{unknown[0]} is no variable of a T5")
+    return read_shape({name: combined(name, shape) for name, shape in shapes.items()})

@@ -145,10 +145,10 @@ class AdamWOptimizer(optimize.Optimizer):
             slot = _zeros_like(var, f"/adam_{name}")
             mean = slot * beta + value * (1.0 - beta)
             moments.append(mtf.assign(slot, mean))
-            means.append(mean * (1.0 / _risen(beta, step)))
+            means.append(mean * (1.0 / _bias_correction(beta, step)))
         epsilon = self._epsilon
         if self._epsilon_before_correction:
-            epsilon *= tf.math.rsqrt(_risen(self._betas[1], step))
+            epsilon *= tf.math.rsqrt(_bias_correction(self._betas[1], step))
         update = means[0] / (mtf.sqrt(means[1]) + epsilon)
         if self._clip is not None:
             update /= mtf.maximum(1.0, optimize.reduce_rms(update) / self._clip)
@@ -227,7 +227,7 @@ class MomentumSGDOptimizer(optimize.Optimizer):
         ]
 
 
-def _risen(beta: float, step: tf.Tensor) -> tf.Tensor:
+def _bias_correction(beta: float, step: tf.Tensor) -> tf.Tensor:
     # 1 - beta ** step, by expm1, because float32 loses digits of it when beta is close to 1.
     return -tf.math.expm1(step * math.log(beta)) if beta else tf.constant(1.0)
 

@@ -1,8 +1,8 @@
 """The lines that a run of our own loops prints at its start: its size, memory and data.
 
-    steps = Steps(0, 12_200, sequences=16, lengths={"inputs": 512, "targets": 192})
+    size = RunSize(16, {"inputs": 512, "targets": 192}, parameters=76_961_152)
     memory = memory_line(Memory(variables=308_809_728, step=1_503_238_553), devices=1, how=how)
-    lines(steps, parameters=76_961_152, microbatches=1, memory=memory, data=data)
+    lines(0, 12_200, size, microbatches=1, memory=memory, data=data)
 
     training from step 0 to 12,200: 16 sequences, 11,264 tokens a step at inputs 512, targets 192
       model: 76,961,152 parameters
@@ -26,30 +26,28 @@ NO_POSITION = "the checkpoint records no position in the data: the data is read 
 
 
 @dataclasses.dataclass(frozen=True)
-class Steps:
-    """The steps of a start of a run.
+class RunSize:
+    """The sizes of a run.
 
     Attributes:
-      first: the step from which the run goes on, 0 for a new one.
-      last: the step at which it ends.
-      sequences: the sequences of a global batch.
+      rows: the sequences of a global batch.
       lengths: name of a feature -> its length in tokens.
+      parameters: the number of the model's weights; 0 if it is not known.
     """
 
-    first: int
-    last: int
-    sequences: int
+    rows: int
     lengths: Mapping[str, int]
-
-    @property
-    def count(self) -> int:
-        """The number of steps."""
-        return self.last - self.first
+    parameters: int = 0
 
     @property
     def tokens(self) -> int:
         """The positions of a batch, padding included."""
-        return self.sequences * sum(self.lengths.values())
+        return self.rows * sum(self.lengths.values())
+
+    @property
+    def target_positions(self) -> int:
+        """The positions of a batch's targets."""
+        return self.rows * self.lengths["targets"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,32 +63,35 @@ class Memory:
     step: int
 
 
-def lines(steps: Steps, *, parameters: int, microbatches: int, memory: str, data: Any) -> list[str]:
+def lines(
+    first: int, last: int, size: RunSize, *, microbatches: int, memory: str, data: Any
+) -> list[str]:
     """Returns the lines of a start.
 
     Args:
-      steps: the steps to take.
-      parameters: the number of the model's weights.
+      first: the step from which the run continues, 0 for a new one.
+      last: the step at which it ends.
+      size: the sizes of the run.
       microbatches: the parts in which a batch is computed.
       memory: what `memory_line` returned, or another line.
       data: a `TrainingData`, or what has its `filling` and `shares`.
     """
     return [
-        first_line(steps),
-        f"  model: {parameters:,} parameters",
+        first_line(first, last, size),
+        f"  model: {size.parameters:,} parameters",
         memory,
-        f"  {steps.count:,} steps of {microbatches} microbatch(es), "
-        f"{steps.count * steps.tokens:,} tokens",
-        *data_lines(data, steps.count * steps.sequences),
+        f"  {last - first:,} steps of {microbatches} microbatch(es), "
+        f"{(last - first) * size.tokens:,} tokens",
+        *data_lines(data, (last - first) * size.rows),
     ]
 
 
-def first_line(steps: Steps) -> str:
+def first_line(first: int, last: int, size: RunSize) -> str:
     """Returns the line about the steps and the size of a batch."""
-    each = ", ".join(f"{name} {length:,}" for name, length in steps.lengths.items())
+    each = ", ".join(f"{name} {length:,}" for name, length in size.lengths.items())
     return (
-        f"training from step {steps.first:,} to {steps.last:,}: {steps.sequences:,} sequences, "
-        f"{steps.tokens:,} tokens a step at {each}"
+        f"training from step {first:,} to {last:,}: {size.rows:,} sequences, "
+        f"{size.tokens:,} tokens a step at {each}"
     )
 
 

@@ -3,7 +3,7 @@
     stepping = Stepping(engine, data, options, size=size, model_dir="/models/tiny", keep=keep,
                         save_every=100)
     stepping.resume(100, record, time_limit)        # the record that `Engine.save` got at step 100
-    stepping.go(time_limit)
+    stepping.run(time_limit)
 
 The loop is the same for every engine. It ends when the run has taken its steps, the time limit is
 reached, early stopping applies, SIGTERM or Ctrl-C came (it saves, and exits with `PREEMPTED` or
@@ -28,11 +28,11 @@ from t0.errors import UserError
 from t0.feeding.training_data import ReadAhead
 from t0.files import write_whole
 from t0.training import recorder
-from t0.training.kept_checkpoints import Keep
+from t0.training.model_directory import Keep
 from t0.training.recorder import Recorder
+from t0.training.start_report import RunSize
 from t0.training.stopping import (
     BestEvaluation,
-    BestRule,
     TimeLimit,
     exit_by_signal,
     watched_signals,
@@ -78,7 +78,7 @@ class Engine(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class LoopOptions:
     """The settings of the loop, `train_loop.NAME` in gin.
 
     Attributes:
@@ -113,31 +113,6 @@ class Options:
     allow_config_change: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class Size:
-    """The sizes of a run.
-
-    Attributes:
-      rows: the sequences of a batch.
-      lengths: name of a feature -> its length in tokens.
-      parameters: the number of the model's parameters.
-    """
-
-    rows: int
-    lengths: Mapping[str, int]
-    parameters: int
-
-    @property
-    def tokens(self) -> int:
-        """The positions of a batch, padding included."""
-        return self.rows * sum(self.lengths.values())
-
-    @property
-    def target_positions(self) -> int:
-        """The positions of a batch's targets."""
-        return self.rows * self.lengths["targets"]
-
-
 class Stepping:
     """One start of a run: its step, and its position in the data.
 
@@ -156,9 +131,9 @@ class Stepping:
         self,
         engine: Engine,
         data: Any,
-        options: Options,
+        options: LoopOptions,
         *,
-        size: Size,
+        size: RunSize,
         model_dir: str,
         keep: Keep,
         save_every: int | None,
@@ -166,8 +141,7 @@ class Stepping:
     ) -> None:
         self._engine, self._data, self._options = engine, data, options
         self._size, self._model_dir = size, model_dir
-        self._rule = _best_rule(keep, options)
-        self._best = BestEvaluation(self._rule)
+        self._best = _best_evaluation(keep, options)
         self._save_every, self._prints = save_every, prints
         self._position: Mapping[str, Any] | None = None
         self._step = self._began = 0
@@ -194,7 +168,7 @@ class Stepping:
         record = record or {"began": step, "seed": self._options.seed, "position": None}
         self._began = record["began"]
         self._evaluated = record.get("evaluated", True)
-        self._best = BestEvaluation(self._rule, record.get("judge"))
+        self._best.restore(record.get("judge"))
         time_limit.before_seconds = record.get("seconds", 0.0)
         try:
             self._position = self._data.read_position(record["position"])
@@ -218,7 +192,7 @@ class Stepping:
             self._say(finished_line(self._model_dir, step, total))
         return step >= total
 
-    def go(self, time_limit: TimeLimit) -> None:
+    def run(self, time_limit: TimeLimit) -> None:
         """Takes the steps that are left.
 
         Raises:
@@ -373,7 +347,7 @@ class Stepping:
         loss = fields.get("validation_loss", 0.0)
         if not math.isfinite(loss):
             raise self._diverged(f"the held-out loss is {loss:g}")
-        better = self._best.see(self._step, fields)
+        better = self._best.update(self._step, fields)
         recording.record(self._step, fields)
         recording.note(self._step, self._best.note)
         line = recorder.evaluation_line(self._step, fields)
@@ -423,7 +397,7 @@ class _Silent:
         return lambda *given, **named: None
 
 
-def _best_rule(keep: Keep, options: Options) -> BestRule:
+def _best_evaluation(keep: Keep, options: LoopOptions) -> BestEvaluation:
     metric = keep.best_by
     if options.stop_after_evaluations is not None and metric is None:
         metric = "validation_loss"
@@ -432,4 +406,4 @@ def _best_rule(keep: Keep, options: Options) -> BestRule:
             f"the best checkpoint is chosen by {metric}, and nothing is evaluated: set "
             "train_loop.validate_every_steps or train_loop.evaluate_every_steps"
         )
-    return BestRule(metric, keep.smaller_is_better, options.stop_after_evaluations)
+    return BestEvaluation(metric, keep.smaller_is_better, options.stop_after_evaluations)

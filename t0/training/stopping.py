@@ -1,8 +1,8 @@
 """Ends a run before its last step: early stopping, the time limit, or SIGTERM.
 
-    best = BestEvaluation(BestRule("validation_loss", patience=3))
-    best.see(100, {"validation_loss": 2.1})        # True: the best so far
-    best.see(200, {"validation_loss": 2.2})        # False
+    best = BestEvaluation("validation_loss", patience=3)
+    best.update(100, {"validation_loss": 2.1})     # True: the best so far
+    best.update(200, {"validation_loss": 2.2})     # False
     best.best, best.exhausted                      # (Best(2.1, step=100), False)
 
     limit = TimeLimit(hours=4.0, spent_seconds=record["seconds"])
@@ -31,29 +31,6 @@ _SMALLER = ("loss", "perplexity", "nll", "edit_distance", "error")
 
 
 @dataclasses.dataclass(frozen=True)
-class BestRule:
-    """The rule that decides which evaluation is the best.
-
-    Attributes:
-      metric: the metric's name, such as "validation_loss" or "eval/accuracy"; None for none.
-      smaller_is_better: whether a smaller value is better; None to decide by the metric's name.
-      patience: the run ends after this many evaluations in a row without a better one; None for no
-        early stopping.
-    """
-
-    metric: str | None = None
-    smaller_is_better: bool | None = None
-    patience: int | None = None
-
-    @property
-    def smaller(self) -> bool:
-        """Whether a smaller value of the metric is better."""
-        if self.smaller_is_better is not None:
-            return self.smaller_is_better
-        return any(word in (self.metric or "") for word in _SMALLER)
-
-
-@dataclasses.dataclass(frozen=True)
 class Best:
     """The best value of the metric, and its step."""
 
@@ -65,28 +42,40 @@ class BestEvaluation:
     """The best evaluation so far, and the number of evaluations since that were not better.
 
     Args:
-      rule: the rule that decides which evaluation is the best.
-      state: the `state` of an earlier start to continue from; that of another metric is ignored.
+      metric: the metric's name, such as "validation_loss" or "eval/accuracy"; None for none.
+      smaller_is_better: whether a smaller value is better; None to decide by the metric's name.
+      patience: the run ends after this many evaluations in a row without a better one; None for no
+        early stopping.
     """
 
-    def __init__(self, rule: BestRule, state: Mapping[str, Any] | None = None) -> None:
-        self._rule = rule
+    def __init__(
+        self,
+        metric: str | None = None,
+        smaller_is_better: bool | None = None,
+        patience: int | None = None,
+    ) -> None:
+        self._metric, self._patience = metric, patience
+        by_name = any(word in (metric or "") for word in _SMALLER)
+        self._smaller = by_name if smaller_is_better is None else smaller_is_better
         self.best: Best | None = None
         self._since = 0
         self._seen: set[str] = set()
-        if isinstance(state, Mapping) and state.get("metric") == rule.metric:
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Continues from the `state` of an earlier start; that of another metric is ignored."""
+        if isinstance(state, Mapping) and state.get("metric") == self._metric:
             self.best = Best(state["value"], state["step"])
             self._since = state["since"]
 
-    def see(self, step: int, metrics: Mapping[str, float]) -> bool:
+    def update(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Counts an evaluation; returns whether it is the best so far."""
         self._seen |= metrics.keys()
-        value = metrics.get(self._rule.metric) if self._rule.metric else None
+        value = metrics.get(self._metric) if self._metric else None
         if value is None:
             return False
         better = math.isfinite(value) and (
             self.best is None
-            or (value < self.best.value if self._rule.smaller else value > self.best.value)
+            or (value < self.best.value if self._smaller else value > self.best.value)
         )
         if better:
             self.best = Best(value, step)
@@ -96,24 +85,21 @@ class BestEvaluation:
     @property
     def exhausted(self) -> bool:
         """Whether `patience` evaluations in a row were not better."""
-        patience = self._rule.patience
-        return patience is not None and self._since >= patience
+        return self._patience is not None and self._since >= self._patience
 
     @property
     def verdict(self) -> str:
         """The reason for early stopping, as part of a sentence."""
-        rule = self._rule
         where = f"{self.best.value:.4g} at step {self.best.step:,}" if self.best else "no value"
-        return (
-            f"{rule.metric} has been no better than {where} for {self._since} evaluations in a row"
-        )
+        times = f"{self._since} evaluations in a row"
+        return f"{self._metric} has been no better than {where} for {times}"
 
     @property
     def note(self) -> dict[str, Any]:
         """The fields of `metrics.jsonl` about the best evaluation."""
         if self.best is None:
             return {}
-        found = {"best_by": self._rule.metric, "best_step": self.best.step}
+        found = {"best_by": self._metric, "best_step": self.best.step}
         return found | ({"stopped_early": True} if self.exhausted else {})
 
     @property
@@ -122,17 +108,17 @@ class BestEvaluation:
         if self.best is None:
             return None
         best = dataclasses.asdict(self.best)
-        return {"metric": self._rule.metric, **best, "since": self._since}
+        return {"metric": self._metric, **best, "since": self._since}
 
     @property
     def knows_metric(self) -> bool:
         """Whether any evaluation so far had the metric; True if the rule names none."""
-        return self._rule.metric is None or self._rule.metric in self._seen
+        return self._metric is None or self._metric in self._seen
 
     def unknown_metric(self) -> UserError:
         """Returns the error for a metric that no evaluation of the run has."""
         hint = "(keep_checkpoints.best_by)"
-        return unknown_name("metric", str(self._rule.metric), sorted(self._seen), hint)
+        return unknown_name("metric", str(self._metric), sorted(self._seen), hint)
 
 
 class TimeLimit:

@@ -11,7 +11,7 @@ from t0.config import explain, parse
 from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.run import run_files
-from t0.training import checkpointing
+from t0.training import checkpointing, model_directory
 
 RUN = """
 A = %gin.REQUIRED
@@ -161,6 +161,6 @@ def test_macros_of_what_may_differ_make_no_other_run(tmp_path):
         "should_load_variable.filter_fn": "None",
     }
     (tmp_path / "configuration.json").write_text(json.dumps(values))
-    lines = checkpointing.check_same_configuration(str(tmp_path), allowed=True)
+    lines = model_directory.check_same(str(tmp_path), checkpointing.configuration(), allowed=True)
     found = {line.split()[0].rstrip(":") for line in lines}
     assert found == {"BATCH", "ROWS", "run.batch_size"}

@@ -16,7 +16,7 @@ from t0.feeding.token_files import Ragged
 from t0.feeding.training_data import TrainingData
 from t0.rehearsal.virtual_pod import as_written
 from t0.training import graph
-from t0.training.options import TrainingSpec
+from t0.training.graph import TrainingSpec
 
 LENGTHS = {"inputs": 12, "targets": 6}
 FEATURES = tuple(f"{n}{s}" for n in LENGTHS for s in ("", "_segmentation", "_position"))

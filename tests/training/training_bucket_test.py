@@ -8,8 +8,7 @@ import tiny_training as tiny
 from t0.files import paths
 from t0.files.any_path import any_path
 from t0.testing import Killed
-from t0.training.loop import train
-from t0.training.options import LoopOptions
+from t0.training.loop import LoopOptions, train
 from t0.training.recorder import Recorder
 
 

@@ -13,9 +13,9 @@ from hypothesis.extra import numpy as arrays
 from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
 from t0.testing import Killed
-from t0.training import checkpointing, kept_checkpoints, resume_file
+from t0.training import checkpointing, model_directory, resume_file
 from t0.training.checkpointing import Checkpoints, Keep
-from t0.training.kept_checkpoints import kept
+from t0.training.model_directory import kept
 
 ALL = Keep()
 RESUME = {"began": 0, "seed": 0, "position": None}
@@ -31,8 +31,8 @@ def test_which_checkpoints_stay():
 
 def test_gin_sets_the_rule_and_not_the_plain_class():
     gin.bind_parameter("keep_checkpoints.best_by", "eval/accuracy")
-    assert Keep(2) == kept_checkpoints.Keep(last=2, best_by="eval/accuracy")
-    assert kept_checkpoints.Keep(2).best_by is None
+    assert Keep(2) == model_directory.Keep(last=2, best_by="eval/accuracy")
+    assert model_directory.Keep(2).best_by is None
     names = re.findall(r"^(\S+) = ", gin.operative_config_str(), re.MULTILINE)
     assert names == [
         f"keep_checkpoints.{n}" for n in ("best_by", "every_steps", "smaller_is_better")
@@ -217,4 +217,4 @@ def test_a_damaged_record_of_the_configuration_is_named(tmp_path, content):
     path = tmp_path / "configuration.json"
     path.write_bytes(content) if content else path.mkdir()
     with pytest.raises(UserError, match=r"configuration\.json, the record .* remove it$"):
-        checkpointing.check_same_configuration(str(tmp_path), allowed=True)
+        model_directory.check_same(str(tmp_path), checkpointing.configuration(), allowed=True)

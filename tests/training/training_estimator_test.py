@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from t0.errors import UserError
 from t0.training import estimator
-from t0.training.recorder_hook import RecorderHook
+from t0.training.estimator import RecorderHook
 
 VARIABLES = {"w": 4.0}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from t0.files import paths
-from t0.training.event_files import EventFile
+from t0.training.recorder import EventFile
 
 import tensorflow.compat.v1 as tf  # isort: skip (after t0, which quietens it)
 

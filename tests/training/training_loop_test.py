@@ -18,8 +18,7 @@ from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
 from t0.testing import Killed
 from t0.training import evaluation, loop, recorder, resume_file, stepping, stopping
-from t0.training.loop import train
-from t0.training.options import LoopOptions
+from t0.training.loop import LoopOptions, train
 from t0.training.recorder import Recorder
 
 # Fields of the run that its graph does not depend on.

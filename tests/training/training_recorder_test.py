@@ -5,8 +5,8 @@ import json
 import pytest
 
 from t0.errors import UserError
+from t0.training.estimator import RecorderHook
 from t0.training.recorder import Recorder, used_memory
-from t0.training.recorder_hook import RecorderHook
 
 import tensorflow.compat.v1 as tf  # isort: skip (after t0, which quietens it)
 

@@ -6,7 +6,7 @@ import types
 from t0.feeding.mixing import Share
 from t0.feeding.training_data import Filling
 from t0.training import start_report
-from t0.training.start_report import Memory, Steps
+from t0.training.start_report import Memory, RunSize
 
 
 def data(count, examples=200):
@@ -17,8 +17,9 @@ def data(count, examples=200):
 
 def lines(given):
     return start_report.lines(
-        Steps(first=20, last=1_020, sequences=16, lengths={"inputs": 512, "targets": 192}),
-        parameters=76_961_152,
+        20,
+        1_020,
+        RunSize(16, {"inputs": 512, "targets": 192}, parameters=76_961_152),
         microbatches=2,
         memory=start_report.memory_line(Memory(2**30, 3 * 2**30), devices=2, how="a guess"),
         data=given,

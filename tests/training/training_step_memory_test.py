@@ -9,7 +9,7 @@ import tiny_training as tiny
 
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.rehearsal.virtual_pod import as_written
-from t0.training import step_memory
+from t0.training import loop
 from t0.training.graph import build
 
 SIZES = ("d_model = 64", "d_ff = 160", "d_kv = 16", "num_heads = 4", "num_layers = 2")
@@ -38,7 +38,7 @@ def test_step_memory_is_what_tensorflow_allocates(model, lengths):
     spec = dataclasses.replace(spec, sequence_length=lengths)
     bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
     graph = build(spec, features=tiny.FEATURES, seed=0, activations=tf.float32, validates=False)
-    expected = step_memory.step_memory(spec, graph, step_memory._shape(graph), 4).step
+    expected = loop.step_memory(spec, graph, 4).step
     config = as_written(tf.ConfigProto(inter_op_parallelism_threads=1))
     with tf.Session(graph=graph.graph, config=config) as session:
         with graph.graph.as_default():
@@ -55,4 +55,4 @@ def test_memory_of_another_model_than_t5s_is_not_estimated():
     graph = SimpleNamespace(graph=tf.Graph(), trained=("embedding",))
     with graph.graph.as_default():
         tf.get_variable("embedding", [4, 4])
-    assert "memory: not estimated" in step_memory.memory_text(tiny.training_spec(), graph, 4)
+    assert "memory: not estimated" in loop.memory_text(tiny.training_spec(), graph, 4)

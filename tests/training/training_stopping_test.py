@@ -8,22 +8,22 @@ import pytest
 
 from t0.errors import UserError
 from t0.training import stopping
-from t0.training.stopping import Best, BestEvaluation, BestRule, TimeLimit, watched_signals
+from t0.training.stopping import Best, BestEvaluation, TimeLimit, watched_signals
 
 
 def seen(best, *values, name="validation_loss"):
-    return [best.see(10 * n, {name: value}) for n, value in enumerate(values, start=1)]
+    return [best.update(10 * n, {name: value}) for n, value in enumerate(values, start=1)]
 
 
 def test_less_of_a_loss_and_more_of_an_accuracy_is_better():
-    best = BestEvaluation(BestRule("validation_loss"))
+    best = BestEvaluation("validation_loss")
     assert seen(best, 3.0, 2.0, 2.5, 2.0, 1.9) == [True, True, False, False, True]
     assert best.best == Best(1.9, 50)
-    best = BestEvaluation(BestRule("eval/accuracy"))
+    best = BestEvaluation("eval/accuracy")
     assert seen(best, 3.0, 2.0, 4.0, name="eval/accuracy") == [True, False, True]
-    best = BestEvaluation(BestRule("eval/accuracy", smaller_is_better=True))
+    best = BestEvaluation("eval/accuracy", smaller_is_better=True)
     assert seen(best, 3.0, 2.0, 4.0, name="eval/accuracy") == [True, True, False]
-    best = BestEvaluation(BestRule("validation_loss", smaller_is_better=False))
+    best = BestEvaluation("validation_loss", smaller_is_better=False)
     assert seen(best, 3.0, 2.0) == [True, False]
 
 
@@ -39,45 +39,53 @@ def test_less_of_a_loss_and_more_of_an_accuracy_is_better():
     ],
 )
 def test_direction_is_told_by_the_name(metric, smaller):
-    assert BestRule(metric).smaller is smaller
+    best = BestEvaluation(metric)
+    assert [best.update(n, {metric: value}) for n, value in enumerate((2.0, 1.0))] == [
+        True,
+        smaller,
+    ]
 
 
 def test_patience_counts_evaluations_in_a_row():
-    best = BestEvaluation(BestRule("validation_loss", patience=2))
+    best = BestEvaluation("validation_loss", patience=2)
     found = [seen(best, value) and best.exhausted for value in (3.0, 3.1, 2.9, 3.0, math.nan)]
     assert found == [False, False, False, False, True]
     assert "no better than 2.9 at step 10 for 2 evaluations" in best.verdict
     assert best.note["stopped_early"] is True
-    assert not BestEvaluation(BestRule("validation_loss")).exhausted
+    assert not BestEvaluation("validation_loss").exhausted
 
 
 def test_other_evaluations_do_not_count():
-    best = BestEvaluation(BestRule("eval/accuracy", patience=1))
+    best = BestEvaluation("eval/accuracy", patience=1)
     assert seen(best, 1.0, 2.0) == [False, False]
     assert not best.exhausted
     assert best.state is None
 
 
 def test_a_run_that_goes_on_counts_on():
-    rule = BestRule("validation_loss", patience=2)
-    best = BestEvaluation(rule)
+    def resumed(state, metric="validation_loss", patience=2):
+        best = BestEvaluation(metric, patience=patience)
+        best.restore(state)
+        return best
+
+    best = BestEvaluation("validation_loss", patience=2)
     seen(best, 3.0, 3.5)
-    again = BestEvaluation(rule, best.state)
+    again = resumed(best.state)
     assert again.best == Best(3.0, 10)
     assert seen(again, 3.2) == [False]
     assert again.exhausted
     # A larger patience goes on; another metric begins anew.
-    assert not BestEvaluation(BestRule("validation_loss", patience=3), again.state).exhausted
-    assert BestEvaluation(BestRule("eval/accuracy", patience=1), again.state).best is None
+    assert not resumed(again.state, patience=3).exhausted
+    assert resumed(again.state, "eval/accuracy", patience=1).best is None
 
 
 def test_metric_that_no_evaluation_gives():
-    best = BestEvaluation(BestRule("validation_los"))
+    best = BestEvaluation("validation_los")
     seen(best, 1.0)
     assert not best.knows_metric
     text = str(best.unknown_metric())
     assert text.startswith("unknown metric 'validation_los'. Did you mean 'validation_loss'?")
-    assert BestEvaluation(BestRule()).knows_metric
+    assert BestEvaluation().knows_metric
 
 
 def test_limit_counts_all_starts(monkeypatch):

@@ -6,14 +6,14 @@ import signal
 import pytest
 
 from t0.errors import UserError
-from t0.training.directory_lock import FILE, held
+from t0.training.model_directory import LOCK_FILE, lock
 
 
 def holder(folder, ready):
     """A forked process that holds the directory until it is killed."""
     pid = os.fork()
     if pid == 0:
-        with held(str(folder)):
+        with lock(str(folder)):
             os.write(ready, b".")
             signal.pause()
         os._exit(0)
@@ -42,21 +42,21 @@ def test_the_second_is_told_who_and_the_lock_dies_with_its_holder(tmp_path, othe
             pytest.raises(
                 UserError, match=f"trained in by process {other} on .*kill -TERM {other}"
             ),
-            held(str(tmp_path)),
+            lock(str(tmp_path)),
         ):
             pass
     finally:
         end(other)
-    with held(str(tmp_path)):  # the file is still there
-        assert f'"pid": {os.getpid()}' in (tmp_path / FILE).read_text()
+    with lock(str(tmp_path)):  # the file is still there
+        assert f'"pid": {os.getpid()}' in (tmp_path / LOCK_FILE).read_text()
 
 
 def test_a_damaged_file_is_no_matter(tmp_path, other):
-    (tmp_path / FILE).write_text("{")
+    (tmp_path / LOCK_FILE).write_text("{")
     try:
         with (
             pytest.raises(UserError, match="by another process: .*end it, or name"),
-            held(str(tmp_path)),
+            lock(str(tmp_path)),
         ):
             pass
     finally:
@@ -65,7 +65,7 @@ def test_a_damaged_file_is_no_matter(tmp_path, other):
 
 def test_a_folder_that_is_made_and_left_again(tmp_path):
     for _ in range(2):
-        with held(str(tmp_path / "new")):
+        with lock(str(tmp_path / "new")):
             pass
-    with held("gs://bucket/model"):
+    with lock("gs://bucket/model"):
         pass

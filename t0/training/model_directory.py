@@ -1,0 +1,199 @@
+"""A model directory as both engines keep it: its lock, its configuration, its kept checkpoints.
+
+    with lock("/models/tiny"):          # another process that tries gets a UserError that names us
+        ...
+    check_same("/models/tiny", {"run.batch_size": "4"}, allowed=False)     # lists the differences
+    kept([10, 20, 30, 40], Keep(last=1, every_steps=20))                   # [20, 40]
+
+The lock is the operating system's, on the file `.trainer` in the directory, so it ends with its
+holder, however that ends. The file stays, and says who held it last. A directory that is not local,
+or on a file system without locks, is not locked.
+
+`configuration.json` holds gin's values as text. A run compares its values with those with which
+training began. `t0.training.checkpointing` registers `Keep` with gin, as `keep_checkpoints`.
+Nothing here needs TensorFlow or gin.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import errno
+import json
+import os
+import posixpath
+import re
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from t0.config import masking
+from t0.config.specification import Count
+from t0.errors import UserError, short_reason
+from t0.files import paths
+from t0.files.untrusted import parsed_json
+
+LOCK_FILE = ".trainer"
+_HELD = (errno.EACCES, errno.EAGAIN)
+CONFIGURATION_FILE = "configuration.json"
+# Parameters that may differ between two starts of the same run.
+_MAY_DIFFER = re.compile(
+    r"(^|[./])(run\.(train_steps|total_run_steps|save_checkpoints_steps|keep_checkpoint_max|"
+    r"model_dir|mesh_shape|mesh_devices|mode|iterations_per_loop|init_checkpoint|eval_\w+|"
+    r"export_\w+|perplexity_eval_steps|dataset_split|skip_seen_data|seen_data_init_step|"
+    r"checkpoint_input_pipeline|tpu\w*|gcp_project|autostack|layout_rules|vocabulary|"
+    r"train_model_fn|output_eval_examples|predict_fn)"
+    r"|train_loop\.\w+|task_metrics\.\w+|keep_checkpoints\.\w+|tpu_mesh_shape\.\w+"
+    r"|\w+\.model_info_file"
+    # Read only at the first start, which reads the initial checkpoint.
+    r"|init_checkpoint_variable_mapping\.\w+|should_load_variable\.\w+)$"
+)
+
+
+@contextlib.contextmanager
+def lock(model_dir: str) -> Iterator[None]:
+    """Holds the directory while the context is open.
+
+    Raises:
+      UserError: if another process trains in it; the message says which.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not on Unix
+        yield
+        return
+    if "://" in model_dir:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            Path(model_dir).mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context((Path(model_dir) / LOCK_FILE).open("a+", encoding="utf-8"))
+            # This kind of lock belongs to the process: processes that it forks do not hold it.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _HELD and not isinstance(error, PermissionError):
+                raise _taken(model_dir) from error
+            # A directory that cannot be written is reported by who writes the first checkpoint.
+            yield
+            return
+        file.truncate(0)
+        file.write(json.dumps(_this_process()) + "\n")
+        file.flush()
+        yield
+
+
+def _this_process() -> dict[str, object]:
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    return {"pid": os.getpid(), "host": socket.gethostname(), "since": now}
+
+
+def _taken(model_dir: str) -> UserError:
+    try:
+        found = parsed_json((Path(model_dir) / LOCK_FILE).read_bytes())
+        pid = int(found["pid"])
+        who = f"process {pid} on {found['host']}, since {found['since']}"
+        end = f"end it (kill -TERM {pid}: it saves first)"
+    except (OSError, ValueError, KeyError, TypeError):
+        who, end = "another process", "end it"
+    return UserError(
+        f"{model_dir} is being trained in by {who}: two trainers would overwrite each other's "
+        f"checkpoints. Wait for it, {end}, or name another --model_dir"
+    )
+
+
+def configuration_text(values: Mapping[str, str]) -> str:
+    """Returns the content of the file."""
+    return json.dumps(values, indent=1) + "\n"
+
+
+def comparable_values(values: Mapping[str, str]) -> dict[str, str]:
+    """Returns the values without those that may differ, and without macros that only these read."""
+    values = {name: value for name, value in values.items() if not _MAY_DIFFER.search(name)}
+    reached = {name for name in values if "." in name}  # a macro's name has no dot
+    while True:
+        text = " ".join(values[name] for name in reached)
+        named = {name for name in re.findall(r"%([\w/]+)", text) if name in values} | reached
+        if named == reached:
+            return {name: value for name, value in values.items() if name in reached}
+        reached = named
+
+
+def check_same(model_dir: str, now: Mapping[str, str], *, allowed: bool) -> list[str]:
+    """Compares a configuration with the one that `model_dir` records, if it records one.
+
+    Args:
+      model_dir: the run's model directory.
+      now: parameter -> its value as text, credentials masked.
+      allowed: whether differences are allowed, and only returned.
+
+    Returns:
+      the differences, one line each.
+
+    Raises:
+      UserError: if there are differences and they are not allowed; it lists them.
+    """
+    path = posixpath.join(model_dir, CONFIGURATION_FILE)
+    if not paths.exists(path):
+        return []
+    before = comparable_values(_recorded_configuration(path))
+    now = comparable_values(now)
+    lines = [
+        f"  {name}: was {before.get(name, 'not set')}, is {now.get(name, 'not set')}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+    if lines and not allowed:
+        raise UserError(
+            f"{model_dir} holds a run of another configuration:\n"
+            + "\n".join(lines)
+            + "\nName another --model_dir, or go on with the new values by --allow_config_change"
+        )
+    return lines
+
+
+def _recorded_configuration(path: str) -> dict[str, str]:
+    try:
+        values = parsed_json(paths.read_bytes(path))
+        if not isinstance(values, dict) or not all(isinstance(v, str) for v in values.values()):
+            raise ValueError("wanted an object of texts")
+        return {name: masking.masked_value(name, value) for name, value in values.items()}
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path}, the record of the configuration with which training began, cannot be read: "
+            f"{short_reason(error)}. To go on without comparing configurations, remove it"
+        ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Keep:
+    """The checkpoints that a run keeps; gin sets the fields as `keep_checkpoints.NAME`.
+
+    Attributes:
+      last: the number of latest checkpoints to keep (`run.keep_checkpoint_max`); None keeps all.
+      every_steps: keep each checkpoint whose step is a multiple of this; None keeps none of them.
+      best_by: keep the best checkpoint by this metric of evaluation, such as "validation_loss" or
+        "eval/accuracy"; a checkpoint is then written whenever an evaluation is the best so far.
+      smaller_is_better: whether a smaller value of that metric is better; None to decide by its
+        name: smaller is better for a loss, a perplexity or an error.
+    """
+
+    last: Count | None = None
+    every_steps: Count | None = None
+    best_by: str | None = None
+    smaller_is_better: bool | None = None
+
+
+def kept(steps: Sequence[int], keep: Keep, best: int | None = None) -> list[int]:
+    """Returns the steps whose checkpoints stay.
+
+    >>> kept([10, 20, 30, 40], Keep(last=1, every_steps=20))
+    [20, 40]
+    """
+    if keep.last is None:
+        return sorted(steps)
+    stay = set(sorted(steps)[-max(1, keep.last) :])
+    if keep.every_steps:
+        stay |= {step for step in steps if step % keep.every_steps == 0}
+    if best is not None:
+        stay |= {best} & set(steps)
+    return sorted(stay)
