@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from t0.compat import gin, mtf, seqio
+from t0.compat import gin, mtf, seqio, tfds
 from t0.compat import tf1 as tf
 from t0.config.specification import DataSpec
 from t0.errors import UserError
@@ -213,12 +213,11 @@ def read_tasks(
 def _read(
     task: seqio.Task, split: str, lengths: Mapping[str, int], examples: int, use_cached: bool
 ) -> TaskExamples:
-    with tf.Graph().as_default(), tf.Session() as session:
+    with tf.Graph().as_default():
         dataset = task.get_dataset(
             dict(lengths), split=split, use_cached=use_cached, shuffle=False, num_epochs=1
         )
-        following = tf.data.make_one_shot_iterator(dataset).get_next()
-        rows = list(_first(_elements(session, following), examples))
+        rows = list(_first(tfds.as_numpy(dataset), examples))
     if not rows:
         raise UserError(f"the split '{split}' of {task.name} is empty: nothing to evaluate on")
     wanted = [task.postprocess_fn(_text(task, row), example=row, is_target=True) for row in rows]
@@ -230,14 +229,6 @@ def _read(
         targets=_block([row["targets"] for row in rows], lengths["targets"]),
         wanted=wanted,
     )
-
-
-def _elements(session: tf.Session, following: Any) -> Iterator[dict[str, Any]]:
-    while True:
-        try:
-            yield session.run(following)
-        except tf.errors.OutOfRangeError:
-            return
 
 
 def _first(rows: Iterable[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The resume state beside a checkpoint, `model.ckpt-100.resume.npz`, written and read.
+"""The resume state next to a checkpoint, `model.ckpt-100.resume.npz`, written and read.
 
     path = "/models/tiny/model.ckpt-100"
     write(path, {"began": 0, "seed": 0, "position": position, "own": [100]})
@@ -31,7 +31,6 @@ import contextlib
 import dataclasses
 import io
 import json
-import os
 import struct
 import zipfile
 import zlib
@@ -40,7 +39,6 @@ from typing import Any
 
 import numpy as np
 
-from t0.checkpoints import checkpoint_files
 from t0.config.specification import Count, NotNegative, read_plain
 from t0.errors import UserError
 from t0.files import paths
@@ -238,7 +236,7 @@ def opened(checkpoint: str, *faults: type[Exception]) -> Iterator[Mapping[str, n
       faults: further errors that the block raises for a file that is damaged.
 
     Raises:
-      UserError: if it is damaged, with the checkpoint that the run can go on from.
+      UserError: if it is damaged, with the two ways to continue.
     """
     path = checkpoint + _ENDING
     if not any_path(path).exists():
@@ -255,32 +253,8 @@ def opened(checkpoint: str, *faults: type[Exception]) -> Iterator[Mapping[str, n
     except (*_DAMAGED, *faults) as error:
         reason = str(error).strip().splitlines() or [""]
         why = f"{type(error).__name__}: {reason[0]:.120}"
-        raise UserError(f"{path} is damaged ({why}). {_way_back(checkpoint)}") from error
-
-
-def _way_back(checkpoint: str) -> str:
-    """Returns a sentence about the checkpoint before a damaged one, and what to do."""
-    model_dir, step = os.path.dirname(checkpoint), int(checkpoint.rpartition("-")[2])  # noqa: PTH120
-    for older in sorted(checkpoint_files.steps(model_dir), reverse=True):
-        path = checkpoint_files.checkpoint_path(model_dir, older)
-        if older < step and _is_resumable(path):
-            name = os.path.basename(path)  # noqa: PTH119
-            return (
-                f"To go on from {path}, write into {os.path.join(model_dir, 'checkpoint')} this "  # noqa: PTH118
-                f'line alone: model_checkpoint_path: "{name}"; then start the same command again'
-            )
-    return (
-        f"No older checkpoint can be gone on from. To train on from these weights, with the data "
-        f"from its beginning, remove {checkpoint}{_ENDING}"
-    )
-
-
-def _is_resumable(checkpoint: str) -> bool:
-    try:
-        with np.load(io.BytesIO(paths.read_bytes(checkpoint + _ENDING))) as content:
-            for name in content.files:
-                _ = content[name]
-            record_in(content)
-    except _DAMAGED:
-        return False
-    return True
+        raise UserError(
+            f"{path} is damaged ({why}). To resume from an older checkpoint, remove "
+            f"{checkpoint}.*; to train on from these weights, with the data from its beginning, "
+            f"remove only {path}"
+        ) from error

@@ -63,7 +63,7 @@ def test_faults_of_the_block_that_the_caller_names(tmp_path):
     with pytest.raises(OtherError), resume_file.opened(path):
         raise OtherError
     with (
-        pytest.raises(UserError, match="No older checkpoint"),
+        pytest.raises(UserError, match="To resume from an older checkpoint, remove"),
         resume_file.opened(path, OtherError),
     ):
         raise OtherError
