@@ -47,7 +47,7 @@ def check_batch(
     Args:
       batch_size: the value of `run.batch_size`: a number of sequences, or a pair such as
         ("tokens_per_batch", 65536).
-      sequence_length: tokens of each feature; None where the run takes them from its data.
+      sequence_length: tokens of each feature; None if the run takes them from its data.
       mesh_shape: what `mtf.convert_to_shape` takes.
       layout_rules: what `mtf.convert_to_layout_rules` takes.
 

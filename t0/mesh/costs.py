@@ -77,7 +77,7 @@ class LayerCost:
 
 @dataclasses.dataclass(frozen=True)
 class StepCosts:
-    """What one core holds, computes and sends in one step.
+    """The memory, FLOPs and communication of one core in one step.
 
     Attributes:
       method: "lowering" or "formulas".
@@ -142,13 +142,13 @@ def ring_wire_bytes(kind: str, payload_bytes: int, group_size: int) -> int:
     return round(payload_bytes * share)
 
 
-def _flops_and_collectives(
+def _collectives(
     program: CoreProgram,
     *,
     microbatches: int,
     axes_of_group: Callable[[np.ndarray], tuple[str, ...]],
-) -> tuple[int, tuple[Collective, ...]]:
-    """Returns the FLOPs of a program's matrix products, and its collectives, for one step.
+) -> tuple[Collective, ...]:
+    """Returns the collectives of a program for one step.
 
     Args:
       program: the program of one core.
@@ -156,33 +156,21 @@ def _flops_and_collectives(
       axes_of_group: maps the physical core numbers of a group to the mesh axes along which the
         group's cores differ.
     """
-    flops = 0
-    found: dict[tuple[str, tuple[str, ...], int, str], list[int]] = {}
-    axes_known: dict[int, tuple[str, ...]] = {}
+    counts: Counter[tuple[str, tuple[str, ...], int, str]] = Counter()
+    payloads = counts.copy()
     for step in program.steps:
-        times = microbatches if step.in_loop else 1
-        if step.kind == "Einsum":
-            flops += times * einsum_flops(
-                step.detail, [program.values[value].shape for value in step.inputs]
-            )
-        elif step.kind in COLLECTIVES:
+        if step.kind in COLLECTIVES:
             value = program.values[step.inputs[0]]
-            axes = axes_known.setdefault(id(step.detail), axes_of_group(_group(step)))
-            key = (_KINDS[step.kind], axes, _group(step).size, value.dtype)
-            entry = found.setdefault(key, [0, 0])
-            entry[0] += times
-            entry[1] += times * value.bytes
+            group = np.asarray(step.detail)[0]  # of a permute, the first pair of cores
+            key = (_KINDS[step.kind], axes_of_group(group), group.size, value.dtype)
+            times = microbatches if step.in_loop else 1
+            counts[key] += times
+            payloads[key] += times * value.bytes
     collectives = [
-        Collective(*key, count, payload, ring_wire_bytes(key[0], payload, key[2]))
-        for key, (count, payload) in found.items()
+        Collective(*key, count, payloads[key], ring_wire_bytes(key[0], payloads[key], key[2]))
+        for key, count in counts.items()
     ]
-    collectives.sort(key=lambda collective: -collective.wire_bytes)
-    return flops, tuple(collectives)
-
-
-def _group(step: ProgramStep) -> np.ndarray:
-    # A permute names pairs of cores; its group is the first pair.
-    return np.asarray(step.detail)[0]
+    return tuple(sorted(collectives, key=lambda collective: -collective.wire_bytes))
 
 
 def group_axes(
@@ -232,7 +220,7 @@ def link_sharing(rings: Sequence[Sequence[int]], shape: Sequence[int]) -> float:
     one chip send without a link, so the result is 0 where no ring leaves its chip.
 
     Args:
-      rings: physical core numbers of each group, in ring order; all groups send at once.
+      rings: physical core numbers of each group, in ring order; all groups send at the same time.
       shape: the slice's shape in the order in which cores are numbered: Z, Y, X, cores of a chip.
     """
     load: dict[tuple[tuple[int, ...], int, int], int] = {}
@@ -382,9 +370,6 @@ def costs_by_lowering(run: PodRun) -> StepCosts:
     def axes_of_group(physical: np.ndarray) -> tuple[str, ...]:
         return group_axes([mesh_impl.p2l(int(core)) for core in physical], names, sizes)
 
-    flops, collectives = _flops_and_collectives(
-        program, microbatches=run.microbatches, axes_of_group=axes_of_group
-    )
     variables: Counter[bool] = Counter()
     for variable in lowered.lowering.graph.all_variables:
         size = mesh_impl.slice_size(variable.shape) * variable.slice_dtype.size
@@ -399,8 +384,10 @@ def costs_by_lowering(run: PodRun) -> StepCosts:
         optimizer_bytes=variables[False],
         temporary_bytes=peak.by_kind,
         recomputed_bytes=min(peak.bytes, recomputed.bytes),
-        flops=flops,
-        collectives=collectives,
+        flops=sum(layer_flops.values()),
+        collectives=_collectives(
+            program, microbatches=run.microbatches, axes_of_group=axes_of_group
+        ),
         tile_bytes=lowered_bias_and_mask_bytes(program, run),
         largest_memory=_largest(_activations_by_layer(peak)),
         largest_flops=_largest(layer_flops),

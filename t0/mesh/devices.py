@@ -87,7 +87,7 @@ def activation_dtype(name: str, processor: str | None = None) -> Any:
 def local_arguments() -> tuple[dict[str, Any], str]:
     """Returns the mesh arguments of `run`, and a sentence about them.
 
-    There are no arguments where the configuration has a mesh shape of its own.
+    There are no arguments if the configuration sets its own mesh shape.
     """
     topology = bound("tpu_mesh_shape.tpu_topology", evaluate=False)
     ignored = f" (the TPU topology '{topology}' is ignored)" if topology else ""

@@ -12,7 +12,7 @@ engines, and the rehearsal of a pod. Letters, for sizes on one device:
     3 * product_flops(shape, share)             # one training step of a microbatch
     kept_bytes(shape, share, XLA)               # activations
 
-An engine differs from another in what it keeps for the backward pass: a row of `Kept`. Tests
+Engines differ in the values that they keep for the backward pass: each is a row of `Kept`. Tests
 compare the rows with lowered programs, with TensorFlow's graphs and with the tensors that PyTorch
 keeps: parameters, slots and FLOPs are equal, activations are within a tenth.
 """
@@ -340,7 +340,7 @@ def end_bytes(shape: ModelShape, share: Share, kept: Kept) -> int:
 
 
 def logit_bytes(shape: ModelShape, share: Share, kept: Kept) -> int:
-    """Returns the bytes of the logits and of what is made of them."""
+    """Returns the bytes of the logits and of the values made from them."""
     vocabulary = share.on_device(shape.vocabulary, "vocab")
     return _bytes(share, [(share.rows * share.targets * vocabulary, kept.logits)])
 
@@ -419,7 +419,7 @@ def bias_and_mask_bytes(sequences: int, lengths: Sequence[int], heads: int, *, t
     are made once and kept for all: of all activations they live longest. The memory of a lowered
     program counts the sum as a part of the operation that reads it, so a plan adds both.
 
-    The rule agrees with what is known: scoring 262,144 tokens in a batch with the 11B failed for
+    The rule agrees with known runs: scoring 262,144 tokens in a batch with the 11B failed for
     T0's authors on a v3-128, 65,536 worked, and they trained on a v3-512.
 
     Args:

@@ -158,7 +158,7 @@ class _SumRows(mtf.Operation):
 
 
 def looked_up_rows(gradient: mtf.Tensor) -> list[tuple[mtf.Tensor, mtf.Tensor]] | None:
-    """Returns the parts of a table's gradient by rows, None if it is not of look-ups alone.
+    """Returns the parts of a table's gradient by rows, None if it has other operations.
 
     Args:
       gradient: the gradient of a table, [vocab, ...].

@@ -1,12 +1,12 @@
-"""The memory that a core's program needs beside its variables: an estimate by liveness.
+"""The memory that a core's program needs next to its variables: an estimate by liveness.
 
 The method follows XLA's compilation, step by step in the program's own order:
 
 - Element-wise operations, casts, broadcasts and the like are fused into the operations that read
   them. Such a value is kept in memory only where a matrix product, a collective or another
   operation that cannot be fused reads it; otherwise it is recomputed from its sources.
-- A value lives from the step that makes it to the last step that reads it, through fused
-  operations too. That is why the forward pass's values live until the backward pass.
+- A value lives from the step that makes it to the last step that reads it, also through fused
+  operations. That is why the forward pass's values live until the backward pass.
 - Sums over microbatches and assignments to variables happen in place, as soon as they can.
 - What the microbatch loop reads from outside lives throughout the loop.
 

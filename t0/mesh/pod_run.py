@@ -85,7 +85,7 @@ class PodRun:
         )
 
     def axis(self, dimension: str) -> str | None:
-        """Returns the mesh axis that a tensor dimension is split over, None where it is whole."""
+        """Returns the mesh axis that a tensor dimension is split over, None if it is whole."""
         number = self.layout_rules.tensor_dimension_to_mesh_axis(
             mtf.Dimension(dimension, self.split(dimension)), self.mesh_shape
         )

@@ -44,7 +44,7 @@ _ROUNDING = 2.0**-21
 
 @dataclasses.dataclass(frozen=True)
 class Bands:
-    """How far two equal computations may differ, by rounding alone; all are relative.
+    """How far two equal computations may differ, only by rounding; all are relative.
 
     Attributes:
       loss: of the first step's loss.
@@ -100,7 +100,7 @@ class StepPair:
       pod_loss: the loss of the first core.
       device_loss: the loss of our loop on one device.
       gradients: trained variable -> the relative difference of its gradients.
-      faults: what the cores did that no pod may do, one clause each.
+      faults: errors of the cores that no pod may make, one clause each.
     """
 
     step: int
@@ -114,7 +114,7 @@ class StepPair:
 
 @dataclasses.dataclass(frozen=True)
 class VariablePair:
-    """One variable after the steps on both sides; slots of the optimizer are variables, too.
+    """One variable after the steps on both sides; the optimizer's slots are also variables.
 
     Attributes:
       name: its name in checkpoints.
@@ -129,14 +129,14 @@ class VariablePair:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointPair:
-    """What became of a checkpoint.
+    """A checkpoint of the pod, restored on both sides.
 
     Attributes:
       pod_loss: the loss of the step after it, on the cores that restored it.
-      device_loss: that of our loop, which restored it, too.
-      faults: what the checkpoint or a restored core lacks, one clause each.
-      ranked: choices scored with it on both sides; None where no scoring program was built.
-      measured: its perplexity on both sides; None where no such program was built.
+      device_loss: the loss of our loop, which also restored it.
+      faults: variables that the checkpoint or a restored core has not, one clause each.
+      ranked: choices scored with it on both sides; None if no scoring program was built.
+      measured: its perplexity on both sides; None if no such program was built.
     """
 
     pod_loss: float
@@ -154,7 +154,7 @@ class Comparison:
       steps: the steps.
       variables: the variables that both sides have.
       saved: the checkpoint after them.
-      faults: what differs besides numbers, one clause each.
+      faults: differences other than numbers, one clause each.
       bands: how far numbers may differ.
     """
 
@@ -211,7 +211,7 @@ def compare_training(run: PodRun, batches: Iterable[Sequence[Batch]], *, steps: 
 
     Args:
       run: the run on a slice, small enough for this machine.
-      batches: for each step, and for one more after the checkpoint, what each core is fed:
+      batches: for each step, and for one more after the checkpoint, the batch of each core:
         feature -> int32 [sequences, length]. Our loop takes the first core's.
       steps: how many steps both take.
 
@@ -320,7 +320,7 @@ def variable_pairs(
     ours: Mapping[str, np.ndarray],
     no_sign: Mapping[str, np.ndarray],
 ) -> tuple[VariablePair, ...]:
-    """Returns the variables that both sides have, as they were before and are after the steps.
+    """Compares the variables that both sides have, before and after the steps.
 
     A difference that is not a number counts as infinite.
 
@@ -379,7 +379,7 @@ def save_and_restore(
     Args:
       pod: the cores, trained.
       device: our loop.
-      batches: what each core is fed: feature -> int32 [sequences, length].
+      batches: the batch of each core: feature -> int32 [sequences, length].
       evaluating: scores choices with a checkpoint and measures it; None to leave that out.
     """
     with tempfile.TemporaryDirectory() as folder:

@@ -60,7 +60,7 @@ def open_batches(run: PodRun, input_fn: InputFunction) -> Iterator[Iterator[tupl
 
     Args:
       run: the run on a slice.
-      input_fn: what TPUEstimator would be given.
+      input_fn: the input function that TPUEstimator would get.
 
     Yields:
       for each step the batches of the physical cores, in their order.
@@ -96,7 +96,7 @@ def _read(session: tf.Session, names: Sequence[Mapping[str, str]]) -> Iterator[t
 
 
 def _enqueued(run: PodRun, input_fn: InputFunction) -> tuple[Any, list[dict[str, tf.Tensor]]]:
-    """Returns the operation that opens the data, and what each core's enqueuing takes."""
+    """Returns the operation that opens the data, and the features that each core enqueues."""
     recorder = tpu_estimator._InputPipeline.InputsStructureRecorder()
     context = _context(run.slice_)
     enqueue, _, initializer = tpu_estimator.generate_broadcast_enqueue_ops_fn(
@@ -233,7 +233,7 @@ def vocabulary_size(vocabulary: Any) -> int:
 
 
 def configured_input(vocabulary: Any) -> InputFunction:
-    """Returns what TPUEstimator would be given to train the run that gin configures."""
+    """Returns the input function that TPUEstimator would get for the run that gin configures."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = {"model_dir": folder, "vocabulary": vocabulary, **_PLACES}
         found = host_pipeline.input_function("train", arguments | modes.engine_arguments(tpu=_TPU))

@@ -40,7 +40,7 @@ class DeviceStep:
 
 
 class OneDevice:
-    """Our training step in a session of its own.
+    """Our training step in its own session.
 
     Args:
       run: the run on a slice.
@@ -90,7 +90,7 @@ class OneDevice:
         return DeviceStep(values["loss"], values["gradient_square"] ** 0.5, gradients)
 
     def restore(self, checkpoint: str) -> None:
-        """Restores a checkpoint as a run does that goes on from it."""
+        """Restores a checkpoint as a resumed run does."""
         Checkpoints("", self._graph, self.session, Keep()).restore(checkpoint)
 
     def variables(self) -> dict[str, np.ndarray]:

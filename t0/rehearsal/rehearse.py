@@ -6,7 +6,7 @@ It prints the changes, both sides' losses and gradient norms, and a verdict in t
 
 `shrink` makes the run small, with the mesh and layout of the pod: what the mesh splits stays
 divisible by its parts, so each core keeps some heads and some columns of d_ff. Types, optimizer,
-schedule, packing, dropout and vocabulary stay as they are. Sizes are gin macros, as T5's model
+schedule, packing, dropout and vocabulary stay unchanged. Sizes are gin macros, as T5's model
 files and Mesh TensorFlow's operative configs have them.
 """
 
@@ -38,7 +38,7 @@ from t0.rehearsal.feeding import (
     vocabulary_size,
 )
 
-# Cores whose programs were run at once on this kind of machine; graphs grow with their number.
+# Cores whose programs ran together on this kind of machine; graphs grow with their number.
 MOST_CORES = 64
 _MODEL_TYPE = "bitransformer"
 _ENSEMBLES = ("run.ensemble_inputs", "Unitransformer.ensemble")

@@ -43,7 +43,7 @@ class CopiedProgram:
     """A program in as many copies as there are cores.
 
     Attributes:
-      graph_def: all copies, and what the hosts run.
+      graph_def: all copies, and the hosts' operations.
       cores: the number of cores.
       of_each_core: the names of the nodes that were copied.
       draws: the names of those that draw random numbers, each core its own.
@@ -68,7 +68,7 @@ def copy_program(
     Args:
       lowered: the lowered run, with the slices of every core.
       program: operations and tensors that a core computes in a step.
-      host: operations and tensors that hosts compute; they are kept as they are.
+      host: operations and tensors that hosts compute; they stay unchanged.
     """
     return _ProgramCopy(lowered, program, host).build()
 
@@ -132,7 +132,7 @@ class _ProgramCopy:
         """Whether a node exists once, though its inputs are of each core; it gets the first's.
 
         It writes a variable that all cores share, such as the global step, or ends a loop: all
-        cores sum up whether to go on.
+        cores sum up whether to continue.
         """
         if node.op == "LoopCond":
             return True
@@ -293,7 +293,7 @@ def _all_to_all(node: Any, groups: np.ndarray, core: CoreCopy) -> list[Any]:
 
 
 def _permute(node: Any, pairs: np.ndarray, core: CoreCopy) -> list[Any]:
-    """Returns the value of the core that sends to this one; zeros where none does."""
+    """Returns the value of the core that sends to this one; zeros if none does."""
     sources = [int(source) for source, target in pairs if target == core.number]
     kind, source = ("Identity", sources[0]) if sources else ("ZerosLike", core.number)
     return [_node(kind, core.name, [core.value(source)], node)]

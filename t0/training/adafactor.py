@@ -43,7 +43,7 @@ def apply(
     Args:
       optimizer: Mesh TensorFlow's `AdafactorOptimizer`.
       gradient: the gradient, of the variable's shape.
-      variable: what to update.
+      variable: the variable to update.
       mesh_impl: the mesh.
 
     Returns:
@@ -148,7 +148,7 @@ class StepRule(NamedTuple):
     """The numbers of a variable's steps.
 
     Attributes:
-      axes: the axis that vr lacks and the one that vc lacks; None for an unfactored variable.
+      axes: the axes over which vr and vc are means; None for an unfactored variable.
       clip: the largest root mean square of the update, or None.
       epsilon1: the number that is added to squared gradients.
       epsilon2: the smallest scale of a parameter.
@@ -270,7 +270,7 @@ def _factors(
     by_row: tf.Tensor,
     by_column: tf.Tensor,
 ) -> tuple[tuple[tf.Tensor, ...], tf.Tensor, tf.Tensor]:
-    """Returns the new second moments, and by what to multiply rows [a] and columns [b].
+    """Returns the new second moments, and the factors of rows [a] and columns [b].
 
     `by_row` [a] and `by_column` [b] are sums of squared gradients.
     """
@@ -279,8 +279,8 @@ def _factors(
         v * decay + (sums[axis] + rule.epsilon1) * (1.0 - decay)
         for v, axis in zip(old, rule.axes, strict=True)
     )
-    by_kept = tf.math.rsqrt(vr / tf.reduce_mean(vr))  # along the axis that vc lacks
-    by_lost = tf.math.rsqrt(vc)  # along the axis that vr lacks
+    by_kept = tf.math.rsqrt(vr / tf.reduce_mean(vr))  # along the axis that vr keeps
+    by_lost = tf.math.rsqrt(vc)  # along the axis that vc keeps
     return (vr, vc), *((by_kept, by_lost) if rule.axes[0] == 1 else (by_lost, by_kept))
 
 
@@ -302,7 +302,7 @@ def _update(
 
 
 def _scale(rule: StepRule, rate: tf.Tensor, mean_square: tf.Tensor, rms: tf.Tensor) -> tf.Tensor:
-    """Returns by what to multiply an update of root mean square `rms`."""
+    """Returns the factor of an update of root mean square `rms`."""
     if rule.scaled:
         rate *= tf.maximum(tf.sqrt(mean_square), rule.epsilon2)
     return rate if rule.clip is None else rate / tf.maximum(1.0, rms / rule.clip)

@@ -8,7 +8,7 @@
 The checkpoint of step 100 has the files `model.ckpt-100.index` and `.data-...`, which are Mesh
 TensorFlow's, and `model.ckpt-100.resume.npz`, which holds the position in the data, the seed, and
 the low halves of weights that are wider in memory than in the checkpoint. `Checkpoints.save` writes
-all files into a folder beside, and renames them when they are whole: the index last, because a
+all files into a folder next to it, and renames them when they are whole: the index last, because a
 checkpoint without an index does not count, and then the file `checkpoint`, which names the latest.
 To a bucket they are uploaded in that order, and each is looked at there, by size and checksum.
 
@@ -53,7 +53,7 @@ def steps_done(model_dir: str) -> int:
 
 
 def name_again(model_dir: str) -> list[str]:
-    """Writes the file `checkpoint` anew where the checkpoint that it names is not all there.
+    """Rewrites the file `checkpoint` if the checkpoint that it names is not complete.
 
     A run that was killed before it wrote that file goes on then by itself, and tools that look up
     the latest checkpoint in it find the one that the run goes on from.
@@ -127,7 +127,7 @@ class Checkpoints:
           the path of the checkpoint.
 
         Raises:
-          UserError: if it cannot be written; the earlier checkpoints are as they were.
+          UserError: if it cannot be written; the earlier checkpoints stay unchanged.
         """
         path = checkpoint_files.checkpoint_path(self._model_dir, step)
         folder = os.path.join(self._model_dir, f"{_SAVING}{step}")  # noqa: PTH118
@@ -174,7 +174,7 @@ class Checkpoints:
         self._session.run(self._graph.to_slices)
         resume = self._read_resume(checkpoint)
         if resume is not None:
-            # Those that were deleted meanwhile count for nothing where the last ones are kept.
+            # Those that were deleted in the meantime do not count among the last ones.
             own = resume.pop("own")
             self._own = [s for s in checkpoint_files.steps(self._model_dir) if s in own]
         return resume
@@ -198,7 +198,7 @@ class Checkpoints:
         self._own = stay
 
     def write_resume(self, prefix: str, resume: Mapping[str, Any]) -> None:
-        """Writes the resume state and the weights' low halves beside the checkpoint `prefix`."""
+        """Writes the resume state and the weights' low halves next to the checkpoint `prefix`."""
         resume_file.write(prefix, resume, self.low_halves())
 
     def low_halves(self) -> dict[str, np.ndarray]:
@@ -231,7 +231,7 @@ class Checkpoints:
         """Yields lists of (master, key in the resume file, slice), of at most `BYTES_AT_ONCE`.
 
         TensorFlow prunes the whole graph for each new set of fetches, which takes longer than
-        reading a small variable; all of them at once would hold the weights a second time.
+        reading a small variable; reading all in one call would hold the weights a second time.
         """
         group, size = [], 0
         for name, slices in self._graph.slices.items():
@@ -349,7 +349,7 @@ def _explained(path: str, model_dir: str, clean: Callable[[], None]) -> Iterator
 
 
 def _last_checkpoint(model_dir: str) -> str:
-    """Returns a sentence about the last checkpoint of `model_dir`, and what to do."""
+    """Returns a sentence about the last checkpoint of `model_dir`, and the way to continue."""
     try:
         steps = checkpoint_files.steps(model_dir)
     except WRITE_ERRORS:  # a permission or a connection that is lost for reading, too

@@ -53,7 +53,7 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
       batch_size: sequences of the global batch.
       train_dataset_fn: returns a dataset of packed or padded examples, which is repeated.
       train_steps: the step to stop at, counted from the start of pretraining.
-      ensemble_inputs: the number of models of an ensemble with inputs of their own, or None.
+      ensemble_inputs: the number of models of an ensemble that each have their own inputs, or None.
       dataset_split: an argument of `train_dataset_fn`.
       skip_seen_data: whether a restarted run skips the batches that it has read.
       seen_data_init_step: the step from which those batches are counted.
@@ -201,7 +201,7 @@ class RecorderHook(tf.estimator.SessionRunHook):
                 f"the loss is {values['loss']} at step {step:,}: training has diverged. The last "
                 "checkpoint is kept; lower the learning rate or check the data"
             )
-        # A TPU takes many steps at once, which may pass a multiple of the interval.
+        # A TPU takes many steps in one call, which may pass a multiple of the interval.
         due = step // self._interval > before // self._interval
         if not self._recorded or due or step >= self.total_steps:
             self._recorder.progress(step, values)

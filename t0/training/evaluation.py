@@ -50,7 +50,7 @@ class ModelInTraining:
     copied and no checkpoint is read. Each program is lowered on first use.
 
     Args:
-      spec: what the run trains.
+      spec: the model, the batch and the optimizer.
       graph: the training graph.
       session: the session that holds the graph's variables.
 
@@ -295,7 +295,7 @@ class Evaluation:
     """The evaluations of one run.
 
     Args:
-      spec: what the run trains.
+      spec: the model, the batch and the optimizer.
       data: the training data.
       options: the intervals and sizes of evaluations.
       graph: the training graph.

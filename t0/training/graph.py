@@ -9,7 +9,7 @@
 Variables have Mesh TensorFlow's names and shapes. They are resource variables, and a step reads
 each of them once. With TensorFlow 1's reference variables, or with one read for each operation, an
 update may run before a gradient's read, so that two equal runs differ. Dropout depends on the seed
-and the step alone (see `randomness`).
+and the step only (see `randomness`).
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ METRICS = ("loss", *losses.PARTS, "learning_rate", "gradient_square", "weight_sq
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSpec:
-    """What a run trains, and how: the model, the batch and the optimizer.
+    """The training step of a run: the model, the batch and the optimizer.
 
     Attributes:
       model_type: "bitransformer", "lm", "delimited_lm", "aligned" or "bi_student_teacher".
@@ -53,7 +53,7 @@ class TrainingSpec:
       variable_filter: the variables to train: a regular expression, a function, or None for all.
       init_checkpoint: the checkpoint to start from, or None.
       init_variable_filter: regular expression of the variables to read from it; "" for all.
-      ensemble_inputs: the number of models of an ensemble with inputs of their own, or None.
+      ensemble_inputs: the number of models of an ensemble that each have their own inputs, or None.
       outer_batch_size: the size of the outer batch dimension.
       model_info_file: the file in which to list variables and operations, or None.
     """
@@ -83,7 +83,7 @@ class TrainingSpec:
     ) -> "TrainingSpec":
         """Returns the spec that the arguments of `mesh_utils.get_estimator` describe.
 
-        Parameters that gin binds to `tpu_estimator_model_fn` are read, too.
+        Also reads the parameters that gin binds to `tpu_estimator_model_fn`.
         """
         known = {field.name for field in dataclasses.fields(cls)}
         values = {name: value for name, value in arguments.items() if name in known}
@@ -151,7 +151,7 @@ def build(
     """Builds and lowers the training step.
 
     Args:
-      spec: what the run trains.
+      spec: the model, the batch and the optimizer.
       features: names of the batch's features, such as "inputs", "inputs_segmentation".
       seed: the seed of initial values and dropout.
       activations: the type of activations.
@@ -272,7 +272,7 @@ class HeldOutGraph:
       graph: the TensorFlow graph.
       features: name -> placeholder int32 [batch, length].
       values: float32 vector of "loss" and `losses.PARTS`, without dropout.
-      to_slices: copies what a checkpoint has filled to what is computed with.
+      to_slices: copies the variables that a checkpoint fills to the slices that compute.
     """
 
     graph: tf.Graph
@@ -287,7 +287,7 @@ def build_held_out(
     """Builds and lowers a model's loss on a batch, to evaluate a checkpoint.
 
     Args:
-      spec: the model and its batch; what it says of training is not read.
+      spec: the model and its batch; the fields about training are not read.
       features: names of the batch's features.
       activations: their type.
     """
@@ -372,7 +372,7 @@ class ModelProgram:
     """One Mesh TensorFlow graph of the model: its features, its loss, and its lowering.
 
     Args:
-      spec: what the run trains.
+      spec: the model, the batch and the optimizer.
       model: Mesh TensorFlow's model.
       types: the types of variables and activations.
       mesh_impl: the mesh that the graph is lowered to.

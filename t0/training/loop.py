@@ -270,7 +270,7 @@ def memory_text(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> st
     """Returns the line about memory that a run prints at its start.
 
     Args:
-      spec: what the run trains.
+      spec: the model, the batch and the optimizer.
       graph: its lowered step.
       bytes_each: the bytes of an activation.
     """
@@ -285,7 +285,7 @@ def step_memory(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> Me
     """Returns the memory of all devices by the formulas of `t0.mesh.formulas`.
 
     Args:
-      spec: what the run trains.
+      spec: the model, the batch and the optimizer.
       graph: its lowered step.
       bytes_each: the bytes of an activation.
 

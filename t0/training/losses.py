@@ -29,7 +29,7 @@ _EOS = 1
 def computed_in_float32(model: Any, mesh_impl: Any) -> Iterator[dict[str, mtf.Tensor]]:
     """Makes a model compute the loss of this module while the context is open.
 
-    A model that has a loss function of its own, which gin can set, keeps that function.
+    A model that has its own loss function, which gin can set, keeps that function.
 
     Args:
       model: Mesh TensorFlow's model: a stack of layers, or an encoder and a decoder.

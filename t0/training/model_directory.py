@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import datetime
 import errno
+import fcntl
 import json
 import os
 import posixpath
@@ -56,11 +57,6 @@ def lock(model_dir: str) -> Iterator[None]:
     Raises:
       UserError: if another process trains in it; the message says which.
     """
-    try:
-        import fcntl
-    except ImportError:  # not on Unix
-        yield
-        return
     if "://" in model_dir:
         yield
         return

@@ -1,4 +1,4 @@
-"""Optimizers that gin can bind to `run.optimizer`, beside Mesh TensorFlow's own.
+"""Optimizers that gin can bind to `run.optimizer`, in addition to Mesh TensorFlow's.
 
     run.optimizer = @t0.AdamWOptimizer
     AdamWOptimizer.weight_decay_rate = 0.01
@@ -83,7 +83,7 @@ def apply_updates(
 
 def _sum_in_order(scalars: Sequence[mtf.Tensor]) -> mtf.Tensor:
     # TensorFlow's AddN begins with whichever input nothing else reads any more, and the update of a
-    # variable reads its sum of squares, too: the last bit would depend on what is computed first.
+    # variable also reads its sum of squares: the last bit would depend on the order of computation.
     return mtf.reduce_sum(mtf.stack(scalars, "sums"))
 
 
@@ -204,7 +204,7 @@ class MomentumSGDOptimizer(optimize.Optimizer):
     Args:
       learning_rate: a number or scalar.
       momentum: the decay of the velocity. The velocity sums gradients, not updates, so a change of
-        the learning rate takes full effect at once.
+        the learning rate takes full effect immediately.
       nesterov: whether to use Nesterov's momentum.
     """
 

@@ -1,4 +1,4 @@
-"""Random numbers that depend on seed and step alone, so that a resumed run draws the same ones.
+"""Random numbers that depend only on seed and step, so that a resumed run draws the same ones.
 
 Mesh TensorFlow's dropout draws random tensors from the mesh, and a placement mesh draws them from
 TensorFlow's generators, whose state no checkpoint holds. `SeededMesh` computes each random tensor

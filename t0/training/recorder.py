@@ -163,7 +163,7 @@ class Recorder:
 
     Attributes:
       ideal_seconds: the seconds of a step at the peak of the GPUs' data sheet, from which the
-        utilisation of model FLOPs (MFU) follows; None where that is not known.
+        utilization of model FLOPs (MFU) follows; None if that is not known.
     """
 
     def __init__(  # noqa: PLR0913 (a run's facts, all by name)

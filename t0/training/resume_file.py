@@ -10,7 +10,7 @@ The record is JSON in a numpy archive:
 
     began      the step at which training began: that of the initial checkpoint, or 0
     seed       the seed of the data's order, dropout and initial weights
-    position   the position in the data; None where the data is at its beginning
+    position   the position in the data; None if the data is at its beginning
     own        the steps of the checkpoints that this run wrote, which it may delete
     seconds    the seconds that all starts have trained
     judge      the state of `stopping.BestEvaluation`
@@ -84,7 +84,7 @@ def write(
     Args:
       checkpoint: the checkpoint's path without its ending.
       record: the resume state.
-      arrays: what weights are wider in memory than in the checkpoint.
+      arrays: the bits of weights that are wider in memory than in the checkpoint.
 
     Raises:
       OSError: if it cannot be written.
@@ -188,7 +188,7 @@ def wide_weight(
 def record(checkpoint: str) -> dict[str, Any] | None:
     """Returns the resume state of `checkpoint`; None for a checkpoint of another loop.
 
-    Of its fields, `began` alone is checked.
+    Checks only its field `began`.
 
     Raises:
       UserError: if the file is damaged.

@@ -40,11 +40,11 @@ from t0.training.stopping import (
 
 ActivationType = Literal["auto", "float32", "bfloat16"]
 Values = Mapping[str, float]
-_REPEATED_SECONDS = 2.0  # in which a second Ctrl-C is torchrun's, which hands on the first
+_REPEATED_SECONDS = 2.0  # in which a second Ctrl-C is torchrun's, which passes the first on
 
 
 class Engine(Protocol):
-    """What computes a run."""
+    """Computes a run."""
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Takes one step; returns its values by the names that `recorder.step_fields` reads."""
@@ -56,7 +56,7 @@ class Engine(Protocol):
         """Returns whether the fields have those of each kind of evaluation of the run."""
 
     def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
-        """Writes a checkpoint with a record to go on from; `best` is the best one's step so far."""
+        """Writes a checkpoint and a record to resume from; `best` is the best one's step so far."""
 
     def checkpoint(self, step: int) -> str:
         """Returns the path of the checkpoint of a step."""
@@ -65,7 +65,7 @@ class Engine(Protocol):
         """Returns the lines that a start prints, when the first batch is there."""
 
     def ideal_seconds(self) -> float | None:
-        """Returns the seconds of a step at the devices' peak, None where that is not known."""
+        """Returns the seconds of a step at the devices' peak, None if that is not known."""
 
     def gpu_peaks(self) -> Sequence[int]:
         """Returns the most bytes that were in use on each GPU so far."""
@@ -95,7 +95,8 @@ class LoopOptions:
         without a better `keep_checkpoints.best_by` (default: "validation_loss").
       max_hours: the limit of training in hours, over all starts of the run. The run then saves and
         ends as if it were finished. Schedules still count to `train_steps`.
-      unfilled_variables: regular expressions of variables that `run.init_checkpoint` may lack.
+      unfilled_variables: regular expressions of variables that may be missing in
+        `run.init_checkpoint`.
       allow_config_change: whether the run may continue in a model directory that records another
         configuration.
     """
@@ -117,7 +118,7 @@ class Stepping:
     """One start of a run: its step, and its position in the data.
 
     Args:
-      engine: what computes the run.
+      engine: computes the run.
       data: the training data.
       options: the settings of the loop.
       size: the sizes of the run.
@@ -154,7 +155,7 @@ class Stepping:
         self._step = self._began = step
 
     def resume(self, step: int, record: Mapping[str, Any] | None, time_limit: TimeLimit) -> None:
-        """Goes on from a checkpoint of this run.
+        """Continues from a checkpoint of this run.
 
         Args:
           step: its step.
@@ -254,7 +255,7 @@ class Stepping:
             print(line, flush=True)
 
     def _after_step(self, recording: Recorder, signalled: signal.Signals | None) -> str:
-        """Evaluates and saves if that is due; returns why the run ends here, "" if it goes on."""
+        """Evaluates and saves if that is due; returns the reason to end here, "" to continue."""
         signalled = self._engine.jointly(signalled or 0)
         last = self._step == self._options.train_steps
         # After a signal there may be little time: the next start evaluates.
@@ -272,7 +273,7 @@ class Stepping:
         return ended
 
     def _ended(self) -> str:
-        """Returns why the run ends before its last step, "" if it goes on."""
+        """Returns the reason to end before the last step, "" to continue."""
         if self._best.exhausted:
             return f"early stop: {self._best.verdict} (train_loop.stop_after_evaluations)"
         limit = self._time_limit
@@ -298,7 +299,7 @@ class Stepping:
         return values
 
     def _first_fields(self) -> dict[str, int]:
-        """Returns what a new run's first record has, too: the sizes of the model and a batch."""
+        """Returns the extra fields of a new run's first record: sizes of the model and a batch."""
         return {
             "parameters": self._size.parameters,
             "batch_sequences": self._size.rows,

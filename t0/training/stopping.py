@@ -11,7 +11,7 @@
 
 Each checkpoint holds the state of `BestEvaluation` and the seconds of `TimeLimit`, so that both
 continue in a resumed run. A start counts its time from before it builds the model. The time that a
-killed run spent after its last checkpoint is not counted, because those steps are lost, too.
+killed run spent after its last checkpoint is not counted, because those steps are also lost.
 """
 
 import contextlib
@@ -183,7 +183,7 @@ def watched_signals(
 ) -> Iterator[Callable[[], signal.Signals | None]]:
     """Yields a function that returns SIGTERM or SIGINT (Ctrl-C) if it came, else None.
 
-    Neither ends the process here, but for a second Ctrl-C.
+    Neither ends the process here, except a second Ctrl-C.
 
     Args:
       prints: whether this process says that it noticed Ctrl-C.

@@ -43,7 +43,7 @@ def warm_start(
       lines that describe the result.
 
     Raises:
-      UserError: if the checkpoint cannot be read, or lacks a variable of the model that `unfilled`
+      UserError: if the checkpoint cannot be read, or misses a variable of the model that `unfilled`
         does not match, or holds a variable in another shape.
     """
     held = checkpoint_files.read(path)
@@ -86,7 +86,7 @@ def _patterns(names: Sequence[str]) -> list[str]:
 
 
 def _own_config(path: str) -> str:
-    """Returns a hint at the operative config that lies beside a checkpoint, if one does."""
+    """Returns a hint at the operative config next to a checkpoint, if there is one."""
     config = operative_config.beside(path)
     if not config:
         return ""
