@@ -27,7 +27,7 @@ from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.mesh import formulas
 from t0.mesh.formulas import BIAS_BYTES, LOGITS_BYTES, Share, bias_and_mask_bytes, padded_bytes
-from t0.mesh.lowering import COLLECTIVES, CoreProgram, ProgramStep, lower, read_program
+from t0.mesh.lowering import COLLECTIVES, CoreProgram, lower, read_program
 from t0.mesh.memory import Peak, peak_memory
 from t0.mesh.pod_run import PodRun
 
