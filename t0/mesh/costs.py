@@ -193,26 +193,6 @@ def logical_to_physical(run: PodRun) -> list[int]:
     return simd_mesh_impl.auto_logical_to_physical_tpu(run.mesh_shape.to_integer_list, shape)
 
 
-def compute_seconds(flops: int, peak_flops: float, utilisation: float) -> float:
-    """Returns FLOPs / (peak FLOP/s x utilisation)."""
-    return flops / (peak_flops * utilisation)
-
-
-def communication_seconds(
-    collective: Collective, link_bytes_per_second: float, sharing: float
-) -> float:
-    """Returns wire bytes / (link speed both ways / cores that share the busiest link).
-
-    Args:
-      collective: the collective operations of one step.
-      link_bytes_per_second: speed of one link in one direction; a ring uses both directions.
-      sharing: the result of `link_sharing` for the collective's axes.
-    """
-    if not sharing:
-        return 0.0
-    return collective.wire_bytes * sharing / (2 * link_bytes_per_second)
-
-
 def link_sharing(rings: Sequence[Sequence[int]], shape: Sequence[int]) -> float:
     """Returns how many rings cross the busiest inter-chip link, counting one direction.
 

@@ -25,8 +25,6 @@ from t0.mesh.costs import (
     DEFAULT_UTILISATION,
     Collective,
     StepCosts,
-    communication_seconds,
-    compute_seconds,
     costs_by_formulas,
     costs_by_lowering,
     link_sharing,
@@ -41,6 +39,7 @@ from t0.mesh.pod_run import (
     model_dimensions,
     read_pod_run,
 )
+from t0.text_tables import table_lines
 
 FITS, RECOMPUTES, TOO_LARGE = "fits", "fits with recomputation", "does not fit"
 _METHODS = {
@@ -115,7 +114,8 @@ def _plan(
 ) -> dict[str, Any]:
     memory = _memory(run, costs)
     sharing = axis_sharing(run)
-    time = _time(run, costs, options, sharing)
+    collectives = [_collective(c, run, sharing) for c in costs.collectives]
+    time = _time(run, costs, options, collectives)
     return {
         "schema": 1,
         "method": costs.method,
@@ -132,7 +132,7 @@ def _plan(
             "per_core_per_step": costs.flops,
             "per_step": costs.flops * run.slice_.cores,
         },
-        "collectives": [_collective(c, run, sharing) for c in costs.collectives],
+        "collectives": collectives,
         "time": time,
         "run": _remaining_steps(run, options, time["step_seconds"]),
         "longest_poles": {
@@ -247,32 +247,28 @@ def axis_sharing(run: PodRun) -> dict[str, float]:
 
 
 def _collective(collective: Collective, run: PodRun, sharing: dict[str, float]) -> dict[str, Any]:
+    busiest = max((sharing.get(axis, 1.0) for axis in collective.axes), default=1.0)
+    # A ring uses a link in both directions.
+    speed = 2 * run.slice_.generation.link_bytes_per_second
     return {
         **dataclasses.asdict(collective),
         "axes": list(collective.axes),
-        "seconds": _seconds(collective, run, sharing),
+        "seconds": collective.wire_bytes * busiest / speed,
     }
-
-
-def _seconds(collective: Collective, run: PodRun, sharing: dict[str, float]) -> float:
-    busiest = max((sharing.get(axis, 1.0) for axis in collective.axes), default=1.0)
-    link = run.slice_.generation.link_bytes_per_second
-    return communication_seconds(collective, link, busiest)
 
 
 def _time(
     run: PodRun,
     costs: StepCosts,
     options: PlanOptions,
-    sharing: dict[str, float],
+    collectives: list[dict[str, Any]],
 ) -> dict[str, Any]:
     generation = run.slice_.generation
-    compute = compute_seconds(costs.flops, generation.peak_flops, options.utilisation)
+    compute = costs.flops / (generation.peak_flops * options.utilisation)
     by_axis: dict[str, float] = {}
-    for collective in costs.collectives:
-        axes = "+".join(collective.axes) or "none"
-        seconds = _seconds(collective, run, sharing)
-        by_axis[axes] = by_axis.get(axes, 0.0) + seconds
+    for collective in collectives:
+        axes = "+".join(collective["axes"]) or "none"
+        by_axis[axes] = by_axis.get(axes, 0.0) + collective["seconds"]
     communication = sum(by_axis.values())
     step = compute + communication
     return {
@@ -346,29 +342,31 @@ def _placement(plan: dict[str, Any]) -> Iterator[str]:
 
 
 def _memory_lines(plan: dict[str, Any]) -> Iterator[str]:
+    columns = ("memory of a core", "bytes", "size")
+    sizes = plan["per_core_bytes"].items()
+    rows = [(f"  {_KINDS[key]}", f"{size:,}", gib(size)) for key, size in sizes]
     yield ""
-    yield "memory of a core"
-    for key, size in plan["per_core_bytes"].items():
-        yield f"  {_KINDS[key]:<40} {size:>16,} bytes  {gib(size):>10}"
+    yield from table_lines(columns, rows, right=columns[1:])
     yield f"  activations by {plan['activations_method']}"
     yield f"VERDICT: {plan['verdict']['word']}: {plan['verdict']['reason']}"
 
 
 def _collectives(plan: dict[str, Any]) -> Iterator[str]:
-    yield ""
-    yield "collectives of a core, for each step"
-    yield (
-        f"  {'kind':<12} {'axes':<12} {'cores':>6} {'type':<9} {'count':>7} "
-        f"{'operand bytes':>17} {'sent bytes':>17} {'seconds':>9}"
-    )
-    for row in plan["collectives"]:
-        yield (
-            f"  {row['kind']:<12} {'+'.join(row['axes']):<12} {row['group_size']:>6} "
-            f"{row['dtype']:<9} {row['count']:>7,} {row['payload_bytes']:>17,} "
-            f"{row['wire_bytes']:>17,} {row['seconds']:>9.4f}"
+    columns = ("collectives of a core, for each step", "axes", "cores", "type", "count")
+    columns += ("operand bytes", "sent bytes", "seconds")
+    rows = [
+        (
+            f"  {row['kind']}",
+            "+".join(row["axes"]),
+            str(row["group_size"]),
+            row["dtype"],
+            *(f"{row[key]:,}" for key in ("count", "payload_bytes", "wire_bytes")),
+            f"{row['seconds']:.4f}",
         )
-    if not plan["collectives"]:
-        yield "  none"
+        for row in plan["collectives"]
+    ]
+    yield ""
+    yield from table_lines(columns, rows, right=("cores", *columns[4:]))
 
 
 def _times(plan: dict[str, Any]) -> Iterator[str]:
