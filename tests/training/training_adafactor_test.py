@@ -38,7 +38,7 @@ def test_steps_are_the_papers(either_way, shape):
     old = [np.zeros(shape, np.float32)]
     if axes:
         old = [np.zeros(shape[1 - axis], np.float32) for axis in axes]
-    rule = adafactor.Rule(axes=axes, clip=1.0, epsilon1=1e-30, epsilon2=1e-3, scaled=True)
+    rule = adafactor.StepRule(axes=axes, clip=1.0, epsilon1=1e-30, epsilon2=1e-3, scaled=True)
     now = weights
     with tf.Graph().as_default(), tf.Session() as session:
         for number, gradient in enumerate(gradients):
@@ -64,7 +64,7 @@ def test_rows_of_several_look_ups_are_the_dense_gradient(axes):
     dense = np.zeros_like(weights)
     for dy, x in pairs:
         np.add.at(dense, x, dy)
-    rule = adafactor.Rule(axes=axes, clip=1.0, epsilon1=1e-30, epsilon2=1e-3, scaled=True)
+    rule = adafactor.StepRule(axes=axes, clip=1.0, epsilon1=1e-30, epsilon2=1e-3, scaled=True)
     with tf.Graph().as_default(), tf.Session() as session:
         numbers = tf.constant(0.01), tf.constant(0.9)
         kept = [tf.constant(x) for x in (weights, *old)]
