@@ -47,7 +47,7 @@ def test_a_record_of_other_types_is_damaged(tmp_path, wrong):
     resume_file.write(path, RECORD | wrong)
     (name,) = wrong
     with (
-        pytest.raises(UserError, match=rf"is damaged \(ValueError: its {name}.*ckpt-3, write"),
+        pytest.raises(UserError, match=rf"is damaged \(ValueError: its {name}.*remove .*ckpt-8"),
         resume_file.opened(path) as content,
     ):
         resume_file.record_in(content)
