@@ -110,37 +110,44 @@ def look_up(table: mtf.Tensor, ids: mtf.Tensor, vocab_dim: mtf.Dimension) -> mtf
     rest = [dim for dim in table.shape.dims if dim != vocab_dim]
     if table.shape.dims[0] != vocab_dim or set(rest) & set(ids.shape.dims):
         return mtf.gather(table, ids, vocab_dim)
-    shape = mtf.Shape([*ids.shape.dims, *rest])
-    return mtf.slicewise(
-        tf.gather,
-        [table, ids],
-        output_shape=shape,
-        splittable_dims=shape.dims,
-        grad_function=_look_up_gradient,
-        name="look_up",
-    )
+    return _LookUp(table, ids).outputs[0]
 
 
-def _look_up_gradient(op: mtf.Operation, dy: mtf.Tensor) -> list[mtf.Tensor | None]:
-    table, ids = op.inputs
-    return [_SumRows(dy, ids, table.shape).outputs[0], None]
+class _LookUp(mtf.Operation):
+    """[V, *R], ids [*I] -> [*I, *R]."""
+
+    def __init__(self, table: mtf.Tensor, ids: mtf.Tensor) -> None:
+        super().__init__([table, ids], name="look_up")
+        shape = mtf.Shape(ids.shape.dims + table.shape.dims[1:])
+        self._outputs = [mtf.Tensor(self, shape, table.dtype)]
+        _whole(self, table.shape.dims[0])
+
+    def gradient(self, grad_ys: list[mtf.Tensor]) -> list[mtf.Tensor | None]:
+        table, ids = self.inputs
+        return [_SumRows(grad_ys[0], ids, table.shape).outputs[0], None]
+
+    def lower(self, lowering: mtf.Lowering) -> None:
+        table, ids = self.inputs
+        _check_whole(lowering.mesh_impl(self), table.shape.dims[0])
+        rows = lowering.mesh_impl(self).slicewise(
+            tf.gather, lowering.tensors[table], lowering.tensors[ids]
+        )
+        lowering.set_tensor_lowering(self.outputs[0], rows)
 
 
 class _SumRows(mtf.Operation):
-    """The gradient of `look_up`: dy [*I, *R], ids [*I] -> [V, *R], dense."""
+    """The gradient of `_LookUp`: dy [*I, *R], ids [*I] -> [V, *R], dense."""
 
     def __init__(self, dy: mtf.Tensor, ids: mtf.Tensor, shape: mtf.Shape) -> None:
         super().__init__([dy, ids], name="sum_rows")
         self._outputs = [mtf.Tensor(self, shape, dy.dtype)]
-        # For Mesh TensorFlow's layout search: the operation needs the vocabulary whole.
-        self._splittable_dims, self._unsplittable_dims = (
-            self._initialize_splittable_and_unsplittable_dims("splittable", [shape.dims[0].name])
-        )
+        _whole(self, shape.dims[0])
 
     def lower(self, lowering: mtf.Lowering) -> None:
         dy, ids = self.inputs
         vocab_dim = self.outputs[0].shape.dims[0]
         mesh_impl = lowering.mesh_impl(self)
+        _check_whole(mesh_impl, vocab_dim)
 
         def add_up(dy_slice: tf.Tensor, ids_slice: tf.Tensor) -> tf.Tensor:
             # In float32: thousands of small terms may be added to one row.
@@ -209,3 +216,18 @@ def _log_probability_gradient(op: mtf.Operation, dy: mtf.Tensor) -> list[mtf.Ten
     vocab_dim = logits.shape.dims[-1]
     here = mtf.one_hot(targets, vocab_dim, dtype=logits.dtype)
     return [dy * (here - mtf.softmax(logits, vocab_dim)), None]
+
+
+def _whole(operation: mtf.Operation, vocab_dim: mtf.Dimension) -> None:
+    """Notes for Mesh TensorFlow's layout search that an operation needs the vocabulary whole."""
+    operation._splittable_dims, operation._unsplittable_dims = (
+        operation._initialize_splittable_and_unsplittable_dims("splittable", [vocab_dim.name])
+    )
+
+
+def _check_whole(mesh_impl: Any, vocab_dim: mtf.Dimension) -> None:
+    if mesh_impl.tensor_dimension_to_mesh_axis(vocab_dim) is not None:
+        raise ValueError(
+            f"the layout splits {vocab_dim.name}, which a gather needs whole; "
+            "see bind_gather_embedding"
+        )
