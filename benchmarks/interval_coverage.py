@@ -31,6 +31,7 @@ import numpy as np
 from scipy import special
 
 from t0.reports import statistics
+from t0.reports.statistics import Interval
 
 EXAMPLES, PROMPTS, ACCURACIES = (56, 277, 1267), (5, 10, 15), (0.6, 0.9)
 KINDS = (statistics.FIXED, statistics.RANDOM)
@@ -185,11 +186,28 @@ def measure(setting: Setting, evaluations: int, *, seed: int = 0) -> Tally:
         tally.test("paired", statistics.p_value(gap), statistics.interval_of_difference(gap))
         _over_rows(tally, first, second, truth)
         if setting.prompts > 1 and setting.seeds == 1:
-            found = statistics.crossed_bootstrap(first[:, 0], seed=number)
+            found = crossed_bootstrap(first[:, 0], seed=number)
             tally.interval("bootstrap", found.low, found.high, truth)
         elif setting.prompts == 1:
             _of_one_prompt(tally, first[:, 0, 0] > 0, second[:, 0, 0] > 0, truth)
     return tally
+
+
+def crossed_bootstrap(values: np.ndarray, *, resamples: int = 1000, seed: int = 0) -> Interval:
+    """Returns the percentile interval of the mean of values [..., P, E]; a batch shares its draws.
+
+    Prompts and examples are drawn independently, both with replacement (Owen, 2007, Ann. Appl.
+    Stat. 1).
+    """
+    rng = np.random.default_rng(seed)
+    of_prompts, of_examples = (
+        rng.multinomial(count, np.full(count, 1 / count), resamples).astype(np.float32) / count
+        for count in values.shape[-2:]
+    )
+    by_prompt = values.astype(np.float32) @ of_examples.T
+    means = np.einsum("...pr,rp->...r", by_prompt, of_prompts)
+    tail = 50 * (1 - statistics.CONFIDENCE)
+    return Interval(*np.percentile(means, (tail, 100 - tail), axis=-1))
 
 
 def _over_rows(tally: Tally, first: np.ndarray, second: np.ndarray, truth: np.ndarray) -> None:

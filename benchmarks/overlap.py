@@ -20,11 +20,11 @@ from pathlib import Path
 
 from t0.catalogue.listing import read_listing
 from t0.files import tf_examples, tfrecord
-from t0.overlap import Settings
+from t0.overlap import OverlapCriteria
 from t0.overlap.evaluation_rows import EvaluationSet, evaluation_sets
 from t0.overlap.index import Index, IndexWriter
 from t0.overlap.scanning import scan
-from t0.overlap.training_texts import FileJob, listed_training, text_batches
+from t0.overlap.training_texts import FileJob, TrainingTexts, add_listed, text_batches
 from t0.sources import set_data_dirs
 
 TRAIN = "super_glue_(rte|wic)_(?!.*score_eval).*"
@@ -35,7 +35,9 @@ AIM = 10_000  # texts a second of one core: 20,000 of two
 def write_cache(path: Path) -> FileJob:
     """Writes the rendered training texts as records of a cache."""
     with path.open("wb") as file:
-        for job in listed_training(read_listing(), TRAIN, "train").jobs:
+        training = TrainingTexts()
+        add_listed(training, read_listing(), TRAIN, "train")
+        for job in training.jobs:
             for texts, _, _ in text_batches(job, None):
                 for text in texts:
                     entry = tf_examples.bytes_entry("inputs_pretokenized", [text.encode()])
@@ -55,7 +57,7 @@ def words_of(text: str) -> list[str]:
 
 def peer_index(sets: Sequence[EvaluationSet]) -> dict[int, set[tuple[str, ...]]]:
     """Returns n -> the n-grams of the evaluation rows."""
-    grams: dict[int, set[tuple[str, ...]]] = {n: set() for n in Settings().ngrams}
+    grams: dict[int, set[tuple[str, ...]]] = {n: set() for n in OverlapCriteria().ngrams}
     for chosen in sets:
         for batch in chosen.batches():
             for text in batch.texts:
@@ -95,7 +97,7 @@ def main() -> None:
     sets, _ = evaluation_sets(read_listing(), EVALUATION, "validation")
     with tempfile.TemporaryDirectory() as folder:
         job = write_cache(Path(folder) / "train.tfrecord-00000-of-00001")
-        with IndexWriter(folder, Settings()) as writer:
+        with IndexWriter(folder, OverlapCriteria()) as writer:
             for chosen in sets:
                 for batch in chosen.batches():
                     writer.add(batch)

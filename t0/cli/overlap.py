@@ -69,9 +69,9 @@ def main(args: argparse.Namespace) -> int:
     """Searches, writes the files, and prints the tables and the paths."""
     from t0.catalogue.sentence_pieces import given_tokens
     from t0.files import path_inside
-    from t0.overlap import Request, Settings, find
+    from t0.overlap import OverlapCriteria, OverlapSearch, find
     from t0.overlap.finding import RESULT, ROWS, TABLES
-    from t0.overlap.found_tables import tables
+    from t0.overlap.overlap_tables import tables
 
     if args.num_workers is not None and args.num_workers < 0:
         raise UserError(f"--num_workers {args.num_workers}: wanted a number from 0")
@@ -81,12 +81,12 @@ def main(args: argparse.Namespace) -> int:
         set_data_dirs(args.data_dir)
     tokens = given_tokens(args.vocab)
     facts = find(
-        Request(
+        OverlapSearch(
             train=tuple(args.train),
             evaluation=tuple(args.eval),
             train_split=args.train_split,
             eval_split=args.eval_split,
-            settings=Settings(_ngrams(args.ngrams), args.min_words),
+            settings=OverlapCriteria(_ngrams(args.ngrams), args.min_words),
             cache_dirs=tuple(filter(None, args.cache_dirs.split(","))),
             skip_absent=args.skip_absent_splits,
         ),

@@ -48,9 +48,9 @@ def check_flags(args: argparse.Namespace) -> None:
 
 def held_out_splits() -> Iterator[tuple[str, str | None, str]]:
     """Yields dataset, subset and split of each of T0's held-out datasets."""
-    from t0.reports.published import figures
+    from t0.reports.held_out import held_out_titles
 
-    for key in dict.fromkeys(one for row in figures() for one in row.datasets):
+    for key in held_out_titles():
         name, _, subset = key.partition("/")
         if name == "anli":  # whose rounds are splits
             yield name, None, f"dev_{subset}"
@@ -105,14 +105,13 @@ def download_lines(splits: Sequence[tuple[str, str | None, str]]) -> list[str]:
 def print_table(run: "EvaluatedRun", output: Path) -> None:
     """Prints a run's means next to the published values, and writes reproduction_<step>.json."""
     from t0.files.publishing import write_whole
-    from t0.reports.published import figures
-    from t0.reports.reproduction import reproduction, reproduction_table
+    from t0.reports.held_out import published_accuracies, reproduction, reproduction_table
 
     rows = reproduction(run)
     print(f"\n{printable(run.label)}, next to the published values:")
     for line in [*reproduction_table(rows).lines(), _CAUTION]:
         print(printable(line))
     path = output / f"reproduction_{run.step}.json"
-    sources = sorted({row.source for row in figures()})
+    sources = sorted({row.source for row in published_accuracies()})
     write_whole(str(path), json.dumps({"schema": 1, "rows": rows, "sources": sources}, indent=1))
     print(f"table: {printable(str(path))}")

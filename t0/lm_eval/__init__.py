@@ -8,6 +8,6 @@
 export: the harness imports it, nothing of t0 does.
 """
 
-from t0.lm_eval.exported_tasks import Exported, export
+from t0.lm_eval.exported_tasks import ExportedTasks, export
 
-__all__ = ["Exported", "export"]
+__all__ = ["ExportedTasks", "export"]

@@ -64,7 +64,7 @@ class ExportedPrompt:
 
 
 @dataclasses.dataclass(frozen=True)
-class Exported:
+class ExportedTasks:
     """What was written: the prompts, the tasks of the datasets, and their group's name."""
 
     tasks: tuple[ExportedPrompt, ...]
@@ -91,7 +91,7 @@ def export(
     group: str,
     eos: str = T5_EOS,
     limit: int | None = None,
-) -> Exported:
+) -> ExportedTasks:
     """Writes tasks into a new folder, which appears when it is whole.
 
     Args:
@@ -142,7 +142,7 @@ def export(
         publishing.publish_folder(staging, output, last=FUNCTIONS, replace=False)
     finally:
         paths.remove(staging)
-    return Exported(tuple(found), done, group)
+    return ExportedTasks(tuple(found), done, group)
 
 
 def dataset_task(task: PromptedTask) -> str:

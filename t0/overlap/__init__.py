@@ -1,8 +1,8 @@
 """Overlap: evaluation rows whose text occurs in the training data (contamination).
 
-    from t0.overlap import Request, find
+    from t0.overlap import OverlapSearch, find
 
-    find(Request(train=("/data/cache",), evaluation=("t0_eval_score_eval",)), "overlap")
+    find(OverlapSearch(train=("/data/cache",), evaluation=("t0_eval_score_eval",)), "overlap")
 
 | file | what is in it |
 |---|---|
@@ -11,13 +11,13 @@
 | `index` | the hashes of the evaluation's runs, on disk |
 | `training_texts` | training texts of caches, or rendered, in jobs |
 | `scanning`, `beam_search` | the search, in processes here or on Apache Beam |
-| `outcome`, `found_tables` | counts by row, prompt and dataset; the text |
+| `outcome`, `overlap_tables` | counts by row, prompt and dataset; their tables as text |
 | `finding` | one search from request to files |
 
 This room does not import TensorFlow, and needs none but for `gs://`.
 """
 
-from t0.overlap.finding import Request, find
-from t0.overlap.index import Settings
+from t0.overlap.finding import OverlapSearch, find
+from t0.overlap.index import OverlapCriteria
 
-__all__ = ["Request", "Settings", "find"]
+__all__ = ["OverlapSearch", "OverlapCriteria", "find"]

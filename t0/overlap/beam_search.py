@@ -5,9 +5,9 @@
     ):
         ...
 
-Every job is one element of the pipeline. What it finds is written as a file into `run_dir`, which
+Every job is one element of the pipeline. Its matches are written as a file into `run_dir`, which
 all workers must be able to write to, and which the program that started the pipeline reads at the
-end; so a runner may repeat a job. The index is in `run_dir`, too, and each worker copies it once.
+end; so a runner may repeat a job. The index is also in `run_dir`, and each worker copies it once.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ def search_on_beam(
 
     Args:
       jobs: the jobs.
-      scanner: what a worker needs; its index is on this machine.
+      scanner: prepares a worker; its index is on this machine.
       pipeline_options: Apache Beam's options.
       run_dir: an empty or absent directory that all workers can write to; removed at the end.
 
@@ -58,7 +58,7 @@ def search_on_beam(
 
 
 class _Search(beam.DoFn):
-    """(number, job) -> a file in `run_dir` with what was found, or with the user's mistake."""
+    """(number, job) -> a file in `run_dir` with its matches, or with the user's mistake."""
 
     def __init__(self, scanner: Scanner, run_dir: str) -> None:
         self._scanner, self._run_dir = scanner, run_dir

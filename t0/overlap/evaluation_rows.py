@@ -25,7 +25,7 @@ ROWS_AT_ONCE = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class Batch:
+class RowBatch:
     """Some rows of an evaluation set, and their texts.
 
     Attributes:
@@ -71,7 +71,7 @@ class EvaluationSet:
         """The columns that at least one of the prompts reads."""
         return frozenset().union(*(prompt.compiled.columns for prompt in self.prompts))
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[RowBatch]:
         """Yields all rows, some at a time.
 
         Raises:
@@ -88,7 +88,7 @@ class EvaluationSet:
         rows: Sequence[tuple[int, Mapping[str, Any]]],
         columns: frozenset[str],
         kept: list[int],
-    ) -> Batch:
+    ) -> RowBatch:
         found: list[tuple[int, Any, int, str]] = []
         for place, (index, row) in enumerate(rows):
             for column, value in row.items():
@@ -102,7 +102,7 @@ class EvaluationSet:
         owner, parts, numbers, texts = (
             ([*column] for column in zip(*found, strict=True)) if (found) else ([], [], [], [])
         )
-        return Batch(
+        return RowBatch(
             rows=[index for index, _ in rows],
             texts=texts,
             owner=np.array(owner, np.int64),

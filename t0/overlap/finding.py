@@ -1,6 +1,7 @@
-"""One search for evaluation rows in training data: what is asked, carried out, and written.
+"""One search for evaluation rows in training data: its options, its steps, its files.
 
-    find(Request(train=("t0_train",), evaluation=("t0_eval_score_eval",)), "overlap", workers=8)
+    search = OverlapSearch(train=("t0_train",), evaluation=("t0_eval_score_eval",))
+    find(search, "overlap", workers=8)
 
 writes into the folder `overlap`:
 
@@ -25,11 +26,11 @@ from t0.catalogue.listing import Listing, read_listing
 from t0.errors import UserError, interruptible
 from t0.files import path_inside, paths, publishing
 from t0.overlap.evaluation_rows import EvaluationSet, evaluation_sets
-from t0.overlap.found_tables import tables
-from t0.overlap.index import Index, IndexWriter, Settings
-from t0.overlap.outcome import Outcome, dataset_names
+from t0.overlap.index import Index, IndexWriter, OverlapCriteria
+from t0.overlap.outcome import OverlapOutcome, dataset_names
+from t0.overlap.overlap_tables import tables
 from t0.overlap.scanning import Matches, MatchTable, Scanner, processor, search
-from t0.overlap.training_texts import Training, cached_training, listed_training
+from t0.overlap.training_texts import TrainingTexts, add_cached, add_listed
 from t0.progress import ProgressLine
 from t0.sources import data_dirs
 
@@ -41,14 +42,14 @@ _DIRECT_RUNNER = ["--runner=DirectRunner"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
-    """What is searched for where.
+class OverlapSearch:
+    """The options of a search.
 
     Attributes:
       train: folders of caches, mixtures, tasks, or regular expressions of tasks.
       evaluation: mixtures, tasks, or regular expressions of tasks.
       train_split, eval_split: the splits, as the tasks name them.
-      settings: what counts as an overlap.
+      settings: which runs of words count as an overlap.
       cache_dirs: folders with caches of tasks, which are read in place of rendering the tasks.
       skip_absent: whether to leave out splits whose data is absent.
     """
@@ -57,13 +58,13 @@ class Request:
     evaluation: tuple[str, ...]
     train_split: str = "train"
     eval_split: str = "validation"
-    settings: Settings = Settings()
+    settings: OverlapCriteria = OverlapCriteria()
     cache_dirs: tuple[str, ...] = ()
     skip_absent: bool = False
 
 
 def find(
-    request: Request,
+    request: OverlapSearch,
     output: str,
     *,
     workers: int | None = None,
@@ -73,11 +74,11 @@ def find(
     """Searches, writes the files, and returns what `overlap.json` holds.
 
     Args:
-      request: what is searched for where.
+      request: the options of the search.
       output: the folder to write into, local or remote; an earlier result in it is replaced.
       workers: the number of processes; None for one on each core, or none for little data; 0 for
         this process alone.
-      pipeline_options: Apache Beam's options; with any but `--runner=DirectRunner` alone, Beam
+      pipeline_options: Apache Beam's options; with any but only `--runner=DirectRunner`, Beam
         searches, and its workers must be able to write to `output`.
       vocabulary: the SentencePiece model for caches without texts, or None.
 
@@ -90,7 +91,7 @@ def find(
     sets, notes = evaluation_sets(
         listing, request.evaluation, request.eval_split, skip_absent=request.skip_absent
     )
-    _refuse_itself(sets, training, request)
+    _refuse_itself(sets, training)
     publishing.check_writable(output)
     publishing.remove_leftovers([output])
     with (
@@ -112,7 +113,7 @@ def find(
             )
         else:
             found = _searched(training, scanner, _workers(training, workers))
-        outcome = Outcome(index, found, training, processor(vocabulary))
+        outcome = OverlapOutcome(index, found, training, processor(vocabulary))
         facts = {
             "schema": SCHEMA,
             "kind": "overlap",
@@ -122,21 +123,21 @@ def find(
         return _write(output, facts, outcome, sets)
 
 
-def training_data(request: Request, listing: Listing) -> Training:
-    """Returns the training data of all that a request names."""
-    training = Training()
+def training_data(request: OverlapSearch, listing: Listing) -> TrainingTexts:
+    """Returns the training data of all that a search names."""
+    training = TrainingTexts()
     for name in request.train:
-        known = name in listing.mixtures or name in listing.tasks
-        if not known and (paths.is_folder(name) or "/" in name):
-            training.join(cached_training(name, request.train_split, listing))
+        is_listed = name in listing.mixtures or name in listing.tasks
+        if not is_listed and (paths.is_folder(name) or "/" in name):
+            add_cached(training, name, request.train_split, listing)
         else:
-            training.join(
-                listed_training(listing, name, request.train_split, skip_absent=request.skip_absent)
+            add_listed(
+                training, listing, name, request.train_split, skip_absent=request.skip_absent
             )
     return training
 
 
-def _refuse_itself(sets: Sequence[EvaluationSet], training: Training, request: Request) -> None:
+def _refuse_itself(sets: Sequence[EvaluationSet], training: TrainingTexts) -> None:
     for one in sets:
         if one.place in training.places:
             raise UserError(
@@ -144,10 +145,9 @@ def _refuse_itself(sets: Sequence[EvaluationSet], training: Training, request: R
                 "would be found in itself. Name another split by --train_split or --eval_split, or "
                 "tasks of other datasets"
             )
-    del request
 
 
-def _indexed(sets: Sequence[EvaluationSet], folder: str, settings: Settings) -> Index:
+def _indexed(sets: Sequence[EvaluationSet], folder: str, settings: OverlapCriteria) -> Index:
     rows = 0
     with (
         ProgressLine(None, unit="row", doing="indexing") as progress,
@@ -169,7 +169,7 @@ def _indexed(sets: Sequence[EvaluationSet], folder: str, settings: Settings) -> 
     return index
 
 
-def _workers(training: Training, workers: int | None) -> int:
+def _workers(training: TrainingTexts, workers: int | None) -> int:
     if workers is not None:
         return workers
     if training.texts is not None and training.texts <= _SMALL_TEXTS:
@@ -177,7 +177,7 @@ def _workers(training: Training, workers: int | None) -> int:
     return min(len(os.sched_getaffinity(0)), len(training.jobs))
 
 
-def _searched(training: Training, scanner: Scanner, workers: int) -> Matches:
+def _searched(training: TrainingTexts, scanner: Scanner, workers: int) -> Matches:
     with ProgressLine(training.texts, unit="text", doing="searching") as progress:
         return _joined(search(training.jobs, scanner, workers=workers, on_texts=progress.count))
 
@@ -190,7 +190,7 @@ def _joined(several: Iterable[Matches]) -> Matches:
 
 
 def _run(
-    request: Request, training: Training, found: Matches, notes: Sequence[str]
+    request: OverlapSearch, training: TrainingTexts, found: Matches, notes: Sequence[str]
 ) -> dict[str, Any]:
     return {
         "train": list(request.train),
@@ -218,7 +218,7 @@ def _error(index: Index, found: Matches) -> dict[str, Any]:
 
 
 def _write(
-    output: str, facts: dict[str, Any], outcome: Outcome, sets: Sequence[EvaluationSet]
+    output: str, facts: dict[str, Any], outcome: OverlapOutcome, sets: Sequence[EvaluationSet]
 ) -> dict[str, Any]:
     result = path_inside(output, RESULT)
     with publishing.writing(result):

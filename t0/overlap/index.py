@@ -7,7 +7,7 @@
 
 The index holds a hash for each of these runs:
 
-- n-grams: the runs of n words in the texts of a row's columns, and in what prompts make of the row,
+- n-grams: the runs of n words in the texts of a row's columns and in its prompted texts,
   there as far as all n words are the row's (`row_words`): so a prompt's own words, which other
   datasets' prompts may share, are no overlap, and fields that a prompt joins are one text;
 - whole fields: all words of a field. A field that is longer than the shortest n-gram is looked for
@@ -16,8 +16,8 @@ The index holds a hash for each of these runs:
 Hashes have 64 bits. Among T runs of words in the training data, about T * H / 2**64 are equal to
 one of H hashes of the index by chance: for 10**12 and 10**8 that is 5.
 
-Writing takes memory for a part of the hashes only: they are put into files by their first bits,
-which are sorted one after the other. Reading maps the files, which processes share.
+Writing keeps the distinct hashes of the evaluation rows in memory, 8 bytes each. Reading maps the
+files, which processes share.
 """
 
 import dataclasses
@@ -29,11 +29,9 @@ from pathlib import Path
 import numpy as np
 
 from t0.files.untrusted import parsed_json
-from t0.overlap.evaluation_rows import Batch
+from t0.overlap.evaluation_rows import RowBatch
 from t0.overlap.words import Words, split_words
 
-_PARTS_BITS = 6
-_PARTS = 2**_PARTS_BITS
 _PENDING = 2**19
 # Places of the filter for each hash, at least; of 2**26 bytes at most.
 _FILTER_SHARE, _LARGEST_FILTER_BITS = 16, 26
@@ -45,8 +43,8 @@ _ANCHOR = np.dtype([("hash", "<u8"), ("words", "<i8")])
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """What counts as an overlap.
+class OverlapCriteria:
+    """Which runs of words count as an overlap.
 
     Attributes:
       ngrams: the lengths of runs in words, the headline's first.
@@ -62,36 +60,25 @@ class Settings:
         return min(self.ngrams)
 
 
-class _Parts:
-    """Records in files by the first bits of their hash, which are read one file at a time."""
+class _DistinctRecords:
+    """Records without repetitions, ascending."""
 
-    def __init__(self, folder: Path, kind: np.dtype) -> None:
-        self._folder, self._kind = folder, kind
+    def __init__(self, kind: np.dtype) -> None:
+        self._sorted = np.zeros(0, kind)
         self._pending: list[np.ndarray] = []
         self._count = 0
-        folder.mkdir()
 
     def add(self, records: np.ndarray) -> None:
         self._pending.append(records)
         self._count += len(records)
-        if self._count >= _PENDING:
-            self._flush()
+        if self._count >= max(_PENDING, len(self._sorted)):
+            self.merge()
 
-    def read(self, part: int) -> np.ndarray:
-        self._flush()
-        path = self._folder / str(part)
-        return np.fromfile(path, self._kind) if path.exists() else np.zeros(0, self._kind)
-
-    def _flush(self) -> None:
-        if not self._pending:
-            return
-        records = np.unique(np.concatenate(self._pending))
-        hashes = records if records.dtype == np.uint64 else records["hash"]
-        bounds = np.searchsorted(hashes >> np.uint64(64 - _PARTS_BITS), np.arange(_PARTS + 1))
-        for part in np.flatnonzero(np.diff(bounds)).tolist():
-            with (self._folder / str(part)).open("ab") as file:
-                records[bounds[part] : bounds[part + 1]].tofile(file)
+    def merge(self) -> np.ndarray:
+        """Returns all records."""
+        self._sorted = np.unique(np.concatenate([self._sorted, *self._pending]))
         self._pending, self._count = [], 0
+        return self._sorted
 
 
 class IndexWriter:
@@ -99,19 +86,19 @@ class IndexWriter:
 
     Args:
       folder: the folder.
-      settings: what counts as an overlap.
+      settings: which runs of words count as an overlap.
     """
 
-    def __init__(self, folder: str, settings: Settings) -> None:
+    def __init__(self, folder: str, settings: OverlapCriteria) -> None:
         self._folder, self._settings = Path(folder), settings
 
     def __enter__(self) -> "IndexWriter":
-        self._runs = _Parts(self._folder / "runs", _HASH)
-        self._anchors = _Parts(self._folder / "longer", _ANCHOR)
+        self._runs = _DistinctRecords(_HASH)
+        self._anchors = _DistinctRecords(_ANCHOR)
         self._short: set[int] = set()
         return self
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: RowBatch) -> None:
         """Adds the runs of words of some rows."""
         words = split_words(batch.texts)
         before = np.append(0, np.cumsum(row_words(batch, words)))
@@ -135,25 +122,18 @@ class IndexWriter:
     def __exit__(self, kind: object, *error: object) -> None:
         if kind is not None:
             return
-        size = 0
-        with (
-            (self._folder / "hashes").open("wb") as hashes,
-            (self._folder / "anchors").open("wb") as anchors,
-        ):
-            for part in range(_PARTS):
-                every = np.unique(self._runs.read(part))
-                every.tofile(hashes)
-                np.unique(self._anchors.read(part)).tofile(anchors)
-                size += len(every)
+        hashes = self._runs.merge()
+        hashes.tofile(self._folder / "hashes")
+        self._anchors.merge().tofile(self._folder / "anchors")
         lengths = sorted({*self._settings.ngrams, *self._short})
-        facts = {"size": size, "lengths": lengths, **dataclasses.asdict(self._settings)}
+        facts = {"size": len(hashes), "lengths": lengths, **dataclasses.asdict(self._settings)}
         (self._folder / "index.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
-def row_words(batch: Batch, words: Words) -> np.ndarray:
+def row_words(batch: RowBatch, words: Words) -> np.ndarray:
     """Returns which words are the rows' and not their prompts' own, bool [W].
 
-    These are the words of fields; and in what a prompt makes of a row, those in three words in a
+    These are the words of fields; and in a prompted text, those in three words in a
     row that one of the row's fields has, or that are a whole field of one word or two.
 
     Args:
@@ -183,7 +163,7 @@ class Index:
     """An index in a folder of this machine.
 
     Attributes:
-      settings: what counts as an overlap.
+      settings: which runs of words count as an overlap.
       lengths: the lengths of runs that training texts are searched for: the n-grams', and those of
         fields that are shorter.
       hashes: the hashes, ascending, uint64 [H].
@@ -191,7 +171,7 @@ class Index:
 
     def __init__(self, folder: str) -> None:
         facts = parsed_json((Path(folder) / "index.json").read_bytes())
-        self.settings = Settings(tuple(facts["ngrams"]), facts["min_words"])
+        self.settings = OverlapCriteria(tuple(facts["ngrams"]), facts["min_words"])
         self.lengths: list[int] = facts["lengths"]
         self.hashes = _mapped(posixpath.join(folder, "hashes"), "<u8", facts["size"])
         anchors = np.fromfile(posixpath.join(folder, "anchors"), _ANCHOR)
@@ -206,7 +186,7 @@ class Index:
         return len(self.hashes)
 
     def lookup(self, hashes: np.ndarray) -> np.ndarray:
-        """Returns the place of each hash in the index, -1 for those that it lacks, int64."""
+        """Returns the place of each hash in the index, -1 for those that it has not, int64."""
         places = np.full(len(hashes), -1, np.int64)
         maybe = np.flatnonzero(self._filter.take((hashes >> self._shift).astype(np.int64)))
         if maybe.size and len(self.hashes):

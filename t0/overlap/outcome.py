@@ -1,6 +1,6 @@
-"""What was found, by row, prompt and dataset: shares of words, whole fields, places, examples.
+"""The overlap by row, prompt and dataset: shares of words, whole fields, places, examples.
 
-    outcome = Outcome(index, found, training, vocabulary=None)
+    outcome = OverlapOutcome(index, found, training, vocabulary=None)
     for record in outcome.rows(chosen_set):      # a record of each row that overlaps
         ...
     outcome.datasets[chosen_set.name]            # the counts over all rows of the set
@@ -13,16 +13,17 @@ words that are in such an n-gram or whole field.
 
 import collections
 import dataclasses
+import difflib
 import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from t0.overlap.evaluation_rows import Batch, EvaluationSet
-from t0.overlap.index import Index, Settings, row_words, whole_hashes
+from t0.overlap.evaluation_rows import EvaluationSet, RowBatch
+from t0.overlap.index import Index, OverlapCriteria, row_words, whole_hashes
 from t0.overlap.scanning import Matches, place_of, places_and_datasets
-from t0.overlap.training_texts import Training, text_at
+from t0.overlap.training_texts import TrainingTexts, text_at
 from t0.overlap.words import Words, split_words, word_list
 
 # Shares of overlapping words at and above which rows are counted.
@@ -34,7 +35,7 @@ _PLACES = 20
 
 
 @dataclasses.dataclass
-class Tally:
+class TextCounts:
     """Counts over the texts of a field, or the examples of a prompt.
 
     Attributes:
@@ -46,7 +47,7 @@ class Tally:
       whole: the texts that occur as a whole.
     """
 
-    settings: dataclasses.InitVar[Settings]
+    settings: dataclasses.InitVar[OverlapCriteria]
     texts: int = 0
     words: int = 0
     overlapping: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -54,7 +55,7 @@ class Tally:
     at_least: dict[int, list[int]] = dataclasses.field(default_factory=dict)
     whole: int = 0
 
-    def __post_init__(self, settings: Settings) -> None:
+    def __post_init__(self, settings: OverlapCriteria) -> None:
         for n in settings.ngrams:
             self.overlapping[n] = self.overlapping_words[n] = 0
             self.at_least[n] = [0] * len(SHARES)
@@ -94,7 +95,7 @@ def _by_n(values: Mapping[int, Any]) -> dict[str, Any]:
 
 
 @dataclasses.dataclass
-class SetTally:
+class SetCounts:
     """Counts over the rows of an evaluation set.
 
     Attributes:
@@ -107,8 +108,8 @@ class SetTally:
 
     rows: int
     overlapping: dict[int, int]
-    fields: dict[str, Tally]
-    prompts: dict[str, Tally]
+    fields: dict[str, TextCounts]
+    prompts: dict[str, TextCounts]
     found_in: collections.Counter[str]
     examples: list[dict[str, Any]]
 
@@ -130,7 +131,7 @@ class SetTally:
 
 @dataclasses.dataclass(frozen=True)
 class _Covered:
-    """What of a batch's texts overlaps.
+    """The words of a batch's texts that overlap.
 
     Attributes:
       words: the number of words of each text, int64 [texts].
@@ -145,12 +146,12 @@ class _Covered:
     places: dict[int, list[int]]
 
 
-class Outcome:
+class OverlapOutcome:
     """Goes through the evaluation rows again, and says which of their words were found.
 
     Args:
       index: the index of the evaluation rows.
-      found: what the search found.
+      found: the matches of the search.
       training: the training data.
       vocabulary: the SentencePiece processor for records without texts, or None.
 
@@ -159,7 +160,7 @@ class Outcome:
     """
 
     def __init__(
-        self, index: Index, found: Matches, training: Training, vocabulary: Any | None
+        self, index: Index, found: Matches, training: TrainingTexts, vocabulary: Any | None
     ) -> None:
         self._index, self._training, self._vocabulary = index, training, vocabulary
         self._found = found
@@ -170,7 +171,7 @@ class Outcome:
         self._text_at = functools.lru_cache(maxsize=64)(
             lambda source, record: text_at(training, source, record, vocabulary)
         )
-        self.datasets: dict[str, SetTally] = {}
+        self.datasets: dict[str, SetCounts] = {}
 
     def rows(self, chosen: EvaluationSet) -> Iterator[dict[str, Any]]:
         """Yields a record of each row that overlaps, and counts all rows.
@@ -179,11 +180,11 @@ class Outcome:
           UserError: if rows, or the training texts of the examples, cannot be read.
         """
         settings = self._index.settings
-        tally = SetTally(
+        tally = SetCounts(
             rows=0,
             overlapping=dict.fromkeys(settings.ngrams, 0),
             fields={},
-            prompts={prompt.name: Tally(settings) for prompt in chosen.prompts},
+            prompts={prompt.name: TextCounts(settings) for prompt in chosen.prompts},
             found_in=collections.Counter(),
             examples=[],
         )
@@ -198,7 +199,7 @@ class Outcome:
                     yield record
         self.datasets[chosen.name] = tally
 
-    def _covered(self, batch: Batch, words: Words) -> _Covered:
+    def _covered(self, batch: RowBatch, words: Words) -> _Covered:
         """Finds the words of a batch's texts that overlap."""
         index, sizes = self._index, np.diff(words.ends)
         whole = np.zeros(len(batch.texts), bool)
@@ -222,7 +223,9 @@ class Outcome:
             by_n[n] = np.diff(sums[words.ends])
         return _Covered(sizes, by_n, whole, places)
 
-    def _found_runs(self, batch: Batch, words: Words) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    def _found_runs(
+        self, batch: RowBatch, words: Words
+    ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """Returns n -> the first words, and places in the index, of n-grams that were found."""
         runs = {}
         for n in self._index.settings.ngrams:
@@ -240,7 +243,7 @@ class Outcome:
         return runs
 
     def _mark_whole(
-        self, batch: Batch, words: Words, whole: np.ndarray, n: int, inside: np.ndarray
+        self, batch: RowBatch, words: Words, whole: np.ndarray, n: int, inside: np.ndarray
     ) -> None:
         """Marks whole fields that are too short for n-grams, in themselves and in prompts."""
         sizes = np.diff(words.ends)
@@ -259,11 +262,11 @@ class Outcome:
     def _row(
         self,
         chosen: EvaluationSet,
-        batch: Batch,
+        batch: RowBatch,
         row: int,
         texts: list[int],
         covered: _Covered,
-        tally: SetTally,
+        tally: SetCounts,
     ) -> dict[str, Any] | None:
         """Counts a row; returns its record if it overlaps."""
         ngrams = self._index.settings.ngrams
@@ -276,7 +279,7 @@ class Outcome:
             shown = {"words": size, "overlapping_words": _by_n(some)}
             if batch.is_field[text]:
                 name = batch.parts[text]
-                counts = tally.fields.setdefault(name, Tally(self._index.settings))
+                counts = tally.fields.setdefault(name, TextCounts(self._index.settings))
                 counts.whole += bool(covered.whole[text])
                 counts.add(size, some, overlaps)
                 known = in_fields.setdefault(name.partition(".")[0], dict.fromkeys(ngrams, False))
@@ -357,12 +360,12 @@ class Outcome:
     def _example(
         self,
         chosen: EvaluationSet,
-        batch: Batch,
+        batch: RowBatch,
         row: int,
         texts: list[int],
         covered: _Covered,
     ) -> dict[str, Any]:
-        """Returns the text of a row that overlaps most, and the training text beside it."""
+        """Returns the text of a row that overlaps most, and the training text next to it."""
         n = self._index.settings.ngrams[0]
         found = [one for one in texts if covered.places.get(one)]
         text = max(found, key=lambda one: (covered.by_n[n][one], bool(batch.is_field[one])))
@@ -384,7 +387,7 @@ class Outcome:
         }
 
 
-def dataset_names(training: Training) -> tuple[list[str], list[int]]:
+def dataset_names(training: TrainingTexts) -> tuple[list[str], list[int]]:
     """Returns the names of the training data's datasets, and the number of each source's."""
     names = sorted({source.dataset for source in training.sources})
     numbers = {name: number for number, name in enumerate(names)}
@@ -397,15 +400,6 @@ def longest_common(one: list[str], other: list[str]) -> tuple[int, int, int]:
     >>> longest_common("a b c d".split(), "x b c y".split())
     (1, 1, 2)
     """
-    best = (0, 0, 0)
-    before: dict[int, int] = {}
-    places: dict[str, list[int]] = collections.defaultdict(list)
-    for place, word in enumerate(other):
-        places[word].append(place)
-    for begin, word in enumerate(one):
-        now = {place: before.get(place - 1, 0) + 1 for place in places.get(word, ())}
-        for place, length in now.items():
-            if length > best[2]:
-                best = (begin - length + 1, place - length + 1, length)
-        before = now
-    return best
+    matcher = difflib.SequenceMatcher(None, one, other, autojunk=False)
+    match = matcher.find_longest_match()
+    return match.a, match.b, match.size

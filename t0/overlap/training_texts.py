@@ -1,11 +1,12 @@
 """The training data as texts: from caches in SeqIO's layout, or rendered from rows.
 
-    training = cached_training("/data/cache", "train")       # every task below the folder
-    training = listed_training(read_listing(["/data/cache"]), "t0_train", "train")
+    training = TrainingTexts()
+    add_cached(training, "/data/cache", "train")       # every task below the folder
+    add_listed(training, read_listing(["/data/cache"]), "t0_train", "train")
     for texts, records in text_batches(training.jobs[0], vocabulary=None):
         ...                            # ["It rains. Is it wet? Yes", ...], int64 [texts]
 
-A text is what the model reads and writes of an example: inputs, a blank, targets. A cache of T0's
+A text is an example as the model reads and writes it: inputs, a blank, targets. A cache of T0's
 tasks holds them as text (`inputs_pretokenized`); the ids of another cache are decoded, for which
 its vocabulary is needed. A task of the catalogue that has no cache is rendered.
 
@@ -35,7 +36,7 @@ from t0.files.untrusted import parsed_json
 from t0.prompts import CompiledTemplate, Template
 
 ROWS_OF_A_JOB = 5000
-# Texts are handed on when they have this many characters: some dozen MB as numbers.
+# Texts are passed on when they have this many characters: some dozen MB as numbers.
 _CHARACTERS_AT_ONCE = 2**19
 _NAMES = ("inputs", "targets")
 _TEXTS = tuple(f"{name}_pretokenized" for name in _NAMES)
@@ -43,7 +44,7 @@ _SHARD = re.compile(r"(?P<split>.+)\.tfrecord-\d{5}-of-(?P<count>\d{5})")
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class TrainingSource:
     """A file of a cache, or a task whose rows are rendered.
 
     Attributes:
@@ -101,7 +102,7 @@ Job = FileJob | RowsJob
 
 
 @dataclasses.dataclass
-class Training:
+class TrainingTexts:
     """Training data.
 
     Attributes:
@@ -109,10 +110,10 @@ class Training:
       jobs: the jobs.
       texts: the number of texts; None if it is not known for all.
       places: dataset, subset and split of the rows, where they are known.
-      notes: what was left out.
+      notes: the tasks that were left out.
     """
 
-    sources: list[Source] = dataclasses.field(default_factory=list)
+    sources: list[TrainingSource] = dataclasses.field(default_factory=list)
     jobs: list[Job] = dataclasses.field(default_factory=list)
     texts: int | None = 0
     places: set[tuple[str, str | None, str]] = dataclasses.field(default_factory=set)
@@ -129,7 +130,7 @@ class Training:
         for file in _shards(directory, split):
             path = posixpath.join(directory, file)
             self.jobs.append(FileJob(len(self.sources), path))
-            self.sources.append(Source(dataset, name, split, path))
+            self.sources.append(TrainingSource(dataset, name, split, path))
         self._count(_examples(directory, split))
 
     def add_rows(self, tasks: Sequence[PromptedTask], split: str) -> None:
@@ -141,7 +142,7 @@ class Training:
         prompts = []
         for task in tasks:
             prompts.append((len(self.sources), task.template, task.name))
-            self.sources.append(Source(name, task.name, of_dataset))
+            self.sources.append(TrainingSource(name, task.name, of_dataset))
         for start in range(0, rows.num_rows, ROWS_OF_A_JOB):
             stop = min(start + ROWS_OF_A_JOB, rows.num_rows)
             self.jobs.append(RowsJob(place, start, stop, tuple(prompts)))
@@ -150,22 +151,6 @@ class Training:
 
     def _count(self, texts: int | None) -> None:
         self.texts = None if texts is None or self.texts is None else self.texts + texts
-
-    def join(self, other: "Training") -> None:
-        """Adds another's sources and jobs to this one's."""
-        by = len(self.sources)
-        self.sources += other.sources
-        self.jobs += [_renumbered(job, by) for job in other.jobs]
-        self._count(other.texts)
-        self.places |= other.places
-        self.notes += other.notes
-
-
-def _renumbered(job: Job, by: int) -> Job:
-    if isinstance(job, FileJob):
-        return FileJob(job.source + by, job.path)
-    prompts = tuple((number + by, *rest) for number, *rest in job.prompts)
-    return dataclasses.replace(job, prompts=prompts)
 
 
 def _shards(directory: str, split: str) -> list[str]:
@@ -194,8 +179,10 @@ def _examples(directory: str, split: str) -> int | None:
     return count if isinstance(count, int) else None
 
 
-def cached_training(folder: str, split: str, listing: Listing | None = None) -> Training:
-    """Returns the training data in a task's cache, or in all caches below a folder.
+def add_cached(
+    training: TrainingTexts, folder: str, split: str, listing: Listing | None = None
+) -> None:
+    """Adds the training data in a task's cache, or in all caches below a folder.
 
     Args:
       folder: the folder.
@@ -205,7 +192,7 @@ def cached_training(folder: str, split: str, listing: Listing | None = None) -> 
     Raises:
       UserError: if there is no cache, one of them is not finished, or none has the split.
     """
-    training, others = Training(), {}
+    before, others = len(training.jobs), {}
     for directory in find_caches(folder):
         if not is_finished(directory):
             raise UserError(
@@ -219,20 +206,24 @@ def cached_training(folder: str, split: str, listing: Listing | None = None) -> 
             continue
         known = listing.tasks.get(task) if listing else None
         training.add_cache(directory, task, split, known.task if known else None)
-    if not training.jobs:
+    if len(training.jobs) == before:
         had = "; ".join(f"{task} has {', '.join(names)}" for task, names in [*others.items()][:3])
         raise UserError(
             f"no cache in {folder} has records of a split '{split}': {had or 'they are empty'}. "
             "Name another by --train_split"
         )
     training.notes += [f"{task}: left out, its cache has no split '{split}'" for task in others]
-    return training
 
 
-def listed_training(
-    listing: Listing, expression: str, split: str, *, skip_absent: bool = False
-) -> Training:
-    """Returns the training data of a mixture, of a task, or of tasks that an expression matches.
+def add_listed(
+    training: TrainingTexts,
+    listing: Listing,
+    expression: str,
+    split: str,
+    *,
+    skip_absent: bool = False,
+) -> None:
+    """Adds the training data of a mixture, of a task, or of tasks that an expression matches.
 
     Args:
       listing: all tasks and mixtures, with the caches that are known.
@@ -243,7 +234,7 @@ def listed_training(
     Raises:
       UserError: if the name is unknown, no task has the split, or its data is absent.
     """
-    training = Training()
+    before = len(training.jobs)
     groups: dict[tuple[Any, ...], dict[str, PromptedTask]] = {}
     others = {}
     for name in listing.select(expression):
@@ -266,14 +257,13 @@ def listed_training(
                     "out by --skip_absent_splits."
                 ) from error
             training.notes.append(f"{next(iter(tasks))}: left out, its data is absent")
-    if not training.jobs:
+    if len(training.jobs) == before:
         had = next((f"{name} has: {', '.join(splits)}" for name, splits in others.items()), "")
         raise UserError(
             f"no task of {expression} has rows of a split '{split}'{had and f'; {had}'}. Name "
             "another by --train_split, or a folder with data by --data_dir"
         )
     training.notes += [f"{name}: left out, it has no split '{split}'" for name in others]
-    return training
 
 
 # Texts, and the number of each one's source and record.
@@ -353,7 +343,9 @@ def _of_rows(job: RowsJob) -> Iterator[tuple[str, int, int]]:
                 yield f"{example.inputs} {example.targets}", number, index
 
 
-def text_at(training: Training, source: int, record: int, vocabulary: Any | None) -> str | None:
+def text_at(
+    training: TrainingTexts, source: int, record: int, vocabulary: Any | None
+) -> str | None:
     """Returns one text, which is read again; None if it is not there any more.
 
     Raises:

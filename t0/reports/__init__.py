@@ -22,14 +22,14 @@ matplotlib, Jinja and scipy are imported when a report is made.
 
 from t0.reports.evaluations import EvaluatedRun, read_runs
 from t0.reports.named_runs import NamedRun, read_named_runs
-from t0.reports.report import Report, ReportPaths, read_report, write_report
+from t0.reports.report import EvaluationReport, ReportPaths, read_report, write_report
 from t0.reports.summary import Summary, summarise
 from t0.reports.training_curves import TrainingCurves, read_curves
 
 __all__ = [
     "EvaluatedRun",
     "NamedRun",
-    "Report",
+    "EvaluationReport",
     "ReportPaths",
     "Summary",
     "TrainingCurves",

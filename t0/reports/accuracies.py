@@ -1,30 +1,38 @@
 """Accuracies of runs on the examples that they share, with intervals and paired tests, in percent.
 
-    scores = read_scores(Path("eval/scores/super_glue_rte_GPT_3_style_score_eval_1000.jsonl"))
-    grid = shared_grid([[scores], [scores]])    # of each run the scores of P prompts, here of one
-    found = gap(grid, 0, 1)
-    found.difference, found.p_value             # (0.0, 1.0)
+    runs = read_runs([Path("eval")])
+    tasks, grid = shared_tasks([[runs[0]], [runs[0]]], "super_glue/rte")    # of each run its seeds
+    difference = gap(grid, 0, 1)
+    difference.difference, difference.p_value            # (0.0, 1.0)
+    [row["mid_p_value"] for row in prompt_gaps(tasks, grid, 0, 1)]          # [1.0]
 
     >>> s = spread([50.0, 60.0, 90.0])
     >>> s.mean, s.median, s.first_quartile, s.third_quartile
     (66.66666666666667, 60.0, 55.0, 75.0)
 
-An interval is for other examples and, where there are several prompts, for other prompts like
-these; that for these prompts alone is beside it (`fixed_low`, `fixed_high`).
+An interval is for other examples and, if there are several prompts, for other prompts like these;
+`fixed_low` and `fixed_high` are the ends of the interval for these prompts and other examples.
 
-Assumptions: the same `idx` in two prompts or runs is the same row of the dataset. Two runs scored
-the same example if row, right choice, number of choices, and the texts of input and choices are the
-same; files without inputs are compared by the rest.
+Assumptions: a task with the same name is the same prompt of the same dataset in every run, and the
+same `idx` is the same row of the dataset. Two runs scored the same example if row, right choice,
+number of choices, and the texts of input and choices are the same; files without inputs are
+compared by the rest.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from t0.reports import statistics
 from t0.reports.example_scores import ExampleScores
 from t0.reports.statistics import FIXED, RANDOM, CrossedMean, Interval
+
+if TYPE_CHECKING:
+    from t0.reports.evaluations import EvaluatedRun, RankedTask
+
+SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,7 @@ class Grid:
         kept = present.any(axis=0)
         return Grid(
             rows=self.rows[kept],
-            right=tuple(one[:, wanted][:, :, kept] for one in self.right),
+            right=tuple(right[:, wanted][:, :, kept] for right in self.right),
             present=present[:, kept],
             documents=None if self.documents is None else self.documents[kept],
             left_out=tuple(self.left_out[p] for p in wanted),
@@ -91,27 +99,31 @@ class Gap:
 
     Attributes:
       examples: the number of examples that at least one prompt has.
-      prompts: the number of prompts.
       difference: in percentage points, as are the ends of its intervals.
       p_value: of the test that there is none, for other examples and other prompts.
-      fixed_p_value: the same, for these prompts alone.
+      fixed_p_value: the same, for these prompts only.
       detectable: the least difference that is found in four of five evaluations like this one.
-      correlation: of the two runs' means by example; None where one is constant.
+      correlation: of the two runs' means by example; None if one is constant.
+      prompts: the number of prompts.
       estimates: the difference as `statistics` has it, as a share: for other prompts, for these.
     """
 
     examples: int
-    prompts: int
     difference: float
-    low: float
-    high: float
+    interval_low: float
+    interval_high: float
     fixed_low: float
     fixed_high: float
     p_value: float
     fixed_p_value: float
     detectable: float
     correlation: float | None
+    prompts: int
     estimates: tuple[CrossedMean, CrossedMean]
+
+    def row(self) -> dict[str, Any]:
+        """Returns the columns of a table; the p-values are not adjusted for other rows."""
+        return {key: value for key, value in vars(self).items() if key != "estimates"}
 
 
 def spread(accuracies: Sequence[float]) -> Spread:
@@ -133,36 +145,38 @@ def shared_grid(
         for each seed.
       any_texts: whether examples are the same though their texts differ.
     """
-    seeds = [[one] if isinstance(one[0], ExampleScores) else list(one) for one in runs]
-    every = [of_prompts for one in seeds for of_prompts in one]
-    joined = [_joined(scores, any_texts=any_texts) for scores in zip(*every, strict=True)]
-    rows = np.unique(np.concatenate([found.idx for found in joined]))
-    present = np.zeros((len(joined), len(rows)), bool)
-    right = [np.zeros((len(one), *present.shape), bool) for one in seeds]
+    seeds = [[run] if isinstance(run[0], ExampleScores) else list(run) for run in runs]
+    every = [scores for of_run in seeds for scores in of_run]
+    prompts = [_share(scores, any_texts=any_texts) for scores in zip(*every, strict=True)]
+    rows = np.unique(np.concatenate([shared.idx for shared in prompts]))
+    present = np.zeros((len(prompts), len(rows)), bool)
+    right = [np.zeros((len(of_run), *present.shape), bool) for of_run in seeds]
     documents: np.ndarray | None = None
-    for p, found in enumerate(joined):
-        columns = np.searchsorted(rows, found.idx)
+    for p, shared in enumerate(prompts):
+        columns = np.searchsorted(rows, shared.idx)
         present[p, columns] = True
-        flat = iter(found.correct)
-        for one in right:
-            for s in range(len(one)):
-                one[s, p, columns] = next(flat)
-        if found.documents is not None:
+        correct = iter(shared.correct)
+        for of_run in right:
+            for s in range(len(of_run)):
+                of_run[s, p, columns] = next(correct)
+        if shared.documents is not None:
             if documents is None:
                 documents = rows.astype(str).astype(object)
-            documents[columns] = found.documents
+            documents[columns] = shared.documents
     return Grid(
         rows=rows,
         right=tuple(right),
         present=present,
         documents=documents,
-        left_out=tuple(found.left_out for found in joined),
-        other_texts=tuple(found.other_texts for found in joined),
+        left_out=tuple(shared.left_out for shared in prompts),
+        other_texts=tuple(shared.other_texts for shared in prompts),
     )
 
 
 @dataclass(frozen=True)
-class _Joined:
+class _SharedExamples:
+    """What several evaluations of one prompt have in common; see `Grid`."""
+
     idx: np.ndarray
     correct: list[np.ndarray]
     documents: np.ndarray | None
@@ -170,85 +184,130 @@ class _Joined:
     other_texts: int
 
 
-def _joined(scores: Sequence[ExampleScores], *, any_texts: bool) -> _Joined:
-    """Returns what several evaluations of one prompt have in common."""
+def _share(scores: Sequence[ExampleScores], *, any_texts: bool) -> _SharedExamples:
     rows = scores[0].idx
     for other in scores[1:]:
         rows = np.intersect1d(rows, other.idx, assume_unique=True)
-    every = np.unique(np.concatenate([one.idx for one in scores]))
-    order = [np.argsort(one.idx) for one in scores]
-    places = [o[np.searchsorted(one.idx[o], rows)] for o, one in zip(order, scores, strict=True)]
+    every = np.unique(np.concatenate([of_run.idx for of_run in scores]))
+    order = [np.argsort(of_run.idx) for of_run in scores]
+    places = [o[np.searchsorted(s.idx[o], rows)] for o, s in zip(order, scores, strict=True)]
     same = np.ones(len(rows), bool)
-    for one, at in zip(scores[1:], places[1:], strict=True):
-        same &= one.gold[at] == scores[0].gold[places[0]]
-        same &= one.choices[at] == scores[0].choices[places[0]]
-    texts = np.stack([one.texts[at] for one, at in zip(scores, places, strict=True)])
-    known = np.where(texts == 0, texts.max(axis=0), texts)
-    alike = (known == known[0]).all(axis=0)
-    kept = same if any_texts else same & alike
+    for of_run, at in zip(scores[1:], places[1:], strict=True):
+        same &= of_run.gold[at] == scores[0].gold[places[0]]
+        same &= of_run.choices[at] == scores[0].choices[places[0]]
+    texts = np.stack([of_run.texts[at] for of_run, at in zip(scores, places, strict=True)])
+    texts = np.where(texts == 0, texts.max(axis=0), texts)
+    alike = (texts == texts[0]).all(axis=0)
+    shared = same if any_texts else same & alike
     documents = scores[0].documents
-    return _Joined(
-        idx=rows[kept],
-        correct=[one.correct[at[kept]] for one, at in zip(scores, places, strict=True)],
-        documents=None if documents is None else documents[places[0][kept]],
+    return _SharedExamples(
+        idx=rows[shared],
+        correct=[of_run.correct[at[shared]] for of_run, at in zip(scores, places, strict=True)],
+        documents=None if documents is None else documents[places[0][shared]],
         left_out=len(every) - int(same.sum()),
         other_texts=int((same & ~alike).sum()),
     )
 
 
+def scores_of(tasks: Sequence["RankedTask"]) -> list[ExampleScores]:
+    """Returns the scores of the tasks that have some."""
+    return [task.scores for task in tasks if task.scores is not None and len(task.scores)]
+
+
+def shared_tasks(
+    runs: Sequence[Sequence["EvaluatedRun"]], dataset: str, *, any_texts: bool = False
+) -> tuple[list["RankedTask"], Grid | None]:
+    """Returns the tasks of a dataset that all runs scored, and the examples that they share.
+
+    Args:
+      runs: for each run, its seeds.
+      dataset: the dataset's name.
+      any_texts: see `shared_grid`.
+    """
+    scored = [[scored_tasks(seed, dataset) for seed in seeds] for seeds in runs]
+    every = [tasks for seeds in scored for tasks in seeds]
+    names = [name for name in every[0] if all(name in tasks for tasks in every)]
+    if not names:
+        return [], None
+    scores = [[[tasks[name].scores for name in names] for tasks in seeds] for seeds in scored]
+    grid = shared_grid(scores, any_texts=any_texts)
+    used = [p for p, present in enumerate(grid.present) if present.any()] or range(len(names))
+    tasks = [every[0][names[p]] for p in used]
+    return tasks, grid.of_prompts(used) if grid.present.any() else None
+
+
+def scored_tasks(run: "EvaluatedRun", dataset: str) -> dict[str, "RankedTask"]:
+    """Returns name -> task, of a run's tasks of a dataset that have scores."""
+    return {task.name: task for task in run.tasks if task.dataset == dataset and scores_of([task])}
+
+
 def accuracy(grid: Grid, run: int) -> Accuracy:
     """Returns the mean accuracy of a run with its intervals."""
-    means = [_mean(grid, run, prompts) for prompts in (RANDOM, FIXED)]
+    means = [crossed_accuracy(grid, run, prompts) for prompts in (RANDOM, FIXED)]
     if grid.documents is None and grid.right[run].shape[:2] == (1, 1):
-        found = [_wilson(grid.right[run][0, 0])] * 2
-    else:
-        found = [statistics.interval_of_share(mean) for mean in means]
-    return Accuracy(100 * float(means[0].value), *_percent(found[0]), *_percent(found[1]))
+        interval = _wilson(grid.right[run][0, 0])
+        return _accuracy(means, [interval, interval])
+    return _accuracy(means, [statistics.interval_of_share(mean) for mean in means])
+
+
+def crossed_accuracy(grid: Grid, run: int, prompts: str) -> CrossedMean:
+    """Returns the mean accuracy of a run as a share; see `statistics.crossed_mean`."""
+    return statistics.crossed_mean(
+        grid.right[run], prompts=prompts, present=grid.present, clusters=grid.documents
+    )
+
+
+def _accuracy(means: Sequence[CrossedMean], intervals: Sequence[Interval]) -> Accuracy:
+    return Accuracy(100 * float(means[0].value), *(end for i in intervals for end in _percent(i)))
 
 
 def _wilson(right: np.ndarray) -> Interval:
     """Returns the interval of one prompt's accuracy, whose examples [E] are independent."""
     from scipy import stats
 
-    found = stats.binomtest(int(right.sum()), right.size)
-    return Interval(*found.proportion_ci(statistics.CONFIDENCE, method="wilson"))
+    test = stats.binomtest(int(right.sum()), right.size)
+    return Interval(*test.proportion_ci(statistics.CONFIDENCE, method="wilson"))
 
 
 def mean_accuracy(grids: Sequence[Grid], run: int) -> Accuracy:
     """Returns the plain mean of a run's accuracies on several datasets, which are fixed."""
     means = [
-        statistics.mean_of_means([_mean(grid, run, prompts) for grid in grids])
+        statistics.mean_of_means([crossed_accuracy(grid, run, prompts) for grid in grids])
         for prompts in (RANDOM, FIXED)
     ]
-    found = [statistics.interval_of_share(mean) for mean in means]
-    return Accuracy(100 * float(means[0].value), *_percent(found[0]), *_percent(found[1]))
-
-
-def prompt_interval(scores: ExampleScores) -> Interval:
-    """Returns the interval of one prompt's accuracy, in percent."""
-    found = accuracy(shared_grid([[scores]]), 0)
-    return Interval(found.low, found.high)
+    return _accuracy(means, [statistics.interval_of_share(mean) for mean in means])
 
 
 def gap(grid: Grid, first: int, second: int) -> Gap:
     """Returns the difference of two runs of a grid."""
-    given = {"present": grid.present, "clusters": grid.documents}
     pair = (grid.right[first], grid.right[second])
-    random, fixed = (
-        statistics.crossed_difference(*pair, prompts=kind, **given) for kind in (RANDOM, FIXED)
+    estimates = (
+        statistics.crossed_difference(
+            *pair, prompts=prompts, present=grid.present, clusters=grid.documents
+        )
+        for prompts in (RANDOM, FIXED)
     )
     weights = grid.present.sum(axis=0)
-    by_example = [one.mean(axis=0).sum(axis=0) / weights for one in pair]
-    return made_gap(
-        random,
-        fixed,
+    by_example = [right.mean(axis=0).sum(axis=0) / weights for right in pair]
+    return _gap(
+        *estimates,
         examples=len(grid.rows),
         prompts=len(grid.present),
         correlation=statistics.correlation(*by_example),
     )
 
 
-def made_gap(
+def mean_gap(gaps: Sequence[Gap]) -> Gap:
+    """Returns the plain mean of the gaps of several datasets, which are fixed."""
+    of_kinds = zip(*(each.estimates for each in gaps), strict=True)
+    return _gap(
+        *map(statistics.mean_of_means, of_kinds),
+        examples=sum(each.examples for each in gaps),
+        prompts=sum(each.prompts for each in gaps),
+    )
+
+
+def _gap(
     random: CrossedMean,
     fixed: CrossedMean,
     *,
@@ -256,40 +315,69 @@ def made_gap(
     prompts: int,
     correlation: float | None = None,
 ) -> Gap:
-    """Returns a gap from a difference for other prompts, and for these alone."""
-    intervals = [statistics.interval_of_difference(one) for one in (random, fixed)]
-    low, high, fixed_low, fixed_high = (v for one in intervals for v in _percent(one))
+    """Returns a gap from a difference for other prompts, and for these only."""
+    low, high = _percent(statistics.interval_of_difference(random))
+    fixed_low, fixed_high = _percent(statistics.interval_of_difference(fixed))
     return Gap(
         examples=examples,
-        prompts=prompts,
         difference=100 * float(random.value),
-        low=low,
-        high=high,
+        interval_low=low,
+        interval_high=high,
         fixed_low=fixed_low,
         fixed_high=fixed_high,
         p_value=float(statistics.p_value(random)),
         fixed_p_value=float(statistics.p_value(fixed)),
         detectable=100 * float(statistics.minimum_detectable(random)),
         correlation=correlation,
+        prompts=prompts,
         estimates=(random, fixed),
     )
 
 
-def mean_gap(gaps: Sequence[Gap]) -> Gap:
-    """Returns the plain mean of the gaps of several datasets, which are fixed."""
-    of_kinds = zip(*(one.estimates for one in gaps), strict=True)
-    return made_gap(
-        *map(statistics.mean_of_means, of_kinds),
-        examples=sum(one.examples for one in gaps),
-        prompts=sum(one.prompts for one in gaps),
-    )
+def _percent(interval: Interval) -> tuple[float, float]:
+    return 100 * float(interval.low), 100 * float(interval.high)
 
 
-def _mean(grid: Grid, run: int, prompts: str) -> CrossedMean:
-    return statistics.crossed_mean(
-        grid.right[run], prompts=prompts, present=grid.present, clusters=grid.documents
-    )
+def prompt_gaps(
+    tasks: Sequence["RankedTask"], grid: Grid, first: int, second: int
+) -> list[dict[str, Any]]:
+    """Returns a row for each prompt: both accuracies, their difference and McNemar's test.
+
+    With several seeds the test is of their means, and the counts are None.
+    """
+    rows = []
+    for p, task in enumerate(tasks):
+        of_prompt = grid.of_prompts([p])
+        pair = (of_prompt.right[first], of_prompt.right[second])
+        columns = gap(of_prompt, first, second).row()
+        keys = ("examples", "difference", "interval_low", "interval_high")
+        row = {
+            "prompt": task.prompt,
+            "task": task.name,
+            "first_accuracy": 100 * float(pair[0].mean()),
+            "second_accuracy": 100 * float(pair[1].mean()),
+            **{key: columns[key] for key in keys},
+        }
+        if any(len(right) > 1 for right in pair):
+            p_value = columns["p_value"]
+            counts = dict.fromkeys(("first_only", "second_only"))
+            rows.append(row | counts | dict.fromkeys(("p_value", "mid_p_value"), p_value))
+            continue
+        test = statistics.mcnemar(*(right[0, 0] for right in pair))
+        row |= {key: int(getattr(test, key)) for key in ("first_only", "second_only")}
+        rows.append(row | {key: float(getattr(test, key)) for key in ("p_value", "mid_p_value")})
+    return rows
 
 
-def _percent(found: Interval) -> tuple[float, float]:
-    return 100 * float(found.low), 100 * float(found.high)
+def bounds(interval: Interval | Accuracy | None, *, fixed: bool = False) -> dict[str, Any]:
+    """Returns the ends of an interval as columns, None if there is none.
+
+    Args:
+      interval: the interval, or an accuracy with its intervals.
+      fixed: whether the columns of the interval for these prompts only are added.
+    """
+    columns = dict.fromkeys(("interval_low", "interval_high"))
+    columns |= dict.fromkeys(("fixed_low", "fixed_high")) if fixed else {}
+    for name in columns if interval else ():
+        columns[name] = getattr(interval, name.removeprefix("interval_"))
+    return columns

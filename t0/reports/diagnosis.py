@@ -1,31 +1,81 @@
-"""What a prompt's predictions are: confusion matrix, majority baseline, ties, calibration.
-
-    >>> gold, predicted = np.array([0, 0, 0, 1]), np.array([0, 1, 1, 1])
-    >>> confusion(gold, predicted, 2).tolist()      # a row for each right choice
-    [[1, 2], [0, 1]]
-    >>> calibration(np.array([0.55, 0.95]), np.array([True, True]))
-    [(0.55, 100.0, 1), (0.95, 100.0, 1)]
+"""What predictions look like: confusion matrix, majority baseline, ties, calibration, reliability.
 
     path = Path("eval/scores/super_glue_rte_GPT_3_style_score_eval_1000.jsonl")
     diagnosis = diagnose(read_scores(path))
     diagnosis.majority, diagnosis.most_predicted    # 54.2, 97.0: nearly always the same answer
 
+    rows = reliability_rows(read_runs([Path("eval")]))
+    rows[0]["error"], rows[0]["low"], rows[0]["high"]       # ECE and its interval, in percent
+    panels = reliability_panels(rows, [0])                  # one for each dataset
+
+    >>> gold, predicted = np.array([0, 0, 0, 1]), np.array([0, 1, 1, 1])
+    >>> confusion_matrix(gold, predicted, 2).tolist()      # a row for each right choice
+    [[1, 2], [0, 1]]
+    >>> calibrate(np.array([0.55, 0.95]), np.array([True, True])).bins
+    ((0.55, 100.0, 1), (0.95, 100.0, 1))
+
 The majority baseline is the accuracy of the answer that is right most often, the same for every
-example. Where the choices are other texts in each example, answers are the choices' positions.
+example. If the choices differ from example to example, answers are the choices' positions.
+
+A reliability diagram has all prompts of a dataset. In its interval the rows of one example, under
+all of its prompts, are drawn together, as are the examples of one document.
 
 Assumptions: the confidence of a prediction is its share of the probability of the choices, each
-by its summed log-likelihood, without length normalisation.
+by its summed log-likelihood, without length normalisation; ten bins of equal width.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from t0.reports import statistics
+from t0.reports import accuracies, statistics
+from t0.reports.evaluations import EvaluatedRun
 from t0.reports.example_scores import ExampleScores
+from t0.reports.held_out import title_of
+from t0.reports.plots import MUTED, Panel, tooltip_id
+from t0.reports.tables import MARK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MOST_ANSWERS = 15  # a larger confusion matrix is not readable
+_LARGEST_POINT = 11.0
+_SHOWN_ERRORS = 4
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How confidence and accuracy agree.
+
+    Attributes:
+      bins: (mean confidence from 0 to 1, accuracy in percent, number of predictions) of each bin
+        that has some.
+      error: the mean distance between confidence and accuracy over the predictions, in percent.
+      low: the low end of its interval.
+      high: the high end.
+    """
+
+    bins: tuple[tuple[float, float, int], ...]
+    error: float
+    low: float
+    high: float
+
+
+def calibrate(
+    confidence: np.ndarray, correct: np.ndarray, *, clusters: np.ndarray | None = None
+) -> Calibration:
+    """Returns the calibration of predictions; see `statistics.calibration_interval`."""
+    places = statistics.calibration_bins(confidence)
+    bins = []
+    for place in np.unique(places).tolist():
+        inside = places == place
+        mean, accuracy = float(confidence[inside].mean()), 100 * float(correct[inside].mean())
+        bins.append((round(mean, 4), round(accuracy, 4), int(inside.sum())))
+    interval = statistics.calibration_interval(confidence, correct, clusters=clusters)
+    error = statistics.calibration_error(confidence, correct)
+    return Calibration(tuple(bins), 100 * error, 100 * interval.low, 100 * interval.high)
 
 
 @dataclass(frozen=True)
@@ -40,10 +90,7 @@ class Diagnosis:
       majority: the accuracy of the answer that is right most often.
       most_predicted: the share of the answer that is predicted most often.
       most_predicted_answer: that answer.
-      bins: (mean confidence from 0 to 1, accuracy, number of examples) of each bin that has some.
-      calibration_error: the mean distance between confidence and accuracy over the examples.
-      calibration_low: the low end of its interval.
-      calibration_high: the high end.
+      calibration: how confidence and accuracy agree.
       without_ties: the accuracy on examples without several choices of the same highest score; None
         if there are none.
       entropy: of the distribution over answers that the predictions have, in bits: 0 if they are
@@ -56,64 +103,110 @@ class Diagnosis:
     majority: float
     most_predicted: float
     most_predicted_answer: str
-    bins: tuple[tuple[float, float, int], ...]
-    calibration_error: float
-    calibration_low: float
-    calibration_high: float
+    calibration: Calibration
     without_ties: float | None
     entropy: float
 
 
 def diagnose(scores: ExampleScores) -> Diagnosis | None:
-    """Returns what the predictions of a task are; None without examples."""
+    """Returns the diagnosis of a task's predictions; None without examples."""
     if not len(scores):
         return None
     count = int(scores.choices.max())
-    answers = answers_of(scores)
+    answers = scores.labels or tuple(f"choice {number + 1}" for number in range(count))
     gold = np.bincount(scores.gold, minlength=count)
     predicted = np.bincount(scores.prediction, minlength=count)
-    bins = calibration(scores.confidence, scores.correct)
-    interval = statistics.calibration_interval(scores.confidence, scores.correct)
     decided = scores.correct[~scores.tied]
     shares = predicted[predicted > 0] / len(scores)
+    matrix = confusion_matrix(scores.gold, scores.prediction, count)
     return Diagnosis(
         answers=answers,
         fixed=scores.labels is not None,
-        matrix=(
-            confusion(scores.gold, scores.prediction, count) if count <= MOST_ANSWERS else None
-        ),
+        matrix=matrix if count <= MOST_ANSWERS else None,
         majority=100.0 * int(gold.max()) / len(scores),
         most_predicted=100.0 * int(predicted.max()) / len(scores),
         most_predicted_answer=answers[int(predicted.argmax())],
-        bins=tuple(bins),
-        calibration_error=100 * statistics.calibration_error(scores.confidence, scores.correct),
-        calibration_low=100 * interval.low,
-        calibration_high=100 * interval.high,
+        calibration=calibrate(scores.confidence, scores.correct),
         without_ties=100 * float(decided.mean()) if len(decided) else None,
         entropy=abs(float((shares * np.log2(shares)).sum())),
     )
 
 
-def answers_of(scores: ExampleScores) -> tuple[str, ...]:
-    """Returns the texts of a task's choices; their positions if examples have other choices."""
-    count = int(scores.choices.max())
-    return scores.labels or tuple(f"choice {number + 1}" for number in range(count))
-
-
-def confusion(gold: np.ndarray, predicted: np.ndarray, count: int) -> np.ndarray:
+def confusion_matrix(gold: np.ndarray, predicted: np.ndarray, count: int) -> np.ndarray:
     """Returns the examples [count, count] by right choice [E] and predicted choice [E]."""
     return np.bincount(gold * count + predicted, minlength=count * count).reshape(count, count)
 
 
-def calibration(confidence: np.ndarray, correct: np.ndarray) -> list[tuple[float, float, int]]:
-    """Returns (mean confidence, accuracy in percent, examples) of each bin of confidence."""
-    return list(_bins(confidence, correct))
+def reliability_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
+    """Returns the calibration of each dataset and run with scores, dataset by dataset."""
+    rows = []
+    for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
+        for position, run in enumerate(runs):
+            scores = accuracies.scores_of([task for task in run.tasks if task.dataset == dataset])
+            if not scores:
+                continue
+            units = [s.idx if s.documents is None else s.documents for s in scores]
+            _, clusters = np.unique(np.concatenate(units).astype(str), return_inverse=True)
+            calibration = calibrate(
+                np.concatenate([s.confidence for s in scores]),
+                np.concatenate([s.correct for s in scores]),
+                clusters=clusters,
+            )
+            names = {"dataset": dataset, "run": position, "label": run.label, MARK: run.mark}
+            rows.append(names | vars(calibration))
+    return rows
 
 
-def _bins(confidence: np.ndarray, correct: np.ndarray) -> Iterator[tuple[float, float, int]]:
-    places = statistics.calibration_bins(confidence)
-    for place in range(statistics.BINS):
-        inside = places == place
-        if inside.any():
-            mean, accuracy = float(confidence[inside].mean()), 100 * float(correct[inside].mean())
-            yield round(mean, 4), round(accuracy, 4), int(inside.sum())
+def reliability_panels(rows: Sequence[Mapping[str, Any]], shown: Collection[int]) -> list[Panel]:
+    """Returns a panel for each dataset.
+
+    Args:
+      rows: the runs' calibration.
+      shown: the positions of the runs to draw.
+    """
+    by_dataset: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["run"] in shown:
+            by_dataset.setdefault(row["dataset"], []).append(row)
+    return [_reliability_panel(title_of(name), rows) for name, rows in by_dataset.items()]
+
+
+def _reliability_panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:
+    errors = [f"ECE {r['error']:.1f} ({r['low']:.1f} to {r['high']:.1f})" for r in rows]
+
+    def draw(axes: "Axes") -> list[str]:
+        tooltips: list[str] = []
+        axes.plot([0, 100], [0, 100], linestyle=(0, (3, 3)), color=MUTED, linewidth=1)
+        for row in rows:
+            _draw_reliability(axes, row, tooltips)
+        for line, (row, error) in enumerate(zip(rows[:_SHOWN_ERRORS], errors, strict=False)):
+            axes.annotate(
+                (f"{row[MARK].letter} " if len(rows) > 1 else "") + error,
+                (0.03, 0.97 - 0.075 * line),
+                xycoords="axes fraction",
+                va="top",
+                fontsize=7,
+                color=row[MARK].colour,
+            )
+        axes.set_xlim(-2, 102)
+        axes.set_ylim(-2, 102)
+        axes.set_xlabel("confidence (%)")
+        axes.set_ylabel("accuracy (%)")
+        return tooltips
+
+    words = "; ".join(f"{row['label']}: {error}" for row, error in zip(rows, errors, strict=True))
+    return Panel(title, f"Accuracy against confidence on {title}. {words}", draw)
+
+
+def _draw_reliability(axes: "Axes", row: Mapping[str, Any], tooltips: list[str]) -> None:
+    colour, most = row[MARK].colour, max(count for *_, count in row["bins"])
+    places = [(100 * confidence, accuracy) for confidence, accuracy, _ in row["bins"]]
+    axes.plot(*zip(*places, strict=True), color=colour, linewidth=1.4)
+    for (x, y), (_, _, count) in zip(places, row["bins"], strict=True):
+        size = max(2.5, _LARGEST_POINT * (count / most) ** 0.5)
+        gid = tooltip_id(len(tooltips))
+        point = {"markersize": size, "color": colour, "alpha": 0.8, "clip_on": False}
+        axes.plot([x], [y], "o", gid=gid, **point)
+        tooltips.append(
+            f"confidence {x:.1f} %: accuracy {y:.1f} %, {count:,} times ({row['label']})"
+        )

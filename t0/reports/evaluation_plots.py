@@ -1,34 +1,39 @@
-"""Plots of evaluations: accuracy over prompts, and accuracy and metrics over training steps.
+"""Plots of evaluations: accuracy over prompts, accuracy and metrics over steps, differences.
 
     summary = summarise(read_named_runs(["eval"])[0])
     panels = box_panels(summary)        # one for each dataset
-    panels = step_panels(summary)       # one for each dataset of which a series has two steps
+    panels = step_panels(summary)       # one for each dataset if a series has two steps
     panels = metric_panels(summary)     # one for each such task and metric of mode `eval`
+    panels = difference_panels(summary.comparison) if summary.comparison else []
 
 A box shows quartiles and median, its whiskers the range over prompts, each point one prompt, the
 diamond the mean. Runs are side by side under their letters. The dotted line is chance, the dashed
-lines are published values.
+lines are published values. A difference is a point with the interval for other examples and
+prompts (thin) and for these prompts only (thick); it is filled if it is told apart from none.
 
 Assumptions: accuracies are in percent; T5's metrics in `UNITS` are between 0 and 100; the range of
 other metrics is unknown.
 """
 
-import math
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pandas as pd
-
-from t0.reports.evaluations import EvaluatedRun
-from t0.reports.plots import Panel, limit_percent, step_axis, tooltip_id
-from t0.reports.published import published
+from t0.reports.comparison import ComparedDataset, RunComparison
+from t0.reports.evaluations import EvaluatedRun, last_of_series
+from t0.reports.held_out import published_means
+from t0.reports.plots import Panel, limit_percent, name_lines, step_axis, tooltip_id
 from t0.reports.summary import WHOLE, Summary
+from t0.reports.tables import MARK, Row, span
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_BOXES = 8
+_DIFFERENCES_OF_A_PANEL = 12
+_LABEL_CHARACTERS = 18
 # The largest number of pictures of a kind; the tables hold the other values.
 MOST_METRIC_PANELS = 24
 # Panels of any plot; T0++ has 62 datasets, and results with thousands would be drawn for minutes.
@@ -39,9 +44,8 @@ UNITS = {
     **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), "F measure, %"),
     "bleu": "0 to 100",
 }
-_OFFSETS = (0.0, 0.1, -0.1, 0.2, -0.2)  # in units of the distance between two boxes
-# About the percentage points that a drawn point covers, and half of the diamond.
-_POINT_HEIGHT, _DIAMOND_HEIGHT = 1.0, 1.5
+# Of prompts in the order of accuracy, which keep points apart; the distance of two boxes is 1.
+_OFFSETS = (0.1, -0.1, 0.2, -0.2)
 _REFERENCE_STYLE = {
     "T0-11B": ((0, (6, 2)), "#7a4b94"),
     "T0-3B": ((0, (3, 2)), "#4c7a3f"),
@@ -59,7 +63,7 @@ def axis_label(metric: str) -> str:
 
 
 def run_legend(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str]]:
-    """Returns (colour, text) for each run, with its letter where there are several."""
+    """Returns (colour, text) for each run, with its letter if there are several."""
     letters = [f"{run.mark.letter}  " if len(runs) > 1 else "" for run in runs]
     return [
         (run.mark.colour, letter + run.label) for letter, run in zip(letters, runs, strict=True)
@@ -81,68 +85,53 @@ def series_legend(runs: Sequence[EvaluatedRun]) -> dict[str, tuple[str, str]]:
 def boxed_runs(runs: Sequence[EvaluatedRun]) -> tuple[int, ...]:
     """Returns the positions of the ranked runs to draw: all, or each series' last if too many."""
     ranked = [i for i, run in enumerate(runs) if run.tasks]
-    if len(ranked) <= MOST_BOXES:
-        return tuple(ranked)
-    last: dict[str, int] = {}
-    for i in ranked:
-        run = runs[i]
-        best = last.get(run.series)
-        if best is None or (run.step or 0) >= (runs[best].step or 0):
-            last[run.series] = i
-    return tuple(sorted(last.values()))
+    return tuple(ranked) if len(ranked) <= MOST_BOXES else last_of_series(runs, ranked)
 
 
-def box_panels(summary: Summary, *, whole: bool = True) -> list[Panel]:
-    """Returns a panel of box plots for each dataset, in the order of the report.
-
-    Args:
-      summary: the report's content.
-      whole: whether each axis is from 0 to 100, so that panels can be compared.
-    """
-    boxed = summary.datasets[summary.datasets.run.isin(boxed_runs(summary.runs))]
+def box_panels(summary: Summary) -> list[Panel]:
+    """Returns a panel of box plots for each dataset, in the order of the report."""
+    boxed = boxed_runs(summary.runs)
+    prompts: dict[tuple[str, int], list[Row]] = {}
+    for prompt in summary.prompts:
+        prompts.setdefault((prompt["dataset"], prompt["run"]), []).append(prompt)
+    rows = [row for row in summary.datasets if row["run"] in boxed]
     return [
-        _box_panel(rows, summary.prompts[summary.prompts.dataset == dataset], whole=whole)
-        for dataset, rows in boxed.groupby("dataset", sort=False)
+        _box_panel([(row, prompts[dataset, row["run"]]) for row in of_dataset])
+        for dataset, of_dataset in itertools.groupby(rows, key=itemgetter("dataset"))
     ]
 
 
-def _box_panel(rows: pd.DataFrame, prompts: pd.DataFrame, *, whole: bool) -> Panel:
+def _box_panel(boxes: Sequence[tuple[Row, Sequence[Row]]]) -> Panel:
+    rows = [row for row, _ in boxes]
+
     def draw(axes: "Axes") -> list[str]:
         tooltips: list[str] = []
-        for place, row in enumerate(rows.itertuples()):
-            _draw_box(axes, place, row, prompts[prompts.run == row.run], tooltips)
-        values = prompts.accuracy[prompts.run.isin(rows.run)]
-        lines_at = references(rows)
-        limit_percent(axes, [*values, *lines_at.values()], whole=whole)
+        for place, (row, prompts) in enumerate(boxes):
+            _draw_box(axes, place, row, prompts, tooltips)
+        references = reference_lines(rows)
+        limit_percent(axes, whole=True)
         axes.set_xlim(-0.6, len(rows) - 0.4)
-        draw_references(axes, lines_at)
-        axes.set_xticks(range(len(rows)), [mark.letter for mark in rows.mark])
+        draw_references(axes, references)
+        axes.set_xticks(range(len(rows)), [row[MARK].letter for row in rows])
         if len(rows) == 1:
             axes.set_xticks([])
         axes.set_xlabel(_counts_label(rows))
         return tooltips
 
-    title = rows.title.iloc[0]
-    means = "; ".join(f"{row.label}: mean {row.mean:.1f} %" for row in rows.itertuples())
+    title = rows[0]["title"]
+    means = "; ".join(f"{row['label']}: mean {row['mean']:.1f} %" for row in rows)
     return Panel(title, f"Accuracy over prompts on {title}. {means}", draw)
 
 
 def _draw_box(
-    axes: "Axes", place: int, row: Any, prompts: pd.DataFrame, tooltips: list[str]
+    axes: "Axes", place: int, row: Row, prompts: Sequence[Row], tooltips: list[str]
 ) -> None:
-    colour = row.mark.colour
+    colour = row[MARK].colour
     line = {"color": colour, "linewidth": 1.2}
+    box = {"med": "median", "q1": "first_quartile", "q3": "third_quartile"}
+    box |= {"whislo": "low", "whishi": "high"}
     axes.bxp(
-        [
-            {
-                "med": row.median,
-                "q1": row.first_quartile,
-                "q3": row.third_quartile,
-                "whislo": row.low,
-                "whishi": row.high,
-                "fliers": [],
-            }
-        ],
+        [{name: row[key] for name, key in box.items()} | {"fliers": []}],
         positions=[place],
         widths=0.52,
         showfliers=False,
@@ -152,12 +141,11 @@ def _draw_box(
         whiskerprops=line,
         capprops=line,
     )
-    prompts = prompts.sort_values("accuracy", kind="stable")
-    offsets = swarm(list(prompts.accuracy), mean=row.mean)
-    for prompt, offset in zip(prompts.itertuples(), offsets, strict=True):
+    prompts = sorted(prompts, key=itemgetter("accuracy"))
+    for prompt, offset in zip(prompts, itertools.cycle(_OFFSETS), strict=False):
         axes.plot(
             [place + offset],
-            [prompt.accuracy],
+            [prompt["accuracy"]],
             "o",
             markersize=4.2,
             color=colour,
@@ -167,10 +155,10 @@ def _draw_box(
             gid=tooltip_id(len(tooltips)),
             zorder=3,
         )
-        tooltips.append(f"{prompt.prompt}: {prompt.accuracy:.1f} % ({row.label})")
+        tooltips.append(f"{prompt['prompt']}: {prompt['accuracy']:.1f} % ({row['label']})")
     axes.plot(
         [place],
-        [row.mean],
+        [row["mean"]],
         "D",
         markersize=5.5,
         color="white",
@@ -179,145 +167,189 @@ def _draw_box(
         gid=tooltip_id(len(tooltips)),
         zorder=4,
     )
-    tooltips.append(f"mean over {len(prompts)} prompts: {row.mean:.1f} % ({row.label})")
+    tooltips.append(f"mean over {len(prompts)} prompts: {row['mean']:.1f} % ({row['label']})")
 
 
-def swarm(ascending: Sequence[float], *, mean: float = math.inf) -> list[float]:
-    """Returns sideways offsets that keep points of close values apart, the first in the middle.
-
-    Args:
-      ascending: values in percent.
-      mean: the value at which the diamond is drawn in the middle; points close to it are moved.
-
-    >>> swarm([50.0, 50.1, 60.0])
-    [0.0, 0.1, 0.0]
-    """
-    last: dict[float, float] = {}
-    offsets = []
-    for value in ascending:
-        hidden = (0.0,) if abs(value - mean) < _DIAMOND_HEIGHT else ()
-        places = [o for o in _OFFSETS if o not in hidden]
-        free = [o for o in places if value - last.get(o, -math.inf) >= _POINT_HEIGHT]
-        # If no offset is free, the one whose last point is farthest below overlaps least.
-        offset = free[0] if free else min(places, key=last.__getitem__)
-        last[offset] = value
-        offsets.append(offset)
-    return offsets
-
-
-def _counts_label(rows: pd.DataFrame) -> str:
-    fewest, most = rows.prompts.min(), rows.prompts.max()
-    low, high = rows.fewest_examples.min(), rows.most_examples.max()
-    examples = f"{low:,}" if low == high else f"{low:,}–{high:,}"
-    counts = f"{fewest}" if fewest == most else f"{fewest}–{most}"
+def _counts_label(rows: Sequence[Row]) -> str:
+    prompts = [row["prompts"] for row in rows]
+    examples = span(
+        min(row["fewest_examples"] for row in rows), max(row["most_examples"] for row in rows)
+    )
+    counts = span(min(prompts), max(prompts))
     return f"{counts} prompt{'' if counts == '1' else 's'}, {examples} examples"
 
 
-def references(rows: pd.DataFrame) -> dict[str, float]:
+def reference_lines(rows: Sequence[Row]) -> dict[str, float]:
     """Returns the reference lines of a dataset: chance (mean over its rows), published values."""
-    chances = [chance for chance in rows.chance if chance is not None]
+    chances = [row["chance"] for row in rows if row["chance"] is not None]
     lines = {"chance": sum(chances) / len(chances)} if chances else {}
-    facts = published().get(rows.dataset.iloc[0])
-    return lines | (dict(facts.values) if facts else {})
+    return lines | published_means([rows[0]["dataset"]])
 
 
 def draw_references(axes: "Axes", lines: dict[str, float]) -> None:
-    """Draws the lines and writes their names at the right margin, moved apart where close."""
-    low, high = axes.get_ylim()
-    names = sorted(lines, key=lines.__getitem__)
-    gap = 0.075 * (high - low)
-    places = [lines[name] for name in names]
-    for i in range(1, len(places)):
-        places[i] = max(places[i], places[i - 1] + gap)
-    if places:
-        excess = max(0.0, places[-1] - high)
-        places = [place - excess for place in places]
-    for name, place in zip(names, places, strict=True):
+    """Draws the lines, and writes their names at the right margin."""
+    for name, value in lines.items():
         style, colour = _REFERENCE_STYLE[name]
-        axes.axhline(lines[name], linestyle=style, color=colour, linewidth=1.3, zorder=1)
-        axes.annotate(
-            f"{name} {lines[name]:.1f}",
-            (1.015, place),
-            annotation_clip=False,
-            xycoords=("axes fraction", "data"),
-            va="center",
-            fontsize=7,
-            color=colour,
-        )
+        axes.axhline(value, linestyle=style, color=colour, linewidth=1.3, zorder=1)
+    name_lines(
+        axes, [(v, f"{name} {v:.1f}", _REFERENCE_STYLE[name][1]) for name, v in lines.items()]
+    )
 
 
-def step_panels(summary: Summary, *, whole: bool = True) -> list[Panel]:
-    """Returns a panel for each dataset that a series has at two steps or more; see `box_panels`."""
-    rows = _with_series(summary.datasets, summary.runs)
-    return [
-        _step_panel(found, whole=whole)
-        for _, found in rows.groupby("dataset", sort=False)
-        if _has_two_steps(found)
-    ]
+def step_panels(summary: Summary) -> list[Panel]:
+    """Returns a panel for each dataset that a series has at two steps or more."""
 
+    def draw_quartiles(axes: "Axes", line: Sequence[Row]) -> None:
+        bands = [[row[key] for row in line] for key in ("step", "first_quartile", "third_quartile")]
+        axes.fill_between(*bands, color=line[0]["colour"], alpha=0.16, linewidth=0)
 
-def _with_series(rows: pd.DataFrame, runs: Sequence[EvaluatedRun]) -> pd.DataFrame:
-    """Returns the rows of runs whose step is known, with their series and its colour."""
-    legend = series_legend(runs)
-    series = [runs[run].series for run in rows.run]
-    rows = rows.assign(series=series, colour=[legend[name][0] for name in series])
-    return rows[rows.step.notna()]
+    def draw_axis(axes: "Axes", rows: Sequence[Row]) -> None:
+        limit_percent(axes, whole=True)
+        draw_references(axes, reference_lines(rows))
 
-
-def _has_two_steps(rows: pd.DataFrame) -> bool:
-    return bool((rows.groupby("series").step.nunique() > 1).any())
-
-
-def _step_panel(rows: pd.DataFrame, *, whole: bool) -> Panel:
-    def draw(axes: "Axes") -> list[str]:
-        tooltips: list[str] = []
-        for _, line in rows.groupby("series", sort=False):
-            line = line.sort_values("step", kind="stable")
-            steps, colour = list(line.step), line.colour.iloc[0]
-            low, high = list(line.first_quartile), list(line.third_quartile)
-            axes.fill_between(steps, low, high, color=colour, alpha=0.16, linewidth=0)
-            axes.plot(steps, list(line["mean"]), color=colour, linewidth=1.6)
-            for row in line.itertuples():
-                gid = tooltip_id(len(tooltips))
-                axes.plot([row.step], [row.mean], "o", markersize=4, color=colour, gid=gid)
-                tooltips.append(f"{row.label}: mean {row.mean:.1f} %")
-        lines_at = references(rows)
-        edges = [*rows.first_quartile, *rows.third_quartile, *rows["mean"]]
-        limit_percent(axes, [*edges, *lines_at.values()], whole=whole)
-        draw_references(axes, lines_at)
-        step_axis(axes)
-        return tooltips
-
-    title = rows.title.iloc[0]
-    return Panel(title, f"Mean accuracy on {title} against training step", draw)
+    panels = []
+    for rows in _with_two_steps(summary.datasets, summary.runs, "dataset"):
+        title = rows[0]["title"]
+        description = f"Mean accuracy on {title} against training step"
+        draw = _series_drawing(rows, "mean", "mean {:.1f} %", draw_axis, draw_quartiles)
+        panels.append(Panel(title, description, draw))
+    return panels
 
 
 def metric_panels(summary: Summary) -> list[Panel]:
     """Returns a panel for each metric of a task that a series has at two steps or more."""
-    rows = summary.metrics[(summary.metrics.kind == WHOLE) & summary.metrics.value.notna()]
-    rows = _with_series(rows, summary.runs)
+
+    def draw_axis(axes: "Axes", rows: Sequence[Row]) -> None:
+        metric, values = rows[0]["metric"], [row["value"] for row in rows]
+        if metric in UNITS and min(values) >= 0 and max(values) <= 100:
+            limit_percent(axes, values)
+        axes.set_ylabel(axis_label(metric))
+
+    panels = []
+    values = [r for r in summary.metrics if r["kind"] == WHOLE and r["value"] is not None]
+    for rows in _with_two_steps(values, summary.runs, "task", "metric"):
+        task, metric = rows[0]["task"], rows[0]["metric"]
+        draw = _series_drawing(rows, "value", metric + " {:.4g}", draw_axis)
+        panels.append(Panel(f"{task}: {metric}", f"{metric} of {task} against training step", draw))
+    return panels
+
+
+def _with_two_steps(
+    rows: Sequence[Row], runs: Sequence[EvaluatedRun], *keys: str
+) -> list[list[Row]]:
+    """Returns the rows grouped by keys, if a series has two steps, with the series' colour."""
+    legend = series_legend(runs)
+    groups: dict[tuple, list[Row]] = {}
+    for row in rows:
+        if row["step"] is not None:
+            series = runs[row["run"]].series
+            added = {"series": series, "colour": legend[series][0]}
+            groups.setdefault(itemgetter(*keys)(row), []).append({**row, **added})
     return [
-        _metric_panel(task, metric, found)
-        for (task, metric), found in rows.groupby(["task", "metric"], sort=False)
-        if _has_two_steps(found)
+        of_group
+        for of_group in groups.values()
+        if len({(row["series"], row["step"]) for row in of_group})
+        > len({row["series"] for row in of_group})
     ]
 
 
-def _metric_panel(task: str, metric: str, rows: pd.DataFrame) -> Panel:
+def _series_drawing(
+    rows: Sequence[Row],
+    key: str,
+    tooltip: str,
+    draw_axis: Callable[["Axes", Sequence[Row]], None],
+    draw_below: Callable[["Axes", Sequence[Row]], None] = lambda axes, line: None,
+) -> Callable[["Axes"], list[str]]:
+    """Returns a drawing of a value against the step, with a line for each series."""
+
     def draw(axes: "Axes") -> list[str]:
         tooltips: list[str] = []
-        for _, line in rows.groupby("series", sort=False):
-            line = line.sort_values("step", kind="stable")
-            colour = line.colour.iloc[0]
-            axes.plot(list(line.step), list(line.value), color=colour, linewidth=1.6)
-            for row in line.itertuples():
+        for series in dict.fromkeys(row["series"] for row in rows):
+            line = sorted((r for r in rows if r["series"] == series), key=itemgetter("step"))
+            colour = line[0]["colour"]
+            draw_below(axes, line)
+            points = [row["step"] for row in line], [row[key] for row in line]
+            axes.plot(*points, color=colour, linewidth=1.6)
+            for row in line:
                 gid = tooltip_id(len(tooltips))
-                axes.plot([row.step], [row.value], "o", markersize=4, color=colour, gid=gid)
-                tooltips.append(f"{row.label}: {metric} {row.value:.4g}")
-        if metric in UNITS and rows.value.min() >= 0 and rows.value.max() <= 100:
-            limit_percent(axes, list(rows.value))
-        axes.set_ylabel(axis_label(metric))
+                axes.plot([row["step"]], [row[key]], "o", markersize=4, color=colour, gid=gid)
+                tooltips.append(f"{row['label']}: {tooltip.format(row[key])}")
+        draw_axis(axes, rows)
         step_axis(axes)
         return tooltips
 
-    return Panel(f"{task}: {metric}", f"{metric} of {task} against training step", draw)
+    return draw
+
+
+def difference_panels(comparison: RunComparison) -> list[Panel]:
+    """Returns a panel for each run but the baseline and each twelve datasets."""
+    panels = []
+    for run in range(len(comparison.runs)):
+        rows = [row for row in comparison.rows if any(gap.run == run for gap in row.differences)]
+        parts = [
+            rows[start : start + _DIFFERENCES_OF_A_PANEL]
+            for start in range(0, len(rows), _DIFFERENCES_OF_A_PANEL)
+        ]
+        panels += [_difference_panel(comparison, run, part) for part in parts]
+    return panels
+
+
+def _difference_panel(comparison: RunComparison, run: int, rows: list[ComparedDataset]) -> Panel:
+    names = [comparison.runs[one].name for one in (run, comparison.baseline)]
+    gaps = [gap for row in rows for gap in row.differences if gap.run == run]
+
+    def draw(axes: "Axes") -> list[str]:
+        tooltips = []
+        colour = comparison.runs[run].mark.colour
+        axes.axvline(0, color="#555555", linewidth=1, linestyle=(0, (1, 2)), zorder=1)
+        for place, (row, one) in enumerate(zip(rows, gaps, strict=True)):
+            gap = one.gap
+            axes.plot(
+                [gap.interval_low, gap.interval_high], [place] * 2, color=colour, linewidth=1.1
+            )
+            axes.plot([gap.fixed_low, gap.fixed_high], [place] * 2, color=colour, linewidth=3)
+            axes.plot(
+                [gap.difference],
+                [place],
+                "o",
+                markersize=5.5,
+                color=colour if one.clear else "white",
+                markeredgecolor=colour,
+                markeredgewidth=1.4,
+                gid=tooltip_id(len(tooltips)),
+                zorder=3,
+            )
+            tooltips.append(
+                f"{row.title}: {gap.difference:+.1f} points, {gap.interval_low:.1f} to "
+                f"{gap.interval_high:.1f}, adjusted p {one.adjusted:.2g}"
+            )
+        axes.set_yticks(range(len(rows)), [_label(row.title) for row in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_xlim(*_limits(comparison))
+        axes.grid(visible=True, axis="x")
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel("difference (points)")
+        return tooltips
+
+    title = f"{comparison.runs[run].mark.letter} minus {comparison.baseline_letter}"
+    described = "; ".join(
+        f"{r.title}: {g.gap.difference:+.1f}" for r, g in zip(rows, gaps, strict=True)
+    )
+    return Panel(title, f"{names[0]} minus {names[1]}, in points. {described}", draw)
+
+
+def _limits(comparison: RunComparison) -> tuple[float, float]:
+    """Returns the ends of the axis of all pictures, so that they can be compared."""
+    gaps = [one.gap for row in comparison.datasets for one in row.differences]
+    ends = [
+        end
+        for gap in gaps
+        for end in (gap.interval_low, gap.interval_high, gap.fixed_low, gap.fixed_high)
+    ]
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    pad = 0.05 * (high - low) + 0.5
+    return low - pad, high + pad
+
+
+def _label(title: str) -> str:
+    return title if len(title) <= _LABEL_CHARACTERS else f"{title[: _LABEL_CHARACTERS - 1]}…"

@@ -1,4 +1,4 @@
-"""The tables of evaluated runs: datasets, prompts, ways to judge, clean examples, metrics.
+"""The tables of evaluated runs: datasets, prompts, normalizations, clean examples, metrics.
 
     summary = summarise(read_named_runs(["eval"])[0])
     tables = evaluation_tables(summary)
@@ -11,18 +11,26 @@ Accuracies are in percent, over the prompts of a dataset; "run" is the label of 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from t0.reports.browsed import diagnosis_record
-from t0.reports.cells import count, interval, number, p_value, shortened, signed, span
-from t0.reports.diagnosis import diagnose
 from t0.reports.evaluation_plots import axis_label
-from t0.reports.published import MODELS, published, title_of
+from t0.reports.example_browser import cut_in_middle, diagnosis_record
+from t0.reports.held_out import MODELS, held_out_titles, published_mean, title_of
 from t0.reports.statistics import CONFIDENCE
-from t0.reports.summary import CATEGORY, PART, WHOLE, Summary, group_values
-from t0.reports.tables import MARK, Column, Row, Table
-from t0.reports.ways import WAYS
+from t0.reports.summary import CATEGORY, NORMALIZATIONS, PART, WHOLE, Summary, group_values
+from t0.reports.tables import (
+    MARK,
+    ReportColumn,
+    ReportTable,
+    Row,
+    count,
+    interval,
+    number,
+    p_value,
+    signed,
+    span,
+)
 
 _PERCENT = round(100 * CONFIDENCE)
-_RUN = Column("label", "Run", "run", css="t short", kind="run")
+_RUN = ReportColumn("label", "Run", "run", css="t short", kind="run")
 # Name in CSV and JSON -> key of a row of prompts.
 _PROMPT_FIELDS = {
     "run": "label",
@@ -53,19 +61,19 @@ _METRIC_FIELDS = {
 }
 
 
-def evaluation_tables(summary: Summary) -> dict[str, Table]:
+def evaluation_tables(summary: Summary) -> dict[str, ReportTable]:
     """Returns the tables that have rows, by name, in the order of the page."""
     tables = [
-        _datasets(summary),
-        _clean(summary),
-        _ways(summary),
-        _metrics(summary),
-        _prompts(summary),
+        _make_dataset_table(summary),
+        _make_clean_table(summary),
+        _make_normalization_table(summary),
+        _make_metric_table(summary),
+        _make_prompt_table(summary),
     ]
     return {table.name: table for table in tables if table.rows}
 
 
-def run_column(summary: Summary) -> list[Column]:
+def run_column(summary: Summary) -> list[ReportColumn]:
     """Returns the column of runs; none if there is one run."""
     return [_RUN] if len(summary.runs) > 1 else []
 
@@ -76,29 +84,29 @@ def _fields(row: Mapping[str, Any]) -> dict[str, str]:
     return {"run": "label"} | {key: key for key in keys}
 
 
-def _datasets(summary: Summary) -> Table:
-    rows = summary.datasets.to_dict("records")
-    for row in rows:
-        facts = published().get(row["dataset"])
-        row |= {model: facts.values.get(model) if facts else None for model in MODELS}
-    references = any(row["dataset"] in published() for row in rows)
+def _make_dataset_table(summary: Summary) -> ReportTable:
+    rows = [
+        {**row, **{model: published_mean([row["dataset"]], model) for model in MODELS}}
+        for row in summary.datasets
+    ]
+    references = any(row["dataset"] in held_out_titles() for row in rows)
     columns = (
-        Column("dataset", "", "dataset", css="t"),
-        Column("title", "Dataset", css="t head", kind="name", detail=_name_of_dataset),
+        ReportColumn("dataset", "", "dataset", css="t"),
+        ReportColumn("title", "Dataset", css="t head", kind="name", detail=_name_of_dataset),
         *run_column(summary),
-        Column("group", "Group", css="t short"),
-        Column("prompts", "Prompts", "prompts"),
-        Column("most_examples", "Examples", "examples", text=_examples),
-        Column("mean", "Mean", "mean", detail=interval),
-        Column("median", "Median", "median"),
-        Column("first_quartile", "Quartiles", text=_quartiles),
-        Column("high", "Range", "range", text=lambda row: span(row["low"], row["high"], 1)),
-        Column("chance", "Chance", "chance"),
-        Column("majority", "Majority"),
-        *(Column(model, model, model, css="n ref") for model in MODELS if references),
-        Column("ties", "Ties"),
-        Column("truncated_inputs", "Truncated", text=_truncated, detail=_truncated_parts),
-        Column("excluded", "Excluded", css="n long", detail=_excluded_reasons),
+        ReportColumn("group", "Group", css="t short"),
+        ReportColumn("prompts", "Prompts", "prompts"),
+        ReportColumn("most_examples", "Examples", "examples", text=_examples),
+        ReportColumn("mean", "Mean", "mean", detail=interval),
+        ReportColumn("median", "Median", "median"),
+        ReportColumn("first_quartile", "Quartiles", text=_quartiles),
+        ReportColumn("high", "Range", "range", text=lambda row: span(row["low"], row["high"], 1)),
+        ReportColumn("chance", "Chance", "chance"),
+        ReportColumn("majority", "Majority"),
+        *(ReportColumn(model, model, model, css="n ref") for model in MODELS if references),
+        ReportColumn("ties", "Ties"),
+        ReportColumn("truncated_inputs", "Truncated", text=_truncated, detail=_truncated_parts),
+        ReportColumn("excluded", "Excluded", css="n long", detail=_excluded_reasons),
     )
     note = (
         "Rank evaluation: the answer choice of the highest log-likelihood is the prediction. "
@@ -109,7 +117,7 @@ def _datasets(summary: Summary) -> Table:
         "count examples summed over prompts. Click a heading to sort."
     )
     fields = _fields(rows[0]) if rows else None
-    return Table("datasets", "Accuracy (%) over prompts", columns, rows, note, fields=fields)
+    return ReportTable("datasets", "Accuracy (%) over prompts", columns, rows, note, fields=fields)
 
 
 def _name_of_dataset(row: Row) -> str:
@@ -139,32 +147,31 @@ def _excluded_reasons(row: Row) -> str:
 
 
 def _marked(rows: Iterable[Row], summary: Summary) -> list[dict[str, Any]]:
-    """Returns rows of `ways` or `clean_part` with the marks of their runs and titles."""
+    """Returns rows of normalizations or clean examples with the marks of their runs and titles."""
     runs = summary.runs
     return [{**row, MARK: runs[row["run"]].mark, "title": title_of(row["dataset"])} for row in rows]
 
 
-_DATASET = Column("dataset", "Dataset", "dataset", css="t head", kind="name")
+_DATASET = ReportColumn("dataset", "Dataset", "dataset", css="t head", kind="name")
 
 
-def _clean(summary: Summary) -> Table:
+def _make_clean_table(summary: Summary) -> ReportTable:
     rows = _marked(summary.clean, summary)
-    gaps = any(row["gap_all"] is not None for row in rows)
     of_gaps = (
-        Column("gap_all", "Difference, all", "diff. all", signed),
-        Column("gap_clean", "Difference, clean", "diff. clean", signed),
-        Column("gap_p_value", "p, clean", "p, clean", p_value),
+        ReportColumn("gap_all", "Difference, all", "diff. all", signed),
+        ReportColumn("gap_clean", "Difference, clean", "diff. clean", signed),
+        ReportColumn("gap_p_value", "p, clean", "p, clean", p_value),
     )
     columns = (
         _DATASET,
         *run_column(summary),
-        Column("examples", "Examples", "examples"),
-        Column("overlapping", "Overlapping", "overlapping"),
-        Column("all", "All", "all"),
-        Column("clean", "Clean", "clean"),
-        Column("difference", "Clean - all", "clean - all", signed, detail=_of("difference")),
-        Column("p_value", "p", "p", p_value),
-        *(of_gaps if gaps else ()),
+        ReportColumn("examples", "Examples", "examples"),
+        ReportColumn("overlapping", "Overlapping", "overlapping"),
+        ReportColumn("all", "All", "all"),
+        ReportColumn("clean", "Clean", "clean"),
+        ReportColumn("difference", "Clean - all", "clean - all", signed, detail=_of("difference")),
+        ReportColumn("p_value", "p", "p", p_value),
+        *(of_gaps if any(row["gap_all"] is not None for row in rows) else ()),
     )
     note = (
         f"{summary.overlap} Clean: accuracy (%) on the others. The test is of clean less all, "
@@ -172,20 +179,22 @@ def _clean(summary: Summary) -> Table:
     )
     fields = _fields(rows[0]) if rows else None
     title = "Accuracy (%) without overlapping examples"
-    return Table("clean_part", title, columns, rows, note, fields=fields)
+    return ReportTable("clean_part", title, columns, rows, note, fields=fields)
 
 
 def _of(kind: str) -> Any:
     return lambda row: interval(row, kind)
 
 
-def _ways(summary: Summary) -> Table:
-    rows = _marked(summary.ways, summary)
-    shown = {way: head for way, head in WAYS.items() if any(row[way] is not None for row in rows)}
+def _make_normalization_table(summary: Summary) -> ReportTable:
+    rows = _marked(summary.normalizations, summary)
+    shown = {
+        key: head for key, head in NORMALIZATIONS.items() if any(r[key] is not None for r in rows)
+    }
     columns = (
         _DATASET,
         *run_column(summary),
-        *(Column(way, head, head.lower(), detail=_of(way)) for way, head in shown.items()),
+        *(ReportColumn(key, head, head.lower(), detail=_of(key)) for key, head in shown.items()),
     )
     note = (
         "Mean over prompts with its interval. T0’s accuracy is by the plain sum of a choice’s "
@@ -193,28 +202,24 @@ def _ways(summary: Summary) -> Table:
         "characters; and whether the decoded answer is the right choice."
     )
     fields = _fields(rows[0]) if rows else None
-    return Table("ways", "Accuracy (%) by ways to judge", columns, rows, note, fields=fields)
+    return ReportTable("ways", "Accuracy (%) by normalization", columns, rows, note, fields=fields)
 
 
-def _prompts(summary: Summary) -> Table:
-    rows = summary.prompts.to_dict("records")
-    tasks = {(i, task.name): task for i, run in enumerate(summary.runs) for task in run.tasks}
-    for row in rows:
-        scores = tasks[row["run"], row["task"]].scores
-        row["predictions"] = None if scores is None else diagnosis_record(diagnose(scores))
+def _make_prompt_table(summary: Summary) -> ReportTable:
+    rows = [{**row, "predictions": diagnosis_record(row["diagnosis"])} for row in summary.prompts]
     columns = (
-        Column("title", "Dataset", css="t"),
+        ReportColumn("title", "Dataset", css="t"),
         *run_column(summary),
-        Column("prompt", "Prompt", css="t head", kind="prompt", text=_name_of_prompt),
-        Column("accuracy", "Accuracy", css="n strong"),
-        Column("interval_low", "Interval", text=lambda row: interval(row) or "–"),
-        Column("chance", "Chance"),
-        Column("majority", "Majority"),
-        Column("most_predicted", "Most predicted", "", _share, detail=_most_predicted),
-        Column("examples", "Examples"),
-        Column("ties", "Ties"),
-        Column("truncated_inputs", "Truncated", text=_truncated),
-        Column("excluded", "Excluded"),
+        ReportColumn("prompt", "Prompt", css="t head", kind="prompt", text=_name_of_prompt),
+        ReportColumn("accuracy", "Accuracy", css="n strong"),
+        ReportColumn("interval_low", "Interval", text=lambda row: interval(row) or "–"),
+        ReportColumn("chance", "Chance"),
+        ReportColumn("majority", "Majority"),
+        ReportColumn("most_predicted", "Most predicted", "", _share, detail=_most_predicted),
+        ReportColumn("examples", "Examples"),
+        ReportColumn("ties", "Ties"),
+        ReportColumn("truncated_inputs", "Truncated", text=_truncated),
+        ReportColumn("excluded", "Excluded"),
     )
     note = (
         f"Accuracy (%) of each prompt with its {_PERCENT} % interval. Most predicted: the answer "
@@ -222,7 +227,7 @@ def _prompts(summary: Summary) -> Table:
         "matrix, calibration and examples. Click a heading to sort."
     )
     nested = ("metrics", "predictions")
-    return Table(
+    return ReportTable(
         name="prompts",
         title="Prompts",
         columns=columns,
@@ -244,31 +249,30 @@ def _share(value: float) -> str:
 
 
 def _most_predicted(row: Row) -> str:
-    return shortened(row["most_predicted_answer"] or "", 40)
+    return cut_in_middle(row["most_predicted_answer"] or "", 40)
 
 
-def _metrics(summary: Summary) -> Table:
-    table = summary.metrics
-    known = table[(table.kind == WHOLE) | table.value.notna()]
+def _make_metric_table(summary: Summary) -> ReportTable:
+    rows = [row for row in summary.metrics if row["kind"] == WHOLE or row["value"] is not None]
     columns = (
-        Column("task", "Task", "task", css="t head", kind="name"),
-        Column("metric", "Metric", "metric", axis_label, css="t wide"),
+        ReportColumn("task", "Task", "task", css="t head", kind="name"),
+        ReportColumn("metric", "Metric", "metric", axis_label, css="t wide"),
         *run_column(summary),
-        Column("value", "Value", "value", _two_digits, detail=interval, css="n strong"),
-        Column("examples", "Examples", "examples"),
-        Column("truncated_inputs", "Inputs cut"),
-        Column("truncated_targets", "Targets cut"),
+        ReportColumn("value", "Value", "value", _two_digits, detail=interval, css="n strong"),
+        ReportColumn("examples", "Examples", "examples"),
+        ReportColumn("truncated_inputs", "Inputs cut"),
+        ReportColumn("truncated_targets", "Targets cut"),
     )
     note = (
         "The tasks’ metrics of the decoded text; a dash if a metric is undefined. In small type "
         f"the {_PERCENT} % interval over other examples, if the evaluation has computed one. Cut: "
         "texts longer than the limits of the evaluation. Click a heading to sort."
     )
-    return Table(
+    return ReportTable(
         name="metrics",
         title="Metrics of the tasks",
         columns=columns,
-        rows=known.to_dict("records"),
+        rows=rows,
         note=note,
         file="report_metrics.csv",
         fields=_METRIC_FIELDS,
@@ -281,25 +285,27 @@ def _two_digits(value: float) -> str:
     return number(value, 2)
 
 
-def group_tables(summary: Summary, task: str) -> dict[str, Table]:
+def group_tables(summary: Summary, task: str) -> dict[str, ReportTable]:
     """Returns the metrics of a task by category and by part, as far as it has them."""
-    (found,) = (one for one in summary.decoded if one.task == task)
+    (results,) = (results for results in summary.decoded if results.task == task)
     tables = {}
     for kind, head in ((CATEGORY, "Category"), (PART, "Task")):
         rows = [
             {"group": group.replace("_", " ") if kind == CATEGORY else group}
             | {"label": summary.runs[run].label, MARK: summary.runs[run].mark}
-            | {f"metric {name}": value for name, value in zip(found.metrics, values, strict=True)}
+            | {f"metric {name}": value for name, value in zip(results.metrics, values, strict=True)}
             for group, run, values in group_values(summary.metrics, task, kind)
         ]
         columns = (
-            Column("group", head, css="t head"),
+            ReportColumn("group", head, css="t head"),
             *run_column(summary),
             *(
-                Column(f"metric {metric}", axis_label(metric), "", _two_digits, css="n strong")
-                for metric in found.metrics
+                ReportColumn(
+                    f"metric {metric}", axis_label(metric), "", _two_digits, css="n strong"
+                )
+                for metric in results.metrics
             ),
         )
         if rows:
-            tables[kind] = Table(f"{task}-{kind}", head, columns, rows)
+            tables[kind] = ReportTable(f"{task}-{kind}", head, columns, rows)
     return tables

@@ -1,7 +1,7 @@
 """Reads the result files of evaluations into runs, strictly.
 
 A run is one evaluated checkpoint. Its file of rank evaluation holds one record for each task, that
-is, for each prompt of a dataset; the per-example scores are beside it in `scores/` and may be
+is, for each prompt of a dataset; the per-example scores are next to it in `scores/` and may be
 absent. A run may also have, or only have, a file of mode `eval`, with the metrics of decoded text:
 
     eval/results_1000.json
@@ -38,8 +38,8 @@ from t0.errors import UserError, printable
 from t0.progress import ProgressLine
 from t0.reports import lm_eval_samples
 from t0.reports.example_scores import ExampleScores, read_samples, read_scores, with_answers
+from t0.reports.held_out import held_out_titles
 from t0.reports.plots import Mark, run_letter
-from t0.reports.published import published
 from t0.reports.result_files import (
     counts,
     distinct_names,
@@ -69,7 +69,7 @@ class RankedTask:
       chance: the accuracy of guessing: 100 / number of choices, averaged over the examples if there
         are per-example scores; otherwise the results file's value, or None.
       excluded: reason -> number of examples that were left out.
-      scores: the per-example scores, None where their file is absent.
+      scores: the per-example scores, None if their file is absent.
     """
 
     name: str
@@ -105,7 +105,7 @@ class DecodedTask:
     """One task of one run in mode `eval`.
 
     Attributes:
-      metrics: metric -> value of the whole task, None where it is undefined.
+      metrics: metric -> value of the whole task, None if it is undefined.
       groups: group -> metric -> value.
       signatures: metric -> sacreBLEU's signature, which names the way it was computed.
       predictions_file: the file of all predictions, None if it is unknown.
@@ -192,6 +192,16 @@ def dataset_groups(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
     names = {name: " / ".join(sorted(filter(None, found))) for name, found in groups.items()}
     ordered = sorted(names, key=lambda name: (_GROUP_ORDER.get(names[name], 2), names[name], name))
     return {name: names[name] for name in ordered}
+
+
+def last_of_series(runs: Sequence[EvaluatedRun], positions: Iterable[int]) -> tuple[int, ...]:
+    """Returns, of the runs at some positions, the position of each series' last checkpoint."""
+    last: dict[str, int] = {}
+    for i in positions:
+        best = last.get(runs[i].series)
+        if best is None or (runs[i].step or 0) >= (runs[best].step or 0):
+            last[runs[i].series] = i
+    return tuple(sorted(last.values()))
 
 
 def _join(runs: list[EvaluatedRun], new: EvaluatedRun) -> None:
@@ -359,7 +369,7 @@ def _ranked_task(
 
 def _group(dataset: str) -> str:
     """Returns the group of a dataset in results that do not name it."""
-    return "held-out" if dataset in published() else ""
+    return "held-out" if dataset in held_out_titles() else ""
 
 
 def _check_agreement(
@@ -408,7 +418,7 @@ def _read_harness_run(content: Mapping[str, Any], path: Path) -> EvaluatedRun:
         lm_eval_samples.check_count(content, name, samples.lines, file)
         read.append(name)
         with_eos |= samples.with_eos
-        # A prompt may have been evaluated by itself, too: it has the same scores there.
+        # A prompt may also have been evaluated by itself: it has the same scores there.
         for prompt, scores in samples.prompts.items():
             tasks.setdefault(prompt.name, _task_of_samples(prompt, scores))
     if not tasks and others:
@@ -427,7 +437,7 @@ def _read_harness_run(content: Mapping[str, Any], path: Path) -> EvaluatedRun:
     )
 
 
-def _task_of_samples(prompt: lm_eval_samples.Exported, scores: ExampleScores) -> RankedTask:
+def _task_of_samples(prompt: lm_eval_samples.HarnessPrompt, scores: ExampleScores) -> RankedTask:
     dataset = _dataset_key(prompt.dataset, prompt.name)
     return RankedTask(
         name=prompt.name,

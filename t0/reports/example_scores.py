@@ -10,7 +10,7 @@ One line for each example, in dataset order:
 both may be absent, as may `tokens` and `characters`, the lengths of a choice. Samples of
 lm-evaluation-harness are read as well: a file of all prompts of a dataset, see `lm_eval_samples`.
 
-Beside the scores there may be the answers that were decoded for the same prompts, a line for each
+Next to the scores there may be the answers that were decoded for the same prompts, a line for each
 example (`answers/<task>_<step>.jsonl`):
 
     {"idx": 3, "answer": "Trve", "exact_match": false}
@@ -19,7 +19,7 @@ example (`answers/<task>_<step>.jsonl`):
     scores.accuracy, scores.confidence.mean()    # 54.15, 0.61
 
 For each example a few numbers are kept and no text, so memory does not grow with the length of the
-texts; `read_examples` yields the texts, one example after another.
+texts; `ExampleScores.records` reads the texts again, one example after another.
 
 Assumptions: `idx` is the row of the dataset, the same in every prompt and run. A line without a
 gold choice (null or -1) is an excluded example and is left out. A score that is not finite, an
@@ -30,44 +30,21 @@ and line.
 import functools
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from t0.errors import UserError
-from t0.reports.lm_eval_samples import Exported, exported_sample, is_sample
+from t0.reports.lm_eval_samples import HarnessPrompt, exported_sample, is_sample
 from t0.reports.result_files import finite, is_integer, json_object
 
 # Log-likelihoods may be rounded: a prediction this close to the best choice counts as the best.
 _ROUNDING_NATS = 1e-4
-# By what a choice's log-likelihood is divided, beside T0's plain sum.
+# The lengths by which a choice's log-likelihood may be divided.
 LENGTHS = ("tokens", "characters")
-
-
-class ScoredChoice(NamedTuple):
-    """One answer choice: its text, log-likelihood in nats, length in tokens and characters."""
-
-    text: str
-    log_likelihood: float
-    tokens: int | None
-    characters: int = 0
-
-
-class ScoredExample(NamedTuple):
-    """One scored example; `inputs` is the prompted text where the file holds it.
-
-    `document` is what the rows of one document share: the field `document`, a text or a number.
-    """
-
-    idx: int
-    choices: tuple[ScoredChoice, ...]
-    gold: int
-    prediction: int
-    inputs: str | None
-    document: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,8 +63,8 @@ class ExampleScores:
       texts: uint32 [E], a checksum of input and choices without regard to spaces; 0 if the file
         does not have the input.
       documents: [E], what the rows of one document share; None if the file does not say.
-      right_by: another way to judge -> bool [E], what is right by it: the log-likelihood divided by
-        "tokens" or by "characters", and "decoded" answers; ways that the files do not have lack.
+      right_by: normalization -> bool [E], what is right by it: the log-likelihood divided by
+        "tokens" or by "characters", and "decoded" answers; only those that the files have.
       task: the task of the file that these are of, where it has several; None for all of it.
     """
 
@@ -108,17 +85,19 @@ class ExampleScores:
     def __len__(self) -> int:
         return len(self.idx)
 
-    def examples(self) -> Iterator[ScoredExample]:
-        """Yields the examples with their texts, which are read again; see `read_examples`."""
-        return (example for _, example in read_examples(self.path, self.task))
-
     def records(self) -> Iterator[Mapping[str, Any]]:
         """Yields the records of the examples again, which were checked when they were read first.
 
         Raises:
           UserError: if the file cannot be read again.
         """
-        return (line for _, line in _score_lines(self.path, self.task) if _has_gold(line))
+        for where, record in _lines(self.path):
+            if is_sample(record):
+                prompt, record, _ = exported_sample(record, where, self.path.stem)
+                if prompt.name != self.task:
+                    continue
+            if _has_gold(record):
+                yield record
 
     @property
     def accuracy(self) -> float:
@@ -140,14 +119,14 @@ def read_scores(path: Path) -> ExampleScores:
     Raises:
       UserError: if the file cannot be read, or a line is malformed; it names file and line.
     """
-    columns = _Columns()
-    for where, example in read_examples(path):
-        columns.add(example, where)
+    columns = _ScoreColumns()
+    for where, record in _lines(path):
+        columns.add(record, where)
     return columns.scores(path)
 
 
 @dataclass(frozen=True)
-class Samples:
+class HarnessSamples:
     """The scores in a samples file of lm-evaluation-harness.
 
     Attributes:
@@ -156,12 +135,12 @@ class Samples:
       with_eos: whether a choice was scored with its EOS; both where samples differ.
     """
 
-    prompts: Mapping[Exported, ExampleScores]
+    prompts: Mapping[HarnessPrompt, ExampleScores]
     lines: int
     with_eos: frozenset[bool]
 
 
-def read_samples(path: Path, task: str) -> Samples:
+def read_samples(path: Path, task: str) -> HarnessSamples:
     """Reads a samples file of lm-evaluation-harness, as `lm_eval_samples` describes it.
 
     Args:
@@ -172,52 +151,71 @@ def read_samples(path: Path, task: str) -> Samples:
       OtherTask: if the task is not one that we exported.
       UserError: if the file cannot be read, or a line is malformed; it names file and line.
     """
-    found: dict[Exported, _Columns] = {}
+    found: dict[HarnessPrompt, _ScoreColumns] = {}
     with_eos, lines = set(), 0
-    for where, record in _lines(path):
-        prompt, line, eos = exported_sample(record, where, task)
-        example = _example(line, where)
-        if example is not None:
-            found.setdefault(prompt, _Columns()).add(example, where)
+    for where, sample in _lines(path):
+        prompt, record, eos = exported_sample(sample, where, task)
+        columns = found.get(prompt) or _ScoreColumns()
+        if columns.add(record, where):
+            found[prompt] = columns
         with_eos.add(eos)
         lines += 1
     prompts = {prompt: columns.scores(path, prompt.name) for prompt, columns in found.items()}
-    return Samples(prompts, lines, frozenset(with_eos))
+    return HarnessSamples(prompts, lines, frozenset(with_eos))
 
 
-@dataclass
-class _Columns:
+class _ScoreColumns:
     """The numbers of the examples that were read so far."""
 
-    rows: list[tuple[int, int, int, bool, float, int, bool, int]] = field(default_factory=list)
-    documents: list[str | None] = field(default_factory=list)
-    right_by: dict[str, list[bool | None]] = field(
-        default_factory=lambda: {name: [] for name in LENGTHS}
-    )
-    labels: set[tuple[str, ...]] = field(default_factory=set)
-    seen: set[int] = field(default_factory=set)
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, int, int, bool, float, int, bool, int]] = []
+        self._documents: list[str | None] = []
+        self._right_by: dict[str, list[bool | None]] = {name: [] for name in LENGTHS}
+        self._labels: set[tuple[str, ...]] = set()
+        self._seen: set[int] = set()
 
-    def add(self, example: ScoredExample, where: str) -> None:
-        if example.idx in self.seen:
-            raise UserError(f"{where}: idx {example.idx} occurs twice. Evaluate this task again.")
-        self.seen.add(example.idx)
-        likelihoods = [choice.log_likelihood for choice in example.choices]
+    def add(self, record: Mapping[str, Any], where: str) -> bool:
+        """Checks a record and adds its numbers; returns False if it has no gold choice."""
+        choices = record.get("choices")
+        if not isinstance(choices, list) or not choices:
+            raise UserError(
+                f"{where}: 'choices' must be a list of at least one, got {choices!r:.80}."
+            )
+        if not _has_gold(record):
+            return False
+        checked = [_check_choice(choice, where) for choice in choices]
+        texts, likelihoods, tokens, characters = zip(*checked, strict=True)
+        idx = _integer(record, "idx", where)
+        gold, prediction = (
+            _integer(record, key, where, below=len(choices)) for key in ("gold", "prediction")
+        )
         best = max(likelihoods)
-        right = example.prediction == example.gold
+        if likelihoods[prediction] < best - _ROUNDING_NATS:
+            raise UserError(
+                f"{where}: prediction {prediction} is not the choice of the highest "
+                f"log-likelihood ({best:g} nats). The file does not fit its scores: evaluate again."
+            )
+        if idx in self._seen:
+            raise UserError(f"{where}: idx {idx} occurs twice. Evaluate this task again.")
+        self._seen.add(idx)
         tied = likelihoods.count(best) > 1
         share = 1 / sum([math.exp(value - best) for value in likelihoods])
-        given = (example.idx, example.gold, example.prediction, right)
-        self.rows.append((*given, share, len(likelihoods), tied, _checksum(example)))
-        self.documents.append(example.document)
-        for name in LENGTHS:
-            self.right_by[name].append(_right_by(example, name))
-        if len(self.labels) < 2:
-            self.labels.add(tuple(choice.text for choice in example.choices))
+        numbers = (idx, gold, prediction, prediction == gold)
+        checksum = _checksum(inputs_of(record), texts)
+        self._rows.append((*numbers, share, len(choices), tied, checksum))
+        document = record.get("document")
+        self._documents.append(None if document is None else str(document))
+        for name, lengths in zip(LENGTHS, (tokens, characters), strict=True):
+            self._right_by[name].append(_is_right_by(lengths, likelihoods, gold))
+        if len(self._labels) < 2:
+            self._labels.add(texts)
+        return True
 
     def scores(self, path: Path, task: str | None = None) -> ExampleScores:
-        columns = zip(*self.rows, strict=True) if self.rows else ((),) * 8
-        idx, gold, prediction, correct, confidence, choices, tied_flags, texts = columns
-        known = self.documents and None not in self.documents
+        """Returns the columns as arrays."""
+        columns = zip(*self._rows, strict=True) if self._rows else ((),) * 8
+        idx, gold, prediction, correct, confidence, choices, tied, texts = columns
+        has_documents = self._documents and None not in self._documents
         return ExampleScores(
             path=path,
             idx=np.array(idx, np.int64),
@@ -226,29 +224,27 @@ class _Columns:
             correct=np.array(correct, bool),
             confidence=np.array(confidence, np.float32),
             choices=np.array(choices, np.int32),
-            tied=np.array(tied_flags, bool),
-            labels=next(iter(self.labels)) if len(self.labels) == 1 else None,
+            tied=np.array(tied, bool),
+            labels=next(iter(self._labels)) if len(self._labels) == 1 else None,
             texts=np.array(texts, np.uint32),
-            documents=np.array(self.documents, object) if known else None,
+            documents=np.array(self._documents, object) if has_documents else None,
             right_by={
-                name: np.array(found, bool)
-                for name, found in self.right_by.items()
-                if None not in found
+                name: np.array(right, bool)
+                for name, right in self._right_by.items()
+                if None not in right
             },
             task=task,
         )
 
 
-def _right_by(example: ScoredExample, name: str) -> bool | None:
-    """Returns whether the likeliest choice by length is right; None where a length is unknown."""
-    lengths = [getattr(choice, name) for choice in example.choices]
+def _is_right_by(
+    lengths: Sequence[int | None], likelihoods: Sequence[float], gold: int
+) -> bool | None:
+    """Returns whether the likeliest choice by length is right; None if a length is unknown."""
     if None in lengths:
         return None
-    shares = [
-        choice.log_likelihood / max(1, length)
-        for choice, length in zip(example.choices, lengths, strict=True)
-    ]
-    return shares.index(max(shares)) == example.gold
+    shares = [value / max(1, length) for value, length in zip(likelihoods, lengths, strict=True)]
+    return shares.index(max(shares)) == gold
 
 
 def with_answers(scores: ExampleScores, path: Path) -> ExampleScores:
@@ -273,41 +269,16 @@ def with_answers(scores: ExampleScores, path: Path) -> ExampleScores:
     return replace(scores, right_by={**scores.right_by, "decoded": decoded})
 
 
-def _checksum(example: ScoredExample) -> int:
-    if example.inputs is None:
+def _checksum(inputs: str | None, texts: tuple[str, ...]) -> int:
+    if inputs is None:
         return 0
-    choices = _joined_choices(tuple([choice.text for choice in example.choices]))
-    text = " ".join(example.inputs.split()) + choices
+    text = " ".join(inputs.split()) + _joined_choices(texts)
     return max(1, zlib.crc32(text.encode(errors="surrogatepass")))
 
 
 @functools.lru_cache(maxsize=256)  # most examples of a task have the same choices
 def _joined_choices(texts: tuple[str, ...]) -> str:
     return "".join(["\0" + " ".join(text.split()) for text in texts])
-
-
-def read_examples(path: Path, task: str | None = None) -> Iterator[tuple[str, ScoredExample]]:
-    """Yields file and line, and the example, of each line with a gold choice; see `read_scores`.
-
-    Args:
-      path: a file of scores, or of samples of lm-evaluation-harness.
-      task: of samples, the task that is wanted; None for all.
-    """
-    for where, line in _score_lines(path, task):
-        example = _example(line, where)
-        if example is not None:
-            yield where, example
-
-
-def _score_lines(path: Path, task: str | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields file and line, and the record of an example; see `read_examples`."""
-    for where, record in _lines(path):
-        if is_sample(record):
-            prompt, line, _ = exported_sample(record, where, path.stem)
-            if task in (None, prompt.name):
-                yield where, line
-        else:
-            yield where, record
 
 
 def _has_gold(record: Mapping[str, Any]) -> bool:
@@ -327,30 +298,6 @@ def _lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         raise UserError(f"cannot read {path}: {error}.") from error
 
 
-def _example(record: Mapping[str, Any], where: str) -> ScoredExample | None:
-    """Returns the checked example, or None when it has no gold choice."""
-    choices = record.get("choices")
-    if not isinstance(choices, list) or not choices:
-        raise UserError(f"{where}: 'choices' must be a list of at least one, got {choices!r:.80}.")
-    if not _has_gold(record):
-        return None
-    example = ScoredExample(
-        idx=_integer(record, "idx", where),
-        choices=tuple([_choice(choice, where) for choice in choices]),
-        gold=_integer(record, "gold", where, below=len(choices)),
-        prediction=_integer(record, "prediction", where, below=len(choices)),
-        inputs=inputs_of(record),
-        document=None if record.get("document") is None else str(record["document"]),
-    )
-    best = max([choice.log_likelihood for choice in example.choices])
-    if example.choices[example.prediction].log_likelihood < best - _ROUNDING_NATS:
-        raise UserError(
-            f"{where}: prediction {example.prediction} is not the choice of the highest "
-            f"log-likelihood ({best:g} nats). The file does not fit its scores: evaluate again."
-        )
-    return example
-
-
 def inputs_of(record: Mapping[str, Any]) -> str | None:
     """Returns the prompted text of a record, None if it has none."""
     for key in ("inputs", "input"):
@@ -359,7 +306,8 @@ def inputs_of(record: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _choice(choice: object, where: str) -> ScoredChoice:
+def _check_choice(choice: object, where: str) -> tuple[str, float, int | None, int]:
+    """Returns a choice's text, log-likelihood, and length in tokens and in characters."""
     text = choice.get("text") if isinstance(choice, dict) else None
     if not isinstance(text, str):
         raise UserError(f"{where}: a choice must be an object with a 'text', got {choice!r:.80}.")
@@ -378,7 +326,7 @@ def _choice(choice: object, where: str) -> ScoredChoice:
         characters = len(text)
     elif not is_integer(characters) or characters < 0:
         raise UserError(f"{where}: 'characters' must be a count, got {characters!r:.80}.")
-    return ScoredChoice(text, log_likelihood, tokens, characters)
+    return text, log_likelihood, tokens, characters
 
 
 def _integer(record: Mapping[str, Any], key: str, where: str, *, below: int | None = None) -> int:

@@ -1,77 +1,222 @@
-"""A run's mean over T0's held-out datasets, next to chance and the published means.
+"""T0's held-out datasets: published accuracies, and a run's means next to them.
 
-    summary = summarise(read_named_runs(["eval"])[0])
-    for line in headlines(summary):
+    >>> published_mean(["super_glue/rte"], "T0-11B")
+    81.0
+    >>> published_mean(["anli/r1"], "T0-11B")      # only the mean of ANLI's rounds is published
+    >>> published_mean(["anli/r1", "anli/r2", "anli/r3", "super_glue/rte"], "T0-11B")
+    51.0
+
+    rows = reproduction(read_runs([Path("eval")])[0])
+    rows[0]["title"], rows[0]["mean"], rows[0]["models"]["T0-3B"]     # value, difference, within
+    for line in reproduction_table(rows).lines():
+        print(line)
+    for line in headlines(read_runs([Path("eval")])):
         print(line)
 
     held out, 2 of T0's 11 datasets: mean 51.2   chance 50.0   T0-3B 57.9   T0-11B 70.5
 
-A dataset's mean is over its prompts; the held-out mean is over datasets, of which ANLI's rounds
-are three. T0's means are over the same datasets; of ANLI's rounds only their mean is published.
+`published.csv` has only accuracies that were compared with their source, which each row names. A
+row of several datasets has the mean over them: ANLI's three rounds are one row. A dataset's mean is
+over its prompts, the held-out mean is over datasets, of which ANLI's rounds are three.
+
+A published value is within a run's interval for these prompts and other examples, or outside of it.
+
+Assumptions: the run's scores are next to its results; without them there is no interval.
 """
 
-from collections.abc import Iterable, Mapping
+import csv
+import functools
+import io
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from importlib import resources
+from typing import TYPE_CHECKING, Any
 
-from t0.reports.evaluations import EvaluatedRun
-from t0.reports.published import MODELS, published, published_mean
-from t0.reports.summary import Summary
+import numpy as np
+
+from t0.reports import accuracies
+from t0.reports.statistics import FIXED, CrossedMean, interval_of_share, mean_of_means
+from t0.reports.tables import ReportColumn, ReportTable, Row
+
+if TYPE_CHECKING:
+    from t0.reports.evaluations import EvaluatedRun, RankedTask
+
+MODELS = ("T0-3B", "T0-11B")
 
 
 @dataclass(frozen=True)
-class HeldOutMean:
-    """A run's mean accuracy over those of T0's held-out datasets that it has, in percent.
+class PublishedAccuracy:
+    """A row of the table: the mean accuracy of a model over prompts and datasets, in percent."""
 
-    Attributes:
-      datasets: their number.
-      every: the number of T0's held-out datasets.
-      chance: the mean of guessing, None if it is unknown for one of the datasets.
-      published: model -> its mean over the same datasets, if it is known for all of them.
-    """
-
-    datasets: int
-    every: int
-    mean: float
-    chance: float | None
-    published: Mapping[str, float]
+    datasets: tuple[str, ...]
+    titles: tuple[str, ...]
+    model: str
+    accuracy: float
+    source: str
 
 
-def held_out_means(summary: Summary) -> list[tuple[EvaluatedRun, HeldOutMean]]:
-    """Returns each checkpoint with a held-out dataset, and its mean."""
-    datasets = summary.datasets
-    means = [
-        (run, held_out_mean(datasets[datasets.run == position].itertuples()))
-        for position, run in enumerate(summary.runs)
-    ]
-    return [(run, mean) for run, mean in means if mean is not None]
-
-
-def held_out_mean(rows: Iterable[Any]) -> HeldOutMean | None:
-    """Returns the mean of one run's rows of the table `datasets`; None without a held-out one."""
-    known = published()
-    held_out = [row for row in rows if row.dataset in known]
-    if not held_out:
-        return None
-    chances = [row.chance for row in held_out]
-    of_models = {m: published_mean([row.dataset for row in held_out], m) for m in MODELS}
-    return HeldOutMean(
-        datasets=len(held_out),
-        every=len(known),
-        mean=sum(row.mean for row in held_out) / len(held_out),
-        chance=None if None in chances else sum(chances) / len(chances),
-        published={model: value for model, value in of_models.items() if value is not None},
+@functools.cache
+def published_accuracies() -> tuple[PublishedAccuracy, ...]:
+    """Returns the rows of `published.csv`."""
+    text = resources.files(__package__).joinpath("published.csv").read_text(encoding="utf-8")
+    return tuple(
+        PublishedAccuracy(
+            datasets=tuple(row["dataset"].split(" ")),
+            titles=tuple(row["title"].split("; ")),
+            model=row["model"],
+            accuracy=float(row["accuracy_percent"]),
+            source=row["source"],
+        )
+        for row in csv.DictReader(io.StringIO(text))
     )
 
 
-def headlines(summary: Summary) -> list[str]:
+@functools.cache
+def held_out_titles() -> Mapping[str, str]:
+    """Returns the name of each held-out dataset -> its title."""
+    return {
+        dataset: title
+        for row in published_accuracies()
+        for dataset, title in zip(row.datasets, row.titles, strict=True)
+    }
+
+
+def title_of(dataset: str) -> str:
+    """Returns T0's title of a held-out dataset, or the name of any other dataset."""
+    return held_out_titles().get(dataset, dataset)
+
+
+def published_mean(datasets: Collection[str], model: str) -> float | None:
+    """Returns a model's mean over datasets; None if the table does not have all of them."""
+    rows = [
+        row
+        for row in published_accuracies()
+        if row.model == model and set(row.datasets) <= set(datasets)
+    ]
+    covered = sum(len(row.datasets) for row in rows)
+    if not covered or covered != len(set(datasets)):
+        return None
+    return sum(row.accuracy * len(row.datasets) for row in rows) / covered
+
+
+def published_means(datasets: Collection[str]) -> dict[str, float]:
+    """Returns each model with its mean over datasets, if the table has all of them."""
+    means = {model: published_mean(datasets, model) for model in MODELS}
+    return {model: mean for model, mean in means.items() if mean is not None}
+
+
+def reproduction(run: "EvaluatedRun") -> list[dict[str, Any]]:
+    """Returns a row for each published accuracy, and one of the mean over the datasets.
+
+    Returns:
+      `datasets`, `title`, `prompts`, `examples`; `mean`, `chance`, `low` and `high` in percent,
+      None if a dataset was not evaluated or has no scores; and `models`, model -> its published
+      `value`, the `difference` of the run from it, and whether it is `within` the interval.
+    """
+    groups = dict.fromkeys((row.datasets, row.titles) for row in published_accuracies())
+    rows = [_row(run, datasets, ", ".join(titles)) for datasets, titles in groups]
+    evaluated = _evaluated(run)
+    if len(evaluated) > 1:
+        title = f"mean of {len(evaluated)} of {len(held_out_titles())}"
+        rows.append(_row(run, evaluated, title))
+    return rows
+
+
+def held_out_means(
+    runs: Sequence["EvaluatedRun"],
+) -> list[tuple["EvaluatedRun", dict[str, Any]]]:
+    """Returns each checkpoint with a held-out dataset, and its mean as a row of `reproduction`."""
+    evaluated = [(run, _evaluated(run)) for run in runs]
+    return [(run, _row(run, datasets, "")) for run, datasets in evaluated if datasets]
+
+
+def headlines(runs: Sequence["EvaluatedRun"]) -> list[str]:
     """Returns a line for each checkpoint that was evaluated on held-out datasets."""
     lines = []
-    for run, found in held_out_means(summary):
-        words = [f"mean {found.mean:.1f}"]
-        words += [] if found.chance is None else [f"chance {found.chance:.1f}"]
-        words += [f"{model} {value:.1f}" for model, value in found.published.items()]
-        name = f"{run.label}: " if len(summary.runs) > 1 else ""
-        many = f"{found.datasets} of T0's {found.every} datasets"
+    for run, row in held_out_means(runs):
+        words = [f"mean {row['mean']:.1f}"]
+        words += [] if row["chance"] is None else [f"chance {row['chance']:.1f}"]
+        words += [f"{model} {found['value']:.1f}" for model, found in row["models"].items()]
+        name = f"{run.label}: " if len(runs) > 1 else ""
+        many = f"{len(row['datasets'])} of T0's {len(held_out_titles())} datasets"
         lines.append(f"{name}held out, {many}: " + "   ".join(words))
     return lines
+
+
+def _evaluated(run: "EvaluatedRun") -> list[str]:
+    datasets = {task.dataset for task in run.tasks}
+    return [dataset for dataset in held_out_titles() if dataset in datasets]
+
+
+def _row(run: "EvaluatedRun", datasets: Sequence[str], title: str) -> dict[str, Any]:
+    of_datasets = [[task for task in run.tasks if task.dataset == name] for name in datasets]
+    row: dict[str, Any] = {
+        "datasets": list(datasets),
+        "title": title,
+        "prompts": sum(map(len, of_datasets)),
+        "examples": sum(max((task.examples for task in tasks), default=0) for tasks in of_datasets),
+        **dict.fromkeys(("mean", "low", "high", "chance")),
+    }
+    if all(of_datasets):
+        row["mean"] = _mean_of_means([[task.accuracy for task in tasks] for tasks in of_datasets])
+        chances = [[t.chance for t in tasks if t.chance is not None] for tasks in of_datasets]
+        row["chance"] = _mean_of_means(chances) if all(chances) else None
+    crossed = [_crossed_mean(tasks) for tasks in of_datasets]
+    if None not in crossed:
+        interval = interval_of_share(crossed[0] if len(crossed) == 1 else mean_of_means(crossed))
+        row |= {"low": 100 * float(interval.low), "high": 100 * float(interval.high)}
+    row["models"] = {
+        model: {
+            "value": value,
+            "difference": None if row["mean"] is None else row["mean"] - value,
+            "within": None if row["low"] is None else bool(row["low"] <= value <= row["high"]),
+        }
+        for model, value in published_means(datasets).items()
+    }
+    return row
+
+
+def _mean_of_means(several: Sequence[Sequence[float]]) -> float:
+    return float(np.mean([np.mean(values) for values in several]))
+
+
+def _crossed_mean(tasks: Sequence["RankedTask"]) -> CrossedMean | None:
+    """Returns the mean for these prompts; None if a prompt has no scores."""
+    scores = accuracies.scores_of(tasks)
+    if not scores or len(scores) < len(tasks):
+        return None
+    return accuracies.crossed_accuracy(accuracies.shared_grid([scores]), 0, FIXED)
+
+
+def reproduction_table(rows: Sequence[Mapping[str, Any]]) -> ReportTable:
+    """Returns the table of `reproduction` for the terminal."""
+    columns = [
+        ReportColumn("title", "", "dataset", css="t"),
+        ReportColumn("prompts", "", "prompts"),
+        ReportColumn("examples", "", "examples"),
+        ReportColumn("mean", "", "mean"),
+        ReportColumn("low", "", "interval", text=_interval),
+    ]
+    for model in MODELS:
+        columns += [
+            ReportColumn(model, "", model, text=_published(model, "value", "{:.1f}")),
+            ReportColumn(model, "", "difference", text=_published(model, "difference", "{:+.1f}")),
+            ReportColumn(model, "", "within", text=_published(model, "within", "{}")),
+        ]
+    return ReportTable("reproduction", "Reproduction", columns, rows)
+
+
+def _interval(row: Row) -> str:
+    if row["mean"] is None:
+        return "not evaluated"
+    return "–" if row["low"] is None else f"{row['low']:.1f} to {row['high']:.1f}"
+
+
+def _published(model: str, key: str, form: str) -> Callable[[Row], str]:
+    words = {True: "within", False: "OUTSIDE"}
+
+    def text(row: Row) -> str:
+        value = row["models"].get(model, {}).get(key)
+        return "–" if value is None else form.format(words[value] if key == "within" else value)
+
+    return text

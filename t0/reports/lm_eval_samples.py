@@ -6,7 +6,7 @@
     >>> cautions({"transformers_version": "4.57.6"})
     []
 
-A line of a samples file has, beside others:
+A line of a samples file has, among others:
 
     {"doc": {"idx": 0, "dataset": "super_glue/rte", "prompt": "GPT-3 style", "task": "super_...",
              "inputs": "...", "choices": ["True", "False"], "gold": 1, ...},
@@ -15,7 +15,7 @@ A line of a samples file has, beside others:
 
 Assumptions: the harness is 0.4; it writes log-likelihoods in nats, as texts, in the choices' order.
 The rows of `t0 export-eval` say which prompt and row of a dataset a sample is of; a sample without
-them is of another task, of which we do not know that.
+them is of another task, and cannot be assigned.
 """
 
 import re
@@ -42,7 +42,7 @@ class OtherTask(UserError):
 
 
 @dataclass(frozen=True)
-class Exported:
+class HarnessPrompt:
     """A prompt of ours that the harness evaluated: its task's name, its dataset and its prompt."""
 
     name: str
@@ -129,7 +129,7 @@ def is_sample(record: Mapping[str, Any]) -> bool:
 
 def exported_sample(
     record: Mapping[str, Any], where: str, task: str
-) -> tuple[Exported, dict[str, Any], bool]:
+) -> tuple[HarnessPrompt, dict[str, Any], bool]:
     """Returns a sample's prompt, its line as our scores have it, and whether EOS was scored.
 
     Args:
@@ -148,7 +148,7 @@ def exported_sample(
             f"rows have {', '.join(map(str, doc))[:120] or 'no fields'}; wanted "
             f"{', '.join(_ROW)}. Evaluate with {_EXPORT}."
         )
-    prompt = Exported(*(field(doc, key, str, where) for key in ("task", "dataset", "prompt")))
+    prompt = HarnessPrompt(*(field(doc, key, str, where) for key in ("task", "dataset", "prompt")))
     texts = field(doc, "choices", list, where)
     values = _likelihoods(record, len(texts), where)
     line = {

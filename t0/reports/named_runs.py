@@ -75,7 +75,7 @@ def read_named_runs(
 
     Args:
       words: `RUN`, or `NAME=RUN,RUN` for the seeds of one name; a run is a file or folder.
-      baseline: a run by its name or as it was given; one that is not among the words is added.
+      baseline: a run by its name or by its word; one that is not among the words is added.
 
     Returns:
       The runs in the order of the words, and the position of the baseline.
@@ -175,7 +175,7 @@ def _check_names(given: Sequence[tuple[str, list[Path]]], named: Sequence[NamedR
     names += [run.name for run in named if run.name not in names]
     for name in names:
         if names.count(name) > 1:
-            raise UserError(f"two runs have the name '{name}'. Give each one of its own: NAME=RUN.")
+            raise UserError(f"two runs have the name '{name}'. Give each its own name: NAME=RUN.")
 
 
 def _position_of(word: str, runs: Sequence[NamedRun], positions: Mapping[str, int]) -> int:
@@ -205,7 +205,7 @@ def check_comparable(runs: Sequence[NamedRun]) -> None:
             raise UserError(_without_scores(run))
     for fact, why in _REFUSED.items():
         values = _values(runs, fact)
-        # After the colon is what is summed: a decoder-only model's choice may have no EOS.
+        # The tokens are named after the colon: a decoder-only model's choice may have no EOS.
         if len({value.partition(":")[0] for value in values.values()}) > 1:
             listed = "; ".join(f"{name} has {value}" for name, value in values.items())
             raise UserError(f"these runs cannot be compared by '{fact}' ({listed}): {why}.")

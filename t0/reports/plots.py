@@ -1,4 +1,4 @@
-"""Matplotlib without its global state: panels, drawn alone as inline SVG or together as one PNG.
+"""Matplotlib without its global state: panels as inline SVG, or together as one PNG.
 
     def draw(axes):
         axes.plot([1, 2], [3, 4])
@@ -94,6 +94,7 @@ _PANEL_WIDTH_INCHES, _PANEL_HEIGHT_INCHES = 3.3, 2.8
 _COLUMNS = 3
 _TITLE_CHARACTERS, _TITLE_LINES = 30, 3
 _SVG_DOTS_PER_INCH = 72  # points, the unit of SVG
+_LINE_HEIGHT = 0.075  # of the axis: between the names of two lines
 _SMALLEST_SPAN = 20.0  # percentage points: a smaller axis would make noise look like an effect
 
 
@@ -166,12 +167,14 @@ def styled() -> object:
     return rc_context(_STYLE)
 
 
-def limit_percent(axes: "Axes", values: Sequence[float], *, whole: bool = False) -> None:
+def limit_percent(
+    axes: "Axes", values: Sequence[float] = (0.0, 100.0), *, whole: bool = False
+) -> None:
     """Sets limits of an axis of percentages.
 
     Args:
       axes: the axes.
-      values: what is drawn.
+      values: the values that are drawn.
       whole: from 0 to 100, so that panels can be compared; else the limits hold the values and
         span at least 20 points.
     """
@@ -183,6 +186,31 @@ def limit_percent(axes: "Axes", values: Sequence[float], *, whole: bool = False)
     axes.set_ylim(*((-1.5, 101.5) if whole else (low, high)))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
     axes.set_ylabel("accuracy (%)")
+
+
+def name_lines(axes: "Axes", lines: Sequence[tuple[float, str, str]]) -> None:
+    """Writes the names of lines at the right margin, moved apart if they are close.
+
+    Args:
+      axes: the axes, with their final limits.
+      lines: for each line the value at its end, its name, its colour.
+    """
+    to_axes = axes.transData + axes.transAxes.inverted()
+    heights = sorted((float(to_axes.transform((0, value))[1]), *rest) for value, *rest in lines)
+    places: list[float] = []
+    for height, _, _ in heights:
+        places.append(max(height, places[-1] + _LINE_HEIGHT) if places else height)
+    excess = max(0.0, places[-1] - 1.0) if places else 0.0
+    for place, (_, name, colour) in zip(places, heights, strict=True):
+        axes.annotate(
+            name,
+            (1.015, place - excess),
+            annotation_clip=False,
+            xycoords="axes fraction",
+            va="center",
+            fontsize=7,
+            color=colour,
+        )
 
 
 def step_axis(axes: "Axes") -> None:
@@ -200,7 +228,7 @@ def set_title(axes: "Axes", text: str) -> None:
 
 
 def title_lines(text: str, width: int = _TITLE_CHARACTERS) -> list[str]:
-    """Returns a name in lines: broken after a sign where there is one, the third cut short.
+    """Returns a name in lines: broken after a sign if there is one, the third cut short.
 
     >>> title_lines("super_glue/wsc.fixed", width=12)
     ['super_glue/', 'wsc.fixed']
@@ -233,7 +261,7 @@ def panels_png(
     """Returns all panels in one picture, with a heading and a legend of colours above them."""
     from matplotlib.lines import Line2D
 
-    # Four panels are in two rows of two: three in a row would leave one alone.
+    # Four panels are in two rows of two: three in a row would leave one over.
     columns = 2 if len(panels) == 4 else min(_COLUMNS + (len(panels) > 9), len(panels))
     rows = -(-len(panels) // columns)
     top = 0.55 + 0.22 * len(legend)
@@ -328,7 +356,7 @@ def _make_plain(element: ElementTree.Element, name: str) -> None:
 
 
 def themed(style: str) -> str:
-    """Returns a style whose colours are the page's variables, which have dark values, too."""
+    """Returns a style whose colours are the page's variables, which also have dark values."""
     return _COLOUR.sub(lambda found: _VARIABLES.get(found[0].lower(), found[0]), style)
 
 

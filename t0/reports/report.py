@@ -5,33 +5,32 @@
     paths = report.write(Path("report"))
     paths.html  # report/report.html
 
-Everything is computed before the first byte is written. The files are written to a temporary folder
-in the output folder and then renamed one by one, the page last.
+Everything is computed before the first byte is written. Each file replaces that of an earlier
+report in one step, the page last.
 
 Assumptions: the same input gives the same bytes (no dates, seeded statistics).
 """
 
+import dataclasses
 import json
-import shutil
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from t0.errors import UserError, printable
+from t0.files import paths
 from t0.files.any_path import any_path
-from t0.files.paths import is_remote
-from t0.files.publishing import remove_leftovers, unfinished_tag, write_whole
-from t0.reports.browsed import PATTERN as EXAMPLES
-from t0.reports.browsed import browsed
-from t0.reports.clean_part import read_overlap
-from t0.reports.comparison_plots import difference_panels, prompt_panels
-from t0.reports.comparison_tables import comparison_tables, legend_lines
+from t0.files.publishing import remove_leftovers, write_whole, writing
+from t0.reports.clean_examples import read_overlap
+from t0.reports.comparison import RunComparison, comparison_tables, legend_lines
+from t0.reports.diagnosis import reliability_panels
 from t0.reports.evaluation_plots import (
     MOST_METRIC_PANELS,
     MOST_PANELS,
     box_panels,
     boxed_runs,
+    difference_panels,
     metric_panels,
     run_legend,
     series_legend,
@@ -39,25 +38,24 @@ from t0.reports.evaluation_plots import (
 )
 from t0.reports.evaluation_tables import evaluation_tables
 from t0.reports.evaluations import EvaluatedRun
+from t0.reports.example_browser import PATTERN, collect_examples
 from t0.reports.held_out import headlines
 from t0.reports.named_runs import read_named_runs
-from t0.reports.page import PageFigure, render_page
-from t0.reports.parts import PATTERN as PARTS
+from t0.reports.page import PageFigure, are_embedded, render_page
 from t0.reports.plots import Panel, panel_svg, panels_png
-from t0.reports.reliability import reliability_panels
 from t0.reports.statistics import CONFIDENCE, POWER
 from t0.reports.summary import Summary, summarise
-from t0.reports.tables import MARK, Table
+from t0.reports.tables import MARK, ReportTable
 from t0.reports.training_curves import TrainingCurves, curve_legend, curve_panels, read_curves
 
 SCHEMA = 2
 _BOXES, _STEPS, _CURVES = "accuracy.png", "accuracy_by_step.png", "training.png"
 _RELIABILITY, _METRICS = "reliability.png", "metrics_by_step.png"
-_DIFFERENCES, _PROMPTS = "run_differences.png", "run_prompts.png"
+_DIFFERENCES = "run_differences.png"
 _LINKS = {"report.csv": "CSV", "report_metrics.csv": "CSV of metrics", "report.json": "JSON"}
 # Files that not every report has, earlier versions' Markdown among them.
 _NOT_ALWAYS = (
-    *(_BOXES, _RELIABILITY, _STEPS, _METRICS, _CURVES, _DIFFERENCES, _PROMPTS),
+    *(_BOXES, _RELIABILITY, _STEPS, _METRICS, _CURVES, _DIFFERENCES, "run_prompts.png"),
     *("report.csv", "report_metrics.csv", "report.md"),
     *("report_differences.csv", "report_prompt_differences.csv"),
 )
@@ -87,7 +85,7 @@ class _Plot:
 
 
 @dataclass(frozen=True)
-class Report:
+class EvaluationReport:
     """What a report shows, in whatever form.
 
     Attributes:
@@ -97,13 +95,13 @@ class Report:
     """
 
     summary: Summary
-    tables: Mapping[str, Table]
+    tables: Mapping[str, ReportTable]
     curves: Sequence[TrainingCurves]
 
     def lines(self, width: int | None = None) -> list[str]:
         """Returns the report for a terminal of a width; None for no limit."""
         summary, comparison = self.summary, self.summary.comparison
-        lines = [f"Note: {note}" for note in summary.notes] + headlines(summary)
+        lines = [f"Note: {note}" for note in summary.notes] + headlines(summary.runs)
         if comparison:
             lines += legend_lines(comparison)
         else:
@@ -130,10 +128,10 @@ class Report:
             "baseline": comparison and comparison.runs[comparison.baseline].name,
             **{name: table.records() for name, table in self.tables.items()},
             "calibration": [
-                {key: value for key, value in asdict(one).items() if key != MARK}
-                for one in summary.reliabilities
+                {key: value for key, value in row.items() if key != MARK}
+                for row in summary.reliabilities
             ],
-            "generation": [asdict(one) for one in summary.decoded],
+            "generation": [dataclasses.asdict(results) for results in summary.decoded],
         }
 
     def write(self, output_dir: Path) -> ReportPaths:
@@ -148,8 +146,8 @@ class Report:
         drawn = _plots(self.summary, self.curves)
         texts = {"report.json": json.dumps(self.data(), indent=1, allow_nan=False) + "\n"}
         texts |= {table.file: table.csv() for table in self.tables.values() if table.file}
-        index, scripts = browsed(self.summary.runs)
-        page, beside = render_page(
+        index, scripts = collect_examples(self.summary.runs)
+        page = render_page(
             self.summary,
             self.tables,
             [plot.figure for plot in drawn],
@@ -158,11 +156,12 @@ class Report:
             links=[(n, text) for n, text in _LINKS.items() if n in texts and self.summary.runs],
             curves=self.curves,
         )
+        texts |= {} if are_embedded(scripts) else scripts
         files = {plot.file: plot.png for plot in drawn}
-        files |= {name: text.encode() for name, text in (texts | dict(beside)).items()}
+        files |= {name: text.encode() for name, text in texts.items()}
         files["report.html"] = page.encode()  # the last one
         folder = any_path(output_dir)
-        _replace_files(files, folder, outdated=_outdated(folder, files))
+        _replace_files(files, folder)
         return ReportPaths(
             html=folder / "report.html",
             json=folder / "report.json",
@@ -181,7 +180,7 @@ def read_report(
     baseline: str | None = None,
     any_texts: bool = False,
     must_compare: bool = False,
-) -> Report:
+) -> EvaluationReport:
     """Reads one or more evaluated runs, and compares them if there are several.
 
     Args:
@@ -213,7 +212,7 @@ def read_report(
     tables = evaluation_tables(summary)
     if summary.comparison:
         tables |= comparison_tables(summary.comparison)
-    return Report(summary, tables, curves)
+    return EvaluationReport(summary, tables, curves)
 
 
 def write_report(words: Sequence[str | Path], output_dir: Path, **options: Any) -> ReportPaths:
@@ -247,7 +246,6 @@ def _plots(summary: Summary, curves: Sequence[TrainingCurves]) -> list[_Plot]:
             "quartiles and median, the diamond the mean. Dotted: chance. Dashed: published means "
             f"over prompts of T0-3B and T0-11B.{last}",
             panels=box_panels(summary),
-            zoomed=box_panels(summary, whole=False),
             legend=[legend[i] for i in boxed],
         ),
         _plot(
@@ -265,7 +263,6 @@ def _plots(summary: Summary, curves: Sequence[TrainingCurves]) -> list[_Plot]:
             heading="Accuracy against step",
             caption="Mean over prompts, with the band between the quartiles.",
             panels=step_panels(summary),
-            zoomed=step_panels(summary, whole=False),
             legend=_series_legend([run for run in runs if run.tasks], runs),
         ),
         _plot(
@@ -286,41 +283,26 @@ def _plots(summary: Summary, curves: Sequence[TrainingCurves]) -> list[_Plot]:
             legend=of_curves,
         ),
     ]
-    found += _comparison_plots(summary)
+    if summary.comparison:
+        found.append(_difference_plot(summary.comparison))
     return [plot for plot in found if plot is not None]
 
 
-def _comparison_plots(summary: Summary) -> list[_Plot | None]:
-    found = summary.comparison
-    if found is None:
-        return []
-    letter = found.runs[found.baseline].mark.letter
+def _difference_plot(comparison: RunComparison) -> _Plot | None:
     legend = [
         (run.mark.colour, f"{run.mark.letter}  {run.name}")
-        for position, run in enumerate(found.runs)
-        if position != found.baseline
+        for position, run in enumerate(comparison.runs)
+        if position != comparison.baseline
     ]
-    return [
-        _plot(
-            _DIFFERENCES,
-            heading=f"Intervals of the differences from {letter}",
-            caption="Thin: the 95 % interval for other examples and prompts; thick: for these "
-            "prompts only. A filled point is told apart from no difference, adjusted for the "
-            "table.",
-            panels=difference_panels(found),
-            legend=legend,
-            compares=True,
-        ),
-        _plot(
-            _PROMPTS,
-            heading="Prompt by prompt",
-            caption=f"Each point is a prompt: the accuracy of {letter} to the right, of the run "
-            "upwards. On the dotted line they are equal. Point at it to see its name.",
-            panels=prompt_panels(found),
-            legend=legend,
-            compares=True,
-        ),
-    ]
+    return _plot(
+        _DIFFERENCES,
+        heading=f"Intervals of the differences from {comparison.baseline_letter}",
+        caption="Thin: the 95 % interval for other examples and prompts; thick: for these "
+        "prompts only. A filled point is told apart from no difference, adjusted for the table.",
+        panels=difference_panels(comparison),
+        legend=legend,
+        compares=True,
+    )
 
 
 def _series_legend(
@@ -338,7 +320,6 @@ def _plot(
     caption: str,
     panels: Sequence[Panel],
     legend: Sequence[tuple[str, str]],
-    zoomed: Sequence[Panel] = (),
     most: int = MOST_PANELS,
     compares: bool = False,
 ) -> _Plot | None:
@@ -348,56 +329,24 @@ def _plot(
         return None
     if len(panels) > most:
         caption += f" The first {most} of {len(panels)}; the tables hold all."
-        panels, zoomed = panels[:most], zoomed[:most]
+        panels = panels[:most]
     anchor = file.removesuffix(".png").replace("_", "-")
-    svgs, own = (
-        tuple(Markup(panel_svg(panel, f"{name}-{i}")) for i, panel in enumerate(shown))
-        for name, shown in ((anchor, panels), (f"{anchor}-own", zoomed))
-    )
-    figure = PageFigure(anchor, heading, caption, svgs, tuple(legend), own, compares)
+    svgs = tuple(Markup(panel_svg(panel, f"{anchor}-{i}")) for i, panel in enumerate(panels))
+    figure = PageFigure(anchor, heading, caption, svgs, tuple(legend), compares)
     return _Plot(file, figure, panels_png(panels, legend=legend, heading=heading))
 
 
-def _replace_files(
-    files: Mapping[str, bytes], output_dir: Path, *, outdated: Collection[str] = ()
-) -> None:
-    """Writes files, the page last, in place of an earlier report's.
-
-    Args:
-      files: their contents by name.
-      output_dir: made where absent.
-      outdated: the names of files of an earlier report that are not among these.
+def _replace_files(files: Mapping[str, bytes], folder: Path) -> None:
+    """Writes files in the given order, then removes others that an earlier report has left.
 
     Raises:
       UserError: if the folder cannot be written.
     """
-    if is_remote(output_dir):
-        # An object is replaced in one step; the page is the last of them.
-        for name, content in files.items():
-            write_whole(str(output_dir / name), content)
-        for name in outdated:
-            (output_dir / name).unlink(missing_ok=True)
-        return
-    staging = output_dir / f"report.{unfinished_tag()}"
-    try:
-        staging.mkdir(parents=True, exist_ok=True)
-        remove_leftovers([str(output_dir)])  # of a process that was killed
-        for name, content in files.items():
-            (staging / name).write_bytes(content)
-        for name in files:
-            (staging / name).replace(output_dir / name)
-        for name in outdated:
-            (output_dir / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"cannot write the report to {output_dir}: {error.strerror}. "
-            "Choose a folder that can be written with --output."
-        ) from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def _outdated(output_dir: Path, files: Mapping[str, bytes]) -> set[str]:
-    """Returns the names of files that an earlier report with more in it may have left."""
-    beside = {path.name for kind in (EXAMPLES, PARTS) for path in output_dir.glob(kind)}
-    return {*_NOT_ALWAYS, *beside} - set(files)
+    with writing(str(folder)):
+        paths.make_folder(str(folder))
+    remove_leftovers([str(folder)])  # of a process that was killed
+    for name, content in files.items():
+        write_whole(str(folder / name), content)
+    outdated = {*_NOT_ALWAYS, *(path.name for path in folder.glob(PATTERN))} - set(files)
+    for name in outdated:
+        (folder / name).unlink(missing_ok=True)

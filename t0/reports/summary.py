@@ -1,77 +1,64 @@
 """Computes the numbers that every rendering of a report shows, from the evaluated runs.
 
     summary = summarise(read_named_runs(["eval"])[0])
-    summary.datasets[["title", "label", "mean", "interval_low", "interval_high"]]
-    summary.prompts.query("dataset == 'super_glue/rte'").accuracy.max()
+    summary.datasets[0]["mean"], summary.datasets[0]["interval_low"]
+    rows = normalization_rows(read_runs([Path("eval")]))
+    rows[0]["sum"], rows[0]["characters"], rows[0]["decoded"]      # means over prompts, in percent
 
-Tables are data frames of Python objects, so that integers stay integers and an unknown value is
-None. `run` is a checkpoint's position in `summary.runs`, `label` its name. Datasets are sorted by
-group (held-out, training, others) and name, tasks of mode `eval` as in their files, runs as given.
+Rows are mappings, in which an unknown value is None. `run` is a checkpoint's position in
+`summary.runs`, `label` its name. Datasets are sorted by group (held-out, training, others) and
+name, tasks of mode `eval` as in their files, runs as given.
+
+T0's accuracy is by the plain sum of a choice's log-probabilities. Next to it are others:
+
+| column | the prediction is |
+|---|---|
+| sum | the choice of the greatest log-likelihood: T0's, the headline |
+| tokens | that of the greatest log-likelihood divided by its tokens, EOS among them |
+| characters | that of the greatest log-likelihood divided by its characters |
+| decoded | what the model writes, which is right if it is the right choice after normalization |
 
 Assumptions: a task with the same name is the same prompt of the same dataset in every run; all
-accuracies and differences are in percent.
+accuracies and differences are in percent. A dataset has an accuracy by a normalization if all of
+its prompts have one.
 """
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import pandas as pd
-
 from t0.errors import UserError, printable
 from t0.reports import accuracies
-from t0.reports.accuracies import Accuracy
-from t0.reports.clean_part import Overlap, clean_rows
-from t0.reports.comparing import RunComparison, compare
-from t0.reports.diagnosis import diagnose
-from t0.reports.evaluations import DecodedTask, EvaluatedRun, RankedTask, dataset_groups
+from t0.reports.accuracies import Accuracy, bounds, scores_of
+from t0.reports.clean_examples import Overlap, clean_rows
+from t0.reports.comparison import RunComparison, compare
+from t0.reports.diagnosis import diagnose, reliability_rows
+from t0.reports.evaluations import (
+    DecodedTask,
+    EvaluatedRun,
+    RankedTask,
+    dataset_groups,
+    last_of_series,
+)
+from t0.reports.example_scores import ExampleScores
+from t0.reports.held_out import title_of
 from t0.reports.named_runs import NamedRun
-from t0.reports.paired_runs import FIXED, INTERVAL, bounds, fixed_bounds
-from t0.reports.published import title_of
-from t0.reports.reliability import Reliability, reliabilities
 from t0.reports.statistics import Interval
-from t0.reports.ways import judged_rows
+from t0.reports.tables import MARK, Row
 
 # The kinds of rows in the table `metrics`: a task, one of its categories, or a task within it.
 WHOLE, CATEGORY, PART = "whole", "category", "part"
-SPREAD_COLUMNS = ("mean", "median", "first_quartile", "third_quartile", "low", "high")
-
-_NAMES = ("run", "label", "mark", "step", "dataset", "title", "group")
-_ANSWERS = ("majority", "most_predicted", "most_predicted_answer", "without_ties", "entropy")
-_WAYS = ("tokens", "characters", "decoded")
-_CALIBRATION = ("calibration_error", "calibration_low", "calibration_high")
-_COUNTS = ("ties", "truncated_inputs", "truncated_targets", "excluded", "excluded_reasons")
-_DATASET_COLUMNS = (
-    *_NAMES,
-    *("prompts", "fewest_examples", "most_examples", *SPREAD_COLUMNS, *INTERVAL, *FIXED),
-    *("chance", "majority", "most_predicted"),
-    *_COUNTS,
-)
-_PROMPT_COLUMNS = (
-    *_NAMES,
-    *("prompt", "task", "accuracy", *INTERVAL, *(f"by_{way}" for way in _WAYS)),
-    *("chance", *_ANSWERS, *_CALIBRATION),
-    *("examples", *_COUNTS),
-    *("metrics", "results_file"),
-)
-_METRIC_COLUMNS = (
-    *(
-        "run",
-        "label",
-        "mark",
-        "step",
-        "task",
-        "kind",
-        "group",
-        "metric",
-        "value",
-        *INTERVAL,
-        "examples",
-    ),
-    *("truncated_inputs", "truncated_targets", "signature", "results_file"),
-)
+# Column of `normalization_rows` -> its heading in tables.
+NORMALIZATIONS = {
+    "sum": "Sum",
+    "tokens": "By tokens",
+    "characters": "By characters",
+    "decoded": "Decoded",
+}
+_DIAGNOSIS = ("majority", "most_predicted", "most_predicted_answer", "without_ties", "entropy")
 # The name of a group that is a task of Super-NaturalInstructions; other groups are categories.
 _INSTRUCTION_TASK = re.compile(r"task\d+_")
 # (whether there is rank evaluation, whether there is mode `eval`) -> the report's title.
@@ -113,25 +100,25 @@ class Summary:
       prompts: a row for each prompt and run.
       metrics: a row for each value of mode `eval`: of a task (`kind` is WHOLE), of one of its
         categories, or of a task within it. An undefined value is None.
-      clean: a row for each dataset and run, see `clean_part.clean_rows`; none without an overlap.
-      overlap: what an overlap is, in a sentence; None without one.
-      ways: a row for each dataset and run, see `ways.judged_rows`; none without scores.
-      reliabilities: of each dataset and run with scores, see `reliability.reliabilities`.
+      clean: a row for each dataset and run, see `clean_examples.clean_rows`; none without overlap.
+      overlap: the definition of an overlap, in a sentence; None without one.
+      normalizations: a row for each dataset and run, see `normalization_rows`.
+      reliabilities: of each dataset and run with scores, see `diagnosis.reliability_rows`.
     """
 
     title: str
     notes: tuple[str, ...]
     runs: tuple[EvaluatedRun, ...]
-    datasets: pd.DataFrame
-    prompts: pd.DataFrame
-    metrics: pd.DataFrame
-    decoded: tuple[DecodedResults, ...]
-    named: tuple[NamedRun, ...] = ()
-    comparison: RunComparison | None = None
-    clean: tuple[Mapping[str, Any], ...] = ()
-    overlap: str | None = None
-    ways: tuple[Mapping[str, Any], ...] = ()
-    reliabilities: tuple[Reliability, ...] = ()
+    named: tuple[NamedRun, ...]
+    comparison: RunComparison | None
+    datasets: Sequence[Row]
+    prompts: Sequence[Row]
+    metrics: Sequence[Row]
+    decoded: Sequence[DecodedResults]
+    clean: Sequence[Row]
+    overlap: str | None
+    normalizations: Sequence[Row]
+    reliabilities: Sequence[Row]
 
 
 def summarise(
@@ -152,34 +139,34 @@ def summarise(
       notes: sentences that are shown first.
       overlap: the overlap with the training data, or None.
       baseline: the position of the run that the others are compared with.
-      any_texts: whether examples with other texts are compared, see `comparing.compare`.
+      any_texts: whether examples with other texts are compared, see `comparison.compare`.
       must_compare: whether runs that cannot be compared are an error; otherwise a note says why.
 
     Raises:
       UserError: if the overlap is of other rows than the runs, or runs cannot be compared.
     """
-    runs = tuple(run for one in named for run in one.checkpoints)
-    datasets, prompts = rank_tables(runs)
-    metrics = metrics_table(runs)
+    runs = tuple(run for model in named for run in model.checkpoints)
+    datasets, prompts = rank_rows(runs)
+    metrics = metric_rows(runs)
     comparison, compared_notes = _comparison(
         named, baseline, any_texts=any_texts, must_compare=must_compare
     )
     given = dict.fromkeys([*map(printable, notes), *(note for run in runs for note in run.notes)])
     warnings = (*_warnings(runs), *compared_notes, *_signature_warnings(metrics))
     return Summary(
-        title=printable(title) if title else _TITLES[not datasets.empty, bool(_by_task(runs))],
+        title=printable(title) if title else _TITLES[bool(datasets), bool(_by_task(runs))],
         notes=(*given, *warnings),
         runs=runs,
+        named=tuple(named),
+        comparison=comparison,
         datasets=datasets,
         prompts=prompts,
         metrics=metrics,
         decoded=_decoded_results(runs),
-        named=tuple(named),
-        comparison=comparison,
-        clean=tuple(clean_rows(runs, overlap)) if overlap else (),
+        clean=clean_rows(runs, overlap) if overlap else (),
         overlap=printable(overlap.sentence) if overlap else None,
-        ways=tuple(judged_rows(runs)),
-        reliabilities=tuple(reliabilities(runs)),
+        normalizations=normalization_rows(runs),
+        reliabilities=reliability_rows(runs),
     )
 
 
@@ -204,49 +191,49 @@ def _comparison(
     return found, found.notes
 
 
-def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=list(columns), dtype=object)
-
-
 # Rank evaluation.
 
 
-def rank_tables(runs: Sequence[EvaluatedRun]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Returns the tables `datasets` and `prompts` of a summary."""
+def rank_rows(
+    runs: Sequence[EvaluatedRun],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns the rows `datasets` and `prompts` of a summary."""
     datasets, prompts = [], []
     for dataset, group in dataset_groups(runs).items():
         for position, run in enumerate(runs):
             tasks = [task for task in run.tasks if task.dataset == dataset]
             if not tasks:
                 continue
-            names = (position, run.label, run.mark, run.step, dataset, title_of(dataset), group)
-            named = dict(zip(_NAMES, names, strict=True))
-            intervals, overall = _intervals(tasks)
-            each = [_prompt_row(task, intervals.get(task.name)) for task in tasks]
-            prompts += [named | row | {"results_file": printable(str(run.path))} for row in each]
-            datasets.append(named | _dataset_row(tasks, each, overall))
-    return _table(datasets, _DATASET_COLUMNS), _table(prompts, _PROMPT_COLUMNS)
+            names = {"run": position, "label": run.label, MARK: run.mark, "step": run.step}
+            names |= {"dataset": dataset, "title": title_of(dataset), "group": group}
+            rows = [_prompt_row(task) for task in tasks]
+            path = printable(str(run.path))
+            prompts += [names | row | {"results_file": path} for row in rows]
+            datasets.append(names | _dataset_row(tasks, rows))
+    return datasets, prompts
 
 
-def _intervals(tasks: Sequence[RankedTask]) -> tuple[dict[str, Interval], Accuracy | None]:
-    """Returns the interval of each task with scores, and the mean's if all tasks have scores."""
-    scored = [task for task in tasks if task.scores is not None and len(task.scores)]
-    each = {task.name: accuracies.prompt_interval(task.scores) for task in scored}
-    if not scored or len(scored) < len(tasks):
-        return each, None
-    grid = accuracies.shared_grid([[task.scores for task in scored]])
-    return each, accuracies.accuracy(grid, 0)
-
-
-def _prompt_row(task: RankedTask, interval: Interval | None) -> dict[str, Any]:
+def _prompt_row(task: RankedTask) -> dict[str, Any]:
+    scores = scores_of([task])
+    accuracy = accuracies.accuracy(accuracies.shared_grid([scores]), 0) if scores else None
+    diagnosis = diagnose(scores[0]) if scores else None
+    calibration = diagnosis and diagnosis.calibration
+    right_by = scores[0].right_by if scores else {}
     return {
         "prompt": task.prompt,
         "task": task.name,
         "accuracy": task.accuracy,
-        **bounds(interval),
-        **_by_ways(task),
+        **bounds(accuracy),
+        **{
+            f"by_{name}": 100 * float(right_by[name].mean()) if name in right_by else None
+            for name in [*NORMALIZATIONS][1:]
+        },
         "chance": task.chance,
-        **_answers(task),
+        **{name: diagnosis and getattr(diagnosis, name) for name in _DIAGNOSIS},
+        **{
+            f"calibration_{name}": calibration and getattr(calibration, name)
+            for name in ("error", "low", "high")
+        },
         "examples": task.examples,
         "ties": None if task.scores is None else int(task.scores.tied.sum()),
         "truncated_inputs": task.truncated_inputs,
@@ -254,41 +241,34 @@ def _prompt_row(task: RankedTask, interval: Interval | None) -> dict[str, Any]:
         "excluded": sum(task.excluded.values()),
         "excluded_reasons": dict(task.excluded),
         "metrics": dict(task.metrics),
+        "diagnosis": diagnosis,
     }
 
 
-def _by_ways(task: RankedTask) -> dict[str, float | None]:
-    found = {} if task.scores is None or not len(task.scores) else task.scores.right_by
-    return {f"by_{way}": 100 * float(found[way].mean()) if way in found else None for way in _WAYS}
-
-
-def _answers(task: RankedTask) -> dict[str, Any]:
-    found = None if task.scores is None else diagnose(task.scores)
-    return {
-        name: None if found is None else getattr(found, name) for name in (*_ANSWERS, *_CALIBRATION)
-    }
-
-
-def _dataset_row(
-    tasks: Sequence[RankedTask], rows: Sequence[Mapping[str, Any]], overall: Accuracy | None
-) -> dict[str, Any]:
-    chances = [task.chance for task in tasks if task.chance is not None]
+def _dataset_row(tasks: Sequence[RankedTask], rows: Sequence[Row]) -> dict[str, Any]:
     reasons = sum((Counter(task.excluded) for task in tasks), Counter())
     return {
         "prompts": len(tasks),
         "fewest_examples": min(task.examples for task in tasks),
         "most_examples": max(task.examples for task in tasks),
         **asdict(accuracies.spread([task.accuracy for task in tasks])),
-        **bounds(overall),
-        **fixed_bounds(overall),
-        "chance": sum(chances) / len(chances) if chances else None,
-        **{name: _mean(row[name] for row in rows) for name in ("majority", "most_predicted")},
-        "ties": _total(row["ties"] for row in rows),
-        "truncated_inputs": _total(task.truncated_inputs for task in tasks),
-        "truncated_targets": _total(task.truncated_targets for task in tasks),
+        **bounds(_mean_accuracy([task.scores for task in tasks]), fixed=True),
+        **{name: _mean(row[name] for row in rows) for name in _MEANS},
+        **{name: _total(row[name] for row in rows) for name in _TOTALS},
         "excluded": reasons.total(),
         "excluded_reasons": dict(sorted(reasons.items())),
     }
+
+
+_MEANS = ("chance", "majority", "most_predicted")
+_TOTALS = ("ties", "truncated_inputs", "truncated_targets")
+
+
+def _mean_accuracy(scores: Sequence[ExampleScores | None]) -> Accuracy | None:
+    """Returns the mean over prompts; None if one has no scores."""
+    if not scores or any(each is None or not len(each) for each in scores):
+        return None
+    return accuracies.accuracy(accuracies.shared_grid([scores]), 0)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -301,11 +281,40 @@ def _total(counts: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
+def normalization_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
+    """Returns a row for each dataset and run, if all its prompts have scores.
+
+    Returns:
+      `dataset`, `run` (its position), `label`, `prompts`; and for each of `NORMALIZATIONS` the mean
+      over prompts in percent with `<name>_low` and `<name>_high`, None if a prompt has none.
+    """
+    rows = []
+    for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
+        for position, run in enumerate(runs):
+            scores = [task.scores for task in run.tasks if task.dataset == dataset]
+            by_sum = _mean_accuracy(scores)
+            if by_sum is None:
+                continue
+            row = {"dataset": dataset, "run": position, "label": run.label, "prompts": len(scores)}
+            for name in NORMALIZATIONS:
+                accuracy = by_sum if name == "sum" else _normalized_accuracy(scores, name)
+                columns = ((name, "mean"), (f"{name}_low", "low"), (f"{name}_high", "high"))
+                row |= {key: accuracy and getattr(accuracy, field) for key, field in columns}
+            rows.append(row)
+    return rows
+
+
+def _normalized_accuracy(scores: Sequence[ExampleScores], name: str) -> Accuracy | None:
+    if any(name not in each.right_by for each in scores):
+        return None
+    return _mean_accuracy([dataclasses.replace(s, correct=s.right_by[name]) for s in scores])
+
+
 # Mode `eval`.
 
 
-def metrics_table(runs: Sequence[EvaluatedRun]) -> pd.DataFrame:
-    """Returns the table `metrics` of a summary."""
+def metric_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
+    """Returns the rows `metrics` of a summary."""
     rows = []
     for tasks in _by_task(runs).values():
         metrics = _metrics_of(tasks)
@@ -323,7 +332,7 @@ def metrics_table(runs: Sequence[EvaluatedRun]) -> pd.DataFrame:
             if group in task.groups
             for metric in metrics
         ]
-    return _table(rows, _METRIC_COLUMNS)
+    return rows
 
 
 def _value_row(
@@ -335,7 +344,7 @@ def _value_row(
     return {
         "run": position,
         "label": run.label,
-        "mark": run.mark,
+        MARK: run.mark,
         "step": run.step,
         "task": task.name,
         "kind": _kind(group) if group else WHOLE,
@@ -353,7 +362,7 @@ def _value_row(
 
 def _metric_interval(task: DecodedTask, metric: str) -> Interval | None:
     ends = task.intervals.get(metric)
-    return None if ends is None else Interval(*ends)
+    return Interval(*ends) if ends else None
 
 
 def _kind(group: str) -> str:
@@ -361,18 +370,20 @@ def _kind(group: str) -> str:
 
 
 def group_values(
-    metrics: pd.DataFrame, task: str, kind: str
+    metrics: Sequence[Row], task: str, kind: str
 ) -> list[tuple[str, int, tuple[float | None, ...]]]:
     """Returns (group, run, values) of a task's groups of a kind, by name, then run.
 
     Args:
-      metrics: the table `metrics` of a summary.
+      metrics: the rows `metrics` of a summary.
       task: the task of the groups; the values are in the order of its metrics.
       kind: CATEGORY or PART.
     """
-    rows = metrics[(metrics.task == task) & (metrics.kind == kind)]
-    found = rows.groupby(["group", "run"], sort=False).value
-    return [(group, run, tuple(values)) for (group, run), values in found]
+    values: dict[tuple[str, int], list[float | None]] = {}
+    for row in metrics:
+        if (row["task"], row["kind"]) == (task, kind):
+            values.setdefault((row["group"], row["run"]), []).append(row["value"])
+    return [(group, run, tuple(of_group)) for (group, run), of_group in values.items()]
 
 
 def _by_task(runs: Sequence[EvaluatedRun]) -> dict[str, dict[int, DecodedTask]]:
@@ -389,7 +400,7 @@ def _metrics_of(tasks: Mapping[int, DecodedTask]) -> tuple[str, ...]:
 
 
 def _decoded_results(runs: Sequence[EvaluatedRun]) -> tuple[DecodedResults, ...]:
-    last = _last_of_series(runs)
+    last = last_of_series(runs, [i for i, run in enumerate(runs) if run.decoded])
     results = []
     for name, tasks in _by_task(runs).items():
         shown = {run: task for run, task in tasks.items() if run in last}
@@ -404,16 +415,6 @@ def _decoded_results(runs: Sequence[EvaluatedRun]) -> tuple[DecodedResults, ...]
             )
         )
     return tuple(results)
-
-
-def _last_of_series(runs: Sequence[EvaluatedRun]) -> set[int]:
-    """Returns the positions of each series' last checkpoint in mode `eval`."""
-    last: dict[str, int] = {}
-    for position, run in enumerate(runs):
-        best = last.get(run.series)
-        if run.decoded and (best is None or (run.step or 0) >= (runs[best].step or 0)):
-            last[run.series] = position
-    return set(last.values())
 
 
 # Warnings about the data.
@@ -433,7 +434,7 @@ def _warnings(runs: Sequence[EvaluatedRun]) -> list[str]:
         if bare:
             found.append(
                 f"{run.label}: {bare} of {len(run.tasks)} tasks have no per-example scores "
-                "beside the results; they show no intervals, ties or examples."
+                "next to the results; they show no intervals, ties or examples."
             )
         if run.skipped:
             found.append(
@@ -451,15 +452,15 @@ def _mostly_tied(task: RankedTask) -> bool:
     return task.scores is not None and len(task.scores) > 0 and task.scores.tied.mean() > 0.5
 
 
-def _signature_warnings(metrics: pd.DataFrame) -> list[str]:
+def _signature_warnings(metrics: Sequence[Row]) -> list[str]:
     """Returns a note for each metric whose values are not comparable between the runs."""
-    whole = metrics[metrics.kind == WHOLE]
-    notes = []
-    for (task, metric), rows in whole.groupby(["task", "metric"], sort=False):
-        signatures = sorted(str(signature) for signature in set(rows.signature))
-        if len(signatures) > 1:
-            notes.append(
-                f"{task}: {metric} was computed in different ways "
-                f"({'; '.join(signatures)}): do not compare its values."
-            )
-    return notes
+    signatures: dict[tuple[str, str], set[str]] = {}
+    for row in metrics:
+        if row["kind"] == WHOLE:
+            signatures.setdefault((row["task"], row["metric"]), set()).add(str(row["signature"]))
+    return [
+        f"{task}: {metric} was computed in different ways "
+        f"({'; '.join(sorted(several))}): do not compare its values."
+        for (task, metric), several in signatures.items()
+        if len(several) > 1
+    ]

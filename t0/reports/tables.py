@@ -1,12 +1,13 @@
 r"""One table with four renderings: page, terminal, CSV and JSON.
 
-    columns = (Column("dataset", "Dataset", "dataset"), Column("mean", "Mean", "mean"))
-    table = Table("datasets", "Datasets", columns, [{"dataset": "rte", "mean": 54.151}])
+    columns = (ReportColumn("dataset", "Dataset", "dataset"), ReportColumn("mean", "Mean", "mean"))
+    table = ReportTable("datasets", "Datasets", columns, [{"dataset": "rte", "mean": 54.151}])
     table.csv()                # "dataset,mean\nrte,54.151\n"
     table.records()            # [{"dataset": "rte", "mean": 54.151}], for JSON
     list(table.lines())        # ["dataset  mean", "rte      54.2"], for the terminal
 
-The page renders a table with `data_table` of macros.html.j2. CSV and JSON hold the values of the
+The page renders a table with `data_table` of macros.html.j2. `number`, `signed`, `interval` and
+others make the texts of cells. CSV and JSON hold the values of the
 rows at full precision, under the names of `fields`; page and terminal show the texts of `columns`.
 
 Texts are untrusted: in CSV a text that a spreadsheet would take for a formula begins with an
@@ -19,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from t0.reports.cells import number
 from t0.text_tables import table_lines
 
 Row = Mapping[str, Any]
@@ -27,6 +27,74 @@ Row = Mapping[str, Any]
 MARK = "mark"
 # A cell that begins with one of these is a formula to some spreadsheet.
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\n")
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """Returns a number with the given digits after the point, a dash for None.
+
+    >>> number(54.151), number(None)
+    ('54.2', '–')
+    """
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def count(value: int | None) -> str:
+    """Returns a count with thousands separators, a dash for None."""
+    return "–" if value is None else f"{value:,}"
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """Returns a number with its sign, which is a typographic minus or plus; zero has no sign.
+
+    >>> signed(-2.04), signed(0.01)
+    ('−2.0', '0.0')
+    """
+    text = f"{value:+.{digits}f}"
+    return text[1:] if not float(text) else text.replace("-", "−")
+
+
+def span(low: float, high: float, digits: int = 0) -> str:
+    """Returns the smallest and the largest of some values, one number if they are equal.
+
+    >>> span(9, 1267), span(40.0, 62.54, 1)
+    ('9–1,267', '40.0–62.5')
+    """
+    texts = [f"{value:,.{digits}f}" for value in (low, high)]
+    return texts[0] if low == high and not digits else "–".join(texts)
+
+
+def interval(row: Mapping[str, Any], kind: str = "interval") -> str:
+    """Returns a row's interval as "low to high", empty if there is none.
+
+    Args:
+      row: the row, with the keys `<kind>_low` and `<kind>_high`.
+      kind: "interval", "fixed" (for these prompts only) or another prefix.
+    """
+    ends = row[f"{kind}_low"], row[f"{kind}_high"]
+    if ends[0] is None:
+        return ""
+    low, high = (f"{end:.1f}".replace("-", "−") for end in ends)
+    return f"{low} to {high}"
+
+
+def p_value(p: float) -> str:
+    """Returns a p-value to two significant digits, or that it is below 0.001."""
+    return "< 0.001" if p < 0.001 else f"{p:.2g}" if p < 0.1 else f"{p:.2f}"
+
+
+def fact(value: Any) -> str:
+    """Returns a value of the results' `run` object as text; objects as "key value, ...".
+
+    >>> fact({"inputs": 1024, "targets": 256})
+    'inputs 1024, targets 256'
+    """
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {fact(part)}" for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(fact, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None else str(value)
 
 
 def value_text(value: Any) -> str:
@@ -41,7 +109,7 @@ def value_text(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
+class ReportColumn:
     """A column of page and terminal.
 
     Attributes:
@@ -80,7 +148,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A table of the report.
 
     Attributes:
@@ -98,7 +166,7 @@ class Table:
 
     name: str
     title: str
-    columns: Sequence[Column]
+    columns: Sequence[ReportColumn]
     rows: Sequence[Row]
     note: str = ""
     file: str = ""

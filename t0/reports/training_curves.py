@@ -26,7 +26,7 @@ from t0.errors import UserError
 from t0.files.any_path import any_path
 from t0.reports.evaluation_plots import series_legend
 from t0.reports.evaluations import EvaluatedRun
-from t0.reports.plots import INK, RUN_COLOURS, Panel, step_axis, tooltip_id
+from t0.reports.plots import INK, RUN_COLOURS, Panel, name_lines, step_axis, tooltip_id
 from t0.reports.result_files import distinct_names, ends_alike, finite, is_integer, parsed_json
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quantity:
-    """What one panel draws.
+    """A quantity that one panel draws.
 
     Attributes:
       key: the name in metrics.jsonl, of the training batches.
@@ -82,8 +82,8 @@ class TrainingCurves:
       not_finite: number of values that were NaN or infinite, which are left out.
       best: the metric by which the best checkpoint was kept, and its step; None without one.
       stopped_early: the step at which the run was stopped early, or None.
-      facts: the sizes of the model and of a batch, as far as they were recorded.
-      configuration: gin's values as text, from `configuration.json` beside the metrics.
+      facts: the sizes of the model and of a batch, if they were recorded.
+      configuration: gin's values as text, from `configuration.json` next to the metrics.
     """
 
     label: str
@@ -96,7 +96,7 @@ class TrainingCurves:
     configuration: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, key: str, step: int) -> float | None:
-        """Returns a quantity's value at a step, None where it was not recorded."""
+        """Returns a quantity's value at a step, None if it was not recorded."""
         return dict(self.points.get(key, ())).get(step)
 
     @property
@@ -157,7 +157,7 @@ def _read(path: Path, *, label: str) -> TrainingCurves:
             else:
                 values.setdefault(key, {})[step] = number
     if not values:
-        raise UserError(f"{path} holds no numbers by step. Was the training stopped at once?")
+        raise UserError(f"{path} holds no numbers by step. Was the training stopped immediately?")
     return TrainingCurves(
         label=label,
         path=path,
@@ -210,16 +210,16 @@ def curve_legend(
     spare = [colour for colour in RUN_COLOURS if colour not in known.values()]
     legend = []
     for run in curves:
-        colour = known.get(run.label) or _colour_by_folder(run, known)
+        colour = known.get(run.label) or _find_colour(run.path.resolve().parent, known)
         colour = colour or (spare.pop(0) if spare else INK)
         legend.append((colour, run.label))
     return legend
 
 
-def _colour_by_folder(run: TrainingCurves, known: Mapping[str, str]) -> str | None:
-    """Returns the colour of the model whose name is the end of the path of the run's folder."""
-    folder = run.path.resolve().parent
-    return next((known[n] for n in known if "/" in n and ends_alike(folder, PurePath(n))), None)
+def _find_colour(folder: Path, colours: Mapping[str, str]) -> str | None:
+    """Returns the colour of the model whose name is the end of the path of a run's folder."""
+    names = (name for name in colours if "/" in name and ends_alike(folder, PurePath(name)))
+    return next((colours[name] for name in names), None)
 
 
 def curve_panels(curves: Sequence[TrainingCurves], colours: Sequence[str]) -> list[Panel]:
@@ -268,7 +268,7 @@ def _curve_panel(quantity: Quantity, curves: Sequence[tuple[str, TrainingCurves]
         axes.set_ylabel(quantity.label)
         step_axis(axes)
         if len({name for _, name, _ in ends}) > 1:
-            _name_ends(axes, ends)
+            name_lines(axes, ends)
         return tooltips
 
     return Panel(quantity.title, f"{quantity.title} against training step", draw)
@@ -310,26 +310,6 @@ def _draw_curve(
     return [(values[-1], "held-out" if held_out else "training", colour)]
 
 
-def _name_ends(axes: "Axes", ends: Sequence[tuple[float, str, str]]) -> None:
-    """Writes the names of lines at the right margin, at their last values, moved apart."""
-    to_axes = axes.transData + axes.transAxes.inverted()
-    heights = sorted((float(to_axes.transform((0, value))[1]), name, c) for value, name, c in ends)
-    places: list[float] = []
-    for height, _, _ in heights:
-        places.append(max(height, places[-1] + 0.075) if places else height)
-    excess = max(0.0, places[-1] - 1.0)
-    for place, (_, name, colour) in zip(places, heights, strict=True):
-        axes.annotate(
-            name,
-            (1.015, place - excess),
-            annotation_clip=False,
-            xycoords="axes fraction",
-            va="center",
-            fontsize=7,
-            color=colour,
-        )
-
-
 def _mark_best(
     axes: "Axes", run: TrainingCurves, keys: Sequence[str], colour: str, *, gid: str
 ) -> list[str]:
@@ -359,18 +339,9 @@ def smoothed(values: Sequence[float], *, radius: int) -> list[float]:
 
 def training_table(curves: Sequence[TrainingCurves]) -> list[tuple[str, list[str]]]:
     """Returns rows (name, a text for each run) of sizes, final and best values and time."""
-    rows = [
-        ("steps", [f"{_last_step(run):,}" for run in curves]),
-        *((name, [_last(run, key) for run in curves]) for name, key in _FINAL.items()),
-        ("best held-out NLL", [_least(run, "validation_loss_per_token") for run in curves]),
-        ("best checkpoint by", [_best(run) for run in curves]),
-        ("parameters", [_count(run, "parameters") for run in curves]),
-        ("sequences a step", [_count(run, "batch_sequences") for run in curves]),
-        ("tokens a step, padding included", [_count(run, "batch_tokens") for run in curves]),
-        ("tokens a second, median", [_median(run, "tokens_per_second") for run in curves]),
-        ("time of the steps", [_duration(run) for run in curves]),
-    ]
-    return [(name, texts) for name, texts in rows if any(text != "–" for text in texts)]
+    columns = [_final_values(run) for run in curves]
+    rows = [(name, [column[name] for column in columns]) for name in (columns or [{}])[0]]
+    return [(name, [text or "–" for text in texts]) for name, texts in rows if any(texts)]
 
 
 _FINAL = {
@@ -380,47 +351,39 @@ _FINAL = {
     "final accuracy without EOS": "token_accuracy_without_eos",
     "learning rate at the end": "learning_rate",
 }
+_SIZES = {
+    "parameters": "parameters",
+    "sequences a step": "batch_sequences",
+    "tokens a step, padding included": "batch_tokens",
+}
 
 
-def _last_step(run: TrainingCurves) -> int:
-    return max(points[-1][0] for points in run.points.values())
-
-
-def _last(run: TrainingCurves, key: str) -> str:
-    points = run.points.get(key)
-    return f"{points[-1][1]:.4g}" if points else "–"
-
-
-def _least(run: TrainingCurves, key: str) -> str:
-    points = run.points.get(key)
-    if not points:
-        return "–"
-    value, step = min((value, step) for step, value in points)
-    return f"{value:.4g} at step {step:,}"
-
-
-def _best(run: TrainingCurves) -> str:
-    if run.best is None:
-        return "–"
-    metric, step = run.best
-    value = run.value(metric, step)
-    return f"{metric}{'' if value is None else f' {value:.4g}'} at step {step:,}"
-
-
-def _count(run: TrainingCurves, key: str) -> str:
-    return f"{run.facts[key]:,}" if key in run.facts else "–"
-
-
-def _median(run: TrainingCurves, key: str) -> str:
-    values = [value for _, value in run.points.get(key, ())]
-    return f"{float(np.median(values)):,.0f}" if values else "–"
+def _final_values(run: TrainingCurves) -> dict[str, str]:
+    """Returns name -> text, empty if a value was not recorded."""
+    points, best_value = run.points, run.value(*run.best) if run.best else None
+    held_out = points.get("validation_loss_per_token", ())
+    least = min(((value, step) for step, value in held_out), default=None)
+    best = "" if best_value is None else f" {best_value:.4g}"
+    speeds = [value for _, value in points.get("tokens_per_second", ())]
+    return {
+        "steps": f"{max(of_key[-1][0] for of_key in points.values()):,}",
+        **{
+            name: f"{points[key][-1][1]:.4g}" if key in points else ""
+            for name, key in _FINAL.items()
+        },
+        "best held-out NLL": f"{least[0]:.4g} at step {least[1]:,}" if least else "",
+        "best checkpoint by": f"{run.best[0]}{best} at step {run.best[1]:,}" if run.best else "",
+        **{name: f"{run.facts[key]:,}" if key in run.facts else "" for name, key in _SIZES.items()},
+        "tokens a second, median": f"{float(np.median(speeds)):,.0f}" if speeds else "",
+        "time of the steps": _duration(run),
+    }
 
 
 def _duration(run: TrainingCurves) -> str:
     """Returns the time of the logged steps, each pace for the steps since the line before."""
     points = run.points.get("seconds_per_step", ())
     if len(points) < 2:
-        return "–"
+        return ""
     steps = [step for step, _ in points]
     since = np.diff([max(0, 2 * steps[0] - steps[1]), *steps])
     seconds = round(float((since * np.array([pace for _, pace in points])).sum()))

@@ -20,12 +20,9 @@ def test_the_harness_runs_what_was_exported_and_chooses_as_we_do(tmp_path):
     assert len(ours.tasks) == len(theirs.tasks) == 4
     for one, other in zip(ours.tasks, theirs.tasks, strict=True):
         assert one.name == other.name
-        for mine, found in zip(one.scores.examples(), other.scores.examples(), strict=True):
-            assert (mine.idx, mine.inputs, mine.prediction) == (
-                found.idx,
-                found.inputs,
-                found.prediction,
-            )
-            expected = [choice.log_likelihood for choice in mine.choices]
-            values = [choice.log_likelihood for choice in found.choices]
+        for mine, found in zip(one.scores.records(), other.scores.records(), strict=True):
+            keys = ("idx", "inputs", "prediction")
+            assert [mine[key] for key in keys] == [found[key] for key in keys]
+            expected = [choice["log_likelihood"] for choice in mine["choices"]]
+            values = [choice["log_likelihood"] for choice in found["choices"]]
             assert values == pytest.approx(expected, abs=1e-4, rel=0)

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from t0.catalogue.listing import read_listing
 from t0.errors import UserError
-from t0.overlap import Request, Settings, find, finding, index, training_texts
-from t0.overlap.evaluation_rows import Batch, evaluation_sets, texts_in
+from t0.overlap import OverlapCriteria, OverlapSearch, find, finding, index, training_texts
+from t0.overlap.evaluation_rows import RowBatch, evaluation_sets, texts_in
 from t0.overlap.index import Index, IndexWriter
 from t0.overlap.outcome import longest_common
 from t0.overlap.scanning import scan
-from t0.overlap.training_texts import FileJob, RowsJob, listed_training
+from t0.overlap.training_texts import FileJob, RowsJob, TrainingTexts, add_listed
 from t0.overlap.words import split_words, word_list
 from t0.testing import train_vocabulary, write_dataset
 
@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
 if not SHARED.is_dir():
     SHARED = ROOT.parents[1] / "shared" / "data"
-SETTINGS = Settings(min_words=planted.MINIMUM)
-BOOKS = Request(("books_read",), ("quiz_.*",), settings=SETTINGS)
+SETTINGS = OverlapCriteria(min_words=planted.MINIMUM)
+BOOKS = OverlapSearch(("books_read",), ("quiz_.*",), settings=SETTINGS)
 FILES = ("overlap.json", "overlap.txt", "rows.jsonl")
 
 
@@ -114,7 +114,7 @@ def test_a_prompts_own_words_are_no_overlap(with_planted, tmp_path):
     """Training texts of another prompt that has the same words say nothing of the rows."""
     text = "Who? True or false, in the opinion of those who know more about it than all of us do?"
     planted.write_cache(tmp_path / "cache" / "other", [(text, "true")])
-    request = Request((str(tmp_path / "cache"),), ("quiz_.*",), settings=SETTINGS)
+    request = OverlapSearch((str(tmp_path / "cache"),), ("quiz_.*",), settings=SETTINGS)
     facts = find(request, str(tmp_path / "out"))
     assert facts["datasets"]["quiz"]["overlapping"] == {"13": 0, "8": 0}
 
@@ -129,7 +129,9 @@ def test_fields_that_a_prompt_joins_are_one_text(tmp_path, monkeypatch):
     write_dataset(tmp_path / "data" / "halves", prompts, {"validation": [row]})
     planted.write_cache(tmp_path / "cache" / "t", [("z a b c d e f g h z", "y")])
     facts = find(
-        Request((str(tmp_path / "cache"),), ("halves_.*",), settings=Settings((8,), 5)),
+        OverlapSearch(
+            (str(tmp_path / "cache"),), ("halves_.*",), settings=OverlapCriteria((8,), 5)
+        ),
         str(tmp_path / "out"),
     )
     prompts = facts["datasets"]["halves"]["prompts"]
@@ -146,7 +148,9 @@ def test_a_prompts_own_words_that_are_another_rows_field(tmp_path, monkeypatch):
     prompt = {"which": (f"{{{{text}}}} {words} ||| {{{{answer_choices[label]}}}}", "bad ||| good")}
     write_dataset(tmp_path / "data" / "films", prompt, {"validation": rows})
     planted.write_cache(tmp_path / "cache" / "t", [(f"So {words}?", "good")])
-    request = Request((str(tmp_path / "cache"),), ("films_.*",), settings=Settings((8,)))
+    request = OverlapSearch(
+        (str(tmp_path / "cache"),), ("films_.*",), settings=OverlapCriteria((8,))
+    )
     facts = find(request, str(tmp_path / "out"))
     assert [*found_rows(tmp_path / "out")] == [1]
     assert facts["datasets"]["films"]["prompts"]["films_which"]["overlapping"] == {"8": 1}
@@ -161,7 +165,7 @@ SHORT_TEXTS = st.lists(st.lists(WORD, max_size=9).map(" ".join), min_size=1, max
 def test_what_is_found_is_what_a_loop_finds(tmp_path_factory, fields, training, ngrams, least):
     folder = tmp_path_factory.mktemp("index")
     count = len(fields)
-    batch = Batch(
+    batch = RowBatch(
         rows=[*range(count)],
         texts=fields,
         owner=np.arange(count),
@@ -169,7 +173,7 @@ def test_what_is_found_is_what_a_loop_finds(tmp_path_factory, fields, training, 
         is_field=np.ones(count, bool),
         numbers=[-1] * count,
     )
-    with IndexWriter(str(folder), Settings(ngrams, least)) as writer:
+    with IndexWriter(str(folder), OverlapCriteria(ngrams, least)) as writer:
         writer.add(batch)
     opened = Index(str(folder))
     words = split_words(training)
@@ -246,29 +250,35 @@ def test_a_mistake_in_a_beam_worker_is_one_line(with_planted, tmp_path):
     damaged = planted.write_cache(tmp_path / "cache" / "books_read", [("a", "b")])
     shard = damaged / "train.tfrecord-00000-of-00001"
     shard.write_bytes(shard.read_bytes()[:-2])
-    request = Request((str(tmp_path / "cache"),), ("quiz_.*",), settings=SETTINGS)
+    request = OverlapSearch((str(tmp_path / "cache"),), ("quiz_.*",), settings=SETTINGS)
     with pytest.raises(UserError, match="the file ends within record 0"):
         find(request, str(tmp_path / "out"), pipeline_options=IN_MEMORY)
     assert [*(tmp_path / "out").iterdir()] == []
+
+
+def listed_training(listing, expression):
+    training = TrainingTexts()
+    add_listed(training, listing, expression, "train")
+    return training
 
 
 def test_a_cache_says_what_its_rendered_task_says(found, tmp_path):
     texts, rests = planted.training_texts()
     pairs = [(f"{text} {rest}", "no") for text, rest in zip(texts, rests, strict=True)]
     cache = planted.write_cache(tmp_path / "cache" / "books_read", pairs)
-    request = Request((str(tmp_path / "cache"),), ("quiz_.*",), settings=SETTINGS)
+    request = OverlapSearch((str(tmp_path / "cache"),), ("quiz_.*",), settings=SETTINGS)
     by_folder = find(request, str(tmp_path / "cached"))
     assert by_folder["datasets"]["quiz"]["overlapping"] == {"13": 6, "8": 6}
     where = found_rows(tmp_path / "cached")[2]["found"][0]["where"]
     assert where["file"] == str(cache / "train.tfrecord-00000-of-00001")
     assert where["record"] == 2
     # A task that is in the catalogue is read from its cache, where --cache_dirs has one.
-    listed = listed_training(read_listing([str(tmp_path / "cache")]), "books_read", "train")
+    listed = listed_training(read_listing([str(tmp_path / "cache")]), "books_read")
     assert isinstance(listed.jobs[0], FileJob)
-    assert isinstance(listed_training(read_listing(), "books_read", "train").jobs[0], RowsJob)
+    assert isinstance(listed_training(read_listing(), "books_read").jobs[0], RowsJob)
     # Of a cache without the split the rows are rendered.
     (cache / "info.train.json").rename(cache / "info.test.json")
-    again = listed_training(read_listing([str(tmp_path / "cache")]), "books_read", "train")
+    again = listed_training(read_listing([str(tmp_path / "cache")]), "books_read")
     assert isinstance(again.jobs[0], RowsJob)
 
 
@@ -276,14 +286,14 @@ def test_a_cache_says_what_its_rendered_task_says(found, tmp_path):
 def test_caches_and_results_in_object_stores(with_planted, tmp_path):
     """Through TensorFlow's file system, of which one in memory stands for gs://."""
     from t0.files import paths
-    from t0.reports.clean_part import read_overlap
+    from t0.reports.clean_examples import read_overlap
 
     cache = planted.write_cache(tmp_path / "books_read", [(planted.PLANTED["verbatim"], "no")])
     place = f"ram://{tmp_path.name}"
     paths.make_folder(f"{place}/cache/books_read")
     for path in cache.iterdir():
         paths.copy(str(path), f"{place}/cache/books_read/{path.name}")
-    request = Request((f"{place}/cache",), ("quiz_.*",), settings=SETTINGS)
+    request = OverlapSearch((f"{place}/cache",), ("quiz_.*",), settings=SETTINGS)
     for way in ((), IN_MEMORY):
         find(request, f"{place}/{len(way)}", pipeline_options=way)
         assert paths.list_names(f"{place}/{len(way)}") == sorted(FILES)
@@ -301,7 +311,7 @@ def test_a_cache_without_text_is_decoded(with_planted, tmp_path):
     planted.write_cache(
         tmp_path / "cache" / "lm", pairs, ids=[model.encode(t) + [1] for t in texts]
     )
-    request = Request((str(tmp_path / "cache"),), ("quiz_.*",), settings=SETTINGS)
+    request = OverlapSearch((str(tmp_path / "cache"),), ("quiz_.*",), settings=SETTINGS)
     facts = find(request, str(tmp_path / "out"), vocabulary=path.read_bytes())
     before = files(tmp_path / "out")
     # All but the one that a prompt put together.
@@ -327,7 +337,7 @@ def test_training_data_streams_past_the_index(with_planted, tmp_path, monkeypatc
         prompt = {"read": ("{{text}} ||| {{answer_choices[label]}}", "no ||| yes")}
         write_dataset(data / "many", prompt, {"train": texts})
         monkeypatch.setenv("T0_DATA_DIR", str(data))
-        (job,) = listed_training(read_listing(), "many_read", "train").jobs
+        (job,) = listed_training(read_listing(), "many_read").jobs
         scan(job, opened, [0], None)  # Jinja's and numpy's own
         tracemalloc.start()
         found = scan(job, opened, [0], None)
@@ -348,10 +358,10 @@ def test_train_and_validation_of_ones_own_data(tmp_path, monkeypatch):
     prompts = {"which": ("{{text}} ||| {{answer_choices[label]}}", "bad ||| good")}
     splits = {"train": rows[:6], "validation": rows[5:]}
     write_dataset(tmp_path / "films", prompts, splits)
-    facts = find(Request(("films_.*",), ("films_.*",)), str(tmp_path / "out"))
+    facts = find(OverlapSearch(("films_.*",), ("films_.*",)), str(tmp_path / "out"))
     assert facts["datasets"]["films"]["overlapping"] == {"13": 1, "8": 1}
     with pytest.raises(UserError, match="both have the split 'train' of films"):
-        find(Request(("films_.*",), ("films_.*",), eval_split="train"), str(tmp_path / "out"))
+        find(OverlapSearch(("films_.*",), ("films_.*",), eval_split="train"), str(tmp_path / "out"))
 
 
 def mistakes(folder):
@@ -363,30 +373,33 @@ def mistakes(folder):
     (lacking / "train.tfrecord-00000-of-00001").rename(lacking / "train.tfrecord-00001-of-00002")
     (folder / "empty").mkdir()
     begun, tests, empty = (str(folder / name) for name in ("begun", "tests", "empty"))
-    yield Request((begun,), ("quiz_.*",)), "is not a finished cache: it has no COMPLETED"
+    yield OverlapSearch((begun,), ("quiz_.*",)), "is not a finished cache: it has no COMPLETED"
     yield (
-        Request((tests,), ("quiz_.*",)),
+        OverlapSearch((tests,), ("quiz_.*",)),
         "no cache in .* has records of a split 'train': .* has test",
     )
-    yield Request((empty,), ("quiz_.*",)), "holds no cache"
-    yield Request((str(folder / "lacking"),), ("quiz_.*",)), "1 of 2 files of the split 'train' are"
-    yield Request((f"{empty}/none",), ("quiz_.*",)), "holds no cache"
+    yield OverlapSearch((empty,), ("quiz_.*",)), "holds no cache"
     yield (
-        Request(("bookz_read",), ("quiz_.*",)),
+        OverlapSearch((str(folder / "lacking"),), ("quiz_.*",)),
+        "1 of 2 files of the split 'train' are",
+    )
+    yield OverlapSearch((f"{empty}/none",), ("quiz_.*",)), "holds no cache"
+    yield (
+        OverlapSearch(("bookz_read",), ("quiz_.*",)),
         "unknown task or mixture 'bookz_read'. Did you mean",
     )
-    yield Request(("books_read",), ("quizz",)), "unknown task or mixture 'quizz'"
+    yield OverlapSearch(("books_read",), ("quizz",)), "unknown task or mixture 'quizz'"
     yield (
-        Request(("books_read",), ("quiz_.*",), "dev"),
+        OverlapSearch(("books_read",), ("quiz_.*",), "dev"),
         "no task of books_read has rows of a split 'dev'",
     )
     yield (
-        Request(("books_read",), ("quiz_.*",), eval_split="dev"),
+        OverlapSearch(("books_read",), ("quiz_.*",), eval_split="dev"),
         "has a split 'dev'; quiz_blind has: validation. Name one of them by --eval_split",
     )
-    yield Request(("books_read",), ("quiz_blind",)), "hold no text of 5 words or more"
+    yield OverlapSearch(("books_read",), ("quiz_blind",)), "hold no text of 5 words or more"
     yield (
-        Request(("books_read",), ("super_glue_rte_.*",)),
+        OverlapSearch(("books_read",), ("super_glue_rte_.*",)),
         "Or leave it out by --skip_absent_splits",
     )
 
@@ -400,7 +413,7 @@ def test_mistakes_are_said(with_planted, tmp_path, number):
 
 
 def test_absent_splits_are_left_out_when_asked(with_planted, tmp_path):
-    request = Request(
+    request = OverlapSearch(
         ("books_read", "super_glue_cb_.*"),
         ("quiz_plain", "super_glue_rte_.*"),
         settings=SETTINGS,
@@ -408,7 +421,7 @@ def test_absent_splits_are_left_out_when_asked(with_planted, tmp_path):
     )
     with pytest.raises(UserError, match="no task of super_glue_cb"):
         find(request, str(tmp_path / "out"))
-    request = Request(("books_read",), ("quiz_plain", "super_glue_rte_.*"), skip_absent=True)
+    request = OverlapSearch(("books_read",), ("quiz_plain", "super_glue_rte_.*"), skip_absent=True)
     facts = find(request, str(tmp_path / "out"))
     assert [*facts["datasets"]] == ["quiz"]
     assert "super_glue/rte, split 'validation': left out" in facts["run"]["notes"][0]
@@ -418,7 +431,7 @@ def test_an_interrupted_search_leaves_no_result(found, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(finding.Outcome, "rows", interrupted)
+    monkeypatch.setattr(finding.OverlapOutcome, "rows", interrupted)
     with pytest.raises(KeyboardInterrupt, match="nothing was written"):
         find(BOOKS, str(found[1]))
     assert not (found[1] / "overlap.json").exists()
@@ -441,7 +454,7 @@ def test_known_overlaps_of_published_data(tmp_path, monkeypatch):
     """RTE's train split has premises and hypotheses of its validation split; BoolQ has two."""
     monkeypatch.setenv("T0_DATA_DIR", str(SHARED))
     task = "super_glue_rte_should_assume"
-    facts = find(Request((task, "super_glue_boolq_GPT_3_Style"), (task,)), str(tmp_path))
+    facts = find(OverlapSearch((task, "super_glue_boolq_GPT_3_Style"), (task,)), str(tmp_path))
     facts = facts["datasets"]["super_glue/rte"]
     trained = [word_list(f"{r['premise']} | {r['hypothesis']}") for r in _rte("train")]
     searched = "\n".join(f" {' '.join(words)} " for words in trained)

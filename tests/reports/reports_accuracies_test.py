@@ -35,14 +35,13 @@ def test_spread_by_hand():
 
 def test_a_prompt_s_interval_is_wilson_s():
     right = np.random.default_rng(3).random(56) < 0.6
-    found = accuracies.prompt_interval(scores(right))
+    found = accuracies.accuracy(accuracies.shared_grid([[scores(right)]]), 0)
     wanted = stats.binomtest(int(right.sum()), 56).proportion_ci(method="wilson")
     assert (found.low, found.high) == pytest.approx((100 * wanted.low, 100 * wanted.high))
     # Of rows that share documents it is wider: 14 documents say less than 56 examples.
     several = scores(np.repeat(right[:14], 4), documents=np.repeat(np.arange(14), 4).astype(str))
-    assert np.ptp(list(vars(accuracies.prompt_interval(several)).values())) > 1.5 * (
-        found.high - found.low
-    )
+    wider = accuracies.accuracy(accuracies.shared_grid([[several]]), 0)
+    assert wider.high - wider.low > 1.5 * (found.high - found.low)
 
 
 def test_a_grid_has_the_rows_that_all_runs_scored():
@@ -76,11 +75,12 @@ def test_a_gap_by_hand_and_its_prompts():
     low, high = wanted.confidence_interval()
     assert (found.fixed_low, found.fixed_high) == pytest.approx((100 * low, 100 * high))
     # The two prompts agree in all: nothing is known of other prompts that these do not say.
-    assert found.low <= found.fixed_low and 10 < found.detectable < 40
+    assert found.interval_low <= found.fixed_low and 10 < found.detectable < 40
     assert found.correlation == pytest.approx(np.corrcoef(a, b)[0, 1])
     other = accuracies.mean_gap([found, found])
     assert other.difference == pytest.approx(20)
-    assert other.high - other.low < found.high - found.low
+    width = found.interval_high - found.interval_low
+    assert other.interval_high - other.interval_low < width
 
 
 def test_seeds_are_averaged_and_widen_the_interval():
@@ -128,4 +128,5 @@ def test_ties_and_entropy(evaluation):
     (run,) = read_runs([made.write()])
     found = diagnose(run.tasks[0].scores)
     assert (run.tasks[0].accuracy, found.without_ties, found.entropy) == (75.0, 50.0, 0.0)
-    assert found.calibration_low <= found.calibration_error <= found.calibration_high
+    calibration = found.calibration
+    assert calibration.low <= calibration.error <= calibration.high

@@ -124,11 +124,6 @@ def test_examples_keyboard_and_tooltips(html, tmp_path):
     seen.hidden = id('tip').hidden;
     svg.querySelectorAll('.tip')[3].dispatchEvent(new MouseEvent('click', {bubbles: true}));
     seen.tapped = !id('tip').hidden && id('tip').textContent;
-    const panels = all('#accuracy .panels');
-    const box = all('#accuracy .own-axes')[0];
-    seen.axes = panels.map(p => p.hidden);
-    box.click();
-    seen.own = panels.map(p => p.hidden);
     all('#prompts-table th button')[3].click();
     const values = all('#prompts-table tbody tr').map(r => Number(r.cells[3].dataset.sort));
     seen.sorted = values.every((v, i) => !i || v <= values[i - 1]);
@@ -154,34 +149,8 @@ def test_examples_keyboard_and_tooltips(html, tmp_path):
     assert seen["shown"]
     assert seen["hidden"]
     assert "%" in seen["tapped"]
-    assert (seen["axes"], seen["own"]) == ([False, True], [True, False])
     assert seen["sorted"]
     assert seen["folded"]
-
-
-@pytest.mark.usefixtures("rough_png")
-def test_sections_in_scripts_are_put_back_before_the_page_is_used(
-    tmp_path, evaluation, monkeypatch
-):
-    monkeypatch.setattr(page, "PAGE_LIMIT_BYTES", 1)
-    lines = random_lines(30, [2], seed=1)
-    made = evaluation("first").add("rte_0", "super_glue/rte", EVIL, lines, group="held-out")
-    html = write_report([made.write()], tmp_path / "out").html
-    script = """
-    await wait(() => all('article.error').length);
-    seen.cards = all('article.error').length;
-    seen.prompts = all('#prompts-table button.link').map(b => b.textContent);
-    seen.names = all('#accuracy .tip').length;
-    seen.notices = all('main p').some(p => p.textContent.startsWith('This part'));
-    seen.evil = document.body.dataset.evil || '';
-    """
-    seen = probed(html, script, tmp_path)
-    parts = {path.stem.split("_")[2] for path in html.parent.glob("report_part_*.js")}
-    sections = set(re.findall(r'<section id="([\w-]+)">', html.read_text()))
-    assert parts == sections >= {"datasets", "accuracy", "prompts", "examples", "runs"}
-    assert seen == {
-        "cards": 20, "prompts": [EVIL], "names": 4, "notices": False, "evil": "",
-    }  # fmt: skip
 
 
 def test_the_page_of_a_file_loads_its_scripts_under_its_own_policy_and_fits(html, tmp_path):

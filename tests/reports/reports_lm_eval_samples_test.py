@@ -8,8 +8,8 @@ import pytest
 
 from t0.errors import UserError
 from t0.reports import read_runs, summarise
-from t0.reports.browsed import browsed
-from t0.reports.comparing import compare
+from t0.reports.comparison import compare
+from t0.reports.example_browser import collect_examples
 from t0.reports.named_runs import notes_on, read_named_runs
 from t0.scoring.results import WITH_EOS
 
@@ -47,16 +47,16 @@ def test_the_recorded_run_has_our_choices_and_log_likelihoods():
         assert (one.dataset, one.prompt) == (other.dataset, other.prompt)
         assert one.accuracy == other.accuracy
         assert one.scores.texts.tolist() == other.scores.texts.tolist()
-        pairs = zip(one.scores.examples(), other.scores.examples(), strict=True)
+        pairs = zip(one.scores.records(), other.scores.records(), strict=True)
         for mine, found in pairs:
-            assert (mine.idx, mine.gold, mine.prediction) == (
-                found.idx,
-                found.gold,
-                found.prediction,
+            keys = ("idx", "gold", "prediction")
+            assert [mine[key] for key in keys] == [found[key] for key in keys]
+            choices = (mine["choices"], found["choices"])
+            texts = [[choice["text"] for choice in listed] for listed in choices]
+            assert texts[0] == texts[1]
+            expected, values = (
+                [choice["log_likelihood"] for choice in listed] for listed in choices
             )
-            assert [choice.text for choice in mine.choices] == [c.text for c in found.choices]
-            values = [choice.log_likelihood for choice in found.choices]
-            expected = [choice.log_likelihood for choice in mine.choices]
             assert values == pytest.approx(expected, abs=1e-4, rel=0)
             compared += len(values)
     assert compared == 50
@@ -90,7 +90,7 @@ def test_report_and_compare_take_both():
         "Such models need transformers 4" in note
         for note in summarise(read_named_runs(folders)[0]).notes
     )
-    index, scripts = browsed(runs)
+    index, scripts = collect_examples(runs)
     assert [entry["name"] for entry in index] == ["film", "weather"]
     # One record for both runs: they scored the same texts.
     (film,) = index[0]["tasks"]

@@ -5,7 +5,7 @@ import pytest
 from made_up_evaluations import random_lines
 from parsed_pages import parsed, table_texts
 
-from t0.reports import page, report, write_report
+from t0.reports import page, write_report
 
 
 def test_page_needs_no_network(drawn):
@@ -33,8 +33,7 @@ def test_page_shows_the_numbers(drawn):
 
 def test_points_carry_the_prompts_names(drawn):
     html = drawn.html.read_text()
-    shared = html.split('<div class="panels" hidden>')[0]  # the same again with other axes follow
-    titles = re.findall(r"<title>([^<]*)</title>", shared)[1:]
+    titles = re.findall(r"<title>([^<]*)</title>", html)[1:]
     assert sum(title.startswith("prompt 2: ") for title in titles) == 2
     assert sum(title.startswith("mean over") for title in titles) == 6
 
@@ -63,37 +62,6 @@ def test_many_examples_are_in_scripts_beside_the_page(two_runs, tmp_path, drawn,
     # A later report with fewer examples leaves none of these behind.
     write_report(two_runs[:1], html.parent)
     assert not list(html.parent.glob("report_examples_*"))
-
-
-@pytest.mark.usefixtures("rough_pictures")
-def test_a_large_page_has_its_largest_sections_in_scripts(two_runs, tmp_path, monkeypatch):
-    large_panel = f"<svg>{'<path></path>' * 2_000}</svg>"
-    notes = ["This is a toy."]
-    folder = tmp_path / "small"
-    with monkeypatch.context() as patch:
-        patch.setattr(report, "panel_svg", lambda *_: large_panel)
-        large = write_report(two_runs, tmp_path / "large", notes=notes).html.read_text()
-        limit = len(large) // 3
-        patch.setattr(page, "PAGE_LIMIT_BYTES", limit)
-        small = write_report(two_runs, folder, notes=notes).html.read_text()
-    assert len(small) <= limit
-    assert len(list(folder.glob("report_examples_*"))) == 3
-    names = sorted(path.name for path in folder.glob("report_part_*"))
-    assert "report_part_accuracy.js" in names
-    assert re.findall(r'<script src="([^"]*)">', small) == sorted(names, key=small.index)
-    # Each section is whole, and where it was.
-    for name in names:
-        html = json.loads(re.search(r"beforebegin\", (.*)\);", (folder / name).read_text())[1])
-        place = (
-            f"<p>This part is in {name}, which has to lie beside this page; it needs JavaScript."
-        )
-        assert (place + f'</p>\n<script src="{name}"></script>\n</section>') in small
-        small = small.replace(place + f'</p>\n<script src="{name}"></script>\n', html)
-    kept = large.split('<script type="application/json" id="report_examples_0">')[0]
-    assert kept.split("</head>")[1] == small.split("</head>")[1][: len(kept.split("</head>")[1])]
-    # A later report of fewer runs leaves none of them behind.
-    write_report(two_runs[:1], folder)
-    assert not list(folder.glob("report_*.js"))
 
 
 @pytest.mark.usefixtures("rough_pictures")

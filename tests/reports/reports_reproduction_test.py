@@ -4,7 +4,7 @@ import pytest
 from made_up_evaluations import example_line
 
 from t0.reports import read_runs
-from t0.reports.reproduction import reproduction, reproduction_table
+from t0.reports.held_out import reproduction, reproduction_table
 
 
 def lines_of(share, count=200):

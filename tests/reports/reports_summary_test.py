@@ -1,10 +1,17 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from made_up_evaluations import SIGNATURE, change, example_line, random_lines, recipes_decoded
 from parsed_pages import table_texts
 
 from t0.reports import read_named_runs, write_report
-from t0.reports.published import figures, published, published_mean
+from t0.reports.held_out import (
+    held_out_titles,
+    published_accuracies,
+    published_mean,
+    published_means,
+)
 from t0.reports.summary import CATEGORY, PART, group_values
 from t0.reports.summary import summarise as summarise_runs
 
@@ -16,7 +23,7 @@ def summarise(paths):
 
 def test_rows_by_independent_computation(two_runs):
     summary = summarise(two_runs)
-    runs, rows = summary.runs, list(summary.datasets.itertuples())
+    runs, rows = summary.runs, [SimpleNamespace(**row) for row in summary.datasets]
     names = [(row.dataset, row.run) for row in rows]
     assert names == [
         (d, r) for d in ("super_glue/copa", "super_glue/rte", "dream/hop") for r in (0, 1)
@@ -35,12 +42,12 @@ def test_tables_hold_counts_as_whole_numbers_and_unknown_values_as_none(evaluati
     made = evaluation().add("a", "sciq", "q", random_lines(9, [4], 1), excluded={"cut": 2})
     made.add("b", "sciq", "r", random_lines(9, [4], 2), with_scores=False, excluded={"cut": 1})
     summary = summarise([made.write()])
-    (dataset,) = summary.datasets.itertuples()
+    (dataset,) = (SimpleNamespace(**row) for row in summary.datasets)
     assert (dataset.prompts, dataset.fewest_examples, dataset.ties) == (2, 9, 0)
     # One prompt has no scores: its interval is unknown, and that of the mean.
     assert (dataset.interval_low, dataset.truncated_targets) == (None, None)
     assert (dataset.excluded, dataset.excluded_reasons) == (3, {"cut": 3})
-    with_scores, without = summary.prompts.itertuples()
+    with_scores, without = (SimpleNamespace(**row) for row in summary.prompts)
     assert with_scores.interval_low < with_scores.accuracy < with_scores.interval_high
     assert (without.interval_low, without.ties, without.chance) == (None, None, None)
     assert type(without.examples) is int
@@ -50,10 +57,9 @@ def test_comparison_against_the_first_run(two_runs):
     summary = summarise(two_runs)
     (rte,) = [row for row in summary.comparison.datasets if row.dataset == "super_glue/rte"]
     (gap,) = [one.gap for one in rte.differences]
-    rows = summary.datasets[summary.datasets.dataset == "super_glue/rte"]
-    first, second = rows["mean"]
+    first, second = [r["mean"] for r in summary.datasets if r["dataset"] == "super_glue/rte"]
     assert gap.difference == pytest.approx(second - first, abs=1e-4)
-    assert gap.low <= second - first <= gap.high
+    assert gap.interval_low <= second - first <= gap.interval_high
     assert gap.prompts == len(rte.prompts[1]) == 4
     assert summarise(two_runs[:1]).comparison is None
 
@@ -89,18 +95,17 @@ def test_metrics_of_tasks_categories_and_parts(decoded):
 
 
 def test_published_table_covers_the_held_out_datasets():
-    table = published()
-    assert len(table) == 11
-    assert table["super_glue/rte"].values == {"T0-3B": 64.6, "T0-11B": 81.0}
+    assert len(held_out_titles()) == 11
+    assert published_means(["super_glue/rte"]) == {"T0-3B": 64.6, "T0-11B": 81.0}
     # Of ANLI's rounds only the mean is published; with it the cards' averages over nine come out.
     rounds = [f"anli/r{number}" for number in (1, 2, 3)]
-    assert all(table[name].values == {} for name in rounds)
+    assert all(published_means([name]) == {} for name in rounds)
     for model, anli, average in (("T0-3B", 33.4, 55.2), ("T0-11B", 41.0, 65.2)):
         assert published_mean(rounds, model) == pytest.approx(anli)
         assert published_mean([*rounds[:2], "super_glue/rte"], model) is None
-        others = [row.values[model] for name, row in table.items() if name not in rounds]
+        others = [published_mean([name], model) for name in held_out_titles() if name not in rounds]
         assert (sum(others) + anli) / 9 == pytest.approx(average, abs=0.06)
-    assert all(row.source for row in figures())
+    assert all(row.source for row in published_accuracies())
 
 
 def test_values_of_two_signatures_are_not_compared_in_silence(folder, tmp_path):

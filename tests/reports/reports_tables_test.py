@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from made_up_evaluations import SIGNATURE, change
 
-from t0.reports import cells, read_report, write_report
+from t0.reports import read_report, tables, write_report
 from t0.reports.evaluations import read_runs
 
 
@@ -74,7 +74,9 @@ def test_the_terminal_shows_every_number(two_runs, width):
 
 
 def test_formats():
-    assert cells.signed(-0.04) == "0.0"
-    assert cells.p_value(0.0004) == "< 0.001"
-    assert cells.p_value(0.0312) == "0.031"
-    assert cells.fact({"inputs": 1024, "eos": True, "none": None}) == "inputs 1024, eos yes, none –"
+    assert tables.signed(-0.04) == "0.0"
+    assert tables.p_value(0.0004) == "< 0.001"
+    assert tables.p_value(0.0312) == "0.031"
+    assert (
+        tables.fact({"inputs": 1024, "eos": True, "none": None}) == "inputs 1024, eos yes, none –"
+    )

@@ -10,9 +10,9 @@ from scipy import stats
 from t0.reports.statistics import (
     FIXED,
     RANDOM,
+    bell_mccaffrey,
     calibration_error,
     calibration_interval,
-    crossed_bootstrap,
     crossed_difference,
     crossed_mean,
     interval_of_difference,
@@ -21,12 +21,11 @@ from t0.reports.statistics import (
     minimum_detectable,
     p_value,
 )
-from t0.reports.statistics.crossed_means import bell_mccaffrey
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(FOLDER))
 try:
-    from interval_coverage import Setting, calibration_coverage, measure
+    from interval_coverage import Setting, calibration_coverage, crossed_bootstrap, measure
 finally:
     sys.path.remove(str(FOLDER))
 

@@ -1,16 +1,27 @@
-"""The mean over prompts, seeds and examples that are crossed, with its interval.
+"""Statistics of evaluations: arrays in, numbers out; numpy and scipy only.
 
-Axes of the arrays: S seeds, P prompts, E examples; any axes may stand before them (a batch). Values
-are right or wrong (1 or 0), or the gain of one run over another (-1, 0, 1); a mean is in the same
-unit.
+    >>> right = np.random.default_rng(0).random((1, 10, 277)) < 0.6    # seeds, prompts, examples
+    >>> interval = interval_of_share(crossed_mean(right, prompts=RANDOM))
+    >>> round(float(interval.low), 3), round(float(interval.high), 3)
+    (0.585, 0.632)
+    >>> gap = crossed_difference(right, ~right, prompts=RANDOM)
+    >>> float(p_value(gap)) < 0.001, round(float(minimum_detectable(gap)), 3)
+    (True, 0.067)
+    >>> found = mcnemar(np.array([True, True, False]), np.array([False, False, False]))
+    >>> float(found.p_value), float(found.mid_p_value)
+    (0.5, 0.25)
+    >>> confidence, correct = np.array([0.9, 0.6, 0.8, 0.7]), np.array([True, False, True, True])
+    >>> round(calibration_error(confidence, correct), 3)
+    0.3
 
-    >>> right = np.random.default_rng(0).random((1, 10, 56)) < 0.6
-    >>> found = interval_of_share(crossed_mean(right, prompts=RANDOM))
-    >>> round(float(found.low), 3), round(float(found.high), 3)
-    (0.522, 0.616)
+`docs/statistics.md` has the measured coverage of each interval and the rejection rate of each test;
+`benchmarks/interval_coverage.py` measures them.
 
-One example under P prompts is one observation of the example, not P of them; one prompt on E
-examples is one observation of the prompt. So the variance of the mean is that of a crossed design,
+**The crossed mean.** Axes of the arrays: S seeds, P prompts, E examples; any axes may stand before
+them (a batch). Values are right or wrong (1 or 0), or the gain of one run over another (-1, 0, 1);
+a mean is in the same unit. One example under P prompts is one observation of the example, not P of
+them; one prompt on E examples is one observation of the prompt. So the variance of the mean is that
+of a crossed design,
 
     V = V[prompts] + V[examples] - V[prompts and examples],
 
@@ -19,22 +30,33 @@ data this is (MSA + MSB - MSAB) / (P E), Searle, Casella and McCulloch, Variance
 chapter 4; for any crossed levels Cameron, Gelbach and Miller, 2011, J. Bus. Econ. Stat. 29). Its
 degrees of freedom are Satterthwaite's (1946, Biometrics Bulletin 2). Prompts are FIXED if the
 question is about these prompts, RANDOM if they are a sample of prompts: only then V[prompts]
-counts. Seeds are random.
-
-Examples that share a document are one cluster. Clusters of unequal size are weighted by CR2, with
-the degrees of freedom of Bell and McCaffrey (2002, Survey Methodology 28).
+counts. Seeds are random. Examples that share a document are one cluster. Clusters of unequal size
+are weighted by CR2, with the degrees of freedom of Bell and McCaffrey (2002, Survey Methodology
+28).
 
 The interval of a share is Wilson's with the effective number of examples, and Student's quantile
 (Wilson, 1927, J. Am. Stat. Assoc. 22; effective numbers: Kish, Survey Sampling, 1965): it stays
 between 0 and 1 and holds near them. The interval of a difference is symmetric, Student's.
-`benchmarks/coverage.py` measures all of them; its table is in docs/statistics.md.
+
+**Many comparisons.** McNemar (1947, Psychometrika 12), exact by the binomial distribution; mid-p:
+Fagerland, Lydersen and Laake (2013, BMC Med. Res. Methodol. 13), which recommends it. Sets of
+equals: the maximal sets without a significant pair, as in Piepho's letters (2004, J. Comput. Graph.
+Stat. 13).
+
+**The calibration error** is the mean distance of confidence and accuracy over bins (Naeini, Cooper
+and Hauskrecht, 2015, AAAI). It is biased: noise makes distances by itself, so that a model without
+error seems to have some, and percentiles of resampled errors miss the true one. The true error is
+at least the observed one less the sum of the bins' noise, and at most the observed one less what
+noise adds in the directions of the bins' errors, both by the triangle inequality; the ends are
+quantiles of these sums, whose terms are drawn from the normal distribution with the examples'
+covariance.
 
 Assumptions: runs, prompts and clusters are independent draws; a prompt's mean is over the examples
 that it has; all seeds have the same cells. With one cluster there is no variance: NaN.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +64,10 @@ import numpy as np
 CONFIDENCE = 0.95
 POWER = 0.8
 FIXED, RANDOM = "fixed", "random"
+# Of the calibration error: draws of its interval, their seed, and bins of equal width.
+RESAMPLES = 1000
+SEED = 0
+BINS = 10
 _SEEDS, _PROMPTS, _EXAMPLES = -3, -2, -1
 # A smaller variance of shares is rounding: one of 10,000,000 values that differs gives 1e-14.
 _ROUNDING = 1e-20
@@ -49,7 +75,7 @@ _ROUNDING = 1e-20
 
 @dataclass(frozen=True)
 class CrossedMean:
-    """A mean, or a batch of means, with what its interval needs.
+    """A mean, or a batch of means, with the numbers that its interval needs.
 
     Attributes:
       value: the mean over seeds and prompts of each prompt's mean.
@@ -102,7 +128,7 @@ def crossed_mean(
       values: the values; those that are not present count as nothing.
       prompts: FIXED or RANDOM; a single prompt is always fixed.
       present: bool [P, E], which prompts have which examples; None if all have all.
-      clusters: [E], the document of each example; None if each is one of its own.
+      clusters: [E], the document of each example; None if each is its own document.
     """
     cells = _Cells.of(values, present, clusters)
     return _mean(cells.value, cells, cells.parts(prompts, seeds=True))
@@ -151,7 +177,7 @@ def mean_of_means(means: Sequence[CrossedMean]) -> CrossedMean:
 
 
 def interval_of_share(mean: CrossedMean) -> Interval:
-    """Returns the interval of a mean of values from 0 to 1; 0 to 1 where there is no variance."""
+    """Returns the interval of a mean of values from 0 to 1; 0 to 1 without variance."""
     share = np.clip(mean.value, 0.0, 1.0)
     spread = share * (1 - share)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -171,7 +197,7 @@ def score_interval(share: np.ndarray, effective: np.ndarray, quantile: np.ndarra
 
 
 def interval_of_difference(mean: CrossedMean) -> Interval:
-    """Returns the interval of a difference of shares; -1 to 1 where there is no variance."""
+    """Returns the interval of a difference of shares; -1 to 1 without variance."""
     reach = _quantile(mean.degrees) * mean.standard_error
     known = ~np.isnan(mean.variance)
     low, high = (np.clip(mean.value + sign * reach, -1.0, 1.0) for sign in (-1, 1))
@@ -181,8 +207,8 @@ def interval_of_difference(mean: CrossedMean) -> Interval:
 def p_value(mean: CrossedMean) -> np.ndarray:
     """Returns the two-sided p-value of a difference: Student's t with Satterthwaite's degrees.
 
-    Where all examples differ by the same amount, it is the sign test's; 1 where there is no
-    variance to judge by, or no difference.
+    Where all examples differ by the same amount, it is the sign test's; 1 without
+    variance to judge by, or without a difference.
     """
     from scipy.special import stdtr
 
@@ -212,7 +238,7 @@ def _quantile(degrees: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Cells:
-    """Values as prompts' means, and what each cluster adds to them.
+    """Values as prompts' means, and each cluster's contribution to them.
 
     Attributes:
       means: [..., S, P], divided by S P.
@@ -261,7 +287,7 @@ class _Cells:
         return self.means.sum(axis=(-2, -1))
 
     def parts(self, prompts: str, *, seeds: bool, only_seeds: bool = False) -> list[_Part]:
-        """Returns the parts of the variance, of which those with seeds alone may be wanted."""
+        """Returns the parts of the variance: all of them, or only those with seeds."""
         levels = [_EXAMPLES]
         levels += [_PROMPTS] if prompts == RANDOM and self.means.shape[-1] > 1 else []
         levels += [_SEEDS] if seeds and self.means.shape[-2] > 1 else []
@@ -315,3 +341,107 @@ def _total(parts: Sequence[_Part]) -> tuple[np.ndarray, np.ndarray]:
         degrees = raw**2 / sum(part.variance**2 / part.degrees for part in parts)
     fewest = min(part.degrees for part in single)
     return variance, np.where(degrees > fewest, degrees, fewest)
+
+
+@dataclass(frozen=True)
+class McNemar:
+    """McNemar's tests of two runs on the same examples; arrays have the batch's axes.
+
+    Attributes:
+      first_only: the number of examples that only the first run gets right.
+      second_only: the number of examples that only the second run gets right.
+      p_value: exact, two-sided; 1 without disagreements. It rejects too rarely.
+      mid_p_value: less half the probability of the observed counts; near its level, not always
+        below it.
+    """
+
+    first_only: np.ndarray
+    second_only: np.ndarray
+    p_value: np.ndarray
+    mid_p_value: np.ndarray
+
+
+def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
+    """Returns McNemar's test for each batch of bool [..., E], whether a run is right."""
+    from scipy.special import bdtr, gammaln
+
+    first_only = (first & ~second).sum(axis=-1)
+    second_only = (second & ~first).sum(axis=-1)
+    fewer, total = np.minimum(first_only, second_only), first_only + second_only
+    exact = np.minimum(1.0, 2 * bdtr(fewer, total, 0.5))
+    ways = gammaln(total + 1) - gammaln(fewer + 1) - gammaln(total - fewer + 1)
+    seen = np.exp(ways - total * np.log(2))
+    mid = np.where(first_only == second_only, 1 - seen / 2, exact - seen)
+    return McNemar(first_only, second_only, exact, np.where(total == 0, 1.0, mid))
+
+
+def tied_sets(count: int, *, different: Collection[tuple[int, int]]) -> list[tuple[int, ...]]:
+    """Returns the maximal sets of runs without two that differ, the first runs first.
+
+    Args:
+      count: the number of runs.
+      different: the pairs (first < second) that differ.
+    """
+    found: list[set[int]] = [set(range(count))]
+    for pair in sorted(different):
+        split = [group - {one} for group in found if group.issuperset(pair) for one in pair]
+        kept = [group for group in found if not group.issuperset(pair)]
+        for group in split:
+            if not any(group <= other for other in kept):
+                kept = [other for other in kept if not other < group] + [group]
+        found = kept
+    return sorted(tuple(sorted(group)) for group in found)
+
+
+def correlation(first: np.ndarray, second: np.ndarray) -> float | None:
+    """Returns the correlation of two runs' means by example [E]; None if one is constant."""
+    if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
+        return None
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def calibration_bins(confidence: np.ndarray, *, bins: int = BINS) -> np.ndarray:
+    """Returns the bin of each confidence [E] from 0 to 1; 1 is in the last one."""
+    return np.minimum((confidence * bins).astype(int), bins - 1)
+
+
+def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
+    """Returns the mean distance of confidence [E] and accuracy over bins, weighted by examples."""
+    sums = np.bincount(calibration_bins(confidence), confidence - right, minlength=BINS)
+    return float(np.abs(sums).sum() / len(confidence))
+
+
+def calibration_interval(
+    confidence: np.ndarray,
+    right: np.ndarray,
+    *,
+    clusters: np.ndarray | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Interval:
+    """Returns the interval of the calibration error of examples [E].
+
+    Args:
+      confidence: from 0 to 1.
+      right: whether the prediction is right.
+      clusters: int [E] from 0, what is drawn together, as one row under several prompts; None if
+        every example is drawn by itself.
+      resamples: the number of draws.
+      seed: of the draws.
+    """
+    examples = len(confidence)
+    excess = np.zeros((examples, BINS))
+    excess[np.arange(examples), calibration_bins(confidence)] = confidence - right
+    sums = excess.mean(axis=0)
+    moved = excess - sums
+    if clusters is not None:
+        together = np.zeros((int(clusters.max()) + 1, BINS))
+        np.add.at(together, clusters, moved)
+        moved = together
+    covariance = moved.T @ moved / examples**2
+    rng = np.random.default_rng(seed)
+    noise = rng.multivariate_normal(np.zeros(BINS), covariance, resamples, method="eigh")
+    observed = calibration_error(confidence, right)
+    low = observed - np.percentile(np.abs(noise).sum(axis=-1), 50 * (1 + CONFIDENCE))
+    high = observed + np.percentile(noise @ np.sign(sums), 50 * (1 + CONFIDENCE))
+    return Interval(max(0.0, float(low)), min(1.0, float(high)))

@@ -1,4 +1,4 @@
-"""Accuracy on the examples whose text is not in the training data, beside that on all examples.
+"""Accuracy on the examples whose text is not in the training data, next to that on all.
 
     overlap = read_overlap(Path("overlap"))             # what `t0 overlap` wrote
     rows = clean_rows(read_runs([Path("eval")]), overlap)
@@ -7,8 +7,8 @@
 An example is clean if it overlaps, by the headline's n-grams or a whole field, under none of the
 dataset's prompts that were scored. The test is paired: both accuracies are of the same examples, so
 the difference `clean - all` is judged by how much each example, with all its prompts, moves it (its
-influence), for these prompts and other examples. With a baseline there are also the differences
-from it, by example, on all and on the clean ones.
+influence), for these prompts and other examples. If there are several runs, each has its difference
+from the first by example, on all and on the clean examples.
 
 Assumptions: the overlap was computed for the rows that were evaluated. Examples beyond its rows, or
 another split, are a UserError.
@@ -28,7 +28,6 @@ from t0.files.any_path import any_path
 from t0.reports import accuracies
 from t0.reports.accuracies import Grid
 from t0.reports.evaluations import EvaluatedRun, RankedTask
-from t0.reports.paired_runs import shared_tasks
 from t0.reports.result_files import field, is_integer, json_object
 from t0.reports.statistics import FIXED, crossed_mean, interval_of_difference, p_value
 
@@ -47,7 +46,7 @@ class Overlap:
       path: the file.
       split: the split of the evaluation tasks.
       ngram: the length that an overlap is judged by.
-      train: what the training data was.
+      train: the names of the training data.
       examples: task, without `_score_eval` -> the number of its examples.
       rows: task, without `_score_eval` -> the `idx` of those that overlap.
     """
@@ -61,7 +60,7 @@ class Overlap:
 
     @property
     def sentence(self) -> str:
-        """What an overlap is, in a sentence."""
+        """The definition of an overlap, in a sentence."""
         return (
             f"Examples overlap that have {self.ngram} words in a row, or a whole field, in the "
             f"training data {', '.join(self.train)}."
@@ -141,9 +140,9 @@ def clean_rows(runs: Sequence[EvaluatedRun], overlap: Overlap) -> list[dict[str,
     Returns:
       `dataset`, `run` (its position), `label`, `prompts`, `examples`, `overlapping`; in percent
       `all` and `clean` (None without a clean example) with `clean_low` and `clean_high`;
-      `difference`, clean less all, with its interval and `p_value`, None where either part has
-      fewer than `FEWEST` examples; and `gap_all`, `gap_clean`, `gap_p_value`, the difference from
-      the first run by example, None for that run.
+      `difference`, clean less all, with its interval and `p_value`, None if either part has fewer
+      than `FEWEST` examples; and `gap_all`, `gap_clean`, `gap_p_value`, the difference from the
+      first run by example, None for that run.
 
     Raises:
       UserError: if the overlap is of other rows, or of none of the tasks.
@@ -152,16 +151,16 @@ def clean_rows(runs: Sequence[EvaluatedRun], overlap: Overlap) -> list[dict[str,
     for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
         baseline = None
         for position, run in enumerate(runs):
-            tasks, grid = shared_tasks([[run]], dataset)
-            known = [p for p, task in enumerate(tasks) if _plain(task) in overlap.examples]
-            if grid is None or not known:
+            tasks, grid = _covered([run], dataset, overlap)
+            if grid is None:
                 continue
-            _check(run, [tasks[p] for p in known], overlap)
-            clean = _is_clean(grid.of_prompts(known), [tasks[p] for p in known], overlap)
-            named = {"dataset": dataset, "run": position, "label": run.label}
-            row = named | _of_run(grid.of_prompts(known), clean)
-            baseline = run if baseline is None else baseline
-            rows.append(row | _gaps(baseline, run, dataset, overlap))
+            _check(run, tasks, overlap)
+            row = {"dataset": dataset, "run": position, "label": run.label}
+            row |= _compare_clean(grid, _is_clean(grid, tasks, overlap))
+            row |= dict.fromkeys(("gap_all", "gap_clean", "gap_p_value"))
+            row |= _gaps([baseline, run], dataset, overlap) if baseline else {}
+            baseline = baseline or run
+            rows.append(row)
     if not rows:
         raise UserError(
             f"{overlap.path} is of none of the tasks that were scored here; it is of "
@@ -171,8 +170,43 @@ def clean_rows(runs: Sequence[EvaluatedRun], overlap: Overlap) -> list[dict[str,
     return rows
 
 
-def _plain(task: RankedTask) -> str:
+def _plain_name(task: RankedTask) -> str:
     return task.name.removesuffix(_SCORE_EVAL)
+
+
+def _covered(
+    runs: Sequence[EvaluatedRun], dataset: str, overlap: Overlap
+) -> tuple[list[RankedTask], Grid | None]:
+    """Returns the prompts of the overlap that all runs scored, and the examples they share."""
+    tasks, grid = accuracies.shared_tasks([[run] for run in runs], dataset)
+    covered = [p for p, task in enumerate(tasks) if _plain_name(task) in overlap.examples]
+    if grid is None or not covered:
+        return [], None
+    return [tasks[p] for p in covered], grid.of_prompts(covered)
+
+
+def _is_clean(grid: Grid, tasks: Sequence[RankedTask], overlap: Overlap) -> np.ndarray:
+    overlapping = frozenset().union(*(overlap.rows.get(_plain_name(task), ()) for task in tasks))
+    return ~np.isin(grid.rows, np.array(sorted(overlapping), np.int64))
+
+
+def _clean_part(grid: Grid, clean: np.ndarray) -> Grid | None:
+    """Returns the grid of the clean examples; None without any."""
+    present = grid.present & clean
+    prompts = np.flatnonzero(present.any(axis=1)).tolist()
+    return dataclasses.replace(grid, present=present).of_prompts(prompts) if prompts else None
+
+
+def _gaps(runs: Sequence[EvaluatedRun], dataset: str, overlap: Overlap) -> dict[str, float]:
+    tasks, grid = _covered(runs, dataset, overlap)
+    if grid is None:
+        return {}
+    columns = {"gap_all": accuracies.gap(grid, 0, 1).difference}
+    part = _clean_part(grid, _is_clean(grid, tasks, overlap))
+    if part is not None:
+        gap = accuracies.gap(part, 0, 1)
+        columns |= {"gap_clean": gap.difference, "gap_p_value": gap.p_value}
+    return columns
 
 
 def _check(run: EvaluatedRun, tasks: Sequence[RankedTask], overlap: Overlap) -> None:
@@ -183,51 +217,40 @@ def _check(run: EvaluatedRun, tasks: Sequence[RankedTask], overlap: Overlap) -> 
             f"`t0 overlap --eval_split={split}`"
         )
     for task in tasks:
-        count = overlap.examples[_plain(task)]
+        count = overlap.examples[_plain_name(task)]
         if task.scores is not None and len(task.scores) and task.scores.idx.max() >= count:
             raise UserError(
-                f"{overlap.path} has {count:,} examples of {_plain(task)}, and {run.path} has idx "
-                f"{task.scores.idx.max():,}: they are of other rows. Run `t0 overlap` on the data "
-                "that was evaluated"
+                f"{overlap.path} has {count:,} examples of {_plain_name(task)}, and {run.path} has "
+                f"idx {task.scores.idx.max():,}: they are of other rows. Run `t0 overlap` on the "
+                "data that was evaluated"
             )
 
 
-def _is_clean(grid: Grid, tasks: Sequence[RankedTask], overlap: Overlap) -> np.ndarray:
-    overlapping = frozenset().union(*(overlap.rows.get(_plain(task), ()) for task in tasks))
-    return ~np.isin(grid.rows, np.array(sorted(overlapping), np.int64))
-
-
-def _of_run(grid: Grid, clean: np.ndarray) -> dict[str, Any]:
-    found: dict[str, Any] = dict.fromkeys(("clean", "clean_low", "clean_high"))
-    found |= dict.fromkeys(("difference", "difference_low", "difference_high", "p_value"))
-    found |= {
+def _compare_clean(grid: Grid, clean: np.ndarray) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(("clean", "clean_low", "clean_high"))
+    row |= dict.fromkeys(("difference", "difference_low", "difference_high", "p_value"))
+    row |= {
         "prompts": len(grid.present),
         "examples": len(clean),
         "overlapping": int((~clean).sum()),
         "all": accuracies.accuracy(grid, 0).mean,
     }
-    part = _examples(grid, clean)
+    part = _clean_part(grid, clean)
     if part is None:
-        return found
+        return row
     of_clean = accuracies.accuracy(part, 0)
-    found |= {"clean": of_clean.mean, "clean_low": of_clean.low, "clean_high": of_clean.high}
-    if min(clean.sum(), (~clean).sum()) >= FEWEST and (grid.present & clean).any(axis=1).all():
+    row |= {"clean": of_clean.mean, "clean_low": of_clean.low, "clean_high": of_clean.high}
+    of_all_prompts = len(part.present) == len(grid.present)
+    if of_all_prompts and min(clean.sum(), (~clean).sum()) >= FEWEST:
         moved = _clean_less_all(grid, clean)
         interval = interval_of_difference(moved)
-        found |= {
+        row |= {
             "difference": 100 * float(moved.value),
             "difference_low": 100 * float(interval.low),
             "difference_high": 100 * float(interval.high),
             "p_value": float(p_value(moved)),
         }
-    return found
-
-
-def _examples(grid: Grid, wanted: np.ndarray) -> Grid | None:
-    """Returns the grid of some of the examples; None without any."""
-    present = grid.present & wanted
-    kept = np.flatnonzero(present.any(axis=1)).tolist()
-    return dataclasses.replace(grid, present=present).of_prompts(kept) if kept else None
+    return row
 
 
 def _clean_less_all(grid: Grid, clean: np.ndarray) -> Any:
@@ -244,22 +267,3 @@ def _clean_less_all(grid: Grid, clean: np.ndarray) -> Any:
     influence = part * count / clean_count * (right - clean_mean) - present * (right - mean)
     moved = crossed_mean(influence, prompts=FIXED, present=grid.present, clusters=grid.documents)
     return dataclasses.replace(moved, value=np.asarray((clean_mean - mean).mean()))
-
-
-def _gaps(
-    first: EvaluatedRun, second: EvaluatedRun, dataset: str, overlap: Overlap
-) -> dict[str, float | None]:
-    found: dict[str, float | None] = dict.fromkeys(("gap_all", "gap_clean", "gap_p_value"))
-    if first is second:
-        return found
-    tasks, grid = shared_tasks([[first], [second]], dataset)
-    known = [p for p, task in enumerate(tasks) if _plain(task) in overlap.examples]
-    if grid is None or not known:
-        return found
-    grid = grid.of_prompts(known)
-    part = _examples(grid, _is_clean(grid, [tasks[p] for p in known], overlap))
-    found["gap_all"] = accuracies.gap(grid, 0, 1).difference
-    if part is not None:
-        gap = accuracies.gap(part, 0, 1)
-        found |= {"gap_clean": gap.difference, "gap_p_value": gap.p_value}
-    return found

@@ -7,13 +7,13 @@ from made_up_evaluations import example_line, random_lines
 from scipy import stats
 
 from t0.errors import UserError
-from t0.reports import comparing, read_report
-from t0.reports.comparison_tables import legend_lines, tied_letters
+from t0.reports import comparison, read_report
+from t0.reports.comparison import legend_lines, tied_letters
 from t0.reports.named_runs import read_named_runs
 
 
 def compare(words, **options):
-    return comparing.compare(read_named_runs(words)[0], **options)
+    return comparison.compare(read_named_runs(words)[0], **options)
 
 
 def model(evaluation, name, skill, *, seed=0, step=100, **run):
@@ -45,9 +45,7 @@ def test_a_clear_difference_and_two_runs_that_are_tied(evaluation):
     )
     rte = next(row for row in found.datasets if row.title == "RTE")
     assert rte.number_of_examples == 80 and len(rte.prompts[1]) == 4
-    assert rte.won[1] > rte.lost[1] and len(rte.examples) <= 20
-    example = next(one for one in rte.examples if one.run == 1 and one.gain > 0)
-    assert example.prediction == example.gold != example.baseline
+    assert rte.won[1] > rte.lost[1]
     # The same runs with the last as the baseline: the signs change, what is tied does not.
     other = compare(words, baseline=2)
     assert other.datasets[0].tied == found.datasets[0].tied
@@ -183,7 +181,6 @@ def test_numbers_pictures_and_page(evaluation, tmp_path):
         "report_differences.csv",
         "report_prompt_differences.csv",
         "run_differences.png",
-        "run_prompts.png",
     }
     page = paths.html.read_text()
     assert "T &lt;i&gt;" in page and "of rte \\u003cb\\u003e" in page and "<i>" not in page
@@ -209,19 +206,3 @@ def test_scores_of_a_malformed_file_are_named(evaluation):
     line = example_line(0, [-1.0, -2.0], 0)
     change_path.write_text(json.dumps(line | {"prediction": 1}) + "\n")
     assert "rte_0_100.jsonl, line 1" in refused(words)
-
-
-def test_a_differing_example_is_shown_under_a_prompt_where_it_was_lost(evaluation):
-    paths = []
-    for name, wins in (("baseline", (1, 2)), ("run", (0,))):
-        made = evaluation(name)
-        for p in range(3):
-            first = example_line(0, [-1.0, -2.0] if p in wins else [-2.0, -1.0], 0)
-            others = [example_line(i, [-1.0, -2.0], 0) for i in range(1, 9)]
-            made.add(f"rte_{p}", "super_glue/rte", f"prompt {p}", [first, *others])
-        paths.append(str(made.write()))
-    (row,) = compare(paths).datasets
-    (lost,) = row.examples
-    assert (lost.row, lost.prompt, lost.gain) == (0, "prompt 1", pytest.approx(-1 / 3))
-    assert (lost.prediction, lost.baseline) == ("choice 1", "choice 0")
-    assert (row.lost, row.won) == ({1: 1}, {1: 0})

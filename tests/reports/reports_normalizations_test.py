@@ -9,9 +9,9 @@ from made_up_evaluations import example_line, random_lines
 
 from t0.errors import UserError
 from t0.reports import read_report, read_runs
-from t0.reports.reliability import reliabilities, reliability_panels
+from t0.reports.diagnosis import reliability_panels, reliability_rows
 from t0.reports.statistics import calibration_interval
-from t0.reports.ways import judged_rows
+from t0.reports.summary import normalization_rows
 
 
 def lines_of(lengths, likelihoods, gold):
@@ -44,7 +44,7 @@ def judged(evaluation):
 @pytest.mark.usefixtures("rough_pictures")
 def test_accuracy_by_tokens_and_by_characters(judged, tmp_path):
     # -2/1 < -3/3, -2/4 > -3/3; -2/10 < -3/50.
-    (row,) = judged_rows(read_runs([judged[0]]))
+    (row,) = normalization_rows(read_runs([judged[0]]))
     assert (row["sum"], row["tokens"], row["characters"]) == (100.0, 50.0, 0.0)
     assert row["decoded"] is None
     assert row["tokens_low"] < 50 < row["tokens_high"]
@@ -63,7 +63,7 @@ def test_results_without_lengths_are_read(evaluation):
         for choice in line["choices"]:
             del choice["tokens"]
     path = evaluation().add("rte_a", "super_glue/rte", "a", lines).write()
-    (row,) = judged_rows(read_runs([path]))
+    (row,) = normalization_rows(read_runs([path]))
     # Characters are counted in the texts.
     assert (row["sum"], row["tokens"], row["characters"]) == (0.0, None, 100.0)
 
@@ -72,7 +72,7 @@ def test_decoded_answers_are_beside_the_ranking(judged, tmp_path):
     path, folder = judged
     rows = [{"idx": idx, "answer": "x", "exact_match": idx < 7} for idx in range(10)]
     write_answers(folder, "rte_a", reversed(rows))
-    (row,) = judged_rows(read_runs([path]))
+    (row,) = normalization_rows(read_runs([path]))
     assert row["decoded"] == pytest.approx(70)
     write_answers(folder, "rte_a", rows[:-1])
     with pytest.raises(UserError, match="rte_a_100.jsonl has no answer for idx 9, which .*scores"):
@@ -87,14 +87,14 @@ def test_reliability_is_over_all_prompts_of_a_dataset(evaluation):
     for prompt in range(3):
         one.add(f"rte_{prompt}", "super_glue/rte", str(prompt), random_lines(80, [2], prompt))
     runs = read_runs([one.write()])
-    (found,) = reliabilities(runs)
+    (found,) = reliability_rows(runs)
     scores = [task.scores for task in runs[0].tasks]
     confidence = np.concatenate([s.confidence for s in scores])
     right = np.concatenate([s.correct for s in scores])
-    assert sum(count for *_, count in found.bins) == 240
-    shares = sum(count * abs(100 * c - a) for c, a, count in found.bins) / 240
-    assert found.error == pytest.approx(shares, abs=1e-2)
-    assert 0 <= found.low <= found.error <= found.high <= 100
+    assert sum(count for *_, count in found["bins"]) == 240
+    shares = sum(count * abs(100 * c - a) for c, a, count in found["bins"]) / 240
+    assert found["error"] == pytest.approx(shares, abs=1e-2)
+    assert 0 <= found["low"] <= found["error"] <= found["high"] <= 100
     # The same examples three times say no more than once.
     thrice = calibration_interval(
         np.tile(confidence[:80], 3), np.tile(right[:80], 3), clusters=np.tile(np.arange(80), 3)
@@ -105,14 +105,15 @@ def test_reliability_is_over_all_prompts_of_a_dataset(evaluation):
 
 
 def test_a_diagram_shows_the_error_of_the_runs_that_are_drawn(two_runs):
-    found = reliabilities(read_runs(two_runs))
+    found = reliability_rows(read_runs(two_runs))
     panels = reliability_panels(found, [1])
     assert len(panels) == 3
-    for panel, one in zip(panels, [one for one in found if one.run == 1], strict=True):
-        assert one.words in panel.description
+    for panel, row in zip(panels, [row for row in found if row["run"] == 1], strict=True):
+        words = f"ECE {row['error']:.1f} ({row['low']:.1f} to {row['high']:.1f})"
+        assert words in panel.description
         axes = _Axes()
-        assert len(panel.draw(axes)) == len(one.bins)
-        assert axes.texts == [one.words]
+        assert len(panel.draw(axes)) == len(row["bins"])
+        assert axes.texts == [words]
     both = _Axes()
     reliability_panels(found, [0, 1])[0].draw(both)
     assert [text[:6] for text in both.texts] == ["A ECE ", "B ECE "]

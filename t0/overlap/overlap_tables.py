@@ -1,4 +1,4 @@
-r"""What was found as plain text of at most 80 columns: a table of datasets, then what is in each.
+r"""The result as plain text of at most 80 columns: a table of datasets, then what is in each.
 
 print("\n".join(tables(facts)))        # what overlap.json holds
 

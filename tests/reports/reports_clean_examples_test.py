@@ -8,7 +8,7 @@ from made_up_evaluations import example_line, write_overlap
 
 from t0.errors import UserError
 from t0.reports import read_report
-from t0.reports.clean_part import clean_rows, read_overlap
+from t0.reports.clean_examples import clean_rows, read_overlap
 from t0.reports.evaluations import read_runs
 
 TASK = "super_glue_rte_{}_score_eval"
@@ -60,7 +60,7 @@ def test_clean_accuracy_and_its_test(evaluated, tmp_path):
 def test_the_test_is_quiet_under_the_null():
     """Two hundred evaluations in which overlap changes nothing: few differ."""
     from t0.reports.accuracies import Grid
-    from t0.reports.clean_part import _clean_less_all
+    from t0.reports.clean_examples import _clean_less_all
     from t0.reports.statistics import p_value
 
     rng = np.random.default_rng(5)

@@ -1,0 +1,494 @@
+"""Compares runs: accuracies on the examples that they share, differences, tied sets, tables.
+
+    runs, baseline = read_named_runs(["eval"])
+    comparison = compare(runs, baseline=baseline) if len(runs) > 1 else None
+    comparison                         # None; otherwise comparison.datasets, .mean, .notes
+    tables = comparison_tables(comparison) if comparison else {}
+
+Every dataset is compared on the prompts and examples that all of its runs scored. Differences are
+with the baseline; their p-values are adjusted over the table (Benjamini and Hochberg, 1995, J. R.
+Stat. Soc. B 57). Those of all pairs, which decide the tied sets, are adjusted over all pairs and
+datasets. In the tables runs have letters, A the first. A small letter after an accuracy names a set
+of runs that cannot be told apart on that dataset; runs that share none differ.
+
+Assumptions: see `accuracies.shared_grid` for which examples are the same. The mean is over the
+datasets that all runs have.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from t0.errors import UserError
+from t0.reports import accuracies
+from t0.reports.accuracies import SIGNIFICANT, Accuracy, Gap, Grid
+from t0.reports.evaluations import RankedTask, dataset_groups
+from t0.reports.held_out import title_of
+from t0.reports.named_runs import NamedRun, check_comparable, notes_on
+from t0.reports.statistics import CONFIDENCE, tied_sets
+from t0.reports.tables import (
+    MARK,
+    ReportColumn,
+    ReportTable,
+    Row,
+    interval,
+    number,
+    p_value,
+    signed,
+)
+
+_PERCENT = round(100 * CONFIDENCE)
+_DATASET = ReportColumn("title", "Dataset", "dataset", css="t head", kind="name")
+_RUN = ReportColumn("run", "Run", "run", css="t short", kind="run")
+_LEGEND = (
+    "diff.: run minus {baseline}, points; interval: for other examples and prompts; adj. p: over "
+    "all datasets and runs (Benjamini and Hochberg), of the mean over runs; detect.: the least "
+    "true difference found in 4 of 5 evaluations; +/−: prompts better and worse by McNemar's "
+    "test, not adjusted; won/lost: examples right under more and fewer prompts"
+)
+
+
+@dataclass(frozen=True)
+class BaselineDifference:
+    """A run's difference from the baseline; `adjusted` is its p-value over the table."""
+
+    run: int
+    gap: Gap
+    adjusted: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the difference is told apart from none."""
+        return self.adjusted < SIGNIFICANT
+
+
+@dataclass(frozen=True)
+class ComparedDataset:
+    """One dataset, or the mean over datasets.
+
+    Attributes:
+      runs: the positions of the runs that have it.
+      tasks: the prompts that all of them scored.
+      grid: the examples that they share; None for a mean.
+      accuracies: of each of these runs.
+      gaps: the difference of each pair of runs (first < second), second less first.
+      differences: of each run but the baseline; none if the baseline does not have it.
+      tied: the maximal sets of runs, by position, without two that are told apart.
+      prompts: for each run but the baseline, a row for each prompt, see `accuracies.prompt_gaps`.
+      won: for each run, how many examples it has right under more prompts than the baseline.
+      lost: for each run, under fewer.
+    """
+
+    dataset: str
+    title: str
+    group: str
+    runs: tuple[int, ...]
+    accuracies: Mapping[int, Accuracy]
+    gaps: Mapping[tuple[int, int], Gap]
+    differences: tuple[BaselineDifference, ...]
+    number_of_prompts: int
+    number_of_examples: int
+    tasks: Sequence[RankedTask] = ()
+    grid: Grid | None = None
+    tied: tuple[tuple[int, ...], ...] = ()
+    prompts: Mapping[int, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
+    won: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    lost: Mapping[int, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """A comparison of runs; `mean` is over the datasets that all runs have, if there are two."""
+
+    runs: tuple[NamedRun, ...]
+    baseline: int
+    datasets: tuple[ComparedDataset, ...]
+    mean: ComparedDataset | None
+    notes: tuple[str, ...]
+
+    @property
+    def rows(self) -> list[ComparedDataset]:
+        """The mean first, if there is one, then the datasets."""
+        return [*([self.mean] if self.mean else []), *self.datasets]
+
+    @property
+    def baseline_letter(self) -> str:
+        """The letter of the baseline in tables and plots."""
+        return self.runs[self.baseline].mark.letter
+
+
+def compare(
+    runs: Sequence[NamedRun], *, baseline: int = 0, any_texts: bool = False
+) -> RunComparison:
+    """Returns the comparison of some runs.
+
+    Args:
+      runs: the runs.
+      baseline: the position of the run that the others are compared with.
+      any_texts: whether examples are the same though their inputs or choices differ.
+
+    Raises:
+      UserError: if there are fewer than two runs, they cannot be compared, or share no example.
+    """
+    check_comparable(runs)
+    notes = notes_on(runs)
+    groups = dataset_groups([seed for run in runs for seed in run.seeds])
+    compared = [
+        _compare_dataset(runs, dataset, group, baseline, any_texts=any_texts, notes=notes)
+        for dataset, group in groups.items()
+    ]
+    datasets = [row for row in compared if row is not None]
+    if not datasets:
+        raise UserError(
+            "these runs share no example of any prompt, so there is nothing to compare. "
+            + " ".join(notes)
+        )
+    complete = [row for row in datasets if len(row.runs) == len(runs)]
+    means = [_mean_over_datasets(complete, baseline)] if len(complete) > 1 else []
+    return RunComparison(
+        tuple(runs),
+        baseline,
+        _with_adjusted_p_values(datasets),
+        _with_adjusted_p_values(means)[0] if means else None,
+        tuple(dict.fromkeys(notes)),
+    )
+
+
+def _compare_dataset(
+    runs: Sequence[NamedRun],
+    dataset: str,
+    group: str,
+    baseline: int,
+    *,
+    any_texts: bool,
+    notes: list[str],
+) -> ComparedDataset | None:
+    """Returns the comparison on one dataset, or None; adds to the notes what is left out."""
+    names = {
+        i: [set(accuracies.scored_tasks(seed, dataset)) for seed in run.seeds]
+        for i, run in enumerate(runs)
+    }
+    having = [i for i, of_seeds in names.items() if all(of_seeds)]
+    if len(having) < 2:
+        listed = ", ".join(runs[i].name for i in having) or "no run in all its seeds"
+        notes.append(f"{dataset} is left out: only {listed} has scores of it.")
+        return None
+    seeds = [runs[i].seeds for i in having]
+    tasks, grid = accuracies.shared_tasks(seeds, dataset, any_texts=any_texts)
+    notes += _prompts_left_out(dataset, {runs[i].name: names[i] for i in having})
+    if grid is None:
+        notes.append(f"{dataset} is left out: its runs share no example of the same prompt.")
+        return None
+    notes += _examples_left_out(dataset, tasks, grid, any_texts=any_texts)
+    places = {run: place for place, run in enumerate(having)}
+    others = [run for run in having if run != baseline] if baseline in places else []
+    between = {run: (grid, places[baseline], places[run]) for run in others}
+    gains = {run: _gains(*pair) for run, pair in between.items()}
+    gaps = {
+        pair: accuracies.gap(grid, *(places[run] for run in pair))
+        for pair in itertools.combinations(having, 2)
+    }
+    return ComparedDataset(
+        dataset=dataset,
+        title=title_of(dataset),
+        group=group,
+        runs=tuple(having),
+        accuracies={run: accuracies.accuracy(grid, place) for run, place in places.items()},
+        gaps=gaps,
+        differences=tuple(
+            BaselineDifference(run, gaps.get((baseline, run)) or accuracies.gap(*pair), 1.0)
+            for run, pair in between.items()
+        ),
+        number_of_prompts=len(tasks),
+        number_of_examples=len(grid.rows),
+        tasks=tasks,
+        grid=grid,
+        prompts={run: accuracies.prompt_gaps(tasks, *pair) for run, pair in between.items()},
+        won={run: int((gain > 0).sum()) for run, gain in gains.items()},
+        lost={run: int((gain < 0).sum()) for run, gain in gains.items()},
+    )
+
+
+def _prompts_left_out(dataset: str, names: Mapping[str, Sequence[set[str]]]) -> list[str]:
+    common = set.intersection(*(tasks for of_seeds in names.values() for tasks in of_seeds))
+    notes = []
+    for run, of_seeds in names.items():
+        left_out = sorted(set.union(*of_seeds) - common)
+        if left_out:
+            listed = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
+            notes.append(
+                f"{dataset}: {run} has prompts that not every run has: {listed} "
+                f"({len(left_out)} in all). Compared are {len(common)}."
+            )
+    return notes
+
+
+def _examples_left_out(
+    dataset: str, tasks: Sequence[RankedTask], grid: Grid, *, any_texts: bool
+) -> list[str]:
+    done = "are compared nonetheless" if any_texts else "are left out"
+    notes = [
+        f"{task.name}: {count:,} examples have other inputs or choices in one run than in another "
+        f"and {done}: another version of the prompt, or of the rows."
+        for task, count in zip(tasks, grid.other_texts, strict=True)
+        if count
+    ]
+    rows = sum(grid.left_out)
+    if rows:
+        notes.append(
+            f"{dataset}: {rows:,} of {rows + int(grid.present.sum()):,} examples (summed over "
+            "prompts) were not scored by all runs, or have another right answer there, and are "
+            "left out."
+        )
+    return notes
+
+
+def _gains(grid: Grid, first: int, second: int) -> np.ndarray:
+    """Returns for each example [E] the share of prompts won by the second run, less those lost."""
+    weights = grid.present.sum(axis=0)
+    one, other = (grid.right[run].mean(axis=0).sum(axis=0) / weights for run in (first, second))
+    return other - one
+
+
+def _mean_over_datasets(rows: Sequence[ComparedDataset], baseline: int) -> ComparedDataset:
+    differences = zip(*(row.differences for row in rows), strict=True)
+    return ComparedDataset(
+        dataset="",
+        title=f"Mean of {len(rows)} datasets",
+        group="",
+        runs=rows[0].runs,
+        accuracies={
+            run: accuracies.mean_accuracy([row.grid for row in rows], place)
+            for place, run in enumerate(rows[0].runs)
+        },
+        gaps={pair: accuracies.mean_gap([row.gaps[pair] for row in rows]) for pair in rows[0].gaps},
+        differences=tuple(
+            BaselineDifference(of_run[0].run, accuracies.mean_gap([d.gap for d in of_run]), 1.0)
+            for of_run in differences
+        ),
+        number_of_prompts=sum(row.number_of_prompts for row in rows),
+        number_of_examples=sum(row.number_of_examples for row in rows),
+    )
+
+
+def _with_adjusted_p_values(rows: Sequence[ComparedDataset]) -> tuple[ComparedDataset, ...]:
+    """Returns rows with p-values adjusted over all of them, and with their tied sets."""
+    of_baseline = iter(_adjust([d.gap.p_value for row in rows for d in row.differences]))
+    of_pairs = iter(_adjust([gap.p_value for row in rows for gap in row.gaps.values()]))
+    return tuple(
+        dataclasses.replace(
+            row,
+            differences=tuple(
+                dataclasses.replace(d, adjusted=next(of_baseline)) for d in row.differences
+            ),
+            tied=_tied(row.runs, {pair: next(of_pairs) for pair in row.gaps}),
+        )
+        for row in rows
+    )
+
+
+def _adjust(p_values: Sequence[float]) -> list[float]:
+    """Returns the p-values of one table, adjusted by Benjamini's and Hochberg's procedure."""
+    from scipy import stats
+
+    return stats.false_discovery_control(p_values).tolist() if p_values else []
+
+
+def _tied(
+    runs: Sequence[int], p_values: Mapping[tuple[int, int], float]
+) -> tuple[tuple[int, ...], ...]:
+    different = {
+        tuple(runs.index(run) for run in pair) for pair, p in p_values.items() if p < SIGNIFICANT
+    }
+    groups = tied_sets(len(runs), different=different)
+    return tuple(tuple(runs[place] for place in group) for group in groups)
+
+
+# Tables.
+
+
+def comparison_tables(comparison: RunComparison) -> dict[str, ReportTable]:
+    """Returns the tables by name, in the order of the page."""
+    tables = [
+        _make_accuracy_table(comparison),
+        _make_difference_table(comparison),
+        _make_prompt_table(comparison),
+    ]
+    return {table.name: table for table in tables}
+
+
+def legend_lines(comparison: RunComparison) -> list[str]:
+    """Returns what the letters and columns mean, for the terminal."""
+    lines = []
+    for position, run in enumerate(comparison.runs):
+        seeds = f" (mean of {len(run.seeds)} seeds)" if len(run.seeds) > 1 else ""
+        base = " (baseline)" if position == comparison.baseline else ""
+        lines.append(f"{run.mark.letter} {run.name}{seeds}{base}")
+    if any(len(row.tied) > 1 for row in comparison.rows):
+        lines.append("small letters: runs with a letter in common cannot be told apart there")
+    elif comparison.datasets:
+        lines.append("no two runs can be told apart on any dataset")
+    return [*lines, _LEGEND.format(baseline=comparison.baseline_letter)]
+
+
+def tied_letters(row: ComparedDataset, run: int) -> str:
+    """Returns the small letters of the sets that a run is in; none if all runs are one set.
+
+    The sets are in the order of their best accuracy.
+    """
+    sets = sorted(row.tied, key=lambda group: -max(row.accuracies[member].mean for member in group))
+    if len(sets) < 2:
+        return ""
+    return "".join(chr(ord("a") + place) for place, group in enumerate(sets) if run in group)
+
+
+def _names(row: ComparedDataset) -> dict[str, str]:
+    return {"dataset": row.dataset or row.title, "title": row.title}
+
+
+def _make_accuracy_table(comparison: RunComparison) -> ReportTable:
+    rows: list[dict[str, Any]] = []
+    for row in comparison.rows:
+        names = {run: comparison.runs[run].name for run in row.runs}
+        rows.append(
+            {
+                **_names(row),
+                "group": row.group,
+                "prompts": row.number_of_prompts,
+                "examples": row.number_of_examples,
+                "accuracies": {names[run]: asdict(a) for run, a in row.accuracies.items()},
+                "tied_sets": [[names[run] for run in group] for group in row.tied],
+                "letters": {names[run]: tied_letters(row, run) for run in row.runs},
+            }
+        )
+    columns = [
+        _DATASET,
+        ReportColumn("prompts", "Prompts", "pr."),
+        ReportColumn("examples", "Examples", "ex."),
+    ]
+    for run in comparison.runs:
+        letter = run.mark.letter
+        columns.append(
+            ReportColumn(
+                "title", letter, letter, text=_accuracy(run.name), detail=_interval(run.name)
+            )
+        )
+    note = (
+        "Mean over prompts, on the prompts and examples that all runs of a row scored; in small "
+        f"type the {_PERCENT} % interval for other examples and prompts. Runs with a small letter "
+        "in common cannot be told apart on that dataset; if there are no letters, no two can."
+    )
+    return ReportTable("accuracies", "Compared accuracy (%)", columns, rows, note)
+
+
+def _accuracy(name: str) -> Callable[[Row], str]:
+    def text(row: Row) -> str:
+        accuracy = row["accuracies"].get(name)
+        return f"{number(accuracy['mean'])} {row['letters'][name]}".strip() if accuracy else "–"
+
+    return text
+
+
+def _interval(name: str) -> Callable[[Row], str]:
+    def text(row: Row) -> str:
+        accuracy = row["accuracies"].get(name)
+        return f"{number(accuracy['low'])} to {number(accuracy['high'])}" if accuracy else ""
+
+    return text
+
+
+def _make_difference_table(comparison: RunComparison) -> ReportTable:
+    rows = []
+    for row in comparison.rows:
+        for difference in row.differences:
+            run = comparison.runs[difference.run]
+            rows.append(
+                {
+                    **_names(row),
+                    "run": run.name,
+                    MARK: run.mark,
+                    **difference.gap.row(),
+                    "adjusted_p_value": difference.adjusted,
+                    **_count_clear_prompts(row.prompts.get(difference.run)),
+                    "won": row.won.get(difference.run),
+                    "lost": row.lost.get(difference.run),
+                }
+            )
+    letter = comparison.baseline_letter
+    columns = (
+        _DATASET,
+        _RUN,
+        ReportColumn("difference", "Difference", "diff.", signed, detail=interval),
+        ReportColumn("interval_low", "", f"{_PERCENT}% interval", text=interval),
+        ReportColumn("fixed_low", "These prompts", text=lambda row: interval(row, "fixed")),
+        ReportColumn("adjusted_p_value", "Adjusted p", "adj. p", p_value),
+        ReportColumn("detectable", "Detectable", "detect."),
+        ReportColumn("correlation", "Correlation", "", lambda value: number(value, 2)),
+        ReportColumn("better", "Better / worse prompts", "+/−", text=_pair("better", "worse")),
+        ReportColumn("won", "Won / lost", "won/lost", text=_pair("won", "lost")),
+        ReportColumn("examples", "Examples"),
+    )
+    note = (
+        "In percentage points, paired by prompt and example; in small type the interval for other "
+        "examples and prompts, under “These prompts” for other examples only. Adjusted p: by "
+        "Benjamini and Hochberg over this table. Detectable: the least true difference that an "
+        "evaluation like this finds in four of five cases. Correlation: of the two runs’ means by "
+        "example, which is what pairing uses. Better and worse: prompts with McNemar’s p below "
+        "0.05, before any correction. Won and lost: examples that the run has right under more, "
+        "and under fewer, prompts."
+    )
+    title = f"Difference from {letter}"
+    return ReportTable("differences", title, columns, rows, note, file="report_differences.csv")
+
+
+def _count_clear_prompts(prompts: Sequence[Row] | None) -> dict[str, int | None]:
+    """Returns on how many prompts a run is better and worse, before any correction."""
+    if not prompts:
+        return {"better": None, "worse": None}
+    clear = [prompt["difference"] for prompt in prompts if prompt["p_value"] < SIGNIFICANT]
+    return {"better": sum(gap > 0 for gap in clear), "worse": sum(gap < 0 for gap in clear)}
+
+
+def _pair(first: str, second: str) -> Callable[[Row], str]:
+    return lambda row: "–" if row[first] is None else f"{row[first]}/{row[second]}"
+
+
+def _make_prompt_table(comparison: RunComparison) -> ReportTable:
+    rows = [
+        {"dataset": row.dataset, "title": row.title, "run": comparison.runs[run].name}
+        | {MARK: comparison.runs[run].mark}
+        | dict(prompt)
+        for row in comparison.datasets
+        for run, prompts in row.prompts.items()
+        for prompt in prompts
+    ]
+    columns = (
+        ReportColumn("title", "Dataset", css="t"),
+        _RUN,
+        ReportColumn("prompt", "Prompt", css="t head", text=_prompt),
+        ReportColumn("first_accuracy", "Baseline"),
+        ReportColumn("second_accuracy", "Run’s"),
+        ReportColumn("difference", "Difference", "", signed, detail=interval),
+        ReportColumn("first_only", "Only baseline right"),
+        ReportColumn("second_only", "Only run right"),
+        ReportColumn("p_value", "McNemar p", "", p_value, detail=_mid_p),
+    )
+    note = (
+        "Each prompt by itself, with McNemar’s exact test, which rejects too rarely, and mid-p; "
+        "neither is adjusted for the number of prompts."
+    )
+    file = "report_prompt_differences.csv"
+    title = "Differences of each prompt"
+    return ReportTable("prompt_differences", title, columns, rows, note, file=file, long=True)
+
+
+def _mid_p(row: Row) -> str:
+    return f"mid-p {p_value(row['mid_p_value'])}"
+
+
+def _prompt(row: Row) -> str:
+    return row["prompt"] or row["task"]
