@@ -6,7 +6,7 @@ FOLDER/<dataset>.json, for the scorer of the other environment.
 """
 
 import collections
-import contextlib
+import itertools
 import json
 import os
 import re
@@ -26,24 +26,24 @@ import mesh_tensorflow as mtf  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
-from mesh_tensorflow.transformer.dataset import EvalDataset  # noqa: E402
 from product_rate import product_rate  # noqa: E402
 from random_weights import random_checkpoint  # noqa: E402
 
 from t0.config import parse  # noqa: E402
 from t0.scoring import ranking  # noqa: E402
-from t0.scoring.batch_planning import BatchLimits, model_costs  # noqa: E402
+from t0.scoring.batching import BatchLimits, model_costs, plan_packed  # noqa: E402
+from t0.scoring.evaluate import rank_task_facts  # noqa: E402
+from t0.scoring.examples import count_task  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
-from t0.scoring.reading import ExampleStore  # noqa: E402
-from t0.scoring.scorer import Scorer  # noqa: E402
-from t0.scoring.task_records import read_task  # noqa: E402
+from t0.scoring.records import RecordSorter, prompted_records, record_of  # noqa: E402
+from t0.scoring.scorer import MeshScorer  # noqa: E402
 
 LIMITS = {"inputs": 1024, "targets": 256}
 VOCABULARY = 32128
 MESH_BATCH = 8
 
 
-def read_tasks(question: dict[str, Any], store: ExampleStore) -> list[Any]:
+def read_tasks(question: dict[str, Any], sorter: RecordSorter) -> list[Any]:
     """Reads the first examples of each prompt."""
     import seqio
 
@@ -51,21 +51,13 @@ def read_tasks(question: dict[str, Any], store: ExampleStore) -> list[Any]:
 
     names = [n for n in seqio.TaskRegistry.names() if re.fullmatch(question["tasks"], n)]
 
-    def dataset_fn(name: str) -> Any:
-        records = seqio.TaskRegistry.get(name).get_dataset(
-            None, split="validation", use_cached=False, shuffle=False
-        )
-        few = question["examples"]
-        return records.take_while(lambda record: record["idx"][0] < few) if few else records
+    def read(name: str) -> Any:
+        task, few = seqio.TaskRegistry.get(name), question["examples"] or sys.maxsize
+        features = prompted_records(task.source, "validation", task.output_features)
+        records = itertools.takewhile(lambda one: one.example < few, map(record_of, features))
+        return count_task(rank_task_facts(name, "validation"), sorter.sort(records), LIMITS)
 
-    return [
-        read_task(
-            EvalDataset(name, lambda name=name: dataset_fn(name), None, []),
-            LIMITS,
-            store=store,
-        )
-        for name in sorted(names)
-    ]
+    return [read(name) for name in sorted(names)]
 
 
 def build_model() -> Any:
@@ -81,11 +73,15 @@ class Ours:
     """Scores as `score_eval` does."""
 
     def __init__(self, question: dict[str, Any], folder: Path) -> None:
-        self._store = ExampleStore().__enter__()
-        self._tasks = read_tasks(question, self._store)
+        self._sorter = RecordSorter().__enter__()
+        self._tasks = read_tasks(question, self._sorter)
         self._groups = self._write(folder / f"{question['dataset']}.json")
         checkpoint, shapes = random_checkpoint(build_model(), str(folder))
         self._costs = model_costs(shapes)
+        self._attention_widths = [
+            sum(shape[-1] for name, shape in shapes.items() if re.search(queries, name))
+            for queries in ("^encoder/.*SelfAttention/q$", "^decoder/.*EncDecAttention/q$")
+        ]
         self._logits = 2.0 * np.prod(shapes["decoder/logits/kernel"])
         dtype = tf.as_dtype(question["dtype"])
         self._scorer = self._make(mtf.VariableDType(tf.float32, dtype, dtype))
@@ -93,8 +89,8 @@ class Ours:
         self._dtype = question["dtype"]
         limits = BatchLimits(ranking.MAX_TOKENS["cpu"], ranking.MAX_LOGITS // VOCABULARY)
         most = ranking.RankEvaluationSettings().max_shapes
-        with contextlib.redirect_stdout(sys.stderr):
-            self._plan = ranking.batch_plan(self._tasks, self._scorer, limits, self._costs, most)
+        self._plan = plan_packed(self._tasks, self._costs, limits, most_shapes=most)
+        print(self._plan.described, file=sys.stderr)
         self.first = self._pass()
 
     def _write(self, path: Path) -> list[dict[str, Any]]:
@@ -107,9 +103,9 @@ class Ours:
         path.write_text(json.dumps(found))
         return found
 
-    def _make(self, types: mtf.VariableDType) -> Scorer:
+    def _make(self, types: mtf.VariableDType) -> MeshScorer:
         place = Placement(mtf.convert_to_shape(""), mtf.convert_to_layout_rules(""), [""])
-        return Scorer(build_model(), types, place)
+        return MeshScorer(build_model(), types, place)
 
     def _pass(self) -> float:
         started = time.perf_counter()
@@ -127,10 +123,8 @@ class Ours:
         processor = time.process_time() - processor
         choices = sum(len(group["targets"]) for group in self._groups)
         arithmetic = sum(
-            float(
-                self._costs.of_group(np.array([1, len(u["inputs"]), sum(map(len, u["targets"]))]))
-            )
-            for u in self._groups
+            self._flop(len(group["inputs"]), sum(map(len, group["targets"])))
+            for group in self._groups
         )
         return {
             "choices_per_second": choices / seconds,
@@ -142,6 +136,12 @@ class Ours:
             "padding": self._plan.padding,
             "flop_per_choice": arithmetic / choices,
         }
+
+    def _flop(self, inputs: int, targets: int) -> float:
+        """Returns the FLOP of an input and its choices, attention between tokens included."""
+        tokens = inputs * self._costs.input_token + targets * self._costs.target_token
+        encoder, decoder = self._attention_widths
+        return tokens + 4.0 * inputs * (inputs * encoder + targets * decoder)
 
     def _ceiling(self, arithmetic: float) -> float:
         """Returns the rate of all arithmetic as large products, of which logits are float32."""

@@ -56,9 +56,11 @@ FORMATS = (
     ("A task's cache: COMPLETED", "t0/caching/cache_files.py"),
     ("metrics.jsonl, and what a line of training says", "t0/training/recorder.py"),
     ("The lines that training prints at its start", "t0/training/start_report.py"),
-    ("results_STEP.json and scores/TASK_STEP.jsonl: rank evaluation", "t0/scoring/results.py"),
+    (
+        "results_STEP.json, scores/TASK_STEP.jsonl, shard-I-of-N/: rank evaluation",
+        "t0/scoring/results.py",
+    ),
     ("answers/TASK_STEP.jsonl: decoded answers to ranked inputs", "t0/scoring/answers.py"),
-    ("shard-I-of-N/: a shard of rank evaluation", "t0/scoring/shards.py"),
     ("decoded_STEP.json and predictions/: decoding", "t0/scoring/decoded.py"),
     ("perplexity_STEP.json", "t0/scoring/perplexity.py"),
     ("TASK_STEP.jsonl: predictions of runs/infer.gin", "t0/inference/prediction_file.py"),

@@ -82,6 +82,7 @@ _PLAIN = {
     "targets_pretokenized": (_SCALAR, "string"),
 }
 _ANSWER_CHOICES = {"answer_choices": (_LIST, "string")}
+_DOCUMENT = {"document": (_SCALAR, "string")}
 _CHOICE = {"idx": (_LIST, "int32"), "is_correct": (_SCALAR, "bool"), "weight": (_SCALAR, "float32")}
 
 
@@ -302,6 +303,7 @@ def _features(job: JoinParts) -> Mapping[str, Any]:
             return info["features"]
     features = _PLAIN | (_ANSWER_CHOICES if job.spec.answer_choices else {})
     features |= _CHOICE if job.spec.choices else {}
+    features |= _DOCUMENT if job.spec.document else {}
     return {name: {"shape": shape, "dtype": kind} for name, (shape, kind) in features.items()}
 
 

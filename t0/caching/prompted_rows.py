@@ -14,7 +14,8 @@ decode to those of the tasks' preprocessors (`t0.tasks.prompted_tasks`), in the 
 equal those of `tf_text.SentencepieceTokenizer` with the same model, which SeqIO uses: both call the
 same library (`t0.caching.tokenizing`).
 
-Records have the seven features of T0's two kinds of record. The ids of a text contain neither EOS
+Records have the features of T0's two kinds of record, and a choice's also `document` if rows share
+a text. The ids of a text contain neither EOS
 nor padding, because the vocabulary's pieces 0 and 1 are control pieces, which match no text.
 """
 
@@ -177,6 +178,21 @@ class Renderer:
         ]
 
 
+class _RawRow(NamedTuple):
+    """A row of a dataset: its number, whether its label is withheld, its document's entry."""
+
+    number: int
+    hidden: bool
+    document: bytes
+
+
+class _RenderedRow(NamedTuple):
+    """A row, and the example that a template made of it."""
+
+    row: _RawRow
+    example: Example
+
+
 class _TaskRecords:
     """Writes and counts the records of one task over a range, from examples in order."""
 
@@ -192,20 +208,20 @@ class _TaskRecords:
 
     def add(
         self,
-        kept: Sequence[tuple[int, bool, Example]],
+        kept: Sequence[_RenderedRow],
         inputs: Sequence[Encoded],
         renderer: Renderer,
     ) -> None:
-        """Writes the records of rendered rows: (row number, label withheld, example)."""
+        """Writes the records of rendered rows."""
         frames = self._choices if self.spec.choices else self._plain
         self._writer.append(frames(kept, inputs, renderer))
 
     def _plain(self, kept: Any, inputs: Any, renderer: Renderer) -> list[bytes]:
         eos = self.spec.eos[1]
-        texts = [self.report.target(ex, hidden, index) for index, hidden, ex in kept]
+        texts = [self.report.target(ex, hidden, index) for (index, hidden, _), ex in kept]
         targets = renderer.targets(texts, eos)
         frames = []
-        for (index, _, ex), encoded, text in zip(kept, inputs, texts, strict=True):
+        for ((index, *_), ex), encoded, text in zip(kept, inputs, texts, strict=True):
             target = targets[text, eos]
             if text != NO_LABEL and target.has_unknown:
                 self.report.count(UNKNOWN, index)
@@ -220,10 +236,10 @@ class _TaskRecords:
 
     def _choices(self, kept: Any, inputs: Any, renderer: Renderer) -> list[bytes]:
         eos = self.spec.eos[1]
-        targets = renderer.targets([c for _, _, ex in kept for c in ex.choices or ()], eos)
+        targets = renderer.targets([c for _, ex in kept for c in ex.choices or ()], eos)
         framed, example, ints_entry = tfrecord.framed, tf_examples.example, tf_examples.ints_entry
         frames = []
-        for (index, hidden, ex), encoded in zip(kept, inputs, strict=True):
+        for ((index, hidden, document), ex), encoded in zip(kept, inputs, strict=True):
             choices = ex.choices or ()
             target = self.report.target(ex, hidden, index)
             # As if no row before this range was dropped; `cache_files.join_parts` corrects that.
@@ -233,7 +249,9 @@ class _TaskRecords:
                 zip(choices, encoded_choices, strict=True)
             ):
                 idx, correct = ints_entry("idx", (row, number)), _CORRECT[choice == target]
-                body = b"".join((idx, encoded.entries, correct, encoded_choice.entries, _WEIGHT))
+                body = b"".join(
+                    (idx, document, encoded.entries, correct, encoded_choice.entries, _WEIGHT)
+                )
                 frames.append(framed(example(body)))
             self._count_tokens(
                 index, encoded_choices, choices.index(target) if target in choices else None
@@ -295,12 +313,20 @@ def render_rows(job: RowRange, renderer: Renderer) -> dict[str, PartInfo | str]:
     results: dict[str, PartInfo | str] = {}
     with ExitStack() as stack:
         outputs = {prompt: _open_parts(prompt, job, stack) for prompt in job.prompts}
+        column = next((spec.document for spec in job.specs if spec.document), None)
         for rows in _batches(job, renderer.open_rows(job)):
-            withheld = [sources.hidden_label(job.dataset, row) for _, row in rows]
-            ready = [(index, prepared(row)) for index, row in rows]
+            raw = [
+                _RawRow(
+                    index,
+                    sources.hidden_label(job.dataset, row),
+                    _document_entry(row[column]) if column else b"",
+                )
+                for index, row in rows
+            ]
+            ready = [*zip(raw, (prepared(row) for _, row in rows), strict=True)]
             for prompt in [*outputs]:
                 try:
-                    _render(prompt, outputs[prompt], ready, withheld, renderer)
+                    _render(prompt, outputs[prompt], ready, renderer)
                 except UserError as error:
                     if isinstance(error, OutputError):
                         raise
@@ -311,6 +337,11 @@ def render_rows(job: RowRange, renderer: Renderer) -> dict[str, PartInfo | str]:
         for output in (output for several in outputs.values() for output in several):
             results[output.spec.split.task] = output.finish(job.stop)
     return results
+
+
+def _document_entry(document: Any) -> bytes:
+    key = sources.document_key(document)
+    return tf_examples.bytes_entry("document", [key.encode()])
 
 
 def _open_parts(prompt: Prompt, job: RowRange, stack: ExitStack) -> list[_TaskRecords]:
@@ -339,22 +370,21 @@ def _batches(
 def _render(
     prompt: Prompt,
     outputs: Sequence[_TaskRecords],
-    rows: Sequence[tuple[int, PreparedRow]],
-    withheld: Sequence[bool],
+    rows: Sequence[tuple[_RawRow, PreparedRow]],
     renderer: Renderer,
 ) -> None:
     compiled = renderer.compiled(prompt)
     rendered = []
-    for (index, row), hidden in zip(rows, withheld, strict=True):
-        example = compiled.example(row, index)
+    for raw, row in rows:
+        example = compiled.example(row, raw.number)
         if example is None:
             for output in outputs:
-                output.report.target(None, hidden, index)
+                output.report.target(None, raw.hidden, raw.number)
         else:
-            rendered.append((index, hidden, example))
+            rendered.append(_RenderedRow(raw, example))
     try:
         entries = {
-            eos: renderer.inputs([example.inputs for _, _, example in rendered], eos)
+            eos: renderer.inputs([example.inputs for _, example in rendered], eos)
             for eos in {output.spec.eos[0] for output in outputs}
         }
         for output in outputs:
@@ -362,5 +392,5 @@ def _render(
     except UnicodeEncodeError as error:
         raise UserError(
             f"template '{prompt.template.name}' renders text that is not Unicode, in rows "
-            f"{rows[0][0]} to {rows[-1][0]}: {error}"
+            f"{rows[0][0].number} to {rows[-1][0].number}: {error}"
         ) from error

@@ -127,6 +127,7 @@ class SplitSpec:
       hide_labels: see `t0.tasks.PromptedSource`.
       eos: whether inputs end in EOS, and whether targets do.
       answer_choices: whether the record of a row holds its choices.
+      document: the column whose hash is the feature `document` of a choice's record, or None.
       template: the template's name; "" for a task without a template.
       exemptions: the exemptions from the rules about publishing.
       source_shards: the number of shards of the task's source, which is SeqIO's least number of
@@ -140,6 +141,7 @@ class SplitSpec:
     hide_labels: bool = False
     eos: tuple[bool, bool] = (False, True)
     answer_choices: bool = False
+    document: str | None = None
     template: str = ""
     exemptions: tuple[Exemption, ...] = ()
     source_shards: int = 1

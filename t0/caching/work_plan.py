@@ -232,6 +232,7 @@ def _prompts(
             faults.append(SplitOutcome(split, FAILED, message=str(error)))
             continue
         template, choices = source.template, expand_choices in task.preprocessors
+        document = source.document_column(rows.columns) if choices else None
         features = task.output_features
         eos = (features["inputs"].add_eos, features["targets"].add_eos)
         key = {
@@ -240,7 +241,7 @@ def _prompts(
                 *(template.name, template.jinja, template.answer_choices, template.truncate)
             ],
             "seed": source.seed_name,
-            "output": [choices, source.hide_labels, *eos],
+            "output": [choices, source.hide_labels, *eos, *([document] if document else [])],
         }
         spec = SplitSpec(
             split,
@@ -250,6 +251,7 @@ def _prompts(
             hide_labels=source.hide_labels,
             eos=eos,
             answer_choices=template.answer_choices is not None and not choices,
+            document=document,
             template=template.name,
             exemptions=exemptions(*data, template.name),
         )

@@ -25,7 +25,7 @@ from t0.errors import UserError, printable
 from t0.sources import SKIP_BAD_ROWS_HELP, set_data_dirs
 
 if TYPE_CHECKING:
-    from t0.scoring.shards import Shard
+    from t0.scoring.batching import BatchShard
 
 _HEADLINES = ("results", "decoded", "perplexity")
 
@@ -158,7 +158,7 @@ def main(args: argparse.Namespace) -> int:
     return _ended(output, args, shard)
 
 
-def _ended(output: Path, args: argparse.Namespace, shard: "Shard") -> int:
+def _ended(output: Path, args: argparse.Namespace, shard: "BatchShard") -> int:
     """Reports on a whole evaluation; of a shard, says what joins it to the others."""
     if shard.of > 1:
         folder = printable(shlex.quote(str(output)))
@@ -167,8 +167,8 @@ def _ended(output: Path, args: argparse.Namespace, shard: "Shard") -> int:
     return _report(output, args)
 
 
-def _shard(args: argparse.Namespace) -> "Shard":
-    from t0.scoring.shards import WHOLE, Shard
+def _shard(args: argparse.Namespace) -> "BatchShard":
+    from t0.scoring.batching import WHOLE, BatchShard
 
     if args.num_shards is None and args.shard_id is None:
         return WHOLE
@@ -178,7 +178,7 @@ def _shard(args: argparse.Namespace) -> "Shard":
             f"got --shard_id={shard} and --num_shards={count}; wanted both, such as --num_shards=4 "
             "and --shard_id=0, 1, 2 or 3"
         )
-    return Shard(shard, count)
+    return BatchShard(shard, count)
 
 
 def _run(
@@ -187,7 +187,7 @@ def _run(
     output: str,
     lengths: Any,
     modules: list[str],
-    shard: "Shard",
+    shard: "BatchShard",
 ) -> None:
     from t0.config import flags
     from t0.run import command, whole_evaluation
@@ -241,7 +241,7 @@ def _run_decoder_only(
     source: str,
     output: str,
     lengths: Any,
-    shard: "Shard",
+    shard: "BatchShard",
 ) -> None:
     from t0 import compat
 

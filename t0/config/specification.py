@@ -101,12 +101,15 @@ class RankTaskSpec:
       classes: the number of classes of each of its metrics, which are T5's rank classification;
         None where the number varies from example to example.
       other_metrics: the names of its metrics that are functions of the user's own.
+      rows: dataset, subset and split of the rows of a prompted task, from which documents are read
+        if the cache does not have them.
     """
 
     dataset: str
     prompt: str
     classes: tuple[int | None, ...] = ()
     other_metrics: tuple[str, ...] = ()
+    rows: tuple[str, str | None, str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

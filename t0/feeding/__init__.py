@@ -9,7 +9,7 @@
     next(data.batches(16, position))             # the batch after it
 
 opening         SeqIO's registries and gin -> a `DataSpec`; checks of a mixture before a run
-host_graphs     the graph by which a TPU's hosts read a task, and what a bare server lacks of it
+host_graphs     the graph by which a TPU's hosts read a task, and its unknown operations
 objectives      what a task makes of its cache: one of T5's objectives, instructions that fit
 live            tasks without a cache and users' own datasets, through SeqIO
 token_files     TFRecord files -> token ids

@@ -4,7 +4,7 @@
     # data: 1 task(s) at inputs 512, targets 64: nothing is cut
     # WARNING: reviews_which: 12.0% of inputs are longer than 512 tokens and lose the end, ...
 
-A cache's statistics say how long its longest example is; only where that is over the length, many
+A cache's statistics say how long its longest example is; only if that is over the length, many
 records are measured. A warning also names the tasks whose targets have unknown tokens in the
 examples that were looked at. Without a cache, the first rows of prompted tasks are rendered and
 tokenised. A task whose every target is empty or `<NO LABEL>` is an error: nothing could be learnt.
@@ -47,7 +47,7 @@ class _Measured:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
+class TruncatedShare:
     """The share of a task's examples that are longer than a feature's length."""
 
     task: str
@@ -72,7 +72,7 @@ def cut_notes(
     Raises:
       UserError: if every target of a task is empty or `<NO LABEL>`.
     """
-    found: list[Cut] = []
+    found: list[TruncatedShare] = []
     unknown: dict[str, float] = {}
     measured = 0
     for task in tasks:
@@ -85,7 +85,9 @@ def cut_notes(
         for feature, most in lengths.items():
             counts = sample.sizes.get(feature)
             if counts is not None and len(counts) and counts.max() > most:
-                found.append(Cut(task.name, feature, float(np.mean(counts > most)), most))
+                found.append(
+                    TruncatedShare(task.name, feature, float(np.mean(counts > most)), most)
+                )
     if not measured:
         return []
     found.sort(key=lambda cut: -cut.share)

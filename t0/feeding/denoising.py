@@ -1,4 +1,4 @@
-"""T5's pretraining objectives in numpy: operations on flat arrays of many sequences at once.
+"""T5's pretraining objectives in numpy: operations on flat arrays of many sequences.
 
     tokens = split(concatenated(chunks(documents, rng)), 568)
     mask = span_mask(tokens.lengths, rng)

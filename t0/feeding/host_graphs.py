@@ -3,7 +3,7 @@
     foreign_operations(pipeline_graph(input_fn))        # {"PyFunc": "the task's generator"}
 
 With `--tpu=NAME` the input pipeline does not run in this process, but in the TensorFlow server of a
-host. It has TensorFlow's own operations alone: no Python function, and no operation of another
+host. It has only TensorFlow's own operations: no Python function, and no operation of another
 library (tensorflow_text's SentencePiece). Building the graph shows that here, without a TPU.
 """
 
@@ -35,10 +35,10 @@ def pipeline_graph(input_fn: Callable[[dict[str, Any]], Any]) -> tf.Graph:
 
 
 def foreign_operations(graph: tf.Graph) -> dict[str, str]:
-    """Returns the types of operations that a bare TensorFlow server lacks, each with a name.
+    """Returns the types of operations that a bare TensorFlow server does not know, with a name.
 
     Args:
-      graph: the graph; the functions that its datasets call are looked at, too.
+      graph: the graph; the functions that its datasets call are also checked.
     """
     definition = graph.as_graph_def()
     found: dict[str, str] = {}
@@ -78,7 +78,7 @@ def require_no_live_tasks(
       split: the split.
       function: the gin name of the dataset function that reads it, such as
         "mesh_train_dataset_fn".
-      settings: flag -> values of this command that the caching command needs, too.
+      settings: flag -> values of this command that the caching command also needs.
 
     Raises:
       UserError: if they cannot read a task; the message has the command that caches the mixture.

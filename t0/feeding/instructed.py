@@ -18,7 +18,7 @@ import numpy as np
 from t0.config.specification import InstructionSpec
 from t0.errors import UserError
 from t0.feeding import denoising
-from t0.feeding.reading import Block, CachedSource, key_of
+from t0.feeding.reading import CachedSource, ExampleBlock, key_of
 from t0.feeding.token_files import Ragged, slices
 
 # The features of a cached record.
@@ -28,7 +28,7 @@ _DRAWS = 2  # the key of a block's random generator; its order has none
 
 @dataclasses.dataclass(frozen=True)
 class InstructedSource:
-    """The examples of a task with instructions, a `reading.Source`.
+    """The examples of a task with instructions, a `reading.ExampleSource`.
 
     Attributes:
       cached: the reader of the cache's `FEATURES`.
@@ -50,7 +50,7 @@ class InstructedSource:
         """The number of the split's examples."""
         return self.cached.examples
 
-    def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[Block]:
+    def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields the blocks of an epoch from number `first` on, unshuffled if `seed` is None.
 
         Raises:
@@ -72,7 +72,7 @@ class InstructedSource:
                 for name, ids in (("inputs", inputs), ("targets", targets))
                 if name in self.lengths
             }
-            yield Block(made, block.order)
+            yield ExampleBlock(made, block.order)
 
 
 def joined(features: Mapping[str, Ragged], spec: InstructionSpec) -> tuple[Ragged, np.ndarray]:

@@ -23,12 +23,12 @@ from t0.compat import tf1 as tf
 from t0.config.specification import Count, DataSpec, TaskSpec, read_plain
 from t0.errors import UserError, original, remote_mistake
 from t0.feeding.pretraining import Documents, PretrainingSource
-from t0.feeding.reading import BLOCK_EXAMPLES, Block, Source, shuffled
+from t0.feeding.reading import BLOCK_EXAMPLES, ExampleBlock, ExampleSource, shuffled
 from t0.feeding.token_files import Ragged
 from t0.tasks.recipe_tasks import TextSource
 
 
-def live_source(task: seqio.Task, spec: TaskSpec, data: DataSpec) -> Source:
+def live_source(task: seqio.Task, spec: TaskSpec, data: DataSpec) -> ExampleSource:
     """Returns the source of a task of `data` whose examples are made while they are read.
 
     Args:
@@ -48,7 +48,7 @@ def live_source(task: seqio.Task, spec: TaskSpec, data: DataSpec) -> Source:
 
 @dataclasses.dataclass(frozen=True)
 class LiveSource:
-    """A task whose examples SeqIO makes as they are read; an epoch is always read from its start.
+    """A task whose examples SeqIO makes during reading; an epoch is always read from its start.
 
     Attributes:
       task: SeqIO's task.
@@ -71,11 +71,10 @@ class LiveSource:
         """The task's name."""
         return self.task.name
 
-    def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[Block]:
+    def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields the blocks from number `first` on, each shuffled by `seed` (None: unshuffled)."""
-        # Neither graph nor session is entered: a generator may be closed in another context.
-        graph = tf.Graph()
-        with graph.as_default():
+
+        def make() -> tf.data.Dataset:
             dataset = self.task.get_dataset(
                 self.lengths,
                 split=self.split,
@@ -84,11 +83,11 @@ class LiveSource:
                 seed=(seed or 0) + epoch,
                 num_epochs=1,
             )
-            dataset = dataset.map(lambda ex: {k: tf.cast(ex[k], tf.int32) for k in self.features})
-            following = tf.data.make_one_shot_iterator(dataset).get_next()
+            return dataset.map(lambda ex: {k: tf.cast(ex[k], tf.int32) for k in self.features})
+
         examples: list[dict[str, np.ndarray]] = []
         number = 0
-        for example in run_through(tf.Session(graph=graph), following):
+        for example in elements(make):
             examples.append(example)
             if len(examples) == BLOCK_EXAMPLES:
                 if number >= first:
@@ -99,28 +98,12 @@ class LiveSource:
 
     def _block(
         self, examples: list[dict[str, np.ndarray]], epoch: int, number: int, seed: int | None
-    ) -> Block:
+    ) -> ExampleBlock:
         ids = {}
         for name in self.features:
             parts = [example[name] for example in examples]
             ids[name] = Ragged(np.concatenate(parts), np.cumsum([0, *map(len, parts)]))
-        return Block(ids, shuffled(self.name, epoch, number, seed, len(examples)))
-
-
-def run_through(session: tf.Session, following: Any) -> Iterator[Any]:
-    """Yields the values of an iterator's `get_next` until its end; errors become UserErrors."""
-    while True:
-        try:
-            element = session.run(following)
-        except tf.errors.OutOfRangeError:
-            return
-        except tf.errors.OpError as error:
-            found = original(error)
-            if isinstance(found, UserError):
-                raise found from error
-            why = remote_mistake(error) or f"cached records cannot be read: {error.message}"
-            raise UserError(why) from error
-        yield element
+        return ExampleBlock(ids, shuffled(self.name, epoch, number, seed, len(examples)))
 
 
 def elements(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
@@ -130,8 +113,9 @@ def elements(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
       make: builds the dataset, in the caller's default graph.
 
     Raises:
-      UserError: what a generator of this project raised.
+      UserError: raised by a generator of this project, or if records cannot be read.
     """
+    # Neither is entered while an element is used: a generator may be closed in another context.
     try:
         with tf.Graph().as_default() as graph:
             iterator = tf.data.make_initializable_iterator(make())
@@ -145,7 +129,11 @@ def elements(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
                     return
                 yield element
     except tf.errors.OpError as error:
-        raise original(error) from error
+        cause = original(error)
+        if isinstance(cause, UserError):
+            raise cause from error
+        why = remote_mistake(error) or f"records cannot be read: {error.message}"
+        raise UserError(why) from error
 
 
 def tokenises_text(task: seqio.Task) -> bool:
@@ -170,13 +158,12 @@ def _texts(
     count = len(source.list_shards(split))
 
     def read(index: int) -> Iterator[bytes]:
-        graph = tf.Graph()
-        with graph.as_default():
+        def make() -> tf.data.Dataset:
             shard = seqio.ShardInfo(index=index, num_shards=count)
             dataset = source.get_dataset(split, shuffle=False, seed=0, shard_info=shard)
-            dataset = dataset.map(lambda row: row["text"]).batch(64).prefetch(2)
-            following = tf.data.make_one_shot_iterator(dataset).get_next()
-        for texts in run_through(tf.Session(graph=graph), following):
+            return dataset.map(lambda row: row["text"]).batch(64).prefetch(2)
+
+        for texts in elements(make):
             yield from texts.tolist()
 
     return range(count), read
@@ -219,20 +206,11 @@ class DatasetBatches:
         self, rows: int, position: Mapping[str, int] | None = None
     ) -> Iterator[tuple[dict[str, np.ndarray], dict[str, int]]]:
         """Yields batches and positions; a position holds the number of batches so far."""
-        done = position["batches"] if position else 0
-        # Neither graph nor session is entered: a generator may be closed in another context.
-        graph = tf.Graph()
-        with graph.as_default():
-            dataset = self._make().repeat().batch(rows, drop_remainder=True).skip(done)
-            following = tf.data.make_one_shot_iterator(dataset.prefetch(2)).get_next()
-        session = tf.Session(graph=graph)
-        while True:
-            try:
-                batch = session.run({name: following[name] for name in self.features})
-            except tf.errors.OutOfRangeError:
-                return
-            except tf.errors.OpError as error:
-                found = original(error)
-                raise (found if isinstance(found, UserError) else error) from error
-            done += 1
+        before = position["batches"] if position else 0
+
+        def make() -> tf.data.Dataset:
+            dataset = self._make().repeat().map(lambda ex: {k: ex[k] for k in self.features})
+            return dataset.batch(rows, drop_remainder=True).skip(before).prefetch(2)
+
+        for done, batch in enumerate(elements(make), start=before + 1):
             yield {n: x.astype(np.int32) for n, x in batch.items()}, {"batches": done}

@@ -15,9 +15,9 @@ import numpy as np
 
 from t0.config.specification import Count
 from t0.errors import UserError
-from t0.feeding.reading import Block, Source
+from t0.feeding.reading import ExampleBlock, ExampleSource
 
-# The number of tasks that are drawn at once, each time with a new random generator.
+# The number of tasks that are drawn together, each time with a new random generator.
 DRAWS = 256
 _MIXING = zlib.crc32(b"mixing")
 
@@ -43,12 +43,12 @@ class TaskStream:
       seed: the seed of the orders; None for the dataset's order.
     """
 
-    def __init__(self, source: Source, seed: int | None) -> None:
+    def __init__(self, source: ExampleSource, seed: int | None) -> None:
         self.source = source
         self._seed = seed
         self._epoch = self._number = self._offset = self._served = 0
-        self._blocks: Iterator[Block] | None = None
-        self._block: Block | None = None
+        self._blocks: Iterator[ExampleBlock] | None = None
+        self._block: ExampleBlock | None = None
 
     @property
     def served(self) -> int:
@@ -100,12 +100,12 @@ class TaskStream:
             self._number = self._block.number
         return self._block is not None
 
-    def _opened(self) -> Iterator[Block]:
+    def _opened(self) -> Iterator[ExampleBlock]:
         return self.source.blocks(epoch=self._epoch, first=self._number, seed=self._seed)
 
 
 @dataclasses.dataclass(frozen=True)
-class Share:
+class TaskShare:
     """One task of a mixture.
 
     Attributes:
@@ -137,7 +137,12 @@ class MixedStream:
     """
 
     def __init__(
-        self, sources: Sequence[Source], rates: Sequence[float], *, seed: int, shuffle: bool = True
+        self,
+        sources: Sequence[ExampleSource],
+        rates: Sequence[float],
+        *,
+        seed: int,
+        shuffle: bool = True,
     ) -> None:
         total = float(sum(rates))
         if total <= 0:
@@ -175,9 +180,9 @@ class MixedStream:
         for stream in self._streams:
             stream.restore(state["tasks"].get(stream.source.name, [0, 0, 0, 0]))
 
-    def shares(self) -> list[Share]:
+    def shares(self) -> list[TaskShare]:
         """Returns the share of each task."""
         return [
-            Share(stream.source.name, float(share), stream.source.examples, stream.served)
+            TaskShare(stream.source.name, float(share), stream.source.examples, stream.served)
             for stream, share in zip(self._streams, self._shares, strict=True)
         ]

@@ -33,7 +33,7 @@ from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
 from t0.errors import UserError, short_reason, unknown_name
 from t0.feeding.live import DatasetBatches, live_source, tokenises_text
 from t0.feeding.objectives import instructions_of, objective_of
-from t0.feeding.reading import Source
+from t0.feeding.reading import ExampleSource
 from t0.feeding.training_data import TrainingData, open_training_data
 from t0.feeding.tsv_files import checked_tsv_files
 from t0.files import paths
@@ -225,7 +225,7 @@ def task_spec(
     if not use_cached and objective is not None and not tokenises_text(task):
         objective = None
     instructions = instructions_of(task, lengths) if use_cached else None
-    if use_cached and (objective or instructions or _all_is_cached(task)):
+    if use_cached and (objective or instructions or is_all_cached(task)):
         files, examples = cache_files(task, split)
     else:
         files = ()
@@ -245,7 +245,7 @@ def task_spec(
     )
 
 
-def _all_is_cached(task: seqio.Task) -> bool:
+def is_all_cached(task: seqio.Task) -> bool:
     """Returns whether the cache has the final examples: there are no steps after it."""
     return task.supports_caching and not task.preprocessors[task._cache_step_idx + 1 :]
 
@@ -288,7 +288,7 @@ def _number_in(path: str, name: str) -> int:
 def open_data(data: DataSpec) -> TrainingData:
     """Opens the data of a specification; tasks without a cache are read through SeqIO."""
 
-    def live(task: TaskSpec, data: DataSpec) -> Source:
+    def live(task: TaskSpec, data: DataSpec) -> ExampleSource:
         return live_source(seqio.TaskRegistry.get(task.name), task, data)
 
     return open_training_data(data, live)
@@ -419,7 +419,7 @@ def require_cached(name: str, *, function: str, settings: Mapping[str, Sequence[
       name: a mixture's or task's name.
       function: the gin name of the dataset function that reads it, such as
         "mesh_train_dataset_fn".
-      settings: flag -> values of this command that the caching command needs, too.
+      settings: flag -> values of this command that the caching command also needs.
 
     Raises:
       UserError: if a task is not cached; the message has the command that caches it.
@@ -466,7 +466,7 @@ def require_whole(name: str, split: str, *, contents: bool = False) -> None:
         are checked, on this machine's disks.
 
     Raises:
-      UserError: if one is damaged; the message has the task, the file and what finds more.
+      UserError: if one is damaged; the message has the task, the file, and a command.
     """
     for task in seqio.get_subtasks(known_mixture(name)):
         folder = task.cache_dir

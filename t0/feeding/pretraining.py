@@ -14,7 +14,6 @@ Documents come from a task's cache, already tokenised (`CachedDocuments`), or as
 tokenised while it is read (`Documents`), which `t0.feeding.live` opens.
 """
 
-import concurrent.futures
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -24,7 +23,7 @@ import numpy as np
 from t0.config.specification import ObjectiveSpec
 from t0.feeding import denoising
 from t0.feeding.denoising import Ragged
-from t0.feeding.reading import Block, CachedSource, key_of, shuffled
+from t0.feeding.reading import CachedSource, ExampleBlock, ReadAhead, key_of, shuffled
 
 # Characters of a block of documents: larger blocks shuffle better, but training starts later.
 BLOCK_CHARACTERS = 8_000_000
@@ -103,7 +102,7 @@ class CachedDocuments:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingSource:
-    """The examples of a pretraining task, a `reading.Source`.
+    """The examples of a pretraining task, a `reading.ExampleSource`.
 
     Attributes:
       name: the task's name.
@@ -118,15 +117,16 @@ class PretrainingSource:
     lengths: Mapping[str, int]
     examples: None = None  # the number is not known before all documents are read
 
-    def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[Block]:
+    def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields blocks of examples from number `first` on, unshuffled if `seed` is None."""
         made = (
             self._block(documents, epoch, number, seed)
             for number, documents in self.documents.blocks(epoch=epoch, first=first, seed=seed)
         )
-        return one_ahead(block for block in made if len(block))
+        with ReadAhead((block for block in made if len(block)), count=1) as blocks:
+            yield from blocks
 
-    def _block(self, documents: Ragged, epoch: int, number: int, seed: int | None) -> Block:
+    def _block(self, documents: Ragged, epoch: int, number: int, seed: int | None) -> ExampleBlock:
         key = [seed or 0, key_of(self.name), epoch, number]
         count = len(documents.ends) - 1
         order = np.arange(count)
@@ -135,7 +135,7 @@ class PretrainingSource:
         noise = np.random.default_rng([*key, _NOISE])
         made = examples(self.objective, self.lengths, documents, noise, order=order)
         count = len(next(iter(made.values())).ends) - 1
-        return Block(made, shuffled(self.name, epoch, number, seed, count), number)
+        return ExampleBlock(made, shuffled(self.name, epoch, number, seed, count), number)
 
 
 def examples(
@@ -209,12 +209,3 @@ _OBJECTIVES: dict[str, tuple[Callable[..., dict[str, Ragged]], bool]] = {
     "t5.data.preprocessors.prefix_lm": (_prefix_lm, False),
     "t5.data.preprocessors.full_lm": (_full_lm, True),
 }
-
-
-def one_ahead(elements: Iterator[Any]) -> Iterator[Any]:
-    """Yields the elements, while a thread makes the next one. No element may be None."""
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, elements, None)
-        while (element := coming.result()) is not None:
-            coming = thread.submit(next, elements, None)
-            yield element

@@ -43,7 +43,7 @@ class CachedRecords(Sequence[dict[str, Value]]):
       split: the split's name.
 
     Raises:
-      UserError: if the folder has no such split, or lacks one of its files.
+      UserError: if the folder has no such split, or one of its files is missing.
     """
 
     def __init__(self, folder: str, split: str = "train") -> None:
@@ -122,7 +122,7 @@ def _value(feature: bytes) -> Value:
 
 def _floats(content: bytes) -> Iterator[np.ndarray]:
     for _, packed in protobuf_wire.fields(content):
-        if isinstance(packed, int):  # one in a field of its own
+        if isinstance(packed, int):  # an unpacked number
             packed = struct.pack("<I", packed % 2**32)
         yield np.frombuffer(packed, "<f4")
 

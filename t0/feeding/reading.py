@@ -13,8 +13,10 @@ import dataclasses
 import hashlib
 import posixpath
 import zlib
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from t0.files import paths
 BLOCK_EXAMPLES = 4096
 # The last file of a finished cache, SeqIO's and ours.
 _COMPLETED = "COMPLETED"
+_END = object()
 
 
 def content_of(cache_files: Sequence[str]) -> str:
@@ -46,7 +49,7 @@ def content_of(cache_files: Sequence[str]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class ExampleBlock:
     """Examples of a task.
 
     Attributes:
@@ -70,7 +73,7 @@ class Block:
         }
 
 
-class Source(Protocol):
+class ExampleSource(Protocol):
     """A source of a task's examples."""
 
     @property
@@ -81,7 +84,7 @@ class Source(Protocol):
     def examples(self) -> int | None:
         """The number of the split's examples; None if it is not known."""
 
-    def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[Block]:
+    def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields the blocks of an epoch from number `first` on, unshuffled if `seed` is None."""
 
 
@@ -103,7 +106,7 @@ class CachedSource:
     # A task with a single block is read once; later epochs only reorder it.
     _whole: list[dict[str, Ragged]] = dataclasses.field(default_factory=list, compare=False)
 
-    def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[Block]:
+    def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields the blocks of an epoch from number `first` on, unshuffled if `seed` is None.
 
         Raises:
@@ -122,7 +125,7 @@ class CachedSource:
             if number >= first:
                 yield self._block(self._read(files[start : start + at_once]), epoch, number, seed)
 
-    def _only_block(self, epoch: int, first: int, seed: int | None) -> Iterator[Block]:
+    def _only_block(self, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         if first > 0:
             return
         if not self._whole:
@@ -143,9 +146,9 @@ class CachedSource:
 
     def _block(
         self, features: dict[str, Ragged], epoch: int, number: int, seed: int | None
-    ) -> Block:
+    ) -> ExampleBlock:
         count = len(features[self.features[0]].ends) - 1
-        return Block(features, shuffled(self.name, epoch, number, seed, count))
+        return ExampleBlock(features, shuffled(self.name, epoch, number, seed, count))
 
 
 def shuffled(name: str, epoch: int, number: int, seed: int | None, count: int) -> np.ndarray:
@@ -159,3 +162,41 @@ def key_of(name: str) -> int:
     """Returns the number for a task's name in the seed of a random generator."""
     # Not Python's hash, which differs between processes.
     return zlib.crc32(name.encode())
+
+
+class ReadAhead:
+    """Reads a few elements of an iterator ahead, in a thread.
+
+        with ReadAhead(data.batches(16, position)) as batches:
+            batch, position = next(batches)
+
+    Args:
+      elements: the iterator, which nothing else may use.
+      count: how many elements are read ahead.
+    """
+
+    def __init__(self, elements: Iterator[Any], count: int = 4) -> None:
+        self._elements, self._count = elements, count
+        self._coming: deque[Future[Any]] = deque()
+
+    def __enter__(self) -> "ReadAhead":
+        self._thread = ThreadPoolExecutor(1)
+        for _ in range(self._count):
+            self._submit()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def __iter__(self) -> "ReadAhead":
+        return self
+
+    def __next__(self) -> Any:
+        element = self._coming.popleft().result()
+        if element is _END:
+            raise StopIteration
+        self._submit()
+        return element
+
+    def _submit(self) -> None:
+        self._coming.append(self._thread.submit(next, self._elements, _END))

@@ -1,4 +1,4 @@
-"""Reads the token ids of TFRecord files, many records at once, without TensorFlow.
+"""Reads the token ids of TFRecord files, many records together, without TensorFlow.
 
     read = read_ids(["/cache/toy/train.tfrecord-00000-of-00001"], ("inputs", "targets"))
     read["inputs"]                 # Ragged(values=int32 [tokens], ends=int64 [records + 1])
@@ -64,7 +64,7 @@ def read_ids(files: Sequence[str], names: Sequence[str]) -> dict[str, Ragged]:
     Args:
       files: TFRecord files. The records of several files come in turns, as `tf.data` interleaves
         eight files.
-      names: the features' names. A record that lacks a feature has no ids of it.
+      names: the features' names. A record without a feature has no ids of it.
 
     Returns:
       feature -> the ids of each record.
@@ -97,8 +97,8 @@ def first_ids(file: str, names: Sequence[str], count: int) -> dict[str, Ragged]:
         raise _unreadable(file, error) from error
 
 
-def record_batches(file: str) -> Iterator[list[bytes]]:
-    """Yields the records of a file, some thousands at a time.
+def record_batches(file: str, at_once: int = _RECORDS_AT_ONCE) -> Iterator[list[bytes]]:
+    """Yields the records of a file, `at_once` at a time.
 
     Raises:
       UserError: if it cannot be read, or is damaged; the message has its name.
@@ -106,7 +106,7 @@ def record_batches(file: str) -> Iterator[list[bytes]]:
     try:
         with paths.opened(file) as opened:
             records = tfrecord.unframed(opened)
-            while batch := list(itertools.islice(records, _RECORDS_AT_ONCE)):
+            while batch := list(itertools.islice(records, at_once)):
                 yield batch
     except (OSError, ValueError) as error:
         raise _unreadable(file, error) from error
@@ -129,7 +129,7 @@ def in_turns(counts: Sequence[int], files: int) -> np.ndarray:
 
     Args:
       counts: the number of records of each file. Records are numbered over all files.
-      files: the number of files that are open at once (`cycle_length`). The file that replaces a
+      files: the number of files that are open together (`cycle_length`). The file that replaces a
         finished one begins in the next round.
 
     >>> in_turns([3, 1, 2], 2).tolist()
@@ -177,7 +177,7 @@ def texts_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, list[b
     """Finds text features in `tf.train.Example` messages.
 
     Returns:
-      feature -> the bytes of each record's first value, None for a record that lacks the feature.
+      feature -> the bytes of each record's first value, None for a record without the feature.
 
     Raises:
       ValueError: if a record is not such a message.

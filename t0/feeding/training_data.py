@@ -13,8 +13,6 @@ length].
 """
 
 import dataclasses
-import queue
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,14 +22,12 @@ from t0.config.specification import Count, DataSpec, TaskSpec, read_plain
 from t0.errors import UserError
 from t0.feeding import packing
 from t0.feeding.instructed import FEATURES, InstructedSource
-from t0.feeding.mixing import MixedStream, MixtureState, Share
+from t0.feeding.mixing import MixedStream, MixtureState, TaskShare
 from t0.feeding.pretraining import CachedDocuments, PretrainingSource
-from t0.feeding.reading import CachedSource, Source
+from t0.feeding.reading import CachedSource, ExampleSource
 
 Batch = dict[str, np.ndarray]
 Position = dict[str, Any]
-_AHEAD = 4  # the number of elements that are read ahead
-_END = object()
 _UNKNOWN = 2  # T5's id of an unknown token
 _ROWS = 0x726F7773  # the key for the order of rows, different from those of tasks and mixing
 
@@ -118,7 +114,7 @@ class TrainingData:
         """How well the last window was packed, None before the first."""
         return self._filling
 
-    def shares(self) -> list[Share]:
+    def shares(self) -> list[TaskShare]:
         """Returns what was drawn from each task so far, with the current window."""
         return self._mixture.shares()
 
@@ -206,7 +202,7 @@ def _share_of_unknown(examples: Sequence[Mapping[str, np.ndarray]]) -> float:
 
 
 def open_training_data(
-    data: DataSpec, live: Callable[[TaskSpec, DataSpec], Source] | None = None
+    data: DataSpec, live: Callable[[TaskSpec, DataSpec], ExampleSource] | None = None
 ) -> TrainingData:
     """Opens the data of a specification.
 
@@ -233,8 +229,10 @@ def open_training_data(
 
 
 def open_source(
-    task: TaskSpec, data: DataSpec, live: Callable[[TaskSpec, DataSpec], Source] | None = None
-) -> Source:
+    task: TaskSpec,
+    data: DataSpec,
+    live: Callable[[TaskSpec, DataSpec], ExampleSource] | None = None,
+) -> ExampleSource:
     """Returns the source of a task's examples.
 
     Args:
@@ -263,60 +261,3 @@ def open_source(
     if task.instructions is not None:
         return InstructedSource(cached(*FEATURES), task.instructions, data.lengths)
     return cached(*data.lengths)
-
-
-class ReadAhead:
-    """Reads a few elements of an iterator ahead, in a thread.
-
-        with ReadAhead(data.batches(16, position)) as batches:
-            batch, position = next(batches)
-
-    Args:
-      elements: the iterator, which nothing else may use.
-    """
-
-    def __init__(self, elements: Iterator[Any]) -> None:
-        self._elements = elements
-        self._queue: queue.Queue[Any] = queue.Queue(_AHEAD)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._fill, daemon=True)
-
-    def __enter__(self) -> "ReadAhead":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stop.set()
-        while self._thread.is_alive():
-            while not self._queue.empty():
-                self._queue.get_nowait()
-            self._thread.join(0.05)
-
-    def __iter__(self) -> "ReadAhead":
-        return self
-
-    def __next__(self) -> Any:
-        element = self._queue.get()
-        if element is _END:
-            raise StopIteration
-        if isinstance(element, BaseException):
-            raise element
-        return element
-
-    def _fill(self) -> None:
-        try:
-            for element in self._elements:
-                self._put(element)
-                if self._stop.is_set():
-                    return
-            self._put(_END)
-        except BaseException as error:  # noqa: BLE001 (handed to the thread that reads)
-            self._put(error)
-
-    def _put(self, element: Any) -> None:
-        while not self._stop.is_set():
-            try:
-                self._queue.put(element, timeout=0.2)
-            except queue.Full:
-                continue
-            return

@@ -23,7 +23,7 @@ from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.mesh.pod_run import PodRun
 from t0.rehearsal.virtual_pod import ReadingCores, draws_by_place, equal_on_cores
 from t0.scoring.mesh_model import MeshModel, build_model, restore_variables
-from t0.scoring.scorer import Scorer
+from t0.scoring.scorer import MeshScorer
 from t0.training.checkpointing import Checkpoints, Keep
 from t0.training.graph import TrainingSpec, build, build_held_out
 from t0.training.loop import one_step, session_config
@@ -154,7 +154,7 @@ def score_choices(
     vocabulary = types.SimpleNamespace(vocab_size=run.vocabulary_size)
     spec = MeshModel(run.model_type, mtf.Shape([]), run.layout_rules)
     model, placement = build_model(spec, (vocabulary, vocabulary))
-    ours = Scorer(model, run.variable_dtype, placement)
+    ours = MeshScorer(model, run.variable_dtype, placement)
     with contextlib.closing(ours):
         ours.restore(prefix)
         scores = ours.log_likelihoods(inputs, targets)

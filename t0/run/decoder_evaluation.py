@@ -19,13 +19,18 @@ from t0.compat import seqio, tf, tf1, tfds
 from t0.errors import UserError, original
 from t0.feeding import opening
 from t0.run.by_kind import is_ranked
+from t0.scoring import evaluate as rank_evaluation
 from t0.scoring import ranking
-from t0.scoring.batch_planning import BatchLimits
-from t0.scoring.cached_records import cached_records
-from t0.scoring.reading import ExampleStore, ScoringTask, TaskFacts, Truncation, kept_task, text_of
+from t0.scoring.batching import WHOLE, BatchLimits, BatchShard, SortedPlan
+from t0.scoring.examples import Truncation
+from t0.scoring.records import (
+    ChoiceRecord,
+    ReadRecords,
+    RecordSorter,
+    cached_records,
+    text_of,
+)
 from t0.scoring.results import WITHOUT_EOS
-from t0.scoring.shards import WHOLE, Shard
-from t0.scoring.task_records import dataset_and_prompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +57,7 @@ class Settings:
     batch_tokens: int | None = None
     cached: bool = False
     activations: str = "float32"
-    shard: Shard = WHOLE
+    shard: BatchShard = WHOLE
 
 
 def evaluate(folder: str, source: str, names: Sequence[str], settings: Settings) -> None:
@@ -92,6 +97,7 @@ def evaluate(folder: str, source: str, names: Sequence[str], settings: Settings)
         dtype=str(activations).removeprefix("torch."),
         shard_id=settings.shard.id,
         num_shards=settings.shard.of,
+        max_truncated_targets_share=1.0,
     )
     join = decoder_only.JOINS[settings.join]
     facts = {"model_dir": folder, "step": 0, "source": source} | ranking.run_facts(
@@ -111,16 +117,18 @@ def evaluate(folder: str, source: str, names: Sequence[str], settings: Settings)
     }
     facts |= {"examples": settings.examples} if settings.examples else {}
     print(f"{source}: {model.config.model_type}, joined as {join.description}", file=sys.stderr)
+    ranked = {}
+    for task in tasks:
+        known = rank_evaluation.rank_task_facts(task.name, settings.split, task.metric_fns)
+        joined = _Joined(model, join, task.name, settings, known.truncated)
+        ranked[task.name] = known, functools.partial(_open_records, task, joined)
     ranking.rank(
         [facts],
         settings.output,
-        {
-            task.name: functools.partial(_read, task, _Joined(model, join, task.name, settings))
-            for task in tasks
-        },
+        ranked,
+        lengths=settings.lengths,
         make_scorer=lambda: model,
-        limits=lambda scorer: BatchLimits(most, most),
-        costs=model.costs,
+        make_plan=lambda tasks, scorer: SortedPlan(BatchLimits(most, most)),
         settings=chosen,
     )
 
@@ -133,30 +141,21 @@ class _Joined:
     join: Any
     task: str
     settings: Settings
-    cut: Truncation = dataclasses.field(default_factory=Truncation)
+    cut: Truncation
 
-    def records(self, texts: Iterator[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yields records for `ExampleStore.add`, whose ids are one higher than the tokeniser's."""
+    def records(self, texts: Iterator[ChoiceRecord]) -> Iterator[ChoiceRecord]:
+        """Yields records of the joined texts, whose ids are one higher than the tokenizer's."""
         example = None
         for record in texts:
-            given, choice = (
-                text_of(record.get(f"{name}_pretokenized", record[name]))
-                for name in ("inputs", "targets")
-            )
-            number = int(record["idx"][0])
-            context, scored = self._encode(number, given, choice)
-            self._check(number, choice, context, scored)
+            number = record.example
+            context, scored = self._encode(number, record.input_text, record.text)
+            self._check(number, record.text, context, scored)
             context, scored, cut = self._cut(context, scored)
             self.cut.inputs += cut and number != example
             example = number if cut else example
-            yield {
-                "idx": record["idx"],
-                "inputs": np.array(context, np.int32) + 1,
-                "targets": np.array(scored, np.int32) + 1,
-                "is_correct": record["is_correct"],
-                "inputs_pretokenized": given,
-                "targets_pretokenized": choice,
-            }
+            yield record._replace(
+                inputs=np.array(context, np.int32) + 1, targets=np.array(scored, np.int32) + 1
+            )
 
     def _encode(self, number: int, given: str, choice: str) -> tuple[list[int], list[int]]:
         try:
@@ -189,23 +188,28 @@ class _Joined:
         return kept, scored[: lengths["targets"]], len(context) > most
 
 
-def _read(task: seqio.Task, joined: _Joined, store: ExampleStore, **shares: float) -> ScoringTask:
-    settings = joined.settings
-    texts = (_cached if settings.cached else _rendered)(task, settings.split)
-    if settings.examples:
-        texts = (record for record in texts if record["idx"][0] < settings.examples)
+def _open_records(task: seqio.Task, joined: _Joined, sorter: RecordSorter) -> ReadRecords:
+    settings, most = joined.settings, joined.settings.examples
+    if settings.cached:
+        files, _ = opening.cache_files(task, settings.split)
+        texts = cached_records(task.name, files, sorter, examples=most)()
+    else:
+        texts = map(_record_of_texts, _rendered(task, settings.split))
+        texts = (record for record in texts if not most or record.example < most)
     try:
-        number = store.add(joined.records(texts))
+        return sorter.sort(joined.records(texts))
     except tf.errors.OpError as error:
         raise original(error) from error
-    facts = TaskFacts(task.name, *dataset_and_prompt(task.name), task.metric_fns)
-    read = kept_task(facts, number, None, store=store, **shares)
-    return dataclasses.replace(read, lengths=settings.lengths, truncated=joined.cut)
 
 
-def _cached(task: seqio.Task, split: str) -> Iterator[Mapping[str, Any]]:
-    files, _ = opening.cache_files(task, split)
-    return cached_records(task.name, files)
+def _record_of_texts(features: Mapping[str, Any]) -> ChoiceRecord:
+    example, choice = map(int, features["idx"])
+    given, text = text_of(features["inputs"]), text_of(features["targets"])
+    document = text_of(features["document"]) if "document" in features else None
+    none = np.zeros(0, np.int32)
+    return ChoiceRecord(
+        example, choice, none, none, bool(features["is_correct"]), text, given, document
+    )
 
 
 def _rendered(task: seqio.Task, split: str) -> Iterator[Mapping[str, Any]]:

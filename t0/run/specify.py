@@ -42,7 +42,6 @@ from t0.scoring import evaluate
 from t0.scoring.mesh_model import vocabulary_hash
 from t0.scoring.rank_metrics import classes_of
 from t0.scoring.ranking import results_folder
-from t0.scoring.task_records import dataset_and_prompt
 
 # Arguments of a layer's or model's constructor that depend on the mesh, not on the model.
 _OF_THE_BUILDER = ("self", "name", "layout", "mesh_shape", "layer_stack")
@@ -235,11 +234,11 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
             )
             for name in chosen
         )
-    tasks = tuple(dataclasses.replace(task, rank=_rank_task(task.name)) for task in tasks)
+    tasks = tuple(dataclasses.replace(task, rank=_rank_task(task.name, split)) for task in tasks)
     return dataclasses.replace(data, tasks=tasks)
 
 
-def _rank_task(name: str) -> RankTaskSpec | None:
+def _rank_task(name: str, split: str) -> RankTaskSpec | None:
     """Returns what rank evaluation needs of a task; None if it is not for rank evaluation."""
     task = seqio.TaskRegistry.get(name)
     if not by_kind.is_ranked(task):
@@ -251,7 +250,8 @@ def _rank_task(name: str) -> RankTaskSpec | None:
         if classes is None
     ]
     classes = tuple(found[0] for found in known if found is not None)
-    return RankTaskSpec(*dataset_and_prompt(name), classes, tuple(others))
+    facts = evaluate.rank_task_facts(name, split)
+    return RankTaskSpec(facts.dataset, facts.prompt, classes, tuple(others), facts.rows)
 
 
 def _rank_spec(arguments: Mapping[str, Any], checkpoint: str | None, vocabulary: Any) -> RankSpec:

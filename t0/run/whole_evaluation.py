@@ -20,8 +20,8 @@ from t0.compat import seqio
 from t0.errors import UserError
 from t0.mesh import devices
 from t0.run.by_kind import PERPLEXITY, kinds_of
+from t0.scoring.batching import WHOLE, BatchShard
 from t0.scoring.ranking import MAX_TOKENS
-from t0.scoring.shards import WHOLE, Shard
 
 PRETRAINING_LENGTHS = {"inputs": 512, "targets": 114}
 
@@ -49,7 +49,7 @@ class Settings:
     batch_tokens: int | None = None
     cache_dirs: Sequence[str] = ()
     activations: str = "float32"
-    shard: Shard = WHOLE
+    shard: BatchShard = WHOLE
     decode_answers: bool = False
 
 

@@ -1,19 +1,19 @@
-"""Decoded answers to ranked prompts: what a model writes, judged by exact match.
+"""Decoded answers to ranked prompts, judged by exact match.
 
     for line in answer_lines(decoder, task, most_tokens(task)):
         line["answer"], line["exact_match"], line["choice"]      # "True.", True, 0
 
-`answers/<task>_<step>.jsonl` beside `scores/`, a line for each example with one right choice:
+`answers/<task>_<step>.jsonl` next to `scores/` has a line for each example with one right choice:
 
     {"idx": 0, "answer": "True.", "exact_match": true, "choice": 0}
 
 An answer is decoded greedily from the input that the choices are ranked for. It is an exact match
-if it equals the right choice after both are normalised (`NORMALISATION`); `choice` is the first
+if it equals the right choice after both are normalized (`NORMALISATION`); `choice` is the first
 choice that it equals, null if it equals none. The task's entry in the results has `decoded`: the
-share of exact matches and of answers that are no choice, and by what they were made.
+share of exact matches, the share of answers that are no choice, and the settings.
 
 Assumptions: the choices of an example have one input. An answer may have `SLACK` tokens more than
-the longest choice of the task; what is longer equals none.
+the longest choice of the task; a longer one equals none.
 """
 
 import itertools
@@ -24,17 +24,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from t0.errors import UserError
-from t0.scoring.reading import MultipleChoiceExample, ScoringTask
+from t0.scoring.examples import MultipleChoiceExample, ScoringTask
 
 NORMALISATION = "lower case, single spaces, no punctuation at either end"
 SLACK = 8
-# Examples that are decoded at once, and belong to one shard.
+# Examples that are decoded together, and belong to one shard.
 WINDOW = 512
 _LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
 class Decoder(Protocol):
-    """What decodes."""
+    """Decodes answers."""
 
     def restore(self, checkpoint: str) -> int:
         """Loads a checkpoint's weights; returns the number of variables."""
@@ -43,14 +43,14 @@ class Decoder(Protocol):
         """Returns the greedily decoded text of each input [L], of at most so many tokens."""
 
 
-def normalised(text: str) -> str:
-    """Returns a text as it is compared.
+def normalize_answer(text: str) -> str:
+    """Returns the form of a text that is compared.
 
-    >>> normalised(" The  Cat."), normalised("'True'"), normalised("?")
+    >>> normalize_answer(" The  Cat."), normalize_answer("'True'"), normalize_answer("?")
     ('the cat', 'true', '?')
     """
     plain = " ".join(text.casefold().split())
-    inside = [place for place, sign in enumerate(plain) if not _is_punctuation(sign)]
+    inside = [index for index, sign in enumerate(plain) if not _is_punctuation(sign)]
     return plain[inside[0] : inside[-1] + 1].strip() if inside else plain
 
 
@@ -59,9 +59,9 @@ def _is_punctuation(sign: str) -> bool:
 
 
 def most_tokens(task: ScoringTask) -> int:
-    """Returns the most tokens of an answer: few numbers, of which each is a graph of its own."""
-    wanted = max(longest for _, _, longest in task.sizes) + SLACK
-    return next((length for length in _LENGTHS if wanted <= length), wanted)
+    """Returns the most tokens of an answer. There are few numbers: each needs its own graph."""
+    needed = max(longest for _, _, longest in task.sizes) + SLACK
+    return next((length for length in _LENGTHS if needed <= length), needed)
 
 
 def answer_lines(
@@ -78,13 +78,13 @@ def answer_lines(
     Raises:
       UserError: if the choices of an example have several inputs.
     """
-    wanted = None if windows is None else set(windows)
+    chosen = None if windows is None else set(windows)
     examples = (example for example in task.examples() if not example.excluded)
     for number in itertools.count():
         window = list(itertools.islice(examples, WINDOW))
         if not window:
             return
-        if wanted is None or number in wanted:
+        if chosen is None or number in chosen:
             inputs = [_input(task, example) for example in window]
             for example, answer in zip(window, decoder.decode(inputs, most), strict=True):
                 yield answer_line(example, answer)
@@ -99,7 +99,7 @@ def _input(task: ScoringTask, example: MultipleChoiceExample) -> np.ndarray:
     first, *others = (choice.inputs for choice in example.choices)
     if any(not np.array_equal(first, other) for other in others):
         raise UserError(
-            f"task {task.name}, example {example.idx}: its choices have inputs of their own, so "
+            f"task {task.name}, example {example.idx}: its choices have different inputs, so "
             "there is no one prompt to decode an answer to. Evaluate it without --decode_answers"
         )
     return first
@@ -107,13 +107,13 @@ def _input(task: ScoringTask, example: MultipleChoiceExample) -> np.ndarray:
 
 def answer_line(example: MultipleChoiceExample, answer: str) -> dict[str, Any]:
     """Returns the record of one answer."""
-    given = normalised(answer)
-    choices = [normalised(choice.text) for choice in example.choices]
+    normalized = normalize_answer(answer)
+    choices = [normalize_answer(choice.text) for choice in example.choices]
     return {
         "idx": example.idx,
         "answer": answer,
-        "exact_match": given == choices[example.gold],
-        "choice": choices.index(given) if given in choices else None,
+        "exact_match": normalized == choices[example.gold],
+        "choice": choices.index(normalized) if normalized in choices else None,
     }
 
 
@@ -128,7 +128,7 @@ class AnswerCounts:
         self._most = most
         self._answers = self._right = self._listed = 0
 
-    def counted(self, lines: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    def count_lines(self, lines: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """Yields the lines again."""
         for line in lines:
             self._answers += 1

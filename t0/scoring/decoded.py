@@ -1,6 +1,6 @@
 """Mode `eval`: texts are decoded, T5's metrics are computed, and both are written to files.
 
-For each checkpoint, beside the lists of texts that Mesh TensorFlow writes:
+For each checkpoint, next to the lists of texts that Mesh TensorFlow writes:
 
     <model_dir>/validation_eval/decoded_1000.json
     {"schema": 1, "run": {...}, "tasks": {"mt_en_de": {"examples": 2737, "metrics": {"bleu": 21.3},
@@ -42,7 +42,8 @@ from t0.errors import UserError, reading, say
 from t0.files import paths
 from t0.files.untrusted import parsed_json
 from t0.progress import ProgressLine
-from t0.scoring.reading import Lengths, text_of
+from t0.scoring.examples import Lengths
+from t0.scoring.records import text_of
 from t0.scoring.results import DECODED, SCHEMA, read_json, write_json, write_whole
 from t0.tasks.instruction_tasks import InstructionSource
 from t0.tasks.metrics import Bleu, some_unanswerable, squad_metrics, squad_scores
@@ -123,7 +124,7 @@ def read_from(folder: str) -> Iterator[Decode]:
         step -> checkpoint.
 
     Raises:
-      UserError: if the folder lacks the texts of a task, or a file of them cannot be read.
+      UserError: if the texts of a task are missing in the folder, or a file cannot be read.
     """
     steps = {path: step for step, path in read_json(f"{folder}/{DECODED}").items()}
     if not steps:

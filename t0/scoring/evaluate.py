@@ -7,22 +7,28 @@
     )   # /models/tiny/validation_eval/results_1000.json, scores/<task>_1000.jsonl
 
 The evaluation is that of all engines, `t0.scoring.ranking`; here are the parts of Mesh TensorFlow:
-the records through SeqIO, the scorer, and gin's name of the settings, `score_eval`.
+the scorer, gin's name of the settings, `score_eval`, and the choice of a reader. A task that is
+whole in its cache is read from the cache's files, a prompted task from rendered rows; both without
+TensorFlow. All others are read through SeqIO.
 """
 
 import functools
+import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from t0.checkpoints import checkpoint_files
-from t0.compat import gin, mesh_utils, mtf, seqio
+from t0.compat import gin, mesh_utils, mtf, seqio, t5_mesh, tfds
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
-from t0.errors import UserError
-from t0.scoring import answers, ranking
-from t0.scoring.batch_planning import Costs, model_costs
-from t0.scoring.documents import documents_of
+from t0.errors import UserError, original
+from t0.feeding import opening
+from t0.scoring import answers, ranking, records
+from t0.scoring.batching import BatchPlan, Costs, model_costs, plan_packed, plan_padded
+from t0.scoring.examples import RankTaskFacts, ScoringTask
 from t0.scoring.mesh_model import (
     MeshModel,
     both_vocabularies,
@@ -30,13 +36,18 @@ from t0.scoring.mesh_model import (
     chosen_checkpoints,
     vocabulary_hash,
 )
-from t0.scoring.scorer import Scorer
-from t0.scoring.task_records import read_task
+from t0.scoring.records import RecordSorter
+from t0.scoring.scorer import MeshScorer
+from t0.tasks import PromptedSource
+from t0.tasks.prompted_tasks import expand_choices
 
 # The parameters of `mesh_eval_dataset_fn` that select a task's records.
 _READING = ("num_eval_examples", "shuffle_eval_examples", "seed", "use_cached")
 
-# The settings that gin has a say in; the plain class, which other engines take, knows no gin.
+# Records that are read from TensorFlow together; one by one, Python's overhead would dominate.
+_RECORDS_AT_ONCE = 512
+
+# Gin binds this class; the plain class, which other engines use, does not import gin.
 RankEvaluationSettings = gin.external_configurable(
     ranking.RankEvaluationSettings, "score_eval", module="t0"
 )
@@ -84,7 +95,7 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
     vocabularies = both_vocabularies(vocabulary)
     if not datasets:
         raise UserError(f"no task of the mixture has a split '{split}'")
-    settings = ranking.checked(RankEvaluationSettings())
+    settings = ranking.check_settings(RankEvaluationSettings())
     _warn_of_cut_examples()
     runs = [
         {"model_dir": model_dir, "step": step}
@@ -100,12 +111,19 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
         | dict(facts or {})
         for step, path in checkpoints.items()
     ]
-    documents = functools.partial(_documents, split)
-    scorers: list[Scorer] = []
+    examples = (facts or {}).get("examples")
+    scorers: list[MeshScorer] = []
 
-    def make_scorer() -> Scorer:
+    def make_scorer() -> MeshScorer:
         scorers.append(_build_scorer(model, vocabularies, settings.dtype))
         return scorers[0]
+
+    def make_plan(tasks: Sequence[ScoringTask], scorer: MeshScorer) -> BatchPlan:
+        limits = ranking.batch_limits(batch_size, lengths, vocabularies[1].vocab_size, scorer)
+        if not scorer.packs:
+            return plan_padded(tasks, limits, most_shapes=settings.max_shapes)
+        costs = _costs(runs[0]["checkpoint"])
+        return plan_packed(tasks, costs, limits, most_shapes=settings.max_shapes)
 
     def decoder() -> answers.Decoder:
         for scorer in scorers:
@@ -117,25 +135,100 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
         runs,
         folder,
         {
-            data.name: functools.partial(read_task, data, lengths, documents=documents)
+            data.name: (
+                rank_task_facts(data.name, split, data.metric_fns),
+                functools.partial(_open_records, data, split, examples),
+            )
             for data in datasets
         },
+        lengths=lengths,
         make_scorer=make_scorer,
-        limits=functools.partial(
-            ranking.batch_limits, batch_size, lengths, vocabularies[1].vocab_size
-        ),
-        costs=functools.partial(_costs, runs[0]["checkpoint"]),
+        make_plan=make_plan,
         settings=settings,
         make_decoder=decoder if make_decoder else None,
     )
 
 
-def _documents(split: str, task: str, examples: int) -> Sequence[int] | None:
-    source = seqio.TaskRegistry.get(task).source if task in seqio.TaskRegistry.names() else None
-    if not hasattr(source, "split_mapping") or split not in source.split_mapping:
-        return None
-    cached = bool(bound("mesh_eval_dataset_fn.use_cached", False))
-    return documents_of(source, split, examples, only_local=cached)
+def rank_task_facts(
+    name: str, split: str, metric_fns: Sequence[Callable[..., Any]] = ()
+) -> RankTaskFacts:
+    """Returns what is known of a task before its records are read.
+
+    Args:
+      name: the task's name; without a prompt, it is also its dataset.
+      split: the split.
+      metric_fns: the task's metric functions.
+    """
+    source = seqio.TaskRegistry.get(name).source if name in seqio.TaskRegistry.names() else None
+    dataset = getattr(source, "dataset", None)
+    if dataset is None:
+        return RankTaskFacts(name, name, "", metric_fns)
+    subset = f"/{source.subset}" if source.subset else ""
+    of_rows = getattr(source, "split_mapping", {}).get(split)
+    rows = (dataset, source.subset, of_rows) if of_rows else None
+    return RankTaskFacts(name, dataset + subset, source.template.name, metric_fns, rows)
+
+
+def _open_records(
+    data: Any, split: str, examples: int | None, sorter: RecordSorter
+) -> records.ReadRecords:
+    """Opens a task's records: from its cache's files, from rendered rows, or through SeqIO."""
+    name, use_cached = data.name, bool(bound("mesh_eval_dataset_fn.use_cached", False))
+    as_registered = (
+        name in seqio.TaskRegistry.names()
+        and bound("run.eval_dataset_fn") is t5_mesh.mesh_eval_dataset_fn
+        and not bound("mesh_eval_dataset_fn.num_eval_examples")
+    )
+    task = seqio.TaskRegistry.get(name) if as_registered else None
+    if task and use_cached and opening.is_all_cached(task):
+        files, _ = opening.cache_files(task, split)
+        return records.cached_records(name, files, sorter, examples=examples)
+    if task and not use_cached and _is_prompted(task):
+        rendered = records.prompted_records(task.source, split, task.output_features)
+        return sorter.sort(_first_examples(map(records.record_of, rendered), examples))
+    with tf.Graph().as_default():
+        try:
+            return sorter.sort(map(records.record_of, _seqio_records(data)))
+        except tf.errors.OpError as error:
+            raise original(error) from error
+
+
+def _first_examples(
+    ordered: Iterator[records.ChoiceRecord], examples: int | None
+) -> Iterator[records.ChoiceRecord]:
+    if examples is None:
+        return ordered
+    return itertools.takewhile(lambda record: record.example < examples, ordered)
+
+
+def _is_prompted(task: seqio.Task) -> bool:
+    """Returns whether `records.prompted_records` makes a task's records."""
+    *steps, last = task.preprocessors
+    tokenized = [seqio.preprocessors.tokenize, seqio.preprocessors.append_eos]
+    return (
+        type(task.source) is PromptedSource
+        and steps == [expand_choices, *tokenized]
+        and isinstance(last, seqio.CacheDatasetPlaceholder)
+    )
+
+
+def _seqio_records(data: Any) -> Iterator[dict[str, Any]]:
+    dataset = data.dataset_fn()
+    if "is_correct" not in dataset.element_spec:
+        raise records.not_ranked(data.name)
+    kept = [name for name in records.FEATURES if name in dataset.element_spec]
+    dataset = dataset.map(lambda record: {name: record[name] for name in kept})
+    for batch in tfds.as_numpy(dataset.ragged_batch(_RECORDS_AT_ONCE)):
+        columns = [_rows(batch[name]) for name in kept]
+        for values in zip(*columns, strict=True):
+            yield dict(zip(kept, values, strict=True))
+
+
+def _rows(column: Any) -> Sequence[Any]:
+    if not hasattr(column, "row_splits"):
+        return column
+    values, splits = np.asarray(column.values), np.asarray(column.row_splits)
+    return [values[a:b] for a, b in itertools.pairwise(splits)]
 
 
 def reading_facts() -> dict[str, Any]:
@@ -157,17 +250,17 @@ def _warn_of_cut_examples() -> None:
     if records:
         print(
             f"num_eval_examples = {records:,} selects as many choices of each task, not examples: "
-            "the last example may lack some of its choices",
+            "some choices of the last example may be missing",
             file=sys.stderr,
         )
 
 
-def _build_scorer(spec: MeshModel, vocabularies: tuple[Any, Any], dtype: str) -> Scorer:
+def _build_scorer(spec: MeshModel, vocabularies: tuple[Any, Any], dtype: str) -> MeshScorer:
     model, placement = build_model(spec, vocabularies)
     types = mesh_utils.get_variable_dtype()
     if dtype == "bfloat16":
         types = mtf.VariableDType(types.master_dtype, tf.bfloat16, tf.bfloat16)
-    return Scorer(model, types, placement)
+    return MeshScorer(model, types, placement)
 
 
 def _costs(checkpoint: str) -> Costs:

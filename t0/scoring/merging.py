@@ -27,7 +27,6 @@ from t0.files.untrusted import parsed_json
 from t0.scoring import results
 from t0.scoring.answers import AnswerCounts
 from t0.scoring.rank_metrics import NORMALISERS, RankClassification, RankMetrics
-from t0.scoring.shards import KIND, SCHEMA
 
 _AGAIN = "Start the shard's command again"
 # Facts of a run that all of its shards have in common; paths may differ between machines.
@@ -35,7 +34,7 @@ _SAME = tuple(name for name in results.MADE_FROM if name != "shard")
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
+class _ShardScores:
     """One checkpoint's scores in one shard."""
 
     path: Path
@@ -63,7 +62,7 @@ def merge(folders: Iterable[str], output: str) -> list[str]:
       UserError: if there are no shards, or some are unfinished, missing, there twice, damaged, or
         of another run; or the output cannot be written.
     """
-    by_step: dict[int, list[_Part]] = {}
+    by_step: dict[int, list[_ShardScores]] = {}
     for part in _find([any_path(folder) for folder in folders]):
         by_step.setdefault(part.step, []).append(part)
     for step in sorted(by_step):
@@ -72,7 +71,7 @@ def merge(folders: Iterable[str], output: str) -> list[str]:
     return [_merge_step(output, by_step[step]) for step in sorted(by_step)]
 
 
-def _find(folders: Sequence[Path]) -> list[_Part]:
+def _find(folders: Sequence[Path]) -> list[_ShardScores]:
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder; wanted one with a shard's results")
@@ -83,7 +82,7 @@ def _find(folders: Sequence[Path]) -> list[_Part]:
     finished = {path.parent.resolve() for path in found.values()}
     for place, folder in begun.items():
         if place not in finished or any(folder.glob("unfinished_*")):
-            raise UserError(f"{folder} is not finished. {_AGAIN}; it goes on where it was")
+            raise UserError(f"{folder} is not finished. {_AGAIN}; it resumes")
     if not found:
         raise UserError(
             f"no shard below {', '.join(map(str, folders))}; wanted folders of evaluations with "
@@ -92,10 +91,10 @@ def _find(folders: Sequence[Path]) -> list[_Part]:
     return [_read(path) for path in found.values()]
 
 
-def _read(path: Path) -> _Part:
+def _read(path: Path) -> _ShardScores:
     try:
         content = parsed_json(path.read_text(encoding="utf-8"))
-        if (content["schema"], content["kind"]) != (SCHEMA, KIND):
+        if (content["schema"], content["kind"]) != (results.SHARD_SCHEMA, results.SHARD_KIND):
             raise UserError(f"{path} is not what this version writes of a shard")
         run, tasks = content["run"], content["tasks"]
         numbers = (run["step"], run["shard"]["id"], run["shard"]["of"])
@@ -103,12 +102,12 @@ def _read(path: Path) -> _Part:
             raise TypeError
         for task in tasks:
             path_inside(str(path.parent), f"{task}_{numbers[0]}.jsonl")
-        return _Part(path, *numbers, run, tasks)
+        return _ShardScores(path, *numbers, run, tasks)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} cannot be read or is damaged. {_AGAIN}") from error
 
 
-def _check_whole(step: int, parts: Sequence[_Part]) -> None:
+def _check_whole(step: int, parts: Sequence[_ShardScores]) -> None:
     first = parts[0]
     for part in parts[1:]:
         differing = [name for name in _SAME if part.run.get(name) != first.run.get(name)]
@@ -135,11 +134,11 @@ def _check_whole(step: int, parts: Sequence[_Part]) -> None:
         )
 
 
-def _decoded(part: _Part) -> list[str]:
+def _decoded(part: _ShardScores) -> list[str]:
     return [task for task, facts in part.tasks.items() if "decoded" in facts]
 
 
-def _merge_step(output: str, parts: Sequence[_Part]) -> str:
+def _merge_step(output: str, parts: Sequence[_ShardScores]) -> str:
     first = parts[0]
     entries = {task: _merge_task(output, parts, task) for task in first.tasks}
     run = {name: value for name, value in first.run.items() if name not in ("shard", "batches")}
@@ -147,7 +146,7 @@ def _merge_step(output: str, parts: Sequence[_Part]) -> str:
     return results.write_results(output, first.step, run, entries)
 
 
-def _merge_task(output: str, parts: Sequence[_Part], task: str) -> dict[str, Any]:
+def _merge_task(output: str, parts: Sequence[_ShardScores], task: str) -> dict[str, Any]:
     facts = parts[0].tasks[task]
     try:
         metrics = RankMetrics(RankClassification(classes) for classes in facts["classes"])
@@ -175,12 +174,14 @@ def _merge_task(output: str, parts: Sequence[_Part], task: str) -> dict[str, Any
         ) from error
 
 
-def _merge_answers(output: str, parts: Sequence[_Part], task: str, examples: int) -> dict[str, Any]:
+def _merge_answers(
+    output: str, parts: Sequence[_ShardScores], task: str, examples: int
+) -> dict[str, Any]:
     step = parts[0].step
     files = [results.answers_path(str(part.path.parent), task, step) for part in parts]
     counts = AnswerCounts(parts[0].tasks[task]["decoded"]["most_tokens"])
-    with _merged(map(any_path, files)) as lines:
-        results.write_answers(output, task, step, counts.counted(lines))
+    with _merge_lines(map(any_path, files)) as lines:
+        results.write_answers(output, task, step, counts.count_lines(lines))
     entry = counts.entry()
     if entry["examples"] != examples:
         raise ValueError(f"{entry['examples']:,} of {examples:,} decoded answers are there")
@@ -193,15 +194,15 @@ def _count(metrics: RankMetrics, line: Mapping[str, Any]) -> None:
     metrics.count(line["gold"], row, lengths)
 
 
-def _joined_lines(parts: Sequence[_Part], task: str) -> Iterator[dict[str, Any]]:
+def _joined_lines(parts: Sequence[_ShardScores], task: str) -> Iterator[dict[str, Any]]:
     """Yields the lines of all examples, by their rows; a line is of one shard or of several."""
-    with _merged(part.scores(task) for part in parts) as merged:
+    with _merge_lines(part.scores(task) for part in parts) as merged:
         for idx, lines in itertools.groupby(merged, key=lambda line: line["idx"]):
-            yield _joined(idx, list(lines))
+            yield _join_choices(idx, list(lines))
 
 
 @contextlib.contextmanager
-def _merged(paths: Iterable[Path]) -> Iterator[Iterator[dict[str, Any]]]:
+def _merge_lines(paths: Iterable[Path]) -> Iterator[Iterator[dict[str, Any]]]:
     """Gives the lines of several files, each by its rows, in one order."""
     with contextlib.ExitStack() as opened:
         files = [opened.enter_context(path.open(encoding="utf-8", newline="\n")) for path in paths]
@@ -209,7 +210,7 @@ def _merged(paths: Iterable[Path]) -> Iterator[Iterator[dict[str, Any]]]:
         yield heapq.merge(*streams, key=lambda line: line["idx"])
 
 
-def _joined(idx: int, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _join_choices(idx: int, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     line = lines[0]
     for number, choice in enumerate(line["choices"]):
         given = [one["choices"][number]["log_likelihood"] for one in lines]

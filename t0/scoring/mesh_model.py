@@ -132,7 +132,7 @@ def copied_as(kind: type, original: Any) -> Any:
 class SharedVariables(mtf.placement_mesh_impl.PlacementMeshImpl):
     """The devices of a mesh, for many lowerings in one graph, which share what holds variables.
 
-    Mesh TensorFlow would lay the variables out anew in each lowering, with operations that copy
+    Mesh TensorFlow would lay the variables out again in each lowering, with operations that copy
     them between masters and slices: half of a lowering's operations.
     """
 
@@ -161,8 +161,8 @@ def restore_variables(session: tf.Session, checkpoint: str) -> int:
     """Loads every variable of a session's graph from `checkpoint`, and returns how many.
 
     Raises:
-      UserError: if `check_variables` raises one, the checkpoint has weights that this model lacks,
-        or its values cannot be read.
+      UserError: if `check_variables` raises one, the checkpoint has weights that this model does
+        not have, or its values cannot be read.
     """
     with session.graph.as_default():
         variables = tf.global_variables()

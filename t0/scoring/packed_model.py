@@ -15,13 +15,13 @@ The values are those of Mesh TensorFlow's layers. Models with other layers than 
 that split lengths or channels, are not packed.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 from t0.compat import mtf, transformer, transformer_layers
 from t0.compat import tf1 as tf
 from t0.mesh.fused import splits_rows
+from t0.scoring.batching import PackedTokens
 from t0.scoring.mesh_model import copied_as, has_t5_options
 
 # Sequences of a row are attended in so many parts. More parts have less padding, if sequences are
@@ -29,27 +29,8 @@ from t0.scoring.mesh_model import copied_as, has_t5_options
 _PARTS = 4
 # Added to the logits of masked positions, whose exponential is then 0.
 _HIDDEN = -1e9
-# Names of what layers share: the tokens, and the gathers by the names of their numbers.
+# Names of the values that layers share: the tokens, and the gathers by the names of their numbers.
 _PACKED, _GATHERS = "packed tokens", "gathers of packed tokens"
-
-
-@dataclasses.dataclass(frozen=True)
-class PackedTokens:
-    """The tokens of rows, int32 tensors of a mesh; 0 is padding, which is at the end of a row.
-
-    Attributes:
-      inputs: ids of the inputs, one input after another, [R, N].
-      input_numbers: the number of each token's input, from 1 on, [R, N].
-      decoder_inputs: ids of the choices, shifted by one token, [R, M].
-      choice_numbers: the number of each token's choice, from 1 on, [R, M].
-      choice_inputs: the number of the input of each token's choice, [R, M].
-    """
-
-    inputs: mtf.Tensor
-    input_numbers: mtf.Tensor
-    decoder_inputs: mtf.Tensor
-    choice_numbers: mtf.Tensor
-    choice_inputs: mtf.Tensor
 
 
 def pack_attention(model: Any, mesh_shape: Any, layout_rules: Any) -> bool:
@@ -213,7 +194,7 @@ class _Sequences:
 
 
 class _Gathers:
-    """What attention reads from the tokens of a row, and adds; the same in all layers.
+    """The indices and biases by which attention reads a row; the same in all layers.
 
     Args:
       of_queries: the number of each query's sequence, [1, M].

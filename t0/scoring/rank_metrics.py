@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from t0.errors import UserError, say
-from t0.scoring.reading import MultipleChoiceExample
+from t0.scoring.examples import MultipleChoiceExample
 from t0.training.metric_values import MetricValues
 
-# By what a choice's log-likelihood is divided, beside T0's plain sum.
+# By what a choice's log-likelihood is divided, in addition to T0's plain sum.
 NORMALISERS = ("tokens", "characters")
 
 Metric = Callable[..., Mapping[str, float]]

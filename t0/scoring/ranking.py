@@ -1,18 +1,19 @@
 """Rank evaluation on any engine: reads tasks, plans batches, scores checkpoints, writes results.
 
     rank(
-        runs, "/models/tiny/validation_eval", readers={"rte_score_eval": reader},
-        make_scorer=lambda: scorer, limits=lambda scorer: BatchLimits(8192, 522),
-        costs=lambda: model_costs(shapes), settings=RankEvaluationSettings(),
+        runs, "/models/tiny/validation_eval", {"rte_score_eval": (facts, open_records)},
+        lengths={"inputs": 512, "targets": 64}, make_scorer=lambda: scorer,
+        make_plan=lambda tasks, scorer: SortedPlan(BatchLimits(8192, 522)),
+        settings=RankEvaluationSettings(),
     )
 
-Records are read once and kept on local disk. Batch shapes are planned over all tasks. Then each
-checkpoint is loaded once and scores one task after another. An interrupted evaluation keeps its
-finished tasks; when it is resumed, its results equal an uninterrupted run's, bit for bit.
+Batches are planned over all tasks. Then each checkpoint is loaded once and scores one task after
+another. An interrupted evaluation keeps its finished tasks; when it is resumed, its results equal
+an uninterrupted run's, bit for bit.
 
 Several processes may evaluate together: each does the same, their scorers divide each batch, and
 one of them writes. Machines that do not know of each other score shards, which are subsets of the
-batches (`t0.scoring.shards`).
+batches (`t0.scoring.batching.BatchShard`).
 """
 
 import collections
@@ -28,18 +29,24 @@ import numpy as np
 
 from t0.errors import UserError, say, unknown_name
 from t0.progress import ProgressLine
-from t0.scoring import answers, data_facts
-from t0.scoring.batch_planning import (
-    BatchLimits,
-    BatchPlan,
-    Costs,
-    ScoringBatch,
-    plan_batches,
+from t0.scoring import answers
+from t0.scoring.batching import WHOLE, BatchLimits, BatchPlan, BatchQueues, BatchShard, ScoringBatch
+from t0.scoring.examples import (
+    Lengths,
+    RankTaskFacts,
+    ScoringTask,
+    choice_groups,
+    count_task,
+    describe_tasks,
 )
-from t0.scoring.packed_batches import PackedBatch, PackedPlan, plan_packed
-from t0.scoring.reading import ExampleStore, Lengths, ScoringTask, Size, choice_groups
-from t0.scoring.results import WITH_EOS, CheckpointResults, Scored
-from t0.scoring.shards import WHOLE, Shard, ShardResults, batches_digest
+from t0.scoring.records import ReadRecords, RecordSorter
+from t0.scoring.results import (
+    WITH_EOS,
+    CheckpointResults,
+    Scored,
+    ShardResults,
+    batches_digest,
+)
 
 # The most logits [B, C, T, V] of a batch, 4 bytes each.
 MAX_LOGITS = 16 * 1024 * 1024
@@ -53,16 +60,15 @@ _MOST_WAITING_TASKS = 16
 _SHOWN_DATASETS = 3
 
 
-class Scorer(Protocol):
-    """What computes log-likelihoods.
+class ChoiceScorer(Protocol):
+    """Computes log-likelihoods.
 
-    One that `packs` takes a third argument, the shape of the rows into which it packs a batch; see
-    `t0.scoring.packed_batches`. Its B may be any number.
+    A scorer of packed rows has `log_probabilities` instead of `log_likelihoods`; the batches of its
+    plan call it.
     """
 
     replicas: int
     device_kind: str
-    packs: bool
 
     def restore(self, checkpoint: str) -> int:
         """Loads a checkpoint's weights; returns the number of variables."""
@@ -73,8 +79,8 @@ class Scorer(Protocol):
         """
 
 
-# Reads a task into a store; the keywords are the shares that `reading.kept_task` allows.
-Reader = Callable[..., ScoringTask]
+# The facts about a task, and a function that opens its records.
+RankedTask = tuple[RankTaskFacts, Callable[[RecordSorter], ReadRecords]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,13 +91,13 @@ class RankEvaluationSettings:
       max_excluded_share: the share of a task's examples that may be left out of the accuracy: no
         correct choice, several, or one with the same tokens as a wrong one.
       max_truncated_targets_share: the share of a task's choices that may exceed the length limit.
-      max_shapes: the most batch shapes of a run. More shapes cost more lowerings, fewer shapes more
-        padding.
+      max_shapes: the most batch shapes of a run in Mesh TensorFlow. More shapes cost more
+        lowerings, fewer shapes more padding.
       dtype: the type of activations, "float32" or "bfloat16". Logits and their softmax are always
         float32.
       shard_id: this evaluation scores the batches whose number modulo `num_shards` is `shard_id`.
       num_shards: the number of evaluations that share the batches; `t0 merge` joins their results.
-      decode_answers: whether an answer to each input is decoded, too, and judged by exact match.
+      decode_answers: whether an answer to each input is also decoded, and judged by exact match.
     """
 
     max_excluded_share: float = 0.5
@@ -103,12 +109,12 @@ class RankEvaluationSettings:
     decode_answers: bool = False
 
     @property
-    def shard(self) -> Shard:
+    def shard(self) -> BatchShard:
         """The evaluation's part of the batches."""
-        return Shard(self.shard_id, self.num_shards)
+        return BatchShard(self.shard_id, self.num_shards)
 
 
-def checked(settings: RankEvaluationSettings) -> RankEvaluationSettings:
+def check_settings(settings: RankEvaluationSettings) -> RankEvaluationSettings:
     """Returns the settings, if their values are possible.
 
     Raises:
@@ -136,11 +142,11 @@ def results_folder(model_dir: str, split: str, summary_dir: str | None, suffix: 
 def rank(  # noqa: PLR0913 (a run's arguments, by name)
     runs: Sequence[Mapping[str, Any]],
     folder: str,
-    readers: Mapping[str, Reader],
+    ranked: Mapping[str, RankedTask],
     *,
-    make_scorer: Callable[[], Scorer],
-    limits: Callable[[Scorer], BatchLimits],
-    costs: Callable[[], Costs],
+    lengths: Lengths,
+    make_scorer: Callable[[], ChoiceScorer],
+    make_plan: Callable[[Sequence[ScoringTask], ChoiceScorer], BatchPlan],
     settings: RankEvaluationSettings,
     writes: bool = True,
     wait: Callable[[], object] = lambda: None,
@@ -151,10 +157,10 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
     Args:
       runs: the facts of each checkpoint's run, as `results_<step>.json` holds them.
       folder: the folder for results.
-      readers: name of a task -> what reads it into a store.
+      ranked: name -> task.
+      lengths: the limits of inputs and targets in tokens, or None.
       make_scorer: makes the scorer, if anything is to be scored.
-      limits: returns the limits of a batch.
-      costs: returns the model's costs.
+      make_plan: plans the batches of all tasks.
       settings: the settings.
       writes: whether this process writes the results.
       wait: waits until all processes that evaluate together are there.
@@ -170,21 +176,23 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
             "t5_mesh_transformer and `t0 eval` do, for encoder-decoders (--decode_answers)"
         )
 
-    def prepared() -> tuple[list[ScoringTask], Scorer, BatchPlan | PackedPlan]:
-        tasks, scorer = _read(readers, store, settings), make_scorer()
-        plan = batch_plan(tasks, scorer, limits(scorer), costs(), settings.max_shapes)
+    def prepare() -> tuple[list[ScoringTask], ChoiceScorer, BatchPlan]:
+        tasks, scorer = _read(ranked, sorter, lengths, settings), make_scorer()
+        plan = make_plan(tasks, scorer)
+        groups = sum(sum(task.sizes.values()) for task in tasks)
+        print(f"{groups:,} inputs of {len(tasks)} tasks {plan.described}")
         return tasks, scorer, plan
 
-    with ExampleStore() as store:
+    with RecordSorter() as sorter:
         if shard == WHOLE:
-            results = [CheckpointResults(folder, run, [*readers], writes=writes) for run in runs]
-            left = [one.unfinished or (decodes and one.undecoded) for one in results]
-            ready = prepared() if any(left) else None
+            results = [CheckpointResults(folder, run, [*ranked], writes=writes) for run in runs]
+            left = [each.unfinished or (decodes and each.undecoded) for each in results]
+            ready = prepare() if any(left) else None
         else:
-            ready = tasks, _, plan = prepared()
+            ready = tasks, _, plan = prepare()
             digest = batches_digest(tasks, plan)
             results = [
-                ShardResults(folder, run, [*readers], shard=shard, batches=digest, writes=writes)
+                ShardResults(folder, run, [*ranked], shard=shard, batches=digest, writes=writes)
                 for run in runs
             ]
         wait()  # until all have seen which tasks are finished
@@ -202,8 +210,9 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
 
 
 def _read(
-    readers: Mapping[str, Reader],
-    store: ExampleStore,
+    ranked: Mapping[str, RankedTask],
+    sorter: RecordSorter,
+    lengths: Lengths,
     settings: RankEvaluationSettings,
 ) -> list[ScoringTask]:
     """Reads all tasks, also the finished ones, because batches are planned from all of them.
@@ -212,17 +221,18 @@ def _read(
     the last digits.
     """
     tasks = []
-    with ProgressLine(len(readers), unit="task", doing="reading") as progress:
-        for reader in readers.values():
-            tasks.append(
-                reader(
-                    store=store,
-                    max_excluded_share=settings.max_excluded_share,
-                    max_truncated_targets_share=settings.max_truncated_targets_share,
-                )
+    with ProgressLine(len(ranked), unit="task", doing="reading") as progress:
+        for facts, open_records in ranked.values():
+            task = count_task(
+                facts,
+                open_records(sorter),
+                lengths,
+                max_excluded_share=settings.max_excluded_share,
+                max_truncated_targets_share=settings.max_truncated_targets_share,
             )
+            tasks.append(task)
             progress.count(1)
-    notes, warnings = data_facts.lines(tasks)
+    notes, warnings = describe_tasks(tasks)
     print("\n".join(notes))
     for warning in warnings:
         print(warning, file=sys.stderr)
@@ -230,7 +240,7 @@ def _read(
 
 
 def batch_limits(
-    batch_size: int, lengths: Lengths, vocabulary_size: int, scorer: Scorer
+    batch_size: int, lengths: Lengths, vocabulary_size: int, scorer: ChoiceScorer
 ) -> BatchLimits:
     """Returns the limits of a batch.
 
@@ -249,37 +259,12 @@ def batch_limits(
     )
 
 
-def batch_plan(
-    tasks: Sequence[ScoringTask],
-    scorer: Scorer,
-    limits: BatchLimits,
-    costs: Costs,
-    most_shapes: int,
-) -> BatchPlan | PackedPlan:
-    """Returns the batch shapes of all tasks, and prints what they are."""
-    groups = sum(sum(task.sizes.values()) for task in tasks)
-    plan: BatchPlan | PackedPlan
-    if scorer.packs:
-        plan = plan_packed([task.tokens for task in tasks], costs, limits, most_shapes=most_shapes)
-    else:
-        sizes: collections.Counter[Size] = collections.Counter()
-        for task in tasks:
-            sizes.update(task.sizes)
-        plan = plan_batches(sizes, costs, limits, most_shapes=most_shapes)
-    shapes = "1 batch shape" if len(plan.shapes) == 1 else f"{len(plan.shapes)} batch shapes"
-    print(
-        f"{groups:,} inputs of {len(tasks)} tasks in {shapes}; "
-        f"padding adds {plan.padding - 1:.0%} to the arithmetic"
-    )
-    return plan
-
-
 def _score_checkpoint(
     tasks: Sequence[ScoringTask],
-    scorer: Scorer,
-    plan: BatchPlan | PackedPlan,
+    scorer: ChoiceScorer,
+    plan: BatchPlan,
     results: CheckpointResults,
-    shard: Shard,
+    shard: BatchShard,
 ) -> None:
     checkpoint, unfinished = results.run["checkpoint"], results.unfinished
     say(f"restored {scorer.restore(checkpoint)} variables from {checkpoint}")
@@ -303,7 +288,7 @@ def _decode(
     results: Sequence[CheckpointResults],
     tasks: Sequence[ScoringTask],
     make_decoder: Callable[[], answers.Decoder],
-    shard: Shard,
+    shard: BatchShard,
 ) -> None:
     """Decodes the answers of every checkpoint, and writes its results."""
     decoder = make_decoder() if any(result.undecoded for result in results) else None
@@ -335,7 +320,7 @@ class _RunningAccuracy:
 
     def count(self, task: ScoringTask, right: bool | None) -> None:
         """Counts an example; `right` is None if it is left out of the accuracy."""
-        dataset = task.dataset
+        dataset = task.facts.dataset
         if right is not None:
             self._right[dataset] += right
             self._counted[dataset] = self._counted.pop(dataset, 0) + 1
@@ -404,13 +389,13 @@ class _TaskScores:
 
 
 def score_tasks(
-    scorer: Scorer,
+    scorer: ChoiceScorer,
     tasks: Sequence[ScoringTask],
-    plan: BatchPlan | PackedPlan,
+    plan: BatchPlan,
     *,
     wanted: Collection[str],
     tick: Callable[[ScoringTask, bool | None], None],
-    shard: Shard = WHOLE,
+    shard: BatchShard = WHOLE,
 ) -> Iterator[tuple[ScoringTask, np.ndarray]]:
     """Yields each wanted task with the log-likelihoods of its choices, when the last is scored.
 
@@ -433,10 +418,10 @@ def score_tasks(
     Raises:
       UserError: if a score is not a finite number.
     """
-    queues, open_tasks = plan.queues(), dict[int, _TaskScores]()
+    queues, open_tasks = BatchQueues(plan), dict[int, _TaskScores]()
     numbers = itertools.count()
 
-    def score(batch: ScoringBatch | PackedBatch) -> None:
+    def score(batch: ScoringBatch) -> None:
         own = shard.has(next(numbers))
         for scores, example in _score_batch(scorer, batch, open_tasks, own=own):
             tick(scores.task, scores.right(example))
@@ -463,8 +448,8 @@ def score_tasks(
 
 
 def _score_batch(
-    scorer: Scorer,
-    batch: ScoringBatch | PackedBatch,
+    scorer: ChoiceScorer,
+    batch: ScoringBatch,
     open_tasks: Mapping[int, _TaskScores],
     *,
     own: bool,
@@ -481,7 +466,7 @@ def _score_batch(
     ]
     if not places:
         return []
-    values = batch.scored_by(scorer) if own else None
+    values = batch.score(scorer) if own else None
     return [
         (open_tasks[task], example)
         for row, column, (task, example, choice) in places

@@ -8,14 +8,24 @@
 
 Log-likelihoods are nats, summed over the choice's tokens and its EOS (`tokens` counts EOS);
 `prediction` is the choice of the greatest sum; `gold` is -1 for an example that is left out of the
-accuracy. `document`, where rows share one, is the `idx` of the first row with the same document
-(`t0.scoring.documents`). `results_<step>.json` holds the run's facts and each task's
-metrics. Files get these names only when they are complete. Where answers were decoded, too, each
-task has `decoded`, and `answers/<task>_<step>.jsonl` is beside (`t0.scoring.answers`).
+accuracy. `document`, if rows share one, is the `idx` of the first row with the same document
+(`t0.sources.documents`). `results_<step>.json` holds the run's facts and each task's metrics;
+`documents` is the number of a task's documents, null if none is shared, or "unknown". If answers
+were decoded, each task has `decoded`, and `answers/<task>_<step>.jsonl` is next to `scores/`
+(`t0.scoring.answers`). Files get these names only when they are complete.
 
 During an evaluation, `unfinished_<step>/<task>.json` holds the entry of each finished task, and the
 facts that its scores depend on. An evaluation that resumes an interrupted one reuses the entries
 whose facts are the same. They are removed when the results of all steps are written.
+
+Each shard of an evaluation scores some of the batches on its own machine. All shards plan the same
+batches over all examples of all tasks. So a choice is scored in the same batch as by one
+evaluation, to the same bits, and `t0.scoring.merging` makes the same files. A shard's folder is
+`shard-00002-of-00008` below the folder for results:
+
+    scores/<task>_<step>.jsonl    a line for each example with a choice that the shard scored;
+                                  log-likelihoods of other choices, and the prediction, are null
+    shard_<step>.json             the run, and for each task what its entry in the results needs
 
     results = CheckpointResults("/models/tiny/validation_eval", run, ["task_a", "task_b"])
     results.unfinished                   # {"task_b"}: an interrupted evaluation had finished task_a
@@ -25,9 +35,12 @@ whose facts are the same. They are removed when the results of all steps are wri
 """
 
 import collections
+import dataclasses
+import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence, Set
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -37,12 +50,14 @@ from t0.errors import UserError, write_reason
 from t0.files import paths, publishing
 from t0.files.untrusted import parsed_json
 from t0.scoring.answers import AnswerCounts
-from t0.scoring.rank_metrics import RankMetrics
-from t0.scoring.reading import MultipleChoiceExample, ScoringTask
+from t0.scoring.batching import BatchPlan, BatchShard
+from t0.scoring.examples import MultipleChoiceExample, ScoringTask
+from t0.scoring.rank_metrics import RankMetrics, classes_of
 from t0.training.recorder import EventFile
 
-SCHEMA = 1
-# How log-likelihoods are normalised, as the facts of a run say it.
+SCHEMA = SHARD_SCHEMA = 1
+SHARD_KIND = "shard of a rank evaluation"
+# How log-likelihoods are normalized, in the facts of a run.
 WITH_EOS = "none: sum of log-probabilities over a choice's tokens and EOS"
 WITHOUT_EOS = "none: sum of log-probabilities over a choice's tokens"
 # Where an engine decodes without TensorFlow: step -> checkpoint of the texts in a folder.
@@ -122,7 +137,7 @@ class CheckpointResults:
 
     def _scored(self, task: ScoringTask, scored: Iterable[Scored]) -> dict[str, Any]:
         """Writes the scores of a task and returns its entry."""
-        metrics = RankMetrics(task.metric_fns)
+        metrics = RankMetrics(task.facts.metric_fns)
         lines = (score_line(*one) for one in metrics.accumulate(scored))
         self._write_lines(task.name, lines)
         return task_entry(task_facts(task), metrics, task.name)
@@ -142,11 +157,11 @@ class CheckpointResults:
           lines: what `answers.answer_lines` yields.
           counts: counts the lines while they are written.
         """
-        step, counted = self.run["step"], counts.counted(lines)
+        step, counted_lines = self.run["step"], counts.count_lines(lines)
         if self._writes:
-            write_answers(self._folder, task, step, counted)
+            write_answers(self._folder, task, step, counted_lines)
         else:
-            collections.deque(counted, maxlen=0)
+            collections.deque(counted_lines, maxlen=0)
         entry = self._entries[task] = {**self._entries[task], "decoded": counts.entry()}
         if self._writes:
             keep_entry(self._folder, step, task, entry=entry, made_from=self._made_from)
@@ -269,7 +284,7 @@ def kept_entry(
 ) -> dict[str, Any] | None:
     """Returns the entry of a task that an interrupted evaluation finished, or None.
 
-    None also if the facts `made_from` differ, the entry lacks one of the `needed` fields, or the
+    None also if the facts `made_from` differ, one of the `needed` fields is missing, or the
     scores file does not have the size that was written.
     """
     content = read_json(_unfinished_path(folder, step, task))
@@ -317,21 +332,22 @@ def write_whole(path: str, lines: Iterable[str]) -> None:
     except (OSError, publishing.OutputError) as error:
         reason = write_reason(error.__cause__ or error)
         raise UserError(
-            f"cannot write {path}: {reason}. What was finished is kept: mend that and start the "
+            f"cannot write {path}: {reason}. Finished tasks are kept. Mend that and start the "
             "same command again"
         ) from error
 
 
 def task_facts(task: ScoringTask) -> dict[str, Any]:
-    """Returns what a task's entry has beside what follows from its scores."""
+    """Returns the fields of a task's entry that do not depend on its scores."""
     return {
-        "dataset": task.dataset,
-        "prompt": task.prompt,
-        "group": group_in_t0(task.dataset),
+        "dataset": task.facts.dataset,
+        "prompt": task.facts.prompt,
+        "group": group_in_t0(task.facts.dataset),
+        "documents": task.document_count,
         "truncated_inputs": task.truncated.inputs,
         "truncated_targets": task.truncated.targets,
-        "excluded": {reason: found.count for reason, found in task.excluded.items()},
-        "excluded_examples": {reason: found.first for reason, found in task.excluded.items()},
+        "excluded": {reason: listed.count for reason, listed in task.excluded.items()},
+        "excluded_examples": {reason: listed.first for reason, listed in task.excluded.items()},
     }
 
 
@@ -349,6 +365,7 @@ def task_entry(facts: Mapping[str, Any], metrics: RankMetrics, task: str) -> dic
     """
     return {
         **{name: facts[name] for name in _NAMES},
+        "documents": facts.get("documents"),
         "examples": metrics.examples,
         "metrics": metrics.compute(task),
         "accuracy_by": metrics.accuracy_by,
@@ -395,3 +412,99 @@ def _unfinished_path(folder: str, step: int, task: str) -> str:
 
 def _join(*parts: str) -> str:
     return os.path.join(*parts)  # noqa: PTH118
+
+
+def batches_digest(tasks: Sequence[ScoringTask], plan: BatchPlan) -> str:
+    """Returns a hash that shards have in common if they plan the same batches of the same tasks.
+
+    Raises:
+      UserError: if a task has a metric that is not T5's rank classification.
+    """
+    rows = []
+    for task in tasks:
+        if any(classes_of(metric) is None for metric in task.facts.metric_fns):
+            raise UserError(
+                f"task {task.name} has a metric that is not T5's rank classification, which "
+                "`t0 merge` cannot compute: evaluate it without --num_shards"
+            )
+        counts = (len(task.choices), int(task.choices.sum()), zlib.crc32(task.gold.tobytes()))
+        sizes = [sorted(counted.items()) for counted in (task.sizes, task.tokens)]
+        rows.append([task.name, counts, sizes, task.documents])
+    shapes = [repr(shape) for shape in plan.shapes]
+    return hashlib.sha256(json.dumps([shapes, rows], default=int).encode()).hexdigest()[:16]
+
+
+class ShardResults(CheckpointResults):
+    """The results of one checkpoint in one shard; see `CheckpointResults`.
+
+    Args:
+      folder: the folder for the results of all shards.
+      run: the run's facts.
+      tasks: the names of all tasks.
+      shard: the shard.
+      batches: what `batches_digest` returns.
+      writes: whether this process writes.
+    """
+
+    KIND = "shard"
+    _NEEDED = frozenset({"scored", "classes"})
+
+    def __init__(
+        self,
+        folder: str,
+        run: Mapping[str, Any],
+        tasks: Sequence[str],
+        *,
+        shard: BatchShard,
+        batches: str,
+        writes: bool = True,
+    ) -> None:
+        facts = {**run, "shard": dataclasses.asdict(shard), "batches": batches}
+        super().__init__(_join(folder, shard.folder), facts, tasks, writes=writes)
+
+    def _scored(self, task: ScoringTask, scored: Iterable[Scored]) -> dict[str, Any]:
+        counted = 0
+
+        def lines() -> Iterator[dict[str, Any]]:
+            nonlocal counted
+            for example, row in scored:
+                found = int(np.isfinite(row).sum())
+                if found:
+                    counted += found
+                    yield _partial(score_line(example, row))
+
+        self._write_lines(task.name, lines())
+        return {
+            **task_facts(task),
+            "rows": len(task.choices),
+            "choices": int(task.choices.sum()),
+            "scored": counted,
+            "classes": [classes_of(metric)[0] for metric in task.facts.metric_fns],
+        }
+
+    def write(self) -> str:
+        """Writes `shard_<step>.json`, and returns its path.
+
+        Raises:
+          ValueError: if a task is unfinished.
+        """
+        if self.unfinished:
+            raise ValueError(f"unfinished: {sorted(self.unfinished)}")
+        path = _join(self._folder, f"shard_{self.run['step']}.json")
+        if self._writes:
+            content = {
+                "schema": SHARD_SCHEMA,
+                "kind": SHARD_KIND,
+                "run": self.run,
+                "tasks": self._entries,
+            }
+            write_json(path, content)
+        return path
+
+
+def _partial(line: dict[str, Any]) -> dict[str, Any]:
+    """Returns the line of an example without what only all of its scores say."""
+    for choice in line["choices"]:
+        if np.isnan(choice["log_likelihood"]):
+            choice["log_likelihood"] = None
+    return {**line, "prediction": None}

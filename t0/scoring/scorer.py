@@ -4,19 +4,19 @@ Legend: B inputs of a batch, C choices of an input, L input tokens, T target tok
 R rows, N and M input and target tokens of a row.
 
 A T5 on a mesh that splits neither its rows nor its vocabulary takes packed rows: inputs [R, N] and
-all of their choices [R, M] lie one after another (`t0.scoring.packed_model`), so that hardly any
-padding is computed. Other models take padded inputs [B, L] and targets [B, C, T]: their decoder has
-a `choices` dimension that the encoder's output lacks, so all choices of an input attend to one
+all of their choices [R, M] lie one after another (`t0.scoring.packed_model`), with hardly any
+padding. Other models take padded inputs [B, L] and targets [B, C, T]: their decoder has
+a `choices` dimension, which the encoder's output has not, so all choices of an input attend to one
 encoding.
 
 Mesh TensorFlow's shapes are static: each shape has its own lowering, which is made on first use.
-All lowerings share one set of variables, which is restored once. `t0.scoring.packed_batches` and
-`t0.scoring.batch_planning` keep the number of shapes small.
+All lowerings share one set of variables, which is restored once. `t0.scoring.batching` keeps the
+number of shapes small.
 
 Logits and their softmax are float32, whatever the type of activations. Unless the mesh splits the
 vocabulary, embeddings are looked up by a gather.
 
-    scorer = Scorer(model, variable_dtype, Placement(mesh_shape, layout_rules, devices=[""]))
+    scorer = MeshScorer(model, variable_dtype, Placement(mesh_shape, layout_rules, devices=[""]))
     scorer.restore("/models/tiny/model.ckpt-1000")
     scorer.log_likelihoods(inputs, targets)      # [B, L], [B, C, T] -> [B, C], nats
 """
@@ -32,32 +32,33 @@ from t0.compat import tf1 as tf
 from t0.mesh import gather_embedding
 from t0.mesh.batch import replicas
 from t0.mesh.fused import fused
+from t0.scoring.batching import PackedShape, PackedTokens, pack_groups
+from t0.scoring.examples import ChoiceGroup
 from t0.scoring.mesh_model import (
     Placement,
     SharedVariables,
     restore_variables,
     session_of_shapes,
 )
-from t0.scoring.packed_batches import PackedShape, pack, token_counts
-from t0.scoring.packed_model import PackedTokens, pack_attention, packed_logits
+from t0.scoring.packed_model import pack_attention, packed_logits
 
 # The padded shape (B, C, L, T) of a batch.
 _Padded = tuple[int, int, int, int]
-# Logits of so many target tokens are computed at once: [tokens, V] in float32.
+# Logits of so many target tokens are computed together: [tokens, V] in float32.
 _BLOCK = 512
-# What a packed shape's program is fed.
-_FED = (*(field.name for field in dataclasses.fields(PackedTokens)), "targets")
+# The inputs of a packed shape's program.
+_PACKED_INPUTS = tuple(field.name for field in dataclasses.fields(PackedTokens))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Lowered:
-    """A shape's program: what it is fed, and its log-likelihoods, [B, C] or [R, M]."""
+class _LoweredShape:
+    """A shape's program: its inputs, and its log-likelihoods, [B, C] or [R, M]."""
 
     fed: Mapping[str, tf.Tensor]
     scores: tf.Tensor
 
 
-class Scorer:
+class MeshScorer:
     """Scores choices with one set of weights and any number of batch shapes.
 
     Args:
@@ -80,7 +81,7 @@ class Scorer:
         self._mesh_impl = SharedVariables(placement)
         self._graph = tf.Graph()
         self._session = session_of_shapes(self._graph)
-        self._lowered: dict[PackedShape | _Padded, _Lowered] = {}
+        self._lowered: dict[PackedShape | _Padded, _LoweredShape] = {}
 
     @property
     def replicas(self) -> int:
@@ -100,8 +101,8 @@ class Scorer:
           the number of variables restored.
 
         Raises:
-          UserError: if the checkpoint cannot be read, lacks a variable of the model, has it in
-            another shape or type, or has weights that the model lacks.
+          UserError: if the checkpoint cannot be read, has no variable of the model or has it in
+            another shape or type, or has weights that the model does not have.
         """
         first = PackedShape(self.replicas, 1, 1) if self.packs else (self.replicas, 1, 1, 1)
         self._lower(first)
@@ -125,11 +126,18 @@ class Scorer:
         if not self.packs:
             padded = (*targets.shape[:2], inputs.shape[1], targets.shape[2])
             return self._run(padded, {"inputs": inputs, "targets": targets})
+        groups = [
+            ChoiceGroup(_unpadded(ids), tuple(map(_unpadded, choices)), ((0, number, 0),))
+            for number, (ids, choices) in enumerate(zip(inputs, targets, strict=True))
+        ]
         if shape is None:
-            lengths, written = token_counts(inputs, targets)
-            shape = PackedShape(self.replicas, int(lengths.sum()), max(1, int(written.sum())))
-        rows = pack(inputs, targets, shape)
-        return rows.scores(self._run(shape, {name: getattr(rows, name) for name in _FED}))
+            tokens = np.sum([group.tokens for group in groups], axis=0)
+            shape = PackedShape(self.replicas, int(tokens[0]), max(1, int(tokens[1])))
+        return pack_groups(groups, shape).score(self)
+
+    def log_probabilities(self, tokens: PackedTokens, shape: PackedShape) -> np.ndarray:
+        """Returns log p of the targets of packed rows, float32 [R, M]; anything in the padding."""
+        return self._run(shape, {name: getattr(tokens, name) for name in _PACKED_INPUTS})
 
     def _run(self, shape: PackedShape | _Padded, given: Mapping[str, np.ndarray]) -> np.ndarray:
         lowered = self._lower(shape)
@@ -139,21 +147,21 @@ class Scorer:
         """Frees the session and its weights."""
         self._session.close()
 
-    def _lower(self, shape: PackedShape | _Padded) -> _Lowered:
+    def _lower(self, shape: PackedShape | _Padded) -> _LoweredShape:
         if shape not in self._lowered:
             with self._graph.as_default(), tf.variable_scope("", reuse=tf.AUTO_REUSE):
                 build = self._packed if isinstance(shape, PackedShape) else self._padded
                 self._lowered[shape] = build(shape)
         return self._lowered[shape]
 
-    def _packed(self, shape: PackedShape) -> _Lowered:
+    def _packed(self, shape: PackedShape) -> _LoweredShape:
         row_dim = mtf.Dimension("batch", shape.rows)
         input_dim = mtf.Dimension("length", shape.inputs)
         target_dim = mtf.Dimension("length", shape.targets)
-        dims = dict.fromkeys(_FED, [row_dim, target_dim])
+        dims = dict.fromkeys(_PACKED_INPUTS, [row_dim, target_dim])
         dims |= dict.fromkeys(("inputs", "input_numbers"), [row_dim, input_dim])
         mesh, fed, tokens = _placeholders(dims)
-        targets = tokens.pop("targets")
+        targets = tokens["targets"]
         place = self._placement
         with fused(self._model, place.mesh_shape, place.layout_rules):
             logits = packed_logits(self._model, PackedTokens(**tokens), self._variable_dtype)
@@ -169,7 +177,7 @@ class Scorer:
         )
         return self._exported(mesh, fed, nats)
 
-    def _padded(self, shape: _Padded) -> _Lowered:
+    def _padded(self, shape: _Padded) -> _LoweredShape:
         batch, choices, input_length, target_length = shape
         batch_dim = mtf.Dimension("batch", batch)
         choices_dim = mtf.Dimension("choices", choices)
@@ -196,12 +204,16 @@ class Scorer:
 
     def _exported(
         self, mesh: mtf.Mesh, fed: Mapping[str, tf.Tensor], scores: mtf.Tensor
-    ) -> _Lowered:
+    ) -> _LoweredShape:
         lowering = mtf.Lowering(mesh.graph, {mesh: self._mesh_impl}, autostack=False)
         # The slices are those of the first lowering. If they are the masters, this does nothing.
         if not self._lowered:
             self._slice_copies = lowering.copy_masters_to_slices()
-        return _Lowered(fed, lowering.export_to_tf_tensor(scores))
+        return _LoweredShape(fed, lowering.export_to_tf_tensor(scores))
+
+
+def _unpadded(ids: np.ndarray) -> np.ndarray:
+    return np.trim_zeros(ids, "b")
 
 
 def _placeholders(

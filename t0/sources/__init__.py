@@ -10,6 +10,7 @@
 | `folders`, `own_data` | data folders and the splits in them; the user's own prompts and mixtures |
 | `hub` | the Hugging Face hub: names of T0's datasets, rows, streamed documents |
 | `schema` | split sizes and columns of T0's datasets; conversion of copies; withheld labels |
+| `documents` | the column whose text several rows of a dataset share |
 | `readers`, `csv_reader`, `arrow_readers` | JSON Lines; csv, tsv; parquet, Arrow |
 | `texts`, `instructions`, `questions`, `translations` | the recipes' data |
 
@@ -17,6 +18,7 @@ This room does not import TensorFlow. It imports pyarrow when a file needs it, a
 library when the hub is needed.
 """
 
+from t0.sources.documents import document_column, document_key, documents_in_rows
 from t0.sources.folders import DATA_DIR_VARIABLE, data_dirs, set_data_dirs
 from t0.sources.own_data import (
     OwnDataset,
@@ -45,6 +47,9 @@ __all__ = [
     "SplitSource",
     "available_splits",
     "data_dirs",
+    "document_column",
+    "document_key",
+    "documents_in_rows",
     "features",
     "find_own_datasets",
     "find_own_mixtures",

@@ -9,7 +9,8 @@ The source renders each row to a record of strings:
 
     {"inputs": "... Does this imply ...?", "targets": "Yes", "answer_choices": ["Yes", "No"]}
 
-(`answer_choices` only if the template has them). As in the original, targets get EOS and inputs do
+(`answer_choices` only if the template has them; `document` in rank evaluation, if several rows of
+the dataset share a text: `t0.sources.documents`). As in the original, targets get EOS and inputs do
 not; the caching point is after tokenisation; a choice is correct if it equals the stripped target
 exactly. The source's `reports` count the rows that the template drops, and the rows without a
 label, for the cache's record.
@@ -25,7 +26,7 @@ from t0.catalogue import SCORE_EVAL, PromptedTask
 from t0.catalogue.prompted_task import open_rows
 from t0.compat import seqio, t5_metrics, t5_postprocessors, t5_preprocessors, tf
 from t0.prompts import CompiledTemplate, RowReport, Template
-from t0.sources import SplitRows, hidden_label, local_files
+from t0.sources import SplitRows, document_column, document_key, hidden_label, local_files
 from t0.tasks.metrics import plain_metrics, reads_text
 from t0.tasks.ordered_source import TEXT, TEXTS, OrderedSource
 from t0.tasks.vocabulary import default_vocabulary
@@ -89,9 +90,14 @@ class PromptedSource(OrderedSource):
         """Returns the files of the split in the data folders; none for data of the hub."""
         return local_files(self.dataset, self.subset, self.split_mapping[split])
 
+    def document_column(self, columns: Sequence[str]) -> str | None:
+        """Returns the column of a row's document; None if a record has none."""
+        return document_column(self.dataset, self.subset, columns) if self.hide_labels else None
+
     def records(self, split: str) -> Iterator[dict[str, Any]]:
         """Yields the rendered records of `split` as strings, and counts rows in `reports`."""
         rows = self.open(split)
+        document = self.document_column(rows.columns)
         report = self.reports[split] = RowReport(hide_labels=self.hide_labels)
         with_choices = self.template.answer_choices is not None
         for index, row in enumerate(rows.rows()):
@@ -103,18 +109,23 @@ class PromptedSource(OrderedSource):
             record = {"inputs": example.inputs, "targets": target}
             if with_choices:
                 record["answer_choices"] = example.choices
+            if document:
+                record["document"] = document_key(row[document])
             yield record
 
     def check(self, split: str) -> None:
-        """Raises the errors about absent data."""
-        self.open(split)
+        """Raises the errors about absent data, and learns whether records have a document."""
+        rows = self.open(split)
+        if self.document_column(rows.columns):
+            self.signature["document"] = TEXT
 
 
 def expand_choices(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Replaces each record {inputs, targets, answer_choices} by one record for each choice.
 
     Each record has `idx` [2] (the row's index and the choice's), `inputs`, `targets` (the choice),
-    `is_correct` and `weight` 1.0, as T5's `rank_classification` preprocessor defines them.
+    `is_correct` and `weight` 1.0, as T5's `rank_classification` preprocessor defines them, and the
+    row's `document` if it has one.
     """
     return t5_preprocessors.rank_classification(
         dataset,
@@ -122,6 +133,7 @@ def expand_choices(dataset: tf.data.Dataset) -> tf.data.Dataset:
         targets_fn=lambda ex: ex["answer_choices"],
         is_correct_fn=lambda ex: tf.equal(ex["answer_choices"], tf.strings.strip(ex["targets"])),
         weight_fn=lambda ex: 1.0,
+        passthrough_feature_keys=[name for name in dataset.element_spec if name == "document"],
     )
 
 

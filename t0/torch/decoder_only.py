@@ -29,7 +29,6 @@ import torch
 from t0.checkpoints import look_alikes, weight_files
 from t0.checkpoints.shape import shown
 from t0.errors import UserError, short_reason
-from t0.scoring.batch_planning import Costs
 from t0.torch import tokenizer_check
 from t0.torch.tokenizer_check import import_transformers
 
@@ -41,7 +40,6 @@ _BESIDE = (*TOKENIZERS, "merges.txt", "tokenizer_config.json", "special_tokens_m
 _CHOOSING = ("quantization_config", "fusion_config", "transformers_weights")
 _SHOWN = 4  # names of tensors in a message
 _LARGEST_UNREAD = 10_000_000  # elements; a model this much larger than its file is not built
-_KERNELS = 1e9  # a batch's start, in floating point operations
 # What a later token may change of a token's logits, in their standard deviations: rounding.
 _PROBE_TOKENS, _PROBE_SHARE = 4, 1e-3
 
@@ -110,7 +108,6 @@ class DecoderOnly:
     """
 
     replicas = 1
-    packs = False
 
     def __init__(
         self, folder: str, device: torch.device, activations: torch.dtype, batch_tokens: int
@@ -148,11 +145,6 @@ class DecoderOnly:
             "vocabulary_sha256": _hash(hashlib.sha256(p.read_bytes()).hexdigest() for p in files),
             "vocabulary_size": len(self.tokenizer),
         }
-
-    def costs(self) -> Costs:
-        """Returns the costs of the model, by the size of its files."""
-        bytes_ = sum(path.stat().st_size for path in self._weights)
-        return _DecoderCosts(float(bytes_), 0.0, float(bytes_), 0.0, _KERNELS)
 
     def encode(self, join: Join, given: str, choice: str) -> tuple[list[int], list[int]]:
         """Returns the ids of an input and those of a choice, joined.
@@ -284,16 +276,6 @@ class DecoderOnly:
         targets, scored_at = (x[:, -keep:].to(self._device) for x in (targets, scored_at))
         nats = logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
         return nats.masked_fill(~scored_at, 0.0).sum(-1).cpu().numpy()
-
-
-@dataclasses.dataclass(frozen=True)
-class _DecoderCosts(Costs):
-    """Costs of a model that reads the input again with each choice."""
-
-    def of_group(self, sizes: np.ndarray) -> np.ndarray:
-        """Returns the cost of one group of each size; `sizes` [..., 3] holds C, L, T."""
-        choices, inputs, targets = np.moveaxis(np.asarray(sizes, np.float64), -1, 0)
-        return choices * (inputs + targets) * self.input_token
 
 
 def _ids(row: np.ndarray) -> np.ndarray:

@@ -6,33 +6,21 @@ Tasks are read from their caches. Each process encodes and scores every `world.s
 batch; the first writes the same files as Mesh TensorFlow's evaluation.
 """
 
-import dataclasses
 import functools
 
 import numpy as np
 import torch
 
-from t0.checkpoints.shape import expected_shapes
 from t0.config.specification import RankSpec, RunSpec, TaskSpec
 from t0.errors import UserError
 from t0.scoring import ranking
-from t0.scoring.batch_planning import Costs, model_costs
-from t0.scoring.cached_records import cached_records
+from t0.scoring.batching import SortedPlan
+from t0.scoring.examples import RankTaskFacts
 from t0.scoring.rank_metrics import RankClassification
-from t0.scoring.reading import (
-    ExampleStore,
-    Lengths,
-    ScoringTask,
-    TaskFacts,
-    kept_task,
-    not_ranked,
-)
+from t0.scoring.records import ReadRecords, RecordSorter, cached_records, not_ranked
 from t0.torch import sharding, weights
 from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World, choose_activation_type
-
-# Hundreds of kernels of some microseconds each, in floating point operations.
-_START = 1e9
 
 
 def evaluate(spec: RunSpec, world: World) -> None:
@@ -46,7 +34,7 @@ def evaluate(spec: RunSpec, world: World) -> None:
       UserError: if this engine does not evaluate such a run, or the evaluation raises one.
     """
     rank, model = _check_supported(spec), t5(spec.model)
-    settings = ranking.checked(ranking.RankEvaluationSettings(**rank.settings))
+    settings = ranking.check_settings(ranking.RankEvaluationSettings(**rank.settings))
     runs = [
         {"model_dir": spec.model_dir, "step": step, "engine": "torch"}
         | ranking.run_facts(
@@ -68,19 +56,21 @@ def evaluate(spec: RunSpec, world: World) -> None:
             runs,
             rank.folder,
             {
-                task.name: _make_reader(task, spec.lengths, rank.given.get("examples"))
+                task.name: (
+                    _facts(task),
+                    functools.partial(_open_records, task, rank.given.get("examples")),
+                )
                 for task in spec.data.tasks
             },
+            lengths=spec.lengths,
             make_scorer=lambda: ShardedScorer(
                 model, world, choose_activation_type(settings.dtype, world.device)
             ),
-            limits=functools.partial(
-                ranking.batch_limits,
-                spec.batch_sequences,
-                spec.lengths,
-                spec.targets_vocabulary.size,
+            make_plan=lambda tasks, scorer: SortedPlan(
+                ranking.batch_limits(
+                    spec.batch_sequences, spec.lengths, spec.targets_vocabulary.size, scorer
+                )
             ),
-            costs=lambda: _estimate_costs(model),
             settings=settings,
             writes=world.first,
             wait=world.wait,
@@ -88,7 +78,7 @@ def evaluate(spec: RunSpec, world: World) -> None:
 
 
 class ShardedScorer:
-    """Scores choices by a sharded model; see `ranking.Scorer`.
+    """Scores choices by a sharded model; see `ranking.ChoiceScorer`.
 
     Args:
       spec: the model.
@@ -100,7 +90,6 @@ class ShardedScorer:
         self._world = world
         self._model = sharding.sharded(spec, world, activations=activations).eval()
         self.replicas = world.size
-        self.packs = False
         self.device_kind = "gpu" if world.device.type == "cuda" else "cpu"
 
     def restore(self, checkpoint: str) -> int:
@@ -111,7 +100,7 @@ class ShardedScorer:
 
     @torch.no_grad()
     def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Returns log p(choice | input) in nats; see `ranking.Scorer`."""
+        """Returns log p(choice | input) in nats; see `ranking.ChoiceScorer`."""
         own = slice(self._world.rank, None, self._world.size)
         given = {
             name: torch.from_numpy(values[own]).to(self._world.device, torch.int64)
@@ -161,22 +150,11 @@ def _check_supported(spec: RunSpec) -> RankSpec:
     return spec.rank
 
 
-def _make_reader(task: TaskSpec, lengths: Lengths, most: int | None) -> ranking.Reader:
-    """Returns what reads a task's first `most` examples, or all of them."""
-    kind = task.rank
-
-    def read(store: ExampleStore, **shares: float) -> ScoringTask:
-        records = cached_records(task.name, task.cache_files)
-        if most:
-            records = (record for record in records if record["idx"][0] < most)
-        number = store.add(records)
-        metrics = [RankClassification(classes) for classes in kind.classes]
-        facts = TaskFacts(task.name, kind.dataset, kind.prompt, metrics)
-        return kept_task(facts, number, lengths, store=store, **shares)
-
-    return read
+def _facts(task: TaskSpec) -> RankTaskFacts:
+    rank = task.rank
+    metrics = [RankClassification(classes) for classes in rank.classes]
+    return RankTaskFacts(task.name, rank.dataset, rank.prompt, metrics, rank.rows)
 
 
-def _estimate_costs(model: T5Spec) -> Costs:
-    """Returns the costs of the model; a further shape costs the start of a batch's kernels."""
-    return dataclasses.replace(model_costs(expected_shapes(model.sizes)), lowering=_START)
+def _open_records(task: TaskSpec, examples: int | None, sorter: RecordSorter) -> ReadRecords:
+    return cached_records(task.name, task.cache_files, sorter, examples=examples)

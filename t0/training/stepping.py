@@ -25,7 +25,7 @@ import numpy as np
 
 from t0.config.specification import Count, Rows
 from t0.errors import UserError
-from t0.feeding.training_data import ReadAhead
+from t0.feeding.reading import ReadAhead
 from t0.files import write_whole
 from t0.training import recorder
 from t0.training.model_directory import Keep

@@ -18,6 +18,7 @@ from t0.caching.split_state import SplitSpec
 from t0.caching.work_plan import OpenedSplits
 from t0.files import tfrecord
 from t0.prompts import Template
+from t0.sources import documents
 from t0.testing import train_vocabulary, write_rows
 
 OPTIONS = RecordOptions(max_dropped_share=0.5)
@@ -66,6 +67,32 @@ def test_records_are_those_of_the_general_engine_in_order(
     assert ours.keys() == general.keys()
     assert ours == general
     assert len(ours) > 4 * 2 * len(templates)
+
+
+def test_records_of_choices_have_the_document_of_their_row(
+    with_data, cache_here, tmp_path, monkeypatch, small_ranges
+):
+    monkeypatch.setattr(documents, "OWN_COLUMN", "words")
+    cache_here(tmp_path / "ranges", *names("drops"), options=OPTIONS)
+    monkeypatch.setattr(work_plan, "has_own_form", lambda task, options: False)
+    cache_here(tmp_path / "general", *names("drops"), options=OPTIONS)
+    ours, general = read(tmp_path / "ranges"), read(tmp_path / "general")
+    assert ours == general
+    rows = [json.loads(line) for line in (with_data / "weather" / "default" / "train.jsonl").open()]
+    keys = [documents.document_key(row["words"]) for row in rows if len(row["words"]) > 1]
+    assert len(set(keys)) < len(keys)
+    folder = "weather_drops_score_eval"
+    for name, content in ours.items():
+        if name.endswith("info.train.json"):
+            described = json.loads(content)["features"].get("document")
+            assert described == ({"dtype": "string", "shape": []} if folder in name else None)
+        elif "train.tfrecord" in name:
+            for example in content:
+                features = example.features.feature
+                assert ("document" in features) == (folder in name)
+                if folder in name:
+                    row, _ = features["idx"].int64_list.value
+                    assert features["document"].bytes_list.value == [keys[row].encode()]
 
 
 @pytest.mark.parametrize(("folder", "ranges"), [("/out", 13), ("gs://b/out", 2)])

@@ -16,7 +16,7 @@ from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 from t0.checkpoints.compare import mesh_logits  # noqa: E402
 from t0.config import parse  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
-from t0.scoring.scorer import Scorer  # noqa: E402
+from t0.scoring.scorer import MeshScorer  # noqa: E402
 
 IDS = np.asarray([[5, 6, 7, 1]], np.int32)
 
@@ -45,7 +45,7 @@ def test_the_model_is_built_and_restored(tmp_path, model, dtype, legacy_norms):
         input_vocab_size=rows, output_vocab_size=rows, layout_rules=None, mesh_shape=None
     )
     place = Placement(mtf.Shape([]), mtf.LayoutRules(set()), [""])
-    scorer = Scorer(built, mesh_utils.get_variable_dtype(), place)
+    scorer = MeshScorer(built, mesh_utils.get_variable_dtype(), place)
     prefix = open_source(tmp_path / "mtf").path
     assert scorer.restore(prefix) == len(weights(model))
     found = scorer.log_likelihoods(IDS, IDS[None])

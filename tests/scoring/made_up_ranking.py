@@ -1,16 +1,16 @@
 """Whole rank evaluations by a scorer and a decoder without a model, on made-up records."""
 
-import functools
 from unittest import mock
 
 import numpy as np
 import pytest
 
 from t0.scoring import ranking, results
-from t0.scoring.batch_planning import BatchLimits, Costs
+from t0.scoring.batching import BatchLimits, SortedPlan
+from t0.scoring.examples import RankTaskFacts
 from t0.scoring.rank_metrics import RankClassification
 from t0.scoring.ranking import RankEvaluationSettings
-from t0.scoring.reading import TaskFacts, kept_task
+from t0.scoring.records import record_of
 
 TASKS = {"first": (11, 2), "second": (30, 3), "third": (7, None)}
 STEPS = (7, 9)
@@ -21,7 +21,6 @@ class Scorer:
 
     replicas = 1
     device_kind = "cpu"
-    packs = False
 
     def __init__(self):
         self.batches = 0
@@ -54,10 +53,10 @@ def records(name):
             }
 
 
-def reader(name, metric, *, store, **shares):
+def ranked(name, metric):
     classes = TASKS[name][1]
-    facts = TaskFacts(name, f"data/{name}", "", [metric or RankClassification(classes)])
-    return kept_task(facts, store.add(records(name)), None, store=store, **shares)
+    facts = RankTaskFacts(name, f"data/{name}", "", [metric or RankClassification(classes)])
+    return facts, lambda sorter: sorter.sort(map(record_of, records(name)))
 
 
 class Decoder:
@@ -82,10 +81,10 @@ def evaluate(folder, shard=0, shards=1, *, tasks=tuple(TASKS), decoder=None, met
     ranking.rank(
         [{"step": step, "checkpoint": str(step), "created": "then", **facts} for step in STEPS],
         str(folder),
-        {name: functools.partial(reader, name, metric) for name in tasks},
+        {name: ranked(name, metric) for name in tasks},
+        lengths=None,
         make_scorer=lambda: scorer,
-        limits=lambda _: BatchLimits(tokens=80, target_tokens=80),
-        costs=lambda: Costs(1, 0, 1, 0, 0),
+        make_plan=lambda *_: SortedPlan(BatchLimits(tokens=80, target_tokens=80)),
         settings=RankEvaluationSettings(
             shard_id=shard, num_shards=shards, decode_answers=decoder is not None
         ),

@@ -32,7 +32,7 @@ def small_windows(monkeypatch):
     ],
 )
 def test_normalisation(text, normal):
-    assert answers.normalised(text) == normal
+    assert answers.normalize_answer(text) == normal
 
 
 def test_answers_are_beside_the_scores(tmp_path):
@@ -100,9 +100,9 @@ def test_interrupted_decoding_goes_on(tmp_path, write):
 
 
 def test_what_cannot_be_decoded_is_refused(tmp_path):
-    with pytest.raises(UserError, match="third, example 0: its choices have inputs of their own"):
+    with pytest.raises(UserError, match="third, example 0: its choices have different inputs"):
         evaluate(tmp_path, decoder=Decoder())
-    given = dict.fromkeys(("make_scorer", "limits", "costs"))
+    given = dict.fromkeys(("lengths", "make_scorer", "make_plan"))
     settings = ranking.RankEvaluationSettings(decode_answers=True)
     with pytest.raises(UserError, match="this engine decodes no answers"):
         ranking.rank([], str(tmp_path), {}, settings=settings, **given)

@@ -6,7 +6,7 @@ from tiny_models import bind, build, make_scorer, random_variables, write_checkp
 
 from t0.compat import mtf, transformer_layers
 from t0.scoring import scorer as scorer_module
-from t0.scoring.packed_batches import PackedShape
+from t0.scoring.batching import PackedShape
 from t0.scoring.packed_model import pack_attention
 
 

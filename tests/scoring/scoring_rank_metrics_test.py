@@ -10,16 +10,16 @@ from t5.evaluation import metrics as t5_metrics
 
 from t0.errors import UserError
 from t0.prompts.templates import Template
-from t0.scoring.batch_planning import BatchPlan, BatchShape
+from t0.scoring.batching import BatchLimits, SortedPlan
+from t0.scoring.examples import (
+    AnswerChoice,
+    MultipleChoiceExample,
+    RankTaskFacts,
+    count_task,
+)
 from t0.scoring.rank_metrics import RankMetrics, classes_of
 from t0.scoring.ranking import score_tasks, with_scores
-from t0.scoring.reading import (
-    AnswerChoice,
-    ExampleStore,
-    MultipleChoiceExample,
-    ScoringTask,
-    Truncation,
-)
+from t0.scoring.records import RecordSorter, record_of
 from t0.scoring.results import CheckpointResults
 from t0.tasks import PromptedTask, task_definitions
 
@@ -151,22 +151,10 @@ def _records(examples):
 
 def _peak_bytes(folder, examples):
     """The most memory that Python holds while a task is scored, judged and written."""
-    plan = BatchPlan((BatchShape(8, 4, 500, 2),), 1.0)
-    with ExampleStore() as store:
-        number = store.add(_records(examples))
-        task = ScoringTask(
-            name="made_up",
-            number=number,
-            store=store,
-            lengths=None,
-            choices=np.array([len(one.choices) for one in store.examples(number)], np.int32),
-            gold=np.array([one.gold for one in store.examples(number)], np.int32),
-            sizes={},
-            tokens={},
-            truncated=Truncation(),
-            excluded={},
-            metric_fns=[with_classes(4)],
-        )
+    plan = SortedPlan(BatchLimits(8 * 508, 8 * 508))
+    facts = RankTaskFacts("made_up", "mine", "", [with_classes(4)])
+    with RecordSorter() as sorter:
+        task = count_task(facts, sorter.sort(map(record_of, _records(examples))), None)
         results = CheckpointResults(str(folder), {"step": 1}, ["made_up"])
         tracemalloc.start()
         for one, scores in score_tasks(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t0.errors import UserError
-from t0.scoring.reading import AnswerChoice, MultipleChoiceExample
+from t0.scoring.examples import AnswerChoice, MultipleChoiceExample
 from t0.scoring.results import (
     keep_entry,
     kept_entry,
@@ -111,3 +111,14 @@ def test_kept_entry_is_taken_up_only_if_made_from_the_same(tmp_path):
     remove_entries(folder, 40)
     assert kept_entry(folder, 40, "task", made_from=made_from) is None
     assert not (tmp_path / "unfinished_40").exists()
+
+
+def test_a_line_has_the_document_where_it_is_known():
+    choice = AnswerChoice(text="yes", tokens=[1], is_correct=True, inputs=[3])
+    lines = [
+        score_line(MultipleChoiceExample(5, (choice,), "in", document), [-1.0])
+        for document in (None, 3)
+    ]
+    assert "document" not in lines[0]
+    assert lines[1]["document"] == 3
+    assert json.loads(json.dumps(lines[1]))["prediction"] == 0

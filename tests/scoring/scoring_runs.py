@@ -15,7 +15,7 @@ import tensorflow as tf  # isort: skip
 from mesh_tensorflow.transformer.dataset import EvalDataset
 
 from t0.scoring import evaluate as evaluation
-from t0.scoring.batch_planning import model_costs
+from t0.scoring.batching import model_costs
 from t0.scoring.mesh_model import MeshModel
 
 LIMITS = {"inputs": 24, "targets": 5}

@@ -8,9 +8,9 @@ from made_up_ranking import STEPS, TASKS, contents, evaluate, interrupted_at_wri
 
 from t0.errors import UserError
 from t0.scoring import ranking
+from t0.scoring.batching import BatchShard
 from t0.scoring.merging import merge
 from t0.scoring.ranking import RankEvaluationSettings
-from t0.scoring.shards import Shard
 
 SHARDS = 3
 
@@ -46,7 +46,7 @@ def test_merged_shards_equal_one_run(whole, scored, shards, tmp_path, capsys):
     # Folders of several machines, merged into one of them.
     for shard in range(SHARDS):
         (tmp_path / "machines" / str(shard)).mkdir(parents=True)
-        name = Shard(shard, SHARDS).folder
+        name = BatchShard(shard, SHARDS).folder
         shutil.move(shards / name, tmp_path / "machines" / str(shard) / name)
     folders = [str(tmp_path / "machines" / str(shard)) for shard in reversed(range(SHARDS))]
     merge(folders, folders[0])
@@ -55,7 +55,7 @@ def test_merged_shards_equal_one_run(whole, scored, shards, tmp_path, capsys):
 
 @pytest.mark.parametrize("write", [1, 2, 4, 6, 9])
 def test_interrupted_shard_goes_on(whole, shards, tmp_path, capsys, write):
-    folder = shards / Shard(1, SHARDS).folder
+    folder = shards / BatchShard(1, SHARDS).folder
     shutil.rmtree(folder)
     interrupted_at_write(write, shards, 1, SHARDS)
     message = "-of-00003 is not finished. Start the shard's command" if write > 1 else "missing: 1"
@@ -69,17 +69,19 @@ def test_interrupted_shard_goes_on(whole, shards, tmp_path, capsys, write):
 
 
 def missing(shards):
-    shutil.rmtree(shards / Shard(1, SHARDS).folder)
+    shutil.rmtree(shards / BatchShard(1, SHARDS).folder)
     return [shards], "step 7: 1 of 3 shards are missing: 1. Evaluate with --shard_id=1"
 
 
 def twice(shards):
-    shutil.copytree(shards / Shard(1, SHARDS).folder, shards / "again" / "shard-00001-of-00003")
+    shutil.copytree(
+        shards / BatchShard(1, SHARDS).folder, shards / "again" / "shard-00001-of-00003"
+    )
     return [shards], "shard 1 is there twice: .*again"
 
 
 def of_another_checkpoint(shards):
-    shutil.rmtree(shards / Shard(2, SHARDS).folder)
+    shutil.rmtree(shards / BatchShard(2, SHARDS).folder)
     evaluate(shards, 2, SHARDS, checkpoint_fingerprint="other")
     return [shards], "different runs: they differ in checkpoint_fingerprint"
 
@@ -90,13 +92,13 @@ def of_other_shards(shards):
 
 
 def cut(shards):
-    path = next((shards / Shard(0, SHARDS).folder).rglob("second_7.jsonl"))
+    path = next((shards / BatchShard(0, SHARDS).folder).rglob("second_7.jsonl"))
     path.write_text(path.read_text()[:-1].rpartition("\n")[0] + "\n")
     return [shards], "task second: .* damaged .*examples are there"
 
 
 def damaged(shards):
-    (shards / Shard(0, SHARDS).folder / "shard_7.json").write_text("{}")
+    (shards / BatchShard(0, SHARDS).folder / "shard_7.json").write_text("{}")
     return [shards], "shard_7.json cannot be read or is damaged"
 
 
@@ -107,7 +109,7 @@ def of_a_task_outside_the_folder(shards):
 
 
 def nested_deeply(shards):
-    path = next((shards / Shard(0, SHARDS).folder).rglob("second_7.jsonl"))
+    path = next((shards / BatchShard(0, SHARDS).folder).rglob("second_7.jsonl"))
     path.write_text("[" * 100_000 + "\n")
     return [shards], "task second: .* damaged .*nested more than"
 
@@ -145,9 +147,9 @@ def test_shards_that_do_not_make_one_run_are_refused(shards, tmp_path, fault):
 
 def test_shards_that_do_not_exist_and_metrics_that_cannot_be_merged_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"shard_id is 3; with 3 shard\(s\) wanted 0 to 2"):
-        ranking.checked(RankEvaluationSettings(shard_id=3, num_shards=3))
+        ranking.check_settings(RankEvaluationSettings(shard_id=3, num_shards=3))
     with pytest.raises(UserError, match="num_shards is True; wanted a whole number from 1 on"):
-        ranking.checked(RankEvaluationSettings(num_shards=True))
+        ranking.check_settings(RankEvaluationSettings(num_shards=True))
 
     def own(targets, scores):
         return {"own": 1.0}
@@ -158,7 +160,7 @@ def test_shards_that_do_not_exist_and_metrics_that_cannot_be_merged_are_refused(
 
 def test_a_shard_s_line_has_only_its_own_scores(shards):
     """So that it cannot be taken for the scores of a whole evaluation."""
-    folder = shards / Shard(0, SHARDS).folder
+    folder = shards / BatchShard(0, SHARDS).folder
     assert not list(folder.rglob("results_*"))
     lines = map(json.loads, (folder / "scores" / "third_7.jsonl").read_text().split("\n")[:-1])
     scores = [[c["log_likelihood"] for c in line["choices"]] for line in lines]

@@ -12,7 +12,7 @@ from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 
 from t0.config import parse  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
-from t0.scoring.scorer import Scorer  # noqa: E402
+from t0.scoring.scorer import MeshScorer  # noqa: E402
 
 VOCABULARY = 120  # of 128 with Mesh's padding
 D_MODEL, D_FF, D_KV, HEADS, LAYERS = 16, 32, 8, 2, 1
@@ -101,7 +101,7 @@ def make_scorer(  # noqa: PLR0913
     shape = mtf.convert_to_shape(mesh)
     types = mtf.VariableDType(*map(tf.as_dtype, (master, computed, computed)))
     rules = mtf.convert_to_layout_rules(layout)
-    return Scorer(build(mesh, layout), types, Placement(shape, rules, [""] * shape.size))
+    return MeshScorer(build(mesh, layout), types, Placement(shape, rules, [""] * shape.size))
 
 
 def padded(rows, length=None):

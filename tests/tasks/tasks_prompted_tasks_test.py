@@ -337,6 +337,9 @@ def test_real_rows(dataset, subset, stock_vocabulary, monkeypatch):
             wanted = records(stock)
             got = ours.get_dataset(None, "train", use_cached=False, shuffle=False)
             got = list(got.take(len(wanted)).as_numpy_iterator())
+            # The document that rows share is an additional feature of ours.
+            documents = [record.pop("document", None) for record in got]
+            assert (None in documents) == (stock is stock_plain)
             if split == "test" and stock is stock_scored:
                 assert not any(record.pop("is_correct") for record in got)
                 for record in wanted:

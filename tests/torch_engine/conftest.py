@@ -130,6 +130,11 @@ class World:
 def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     tiny_world.lay_out(folder)
+    # Three rows of each document, so that both engines have to know the documents.
+    rows = folder / "data" / "weather" / "validation.jsonl"
+    lines = [json.loads(line) for line in rows.read_text().splitlines()]
+    numbered = [{**line, "document_id": f"report {n // 3}"} for n, line in enumerate(lines)]
+    rows.write_text("".join(json.dumps(line) + "\n" for line in numbered))
     world = World(folder)
     tasks = "--tasks=weather_train,weather_eval"
     cache = [f"--output_cache_dir={folder}/cache", "--module_import=t0.seqio_tasks"]

@@ -1,5 +1,6 @@
 """Rank evaluation on PyTorch: Mesh TensorFlow's log-likelihoods and files; killed, it goes on."""
 
+import csv
 import json
 import shutil
 
@@ -152,14 +153,43 @@ def test_a_killed_evaluation_goes_on_with_the_next_task(world, specified):
     check_same(results(folder), results(at_once), 0)
 
 
-def test_the_report_reads_the_files(world, specified):
-    folder, spec = specified("reported")
-    assert world.torch(spec).returncode == 0
+def reported(world, folder):
+    """The rows of `t0 report`'s tables, without what names the run; numbers are rounded."""
+
+    def value(text):
+        try:
+            return pytest.approx(float(text), abs=1e-3)
+        except ValueError:
+            return text
+
     made = folder / "report"
     written = str(folder / "validation_eval" / "results_30.json")
     done = world.command("report", written, f"--output={made}", program="t0")
     assert done.returncode == 0, done.stderr
     assert "weather" in (made / "report.html").read_text()
+    tables = {}
+    for path in sorted(made.glob("*.csv")):
+        with path.open(newline="") as file:
+            rows = [*csv.DictReader(file)]
+        tables[path.name] = [
+            {name: value(text) for name, text in row.items() if folder.name not in text}
+            for row in rows
+        ]
+    return tables
+
+
+def test_both_engines_have_one_report_with_the_same_documents(world, reference, specified):
+    folder, spec = specified("reported")
+    assert world.torch(spec).returncode == 0
+    for each in (folder, reference):
+        found = results(each)
+        tasks = found.pop("results_30.json")["tasks"]
+        assert {task["documents"] for task in tasks.values()} == {10}
+        for lines in found.values():
+            assert [line["document"] for line in lines] == [n // 3 * 3 for n in range(30)]
+    ours, theirs = (reported(world, each) for each in (folder, reference))
+    assert "report.csv" in ours
+    assert ours == theirs
 
 
 def changed(spec, **changes):

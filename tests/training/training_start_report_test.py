@@ -3,14 +3,16 @@
 import dataclasses
 import types
 
-from t0.feeding.mixing import Share
+from t0.feeding.mixing import TaskShare
 from t0.feeding.training_data import Filling
 from t0.training import start_report
 from t0.training.start_report import Memory, RunSize
 
 
 def data(count, examples=200):
-    shares = [Share(f"task_{n}", rate=1 / count, examples=examples, served=0) for n in range(count)]
+    shares = [
+        TaskShare(f"task_{n}", rate=1 / count, examples=examples, served=0) for n in range(count)
+    ]
     filling = Filling(rows=4, examples=10, filled={"inputs": 0.991, "targets": 0.287})
     return types.SimpleNamespace(filling=filling, shares=lambda: shares)
 

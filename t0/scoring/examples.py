@@ -1,43 +1,30 @@
-"""The examples of rank-evaluation tasks, which are read once and kept on local disk.
+"""Rank-evaluation examples: the choices of a row, cut to the model's limits, counted and checked.
 
-A task has one record for each choice: `idx` [2] (the example's number and the choice's), `inputs`
-and `targets` as token ids, `is_correct`, and the texts. Ten records of five examples with two
-choices each become five examples. Stock SeqIO shuffles its caches, so records may come in any
-order: a temporary SQLite file sorts them. The same file is used for every checkpoint.
+Ten records of five examples with two choices each become five examples.
 
-    with ExampleStore() as store:
-        task = kept_task(facts, store.add(records), {"inputs": 1024, "targets": 256}, store=store)
-        for example in task.examples():      # idx ascending, choices in the template's order
-            example.choices[example.gold].text
+    task = count_task(facts, read_records, {"inputs": 1024, "targets": 256})
+    for example in task.examples():      # idx ascending, choices in the template's order
+        example.choices[example.gold].text
+    notes, warnings = describe_tasks([task])
+    # super_glue/rte: 10 prompts, 277 examples; the first choice is correct in 53%
 
-Records come from SeqIO (`t0.scoring.task_records`) or from a cache's files
-(`t0.scoring.cached_records`). Memory holds only a few counts for each task, and does not grow with
-the examples' texts.
+Memory holds some numbers for each example, and does not grow with the examples' texts.
 """
 
 import collections
 import dataclasses
-import sqlite3
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from t0.errors import UserError
-from t0.files import publishing
+from t0.feeding.cut_warning import LOUD, cut_warning
+from t0.scoring.records import ChoiceRecord, ReadRecords
+from t0.sources.documents import COLUMNS, documents_in_rows
 
 EOS = 1
-# The features of a record that are read.
-FEATURES = (
-    "idx",
-    "inputs",
-    "targets",
-    "is_correct",
-    "inputs_pretokenized",
-    "targets_pretokenized",
-)
 
 # Why an example is excluded; these strings are in results files.
 NO_CORRECT_CHOICE = "no correct choice"
@@ -51,12 +38,10 @@ _EQUAL_TOKENS_HINT = (
 )
 # The most excluded examples whose numbers are kept, for each reason.
 _LISTED = 20
-_CACHE_KIB = 32 * 1024
-_TABLE = """
-CREATE TABLE task_{task} (
-    example INTEGER, choice INTEGER, inputs BLOB, tokens BLOB, correct INTEGER,
-    choice_text TEXT, input_text TEXT, PRIMARY KEY (example, choice)
-) WITHOUT ROWID"""
+_ORDINALS = ("first", "second", "third", "fourth", "fifth")
+_SHOWN_WARNINGS = 12
+# In results files, in place of the number of documents.
+UNKNOWN = "unknown"
 
 Lengths = Mapping[str, int] | None
 # (choices, input tokens, target tokens of the longest choice)
@@ -95,8 +80,9 @@ class MultipleChoiceExample:
     Attributes:
       idx: the row's number.
       choices: the answer choices, in the template's order.
-      text: the prompted input as text; empty if the records lack it.
-      document: the number of the first example of the same document; None if it is not known.
+      text: the prompted input as text; empty if the records do not have it.
+      document: the `idx` of the first example of the same document; None if it is unknown, or no
+        two examples share a document.
     """
 
     idx: int
@@ -164,40 +150,34 @@ class ExcludedExamples:
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskFacts:
-    """What is known of a rank-evaluation task before its records are read.
+class RankTaskFacts:
+    """The facts about a rank-evaluation task that do not come from its records.
 
     Attributes:
       name: the task's name.
       dataset: its dataset with the subset, as in results files.
       prompt: its prompt's name; "" for a task without one.
       metric_fns: its metric functions.
-      documents: number of examples -> each example's document, or None (`t0.scoring.documents`).
+      rows: dataset, subset and split of the rows that its examples are made from, which tell the
+        documents of records that do not; None if it is not a prompted task.
+      truncated: the numbers of inputs and targets that were truncated before.
     """
 
     name: str
     dataset: str
     prompt: str
     metric_fns: Sequence[Callable[..., Mapping[str, float]]]
-    documents: Callable[[int], Sequence[int] | None] = lambda examples: None
-
-
-def not_ranked(task: str) -> UserError:
-    """Returns the error about a task whose records have no answer choices."""
-    return UserError(
-        f"task {task} is not a rank-evaluation task (its records have no answer choices); its "
-        f"rank-evaluation form, if it has one, is {task}_score_eval"
-    )
+    rows: tuple[str, str | None, str] | None = None
+    truncated: Truncation = dataclasses.field(default_factory=Truncation)
 
 
 @dataclasses.dataclass(frozen=True)
 class ScoringTask:
-    """A task whose records were read.
+    """A task whose records were counted.
 
     Attributes:
-      name: the task's name.
-      number: the task's number in the store.
-      store: the store of its examples.
+      facts: the facts that do not come from its records.
+      read: reads its records in order.
       lengths: the limits in tokens that its examples are truncated to.
       choices: the number of choices of each example, in the order of `idx`.
       gold: the index of each example's correct choice; -1 if the example is excluded.
@@ -205,15 +185,11 @@ class ScoringTask:
       tokens: (input tokens, target tokens of all choices) -> number of groups, likewise.
       truncated: the numbers of truncated inputs and targets.
       excluded: reason -> examples that are left out of the accuracy.
-      metric_fns: the task's metric functions.
-      dataset: its dataset with the subset.
-      prompt: its prompt's name.
-      documents: each example's document, in the order of `idx`; None if they are not known.
+      documents: the `idx` of the first example of each example's document; None if it is unknown.
     """
 
-    name: str
-    number: int
-    store: "ExampleStore"
+    facts: RankTaskFacts
+    read: ReadRecords
     lengths: Lengths
     choices: np.ndarray
     gold: np.ndarray
@@ -221,103 +197,60 @@ class ScoringTask:
     tokens: Mapping[tuple[int, int], int]
     truncated: Truncation
     excluded: Mapping[str, ExcludedExamples]
-    metric_fns: Sequence[Callable[..., Mapping[str, float]]]
-    dataset: str = ""
-    prompt: str = ""
     documents: Sequence[int] | None = None
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.facts.name
+
+    @property
+    def document_count(self) -> int | str | None:
+        """The number of documents; None if rows of the dataset share none, or `UNKNOWN`."""
+        if self.documents is not None:
+            return len(set(self.documents))
+        dataset = self.facts.dataset
+        return UNKNOWN if {dataset, dataset.partition("/")[0]} & COLUMNS.keys() else None
 
     def examples(self) -> Iterator[MultipleChoiceExample]:
         """Yields the examples, truncated to the limits, in the order of `idx`."""
-        for number, whole in enumerate(self.store.examples(self.number)):
-            one = truncate(whole, self.lengths)[0]
-            known = None if self.documents is None else self.documents[number]
-            yield one if known is None else dataclasses.replace(one, document=known)
-
-
-class ExampleStore:
-    """The examples of tasks in a temporary file, which is removed when the `with` block ends.
-
-    The next process removes the file of a process that was killed.
-    """
-
-    def __enter__(self) -> "ExampleStore":
-        publishing.remove_leftovers([tempfile.gettempdir()])
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="t0_scoring_", suffix=f".{publishing.unfinished_tag()}"
-        )
-        self._file = sqlite3.connect(Path(self._folder.name) / "records.sqlite")
-        # The file is not needed after the process: so no journal and no waiting for the disk.
-        for pragma in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KIB}"):
-            self._file.execute(f"PRAGMA {pragma}")
-        self._tasks = 0
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
-        self._folder.cleanup()
-
-    def add(self, records: Iterable[Mapping[str, Any]]) -> int:
-        """Stores a task's records, and returns the task's number, the argument of `examples`.
-
-        Args:
-          records: records in any order, with numpy values: `idx` [2] and the fields of `choice_of`.
-
-        Raises:
-          UserError: if the disk is full.
-        """
-        task, self._tasks = self._tasks, self._tasks + 1
-        self._file.execute(_TABLE.format(task=task))
-        statement = f"INSERT OR REPLACE INTO task_{task} VALUES (?, ?, ?, ?, ?, ?, ?)"
-        try:
-            with self._file:
-                self._file.executemany(statement, map(_row, records))
-        except sqlite3.OperationalError as error:
-            raise UserError(
-                f"cannot keep the records of a task in {self._folder.name}: {error}. "
-                "TMPDIR names another folder"
-            ) from error
-        return task
-
-    def examples(self, task: int) -> Iterator[MultipleChoiceExample]:
-        """Yields a task's examples, not truncated, in the order of `idx`.
-
-        Several readers may run at once.
-        """
-        rows = self._file.execute(f"SELECT * FROM task_{task} ORDER BY example, choice")
-        idx, text, choices = -1, "", []
-        for example, _, inputs, tokens, correct, choice_text, input_text in rows:
-            if choices and example != idx:
-                yield MultipleChoiceExample(idx, tuple(choices), text)
-                choices = []
-            idx, text = example, input_text
-            choices.append(
-                AnswerChoice(
-                    text=choice_text,
-                    tokens=np.frombuffer(tokens, np.int32),
-                    is_correct=bool(correct),
-                    inputs=np.frombuffer(inputs, np.int32),
-                )
+        count = self.document_count
+        shared = isinstance(count, int) and count < len(self.choices)
+        for number, (example, _) in enumerate(_examples_of(self.read())):
+            example, _ = truncate(example, self.lengths)
+            yield (
+                dataclasses.replace(example, document=self.documents[number]) if shared else example
             )
-        if choices:
-            yield MultipleChoiceExample(idx, tuple(choices), text)
 
 
-def kept_task(
-    facts: TaskFacts,
-    number: int,
+def _examples_of(
+    records: Iterator[ChoiceRecord],
+) -> Iterator[tuple[MultipleChoiceExample, str | None]]:
+    """Yields the examples of records in order, not truncated, and the document of each."""
+    for idx, group in itertools.groupby(records, key=lambda record: record.example):
+        by_choice = {record.choice: record for record in group}
+        first = next(iter(by_choice.values()))
+        choices = tuple(
+            AnswerChoice(record.text, record.targets, record.is_correct, record.inputs)
+            for record in by_choice.values()
+        )
+        yield MultipleChoiceExample(idx, choices, first.input_text), first.document
+
+
+def count_task(
+    facts: RankTaskFacts,
+    read: ReadRecords,
     lengths: Lengths,
     *,
-    store: ExampleStore,
     max_excluded_share: float = 0.5,
     max_truncated_targets_share: float = 0.5,
 ) -> ScoringTask:
-    """Counts and checks a task's examples, whose records are in the store.
+    """Counts and checks a task's examples.
 
     Args:
       facts: the task's name, prompt and metrics.
-      number: the task's number in the store.
+      read: reads its records in order.
       lengths: the model's limits {"inputs": tokens, "targets": tokens}, or None for no limits.
-      store: the store with the examples.
       max_excluded_share: the share of examples that may be excluded.
       max_truncated_targets_share: the share of choices that may exceed the limit.
 
@@ -327,11 +260,15 @@ def kept_task(
     """
     choices: list[int] = []
     gold: list[int] = []
+    numbers: list[int] = []
+    keys: list[str | None] = []
     sizes: collections.Counter[Size] = collections.Counter()
     tokens: collections.Counter[tuple[int, int]] = collections.Counter()
-    truncated, excluded = Truncation(), collections.defaultdict(ExcludedExamples)
-    for whole in store.examples(number):
+    truncated, excluded = facts.truncated, collections.defaultdict(ExcludedExamples)
+    for whole, document in _examples_of(read()):
         example, cut = truncate(whole, lengths)
+        numbers.append(example.idx)
+        keys.append(document)
         choices.append(len(example.choices))
         gold.append(example.gold)
         groups = choice_groups(0, 0, example)
@@ -340,16 +277,15 @@ def kept_task(
         truncated.inputs += cut.inputs
         truncated.targets += cut.targets
         if example.excluded:
-            found = excluded[example.excluded]
-            found.count += 1
-            if found.count <= _LISTED:
-                found.first.append(example.idx)
+            listed = excluded[example.excluded]
+            listed.count += 1
+            if listed.count <= _LISTED:
+                listed.first.append(example.idx)
     if not choices:
         raise UserError(f"task {facts.name} has no examples in this split")
     task = ScoringTask(
-        name=facts.name,
-        number=number,
-        store=store,
+        facts=facts,
+        read=read,
         lengths=lengths,
         choices=np.array(choices, np.int32),
         gold=np.array(gold, np.int32),
@@ -357,29 +293,24 @@ def kept_task(
         tokens=dict(tokens),
         truncated=truncated,
         excluded=dict(excluded),
-        metric_fns=facts.metric_fns,
-        dataset=facts.dataset,
-        prompt=facts.prompt,
-        documents=facts.documents(len(choices)),
+        documents=_first_of_document(numbers, keys, facts),
     )
     _check_excluded(task, max_excluded_share)
     _check_truncated(task, max_truncated_targets_share)
     return task
 
 
-def choice_of(record: Mapping[str, Any]) -> AnswerChoice:
-    """Returns a record's choice.
-
-    Args:
-      record: numpy values `inputs` [L], `targets` [T], `is_correct` and perhaps
-        `targets_pretokenized`, the text.
-    """
-    return AnswerChoice(
-        text=text_of(record.get("targets_pretokenized", "")),
-        tokens=np.asarray(record["targets"], np.int32),
-        is_correct=bool(record["is_correct"]),
-        inputs=np.asarray(record["inputs"], np.int32),
-    )
+def _first_of_document(
+    numbers: Sequence[int], keys: Sequence[str | None], facts: RankTaskFacts
+) -> tuple[int, ...] | None:
+    """Returns the number of the first example of each example's document; None if unknown."""
+    known: Sequence[str | None] | None = keys
+    if None in keys:
+        known = documents_in_rows(*facts.rows, len(keys)) if facts.rows else None
+    if known is None:
+        return None
+    first: dict[str | None, int] = {}
+    return tuple(first.setdefault(key, number) for key, number in zip(known, numbers, strict=True))
 
 
 def truncate(
@@ -427,45 +358,24 @@ def choice_groups(task: int, number: int, example: MultipleChoiceExample) -> lis
     ]
 
 
-def text_of(value: Any) -> str:
-    """Returns a record's text as a string; TensorFlow's texts are bytes."""
-    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def _row(record: Mapping[str, Any]) -> tuple[Any, ...]:
-    choice = choice_of(record)
-    return (
-        int(record["idx"][0]),
-        int(record["idx"][1]),
-        choice.inputs.tobytes(),
-        choice.tokens.tobytes(),
-        int(choice.is_correct),
-        choice.text,
-        text_of(record.get("inputs_pretokenized", "")),
-    )
-
-
 def _check_excluded(task: ScoringTask, allowed: float) -> None:
     examples = len(task.choices)
-    if _count(task, NO_CORRECT_CHOICE) == examples:
+    without = task.excluded.get(NO_CORRECT_CHOICE)
+    if without and without.count == examples:
         raise UserError(
             f"task {task.name}: none of its {examples} examples has a correct choice. The labels "
             "of this split are hidden, or its template never renders the target among the choices; "
             "score another split (run.dataset_split = 'validation')"
         )
-    excluded = sum(found.count for found in task.excluded.values())
+    excluded = sum(listed.count for listed in task.excluded.values())
     if excluded > allowed * examples or excluded == examples:
-        first, reason = min((found.first[0], reason) for reason, found in task.excluded.items())
+        first, reason = min((listed.first[0], name) for name, listed in task.excluded.items())
         raise UserError(
             f"task {task.name}: {excluded} of {examples} examples cannot be judged (the first: "
             f"example {first}, {reason}), more than the "
             f"share of {allowed:g} allowed (gin: score_eval.max_excluded_share)"
             + (_EQUAL_TOKENS_HINT if EQUAL_TOKENS in task.excluded else "")
         )
-
-
-def _count(task: ScoringTask, reason: str) -> int:
-    return task.excluded[reason].count if reason in task.excluded else 0
 
 
 def _check_truncated(task: ScoringTask, allowed: float) -> None:
@@ -477,3 +387,60 @@ def _check_truncated(task: ScoringTask, allowed: float) -> None:
             f"the share of {allowed:g} allowed. Raise run.sequence_length's 'targets', or allow it "
             "(gin: score_eval.max_truncated_targets_share)"
         )
+
+
+def describe_tasks(tasks: Sequence[ScoringTask]) -> tuple[list[str], list[str]]:
+    """Returns a note about the prompts of each dataset, and warnings about what is cut.
+
+    The majority baseline is the share of the examples whose correct choice has the most frequent
+    index: an accuracy below it is no better than one fixed answer.
+    """
+    by_dataset: dict[str, list[ScoringTask]] = collections.defaultdict(list)
+    for task in tasks:
+        by_dataset[task.facts.dataset].append(task)
+    notes = [_note(dataset, prompts) for dataset, prompts in by_dataset.items()]
+    warnings = [warning for task in tasks for warning in _warnings(task)]
+    more = len(warnings) - _SHOWN_WARNINGS
+    if more > 0:
+        warnings = [*warnings[:_SHOWN_WARNINGS], f"... and {more:,} more such tasks"]
+    return notes, warnings
+
+
+def majority_baseline(task: ScoringTask) -> tuple[int, float]:
+    """Returns the most frequent index of a correct choice, and its share of the examples."""
+    gold = task.gold[task.gold >= 0]
+    counts = np.bincount(gold) if len(gold) else np.zeros(1, np.int64)
+    return int(counts.argmax()), float(counts.max() / max(1, len(gold)))
+
+
+def _note(dataset: str, prompts: Sequence[ScoringTask]) -> str:
+    sizes = sorted({len(task.choices) for task in prompts})
+    baselines = collections.Counter(majority_baseline(task) for task in prompts)
+    (index, share), _ = baselines.most_common(1)[0]
+    nth = _ORDINALS[index] if index < len(_ORDINALS) else f"{index + 1}th"
+    same = "" if len(baselines) == 1 else " (most prompts)"
+    cut: dict[str, Any] = {
+        "inputs": sum(task.truncated.inputs for task in prompts),
+        "choices": sum(task.truncated.targets for task in prompts),
+    }
+    words = [f"{count:,} {feature} cut" for feature, count in cut.items() if count]
+    left_out = sum(listed.count for task in prompts for listed in task.excluded.values())
+    words += [f"{left_out:,} examples left out"] if left_out else []
+    if any(task.document_count == UNKNOWN for task in prompts):
+        words.append("which rows share a document is unknown")
+    many = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+    count = f"{len(prompts)} prompt" + ("s" if len(prompts) > 1 else "")
+    text = f"  {dataset}: {count}, {many} examples; the {nth} choice is correct in {share:.0%}"
+    return "; ".join([text + same, *words])
+
+
+def _warnings(task: ScoringTask) -> list[str]:
+    shares = {
+        "inputs": task.truncated.inputs / len(task.choices),
+        "targets": task.truncated.targets / int(task.choices.sum()),
+    }
+    return [
+        cut_warning(task.name, feature, share, task.lengths[feature])
+        for feature, share in shares.items()
+        if share > LOUD
+    ]

@@ -1,0 +1,681 @@
+"""Batches of answer choices: packed rows, a few padded shapes, or groups sorted by length.
+
+Legend: B groups of choices, C choices, L input tokens, T target tokens; R rows, N input tokens of a
+row, M target tokens of a row.
+
+| plan | for | batches |
+|---|---|---|
+| `plan_packed` | a T5 in Mesh TensorFlow | rows [R, N] and [R, M], one input after another |
+| `plan_padded` | other models in it | inputs [B, L] and targets [B, C, T] of few shapes |
+| `SortedPlan(limits)` | PyTorch | the same of any shape: groups sorted by length, cut by tokens |
+
+Mesh TensorFlow's shapes are static, and each takes a lowering. A packed row computes no padding,
+except at its end. A task with many target tokens for each input token needs other rows than one
+with few of them. So tasks of similar ratio share a shape, and shapes are merged as long as a
+lowering costs more than the room that it saves.
+
+Groups of several tasks wait in queues until they fill a batch:
+
+    queues = BatchQueues(plan_packed(tasks, costs, limits, most_shapes=24))
+    for group in choice_groups(0, 0, example):
+        for batch in queues.add(group):    # when a queue has enough groups
+            batch.score(scorer)            # float32 [B, C]
+    for batch in queues.flush():           # the last groups, in batches that are not full
+        batch.score(scorer)
+"""
+
+import collections
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from t0.errors import UserError
+from t0.scoring.examples import ChoiceGroup, ScoreKey, ScoringTask, Size
+
+# Tasks whose target tokens for each input token differ by less than this factor share a shape.
+_RATIO = 1.1
+# How much more room for targets a row has than its inputs need on average.
+_SPARE = 1.05
+# Groups wait until they fill so many packed batches, so that a batch can have a mixture of them.
+_POOL = 4
+# Groups wait until they fill so many sorted batches.
+_SORTED_POOL = 32
+# C, L and T of padded batches are rounded up to multiples of these, and of more if there are too
+# many shapes. Targets are short, so they are rounded less.
+_STEPS = (1, 32, 4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """The costs of computations, in floating point operations.
+
+    Attributes:
+      input_token: one token through the encoder, and its keys and values for the decoder.
+      target_token: one token through the decoder and the softmax.
+      lowering: the lowering of one more shape.
+    """
+
+    input_token: float
+    target_token: float
+    lowering: float
+
+
+def model_costs(variables: Mapping[str, tuple[int, ...]]) -> Costs:
+    """Returns the costs of an encoder-decoder.
+
+    Args:
+      variables: name -> shape of the variables in a Mesh TensorFlow checkpoint.
+    """
+    encoder = decoder = memory = 0
+    for name, shape in variables.items():
+        size = int(np.prod(shape)) if len(shape) > 1 else 0
+        kind = name.rpartition("/")[0].rpartition("/")[2]
+        if name.startswith("encoder/"):
+            encoder += size
+        elif kind == "EncDecAttention" and name.endswith(("/k", "/v")):
+            memory += size
+        elif name.startswith("decoder/"):
+            decoder += size
+        elif "decoder/logits/kernel" not in variables:
+            decoder += size  # the softmax uses the shared embeddings
+    # About 7 ms for each variable, in which two cores do 1 to 3 GFLOP.
+    return Costs(2.0 * (encoder + memory), 2.0 * decoder, lowering=1.8e9 * len(variables))
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchLimits:
+    """Upper bounds of one batch.
+
+    Attributes:
+      tokens: the most input tokens B*L plus target tokens B*C*T.
+      target_tokens: the most target tokens B*C*T. Times the vocabulary size this is the size of
+        the logits.
+      replicas: the number of parts into which a mesh splits the batch. B is a multiple of it, even
+        if B then exceeds the bounds.
+    """
+
+    tokens: int
+    target_tokens: int
+    replicas: int = 1
+
+    def groups(self, size: Size) -> int:
+        """Returns the most groups of a size in a batch, at least one for each replica."""
+        choices, inputs, targets = size
+        written = max(1, choices * targets)
+        most = min(self.tokens // (inputs + written), self.target_tokens // written)
+        return max(1, most // self.replicas) * self.replicas
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchShard:
+    """A subset of the batches, which one of several machines scores.
+
+    Attributes:
+      id: from 0.
+      of: the number of shards.
+    """
+
+    id: int = 0
+    of: int = 1
+
+    def check(self, name: str) -> None:
+        """Raises a UserError unless there is such a shard; `name` is the settings' name in gin."""
+        for field, value, least in (("shard_id", self.id, 0), ("num_shards", self.of, 1)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise UserError(
+                    f"{name}.{field} is {value!r}; wanted a whole number from {least} on"
+                )
+        if self.id >= self.of:
+            raise UserError(
+                f"{name}.shard_id is {self.id}; with {self.of} shard(s) wanted 0 to {self.of - 1} "
+                "(--shard_id, --num_shards)"
+            )
+
+    def has(self, number: int) -> bool:
+        """Returns whether the shard has a batch, by its number."""
+        return number % self.of == self.id
+
+    @property
+    def folder(self) -> str:
+        """The name of the shard's folder."""
+        return f"shard-{self.id:05d}-of-{self.of:05d}"
+
+    @property
+    def words(self) -> str:
+        """The shard in words, as the end of a clause; empty if there is only one."""
+        return "" if self.of == 1 else f" (shard {self.id} of {self.of})"
+
+
+WHOLE = BatchShard()
+
+
+@dataclasses.dataclass(frozen=True)
+class PaddedShape:
+    """The shape of a padded batch: `groups` is B, `choices` C, `inputs` L, `targets` T."""
+
+    groups: int
+    choices: int
+    inputs: int
+    targets: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PaddedBatch:
+    """A batch, which is padded with 0 when its ids are read.
+
+    Attributes:
+      groups: the groups of its first rows; the others are padding.
+      shape: the shape.
+    """
+
+    groups: tuple[ChoiceGroup, ...]
+    shape: PaddedShape
+
+    @property
+    def keys(self) -> tuple[tuple[ScoreKey, ...], ...]:
+        """`keys[b][c]` is the choice that row b, column c belongs to; padding has no key."""
+        return tuple(group.keys for group in self.groups)
+
+    @property
+    def inputs(self) -> np.ndarray:
+        """Token ids [B, L]."""
+        ids = np.zeros((self.shape.groups, self.shape.inputs), np.int32)
+        for row, group in enumerate(self.groups):
+            ids[row, : len(group.inputs)] = group.inputs
+        return ids
+
+    @property
+    def targets(self) -> np.ndarray:
+        """Token ids [B, C, T]."""
+        shape = self.shape
+        ids = np.zeros((shape.groups, shape.choices, shape.targets), np.int32)
+        for row, group in enumerate(self.groups):
+            for column, target in enumerate(group.targets):
+                ids[row, column, : len(target)] = target
+        return ids
+
+    def score(self, scorer: Any) -> np.ndarray:
+        """Returns the log-likelihoods [B, C] by a scorer."""
+        return scorer.log_likelihoods(self.inputs, self.targets)
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedShape:
+    """The shape of a batch of packed rows: `rows` is R, `inputs` N, `targets` M."""
+
+    rows: int
+    inputs: int
+    targets: int
+
+
+class FreeTokens:
+    """The room that is left in the rows of a batch."""
+
+    def __init__(self, shape: PackedShape) -> None:
+        self._left = [[shape.inputs, shape.targets] for _ in range(shape.rows)]
+
+    def take(self, inputs: int, targets: int) -> int | None:
+        """Takes the room of an input and its choices in the first row that has it.
+
+        Returns:
+          the row, or None if no row has the room.
+        """
+        for row, left in enumerate(self._left):
+            if inputs <= left[0] and targets <= left[1]:
+                left[0] -= inputs
+                left[1] -= targets
+                return row
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedTokens:
+    """Rows of tokens, int32; 0 is padding, at the end of a row.
+
+    Attributes:
+      inputs: ids of the inputs, one input after another, [R, N].
+      input_numbers: the number of each token's input, from 1 on, [R, N].
+      decoder_inputs: ids of the choices, shifted by one token, [R, M].
+      choice_numbers: the number of each token's choice, from 1 on, [R, M].
+      choice_inputs: the number of the input of each token's choice, [R, M].
+      targets: the ids that are predicted, [R, M].
+    """
+
+    inputs: Any
+    input_numbers: Any
+    decoder_inputs: Any
+    choice_numbers: Any
+    choice_inputs: Any
+    targets: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedBatch:
+    """A batch of groups of choices in rows.
+
+    Attributes:
+      groups: the groups.
+      rows: the row of each group.
+      shape: the shape of the rows.
+    """
+
+    groups: tuple[ChoiceGroup, ...]
+    rows: tuple[int, ...]
+    shape: PackedShape
+
+    @property
+    def keys(self) -> tuple[tuple[ScoreKey, ...], ...]:
+        """`keys[b][c]` is the choice that input b, column c belongs to."""
+        return tuple(group.keys for group in self.groups)
+
+    def score(self, scorer: Any) -> np.ndarray:
+        """Returns the log-likelihoods, float32 [B, C]; 0 for a choice without tokens."""
+        tokens, owners = self.lay_out()
+        real, most = owners >= 0, max(len(group.targets) for group in self.groups)
+        sums = np.bincount(
+            owners[real],
+            scorer.log_probabilities(tokens, self.shape)[real],
+            minlength=len(self.groups) * most,
+        )
+        return sums.astype(np.float32).reshape(len(self.groups), most)
+
+    def lay_out(self) -> tuple[PackedTokens, np.ndarray]:
+        """Returns the rows, and b * C + c of the choice of each target, -1 in the padding."""
+        shape, most = self.shape, max(len(group.targets) for group in self.groups)
+        tokens = PackedTokens(
+            *(np.zeros((shape.rows, shape.inputs), np.int32) for _ in range(2)),
+            *(np.zeros((shape.rows, shape.targets), np.int32) for _ in range(4)),
+        )
+        owners = np.full((shape.rows, shape.targets), -1)
+        # A row without inputs has one of one token, so that there is something to compute.
+        tokens.input_numbers[:, 0] = tokens.choice_numbers[:, 0] = tokens.choice_inputs[:, 0] = 1
+        for row in range(shape.rows):
+            members = [b for b, of_group in enumerate(self.rows) if of_group == row]
+            members.sort(key=lambda b: self.groups[b].tokens[0])  # see `packed_model`
+            start = first = choice = 0
+            for number, b in enumerate(members, 1):
+                group, length = self.groups[b], self.groups[b].tokens[0]
+                tokens.inputs[row, start : start + len(group.inputs)] = group.inputs
+                tokens.input_numbers[row, start : start + length] = number
+                start += length
+                for c, ids in enumerate(group.targets):
+                    if not len(ids):
+                        continue
+                    own, choice = slice(first, first + len(ids)), choice + 1
+                    tokens.targets[row, own] = ids
+                    tokens.decoder_inputs[row, own] = [0, *ids[:-1]]
+                    tokens.choice_numbers[row, own], tokens.choice_inputs[row, own] = choice, number
+                    owners[row, own] = b * most + c
+                    first += len(ids)
+        return tokens, owners
+
+
+def pack_groups(groups: Sequence[ChoiceGroup], shape: PackedShape) -> PackedBatch:
+    """Puts groups into rows of a shape, in their order.
+
+    Raises:
+      ValueError: if the rows do not have the room.
+    """
+    free, rows = FreeTokens(shape), []
+    for number, group in enumerate(groups):
+        row = free.take(*group.tokens)
+        if row is None:
+            raise ValueError(f"{shape} has no room for input {number} with {group.tokens} tokens")
+        rows.append(row)
+    return PackedBatch(tuple(groups), tuple(rows), shape)
+
+
+ScoringBatch = PaddedBatch | PackedBatch
+# Groups that wait, the oldest first, and the tokens [2] of their inputs and targets.
+Waiting = list[ChoiceGroup]
+
+
+class BatchPlan(Protocol):
+    """How groups become batches. Each queue collects groups of one kind.
+
+    Attributes:
+      shapes: the shapes of batches that are lowered, one for each queue, or the limits of a batch.
+      described: the plan in words.
+    """
+
+    shapes: tuple[Any, ...]
+
+    @property
+    def described(self) -> str:
+        """The plan in words."""
+
+    def queue_of(self, group: ChoiceGroup) -> int:
+        """Returns the index of the queue of a group."""
+
+    def is_full(self, queue: int, waiting: Waiting, tokens: np.ndarray) -> bool:
+        """Returns whether batches are taken from a queue now."""
+
+    def take(self, queue: int, waiting: Waiting, tasks_before: int) -> tuple[list, Waiting]:
+        """Returns at least one batch of waiting groups, and the groups that are left.
+
+        Args:
+          queue: the index of the queue.
+          waiting: its groups.
+          tasks_before: groups of tasks before this one come first.
+        """
+
+
+class BatchQueues:
+    """The queues of a plan, which must hold every group that is added."""
+
+    def __init__(self, plan: BatchPlan) -> None:
+        self._plan = plan
+        self._waiting: list[Waiting] = [[] for _ in plan.shapes]
+        self._tokens = np.zeros((len(plan.shapes), 2), np.int64)
+
+    def add(self, group: ChoiceGroup) -> Iterator[ScoringBatch]:
+        """Yields the batches that `group` completes."""
+        queue = self._plan.queue_of(group)
+        self._waiting[queue].append(group)
+        self._tokens[queue] += group.tokens
+        if self._plan.is_full(queue, self._waiting[queue], self._tokens[queue]):
+            yield from self._take(queue, 0)
+
+    def flush(self, tasks_before: int | None = None) -> Iterator[ScoringBatch]:
+        """Yields batches of the waiting groups; the last may not be full.
+
+        Args:
+          tasks_before: only as long as a group of a task before this one waits; None to leave none.
+        """
+        for queue in range(len(self._waiting)):
+            # Groups come in the order of their tasks: the first is the oldest.
+            while (waiting := self._waiting[queue]) and (
+                tasks_before is None or waiting[0].keys[0][0] < tasks_before
+            ):
+                yield from self._take(queue, tasks_before or 0)
+
+    def _take(self, queue: int, tasks_before: int) -> list[ScoringBatch]:
+        batches, left = self._plan.take(queue, self._waiting[queue], tasks_before)
+        self._waiting[queue] = left
+        for batch in batches:
+            for group in batch.groups:
+                self._tokens[queue] -= group.tokens
+        return batches
+
+
+@dataclasses.dataclass(frozen=True)
+class SortedPlan:
+    """Groups are sorted by length, and cut into batches by tokens.
+
+    Attributes:
+      limits: the limits of a batch.
+      steps: for static shapes, C, L and T are rounded up to multiples of these.
+      largest: the largest C, L and T of all groups, to which nothing is rounded further.
+      static_groups: (C, L, T) -> B of static shapes; empty for batches of any shape.
+    """
+
+    limits: BatchLimits
+    steps: Size = (1, 1, 1)
+    largest: Size = (0, 0, 0)
+    static_groups: Mapping[Size, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def shapes(self) -> tuple["SortedPlan", ...]:
+        """The plan itself, of the only queue."""
+        return (self,)
+
+    @property
+    def described(self) -> str:
+        """The plan in words."""
+        return f"in batches of at most {self.limits.tokens:,} tokens, sorted by length"
+
+    def queue_of(self, group: ChoiceGroup) -> int:
+        """Returns 0, the only queue."""
+        del group
+        return 0
+
+    def is_full(self, queue: int, waiting: Waiting, tokens: np.ndarray) -> bool:
+        """Returns whether the groups fill many batches."""
+        del queue, waiting
+        return bool(tokens.sum() >= _SORTED_POOL * self.limits.tokens)
+
+    def take(
+        self, queue: int, waiting: Waiting, tasks_before: int
+    ) -> tuple[list[PaddedBatch], Waiting]:
+        """Returns batches of all waiting groups."""
+        del queue, tasks_before
+        batches: list[PaddedBatch] = []
+        members: list[ChoiceGroup] = []
+        size: Size = (0, 0, 0)
+        by_size = [(self.padded_size(group.size), group) for group in waiting]
+        for padded, group in sorted(by_size, key=lambda pair: pair[0][::-1], reverse=True):
+            larger = _largest(size, padded)
+            if members and (
+                len(members) + 1 > self._most_groups(larger)
+                or (self.static_groups and padded != size)
+            ):
+                batches.append(self._padded(members, size))
+                members, larger = [], padded
+            members.append(group)
+            size = larger
+        return [*batches, self._padded(members, size)], []
+
+    def padded_size(self, size: Size) -> Size:
+        """Returns the size of a batch that holds a group."""
+        whole = np.maximum(1, -(-np.array(size) // self.steps)) * self.steps
+        if any(self.largest):
+            whole = np.minimum(whole, self.largest)
+        choices, inputs, targets = whole.tolist()
+        return choices, inputs, targets
+
+    def _most_groups(self, size: Size) -> int:
+        return self.static_groups.get(size) or self.limits.groups(size)
+
+    def _padded(self, members: Sequence[ChoiceGroup], size: Size) -> PaddedBatch:
+        replicas = self.limits.replicas
+        whole = -(-len(members) // replicas) * replicas
+        return PaddedBatch(tuple(members), PaddedShape(self.static_groups.get(size, whole), *size))
+
+
+def _largest(size: Size, other: Size) -> Size:
+    choices, inputs, targets = map(max, size, other)
+    return choices, inputs, targets
+
+
+def plan_padded(
+    tasks: Sequence[ScoringTask], limits: BatchLimits, *, most_shapes: int
+) -> SortedPlan:
+    """Returns a plan with at most `most_shapes` shapes.
+
+    Sizes are rounded up in steps that double until there are few enough.
+
+    Args:
+      tasks: all tasks.
+      limits: the limits of a batch.
+      most_shapes: the most shapes, at least 1.
+    """
+    sizes: collections.Counter[Size] = collections.Counter()
+    for task in tasks:
+        sizes.update(task.sizes)
+    choices, inputs, targets = (max(1, *numbers) for numbers in zip(*sizes, strict=True))
+    plan = SortedPlan(limits, _STEPS, (choices, inputs, targets))
+    while len({plan.padded_size(size) for size in sizes}) > most_shapes:
+        choices, inputs, targets = (2 * step for step in plan.steps)
+        plan = dataclasses.replace(plan, steps=(choices, inputs, targets))
+    groups: collections.Counter[Size] = collections.Counter()
+    for size, count in sizes.items():
+        groups[plan.padded_size(size)] += count
+    # The last batch of a shape is nearly full.
+    batches = {size: -(-count // limits.groups(size)) for size, count in groups.items()}
+    static = {
+        size: -(-count // (batches[size] * limits.replicas)) * limits.replicas
+        for size, count in groups.items()
+    }
+    return dataclasses.replace(plan, static_groups=static)
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedPlan:
+    """The shapes of packed rows.
+
+    Attributes:
+      shapes: the shapes, those for fewer target tokens for each input token first.
+      of_tasks: the index of each task's shape.
+      padding: the cost of all rows divided by the cost of their tokens, about 1.0 or more.
+    """
+
+    shapes: tuple[PackedShape, ...]
+    of_tasks: tuple[int, ...]
+    padding: float
+
+    @property
+    def described(self) -> str:
+        """The plan in words."""
+        count = len(self.shapes)
+        shapes = "1 batch shape" if count == 1 else f"{count} batch shapes"
+        return f"in {shapes}; padding adds {self.padding - 1:.0%} to the arithmetic"
+
+    def queue_of(self, group: ChoiceGroup) -> int:
+        """Returns the index of the shape of a group's task."""
+        return self.of_tasks[group.keys[0][0]]
+
+    def is_full(self, queue: int, waiting: Waiting, tokens: np.ndarray) -> bool:
+        """Returns whether the groups fill several batches."""
+        del waiting
+        shape = self.shapes[queue]
+        room = np.array([shape.inputs, shape.targets]) * shape.rows
+        return bool((tokens >= _POOL * room).any())
+
+    def take(
+        self, queue: int, waiting: Waiting, tasks_before: int
+    ) -> tuple[list[PackedBatch], Waiting]:
+        """Returns a batch of the oldest groups and a mixture of the others.
+
+        The mixture fills the room for inputs and the room for targets alike.
+        """
+        shape = self.shapes[queue]
+        old = sum(group.keys[0][0] < tasks_before for group in waiting)
+        # Half a batch of them, so that none waits for long, whatever its ratio.
+        old = max(old, len(waiting) // (2 * _POOL))
+        tokens = [group.tokens for group in waiting]
+        ratios = [targets / inputs for inputs, targets in tokens]
+        left = collections.deque(sorted(range(old, len(tokens)), key=ratios.__getitem__))
+        first, free = collections.deque(range(old)), FreeTokens(shape)
+        rows: dict[int, int] = {}
+        inputs = targets = 0
+        while first or left:
+            fewer_targets = targets * shape.inputs > inputs * shape.targets
+            index = first.popleft() if first else left.popleft() if fewer_targets else left.pop()
+            row = free.take(*tokens[index])
+            if row is not None:
+                rows[index] = row
+                inputs, targets = inputs + tokens[index][0], targets + tokens[index][1]
+        batch = PackedBatch(tuple(waiting[i] for i in rows), tuple(rows.values()), shape)
+        return [batch], [group for i, group in enumerate(waiting) if i not in rows]
+
+
+@dataclasses.dataclass(frozen=True)
+class _SharedShape:
+    """Tasks that share a shape of packed rows.
+
+    Attributes:
+      numbers: the tasks.
+      tokens: the input and target tokens of tasks of similar ratio, [., 2].
+      groups: the number of their groups of choices.
+      longest: the most input tokens, and the most target tokens, of a group.
+    """
+
+    numbers: tuple[int, ...]
+    tokens: np.ndarray
+    groups: int
+    longest: np.ndarray
+
+    @classmethod
+    def of(cls, number: int, counts: Mapping[tuple[int, int], int]) -> "_SharedShape":
+        sizes = np.array([*counts], np.int64).reshape(-1, 2)
+        many = np.array([*counts.values()], np.int64)
+        tokens = (sizes * many[:, None]).sum(axis=0, keepdims=True)
+        return cls((number,), tokens, int(many.sum()), sizes.max(axis=0, initial=1))
+
+    def join(self, other: "_SharedShape", *, alike: bool) -> "_SharedShape":
+        both = np.concatenate([self.tokens, other.tokens])
+        return _SharedShape(
+            self.numbers + other.numbers,
+            both.sum(axis=0, keepdims=True) if alike else both,
+            self.groups + other.groups,
+            np.maximum(self.longest, other.longest),
+        )
+
+    @property
+    def ratio(self) -> float:
+        inputs, targets = self.tokens.sum(axis=0).tolist()
+        return max(1, targets) / max(1, inputs)
+
+    def batches(self, limits: BatchLimits) -> int:
+        """Returns in how many batches the tasks are scored."""
+        total = float(self.tokens.sum(axis=0) @ [1.0, _SPARE])
+        if total <= limits.tokens:
+            return 1
+        left_over = limits.replicas * total / self.groups
+        return math.ceil(total / max(limits.tokens - left_over, limits.tokens / 2))
+
+    def shape(self, limits: BatchLimits) -> PackedShape:
+        """Returns rows in which mixtures of the tasks nearly fill their batches."""
+        totals = self.tokens.sum(axis=0)
+        rows = self.batches(limits) * limits.replicas
+        if rows > 1:
+            # What is left at the end of a row is on average less than one group.
+            totals = np.ceil(totals * [1.0, _SPARE] / rows + totals / max(1, self.groups))
+        inputs, targets = np.maximum(totals, self.longest).astype(int).tolist()
+        return PackedShape(limits.replicas, inputs, targets)
+
+    def cost(self, costs: Costs, limits: BatchLimits) -> float:
+        """Returns the cost of all rows, without attention.
+
+        Few batches are mixtures of all tasks, many of them of tasks of similar ratio.
+        """
+        shape, rows = self.shape(limits), self.batches(limits) * limits.replicas
+        room = np.array([shape.inputs, shape.targets])
+        if rows > _POOL:
+            rows = float((self.tokens / room).max(axis=1).sum())
+        return float(rows * (room @ _token_costs(costs)))
+
+
+def _token_costs(costs: Costs) -> np.ndarray:
+    return np.array([costs.input_token, costs.target_token])
+
+
+def plan_packed(
+    tasks: Sequence[ScoringTask], costs: Costs, limits: BatchLimits, *, most_shapes: int
+) -> PackedPlan:
+    """Returns at most `most_shapes` shapes of rows for all tasks.
+
+    Args:
+      tasks: all tasks.
+      costs: the model's costs.
+      limits: the limits of a batch. A batch with fewer target tokens has more input tokens.
+      most_shapes: the most shapes, at least 1.
+    """
+    alike: dict[int, _SharedShape] = {}
+    for number, task in enumerate(tasks):
+        single = _SharedShape.of(number, task.tokens)
+        ratio = math.floor(math.log(single.ratio, _RATIO))
+        alike[ratio] = alike[ratio].join(single, alike=True) if ratio in alike else single
+    left = [alike[ratio] for ratio in sorted(alike)]
+    while len(left) > 1:
+        pairs = [a.join(b, alike=False) for a, b in itertools.pairwise(left)]
+        separate = [each.cost(costs, limits) for each in left]
+        extra = [
+            pair.cost(costs, limits) - a - b
+            for pair, (a, b) in zip(pairs, itertools.pairwise(separate), strict=True)
+        ]
+        least = int(np.argmin(extra))
+        if len(left) <= most_shapes and extra[least] > costs.lowering:
+            break
+        left[least : least + 2] = [pairs[least]]
+    bare = sum(float((each.tokens @ _token_costs(costs)).sum()) for each in left)
+    index_of = {number: index for index, each in enumerate(left) for number in each.numbers}
+    return PackedPlan(
+        tuple(each.shape(limits) for each in left),
+        tuple(index_of[number] for number in range(len(tasks))),
+        sum(each.cost(costs, limits) for each in left) / max(bare, 1.0),
+    )

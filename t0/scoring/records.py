@@ -1,0 +1,269 @@
+"""The records of rank-evaluation tasks in the order of `idx`, read without TensorFlow.
+
+A task has one record for each answer choice: `idx` [2] (the example's number and the choice's),
+`inputs` and `targets` as token ids, `is_correct`, the texts, and `document` (`t0.sources`) if rows
+of the dataset share a text.
+
+    with RecordSorter() as sorter:
+        read = cached_records("rte_score_eval", files, sorter)
+        for record in read():                  # as often as needed, in the same order
+            record.example, record.choice, record.text
+
+Caches of this project are in order, so their files are read again each time. Other records, such as
+those of stock SeqIO, which shuffles its caches, are sorted once: in memory up to a limit for all
+tasks together, beyond it through a temporary Arrow file. So memory does not grow with the records.
+"""
+
+import functools
+import itertools
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from t0.errors import UserError
+from t0.feeding.token_files import ids_of, record_batches, texts_of
+from t0.files import paths, publishing
+
+_INTEGERS = ("idx", "inputs", "targets", "is_correct")
+_TEXTS = ("inputs_pretokenized", "targets_pretokenized", "document")
+# The features of a record that are read.
+FEATURES = (*_INTEGERS, *_TEXTS)
+# Records that are decoded, or written to a file, together.
+_BATCH_RECORDS = 512
+# The most bytes that the records of all tasks take in memory.
+MEMORY_BYTES = 32 * 2**20
+_RECORD_BYTES = 800  # what Python's objects take, besides their content
+
+
+class ChoiceRecord(NamedTuple):
+    """One answer choice of an example.
+
+    Attributes:
+      example: the example's number.
+      choice: the choice's number.
+      inputs: the input's token ids, [L].
+      targets: the choice's token ids with EOS, [T].
+      is_correct: whether it is the correct choice.
+      text: the choice's text; empty if the record has none.
+      input_text: the prompted input as text; empty if the record has none.
+      document: the key of the document (`t0.sources`); None if the record does not have it.
+    """
+
+    example: int
+    choice: int
+    inputs: np.ndarray
+    targets: np.ndarray
+    is_correct: bool
+    text: str = ""
+    input_text: str = ""
+    document: str | None = None
+
+
+# Reads the records of a task in order, each time it is called.
+ReadRecords = Callable[[], Iterator[ChoiceRecord]]
+
+
+def record_of(features: Mapping[str, Any]) -> ChoiceRecord:
+    """Returns the record of the features `FEATURES`; texts may be missing."""
+    example, choice = (int(number) for number in features["idx"])
+    document = features.get("document")
+    return ChoiceRecord(
+        example,
+        choice,
+        np.asarray(features["inputs"], np.int32),
+        np.asarray(features["targets"], np.int32),
+        bool(features["is_correct"]),
+        text_of(features.get("targets_pretokenized", "")),
+        text_of(features.get("inputs_pretokenized", "")),
+        None if document is None else text_of(document),
+    )
+
+
+def text_of(value: Any) -> str:
+    """Returns a record's text as a string; TensorFlow's texts are bytes."""
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def not_ranked(task: str) -> UserError:
+    """Returns the error about a task whose records have no answer choices."""
+    return UserError(
+        f"task {task} is not a rank-evaluation task (its records have no answer choices); its "
+        f"rank-evaluation form, if it has one, is {task}_score_eval"
+    )
+
+
+def cached_records(
+    task: str, files: Sequence[str], sorter: "RecordSorter", *, examples: int | None = None
+) -> ReadRecords:
+    """Returns what reads the records of a cache in order.
+
+    Args:
+      task: the task's name, for messages.
+      files: the TFRecord files of the split.
+      sorter: sorts the records of a cache that is shuffled, and keeps those of a bucket.
+      examples: the most examples, the first ones; None for all.
+
+    Raises:
+      UserError: also while records are read, if a file cannot be read or is damaged, or its records
+        have no answer choices.
+    """
+
+    def read() -> Iterator[ChoiceRecord]:
+        records = (record for file in files for record in _records_of(task, file))
+        return (record for record in records if examples is None or record.example < examples)
+
+    if any(map(paths.is_remote, files)) or not _are_ordered(files):
+        return sorter.sort(read())
+    return read
+
+
+def _are_ordered(files: Sequence[str]) -> bool:
+    """Returns whether `idx` ascends through the files; reads no further than to the answer."""
+    last = -1
+    for file in files:
+        for records in record_batches(file, _BATCH_RECORDS):
+            numbers = _decode(file, records, ("idx",))[0]["idx"].values.astype(np.int64)
+            keys = (numbers[::2] << 32) + numbers[1::2] if len(numbers) % 2 == 0 else numbers
+            if len(keys) and (keys[0] <= last or (np.diff(keys) <= 0).any()):
+                return False
+            last = keys[-1] if len(keys) else last
+    return True
+
+
+def _records_of(task: str, file: str) -> Iterator[ChoiceRecord]:
+    for records in record_batches(file, _BATCH_RECORDS):
+        integers, texts = _decode(file, records, _INTEGERS, _TEXTS)
+        for row in range(len(records)):
+            features: dict[str, Any] = {
+                name: ids.values[ids.ends[row] : ids.ends[row + 1]]
+                for name, ids in integers.items()
+            }
+            if len(features["is_correct"]) != 1 or len(features["idx"]) != 2:
+                raise not_ranked(task)
+            texts_of_row = {name: column[row] for name, column in texts.items()}
+            yield record_of(features | {n: text for n, text in texts_of_row.items() if text})
+
+
+def _decode(
+    file: str, records: Sequence[bytes], integers: Sequence[str], texts: Sequence[str] = ()
+) -> tuple[dict[str, Any], dict[str, list[bytes | None]]]:
+    try:
+        return ids_of(records, integers), texts_of(records, texts) if texts else {}
+    except ValueError as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
+
+
+def prompted_records(source: Any, split: str, features: Mapping[str, Any]) -> Iterator[dict]:
+    """Yields the features of a prompted task's records, rendered and tokenized while they are read.
+
+    Args:
+      source: the task's `PromptedSource`.
+      split: the split.
+      features: `inputs` and `targets` -> the feature with its vocabulary and `add_eos`.
+    """
+
+    @functools.lru_cache(4096)  # choices and the inputs of a row repeat
+    def encode(name: str, text: str) -> list[int]:
+        vocabulary = features[name].vocabulary
+        return [*vocabulary.encode(text), *([vocabulary.eos_id] if features[name].add_eos else [])]
+
+    for number, row in enumerate(source.records(split)):
+        inputs, document = encode("inputs", row["inputs"]), row.get("document")
+        for choice, text in enumerate(row["answer_choices"] or ()):
+            yield {
+                "idx": (number, choice),
+                "inputs": inputs,
+                "targets": encode("targets", text),
+                "is_correct": text == row["targets"],
+                "inputs_pretokenized": row["inputs"],
+                "targets_pretokenized": text,
+                "document": document,
+            }
+
+
+class RecordSorter:
+    """Sorts the records of a run's tasks; its files are removed when the `with` block ends.
+
+    The next process removes the files of a process that was killed.
+    """
+
+    def __enter__(self) -> "RecordSorter":
+        publishing.remove_leftovers([tempfile.gettempdir()])
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="t0_scoring_", suffix=f".{publishing.unfinished_tag()}"
+        )
+        self._free_bytes = MEMORY_BYTES
+        self._tasks = itertools.count()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._folder.cleanup()
+
+    def sort(self, records: Iterable[ChoiceRecord]) -> ReadRecords:
+        """Reads all records of a task, in any order, and returns what yields them in order.
+
+        Raises:
+          UserError: if the disk is full.
+        """
+        records, held, size = iter(records), [], 0
+        for record in records:
+            held.append(record)
+            texts = len(record.text) + len(record.input_text)
+            size += record.inputs.nbytes + record.targets.nbytes + texts + _RECORD_BYTES
+            if size > self._free_bytes:
+                return self._sort_in_file(itertools.chain(held, records))
+        self._free_bytes -= size
+        held.sort(key=_number)
+        return lambda: iter(held)
+
+    def _sort_in_file(self, records: Iterator[ChoiceRecord]) -> ReadRecords:
+        import pyarrow as pa
+
+        path = str(Path(self._folder.name) / f"{next(self._tasks)}.arrow")
+        numbers: list[np.ndarray] = []
+        schema = pa.schema(
+            [("example", "int64"), ("choice", "int64"), ("inputs", "binary"),
+             ("targets", "binary"), ("is_correct", "bool"), ("text", "string"),
+             ("input_text", "string"), ("document", "string")]
+        )  # fmt: skip
+        try:
+            with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, schema) as writer:
+                while batch := list(itertools.islice(records, _BATCH_RECORDS)):
+                    numbers.append(np.array([_number(record) for record in batch]))
+                    rows = [
+                        record._replace(
+                            inputs=record.inputs.tobytes(), targets=record.targets.tobytes()
+                        )._asdict()
+                        for record in batch
+                    ]
+                    writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))
+        except OSError as error:
+            raise UserError(
+                f"cannot keep the records of a task in {self._folder.name}: {error}. "
+                "TMPDIR names another folder"
+            ) from error
+        examples, choices = np.concatenate(numbers).T
+        order = np.lexsort((choices, examples))
+        return lambda: _read_in_order(path, order)
+
+
+def _number(record: ChoiceRecord) -> tuple[int, int]:
+    return record.example, record.choice
+
+
+def _read_in_order(path: str, order: np.ndarray) -> Iterator[ChoiceRecord]:
+    import pyarrow as pa
+
+    with pa.memory_map(path) as file:
+        reader = pa.ipc.open_file(file)
+        batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+        for place in order.tolist():
+            batch, row = batches[place // _BATCH_RECORDS], place % _BATCH_RECORDS
+            values = ChoiceRecord(*(column[row].as_py() for column in batch.columns))
+            yield values._replace(
+                inputs=np.frombuffer(values.inputs, np.int32),
+                targets=np.frombuffer(values.targets, np.int32),
+            )

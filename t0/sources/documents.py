@@ -1,0 +1,75 @@
+"""Which column of a dataset several rows share: rows of one document are one observation.
+
+    column = document_column("super_glue", "boolq", rows.columns)     # "passage"
+    document_key(row[column])                                         # "c0ffee0123456789"
+    documents_in_rows("super_glue", "boolq", "validation", 3270)      # a key for each row
+
+Records of rank evaluation have the key as the feature `document`, and statistics use it. A document
+is a column in `COLUMNS`, or in one's own data the column `document_id`.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+from t0.errors import AbsentData
+from t0.sources.splits import available_splits, open_split
+
+OWN_COLUMN = "document_id"
+# Dataset, with or without its subset -> the column whose text several rows share.
+COLUMNS = {
+    "adversarial_qa": "context",
+    "anli": "premise",
+    "cosmos_qa": "context",
+    "hellaswag": "source_id",
+    "quail": "context_id",
+    "quoref": "context",
+    "race": "article",
+    "ropes": "background",
+    "squad_v2": "context",
+    "super_glue/boolq": "passage",
+    "super_glue/cb": "premise",
+    "super_glue/multirc": "paragraph",
+    "super_glue/record": "passage",
+    "super_glue/rte": "premise",
+    "super_glue/wsc.fixed": "text",
+    "wiki_qa": "question_id",
+}
+
+
+def document_column(dataset: str, subset: str | None, columns: Iterable[str]) -> str | None:
+    """Returns the column that holds a row's document; None if the rows have no such column."""
+    column = COLUMNS.get(f"{dataset}/{subset}") or COLUMNS.get(dataset) or OWN_COLUMN
+    return column if column in columns else None
+
+
+def document_key(value: Any) -> str:
+    """Returns a hash of a row's document, 16 hexadecimal digits."""
+    text = str(value).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=8).hexdigest()
+
+
+def documents_in_rows(
+    dataset: str, subset: str | None, split: str, examples: int
+) -> list[str] | None:
+    """Returns the document of each row of a split that is on this machine.
+
+    Args:
+      dataset: the dataset.
+      subset: its subset, or None.
+      split: the dataset's name of the split.
+      examples: the number of the examples that were made from the rows.
+
+    Returns:
+      None if the rows are missing, have no document, or are not as many as the examples.
+    """
+    if split not in available_splits(dataset, subset):
+        return None
+    try:
+        rows = open_split(dataset, subset, split)
+    except AbsentData:
+        return None
+    column = document_column(dataset, subset, rows.columns)
+    if column is None or rows.num_rows != examples:
+        return None
+    return [document_key(row[column]) for row in rows.rows()]

@@ -1,0 +1,226 @@
+"""Records in any order become examples, which are cut to the limits."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from t0.files import tfrecord
+from t0.scoring import records as records_module
+from t0.scoring.examples import (
+    EQUAL_TOKENS,
+    UNKNOWN,
+    AnswerChoice,
+    MultipleChoiceExample,
+    RankTaskFacts,
+    count_task,
+    truncate,
+)
+from t0.scoring.records import RecordSorter, cached_records, record_of
+
+
+def features(example, choice, targets, correct, inputs=(5, 6, 7)):
+    return {
+        "idx": np.array([example, choice]),
+        "inputs": np.array(inputs),
+        "targets": np.array(targets),
+        "is_correct": correct,
+        "inputs_pretokenized": "in ü".encode(),
+        "targets_pretokenized": f"choice {choice}".encode(),
+    }
+
+
+def record(*given, **more):
+    return record_of(features(*given, **more))
+
+
+def choice_of(one):
+    return AnswerChoice(one.text, one.targets, one.is_correct, one.inputs)
+
+
+FACTS = RankTaskFacts("made", "mine", "", [])
+
+
+def examples(records, facts=FACTS):
+    with RecordSorter() as sorter:
+        return list(count_task(facts, sorter.sort(iter(records)), None).examples())
+
+
+@pytest.mark.parametrize("memory", [0, records_module.MEMORY_BYTES])
+def test_records_in_any_order_become_examples(memory, monkeypatch):
+    monkeypatch.setattr(records_module, "MEMORY_BYTES", memory)
+    records = [
+        record(7, 1, [4, 1], True),
+        record(2, 0, [3, 1], True),
+        record(7, 0, [3, 1], False),
+        record(2, 2, [5, 1], False),
+        record(2, 1, [4, 1], False),
+    ]
+    two, seven = examples(records)
+    assert (two.idx, seven.idx) == (2, 7)
+    assert [choice.text for choice in two.choices] == ["choice 0", "choice 1", "choice 2"]
+    assert [list(choice.tokens) for choice in seven.choices] == [[3, 1], [4, 1]]
+    assert (two.gold, seven.gold) == (0, 1)
+    assert two.text == "in ü"
+    assert list(two.choices[1].inputs) == [5, 6, 7]
+
+
+@pytest.mark.parametrize("memory", [0, records_module.MEMORY_BYTES])
+def test_tasks_are_read_again_and_apart(memory, monkeypatch):
+    monkeypatch.setattr(records_module, "MEMORY_BYTES", memory)
+    with RecordSorter() as sorter:
+        first = sorter.sort([record(0, 0, [3, 1], True)])
+        second = sorter.sort(record(i, 0, [4, 1], True) for i in (1, 0))
+        for _ in range(2):
+            assert [one.example for one in first()] == [0]
+            assert [one.example for one in second()] == [0, 1]
+        assert all(a.example == b.example for a, b in zip(second(), second(), strict=True))
+
+
+def test_many_records_are_sorted_on_disk(tmp_path, monkeypatch):
+    import tracemalloc
+
+    import pyarrow  # noqa: F401 (which takes memory itself)
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(records_module, "MEMORY_BYTES", 100_000)
+
+    def many():
+        for i in range(6000):
+            yield record(i * 7919 % 6000, 0, [3, 1], True, inputs=range(1000))
+
+    with RecordSorter() as sorter:
+        tracemalloc.start()
+        read = sorter.sort(many())
+        seen = [one.example for one in read()]
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert seen == list(range(6000))
+        on_disk = sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
+        assert on_disk > 6000 * 4000
+        assert peak < 9_000_000  # 512 records are written together
+    assert not list(tmp_path.iterdir())
+
+
+def write_cache(path, numbers, **more):
+    from t0.files import tf_examples as entries
+
+    with path.open("wb") as file:
+        for example, choice in numbers:
+            texts = {"targets_pretokenized": f"choice {choice}", **more}
+            record = entries.ints_entry("idx", [example, choice])
+            record += entries.ints_entry("inputs", [5, 6]) + entries.ints_entry("targets", [3, 1])
+            record += entries.ints_entry("is_correct", [int(choice == 0)])
+            for name, text in texts.items():
+                record += entries.bytes_entry(name, [text.encode()])
+            file.write(tfrecord.framed(entries.example(record)))
+    return str(path)
+
+
+def test_ordered_caches_are_streamed_and_shuffled_ones_are_sorted(tmp_path, monkeypatch):
+    ordered = [(example, choice) for example in range(5) for choice in range(2)]
+    files = [write_cache(tmp_path / "0", ordered[:6]), write_cache(tmp_path / "1", ordered[6:])]
+    backwards = [write_cache(tmp_path / "2", ordered[::-1])]
+    sorts = []
+    monkeypatch.setattr(RecordSorter, "sort", lambda self, records: sorts.append([*records]))
+    with RecordSorter() as sorter:
+        streamed = cached_records("made", files, sorter)
+        for _ in range(2):
+            assert [one[:2] for one in streamed()] == ordered
+        assert [one[:2] for one in cached_records("made", files, sorter, examples=2)()] == (
+            ordered[:4]
+        )
+        assert not sorts
+        cached_records("made", backwards, sorter)
+        assert [one[:2] for one in sorts[0]] == ordered[::-1]
+
+
+def test_documents_are_numbered_by_their_first_example():
+    keys = {0: "a", 2: "b", 3: "a", 9: "b"}
+    records = [record(i, 0, [3, 1], True)._replace(document=key) for i, key in keys.items()]
+    assert [one.document for one in examples(records)] == [0, 2, 0, 2]
+    own = [one._replace(document=str(i)) for i, one in enumerate(records)]
+    assert [one.document for one in examples(own)] == [None] * 4  # none is shared
+
+
+def test_documents_that_records_do_not_say_come_from_the_rows_or_are_unknown(monkeypatch):
+    asked = []
+    keys = ["a", "b", "a"]
+
+    def documents_in_rows(*rows):
+        asked.append(rows)
+        return keys
+
+    monkeypatch.setattr("t0.scoring.examples.documents_in_rows", documents_in_rows)
+    rows = ("anli", None, "dev_r1")
+    facts = RankTaskFacts("made", "anli", "", [], rows)
+    with RecordSorter() as sorter:
+        read = sorter.sort(record(i, 0, [3, 1], True) for i in range(3))
+        known = count_task(facts, read, None)
+        assert known.document_count == 2
+        assert [one.document for one in known.examples()] == [0, 1, 0]
+        assert asked == [(*rows, 3)]
+        keys = None
+        assert count_task(facts, read, None).document_count == UNKNOWN
+        assert count_task(FACTS, read, None).document_count is None
+
+
+@pytest.mark.parametrize(
+    ("correct", "reason", "gold"),
+    [
+        ([False, True], None, 1),
+        ([False, False], "no correct choice", -1),
+        ([True, True], "several correct choices", -1),
+    ],
+)
+def test_example_without_exactly_one_right_choice_is_excluded(correct, reason, gold):
+    choices = tuple(choice_of(record(0, i, [3 + i, 1], c)) for i, c in enumerate(correct))
+    assert MultipleChoiceExample(0, choices).excluded == reason
+    assert MultipleChoiceExample(0, choices).gold == gold
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reason"),
+    [
+        ([[3, 2, 1], [3, 2, 1], [5, 1]], "the right choice has the same tokens as a wrong one"),
+        ([[3, 2, 1], [5, 1], [5, 1]], None),  # two wrong ones are equal
+    ],
+)
+def test_example_is_excluded_only_if_its_right_choice_equals_a_wrong_one(tokens, reason):
+    choices = tuple(choice_of(record(0, i, ids, i == 0)) for i, ids in enumerate(tokens))
+    made = MultipleChoiceExample(0, choices)
+    assert (made.excluded, made.gold) == (reason, -1 if reason else 0)
+    # The same answer after another input is another choice.
+    other = dataclasses.replace(choices[0], inputs=np.array([9], np.int32))
+    assert MultipleChoiceExample(0, (other, *choices[1:])).excluded is None
+
+
+def test_choices_that_are_equal_where_they_are_cut_are_excluded():
+    long = [[3, 4, 5, 6, 1], [3, 4, 7, 1]]
+    whole = MultipleChoiceExample(
+        0, tuple(choice_of(record(0, i, ids, i == 0)) for i, ids in enumerate(long))
+    )
+    cut, _ = truncate(whole, {"inputs": 9, "targets": 3})
+    assert (whole.excluded, cut.excluded) == (None, EQUAL_TOKENS)
+
+
+def test_truncation_keeps_eos_and_counts_an_input_once():
+    records = [
+        record(0, 0, [3, 4, 5, 6, 1], True, inputs=range(10, 20)),
+        record(0, 1, [3, 4, 1], False, inputs=range(10, 20)),
+    ]
+    whole = MultipleChoiceExample(0, tuple(map(choice_of, records)))
+    long, cut = truncate(whole, {"inputs": 4, "targets": 3})
+    assert [list(choice.tokens) for choice in long.choices] == [[3, 4, 1], [3, 4, 1]]
+    assert [list(choice.inputs) for choice in long.choices] == [[10, 11, 12, 13]] * 2
+    assert (cut.inputs, cut.targets) == (1, 1)
+    same, cut = truncate(whole, {"inputs": 10, "targets": 5})
+    assert [list(choice.tokens) for choice in same.choices] == [[3, 4, 5, 6, 1], [3, 4, 1]]
+    assert (cut.inputs, cut.targets) == (0, 0)
+
+
+def test_no_limits_cut_nothing():
+    made = MultipleChoiceExample(0, (choice_of(record(0, 0, list(range(3, 600)), True)),))
+    whole, cut = truncate(made, None)
+    assert whole == made
+    assert (cut.inputs, cut.targets) == (0, 0)
