@@ -83,14 +83,13 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
       steps: a step, a list of steps, "all" or None (the latest).
       dir_suffix: appended to the results folder's name.
       checkpoint: a checkpoint to score instead of those in `model_dir`, or None.
-      facts: more facts of the run for the results file.
-      make_decoder: makes what decodes answers, from the model, the vocabularies, `dtype`, `lengths`
-        and `batch_size`; None if none are decoded.
+      facts: more facts of the run.
+      make_decoder: makes the decoder of answers from the model, the vocabularies, `dtype`,
+        `lengths` and `batch_size`; None to decode none.
 
     Raises:
       UserError: if there is no checkpoint or no task, or a task cannot be scored.
     """
-    folder = ranking.results_folder(model_dir, split, summary_dir, dir_suffix)
     checkpoints = chosen_checkpoints(model_dir, steps, checkpoint)
     vocabularies = both_vocabularies(vocabulary)
     if not datasets:
@@ -111,7 +110,6 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
         | dict(facts or {})
         for step, path in checkpoints.items()
     ]
-    examples = (facts or {}).get("examples")
     scorers: list[MeshScorer] = []
 
     def make_scorer() -> MeshScorer:
@@ -120,33 +118,39 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
 
     def make_plan(tasks: Sequence[ScoringTask], scorer: MeshScorer) -> BatchPlan:
         limits = ranking.batch_limits(batch_size, lengths, vocabularies[1].vocab_size, scorer)
-        if not scorer.packs:
-            return plan_padded(tasks, limits, most_shapes=settings.max_shapes)
-        costs = _costs(runs[0]["checkpoint"])
-        return plan_packed(tasks, costs, limits, most_shapes=settings.max_shapes)
+        return _plan(tasks, scorer, limits, runs[0]["checkpoint"], settings.max_shapes)
 
     def decoder() -> answers.Decoder:
         for scorer in scorers:
             scorer.close()  # so that no two models take memory
-        given = {"dtype": settings.dtype, "lengths": lengths, "batch_size": batch_size}
-        return make_decoder(model, vocabularies, **given)
+        options = {"dtype": settings.dtype, "lengths": lengths, "batch_size": batch_size}
+        return make_decoder(model, vocabularies, **options)
 
+    tasks = {
+        data.name: (
+            rank_task_facts(data.name, split, data.metric_fns),
+            functools.partial(_open_records, data, split, (facts or {}).get("examples")),
+        )
+        for data in datasets
+    }
     ranking.rank(
         runs,
-        folder,
-        {
-            data.name: (
-                rank_task_facts(data.name, split, data.metric_fns),
-                functools.partial(_open_records, data, split, examples),
-            )
-            for data in datasets
-        },
+        ranking.results_folder(model_dir, split, summary_dir, dir_suffix),
+        tasks,
         lengths=lengths,
         make_scorer=make_scorer,
         make_plan=make_plan,
         settings=settings,
         make_decoder=decoder if make_decoder else None,
     )
+
+
+def _plan(
+    tasks: Sequence[ScoringTask], scorer: MeshScorer, limits: Any, checkpoint: str, most_shapes: int
+) -> BatchPlan:
+    if not scorer.packs:
+        return plan_padded(tasks, limits, most_shapes=most_shapes)
+    return plan_packed(tasks, _costs(checkpoint), limits, most_shapes=most_shapes)
 
 
 def rank_task_facts(
