@@ -4,37 +4,41 @@
     python benchmarks/gpu.py --device=cpu --sizes tiny --rounds=1 --steps=1     # does it work?
 
 T5.1.1 small, base and large from random weights, at 512 + 114 and 1024 + 256 random tokens, dropout
-0.1, Adafactor, bfloat16 activations; theirs is a plain loop with autocast, also compiled. Each
-system has the GPU to itself, and they take turns, round by round. It prints tokens a second, the
-share of the data sheet's FLOP/s (6 for each parameter and token that meet, recomputation not
-counted), and the most memory in use. With several GPUs ours runs on all of
-them, too, as many rows on each. T5.1.1 base at the two shapes of
-nanoT5 comes last, with its published seconds. Prints Markdown.
+0.1, Adafactor, bfloat16 activations. Theirs is a plain loop with autocast, with both of its kinds
+of attention, and compiled. The systems start and compile together, then take turns, round by
+round, while the others wait. It prints tokens a second, the share of the data sheet's FLOP/s (6 for
+each parameter and token that meet, recomputation not counted), and the most memory in use. With
+several GPUs ours runs on all of them, too, as many rows on each. T5.1.1 base at the two shapes of
+nanoT5 comes last, with its published seconds. Prints Markdown; --json=FILE has the numbers.
 """
 
 import argparse
 import contextlib
 import dataclasses
+import json
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch_runs
-from training_torch import Systems
+from workers import worker
 
 from t0.torch import gpus, memory
 from t0.torch.shape import t5
 
 SHAPES = {"512+114": {"inputs": 512, "targets": 114}, "1024+256": {"inputs": 1024, "targets": 256}}
 OTHER_SHAPES = {"1024+128": {"inputs": 1024, "targets": 128}}
+FOLDER = Path(__file__).resolve().parent
 # Sequences of 512 tokens on each GPU; of 1024, half as many.
-ROWS = {"tiny": 4, "small": 64, "base": 32, "large": 16}
+ROWS = {"tiny": 4, "small": 64, "base": 32, "large": 16, "xl": 8}
+TOGETHER = 3  # systems that warm up at the same time
+OURS, OURS_COMPILED = "ours", "ours, compiled"
 # github.com/PiotrNawrot/nanoT5, on an A100 with 80 GB, compiled: what a step of T5.1.1 base
 # takes, by shape, rows and microbatches.
 NANOT5 = {
@@ -88,8 +92,8 @@ def found_gpus(python: str) -> tuple[int, str]:
     return int(count or 0), name
 
 
-def systems(case: Case, place: Place) -> Iterator[tuple[str, int, str, dict[str, Any]]]:
-    """Yields name, number of processes, kind and settings of each system."""
+def systems(case: Case, place: Place) -> Iterator[tuple[str, int, bool, dict[str, Any]]]:
+    """Yields name, number of processes, whether it is ours, and settings of each system."""
     settings = {
         "size": case.size,
         "rows": case.rows,
@@ -98,62 +102,123 @@ def systems(case: Case, place: Place) -> Iterator[tuple[str, int, str, dict[str,
         "device": place.device,
     }
     own = settings | {"microbatches": case.microbatches, "recompute": "auto"}
-    yield "ours", 1, "ours", own
+    theirs = settings | {"loop": "plain", "config": torch_runs.config(case.size)}
+    yield OURS, 1, True, own
+    if place.device == "cuda":
+        yield OURS_COMPILED, 1, True, own | {"compiled": True}
     if place.count > 1:
-        wide = own | {"rows": case.rows * place.count, "microbatches": case.microbatches}
-        yield f"ours, {place.count} GPUs", place.count, "ours", wide
+        wide = own | {"rows": case.rows * place.count, "compiled": True}
+        yield f"ours, compiled, {place.count} GPUs", place.count, True, wide
     if case.microbatches == 1:
-        yield "Transformers", 1, "peer", settings | {"loop": "plain"}
+        yield "Transformers", 1, False, theirs
+        yield "Transformers, SDPA", 1, False, theirs | {"attention": "sdpa"}
         if place.device == "cuda":
-            compiled = settings | {"loop": "plain", "compiled": True}
-            yield "Transformers, compiled", 1, "peer", compiled
+            yield "Transformers, compiled", 1, False, theirs | {"compiled": "blocks"}
+            both = theirs | {"compiled": "blocks", "attention": "sdpa"}
+            yield "Transformers, SDPA, compiled", 1, False, both
 
 
 def measured(
-    case: Case, place: Place, rounds: int, steps: int
+    case: Case, place: Place, rounds: int, steps: int, only: Sequence[str] = ()
 ) -> tuple[dict[str, list[dict[str, float]]], dict[str, int]]:
     """Returns the answers of each system in each round, none where it failed; and processes."""
     found: dict[str, list[dict[str, float]]] = {}
-    processes = {}
-    for turn in range(rounds):
-        for name, count, kind, settings in systems(case, place):
-            processes[name] = count
-            answers = found.setdefault(name, [])
-            if turn and not answers:
+    counts, started = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, count, ours, settings in systems(case, place):
+            if only and name not in only:
                 continue
-            with tempfile.TemporaryDirectory() as folder, contextlib.suppress(SystemExit):
-                alone = Systems(place.python, Path(folder), gpus=place.device == "cuda")
-                if kind == "ours":
-                    alone.ours(name, processes=count, **settings)
-                else:
-                    alone.peer(name, **settings)
-                answers += alone.measured(1, steps)[name]
-    return found, processes
+            found[name], counts[name] = [], count
+            launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={count}"]
+            program = "training_torch_ours.py" if ours else "training_torch_peer.py"
+            words = [*(launch if count > 1 else []), str(FOLDER / program)]
+            command = [
+                place.python,
+                "-W",
+                "ignore",
+                *words,
+                json.dumps(settings | {"folder": folder}),
+            ]
+            started[name] = worker(command, 2, gpus=place.device == "cuda")
+        running = set(_warmed_up(started))
+        for turn in range(rounds):
+            for name in [each for each in started if each in running]:
+                _ask(started[name], steps)
+                answer = _answer(started[name])
+                print(f"round {turn + 1}: {name}: {answer}", file=sys.stderr, flush=True)
+                found[name] += [answer] if answer else []
+                running -= set() if answer else {name}
+        for process in started.values():
+            process.kill()
+            process.wait()
+    return found, counts
 
 
-def rows_of(
+def _warmed_up(started: Mapping[str, subprocess.Popen]) -> Iterator[str]:
+    """Yields the systems that take steps; a few at a time compile, and fill the GPU's memory."""
+    names = list(started)
+    for first in range(0, len(names), TOGETHER):
+        wave = names[first : first + TOGETHER]
+        for name in wave:
+            _ask(started[name], 2)
+        yield from (name for name in wave if _answer(started[name]))
+
+
+def _ask(process: subprocess.Popen, steps: int) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(json.dumps({"steps": steps}) + "\n")
+        process.stdin.flush()
+
+
+def _answer(process: subprocess.Popen) -> dict[str, float] | None:
+    """Returns the answer of a worker, None where it has ended."""
+    return next((json.loads(line) for line in process.stdout if line.startswith("{")), None)
+
+
+def records(
     case: Case,
     place: Place,
     found: Mapping[str, list[dict[str, float]]],
-    processes: Any,
+    processes: Mapping[str, int],
     steps: int,
-) -> Iterator[str]:
-    """Yields the rows of the table."""
+) -> Iterator[dict[str, Any]]:
+    """Yields what was measured of each system."""
     card = gpus.named(place.name)
     peak = card.teraflops * 1e12 if card and card.teraflops else None
-    base = None
     for name, answers in found.items():
-        cells = [case.size, case.shape, str(case.rows * processes[name]), name]
-        if not answers:
-            yield f"| {' | '.join(cells)} | does not run, or fit | | | | |"
-            continue
-        seconds = statistics.median(answer["seconds"] for answer in answers) / steps
-        rate = statistics.median(answer["tokens"] / answer["seconds"] for answer in answers)
-        base = base or rate
-        share = f"{case.flops() / seconds / peak:.1%}" if peak else "not known"
-        memory_gib = max(answer["peak"] for answer in answers) / 2**30
-        cells += [f"{seconds:.3f}", f"{rate:,.0f}", f"{rate / base:.2f}", share]
-        yield f"| {' | '.join(cells)} | {memory_gib:.1f} |"
+        record = {
+            "size": case.size,
+            "tokens": case.shape,
+            "rows": case.rows * processes[name],
+            "system": name,
+        }
+        if answers:
+            seconds = statistics.median(answer["seconds"] for answer in answers) / steps
+            rates = [answer["tokens"] / answer["seconds"] for answer in answers]
+            record |= {
+                "seconds": seconds,
+                "rate": statistics.median(rates),
+                "mfu": case.flops() / seconds / peak if peak else None,
+                "gib": max(answer["peak"] for answer in answers) / 2**30,
+                "kernel": answers[0].get("kernel"),
+            }
+        yield record
+
+
+HEAD = (
+    "| T5.1.1 | tokens | rows | system | s/step | tokens/s | MFU | GiB |",
+    "|---|---|---|---|---|---|---|---|",
+)
+
+
+def row(record: Mapping[str, Any]) -> str:
+    """Returns a row of the table."""
+    cells = [str(record[name]) for name in ("size", "tokens", "rows", "system")]
+    if "seconds" not in record:
+        return f"| {' | '.join(cells)} | does not run, or fit | | | |"
+    share = "not known" if record["mfu"] is None else f"{record['mfu']:.1%}"
+    cells += [f"{record['seconds']:.4f}", f"{record['rate']:,.0f}", share, f"{record['gib']:.1f}"]
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -163,28 +228,37 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=[*SHAPES])
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--systems", nargs="+", default=[], help="names; default: all")
+    parser.add_argument("--rows", type=int, help="of a batch; default: by size")
+    parser.add_argument(
+        "--nanot5", action=argparse.BooleanOptionalAction, default=True, help="with its two shapes"
+    )
+    parser.add_argument("--json", type=Path, help="where the numbers are written, too")
     parser.add_argument("--steps", type=int, default=20, help="of a round (default: 20)")
     given = parser.parse_args()
     count, name = found_gpus(sys.executable) if given.device == "cuda" else (1, "this processor")
     if not count:
         sys.exit("gpu.py: PyTorch finds no GPU here; --device=cpu --sizes tiny tries the program")
     place = Place(sys.executable, given.device, count, name)
-    print(f"{count} x {name}; a ratio is to ours on one\n")
-    print("| T5.1.1 | tokens | rows | system | s/step | tokens/s | ratio | MFU | GiB |")
-    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    print(f"{count} x {name}\n")
+    print("\n".join(HEAD), flush=True)
     cases = [
-        Case(size, shape, max(ROWS[size] * 512 // SHAPES[shape]["inputs"], 1))
+        Case(size, shape, given.rows or max(ROWS[size] * 512 // SHAPES[shape]["inputs"], 1))
         for size in given.sizes
         for shape in given.shapes
     ]
-    published = NANOT5 if "base" in given.sizes and given.device == "cuda" else {}
+    kept: list[dict[str, Any]] = []
+    published = NANOT5 if given.nanot5 and "base" in given.sizes and given.device == "cuda" else {}
     cases += [Case("base", *case) for case in published]
     for case in cases:
-        found, processes = measured(case, place, given.rounds, given.steps)
-        for line in rows_of(case, place, found, processes, given.steps):
-            print(line, flush=True)
+        found, processes = measured(case, place, given.rounds, given.steps, given.systems)
+        for record in records(case, place, found, processes, given.steps):
+            print(row(record), flush=True)
+            kept.append(record)
+        if given.json:
+            given.json.write_text(json.dumps(kept, indent=1))
     for (shape, rows, _), (name, seconds) in published.items():
-        print(f"| base | {shape} | {rows} | {name} | {seconds} | | | | |")
+        print(f"| base | {shape} | {rows} | {name} | {seconds} | | | |")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@
 A line {"steps": 3} asks for three steps; {"seconds": 4.1, "processor": 8.0, "tokens": 7680, "peak":
 0} answers: seconds by the clock and of the processor, tokens that are no padding, and the most
 bytes in use on a GPU. The settings are those that `training_torch.py` and `gpu.py` give: size,
-rows, lengths, type, and optionally cache, split, device, microbatches, recompute and compiled. By
-`torchrun`, the first process reads and answers.
+rows, lengths, type, and optionally cache, split, device, microbatches, recompute, compiled,
+attention and replays. By `torchrun`, the first process reads and answers.
 """
 
 import json
@@ -23,7 +23,7 @@ import torch
 import torch_runs
 
 from t0.feeding.training_data import open_training_data
-from t0.torch import loop, world
+from t0.torch import attention, loop, sharding, world
 from t0.training.stepping import LoopOptions
 
 VOCABULARY = 32000
@@ -55,12 +55,23 @@ def opened(given: Mapping[str, Any], joined: world.World) -> tuple[loop.TorchEng
         getattr(torch, given["type"]),
         recompute=given.get("recompute", "off"),
         compiled=given.get("compiled", False),
+        replays=given.get("replays", True),
+        attention=tuple(given.get("attention", attention.KERNELS)),
     )
     engine = loop.TorchEngine(spec, LoopOptions(train_steps=10**6), packed, joined, options)
-    engine.fill_at_random()
+    if joined.device.type == "cuda":
+        fill(engine.model)
+    else:
+        engine.fill_at_random()
     if packed:
         return engine, (batch for batch, _ in packed.batches(rows))
     return engine, random_batches(rows, lengths)
+
+
+def fill(model: torch.nn.Module) -> None:
+    """Fills a model on its device, where the values do not matter; on the host it takes minutes."""
+    for parameter in model.parameters():
+        sharding.local_rows(parameter).normal_(std=0.02)
 
 
 def measured(engine: loop.TorchEngine, batches: Iterator[Any], steps: int) -> dict[str, float]:
@@ -89,7 +100,12 @@ def main() -> None:
             steps = joined.max_over_processes(json.loads(asked)["steps"] if asked else 0)
             if not steps:
                 return
-            answer = measured(engine, batches, steps) | {"peak": max(engine.gpu_peaks(), default=0)}
+            answer = measured(engine, batches, steps) | {
+                "peak": max(engine.gpu_peaks(), default=0),
+                "kernel": engine.kernel,
+            }
+            if joined.device.type == "cuda":
+                torch.cuda.empty_cache()  # for the other systems
             if joined.first:
                 print(json.dumps(answer), flush=True)
 

@@ -3,7 +3,8 @@
     python benchmarks/training_torch_peer.py '{"examples": "examples.npz", "loop": "trainer", ...}'
 
 It answers as `training_torch_ours.py` does. The settings are config (of `T5Config`), rows, lengths,
-type, loop, folder, and optionally examples, device and compiled. The loop "plain" is a loop around
+type, loop, folder, and optionally examples, device, compiled ("blocks" or "whole") and attention
+("eager" or "sdpa"). The loop "plain" is a loop around
 forward, backward and Adafactor, "trainer" Transformers' `Trainer`, which needs `accelerate`. A
 batch of prompted examples is padded to its longest input and its longest target.
 """
@@ -92,8 +93,10 @@ class Turns:
         peak = 0
         if self._device == "cuda":
             torch.cuda.synchronize()
-            peak = torch.cuda.max_memory_allocated()
         seconds = time.perf_counter() - self._began
+        if self._device == "cuda":
+            peak = torch.cuda.max_memory_allocated()
+            torch.cuda.empty_cache()  # for the other systems
         answer = {
             "seconds": seconds,
             "processor": time.process_time() - self._processor,
@@ -109,7 +112,12 @@ def plain(model: torch.nn.Module, batches: Iterator[Any], given: Mapping[str, An
     optimizer = Adafactor(
         model.parameters(), lr=RATE, relative_step=False, scale_parameter=True, warmup_init=False
     )
-    forward = torch.compile(model) if given.get("compiled") else model
+    compiled = given.get("compiled")
+    forward = torch.compile(model) if compiled == "whole" else model
+    if compiled == "blocks":
+        torch._dynamo.config.recompile_limit = 64
+        for block in [*model.encoder.block, *model.decoder.block]:
+            block.compile(dynamic=False)
     turns = Turns(device)
     for batch in batches:
         turns.before(batch)
@@ -173,7 +181,9 @@ def main() -> None:
     if given["device"] == "cuda":
         torch.set_float32_matmul_precision("high")
     config = T5Config(**given["config"], use_cache=False)
-    model = T5ForConditionalGeneration(config).to(given["device"])
+    config._attn_implementation = given.get("attention", "eager")
+    with torch.device(given["device"]):
+        model = T5ForConditionalGeneration(config)
     model.train()
     batches = random_batches(given) if not given.get("examples") else prompted_batches(given)
     {"plain": plain, "trainer": by_trainer}[given["loop"]](model, batches, given)

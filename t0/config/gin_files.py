@@ -8,6 +8,7 @@ TensorFlow: their folders are found without it.
 """
 
 import contextlib
+import functools
 import importlib.resources
 import importlib.util
 import logging
@@ -28,8 +29,16 @@ def _folder(package: str, *inside: str) -> str:
     return str(pathlib.Path(spec.submodule_search_locations[0]).joinpath(*inside))
 
 
-_PUBLISHED = (_folder("t5", "models", "gin"), _folder("mesh_tensorflow", "transformer", "gin"))
-DEFAULTS = f"{_PUBLISHED[1]}/defaults.gin"
+@functools.cache  # not at import: the PyTorch engine runs where these packages are absent
+def _published() -> tuple[str, str]:
+    """Returns the folders of gin files that T5 and Mesh TensorFlow publish."""
+    return _folder("t5", "models", "gin"), _folder("mesh_tensorflow", "transformer", "gin")
+
+
+def defaults_file() -> str:
+    """Returns the gin file that Mesh TensorFlow reads before all others."""
+    return f"{_published()[1]}/defaults.gin"
+
 
 # Files that configure a run's mode; each is read after the file that configures the model.
 RUN_FILES = ("pretrain.gin", "finetune.gin", "eval.gin", "infer.gin")
@@ -52,7 +61,7 @@ def gin_folder() -> pathlib.Path:
 
 def search_path(location_prefixes: Sequence[str] = ()) -> list[str]:
     """Returns the folders in which gin files are looked for, after the working directory."""
-    return [*location_prefixes, str(gin_folder()), *_PUBLISHED]
+    return [*location_prefixes, str(gin_folder()), *_published()]
 
 
 def t5x_file(name: str) -> str | None:

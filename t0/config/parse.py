@@ -35,7 +35,7 @@ from t0.config.bindings import (
 )
 from t0.config.early_checks import READ_BY_CODE
 from t0.config.explain import explained
-from t0.config.gin_files import DEFAULTS, in_order, quiet_search, resolved_names, search_path
+from t0.config.gin_files import defaults_file, in_order, quiet_search, resolved_names, search_path
 from t0.config.statements import (
     COMMAND_LINE,
     Place,
@@ -103,7 +103,7 @@ def parse(
     files = in_order(resolved_names(gin_files, location_prefixes))
     skip: Any = True if skip_all_unknown else _Deprecated({*DEPRECATED, *also_deprecated})
     with explained(search_path(location_prefixes), gin_params), quiet_search():
-        gin.parse_config_file(DEFAULTS)
+        gin.parse_config_file(defaults_file())
         before = set(macro_names())
         gin.parse_config_files_and_bindings(
             files, list(gin_params), skip_unknown=skip, finalize_config=False
@@ -111,7 +111,7 @@ def parse(
     given = set(macro_names()) - before
     deprecated = () if skip_all_unknown else tuple(sorted(skip.found))
     unread = {name for name in given - macros_read() - READ_BY_CODE if not _is_alias(name)}
-    return Config(deprecated, tuple(sorted(unread)), (DEFAULTS, *files), tuple(gin_params))
+    return Config(deprecated, tuple(sorted(unread)), (defaults_file(), *files), tuple(gin_params))
 
 
 class _Deprecated(set):

@@ -49,7 +49,7 @@ from t0.scoring.results import (
 )
 
 # The most logits [B, C, T, V] of a batch, 4 bytes each.
-MAX_LOGITS = 16 * 1024 * 1024
+MAX_LOGITS = {"cpu": 16 * 1024 * 1024, "gpu": 256 * 1024 * 1024}
 # The most tokens of a batch on each device. Larger batches are no faster, and leave more of the
 # last batches empty.
 MAX_TOKENS = {"cpu": 8192, "gpu": 32768}
@@ -254,7 +254,7 @@ def batch_limits(
     configured = batch_size * sum(lengths.values()) if lengths else most
     return BatchLimits(
         tokens=min(most, configured),
-        target_tokens=MAX_LOGITS * scorer.replicas // vocabulary_size,
+        target_tokens=MAX_LOGITS[scorer.device_kind] * scorer.replicas // vocabulary_size,
         replicas=scorer.replicas,
     )
 

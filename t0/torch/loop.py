@@ -25,17 +25,21 @@ from t0.config.specification import RunSpec, read_value
 from t0.errors import UserError, say
 from t0.feeding.training_data import TrainingData, open_training_data
 from t0.torch import (
+    attention,
     checkpointing,
     configuration,
     exporting,
     gpus,
     memory,
     optimizers,
+    replayed,
     sharding,
     weights,
 )
 from t0.torch.checkpointing import Checkpoints
 from t0.torch.losses import PARTS
+from t0.torch.model import on_device
+from t0.torch.optimizers import Squares
 from t0.torch.schedules import schedule
 from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World
@@ -58,7 +62,9 @@ class ComputeOptions:
       recompute: whether activations are computed again in the backward pass: one of
         `memory.CHOICES`.
       keep_gathered: whether weights of other processes are kept for a step: one of them.
-      compiled: whether PyTorch compiles the blocks.
+      compiled: whether PyTorch compiles the blocks, the loss and the optimizer's products.
+      attention: the kernels to choose from, the first one first; see `t0.torch.attention`.
+      replays: whether one process on a GPU replays its steps as CUDA graphs.
       export_mtf: the folder to write the last checkpoint to for Mesh TensorFlow, or None.
       export_hf: the folder to write it to for Hugging Face, or None.
     """
@@ -67,6 +73,8 @@ class ComputeOptions:
     recompute: str = "auto"
     keep_gathered: str = "auto"
     compiled: bool = False
+    attention: tuple[str, ...] = attention.KERNELS
+    replays: bool = True
     export_mtf: str | None = None
     export_hf: str | None = None
 
@@ -201,6 +209,12 @@ class TorchEngine:
       data: its data, opened.
       world: the processes.
       compute: options that affect speed and memory.
+
+    Attributes:
+      model: the model, sharded.
+      kernel: the kernel of attention.
+      switches: what trades memory for time.
+      needed: the memory of this process by formula.
     """
 
     def __init__(
@@ -215,33 +229,55 @@ class TorchEngine:
         self._compute = compute
         shape = t5(spec.model)
         self._parts = memory.parts_of_rows(spec.batch_sequences, spec.microbatches, world.size)
-        self._switches, self._needed = self._memory(shape)
-        self._model = sharding.sharded(
+        self.kernel, self._kernel_lines = attention.chosen_kernel(
+            world.device, compute.activations, compute.attention
+        )
+        self.switches, self.needed = self._memory(shape)
+        self.model = sharding.sharded(
             shape,
             world,
             activations=compute.activations,
-            switches=self._switches,
+            switches=self.switches,
             compiled=compute.compiled,
+            kernel=self.kernel,
         )
-        trained = sharding.trained_weights(self._model, spec.variable_filter)
-        self._optimizer = optimizers.build(spec.optimizer, trained, world.all_reduce_sum)
+        trained = sharding.trained_weights(self.model, spec.variable_filter)
+        local = None
+        # Recomputing keeps the state of random numbers, which a graph cannot.
+        replays = compute.replays and not self.switches.recompute
+        if world.size == 1 and replays and world.device.type in replayed.DEVICES:
+            local = sharding.unsharded(
+                shape, switches=self.switches, compiled=compute.compiled, kernel=self.kernel
+            )
+            local = local.to(compute.activations).to_empty(device=world.device)
+            trained = replayed.with_gradients_of(local, self.model, trained, parts=self._parts)
+        self._optimizer = optimizers.build(
+            spec.optimizer, trained, world.all_reduce_sum, compiled=compute.compiled
+        )
         self._rate = schedule(spec.schedule, spec.schedule_steps)
         keep = {**spec.keep_checkpoints, "last": spec.keep_checkpoint_max}
         self.keep = read_value(keep, Keep, "keep_checkpoints")
-        count = sum(p.numel() for p in self._model.parameters())
+        count = sum(p.numel() for p in self.model.parameters())
         self.size = RunSize(spec.batch_sequences, spec.data.lengths, count)
         self._checkpoints = Checkpoints(
             spec.model_dir,
-            self._model,
+            self.model,
             self._optimizer,
             world,
             self.keep,
             spec.targets_vocabulary.file,
         )
-        self._step = 0
+        self._step, self._filled = 0, False
         self._held_out: list[Mapping[str, np.ndarray]] = []
         positions = shape.loss_denominator
         self._denominator = positions if positions is not None else self.size.target_positions
+        self._replayed = local and replayed.ReplayedSteps(
+            self.model,
+            local,
+            self._optimizer,
+            denominator=self._denominator,
+            clip_norm=spec.clip_gradient_norm,
+        )
 
     def _memory(self, shape: T5Spec) -> tuple[memory.MemorySwitches, memory.Needed]:
         """Returns what trades memory for time, and the memory of a process."""
@@ -250,7 +286,7 @@ class TorchEngine:
             spec.batch_sequences // world.size // self._parts,
             **spec.data.lengths,
             bytes_each=self._compute.activations.itemsize,
-            fused=world.device.type == "cuda",
+            kernel=self.kernel,
         )
         choices = memory.memory_switches(self._compute.recompute, self._compute.keep_gathered)
         needs = [
@@ -287,7 +323,7 @@ class TorchEngine:
             yield start_report.random_line(spec.seed)
             stepping.begin(0)
             return
-        filled = (self._model, self._optimizer, start, self._world)
+        filled = (self.model, self._optimizer, start, self._world)
         if named is None:
             unfilled = self._options.unfilled_variables
             self._step, lines = weights.warm_start(*filled, unfilled=unfilled, seed=spec.seed)
@@ -304,22 +340,41 @@ class TorchEngine:
 
     def fill_at_random(self) -> None:
         """Fills the weights with the initial values of a run from nothing."""
-        weights.fill_at_random(self._model, self._spec.seed, self._world)
+        weights.fill_at_random(self.model, self._spec.seed, self._world)
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Takes one step; returns its values."""
         rate, parts = self._rate(self._step), self._parts
-        self._model.train()
+        if self._replayed:
+            return self._take_replayed(batch, rate)
+        self.model.train()
         sums = torch.zeros(len(PARTS), device=self._world.device)
         for number in range(parts):
             last = number == parts - 1
-            sharding.ready(self._model, last=last, keep=self._switches.keep)
+            sharding.ready(self.model, last=last, keep=self.switches.keep)
             _seed(self._spec.seed, self._step, self._world.rank * parts + number)
-            part = self._model(self._own_rows(batch, number, parts))
+            part = self.model(self._own_rows(batch, number, parts))
             ((part[0] + part[1]) / self._denominator).backward()
             sums += part.detach()
         squares = self._optimizer.step(self._step, rate, self._spec.clip_gradient_norm)
-        self._model.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
+        return self._taken(sums, squares, rate)
+
+    def _take_replayed(self, batch: Mapping[str, np.ndarray], rate: float) -> dict[str, float]:
+        """Takes a step by CUDA graphs."""
+        step, parts = self._step, self._parts
+        if not self._filled:
+            self._replayed.refresh()
+            self._filled = True
+        sums, squares = self._replayed.take(
+            [{n: x[number::parts] for n, x in batch.items()} for number in range(parts)],
+            lambda number: _seed(self._spec.seed, step, number),
+            step=step,
+            rate=rate,
+        )
+        return self._taken(sums, squares, rate)
+
+    def _taken(self, sums: torch.Tensor, squares: Squares, rate: float) -> dict[str, float]:
         self._step += 1
         return {
             **self._values(sums),
@@ -337,10 +392,7 @@ class TorchEngine:
     ) -> dict[str, torch.Tensor]:
         """Returns this process's rows of a microbatch, which has every `parts`-th of the batch."""
         chosen = slice(number + self._world.rank * parts, None, parts * self._world.size)
-        return {
-            name: torch.from_numpy(values[chosen]).to(self._world.device, torch.int64)
-            for name, values in batch.items()
-        }
+        return on_device({n: x[chosen] for n, x in batch.items()}, self._world.device)
 
     def evaluate(self, step: int, *, last: bool) -> dict[str, float]:
         """Returns the fields of the held-out loss, if it is due."""
@@ -356,12 +408,12 @@ class TorchEngine:
                 )
             batches = open_training_data(self._spec.validation).batches(self.size.rows)
             self._held_out = [next(batches)[0] for _ in range(count)]
-        self._model.eval()
+        self.model.eval()
         sums = torch.zeros(len(PARTS), device=self._world.device)
         with torch.no_grad():
             for batch in self._held_out:
-                sums += self._model(self._own_rows(batch, 0, 1))
-        sharding.give_back(self._model)
+                sums += self.model(self._own_rows(batch, 0, 1))
+        sharding.give_back(self.model)
         values = self._values(sums)
         values["loss"] /= count
         fields = step_fields(values, self.size.target_positions * count)
@@ -385,17 +437,18 @@ class TorchEngine:
         world = self._world
         where = f"{world.size} process(es) on {world.device.type}"
         activations = str(self._compute.activations).removeprefix("torch.")
-        twice = ", computed twice (--recompute)" if self._switches.recompute else ""
+        twice = ", computed twice (--recompute)" if self.switches.recompute else ""
         engine = f"  engine: PyTorch {torch.__version__}, {where}, activations in {activations}"
-        kept = (
-            ", gathered weights kept for a step" if self._switches.keep and world.size > 1 else ""
-        )
+        kept = ", gathered weights kept for a step" if self.switches.keep and world.size > 1 else ""
+        notes = [f"  {line}" for line in self._kernel_lines]
+        if self.kernel != "auto":
+            notes.append(f"  attention: {self.kernel} kernel")
         return start_report.lines(
             first,
             last,
             self.size,
             microbatches=self._parts,
-            memory=f"{engine}{twice}{kept}\n{self._needed.line(world.size)}",
+            memory="\n".join([engine + twice + kept, *notes, self.needed.line(world.size)]),
             data=self._data,
         )
 
@@ -409,7 +462,7 @@ class TorchEngine:
             return None
         filling = self._data.filling
         flops = memory.model_flops(
-            self._model.spec.sizes,
+            self.model.spec.sizes,
             rows=self.size.rows,
             **self.size.lengths,
             predicted=filling.filled["targets"] if filling else 1.0,
@@ -427,7 +480,7 @@ class TorchEngine:
 
     def infinite_weights(self) -> list[str]:
         """Returns the names of this process's weights that are not all finite numbers."""
-        parameters = sharding.names_and_parameters(self._model)
+        parameters = sharding.names_and_parameters(self.model)
         return [n for n, x in parameters.items() if not sharding.local_rows(x).isfinite().all()]
 
 

@@ -17,7 +17,7 @@ def sums(
 
     Args:
       logits: [N, V], of any type; they are computed with in float32.
-      targets: the tokens that were right, [N].
+      targets: the tokens that were right, [N]; where one is 0, no token is predicted.
       z_loss: the factor of the squared logarithm of the softmax's denominator.
       label_smoothing: the share of the target's probability that all V tokens share.
     """
@@ -28,14 +28,16 @@ def sums(
     if label_smoothing:
         # One-hot targets of 1 - label_smoothing, and label_smoothing / V everywhere.
         nll = (1.0 - label_smoothing) * nll + label_smoothing * (log_z - wide.mean(-1))
-    right = (chosen >= wide.amax(-1)).float()
-    words = (targets != _EOS).float()
+    there = targets > 0
+    nll, log_z = (torch.where(there, x, 0.0) for x in (nll, log_z))
+    right = ((chosen >= wide.amax(-1)) & there).float()
+    words = (there & (targets != _EOS)).float()
     return torch.stack(
         [
             nll.sum(),
             z_loss * log_z.square().sum(),
             right.sum(),
-            torch.tensor(float(targets.numel()), device=wide.device),
+            there.float().sum(),
             (right * words).sum(),
             words.sum(),
         ]

@@ -20,6 +20,7 @@ from t0.mesh import formulas
 from t0.mesh.formulas import FLOAT32_BYTES, TORCH_FUSED, TORCH_PLAIN, Share
 from t0.training import start_report
 
+KERNEL = "efficient"  # the kernel of attention that a plan assumes; see `t0.torch.attention`
 _ADAFACTOR = "mesh_tensorflow.optimize.AdafactorOptimizer"
 # The share of a GPU's memory that a run can fill: the rest is CUDA's context, NCCL's buffers and
 # fragmentation. An assumption, not measured.
@@ -34,12 +35,11 @@ class Part(Share):
     """A process's share of a microbatch.
 
     Attributes:
-      fused: whether a kernel computes attention without keeping probabilities, as PyTorch's
-        memory-efficient attention does on GPUs; on the CPU they are kept, because the bias of
-        positions has a gradient.
+      kernel: what computes attention, one of `t0.torch.attention.KERNELS`; "auto" is PyTorch's
+        choice on a CPU, which keeps probabilities, because the bias of positions has a gradient.
     """
 
-    fused: bool = True
+    kernel: str = KERNEL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +134,7 @@ def needed(
     """
     shapes = expected_shapes(shape)
     count = formulas.parameters(shape)
-    a, kept = part.bytes_each, TORCH_FUSED if part.fused else TORCH_PLAIN
+    a, kept = part.bytes_each, TORCH_FUSED if part.kernel == KERNEL else TORCH_PLAIN
     root = count - sum(math.prod(s) for name, s in shapes.items() if "/block_" in name)
     # A decoder's block is the larger one.
     block = sum(math.prod(s) for name, s in shapes.items() if name.startswith("decoder/block_000/"))

@@ -15,15 +15,17 @@ sequence: the factor of attention weights has the shape [B, H, 1, M], so it mult
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from t0.torch import attention
+from t0.torch.attention import HIDDEN
 from t0.torch.losses import sums
 from t0.torch.shape import T5Spec
 
-HIDDEN = -1e9  # added to the attention logits of what is not attended to, as in Mesh TensorFlow
 _MAX_DISTANCE = 128
 _ACTIVATIONS = {
     "relu": functional.relu,
@@ -52,7 +54,12 @@ class Attention(nn.Module):
     Args:
       spec: the model.
       bidirectional: whether a relative position has a sign; None for a layer without positions.
+
+    Attributes:
+      kernel: which kernel computes it where the bias has a gradient; see `t0.torch.attention`.
     """
+
+    kernel = "auto"
 
     def __init__(self, spec: T5Spec, bidirectional: bool | None = None) -> None:
         super().__init__()
@@ -68,9 +75,11 @@ class Attention(nn.Module):
     def bias(self, length: int, first: int = 0) -> torch.Tensor:
         """Returns the bias of relative positions, [1, H, L - first, L]: of queries from `first`."""
         table = self.relative_attention_bias.weight
-        place = torch.arange(length, device=table.device)
-        found = bucket(place[None] - place[first:, None], table.shape[0], self._bidirectional)
-        return table[found].permute(2, 0, 1)[None]
+        # By distance; each query reads a window of L distances.
+        distance = torch.arange(1 - length, length - first, device=table.device)
+        of_distance = table[bucket(distance, table.shape[0], self._bidirectional)]
+        # Keys one beside the other: the kernels take no other order in memory.
+        return of_distance.T.contiguous().unfold(1, length, 1).flip(1)[None]
 
     def forward(self, x: torch.Tensor, memory: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Returns [B, L, D] of x [B, L, D], memory [B, M, D] and bias [B or 1, H or 1, L, M].
@@ -89,11 +98,15 @@ class Attention(nn.Module):
         return self._split(memory, self.k), self._split(memory, self.v)
 
     def attend(
-        self, x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor
+        self,
+        x: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        bias: torch.Tensor,
     ) -> torch.Tensor:
         """Returns [B, L, D] of x [B, L, D], keys and values [B, H, M, d_kv] and the bias."""
         q = self._split(x, self.q)
-        mixed = functional.scaled_dot_product_attention(q, keys, values, attn_mask=bias, scale=1.0)
+        mixed = attention.attend(q, keys, values, bias, self.kernel)
         return self.o(mixed.transpose(1, 2).flatten(2))
 
     def _split(self, x: torch.Tensor, project: nn.Linear) -> torch.Tensor:
@@ -174,10 +187,10 @@ class Block(nn.Module):
           memory: the encoder's output [B, M, D], of a decoder's block.
           cross: the mask of the memory, [B, 1, L, M].
         """
-        attention, *others, dense = self.layer
+        own, *others, dense = self.layer
         if self._first:
-            bias = attention.inner.bias(x.shape[1]).to(x.dtype) + bias
-        x = attention(x, bias)
+            bias = own.inner.bias(x.shape[1]).to(x.dtype) + bias
+        x = own(x, bias)
         for layer in others:
             x = layer(x, memory, cross)
         # Its own argument, handed back, would be a view, of which FSDP warns.
@@ -219,32 +232,47 @@ class T5(nn.Module):
 
     Args:
       spec: the model.
+
+    Attributes:
+      loss_sums: `losses.sums`, or its compiled form.
     """
 
     def __init__(self, spec: T5Spec) -> None:
         super().__init__()
         self.spec, sizes = spec, spec.sizes
+        self.loss_sums = sums
         self.shared = _embedding(sizes.vocabulary, sizes.d_model)
         self.encoder = Stack(spec, decoder=False)
         self.decoder = Stack(spec, decoder=True)
         if not sizes.tied:
             self.lm_head = nn.Linear(sizes.d_model, sizes.vocabulary, bias=False)
 
+    def attend_by(self, kernel: str) -> None:
+        """Chooses the kernel of attention in training, one of `attention.KERNELS` or "auto"."""
+        for module in self.modules():
+            if isinstance(module, Attention):
+                module.kernel = kernel
+
     def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Returns `losses.sums` over the batch, float32 [6].
 
         Of targets with answer choices, [B, C, L], returns their log-likelihoods [B, C] in nats.
+        "predicted" of the batch is as in `on_device`; without it, logits are computed everywhere.
         """
         targets = batch["targets"]
         if targets.dim() == 3:
-            return self._log_likelihoods(batch["inputs"], targets)
-        hidden = self.decode(batch, *self.encode(batch))
-        wanted = targets > 0  # logits are computed where a token is predicted
-        logits = self.logits(hidden[wanted])
+            return self._log_likelihoods(batch["inputs"], targets, batch["predicted"])
+        hidden = self.decode(batch, *self.encode(batch)).flatten(0, 1)
+        wanted = targets.flatten()
+        if "predicted" in batch:
+            hidden, wanted = (x.index_select(0, batch["predicted"]) for x in (hidden, wanted))
+        logits = self.logits(hidden)
         z_loss = self.spec.z_loss if self.training else 0.0
-        return sums(logits, targets[wanted], z_loss, self.spec.label_smoothing)
+        return self.loss_sums(logits, wanted, z_loss, self.spec.label_smoothing)
 
-    def _log_likelihoods(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def _log_likelihoods(
+        self, inputs: torch.Tensor, targets: torch.Tensor, predicted: torch.Tensor
+    ) -> torch.Tensor:
         """Returns the summed log-probabilities of targets [B, C, L] given inputs [B, M], [B, C].
 
         Inputs are encoded once, and the choices of one attend to the same keys. Logits and their
@@ -260,11 +288,11 @@ class T5(nn.Module):
             memory,
             mask(torch.ones_like(segments[:, :1]), segments, x.dtype),
         )
-        wanted = rows > 0
-        logits = self.logits(hidden[wanted].float())
-        nats = torch.zeros(rows.shape, device=x.device)
-        nats[wanted] = -functional.cross_entropy(logits, rows[wanted], reduction="none")
-        return nats.sum(-1).view(targets.shape[:2])
+        logits = self.logits(hidden.flatten(0, 1)[predicted].float())
+        nats = torch.zeros(rows.numel(), device=x.device)
+        wanted = rows.flatten()[predicted]
+        nats[predicted] = -functional.cross_entropy(logits, wanted, reduction="none")
+        return nats.view(targets.shape).sum(-1)
 
     def encode(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the encoder's output [B, M, D] and the segments of the inputs [B, M]."""
@@ -289,6 +317,21 @@ class T5(nn.Module):
             return functional.linear(hidden, self.lm_head.weight.to(hidden.dtype))
         table = self.shared.weight.to(hidden.dtype)
         return functional.linear(hidden * self.spec.sizes.d_model**-0.5, table)
+
+
+def on_device(batch: Mapping[str, np.ndarray], device: torch.device) -> dict[str, torch.Tensor]:
+    """Returns a batch as the model reads it, int64 on a device, without waiting for a GPU.
+
+    "predicted" are the places of its flattened targets where a token is predicted: no padding. A
+    GPU that found them would have to be waited for.
+    """
+    found = {}
+    for name, values in {**batch, "predicted": np.flatnonzero(batch["targets"])}.items():
+        tensor = torch.from_numpy(values.astype(np.int64))
+        if device.type == "cuda":
+            tensor = tensor.pin_memory()
+        found[name] = tensor.to(device, non_blocking=True)
+    return found
 
 
 def _later(length: int, device: torch.device) -> torch.Tensor:

@@ -15,7 +15,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 
@@ -162,9 +162,16 @@ class Optimizer(abc.ABC):
     def _slot(self, weight: Weight, kind: str) -> Slot:
         return self.slots[f"{weight.name}_slot_{kind}"]
 
-    def _with_gradients(self) -> list[tuple[Weight, torch.Tensor, torch.Tensor]]:
+    def _with_gradients(
+        self, *, wide: bool = True
+    ) -> list[tuple[Weight, torch.Tensor, torch.Tensor]]:
+        """Returns weights, their rows and gradients; those of matrices are float32 if `wide`."""
         found = [(weight, weight.gradient()) for weight in self._weights]
-        return [(w, w.local(), g.float()) for w, g in found if g is not None]
+        return [
+            (w, w.local(), g.float() if wide or g.dim() < 2 else g)
+            for w, g in found
+            if g is not None
+        ]
 
 
 def _sum_together(tensors: Sequence[torch.Tensor], total: Total) -> list[torch.Tensor]:
@@ -187,6 +194,8 @@ class Adafactor(Optimizer):
     def __init__(self, weights: Sequence[Weight], total: Total, **parameters: Any) -> None:
         super().__init__(weights, total)
         self._of = parameters
+        self._passes = _MATRIX_PASSES
+        self._known_facts: tuple[torch.Tensor, torch.Tensor] | None = None
         # name -> the slots along rows and columns, or the one slot of a weight not factored.
         self._held: dict[str, tuple[Slot, ...]] = {}
         for weight in weights:
@@ -214,19 +223,37 @@ class Adafactor(Optimizer):
 
     def step(self, step: int, rate: float, clip_norm: float | None) -> Squares:
         """Updates the weights; see `Optimizer.step`."""
-        found = self._with_gradients()
+        return Squares(*self.update(self.decay(step), rate, clip_norm).tolist())
+
+    def update(
+        self,
+        decay: float | torch.Tensor,
+        rate: float | torch.Tensor,
+        clip_norm: float | None,
+    ) -> torch.Tensor:
+        """Updates the weights without waiting for a GPU; returns the values of `Squares`, [2].
+
+        Args:
+          decay: the share of the second moments that stays; see `decay`.
+          rate: the learning rate. Both may be tensors, which a CUDA graph reads anew.
+          clip_norm: the largest norm of all gradients together, or None.
+        """
+        found = self._with_gradients(wide=False)
         slots = [self._held[weight.name] for weight, _, _ in found]
         along, sums, column_sums = [], [], []
         for (_, local, gradient), held in zip(found, slots, strict=True):
-            square = gradient.square()
-            along.append(square.sum(1) if len(held) == 2 else square)
-            sums.append(torch.stack([along[-1].sum(), local.float().square().sum()]))
             if len(held) == 2:
-                column_sums.append(square.sum(0))
+                rows, columns, both = self._passes.sums(local, gradient)
+                column_sums.append(columns)
+            else:
+                rows = gradient.float().square()
+                both = torch.stack([rows.sum(), local.float().square().sum()])
+            along.append(rows)
+            sums.append(both)
         *columns, both = _sum_together([*column_sums, torch.stack(sums)], self._total)
         squares = both.sum(0)
         clip = _clip_factor(squares[0], clip_norm)
-        self._moments(found, slots, along, columns, clip, self._decay(step))
+        self._moments(found, slots, along, columns, clip, decay)
         of_updates = [
             self._update_squares(gradient, held, clip)
             for (_, _, gradient), held in zip(found, slots, strict=True)
@@ -245,9 +272,14 @@ class Adafactor(Optimizer):
             found, slots, means.unbind(), scales.unbind(), strict=True
         ):
             self._update(weight, local, gradient, held, mean, scale)
-        return Squares(*squares.tolist())
+        return squares
 
-    def _decay(self, step: int) -> float:
+    def compile(self) -> None:
+        """Compiles the passes over matrices: eager ones read and write each gradient many times."""
+        self._passes = _Passes(*(torch.compile(x, dynamic=False) for x in _MATRIX_PASSES))
+
+    def decay(self, step: int) -> float:
+        """Returns the share of the second moments that stays at a step."""
         decay = self._of["decay_rate"]
         if isinstance(decay, float):
             return decay
@@ -261,7 +293,7 @@ class Adafactor(Optimizer):
         along: Sequence[torch.Tensor],
         columns: Sequence[torch.Tensor],
         clip: torch.Tensor,
-        decay: float,
+        decay: float | torch.Tensor,
     ) -> None:
         """Updates the second moments of all weights.
 
@@ -280,22 +312,20 @@ class Adafactor(Optimizer):
                 squares = [rows / gradient.shape[1], next(following) / _rows(weight)]
             for slot, square in zip(held, squares, strict=True):
                 square = square * clip.square() + self._of["epsilon1"]
-                slot.value.mul_(decay).add_(square, alpha=1.0 - decay)
+                slot.value.mul_(decay).add_(square * (1.0 - decay))
 
-    @staticmethod
     def _update_squares(
-        gradient: torch.Tensor, held: tuple[Slot, ...], clip: torch.Tensor
+        self, gradient: torch.Tensor, held: tuple[Slot, ...], clip: torch.Tensor
     ) -> torch.Tensor:
         """Returns this process's part of two sums, [2].
 
         They are of the squares of gradient / sqrt(moments), and of the moments along the rows.
         """
-        square, moment = gradient.square(), held[0].value
+        moment = held[0].value
         if len(held) == 1:
-            whole = (square / moment).sum() * clip.square()
+            whole = (gradient.float().square() / moment).sum() * clip.square()
             return torch.stack([whole, torch.zeros_like(whole)])
-        weighed = square @ held[1].value.reciprocal()
-        return torch.stack([(weighed / moment).sum() * clip.square(), moment.sum()])
+        return self._passes.update_squares(gradient, moment, held[1].value, clip)
 
     @staticmethod
     def _mean(weight: Weight, held: tuple[Slot, ...], row_sum: torch.Tensor) -> torch.Tensor:
@@ -308,7 +338,7 @@ class Adafactor(Optimizer):
     def _scales(
         self,
         found: Sequence[tuple[Weight, torch.Tensor, torch.Tensor]],
-        rate: float,
+        rate: float | torch.Tensor,
         squares: torch.Tensor,
         update_squares: torch.Tensor,
     ) -> torch.Tensor:
@@ -320,14 +350,12 @@ class Adafactor(Optimizer):
           squares: the sums of the weights' squares, [N].
           update_squares: those of the updates' squares, before any factor, [N].
         """
-        of, like = self._of, {"dtype": squares.dtype, "device": squares.device}
-        sizes = torch.tensor([weight.size for weight, _, _ in found], **like)
-        scales = torch.full_like(squares, rate)
+        of = self._of
+        sizes, left = self._facts(tuple(weight.name for weight, _, _ in found), squares.device)
+        scales = torch.ones_like(squares) * rate
         if of["multiply_by_parameter_scale"]:
-            excluded = of["exclude_from_parameter_scale"] or ()
-            left = torch.tensor([any(x in w.name for x in excluded) for w, _, _ in found])
             factors = (squares / sizes).sqrt().clamp(min=of["epsilon2"])
-            scales = scales * torch.where(left.to(squares.device), 1.0, factors)
+            scales = scales * torch.where(left, 1.0, factors)
         if of["clipping_threshold"] is not None:
             rms = (update_squares / sizes).sqrt()
             scales = scales / (rms / of["clipping_threshold"]).clamp(min=1.0)
@@ -343,16 +371,76 @@ class Adafactor(Optimizer):
         scale: torch.Tensor,
     ) -> None:
         moment = (held[0].value / mean).rsqrt() * scale
+        if len(held) == 2 and not self._of["beta1"]:
+            self._passes.update(local, gradient, moment, held[1].value)
+            return
         if len(held) == 1:
-            update, factor = gradient, moment
+            update, factor = gradient.float(), moment
         else:
-            update, factor = gradient * moment[:, None], held[1].value.rsqrt()
+            update, factor = gradient.float() * moment[:, None], held[1].value.rsqrt()
         if self._of["beta1"]:
             momentum, beta = self._slot(weight, "m").value, self._of["beta1"]
             momentum.mul_(beta).addcmul_(update, factor, value=1.0 - beta)
             local.sub_(momentum)
         else:
             local.addcmul_(update, factor, value=-1.0)
+
+    def _facts(
+        self, names: tuple[str, ...], device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the sizes of weights, and which keep the rate whatever their scale.
+
+        They are made once: a copy to a GPU is waited for.
+        """
+        if self._known_facts is None:
+            self._known_facts = self._made_facts(names, device)
+        return self._known_facts
+
+    def _made_facts(
+        self, names: tuple[str, ...], device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        sizes = {weight.name: float(weight.size) for weight in self._weights}
+        excluded = self._of["exclude_from_parameter_scale"] or ()
+        left = [any(part in name for part in excluded) for name in names]
+        return (
+            torch.tensor([sizes[name] for name in names], device=device),
+            torch.tensor(left, device=device),
+        )
+
+
+class _Passes(NamedTuple):
+    """Adafactor's passes over a matrix, each of which reads the gradient once when compiled."""
+
+    sums: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+    update_squares: Callable[..., torch.Tensor]
+    update: Callable[..., None]
+
+
+def _matrix_sums(
+    local: torch.Tensor, gradient: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns sums of a gradient's squares by row and by column, and both sums of squares, [2]."""
+    square = gradient.float().square()
+    rows = square.sum(1)
+    return rows, square.sum(0), torch.stack([rows.sum(), local.float().square().sum()])
+
+
+def _matrix_update_squares(
+    gradient: torch.Tensor, along: torch.Tensor, across: torch.Tensor, clip: torch.Tensor
+) -> torch.Tensor:
+    """Returns the sums of `Adafactor._update_squares`, of moments along and across the rows."""
+    weighed = gradient.float().square() @ across.reciprocal()
+    return torch.stack([(weighed / along).sum() * clip.square(), along.sum()])
+
+
+def _update_matrix(
+    local: torch.Tensor, gradient: torch.Tensor, along: torch.Tensor, across: torch.Tensor
+) -> None:
+    """Subtracts the update from a matrix."""
+    local.addcmul_(gradient.float() * along[:, None], across.rsqrt(), value=-1.0)
+
+
+_MATRIX_PASSES = _Passes(_matrix_sums, _matrix_update_squares, _update_matrix)
 
 
 class AdamW(Optimizer):
@@ -463,19 +551,29 @@ def read_parameters(configured: ConfiguredSpec) -> dict[str, Any]:
     return parameters
 
 
-def build(configured: ConfiguredSpec, weights: Sequence[Weight], total: Total) -> Optimizer:
+def build(
+    configured: ConfiguredSpec,
+    weights: Sequence[Weight],
+    total: Total,
+    *,
+    compiled: bool = False,
+) -> Optimizer:
     """Returns the optimizer that a specification names.
 
     Args:
       configured: its selector and parameters, as `run.optimizer` binds them.
       weights: the weights that are trained.
       total: sums a tensor over all processes.
+      compiled: whether PyTorch compiles Adafactor's passes over matrices, once for each shape.
 
     Raises:
       UserError: if it is another optimizer than this engine has.
     """
     parameters = read_parameters(configured)
-    return _KINDS[configured.selector][0](weights, total, **parameters)
+    optimizer = _KINDS[configured.selector][0](weights, total, **parameters)
+    if compiled and isinstance(optimizer, Adafactor):
+        optimizer.compile()
+    return optimizer
 
 
 def _steps_since(step: int, offset: int, name: str) -> int:

@@ -19,6 +19,7 @@ from t0.scoring.examples import RankTaskFacts
 from t0.scoring.rank_metrics import RankClassification
 from t0.scoring.records import ReadRecords, RecordSorter, cached_records, not_ranked
 from t0.torch import sharding, weights
+from t0.torch.model import on_device
 from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World, choose_activation_type
 
@@ -88,26 +89,27 @@ class ShardedScorer:
 
     def __init__(self, spec: T5Spec, world: World, activations: torch.dtype) -> None:
         self._world = world
-        self._model = sharding.sharded(spec, world, activations=activations).eval()
+        if world.size > 1:
+            model = sharding.sharded(spec, world, activations=activations)
+        else:
+            model = sharding.unsharded(spec).to(activations).to_empty(device=world.device)
+        self.model = model.eval()
         self.replicas = world.size
         self.device_kind = "gpu" if world.device.type == "cuda" else "cpu"
 
     def restore(self, checkpoint: str) -> int:
         """Loads the weights of a checkpoint in any format; returns the number of variables."""
-        sharding.give_back(self._model)
-        weights.load(self._model, None, checkpoint, self._world)
-        return len(sharding.names_and_parameters(self._model))
+        sharding.give_back(self.model)
+        weights.load(self.model, None, checkpoint, self._world)
+        return len(sharding.names_and_parameters(self.model))
 
     @torch.no_grad()
     def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Returns log p(choice | input) in nats; see `ranking.ChoiceScorer`."""
         own = slice(self._world.rank, None, self._world.size)
-        given = {
-            name: torch.from_numpy(values[own]).to(self._world.device, torch.int64)
-            for name, values in (("inputs", inputs), ("targets", targets))
-        }
+        given = on_device({"inputs": inputs[own], "targets": targets[own]}, self._world.device)
         scores = torch.zeros(targets.shape[:2], device=self._world.device)
-        scores[own] = self._model(given)
+        scores[own] = self.model(given)
         return self._world.all_reduce_sum(scores).cpu().numpy()
 
 

@@ -36,6 +36,7 @@ def sharded(
     activations: torch.dtype,
     switches: MemorySwitches = NEITHER,
     compiled: bool = False,
+    kernel: str = "auto",
 ) -> T5:
     """Returns a model without values: the weights' rows of this process are not yet filled.
 
@@ -43,18 +44,16 @@ def sharded(
       spec: the model.
       world: the processes.
       activations: the type to compute in.
-      switches: the options that trade memory for time.
-      compiled: whether PyTorch compiles the blocks, at the first step.
+      switches: what trades memory for time.
+      compiled: whether PyTorch compiles the blocks and the loss, at the first step.
+      kernel: what computes attention in training; see `t0.torch.attention`.
     """
-    with torch.device("meta"):
-        model = T5(spec)
-    model.encoder.recompute = model.decoder.recompute = switches.recompute
-    blocks = [module for module in model.modules() if isinstance(module, Block)]
-    if compiled:
-        for block in blocks:
-            block.compile()
+    model = unsharded(spec, switches=switches, compiled=compiled, kernel=kernel)
     mesh = init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("rows",))
-    policy = MixedPrecisionPolicy(param_dtype=activations, reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(
+        param_dtype=activations, reduce_dtype=torch.float32, cast_forward_inputs=False
+    )
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
     for module in [*blocks, model]:
         own = isinstance(module, Block) and not switches.keep
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=own)
@@ -64,6 +63,27 @@ def sharded(
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
     return model.to_empty(device=world.device)
+
+
+def unsharded(
+    spec: T5Spec,
+    *,
+    switches: MemorySwitches = NEITHER,
+    compiled: bool = False,
+    kernel: str = "auto",
+) -> T5:
+    """Returns a model without values and without memory, on the device "meta"; see `sharded`."""
+    with torch.device("meta"):
+        model = T5(spec)
+    model.encoder.recompute = model.decoder.recompute = switches.recompute
+    model.attend_by(kernel)
+    if compiled:
+        model.loss_sums = torch.compile(model.loss_sums)
+        for module in model.modules():
+            if isinstance(module, Block):
+                # A batch's shapes stay; with symbols for them kernels are slower.
+                module.compile(dynamic=False)
+    return model
 
 
 def names_and_parameters(model: T5) -> dict[str, nn.Parameter]:

@@ -55,5 +55,9 @@ def test_gpu_py_works_on_a_processor_and_says_where_there_is_no_gpu():
     tiny = ["--sizes", "tiny", "--shapes", "512+114", "--rounds=1", "--steps=1"]
     done = run("--device=cpu", *tiny)
     rows = [line.split("|")[1:-1] for line in done.stdout.splitlines() if "| tiny" in line]
-    assert [row[3].strip() for row in rows] == ["ours", "Transformers"], done.stderr
+    assert [row[3].strip() for row in rows] == [
+        "ours",
+        "Transformers",
+        "Transformers, SDPA",
+    ], done.stderr
     assert all(float(row[4]) > 0 and "does not run" not in row[4] for row in rows)

@@ -92,7 +92,7 @@ def test_gpus_are_found_by_both_names():
 def test_activations_are_what_pytorch_keeps(gated, name):
     torch = pytest.importorskip("torch")
     dtype, drawn = getattr(torch, name), []
-    part = memory.Part(2, 128, 32, dtype.itemsize, fused=False)
+    part = memory.Part(2, 128, 32, dtype.itemsize, kernel="auto")
     for layers in (1, 2):
         shape = dataclasses.replace(
             SHAPE if gated else PLAIN, encoder_layers=layers, decoder_layers=layers

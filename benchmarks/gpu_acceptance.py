@@ -1,0 +1,423 @@
+"""What a GPU has to show, in one command: parity with the CPU, kernels, memory, speed, ranking.
+
+    bin/gpu_acceptance                              # all parts, under 10 minutes on one GPU
+    bin/gpu_acceptance --parts kernels memory
+    bin/gpu_acceptance --device=cpu --small         # does it work? minutes on a processor
+
+Each part is a process with a time limit. What is found is written as soon as a part ends:
+`gpu_acceptance.json` and `gpu_acceptance.md` in --output, with our goals beside the figures. Needs
+PyTorch, Transformers and pytest; no TensorFlow, no network, no data.
+"""
+
+import argparse
+import gc
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import gpu
+import numpy as np
+import torch
+import torch_runs
+import training_torch_ours
+
+from t0.torch import attention, rank_evaluation, world
+from t0.torch.shape import t5
+
+ROOT = Path(__file__).resolve().parents[1]
+# Part -> the most seconds that it may take.
+LIMITS = {"parity": 150, "kernels": 120, "memory": 120, "speed": 400, "ranking": 120}
+Records = list[dict[str, Any]]
+
+
+def parity(given: argparse.Namespace) -> Records:
+    """Runs the tests that compare a device with the CPU."""
+    marks = "gpu" if given.device == "cuda" else "not gpu"
+    command = [sys.executable, "-m", "pytest", "--noconftest", "-o", "filterwarnings="]
+    command += ["-p", "no:cacheprovider", "-q", "-m", marks, "--durations=5"]
+    done = subprocess.run(
+        [*command, str(ROOT / "tests" / "torch_engine" / "torch_devices_test.py")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    print(done.stdout[-6000:], done.stderr[-2000:], file=sys.stderr)
+    lines = done.stdout.strip().splitlines() or ["no answer"]
+    failed = [line[:200] for line in lines if line.startswith(("FAILED", "ERROR"))]
+    return [{"what": lines[-1].strip("= "), "met": done.returncode == 0, "failed": failed}]
+
+
+# Name -> rows, heads, queries and keys of an attention whose bias has a gradient.
+ATTENTION = {
+    "base 512": (32, 12, 512),
+    "large 512": (16, 16, 512),
+    "T0-3B 1024": (2, 32, 1024),
+    "large 114": (16, 16, 114),
+}
+
+
+def kernels(given: argparse.Namespace) -> Records:
+    """Measures which kernels take a bias that needs a gradient, and their times."""
+    device = torch.device(given.device)
+    dtype = torch.bfloat16 if given.device == "cuda" else torch.float32
+    found: Records = []
+    for name, answer in attention.supported_backends(device, dtype):
+        found.append({"kernel": name, "bias with a gradient": answer})
+    names = attention.KERNELS if given.device == "cuda" else ("plain",)
+    shapes = ATTENTION if not given.small else {"tiny": (2, 2, 64)}
+    for shape, sizes in shapes.items():
+        for kernel in names:
+            try:
+                found.append(
+                    {"kernel": kernel, "shape": shape} | _timed(kernel, sizes, device, dtype)
+                )
+            except Exception as error:  # noqa: BLE001 (one kernel's fault is a result)
+                found.append({"kernel": kernel, "shape": shape, "fault": str(error)[:300]})
+            given.partial(found)
+    return found
+
+
+def _timed(
+    kernel: str, sizes: tuple[int, int, int], device: torch.device, dtype: torch.dtype
+) -> dict[str, float]:
+    """Returns the milliseconds of a forward and a backward pass, and the memory they take."""
+    rows, heads, length = sizes
+    torch.manual_seed(0)
+    queries, keys, values = (
+        torch.randn(rows, heads, length, 64, device=device).mul(0.3).to(dtype).requires_grad_()
+        for _ in range(3)
+    )
+    positions = torch.randn(heads, length, length, device=device).requires_grad_()
+    weigh = torch.randn(rows, heads, length, 64, device=device).to(dtype)
+
+    def bias() -> torch.Tensor:
+        return positions.to(dtype) + torch.zeros(
+            rows, 1, length, length, dtype=dtype, device=device
+        )
+
+    def both() -> None:
+        given = bias()
+        for _ in range(4):  # layers share the bias
+            attention.attend(queries, keys, values, given, kernel).backward(
+                weigh, retain_graph=True
+            )
+
+    for _ in range(2):
+        both()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    began, times = time.perf_counter(), 5
+    for _ in range(times):
+        both()
+    peak = 0
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated() - before
+    milliseconds = (time.perf_counter() - began) / times / 4 * 1e3
+    flops = 3.5 * 4 * rows * heads * length * length * 64
+    return {
+        "ms of a layer": milliseconds,
+        "TFLOP/s": flops / milliseconds / 1e9,
+        "MiB": peak / 2**20,
+    }
+
+
+# Size, rows, lengths, microbatches, kernel and how activations are kept.
+STEPS = (
+    ("xl", 4, "1024+256", 2, "efficient", "auto"),
+    ("large", 16, "512+114", 1, "efficient", "off"),
+    ("base", 32, "512+114", 1, "efficient", "off"),
+    ("large", 16, "512+114", 1, "plain", "off"),
+    ("base", 32, "512+114", 1, "plain", "off"),
+)
+
+
+def memories(given: argparse.Namespace) -> Records:
+    """Compares the peak memory of steps with the formula, T0-3B's as its gin file has it."""
+    found: Records = []
+    steps = STEPS if not given.small else (("tiny", 2, "512+114", 1, "plain", "off"),)
+    for size, rows, lengths, parts, kernel, recompute in steps:
+        record = {"size": size, "rows": rows, "tokens": lengths, "kernel": kernel}
+        try:
+            settings = {"attention": [kernel], "recompute": recompute, "microbatches": parts}
+            record |= _peak(given.device, size, rows, gpu.SHAPES[lengths], settings)
+        except (RuntimeError, torch.OutOfMemoryError) as error:
+            record["fault"] = str(error)[:300]
+        gc.collect()
+        if given.device == "cuda":
+            torch.cuda.empty_cache()
+        found.append(record)
+        given.partial(found)
+    return found
+
+
+def _peak(
+    device: str, size: str, rows: int, lengths: Mapping[str, int], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the most memory of two steps, and what the formula says."""
+    asked = {"size": size, "rows": rows, "lengths": lengths, "type": "bfloat16", **settings}
+    with world.join_processes(device) as joined:
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        engine, batches = training_torch_ours.opened(asked, joined)
+        training_torch_ours.measured(engine, batches, 2)
+        seconds = training_torch_ours.measured(engine, batches, 1)["seconds"]
+        peak = max(engine.gpu_peaks(), default=0)
+        needed = engine.needed
+        return {
+            "ran": engine.kernel,
+            "gib": peak / 2**30,
+            "formula": needed.total / 2**30,
+            "ratio": peak / needed.total,
+            "seconds": seconds,
+            "recomputed": engine.switches.recompute,
+            "parts": {k: round(v / 2**30, 2) for k, v in vars(needed).items()},
+        }
+
+
+def speed(given: argparse.Namespace) -> Records:
+    """Measures tokens a second and MFU beside Transformers."""
+    count, name = gpu.found_gpus(sys.executable) if given.device == "cuda" else (1, "")
+    place = gpu.Place(sys.executable, given.device, count, name)
+    cases = [gpu.Case("large", "512+114", 16), gpu.Case("base", "512+114", 32)]
+    if given.small:
+        cases = [gpu.Case("tiny", "512+114", 2)]
+    rounds, steps = (1, 1) if given.small else (2, 20)
+    found: Records = []
+    for case in cases:
+        answers, processes = gpu.measured(case, place, rounds, steps, given.systems)
+        found += gpu.records(case, place, answers, processes, steps)
+        given.partial(found)
+    return found
+
+
+def ranking(given: argparse.Namespace) -> Records:
+    """Compares ranking with a plain loop over Transformers' model."""
+    size, examples = ("tiny", 24) if given.small else ("large", 600)
+    data = list(_examples(examples))
+    device = torch.device(given.device)
+    dtype = torch.bfloat16 if given.device == "cuda" else torch.float32
+    choices = sum(len(targets) for _, targets in data)
+    found = {}
+    for name, score in (("ours", _our_scores), ("plain loop", _plain_scores)):
+        run = score(size, data, device, dtype)
+        run()
+        began = time.perf_counter()
+        run()
+        found[name] = time.perf_counter() - began
+        del run
+        gc.collect()
+    return [
+        {
+            "size": size,
+            "choices": choices,
+            "ours, choices/s": choices / found["ours"],
+            "plain loop, choices/s": choices / found["plain loop"],
+            "ratio": found["plain loop"] / found["ours"],
+        }
+    ]
+
+
+def _examples(count: int) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
+    """Yields inputs and choices with lengths like those of T0's evaluation."""
+    draw = np.random.default_rng(0)
+    for _ in range(count):
+        length = int(np.clip(draw.lognormal(4.7, 0.7), 16, 900))
+        yield (
+            draw.integers(2, 32000, length),
+            [
+                draw.integers(2, 32000, draw.integers(1, 16))
+                for _ in range(int(draw.choice([2, 3, 4, 5], p=[0.4, 0.3, 0.2, 0.1])))
+            ],
+        )
+
+
+def _our_scores(
+    size: str, data: list, device: torch.device, dtype: torch.dtype
+) -> Callable[[], None]:
+    from t0.scoring import ranking as evaluation
+    from t0.scoring.batching import BatchQueues, SortedPlan
+    from t0.scoring.examples import ChoiceGroup
+
+    spec = t5(torch_runs.run(size, rows=1, lengths={"inputs": 8, "targets": 8}).model)
+    held = world.join_processes(device.type)
+    joined = held.__enter__()
+    scorer = rank_evaluation.ShardedScorer(spec, joined, dtype)
+    training_torch_ours.fill(scorer.model)
+    groups = [
+        ChoiceGroup(inputs, tuple(targets), tuple((0, n, c) for c in range(len(targets))))
+        for n, (inputs, targets) in enumerate(data)
+    ]
+    plan = SortedPlan(evaluation.batch_limits(1, None, spec.sizes.vocabulary, scorer))
+
+    def run() -> None:
+        queues = BatchQueues(plan)
+        for group in groups:
+            for batch in queues.add(group):
+                batch.score(scorer)
+        for batch in queues.flush():
+            batch.score(scorer)
+
+    run.held = held
+    return run
+
+
+def _plain_scores(
+    size: str, data: list, device: torch.device, dtype: torch.dtype
+) -> Callable[[], None]:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    with torch.device(device):
+        model = T5ForConditionalGeneration(T5Config(**torch_runs.config(size))).to(dtype).eval()
+    pairs = [(inputs, target) for inputs, targets in data for target in targets]
+
+    def padded(rows: list[np.ndarray]) -> torch.Tensor:
+        found = np.zeros((len(rows), max(map(len, rows))), np.int64)
+        for row, ids in zip(found, rows, strict=True):
+            row[: len(ids)] = ids
+        return torch.from_numpy(found).to(device)
+
+    @torch.inference_mode()
+    def run() -> None:
+        for first in range(0, len(pairs), 32):
+            inputs, targets = (
+                padded(list(x)) for x in zip(*pairs[first : first + 32], strict=True)
+            )
+            logits = model(
+                input_ids=inputs, attention_mask=(inputs > 0).long(), labels=targets
+            ).logits
+            nats = torch.log_softmax(logits.float(), -1).gather(-1, targets[..., None])[..., 0]
+            (nats * (targets > 0)).sum(-1).cpu()
+
+    return run
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Records]] = {
+    "parity": parity,
+    "kernels": kernels,
+    "memory": memories,
+    "speed": speed,
+    "ranking": ranking,
+}
+
+
+def table(found: Records) -> list[str]:
+    """Returns records as a Markdown table."""
+    names = list(dict.fromkeys(name for record in found for name in record if name != "parts"))
+
+    def cell(value: Any) -> str:
+        if isinstance(value, bool) or value is None:
+            return {True: "yes", False: "no", None: ""}[value]
+        if isinstance(value, float):
+            return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+        return str(value).replace("|", "/")
+
+    lines = [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
+    return lines + [f"| {' | '.join(cell(x.get(name)) for name in names)} |" for x in found]
+
+
+def verdicts(parts: Mapping[str, Records]) -> Iterator[dict[str, Any]]:
+    """Yields each goal with what was found."""
+    for record in parts.get("parity", ()):
+        yield {
+            "goal": "parity with the CPU: all tests pass",
+            **_found(record["what"], record["met"]),
+        }
+    rates = {(r["size"], r["system"]): r for r in parts.get("speed", ()) if "rate" in r}
+    for size in ("base", "large"):
+        ours = [
+            r["rate"] for (s, name), r in rates.items() if s == size and name.startswith("ours")
+        ]
+        theirs = [r["rate"] for (s, name), r in rates.items() if s == size and name[0] == "T"]
+        if ours and theirs:
+            ratio = max(ours) / max(theirs)
+            goal = f"T5 1.1 {size}: 1.5 times the tokens a second of the best of Transformers"
+            yield {"goal": goal, **_found(f"{ratio:.2f}", ratio >= 1.5)}
+    shares = [r["mfu"] for (s, _), r in rates.items() if s == "large" and r["mfu"]]
+    if shares:
+        yield {"goal": "T5 1.1 large: 45% MFU", **_found(f"{max(shares):.1%}", max(shares) >= 0.45)}
+    for record in parts.get("memory", ()):
+        if record["size"] == "xl" and "gib" in record:
+            goal = f"T0-3B, {record['kernel']} attention: the planned {record['formula']:.1f} GiB"
+            yield {
+                "goal": goal,
+                **_found(f"{record['gib']:.1f} GiB", abs(record["ratio"] - 1) < 0.1),
+            }
+    for record in parts.get("ranking", ()):
+        goal = "ranking: 3 times a plain loop"
+        yield {"goal": goal, **_found(f"{record['ratio']:.2f}", record["ratio"] >= 3)}
+
+
+def _found(what: str, met: bool) -> dict[str, Any]:
+    return {"found": what, "met": met}
+
+
+def report(facts: Mapping[str, Any]) -> str:
+    """Returns the findings as Markdown."""
+    lines = [f"{facts['device']}, PyTorch {facts['torch']}", ""]
+    lines += table(list(verdicts(facts["parts"])))
+    for name, found in facts["parts"].items():
+        lines += ["", f"### {name}", "", *table(found)]
+    return "\n".join(lines) + "\n"
+
+
+def run_part(name: str, given: argparse.Namespace) -> Records:
+    """Runs a part in a process of its own; returns what it found before it ended."""
+    path = given.output / f"{name}.json"
+    path.unlink(missing_ok=True)
+    words = [f"--device={given.device}", f"--output={given.output}", "--part", name]
+    words += ["--small"] if given.small else []
+    words += ["--systems", *given.systems] if given.systems else []
+    try:
+        subprocess.run(
+            [sys.executable, "-W", "ignore", __file__, *words],
+            timeout=LIMITS[name],
+            check=True,
+        )
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+        print(f"{name}: {error!s:.200}", file=sys.stderr)
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def main() -> None:
+    """Runs the parts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--small", action="store_true", help="tiny models, to try the program")
+    parser.add_argument("--output", type=Path, default=Path("gpu_acceptance"))
+    parser.add_argument("--systems", nargs="+", default=[], help="of the part speed")
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.device == "cuda" and not torch.cuda.is_available():
+        sys.exit(
+            "gpu_acceptance: PyTorch finds no GPU here; --device=cpu --small tries the program"
+        )
+    given.output.mkdir(parents=True, exist_ok=True)
+    if given.part:
+        path = given.output / f"{given.part}.json"
+        given.partial = lambda found: path.write_text(json.dumps(found, indent=1))
+        given.partial(PARTS[given.part](given))
+        return
+    name = torch.cuda.get_device_name() if given.device == "cuda" else "a processor"
+    facts: dict[str, Any] = {"device": name, "torch": torch.__version__, "parts": {}}
+    for part in given.parts:
+        began = time.monotonic()
+        facts["parts"][part] = run_part(part, given)
+        print(f"{part}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        (given.output / "gpu_acceptance.json").write_text(json.dumps(facts, indent=1))
+        (given.output / "gpu_acceptance.md").write_text(report(facts))
+    print(report(facts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""A training step of one process on a GPU, recorded once and replayed as CUDA graphs.
+
+    steps = ReplayedSteps(masters, local, optimizer, denominator=16384, clip_norm=None)
+    sums, squares = steps.take(batches, seeds, step=0, rate=0.001)      # of losses; of all weights
+
+Python starts thousands of kernels a step, one after the other, and takes longer than an H100 takes
+to compute them: T5 1.1 large took 410 ms a step so, in which the GPU waited for most of the time. A
+CUDA graph starts them all at once. Its shapes and places in memory stay, so logits are computed at
+all target positions; those of padding count nothing.
+
+One process needs no weights of others: `masters` (sharded, float32) are what checkpoints hold, and
+`local` is a copy in the type of activations that computes losses and gradients.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from t0.torch.losses import PARTS
+from t0.torch.model import T5
+from t0.torch.optimizers import Adafactor, Optimizer, Squares, Weight
+from t0.torch.sharding import local_rows
+
+DEVICES = ("cuda",)
+_EAGER = 2  # steps before the recording, in which kernels are compiled and loaded
+
+
+class ReplayedSteps:
+    """The steps of a run.
+
+    Args:
+      masters: the float32 weights.
+      local: the model that computes, on the same device.
+      optimizer: what updates the weights; its gradients are `gradients_of` this `local`.
+      denominator: what the losses are divided by.
+      clip_norm: the largest norm of all gradients together, or None.
+    """
+
+    def __init__(
+        self,
+        masters: T5,
+        local: T5,
+        optimizer: Optimizer,
+        *,
+        denominator: float,
+        clip_norm: float | None,
+    ) -> None:
+        self._local, self._optimizer = local, optimizer
+        self._denominator, self._clip_norm = denominator, clip_norm
+        pairs = list(zip(local.parameters(), masters.parameters(), strict=True))
+        self._narrow = [own.data for own, _ in pairs]
+        self._wide = [local_rows(master) for _, master in pairs]
+        self._trained = [own for own, master in pairs if master.requires_grad]
+        self._sums_of_parts = [p.grad_sum for p in self._trained if p.grad_sum is not None]
+        self._device = self._wide[0].device
+        self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None
+        self._sums = torch.zeros(len(PARTS), device=self._device)
+        self._squares = torch.zeros(2, device=self._device)
+        self._decay, self._rate = torch.zeros(2, device=self._device).unbind()
+        self._batch: dict[str, torch.Tensor] = {}
+        self._taken, self._graphs = 0, None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Takes over the masters' values, after they were filled."""
+        torch._foreach_copy_(self._narrow, self._wide)
+
+    def take(
+        self,
+        batches: Sequence[Mapping[str, np.ndarray]],
+        seed: Callable[[int], None],
+        *,
+        step: int,
+        rate: float,
+    ) -> tuple[torch.Tensor, Squares]:
+        """Takes a step; returns the losses' sums [6] and the squares.
+
+        Args:
+          batches: its microbatches.
+          seed: seeds the dropout of a microbatch by its number.
+          step: the number of steps done.
+          rate: the learning rate.
+        """
+        if self._stream is None:
+            return self._take(batches, seed, step, rate)
+        # What is recorded may not run on the stream that all others wait for.
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            return self._take(batches, seed, step, rate)  # which waits for the stream
+
+    def _take(
+        self,
+        batches: Sequence[Mapping[str, np.ndarray]],
+        seed: Callable[[int], None],
+        step: int,
+        rate: float,
+    ) -> tuple[torch.Tensor, Squares]:
+        self._local.train()
+        self._sums.zero_()
+        if isinstance(self._optimizer, Adafactor):
+            self._decay.fill_(self._optimizer.decay(step))
+        self._rate.fill_(rate)
+        for number, batch in enumerate(batches):
+            self._fill(batch)
+            seed(number)
+            if self._taken >= _EAGER and self._device.type == "cuda":
+                self._recorded()[0].replay()
+            else:
+                self._forget_gradients()
+                self._forward_and_backward()
+        self._taken += 1
+        if isinstance(self._optimizer, Adafactor):
+            if self._graphs:
+                self._graphs[1].replay()
+            else:
+                self._update()
+            squares = Squares(*self._squares.tolist())
+        else:
+            squares = self._optimizer.step(step, rate, self._clip_norm)
+            self.refresh()
+        for total in self._sums_of_parts:
+            total.zero_()
+        if self._stream is not None:
+            self._stream.synchronize()
+        return self._sums, squares
+
+    def _fill(self, batch: Mapping[str, np.ndarray]) -> None:
+        for name, values in batch.items():
+            tensor = torch.from_numpy(values.astype(np.int64))
+            if self._device.type == "cuda":
+                tensor = tensor.pin_memory()
+            if name not in self._batch:
+                self._batch[name] = torch.empty_like(tensor, device=self._device)
+            self._batch[name].copy_(tensor, non_blocking=True)
+
+    def _forget_gradients(self) -> None:
+        for parameter in self._trained:
+            parameter.grad = None
+
+    def _recorded(self) -> tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph | None]:
+        """Returns the graphs of a microbatch, and of Adafactor's update."""
+        if self._graphs is None:
+            self._forget_gradients()
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()  # the graphs have memory of their own
+            first, second = torch.cuda.CUDAGraph(), None
+            # Of this thread alone: NCCL's watches its own events.
+            with torch.cuda.graph(first, stream=self._stream, capture_error_mode="thread_local"):
+                self._forward_and_backward()
+            if isinstance(self._optimizer, Adafactor):
+                second = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(
+                    second,
+                    pool=first.pool(),
+                    stream=self._stream,
+                    capture_error_mode="thread_local",
+                ):
+                    self._update()
+            self._graphs = first, second
+        return self._graphs
+
+    def _forward_and_backward(self) -> None:
+        part = self._local(self._batch)
+        ((part[0] + part[1]) / self._denominator).backward()
+        self._sums += part.detach()
+
+    def _update(self) -> None:
+        squares = self._optimizer.update(self._decay, self._rate, self._clip_norm)
+        self._squares.copy_(squares)
+        torch._foreach_copy_(self._narrow, self._wide)
+
+
+def _add_to_sum(parameter: torch.nn.Parameter) -> None:
+    """Adds the gradient of a microbatch to the sum, as soon as it is there."""
+    parameter.grad_sum += parameter.grad
+    parameter.grad = None
+
+
+def with_gradients_of(
+    local: T5, masters: T5, weights: Sequence[Weight], *, parts: int
+) -> list[Weight]:
+    """Returns weights whose gradients are those of a local model.
+
+    Args:
+      local: the model that computes.
+      masters: the model that the weights are of.
+      weights: the weights that are trained, in the masters' order of names.
+      parts: the microbatches of a step; the gradients of several are summed in float32.
+    """
+    own = {}
+    for parameter, master in zip(local.parameters(), masters.parameters(), strict=True):
+        parameter.requires_grad_(master.requires_grad)
+        parameter.grad_sum = None
+        if parts > 1 and master.requires_grad:
+            parameter.grad_sum = torch.zeros_like(parameter, dtype=torch.float32)
+            parameter.register_post_accumulate_grad_hook(_add_to_sum)
+        own[local_rows(master).data_ptr()] = parameter
+
+    def gradient(parameter: torch.nn.Parameter) -> torch.Tensor | None:
+        return parameter.grad if parameter.grad_sum is None else parameter.grad_sum
+
+    return [
+        dataclasses.replace(
+            each, gradient=functools.partial(gradient, own[each.local().data_ptr()])
+        )
+        for each in weights
+    ]
