@@ -1,9 +1,9 @@
 """The catalogue: importing this package registers T0's tasks and mixtures with SeqIO.
 
-These are the original's 971 tasks and 8 mixtures, from local tables and promptsource 0.1.0's
-templates, and the tasks and mixtures of the user's data folders (`--data_dir` or `T0_DATA_DIR`).
-Importing makes no network call and opens no dataset. The published commands import this package as
-`t0.seqio_tasks`.
+These are the 971 tasks and 8 mixtures of the original code, built from local tables and the
+templates of promptsource 0.1.0, and the tasks and mixtures of the user's data folders (`--data_dir`
+or `T0_DATA_DIR`). Importing makes no network call and opens no dataset. The published commands
+import this package as `t0.seqio_tasks`.
 """
 
 from typing import Any
@@ -18,14 +18,14 @@ def _tasks() -> dict[str, dict[str, Any]]:
     """Returns name -> definition of every prompted task."""
     tasks: dict[str, dict[str, Any]] = {}
     for listed in tasks_by_name(known=set(seqio.TaskRegistry.names())).values():
-        if not listed.ranked:  # the definitions hold both tasks of a template
+        if not listed.ranked:  # a definition covers both tasks of a template
             tasks |= task_definitions(listed.task)
     return tasks
 
 
 def _register() -> None:
-    # Everything is built before anything is registered: an error leaves the registries unchanged,
-    # so that a notebook can import this package again after the error is fixed.
+    # Build everything before registering anything: an error then leaves the registries unchanged,
+    # and a notebook can import this package again after the error is fixed.
     tasks = _tasks()
     names = [*seqio.TaskRegistry.names(), *tasks]
     mixtures = mixtures_by_name(names, known=set(seqio.MixtureRegistry.names()))

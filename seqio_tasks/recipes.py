@@ -1,4 +1,4 @@
-"""The recipes: importing this module registers tasks for the contents of the data folders.
+"""Registers tasks for the contents of the data folders when this module is imported.
 
     registered()    # {"text": ("text_span_corruption", "text_prefix_lm", "text_lm"), "hub": ...}
 
@@ -10,13 +10,13 @@
     D/mt/{train,validation,wmt21}.jsonl.gz      ->  mt_en_de, mt_de_en
     D/mt/medical/{train,validation}.tsv         ->  mt_medical_en_de, mt_medical_de_en
 
-Each kind of recipe has a function, which gets the subfolder D/KIND of each folder D of `--data_dir`
-or `T0_DATA_DIR`, if it exists. The function returns the tasks for the files in it, from their names
-and sizes. It reads little data and makes no network call. The languages of a dataset of
-translations come from the first row of one of its files.
+D is a folder of `--data_dir` or `T0_DATA_DIR`. Each kind of recipe has a function that receives the
+subfolder D/KIND, if it exists, and returns the tasks for the files in it. The function uses file
+names and sizes, reads little data and makes no network call. The languages of a translation dataset
+come from the first row of one of its files.
 
-T5's own tasks through TensorFlow Datasets, `c4_v220_span_corruption`, `wmt_t2t_ende_v003` and
-others, are in `t5.data.mixtures`.
+For T5's own tasks, which use TensorFlow Datasets (`c4_v220_span_corruption`, `wmt_t2t_ende_v003`
+and others), import `t5.data.mixtures`.
 """
 
 import dataclasses
@@ -43,11 +43,11 @@ from t0.tasks.recipe_tasks import pretraining_definitions, question_task, transl
 
 @dataclasses.dataclass(frozen=True)
 class Definitions:
-    """Tasks and mixtures before registration.
+    """Tasks and mixtures that are not registered yet.
 
     Attributes:
-      tasks: name -> keyword arguments of `seqio.TaskRegistry.add`.
-      mixtures: name -> (task, rate) of each member.
+      tasks: task name -> keyword arguments of `seqio.TaskRegistry.add`.
+      mixtures: mixture name -> (task, rate) of each member.
     """
 
     tasks: Mapping[str, Mapping[str, Any]]
@@ -57,7 +57,8 @@ class Definitions:
 def _dataset_folders(folder: Path) -> dict[str, Path]:
     """Returns name -> folder that may hold a dataset: "" for `folder` itself, then its subfolders.
 
-    Folders with prompt templates are left out: such a dataset only happens to have a recipe's name.
+    Folders with prompt templates are skipped: they hold a prompted dataset whose name happens to be
+    that of a recipe.
     """
     inner = (
         path
@@ -68,19 +69,19 @@ def _dataset_folders(folder: Path) -> dict[str, Path]:
     return {name: path for name, path in every.items() if not (path / TEMPLATES).exists()}
 
 
-# Start of the tasks' names -> repository and configuration on the hub.
+# Prefix of the task names -> repository and configuration on the Hugging Face hub.
 HUB = {"c4_hub": ("allenai/c4", "en")}
 
 
 def text_recipe(folder: Path) -> Definitions:
-    """Returns the tasks of a folder with text files, and of its subfolders.
+    """Returns the tasks of a folder of text files and of its subfolders.
 
     Raises:
-      UserError: if the folder, or a subfolder, has no text files.
+      UserError: the folder, or a subfolder, has no text files.
     """
     tasks = {}
     for name, path in text_folders(folder).items():
-        # A folder with templates is a dataset that only happens to be named text.
+        # A folder with templates is a prompted dataset that happens to be named "text".
         if not (path / TEMPLATES).exists():
             prefix = task_name("text", name or None, None)
             tasks |= pretraining_definitions(prefix, FolderTexts(path))
@@ -88,7 +89,7 @@ def text_recipe(folder: Path) -> Definitions:
 
 
 def hub_recipe() -> Definitions:
-    """Returns the tasks that stream from the hub. Only reading them needs the network."""
+    """Returns the tasks that stream from the hub. Only reading their data needs the network."""
     tasks = {}
     for prefix, (repo, config) in HUB.items():
         texts = HubTexts(repo, config, splits=("train", "validation"))
@@ -100,7 +101,7 @@ def instruction_recipe(folder: Path) -> Definitions:
     """Returns the tasks of a folder with the published files of natural-instructions.
 
     Raises:
-      UserError: if the folder has no lists of tasks.
+      UserError: the folder has no lists of tasks.
     """
     return Definitions(instruction_tasks(folder))
 
@@ -109,7 +110,7 @@ def question_recipe(folder: Path) -> Definitions:
     """Returns the question answering tasks of a folder and its subfolders.
 
     Raises:
-      UserError: if none of them holds splits.
+      UserError: none of these folders holds a split.
     """
     splits = {name: question_splits(path) for name, path in _dataset_folders(folder).items()}
     tasks = {
@@ -129,13 +130,13 @@ def translation_recipe(folder: Path) -> Definitions:
     """Returns the translation tasks of a folder and its subfolders.
 
     Raises:
-      UserError: if none of them holds splits, or a file has fewer than two languages.
+      UserError: none of these folders holds a split, or a file has fewer than two languages.
     """
     tasks = {}
     for name, path in _dataset_folders(folder).items():
         splits = folder_splits(path)
         codes = next(filter(None, map(languages, splits.values())), ())
-        # The name of a folder such as en-de is left out, since the direction has the languages.
+        # Leave out a folder name such as "en-de": the task name already contains the languages.
         own = None if set(re.split("[-_]", name)) <= {*codes, ""} else name
         for source, target in itertools.permutations(codes, 2):
             task = task_name("mt", own, f"{source}_{target}")
@@ -148,14 +149,14 @@ def translation_recipe(folder: Path) -> Definitions:
     return Definitions(tasks)
 
 
-# Name of a data folder's subfolder -> the function that returns its tasks.
+# Name of the subfolder in a data folder -> the function that returns its tasks.
 KINDS: dict[str, Callable[[Path], Definitions]] = {
     "text": text_recipe,
     "sni": instruction_recipe,
     "qa": question_recipe,
     "mt": translation_recipe,
 }
-# Recipes that need no folder.
+# Name of a recipe that needs no folder -> the function that returns its tasks.
 ALWAYS: dict[str, Callable[[], Definitions]] = {
     "hub": hub_recipe,
 }
@@ -169,7 +170,7 @@ def registered() -> Mapping[str, tuple[str, ...]]:
 
 
 def _found() -> Iterator[tuple[str, str, Definitions]]:
-    """Yields (kind, folder, its tasks and mixtures) for each recipe."""
+    """Yields (kind, folder, tasks and mixtures) for each recipe."""
     for kind, define in KINDS.items():
         for folder in (data_dir / kind for data_dir in data_dirs()):
             if folder.is_dir():
@@ -182,11 +183,11 @@ def _register() -> None:
     """Registers the tasks and mixtures of all recipes.
 
     Raises:
-      UserError: if two folders make a task of the same name, or it is already registered.
+      UserError: two folders define a task of the same name, or the name is already registered.
     """
     taken = dict.fromkeys([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()], "SeqIO")
     found = []
-    # Everything is built before anything is registered: an error leaves the registries unchanged.
+    # Build everything before registering anything: an error then leaves the registries unchanged.
     for kind, where, made in _found():
         for name in (*made.tasks, *made.mixtures):
             if name in taken:

@@ -1,10 +1,10 @@
-"""T0 on Mesh TensorFlow: prompts become SeqIO tasks, tasks become caches, models and rankings.
+"""T0 on Mesh TensorFlow: prompted SeqIO tasks, caching, training, rank evaluation and reports.
 
-The rooms, in the order the data flows (each imports itself and rooms before it, never after):
+The subpackages, in the order in which data flows (each imports only itself and those before it):
 `machine`, `errors`, `compat`, `files`, `config`, `prompts`, `sources`, `catalogue`, `tasks`,
 (`seqio_tasks`), `caching`, `feeding`, `checkpoints`, `mesh`, `training`, `scoring`, `inference`,
-`reports`, `run`, `cli`; and `testing`, for tests. docs/architecture.md has what each
-takes and hands on.
+`reports`, `run`, `cli`; and `testing`, for tests. docs/architecture.md describes the inputs and
+outputs of each.
 
 Importing this package, `t0.files`, `t0.prompts`, `t0.sources`, `t0.catalogue`, `t0.checkpoints` or
 `t0.reports` does not import TensorFlow.

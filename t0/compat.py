@@ -1,15 +1,16 @@
-"""Makes TensorFlow 2.15, Mesh TensorFlow 0.1.21 and T5 0.9.4, as published, work together.
+"""Patches that make TensorFlow 2.15, Mesh TensorFlow 0.1.21 and T5 0.9.4 work together unmodified.
 
-The other packages are imported through the doors of this module, which apply the patches first:
+Import these packages through this module, which applies the patches first:
 
     from t0.compat import mesh_utils, mtf
     from t0.compat import tf1 as tf
 
-A door (a row of `DOORS`) is an attribute of this module that names a module of another package. The
-module is imported when the attribute is first read, so importing `t0.compat` imports nothing. Every
-lasting change to another package is a row of `PATCHES` with its reason, and is applied once. Every
-change for the length of one call goes through `replaced`. Nothing else in this project changes
-another package.
+Each row of `DOORS` maps an attribute of this module to a module of another package. The other
+module is imported when the attribute is first read, so importing `t0.compat` imports nothing.
+
+Each row of `PATCHES` is a permanent change to another package, with its reason; it is applied once.
+To replace a function for the length of one call, use `replaced`. Nothing else in this project
+changes another package.
 """
 
 import contextlib
@@ -30,23 +31,27 @@ _applied: list[str] = []
 
 
 def _quiet_start() -> None:
-    # TensorFlow reads both variables when its library loads; a user's own setting wins.
+    # TensorFlow reads both variables when its library loads. A value set by the user takes
+    # precedence.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    # tensorflow_hub and mesh read pkg_resources; the lock pins a setuptools that still has it.
+    # tensorflow_hub and mesh import pkg_resources; the lock file pins a setuptools that still has
+    # it.
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
-    # TensorFlow imports Google's client where it is installed, which announces old Pythons' end.
+    # If Google's API client is installed, TensorFlow imports it, and it warns about old Python
+    # versions.
     warnings.filterwarnings("ignore", category=FutureWarning, module="google.api_core")
 
 
-# What the firmware says a machine is: "Google Compute Engine" on Google's, TPU VMs included.
+# The machine type reported by the firmware: "Google Compute Engine" on Google Cloud, including TPU
+# VMs.
 _PRODUCT_NAME = "/sys/class/dmi/id/product_name"
-# Whoever sets one of these says where the metadata server is, or that there is one.
+# If one of these variables is set, the user says that there is a metadata server, or where it is.
 _GOOGLE_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "TPU_NAME")
 
 
 def on_googles_machine() -> bool:
-    """Returns whether this machine has a metadata server, without a request to it."""
+    """Returns whether this machine has a Google metadata server, without sending it a request."""
     if any(os.environ.get(name) for name in _GOOGLE_VARIABLES):
         return True
     try:
@@ -57,11 +62,12 @@ def on_googles_machine() -> bool:
 
 
 def _gs_without_metadata_server() -> None:
-    # Where no file has credentials, TensorFlow asks a metadata server for them. Off Google's
-    # machines nothing answers, and it waits; on them, without asking, gs:// would be anonymous.
+    # If no file holds credentials, TensorFlow asks a metadata server for them. Outside Google Cloud
+    # no server answers, and TensorFlow waits. On Google Cloud it must ask, or gs:// would be
+    # anonymous.
     if not on_googles_machine():
         os.environ.setdefault("NO_GCE_CHECK", "true")
-    # Ten connection attempts of 120 s are a hang, not an error message.
+    # By default, ten connection attempts of 120 s each look like a hang instead of an error.
     os.environ.setdefault("GCS_REQUEST_CONNECTION_TIMEOUT_SECS", "10")
     os.environ.setdefault("GCS_METADATA_REQUEST_TIMEOUT_SECS", "10")
 
@@ -80,7 +86,7 @@ def _torch_free_t5_models() -> None:
         return
 
     class HfPyTorchModel:
-        """Stands in for `t5.models.hf_model.HfPyTorchModel` where PyTorch is not installed."""
+        """Replaces `t5.models.hf_model.HfPyTorchModel` if PyTorch is not installed."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             raise UserError(
@@ -94,14 +100,14 @@ def _torch_free_t5_models() -> None:
 
 
 def _modules_of_old_configs() -> None:
-    # Operative configs of public checkpoints import these modules, whose names are now deprecated.
+    # Operative configs of public checkpoints import these modules, which no longer exist.
     for name in ("t5.data.sentencepiece_vocabulary", "seqio.sentencepiece_vocabulary"):
         sys.modules.setdefault(name, types.ModuleType(name, "Gone; kept importable for gin files."))
 
 
 def _gin_files_in_no_package() -> None:
-    # gin also looks for models/x.gin in a Python package `models`. A folder of that name on
-    # Python's path is a package without a file, for which gin raises: expected str, not NoneType.
+    # gin also looks for models/x.gin in a Python package `models`. If a folder of that name is on
+    # Python's path, it is a package without a file, and gin raises "expected str, not NoneType".
     from gin import resource_reader
 
     published = resource_reader._parse_config_path
@@ -116,10 +122,11 @@ def _gin_files_in_no_package() -> None:
 
 
 def _chosen_vocabulary_for_t5() -> None:
-    # t5's own tasks take their vocabulary path from this module constant when they register.
+    # T5's own tasks read their vocabulary path from this module constant when they are registered.
     path = os.environ.get("T0_VOCAB")
     if path:
-        # Not `from t5.data import utils`: t5.data's star imports leave seqio's module by that name.
+        # `from t5.data import utils` would return seqio's module, because of star imports in
+        # t5.data.
         importlib.import_module("t5.data.utils").DEFAULT_SPM_PATH = path
 
 
@@ -136,7 +143,7 @@ def _dataset_functions_without_seed() -> None:
         shard_info: Any = None,
         **unused: Any,
     ) -> Any:
-        # SeqIO demands that the seed is the third argument.
+        # SeqIO requires the seed to be the third argument.
         takes_seed = [*inspect.signature(self._dataset_fn).parameters][2:3] == ["seed"]
         given = seed if takes_seed else None
         return published(self, split, shuffle, given, shard_info, **unused)
@@ -179,7 +186,7 @@ def _absent_tfds_data() -> None:
                 "dataset's name right, and its version one that this release has?"
             ) from error
         if not builder.info.splits:
-            # A builder that was made before its data is prepared does not notice it.
+            # A builder that was created before its data was prepared does not notice the new data.
             Loader._MEMOIZED_BUILDERS.pop(self._get_builder_key(name, folder), None)
             place = f", data_dir={str(folder)!r}" if folder else ""
             raise AbsentData(
@@ -230,9 +237,9 @@ class _WithoutGraphText:
 
 
 def _scores_come_with_ids() -> None:
-    # Off TPU the model detokenizes in the graph, and Mesh TensorFlow's scoring takes the text for
-    # ids: 'bytes' object has no attribute 'tolist' (or 'any'), after minutes of scoring. An
-    # exported model still returns text.
+    # Off TPU, the model detokenizes in the graph, and Mesh TensorFlow's scoring mistakes the text
+    # for ids: after minutes of scoring it raises "'bytes' object has no attribute 'tolist'" (or
+    # 'any'). An exported model still returns text.
     from mesh_tensorflow.transformer import utils
 
     published = utils.get_estimator
@@ -260,8 +267,8 @@ def _scores_come_with_ids() -> None:
 
 
 def _lines_are_text() -> None:
-    # Mesh TensorFlow writes bytes into files of inputs, targets and decodes as b'Paris'; T5's own
-    # function does not make the folder.
+    # Mesh TensorFlow writes inputs, targets and decodes as bytes literals (b'Paris'), and T5's
+    # function does not create the folder.
     from mesh_tensorflow.transformer import utils as mesh_utils
     from t5.models import utils as t5_utils
 
@@ -298,14 +305,14 @@ def _groups_of_cores_once() -> None:
 
 
 class Patch(NamedTuple):
-    """A lasting change to other packages.
+    """A permanent change to another package.
 
     Attributes:
       needed_by: the package that does not work without the change.
-      name: the name of what is patched.
-      why: what goes wrong without the change.
+      name: the name of the patched feature.
+      why: the problem that the change solves.
       apply: the function that makes the change.
-      changes: the module attributes that have another value afterwards.
+      changes: the module attributes whose values the change replaces.
     """
 
     needed_by: str
@@ -315,7 +322,7 @@ class Patch(NamedTuple):
     changes: tuple[str, ...] = ()
 
 
-# In the order of application.
+# In the order in which they are applied.
 PATCHES: tuple[Patch, ...] = (
     Patch(
         "gin",
@@ -419,7 +426,7 @@ PATCHES: tuple[Patch, ...] = (
         ("tensorflow.compat.v1.Print",),
     ),
 )
-# Package -> the packages whose patches it needs: its own and those of what it imports.
+# Package -> the packages whose patches it needs: its own and those of the packages it imports.
 _NEEDS = {
     "gin": ("gin",),
     "tensorflow": ("tensorflow",),
@@ -429,7 +436,7 @@ _NEEDS = {
 _NEEDS |= {"tensorflow_datasets": _NEEDS["seqio"], "t5": _NEEDS["mesh_tensorflow"]}
 _NEEDS |= {"tensorflow_estimator": _NEEDS["tensorflow"]}
 
-# Name in this project -> the module of another package.
+# Attribute of this module -> module of another package.
 DOORS: dict[str, str] = {
     "gin": "gin",
     "gin_config": "gin.config",
@@ -463,8 +470,8 @@ DOORS: dict[str, str] = {
     "transformer": "mesh_tensorflow.transformer.transformer",
     "transformer_layers": "mesh_tensorflow.transformer.transformer_layers",
 }
-# "door.name" of another package's function -> why a function of ours replaces it for some calls,
-# through `replaced`.
+# "attribute.function" of another package -> why `replaced` may replace this function for some
+# calls.
 REPLACEABLE: dict[str, str] = {
     "mesh_attention.attention": "einsums and chains of small operations are slow on CPUs and GPUs",
     "mesh_ops.gelu": "a chain of small operations is slow on CPUs and GPUs",
@@ -486,22 +493,22 @@ _WITHOUT_MESH = ("t5.data.", "t5.evaluation.")
 
 
 def __getattr__(name: str) -> types.ModuleType:
-    """Returns the module behind the door `name`, patched and imported."""
+    """Imports, patches and returns the module behind the attribute `name` of `DOORS`."""
     if name not in DOORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     path = DOORS[name]
     apply("seqio" if path.startswith(_WITHOUT_MESH) else path.partition(".")[0])
-    # Some are lazily loaded attributes, not files: tensorflow.compat.v1.estimator.
+    # Some are lazily loaded attributes instead of files, such as tensorflow.compat.v1.estimator.
     module = pkgutil.resolve_name(path)
     globals()[name] = module
     return module
 
 
 def apply(package: str = "mesh_tensorflow") -> None:
-    """Applies, once, the rows of `PATCHES` that `package` and its imports need.
+    """Applies the rows of `PATCHES` that `package` and its imports need, once per process.
 
     Args:
-      package: "gin", "tensorflow", "seqio" or "mesh_tensorflow"; the last applies all rows.
+      package: "gin", "tensorflow", "seqio" or "mesh_tensorflow", which applies all rows.
     """
     for patch in PATCHES:
         if patch.needed_by in _NEEDS[package] and patch.name not in _applied:
@@ -510,22 +517,22 @@ def apply(package: str = "mesh_tensorflow") -> None:
 
 
 def bound_arguments(function: Callable[..., Any], *args: Any, **given: Any) -> dict[str, Any]:
-    """Returns the arguments that a configurable of another package would be called with.
+    """Returns the arguments that gin would pass to a configurable of another package.
 
-    Gin adds the parameters that are bound to `function`, and records them in the operative config,
-    as if `function` had been called; but `function` is not called. For the length of the call a
-    function with the same selector and signature is registered in its place.
+    Gin adds the parameters bound to `function` and records them in the operative config, as if
+    `function` had been called. `function` itself is not called: during this call, gin sees a
+    placeholder with the same selector and signature instead.
 
     Args:
       function: a function that is registered with gin, such as Mesh TensorFlow's `run`.
-      *args: the arguments that the caller gives by position.
-      **given: the arguments that the caller gives by name.
+      *args: positional arguments.
+      **given: keyword arguments.
 
     Returns:
-      parameter -> value, the defaults of `function` included.
+      parameter -> value, including the defaults of `function`.
 
     Raises:
-      RuntimeError: from gin, if a required parameter has no value.
+      RuntimeError: a required parameter has no value (raised by gin).
     """
     from gin import config
 
@@ -555,22 +562,24 @@ def bound_arguments(function: Callable[..., Any], *args: Any, **given: Any) -> d
 
 @contextlib.contextmanager
 def replaced(name: str, function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """Replaces a function of another package while the context lasts.
+    """Replaces a function of another package while the context is active.
 
         with compat.replaced("mesh_utils.decode", counted) as published:
             ...  # Mesh TensorFlow calls counted, which may call published
 
-    Contexts nest. The previous function is restored, also after an error.
+    Contexts can be nested. The previous function is restored when the context ends, even after an
+    error.
 
     Args:
-      name: a row of `REPLACEABLE`: a door and the function's name in its module or its class.
+      name: a key of `REPLACEABLE`: the attribute of this module, then the function's name in its
+      module or class.
       function: the replacement, which takes the same arguments.
 
     Yields:
-      the function that was there before.
+      the previous function.
 
     Raises:
-      ValueError: for a name without a row.
+      ValueError: `name` is not in `REPLACEABLE`.
     """
     if name not in REPLACEABLE:
         raise ValueError(f"compat.REPLACEABLE has no row '{name}'; it has {', '.join(REPLACEABLE)}")

@@ -1,10 +1,10 @@
-"""The one exception for a user's mistake, and how commands end: with a message, not a traceback.
+"""User errors, and how commands report them: as a message without a traceback.
 
     with reported("seqio_cache_tasks"):
         raise UserError("no such folder: /data; name one by --data_dir")   # exit status 2
 
-A message names what the user gave, what was wanted and what to do about it. Any other exception is
-a fault of this program and keeps its traceback.
+A message says what was given, what was expected and how to fix it. Any other exception is a bug in
+this program and keeps its traceback.
 """
 
 import contextlib
@@ -24,21 +24,21 @@ USER_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 TERMINATED = 143  # 128 + SIGTERM
-# Control characters except tab and line feed; lone surrogates, which UTF-8 cannot hold; and the two
+# Control characters except tab and line feed, lone surrogates (not valid in UTF-8), and the two
 # code points that XML forbids.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 class UserError(Exception):
-    """A mistake that the user can mend: a wrong path, an unknown name, a malformed file."""
+    """An error that the user can fix: a wrong path, an unknown name, a malformed file."""
 
 
 class AbsentData(UserError):
-    """The data of a dataset or split was not found; a flag may let a run skip it."""
+    """The data of a dataset or split is missing. With a flag, a run can skip it."""
 
 
 def printable(text: str) -> str:
-    r"""Returns a text that is safe to print, with control characters and lone surrogates escaped.
+    r"""Escapes control characters and lone surrogates, so that a text is safe to print.
 
     >>> printable("red: \x1b[31m, half of a pair: \ud800")
     'red: \\x1b[31m, half of a pair: \\ud800'
@@ -47,7 +47,7 @@ def printable(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """Prints a text that has paths or names of others in it, its control characters escaped."""
+    """Prints a text that contains paths or external names, with control characters escaped."""
     print(printable(text), flush=True)
 
 
@@ -61,7 +61,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> UserError:
-    """Returns the error for a name that is not among the known ones, with the nearest of them."""
+    """Returns the error for an unknown name, which suggests the most similar known names."""
     close = nearest(name, known)
     parts = [f"unknown {kind} '{name}'."]
     if close:
@@ -72,33 +72,33 @@ def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> 
 
 
 def is_checkout() -> bool:
-    """Returns whether this package runs from a checkout, which has `bin/setup`."""
+    """Returns whether this package runs from a source checkout, which has `bin/setup`."""
     return (Path(__file__).resolve().parents[1] / "bin" / "setup").is_file()
 
 
 def install_command(extra: str) -> str:
-    """Returns the command that installs optional packages without breaking the installation.
+    """Returns the command that installs an optional extra without breaking the installation.
 
     Args:
       extra: "torch", "hf" (PyTorch and transformers) or "tpu".
     """
     if is_checkout():
         return f"bin/setup --with {extra}"
-    # SeqIO, which pip may install again, has a command of the same name as ours.
+    # pip may reinstall SeqIO, which has a command of the same name as one of ours.
     again = "python -m pip install --no-deps --force-reinstall t0"
     return f"python -m pip install 't0[{extra}]' && {again}"
 
 
-# User errors raised inside a Python generator that TensorFlow runs; see `remembered`.
+# User errors raised inside a Python generator that TensorFlow runs. See `remembered`.
 _raised_in_generators: list[UserError] = []
 
 
 @contextlib.contextmanager
 def remembered() -> Iterator[None]:
-    """Keeps a UserError that is about to pass through TensorFlow, which would wrap it.
+    """Stores a UserError that passes through TensorFlow, which would wrap it.
 
-    TensorFlow turns an exception in a `tf.data.Dataset.from_generator` generator into a runtime
-    error with a page of text. `original` returns the kept UserError.
+    If a `tf.data.Dataset.from_generator` generator raises an exception, TensorFlow turns it into a
+    runtime error with a page of text. `original` returns the stored UserError.
     """
     try:
         yield
@@ -108,7 +108,7 @@ def remembered() -> Iterator[None]:
 
 
 def original(error: BaseException) -> BaseException:
-    """Returns the UserError that caused TensorFlow's `error`, or `error` itself."""
+    """Returns the UserError that caused TensorFlow's `error`; without one, `error` itself."""
     if isinstance(error, UserError):
         return error
     text = str(error)
@@ -119,7 +119,7 @@ def original(error: BaseException) -> BaseException:
 
 
 def short_reason(error: BaseException) -> str:
-    r"""Returns the first line of an error's message, or its type's name where it has none.
+    r"""Returns the first line of an error's message, or the error's type if the message is empty.
 
     >>> short_reason(ValueError("no\nsecond line")), short_reason(KeyboardInterrupt())
     ('no', 'KeyboardInterrupt')
@@ -127,12 +127,12 @@ def short_reason(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-# What a message says of a full disk; os.strerror's words may be in another language.
+# Substrings of messages about a full disk. os.strerror may return them in another language.
 _FULL = ("No space left", "Disk quota exceeded", os.strerror(errno.ENOSPC), "File too large")
 
 
 def write_reason(error: BaseException) -> str:
-    """Returns in a few words why a file could not be written."""
+    """Returns a short reason why a file could not be written."""
     text = str(getattr(error, "message", None) or error)
     # TensorFlow may put the reason below a first line such as "Graph execution error:".
     if any(words in text for words in _FULL):
@@ -142,11 +142,12 @@ def write_reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def reading(path: Path | str, *faults: type[Exception]) -> Iterator[None]:
-    """Raises errors in reading a file as UserErrors that name the file.
+    """Converts errors in reading a file to UserErrors that name the file.
 
     Args:
       path: the file.
-      faults: the errors of the format's library; those of the operating system are included.
+      faults: the error types of the format's library; errors of the operating system are always
+      converted.
     """
     try:
         yield
@@ -162,8 +163,8 @@ def reading(path: Path | str, *faults: type[Exception]) -> Iterator[None]:
 
 
 ABSENT, FORBIDDEN, UNREACHABLE = "not found", "forbidden", "unreachable"
-# (words in the message of a failed request to gs://, http or the hub; its kind; advice). The first
-# that fits counts: the hub answers 401 for a name that it does not have.
+# (pattern in the message of a failed request to gs://, http or the hub; kind; advice). The first
+# match counts. The hub also answers 401 for names that do not exist.
 _REMOTE = (
     (r"GatedRepo", FORBIDDEN, "accept the terms on its page, then log in: hf auth login"),
     (
@@ -199,7 +200,7 @@ _REMOTE = (
     ),
     (r"404|[Nn]ot (be )?found|[Nn]o such (file|object)", ABSENT, "is the path right?"),
 )
-# (pattern of a remote file, sentence with its local substitute).
+# (pattern of a remote file, sentence that names its local substitute).
 _SUBSTITUTES = tuple(
     (re.compile(rf".*/{pattern}"), template)
     for pattern, template in (
@@ -229,7 +230,7 @@ _SUBSTITUTES = tuple(
 
 
 def substitute_for(path: str) -> str | None:
-    """Returns a sentence with the local substitute of a remote file that is read, if it has one.
+    """Returns a sentence that names the local substitute of a remote file, or None.
 
     >>> substitute_for("gs://t5-data/pretrained_models/mt5/xl/operative_config.gin")
     'Our file of the same model: --gin_file=models/mt5.xl.gin'
@@ -239,13 +240,13 @@ def substitute_for(path: str) -> str | None:
 
 
 def classify_remote(error: BaseException | str) -> tuple[str, str] | None:
-    """Returns the kind of a failed request to gs://, http or the hub, and advice.
+    """Classifies a failed request to gs://, http or the hub, and returns advice.
 
     Args:
       error: the error of any client, or its message.
 
     Returns:
-      (ABSENT, FORBIDDEN or UNREACHABLE; the advice), or None if the message tells none of them.
+      (kind, advice), where the kind is ABSENT, FORBIDDEN or UNREACHABLE; None for other errors.
     """
     text = error if isinstance(error, str) else f"{type(error).__name__}: {_message_of(error)}"
     matches = ((kind, advice) for words, kind, advice in _REMOTE if re.search(words, text))
@@ -257,20 +258,20 @@ def _message_of(error: BaseException) -> str:
 
 
 def remote_advice(error: BaseException) -> str | None:
-    """Returns advice about an error of `gs://`, None if there is none beyond checking the path."""
+    """Returns advice about an error of `gs://`, or None if the only advice is to check the path."""
     _, advice = classify_remote(error) or (None, None)
     return None if advice == "is the path right?" else advice
 
 
 def describe_remote(error: BaseException | str) -> str:
-    """Returns one line about a failed request: its kind, the client's words, advice.
+    """Describes a failed request in one line: its kind, the client's message and advice.
 
     >>> describe_remote("Error executing an HTTP request: HTTP response code 404 with body ''")
     'not found: HTTP response code 404. Is the path right?'
     """
     text = error if isinstance(error, str) else _message_of(error)
     if text.startswith((ABSENT, FORBIDDEN, UNREACHABLE)):
-        return text  # from `t0.files`, which has described it
+        return text  # `t0.files` has already described it
     why = " ".join(text.split())
     said = re.search(r'"message": "([^"]+)"', why)
     why = re.sub(r"^.*Error executing an HTTP request: | with body '.*", "", why)
@@ -282,10 +283,10 @@ def describe_remote(error: BaseException | str) -> str:
 
 
 def remote_mistake(error: BaseException) -> str | None:
-    """Returns a line about an error of reading or writing `gs://` or http; None for any other.
+    """Describes an error of reading or writing `gs://` or http; returns None for other errors.
 
-    It says whether the file is absent, forbidden or unreachable, gives advice, and names the
-    local substitute of a published file.
+    The description is one line. It says whether the file is absent, forbidden or unreachable,
+    gives advice, and names the local substitute of a published file.
     """
     path = str(getattr(error, "filename", None) or "")
     if not (isinstance(error, OSError) and "://" in path):
@@ -301,26 +302,26 @@ def remote_mistake(error: BaseException) -> str | None:
 
 
 def refuse_unanswered(error: BaseException) -> None:
-    """Raises a UserError if an error is about a remote file that is forbidden or unreachable.
+    """Raises a UserError if a remote file is forbidden or unreachable.
 
-    Callers take every other error for an absent or a damaged file.
+    Callers treat every other error as an absent or damaged file.
     """
     text = remote_mistake(error)
     if text and (classify_remote(error) or ("",))[0] in (FORBIDDEN, UNREACHABLE):
         raise UserError(text) from error
 
 
-# Errors of the operating system about a path, which are the user's to mend wherever they come up.
+# Errors of the operating system about a path. The user can fix these wherever they occur.
 _OF_PATHS = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR,
     errno.EISDIR, errno.ENOSPC, errno.EDQUOT,
 )  # fmt: skip
-# The same in TensorFlow's words: "PATH; Permission denied".
+# The same errors as TensorFlow prints them: "PATH; Permission denied".
 _PATH_AND_REASON = re.compile(rf"(.+); ({'|'.join(os.strerror(number) for number in _OF_PATHS)})")
 
 
 def path_mistake(error: BaseException) -> str | None:
-    """Returns a line about a path that may not be used, or cannot exist; None for other errors.
+    """Describes an error about an unusable or impossible path; returns None for other errors.
 
     >>> path_mistake(PermissionError(errno.EACCES, "Permission denied", "/data/x.jsonl"))
     '/data/x.jsonl: Permission denied. Name another path, or change what is there'
@@ -345,26 +346,27 @@ def _path_and_reason(error: BaseException) -> tuple[str, str] | None:
 
 @contextlib.contextmanager
 def reported(name: str) -> Iterator[None]:
-    """Turns the exceptions that need no traceback into a message on stderr and an exit status.
+    """Turns exceptions that need no traceback into a message on stderr and an exit status.
 
     Args:
-      name: the command as the user typed it, such as `t0 doctor`; the message begins with it.
+      name: the command as the user typed it, such as `t0 doctor`. The message starts with it.
 
     Raises:
-      SystemExit: 2 for a `UserError`, 130 for Ctrl-C, 141 when the reader of stdout has closed it.
+      SystemExit: 2 for a `UserError`, 130 for Ctrl-C, 141 if the reader of stdout has closed it.
     """
     _escape_what_cannot_be_encoded()
     try:
         with _note_interrupts():
             yield
-        # Otherwise a closed stdout is noticed after this block, when the interpreter exits.
+        # Notice a closed stdout here, and not when the interpreter exits.
         sys.stdout.flush()
     except KeyboardInterrupt as error:
         kept = f": {error}" if str(error) else ""
         print(f"\n{name}: interrupted{kept}", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:
-        # The rest of the buffer would fail again, with a message, when Python closes stdout.
+        # Otherwise Python would flush the rest of the buffer at exit, fail again and print a
+        # message.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(BROKEN_PIPE) from None
     except Exception as error:
@@ -378,28 +380,28 @@ def reported(name: str) -> Iterator[None]:
 
 
 def _escape_what_cannot_be_encoded() -> None:
-    r"""Makes both outputs print a character that their encoding lacks as an escape: \xe9."""
+    r"""Makes stdout and stderr escape characters that their encoding does not have, as in \xe9."""
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
 
-# Whether Ctrl-C came within `reported`.
+# Whether the user pressed Ctrl-C while `reported` was active.
 _interrupted = threading.Event()
 
 
 @contextlib.contextmanager
 def _note_interrupts() -> Iterator[None]:
-    """Records a Ctrl-C, so that an error which follows it is reported as the interruption.
+    """Records a Ctrl-C, so that an error caused by it is reported as the interruption.
 
-    A library that calls Python from C++ may replace the KeyboardInterrupt with an error of its own.
+    A library that calls Python from C++ may replace the KeyboardInterrupt with its own error.
     """
 
     def note(number: int, frame: types.FrameType | None) -> None:
         _interrupted.set()
         signal.default_int_handler(number, frame)
 
-    # Another handler, or another thread, has its own way.
+    # Leave other handlers alone; other threads cannot install one.
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or (
         threading.current_thread() is not threading.main_thread()
     ):
@@ -417,7 +419,9 @@ def _note_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible(kept: str) -> Iterator[None]:
-    """Lets Ctrl-C within the block say what is kept and how to go on; the innermost block wins.
+    """Makes a Ctrl-C inside the block print which results were saved and how to resume.
+
+    If blocks are nested, the innermost one counts.
 
     Args:
       kept: a sentence without a full stop, which `reported` prints.
@@ -434,10 +438,10 @@ def interruptible(kept: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Makes SIGTERM leave the block as Ctrl-C does, so that half-written files are removed.
+    """Makes SIGTERM leave the block like Ctrl-C does, so that half-written files are removed.
 
-    A second SIGTERM ends the process at once. Only the main thread can receive signals: in another
-    thread the block is as without this.
+    A second SIGTERM ends the process immediately. Only the main thread can receive signals: in
+    other threads the block has no effect.
     """
 
     def leave(*_: object) -> None:
@@ -455,5 +459,6 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def _without_gin_calls(message: str) -> str:
-    # gin appends the chain of configurables to the message of any exception that passes through it.
+    # gin appends the chain of configurables to the message of every exception that passes through
+    # it.
     return message.partition("\n  In call to configurable ")[0]

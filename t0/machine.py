@@ -1,4 +1,4 @@
-"""The memory and the processor of this machine, or of the container that the process runs in.
+"""The available memory and the processor features of this machine or container.
 
 available_memory_bytes()      # 14_500_000_000
 multiplies_bfloat16()         # True
@@ -12,20 +12,20 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_memory_bytes() -> int:
-    """Returns the bytes that a new process can allocate without swapping."""
+    """Returns the number of bytes that a new process can allocate without swapping."""
     available = psutil.virtual_memory().available
     try:
         limit, used = ((_CGROUP / f"memory.{name}").read_text() for name in ("max", "current"))
         return min(available, int(limit) - int(used))
-    except (OSError, ValueError):  # no container, or one without a limit ("max")
+    except (OSError, ValueError):  # no container, or a container without a limit ("max")
         return available
 
 
 def multiplies_bfloat16(processor: str | None = None) -> bool:
-    """Returns whether a processor has instructions for products of bfloat16 numbers.
+    """Returns whether a processor has instructions for bfloat16 products.
 
     Args:
-      processor: its flags, as Linux names them; by default those of this machine.
+      processor: its flags, as Linux names them; those of this machine by default.
     """
     flags = _processor_flags() if processor is None else processor
     return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))

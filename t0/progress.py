@@ -1,11 +1,11 @@
-"""One live line in a terminal while examples are scored, decoded or cached; a plain line in a log.
+"""Progress of scoring, decoding and caching: a live line in a terminal, plain lines in a log.
 
     with ProgressLine(total=554, unit="example", doing="scoring") as progress:
         progress.count(64, note="rte 54.2%")
         progress.print("rte: done")      # above the live line, on standard output
     progress.seconds                     # since the line was created
 
-If the line's file is not a terminal, a plain line is printed every ten seconds:
+If the output is not a terminal, a plain line is printed every ten seconds:
 
     scoring: 64 of 554 examples (12%), 6.1 examples/s, 1:20 left, rte 54.2%
 """
@@ -24,17 +24,17 @@ _T = TypeVar("_T")
 
 
 class ProgressLine:
-    """Counts work on a live line, which is removed when the `with` block ends.
+    """Counts finished work on a live line, which is removed when the `with` block ends.
 
     Args:
-      total: the number of units to do, None if unknown.
+      total: the number of units of work, None if unknown.
       unit: the name of a unit, in the singular.
       doing: the name of the work, such as "scoring".
-      clock: returns seconds.
-      file: the terminal or log of the line; standard error by default.
+      clock: returns the time in seconds.
+      file: the terminal or log to print to; standard error by default.
 
     Attributes:
-      before: the number of units that an earlier run did.
+      before: the number of units finished by an earlier run.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ProgressLine:
         return max(self._clock() - self._started, 1e-9)
 
     def count(self, number: int, note: str = "") -> None:
-        """Counts `number` more as done; `note` is shown at the line's end."""
+        """Adds `number` finished units; `note` is shown at the end of the line."""
         self._done += number
         if note:
             self._note = note
@@ -83,19 +83,19 @@ class ProgressLine:
             self.show()
 
     def show(self) -> None:
-        """Prints the plain line now, unless there is a live line."""
+        """Prints a plain line now, unless there is a live line."""
         if self._bar.disable:
             self._shown = self._clock()
             print(self.plain(), file=self._file, flush=True)
 
     def count_before(self, number: int) -> None:
-        """Counts `number` more as done by an earlier run, which does not change the shown rate."""
+        """Adds `number` units finished by an earlier run, which do not count for the rate."""
         self.before += number
         self._bar.update(number)
         self._bar.initial = self.before
 
     def plain(self) -> str:
-        """Returns the line for a log: what is done, the rate, the remaining time, the note."""
+        """Returns the line for a log: finished units, rate, remaining time and note."""
         done, rate = self.before + self._done, self._done / self.seconds
         units = f"{self._unit}s"
         if self._total:
@@ -114,7 +114,7 @@ class ProgressLine:
 
 
 def count_units(units: Iterable[_T], *, unit: str, doing: str) -> Iterator[_T]:
-    """Yields the units of some work whose size is unknown; many of them get a progress line."""
+    """Yields the units of a job of unknown size; shows a progress line if there are many."""
     with contextlib.ExitStack() as stack:
         progress = None
         for number, item in enumerate(units, 1):
@@ -127,7 +127,7 @@ def count_units(units: Iterable[_T], *, unit: str, doing: str) -> Iterator[_T]:
 
 
 def clock_text(seconds: float) -> str:
-    """Returns a length of time as hours, minutes and seconds.
+    """Formats a duration as hours, minutes and seconds.
 
     >>> clock_text(80), clock_text(3725)
     ('1:20', '1:02:05')

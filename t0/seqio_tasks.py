@@ -1,7 +1,7 @@
-"""Registers T0's tasks: the published commands have `--module_import=t0.seqio_tasks`.
+"""Registers T0's tasks. The published commands import it: `--module_import=t0.seqio_tasks`.
 
-This module imports the top-level package `seqio_tasks`, the catalogue, which registers the tasks,
-and re-exports its names.
+This module imports the top-level package `seqio_tasks`, which registers the tasks, and re-exports
+its names.
 """
 
 from seqio_tasks import CatalogueEntry, catalogue_entries, mixture_tasks, own_entries

@@ -1,11 +1,11 @@
-"""Tables as plain text: aligned columns or, in a narrower terminal, a block for each row.
+"""Plain-text tables: aligned columns or, in a narrow terminal, a block for each row.
 
     print_table(("task", "rate"), [("weather_retell", "240")], right=("rate",))
     # task            rate
     # weather_retell   240
 
-In a pipe a row is one line, however long, so that grep finds whole rows; nothing is coloured. On a
-terminal no cell is broken in the middle: a name stays whole, so that it can be copied.
+If the output is a pipe, each row is one line of any length, so that grep finds whole rows. Nothing
+is coloured. On a terminal, cells are never split across lines, so that names can be copied.
 """
 
 import shutil
@@ -21,12 +21,12 @@ _INDENT = "    "
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()
 ) -> None:
-    """Prints a table on standard output, as wide as the terminal at most.
+    """Prints a table on standard output, at most as wide as the terminal.
 
     Args:
       columns: the titles; the first column holds the names.
       rows: the cells.
-      right: the columns that are aligned at their right end.
+      right: the columns to align on the right.
     """
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for line in table_lines(columns, rows, right=right, width=width):
@@ -45,8 +45,8 @@ def table_lines(
     Args:
       columns: the titles.
       rows: the cells.
-      right: the columns that are aligned at their right end.
-      width: the most characters of a line; None for no limit.
+      right: the columns to align on the right.
+      width: the maximum number of characters in a line; None for no limit.
     """
     cells = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
@@ -63,7 +63,7 @@ def table_lines(
 
 
 def _block(columns: Sequence[str], row: Sequence[str], width: int) -> Iterator[str]:
-    """Yields a row as its name and, indented, the other cells with their titles."""
+    """Yields a row as a block: its name, then the other cells with their titles, indented."""
     yield row[0]
     line = ""
     for column, cell in zip(columns[1:], row[1:], strict=True):

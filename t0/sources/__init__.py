@@ -1,10 +1,10 @@
-"""Rows of datasets, split sizes and columns. The only room that reads datasets.
+"""Reads dataset rows, split sizes and columns. No other subpackage reads datasets.
 
     set_data_dirs("/data/t0")
     split = open_split("super_glue", "cb", "validation")
     split.num_rows, split.columns, next(split.rows())
 
-| file | what is in it |
+| file | contents |
 |---|---|
 | `splits` | `open_split`: finds and opens the rows of a split; tasks without data |
 | `folders`, `own_data` | data folders and the splits in them; the user's own prompts and mixtures |
@@ -12,10 +12,10 @@
 | `schema` | split sizes and columns of T0's datasets; conversion of copies; withheld labels |
 | `documents` | the column whose text several rows of a dataset share |
 | `readers`, `csv_reader`, `arrow_readers` | JSON Lines; csv, tsv; parquet, Arrow |
-| `texts`, `instructions`, `questions`, `translations` | the recipes' data |
+| `texts`, `instructions`, `questions`, `translations` | the data of the recipes |
 
-This room does not import TensorFlow. It imports pyarrow when a file needs it, and the `datasets`
-library when the hub is needed.
+Importing this package does not import TensorFlow. pyarrow is imported when a file needs it, and the
+`datasets` library when the hub is needed.
 """
 
 from t0.sources.documents import document_column, document_key, documents_in_rows

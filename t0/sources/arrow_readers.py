@@ -3,11 +3,12 @@
     Parquet(Path("train.parquet")).count()          # from the file's metadata
     Arrow((Path("data-00000-of-00001.arrow"),)).rows(0, 10)
 
-Arrow files, in the stream format of the `datasets` library or the file format, are mapped into
-memory (those of an object store are read in ranges), so that only the rows that are read cost
-memory. Values become plain Python a few hundred
-rows at a time. Some programs write text as a column of bytes: it is read as text if it is UTF-8;
-other bytes stay bytes, and a template that uses them is an error (`t0.prompts.render`).
+Arrow files, in the stream format of the `datasets` library or in the file format, are memory-mapped
+(files in an object store are read in ranges), so only the rows that are read use memory. Values are
+converted to Python a few hundred rows at a time.
+
+Some programs write text as a column of bytes. Bytes that are valid UTF-8 are read as text. Other
+bytes stay bytes, and a template that uses them raises an error (`t0.prompts.render`).
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ from t0.files.untrusted import parsed_json
 
 
 def _open_file(path: Path) -> pa.NativeFile:
-    """Opens a file for reading in ranges; a local file is mapped into memory."""
+    """Opens a file for reading in ranges; a local file is memory-mapped."""
     return pa.PythonFile(binary(path)) if is_remote(path) else pa.memory_map(str(path))
 
 
@@ -47,7 +48,7 @@ class Parquet:
             return file.metadata.num_rows
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """Yields the rows; row groups that end before `start` are not read."""
+        """Yields the rows, without reading row groups that end before `start`."""
         with reading(self.path, *_FAULTS):
             file = self._open()
         with file:
@@ -75,7 +76,7 @@ class Arrow:
     paths: tuple[Path, ...]
 
     def columns(self) -> tuple[str, ...]:
-        """Returns the names of the top-level columns; none for a saved dataset without a shard."""
+        """Returns the names of the top-level columns; none for a saved dataset without shards."""
         for path in self.paths:
             with reading(path, *_FAULTS), _open_file(path) as source:
                 return tuple(_open_ipc(source).schema.names)
@@ -86,7 +87,7 @@ class Arrow:
         return sum(batch.num_rows for batch in self._batches())
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """Returns the rows of all files, one file after another."""
+        """Returns the rows of all files, one file after the other."""
         where = Path(*self.paths[:1])
         return rows_between(where, self._batches(), start, stop)
 
@@ -101,7 +102,7 @@ class Arrow:
 
 
 def stored_metadata(kind: str, path: Path) -> dict[bytes, bytes]:
-    """Returns the metadata of the schema of a parquet or Arrow file, or of a saved dataset."""
+    """Returns the schema metadata of a parquet or Arrow file, or of a saved dataset."""
     paths = saved_shards(path) if kind == "saved" else (path,)
     for one in paths[:1]:
         with reading(one, *_FAULTS):
@@ -114,10 +115,10 @@ def stored_metadata(kind: str, path: Path) -> dict[bytes, bytes]:
 
 
 def saved_shards(folder: Path) -> tuple[Path, ...]:
-    """Returns the Arrow files that the `state.json` of a saved dataset lists.
+    """Returns the Arrow files listed in the `state.json` of a saved dataset.
 
     Raises:
-      UserError: the list cannot be read, or one of the files is absent or in another folder.
+      UserError: the list cannot be read, or one of the files is missing or in another folder.
     """
     state = folder / "state.json"
     try:
@@ -139,7 +140,7 @@ def saved_shards(folder: Path) -> tuple[Path, ...]:
 
 
 def _open_ipc(source: pa.NativeFile) -> pa.ipc.RecordBatchFileReader | pa.RecordBatchReader:
-    """Opens the file format, recognised by its first bytes, or else the stream format."""
+    """Opens the file format if the first bytes are its signature, otherwise the stream format."""
     magic = source.read(6)
     source.seek(0)
     return pa.ipc.open_file(source) if magic == b"ARROW1" else pa.ipc.open_stream(source)
@@ -153,20 +154,20 @@ def _ipc_batches(
     return iter(opened)
 
 
-# Of Arrow, and of Python where it takes over what Arrow does not look at (names, dates).
+# Errors of Arrow, and of Python for values that Arrow does not check (names, dates).
 _FAULTS = (pa.ArrowException, ValueError, OverflowError, LookupError)
 
-# Rows that are converted to Python values in one call: enough for speed, few enough for memory.
+# Rows to convert to Python values in one call: large enough for speed, small enough for memory.
 ROWS_AT_ONCE = 512
 
 
 def guarded(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields the batches; an error in reading the next one is a UserError that names the file."""
+    """Yields the batches; turns an error in reading one into a UserError that names the file."""
     while True:
         with reading(path, *_FAULTS):
             batch = next(batches, None)
             if batch is not None:
-                # Else a damaged offset would be read, in memory that is not there.
+                # Otherwise a damaged offset would read memory that does not belong to the batch.
                 batch.validate(full=True)
         if batch is None:
             return
@@ -176,7 +177,7 @@ def guarded(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
 def rows_between(
     where: Path | str, batches: Iterator[pa.RecordBatch], start: int, stop: int | None
 ) -> Iterator[dict[str, Any]]:
-    """Yields rows `start` to `stop` (None: the end). Batches after `stop` are not read."""
+    """Yields rows `start` to `stop` (None: the end), without reading batches after `stop`."""
     first = 0
     for batch in batches:
         begin = max(start - first, 0)

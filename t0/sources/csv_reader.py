@@ -3,18 +3,18 @@ r"""Reads csv and tsv files, plain or `.gz`, so that every cell prints exactly a
     Csv(Path("train.csv")).columns()                   # ('text', 'label'), from the first line
     Csv(Path("train.tsv"), delimiter="\t").rows(0, 10) # dicts, typed for the whole file
 
-In csv files, cells with separators, line breaks or quotes are in double quotes, and a quote inside
-them is doubled (RFC 4180). Files with semicolons or tabs are recognized by their first line. In tsv
-files each line is a row and a quote is text, unless a whole cell is in quotes: then they are
-removed, and the cell may hold tabs and line breaks. Files are in UTF-8, or in UTF-16 or UTF-32 with
-a byte order mark.
+In csv files, cells with separators, line breaks or quotes are enclosed in double quotes, and a
+quote inside them is doubled (RFC 4180). If the first line is separated by semicolons or tabs, these
+are the separators. In tsv files each line is a row, and a quote is text unless it encloses a whole
+cell: then the quotes are removed, and the cell may contain tabs and line breaks. Files are in
+UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
 
-A stray quote must not join rows. The readers refuse a quote that is never closed, text after a
-closing quote, and a cell in which lines look like rows, with the number of the line in the file.
+A stray quote must not join rows. The readers reject a quote that is never closed, text after a
+closing quote, and a cell whose lines look like rows. The error gives the line number in the file.
 
-The schema gives the columns of T0's own datasets their recorded types. In other data, a column
-becomes numeric only if every cell prints the same as a number (an empty cell is None): 01000, 1.10
-and 1e1 stay text.
+T0's own datasets get the column types recorded in the schema. In other data, a column becomes
+numeric only if every cell prints the same as a number (an empty cell is None): 01000, 1.10 and 1e1
+stay text.
 """
 
 import codecs
@@ -38,16 +38,16 @@ from t0.sources.schema import Features
 TAB = "\t"
 MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF32_LE: "utf-32",  # begins with UTF-16's mark
+    codecs.BOM_UTF32_LE: "utf-32",  # starts with the mark of UTF-16
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"(?!")')
-# The first line of some files of Excel names the separator.
+# The first line of some Excel files names the separator.
 _SEPARATOR_LINE = re.compile(r"sep=(.)\s*")
-# Columns with at most this many different values are compared with lines inside quoted cells.
+# Columns with at most this many distinct values are compared with lines inside quoted cells.
 _FEW_VALUES = 100
 _MOST_SUSPECTS = 1000
 _REMEDY = 'Put "" for each quote inside a quoted cell, or write the file as JSON Lines.'
@@ -56,7 +56,7 @@ Record = tuple[int, list[str]]  # the number of its first line, and its cells
 
 
 class MalformedLineError(ValueError):
-    """A line that cannot be read, with its number counted from 1."""
+    """A line that cannot be read, with its number (the first is 1)."""
 
     def __init__(self, number: int, fault: str) -> None:
         super().__init__(fault)
@@ -64,7 +64,7 @@ class MalformedLineError(ValueError):
 
 
 class _Start(NamedTuple):
-    """The encoding and separator of a file, the number of lines before the names, the names."""
+    """The encoding, the separator, the number of lines before the column names, and the names."""
 
     encoding: str
     delimiter: str
@@ -83,11 +83,11 @@ class _Scan(NamedTuple):
 class Csv:
     """One csv or tsv file.
 
-    Rows that follow those of the call before are read on from there, as in `JsonLines`.
+    Reading a range that starts where the previous one ended continues there, as in `JsonLines`.
 
     Attributes:
       path: the file.
-      delimiter: a tab for the rules of tsv files, a comma for those of csv files.
+      delimiter: a tab for tsv rules, a comma for csv rules.
       known: T0's columns of the dataset, whose cells `t0.sources.schema` converts.
       numbers: whether other columns may be numeric.
     """
@@ -104,7 +104,7 @@ class Csv:
         return self.__dict__ | {"_rest": []}
 
     def columns(self) -> tuple[str, ...]:
-        """Returns the names in the first line."""
+        """Returns the column names, from the first line."""
         return self._start.names
 
     def count(self) -> int:
@@ -112,12 +112,12 @@ class Csv:
         return self._scan.num_rows
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """Yields the rows, with types that do not change within the file.
+        """Yields the rows; the types do not change within the file.
 
         Raises:
           UserError: a row has too many or too few cells, or a quote is misplaced.
         """
-        # The scan checks the whole file before any row is returned.
+        # The scan checks the whole file before the first row is returned.
         names, numeric = self.columns(), [self.columns()[i] for i in self._scan.numeric]
         if stop is not None and stop <= start:
             return
@@ -154,7 +154,7 @@ class Csv:
         if named := _SEPARATOR_LINE.fullmatch(line):
             skipped, delimiter = skipped + 1, named[1]
         elif delimiter == ",":
-            # A quoted name may hold any of them.
+            # A quoted name may contain any of these separators.
             bare = _QUOTED.sub("", line)
             delimiter = next((mark for mark in (",", ";", TAB) if mark in bare), ",")
         start = _Start(encoding, delimiter, skipped, ())
@@ -167,7 +167,7 @@ class Csv:
 
     @functools.cached_property
     def _scan(self) -> _Scan:
-        """Reads the file once, to check it, to count the rows and to find numeric columns."""
+        """Reads the file once to check it, count its rows and find the numeric columns."""
         unknown = [i for i, name in enumerate(self.columns()) if name not in (self.known or {})]
         has_number = dict.fromkeys(unknown if self.numbers else (), False)
         num_rows = 0
@@ -186,7 +186,7 @@ class Csv:
         return itertools.islice(self._all_records(self._start), 1, None)
 
     def _all_records(self, start: _Start) -> Iterator[Record]:
-        """Yields the records, the names first."""
+        """Yields the records; the first one holds the column names."""
         lines = itertools.islice(self._lines(start.encoding), start.skipped, None)
         first = start.skipped + 1
         try:
@@ -228,13 +228,13 @@ class Csv:
 
 
 def not_utf8(name: str, before: str, byte: int, likely: str = "WINDOWS-1252") -> str:
-    """Returns what is wrong with a line that is not UTF-8, and how to convert the file.
+    """Describes a line that is not UTF-8, and the command that converts the file.
 
     Args:
       name: the file's name.
       before: the text of the line before the byte.
       byte: the first byte that is not UTF-8.
-      likely: the encoding that the file may have.
+      likely: the likely encoding of the file.
     """
     return (
         f"not UTF-8: byte 0x{byte:02x} ('{chr(byte)}' in Latin-1) after {before[-20:]!r}. Write it "
@@ -242,9 +242,9 @@ def not_utf8(name: str, before: str, byte: int, likely: str = "WINDOWS-1252") ->
     )
 
 
-@functools.lru_cache(maxsize=4096)  # most columns of numbers have few values
+@functools.lru_cache(maxsize=4096)  # most numeric columns have few distinct values
 def number(cell: str) -> int | float | None:
-    """Returns the number that prints exactly as the cell, None if there is none.
+    """Returns the number that prints exactly as the cell, or None.
 
     >>> [number(cell) for cell in ("7", "-0.5", "1e+16", "01", "1.10", "1e1", " 1", "nan")]
     [7, -0.5, 1e+16, None, None, None, None, None]
@@ -257,16 +257,16 @@ def number(cell: str) -> int | float | None:
 
 
 def csv_records(lines: Iterable[str], delimiter: str, first: int = 1) -> Iterator[Record]:
-    """Yields the records of a csv file; empty lines do not count.
+    """Yields the records of a csv file, skipping empty lines.
 
     Args:
-      lines: the lines with their ends.
+      lines: the lines with their line endings.
       delimiter: the separator.
       first: the number of the first line.
 
     Raises:
-      MalformedLineError: a record has another number of cells than the first, a quote is misplaced,
-        or lines inside a quoted cell look like rows.
+      MalformedLineError: a record and the first record differ in the number of cells, a quote is
+      misplaced, or lines inside a quoted cell look like rows.
     """
     taken: list[str] = []
     size = 0
@@ -304,7 +304,7 @@ def csv_records(lines: Iterable[str], delimiter: str, first: int = 1) -> Iterato
 
 
 def _split(lines: Iterable[str], delimiter: str, *, strict: bool) -> Iterator[list[str]]:
-    # The limit holds for the whole process; longer rows are refused before.
+    # The limit applies to the whole process. Longer rows have been rejected before.
     csv.field_size_limit(max(csv.field_size_limit(), 2 * LARGEST_LINE))
     return csv.reader(lines, delimiter=delimiter, strict=strict)
 
@@ -320,18 +320,19 @@ def _check_width(at: int, cells: list[str], width: int) -> None:
 
 
 class _SwallowedRows:
-    """Finds quoted cells whose lines look like rows: a stray quote may have joined them."""
+    """Finds quoted cells whose lines look like rows, because a stray quote may have joined rows."""
 
     def __init__(self, delimiter: str) -> None:
         self._delimiter = delimiter
         self._width = 0
-        # Column -> its values in rows of one line, while they are few: mostly labels.
+        # Column -> its distinct values in single-line rows, as long as they are few (mostly
+        # labels).
         self._values: dict[int, set[str]] = {}
-        # Records of which each line splits like the first line: line number, cells of each line.
+        # Records in which each line splits like the first line: line number, cells of each line.
         self._suspects: list[tuple[int, list[list[str]]]] = []
 
     def add(self, at: int, lines: list[str], cells: list[str]) -> None:
-        """Checks a record; the first has the names of the columns."""
+        """Checks a record; the first one holds the column names."""
         if not self._width:
             self._width = len(cells)
             self._values = {column: set() for column in range(len(cells))}
@@ -359,7 +360,7 @@ class _SwallowedRows:
         return len(next(_split([line], self._delimiter, strict=False))) == self._width
 
     def check(self) -> None:
-        """Raises an error if each line of a record has the label of a row."""
+        """Raises an error if each line of a record contains a label that other rows have."""
         for at, rows in self._suspects:
             for column, values in self._values.items():
                 if all(row[column] in values for row in rows):
@@ -375,7 +376,7 @@ class _SwallowedRows:
 
 
 def _misplaced_quote(text: str, delimiter: str, at: int, error: csv.Error) -> MalformedLineError:
-    """Finds what is wrong with the quotes of a record that begins on line `at`."""
+    """Describes the misplaced quote in a record that starts on line `at`."""
     boundary = re.compile(rf"{re.escape(delimiter)}|\r\n|\r|\n")
 
     def line_from(offset: int) -> str:
@@ -402,7 +403,7 @@ def _misplaced_quote(text: str, delimiter: str, at: int, error: csv.Error) -> Ma
 
 
 class _Lines:
-    """Numbered lines that can be put back."""
+    """An iterator over numbered lines to which lines can be returned."""
 
     def __init__(self, lines: Iterable[str], first: int) -> None:
         self._numbered = enumerate(lines, first)
@@ -415,22 +416,22 @@ class _Lines:
         return self._returned.popleft() if self._returned else next(self._numbered)
 
     def put_back(self, lines: list[tuple[int, str]]) -> None:
-        """Makes these the next lines, in their order."""
+        """Puts these lines back, so that they come next, in this order."""
         self._returned.extendleft(reversed(lines))
 
 
 def tsv_records(lines: Iterable[str], first: int = 1) -> Iterator[Record]:
-    r"""Yields the records of a tsv file; empty lines do not count.
+    r"""Yields the records of a tsv file, skipping empty lines.
 
-    A line that splits like the first one is a row, as T5 reads it. Otherwise quoted cells may hold
+    A line that splits like the first one is a row, as in T5. Otherwise, quoted cells may contain
     tabs and line breaks, unless lines inside them look like rows.
 
     Args:
-      lines: the lines with their ends.
+      lines: the lines with their line endings.
       first: the number of the first line.
 
     Raises:
-      MalformedLineError: a record has another number of cells than the first.
+      MalformedLineError: a record and the first record differ in the number of cells.
     """
     numbered = _Lines(lines, first)
     width = 0
@@ -449,7 +450,7 @@ def tsv_records(lines: Iterable[str], first: int = 1) -> Iterator[Record]:
 
 
 def _quoted_row(line: str, width: int, following: _Lines) -> list[str] | None:
-    """Returns the cells of a row with tabs or line breaks in quotes, None for any other line."""
+    """Returns the cells of a row with quoted tabs or line breaks, or None for any other line."""
 
     def is_row(text: str) -> bool:
         return text.count(TAB) == width - 1

@@ -1,11 +1,12 @@
-"""Which column of a dataset several rows share: rows of one document are one observation.
+"""The document of a row: the column whose text several rows of a dataset share.
 
     column = document_column("super_glue", "boolq", rows.columns)     # "passage"
     document_key(row[column])                                         # "c0ffee0123456789"
     documents_in_rows("super_glue", "boolq", "validation", 3270)      # a key for each row
 
-Records of rank evaluation have the key as the feature `document`, and statistics use it. A document
-is a column in `COLUMNS`, or in one's own data the column `document_id`.
+Statistics treat all rows of one document as one observation. Records of rank evaluation store the
+key as the feature `document`. The document is the column in `COLUMNS`, or the column `document_id`
+in the user's own data.
 """
 
 import hashlib
@@ -38,13 +39,13 @@ COLUMNS = {
 
 
 def document_column(dataset: str, subset: str | None, columns: Iterable[str]) -> str | None:
-    """Returns the column that holds a row's document; None if the rows have no such column."""
+    """Returns the column that holds the document of a row, or None."""
     column = COLUMNS.get(f"{dataset}/{subset}") or COLUMNS.get(dataset) or OWN_COLUMN
     return column if column in columns else None
 
 
 def document_key(value: Any) -> str:
-    """Returns a hash of a row's document, 16 hexadecimal digits."""
+    """Returns a hash of a row's document as 16 hexadecimal digits."""
     text = str(value).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=8).hexdigest()
 
@@ -52,16 +53,17 @@ def document_key(value: Any) -> str:
 def documents_in_rows(
     dataset: str, subset: str | None, split: str, examples: int
 ) -> list[str] | None:
-    """Returns the document of each row of a split that is on this machine.
+    """Returns the document key of each row of a split that is on this machine.
 
     Args:
       dataset: the dataset.
       subset: its subset, or None.
-      split: the dataset's name of the split.
-      examples: the number of the examples that were made from the rows.
+      split: the split's name in the dataset.
+      examples: the number of examples made from the rows.
 
     Returns:
-      None if the rows are missing, have no document, or are not as many as the examples.
+      the keys, or None if there are no rows, they have no document column, or their number is not
+      `examples`.
     """
     if split not in available_splits(dataset, subset):
         return None

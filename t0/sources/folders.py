@@ -6,10 +6,10 @@
     # {'validation': SplitFile('jsonl', Path('/data/t0/super_glue/cb/validation.jsonl.gz'))}
 
 This module lists folders and opens no data. There are no data folders by default. In a data folder,
-a dataset's splits are in `<dataset>/<subset or "default">/`, and without a subset also in
-`<dataset>/`: as files `<split>.<ending>` (jsonl, json, csv, tsv, with or without .gz; parquet,
-arrow), as folders `<split>/` that `Dataset.save_to_disk` wrote, or together in one folder that
-`DatasetDict.save_to_disk` wrote. The first place that has a split is used.
+the splits of a dataset are in `<dataset>/<subset or "default">/` or, for a dataset without subsets,
+also in `<dataset>/`. A split is a file `<split>.<ending>` (jsonl, json, csv, tsv, with or without
+.gz; parquet, arrow) or a folder `<split>/` written by `Dataset.save_to_disk`. A folder written by
+`DatasetDict.save_to_disk` holds all splits. If several places have a split, the first one is used.
 """
 
 import os
@@ -27,15 +27,15 @@ from t0.sources.readers import FORMATS, TEXT_FORMATS
 from t0.sources.schema import DEFAULT_SUBSET
 
 DATA_DIR_VARIABLE = "T0_DATA_DIR"
-# Not the colon of gs://.
+# Do not split at the colon of gs://.
 _SEPARATOR = re.compile(re.escape(os.pathsep) + "(?!//)")
 
 
 def data_dirs() -> list[Path]:
-    """Returns the data folders as absolute paths, in the order in which they are searched.
+    """Returns the data folders as absolute paths, in search order.
 
-    They are read from the environment variable `T0_DATA_DIR`, where they are separated by the
-    system's path separator (`:`) or by commas.
+    They are read from the environment variable `T0_DATA_DIR`, separated by the system's path
+    separator (`:`) or by commas.
 
     Raises:
       UserError: a named folder does not exist.
@@ -44,7 +44,7 @@ def data_dirs() -> list[Path]:
 
 
 def set_data_dirs(paths: str | Path | Iterable[str | Path]) -> None:
-    """Sets the data folders of this process and the processes that it starts (`--data_dir`).
+    """Sets the data folders of this process and of processes started by it (`--data_dir`).
 
     Args:
       paths: one folder or several; a string may hold several, as in `T0_DATA_DIR`.
@@ -54,7 +54,7 @@ def set_data_dirs(paths: str | Path | Iterable[str | Path]) -> None:
     """
     several = [paths] if isinstance(paths, str | Path) else paths
     names = [name for path in several for name in _names(str(path))]
-    # Absolute, because a child process may run in another folder.
+    # Absolute, because a child process may run in a different folder.
     os.environ[DATA_DIR_VARIABLE] = os.pathsep.join(map(str, _existing(names)))
 
 
@@ -94,7 +94,7 @@ FILE_PATTERN = "<split>.{jsonl,json,csv,tsv}[.gz] or .parquet or .arrow"
 
 
 class SplitFile(NamedTuple):
-    """Where the data of a split is.
+    """The location of a split.
 
     Attributes:
       kind: a format of `readers.FORMATS`, or `saved` for a folder of `Dataset.save_to_disk`.
@@ -112,7 +112,7 @@ def files_of(split: SplitFile) -> list[Path]:
 
 
 def folders_for(dirs: list[Path], dataset: str, subset: str | None) -> list[Path]:
-    """Returns the folders, existing or not, that may hold the dataset's splits, in order."""
+    """Returns the folders, existing or not, that may hold the dataset's splits, in search order."""
     folders = []
     for data_dir in dirs:
         folders.append(data_dir / dataset / (subset or DEFAULT_SUBSET))
@@ -122,7 +122,7 @@ def folders_for(dirs: list[Path], dataset: str, subset: str | None) -> list[Path
 
 
 def local_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, SplitFile]:
-    """Returns the splits that are in the data folders under the dataset's name.
+    """Returns the splits that the data folders hold for a dataset.
 
     Raises:
       UserError: two files of one folder are the same split.
@@ -137,7 +137,7 @@ def folder_splits(folder: Path) -> dict[str, SplitFile]:
     """Returns the splits in one folder; none if the folder does not exist.
 
     Raises:
-      UserError: two of its files are the same split, or a split has a name that no file may have.
+      UserError: two files are the same split, or a split has a name that is invalid for files.
     """
     if not folder.is_dir():
         return {}
@@ -169,12 +169,15 @@ def folder_splits(folder: Path) -> dict[str, SplitFile]:
 
 
 def split_file(path: Path) -> SplitFile | None:
-    """Returns the format and path of one file of rows, None if its name has no known ending."""
+    """Returns the format and path of a file of rows, or None if its extension is unknown."""
     return _split_of(path)[1]
 
 
 def _split_of(path: Path) -> tuple[str, SplitFile | None]:
-    """Returns the split's name and data for a file or folder; None if it holds no split."""
+    """Returns the name and location of the split in a file or folder.
+
+    The location is None if there is no split.
+    """
     if path.name.startswith("."):
         return path.name, None
     if (path / "state.json").is_file():

@@ -1,19 +1,19 @@
-"""The Hugging Face hub: the names of T0's datasets on it, their rows, and streamed documents.
+"""The Hugging Face hub: names of T0's datasets on it, their rows, and streamed documents.
 
     rows, faults = open_on_hub("glue", "mrpc", "validation")     # nyu-mll/glue, config mrpc
     texts = HubTexts("allenai/c4", "en", splits=("train", "validation"))
     texts.shards("train")                        # reads the hub: (HubShard('train', 0, 1024), ...)
     next(texts.documents(texts.shards("train")[5]))
 
-Dataset scripts are never run (`datasets` rejects them since 4.0): where a repository's main
-revision is a script, its parquet export (revision refs/convert/parquet) is read. The library
-downloads a split once into its own cache and maps it into memory. If HF_HUB_OFFLINE or
-HF_DATASETS_OFFLINE is set, or the hub cannot be reached, nothing is tried and the reason is
-returned immediately; the library itself would retry for 23 seconds.
+Dataset scripts are never run (`datasets` rejects them since 4.0). If the main revision of a
+repository is a script, its parquet export (revision refs/convert/parquet) is read instead. The
+library downloads a split once into its own cache and memory-maps it. If HF_HUB_OFFLINE or
+HF_DATASETS_OFFLINE is set, or the hub is unreachable, no request is made and the reason is returned
+immediately; the library itself would retry for 23 seconds.
 
-A shard of streamed documents is one of the dataset's files. Only `shards` and `documents` use the
-network, so that registering tasks needs none. To resume in the middle of a file, the stream reads
-the file again from its start.
+For streaming, a shard is one of the dataset's files. Only `shards` and `documents` use the network,
+so tasks can be registered offline. To resume in the middle of a file, the stream reads that file
+again from the start.
 """
 
 import csv
@@ -32,13 +32,13 @@ _OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 
 
 class HubRow(NamedTuple):
-    """Where one of T0's datasets is on the hub.
+    """The location of one of T0's datasets on the hub.
 
     Attributes:
       repos: the repository, then copies to try after it. The first repository of samsum was
-        withdrawn. The copy of social_i_qa equals the original on all rows and columns
-        (EleutherAI/lm-evaluation-harness#3943).
-      by_hand: how to get a dataset that only its owners distribute, else empty.
+      withdrawn. The copy of social_i_qa equals the original in all rows and columns
+      (EleutherAI/lm-evaluation-harness#3943).
+      by_hand: how to get a dataset that only its owners distribute; empty for others.
     """
 
     repos: tuple[str, ...]
@@ -46,11 +46,11 @@ class HubRow(NamedTuple):
 
 
 def _read_table() -> dict[str, HubRow]:
-    """Reads `facts/hub.csv`: dataset -> its place on the hub.
+    """Reads `facts/hub.csv`: dataset -> its location on the hub.
 
-    Its column `checked` says how the first name was checked. The hub could not be reached when the
-    table was written, so the names are from other projects' code of 2024 to 2026: "parquet" or
-    "script" if that code reads the dataset in this form, "name" if it only has the name.
+    The column `checked` says how the first name was checked. The hub was unreachable when the table
+    was written, so the names come from the code of other projects, from 2024 to 2026: "parquet" or
+    "script" if that code reads the dataset in this form, "name" if it only contains the name.
     """
     file = importlib.resources.files("t0.sources").joinpath("facts", "hub.csv")
     rows = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
@@ -79,7 +79,7 @@ class HubRows:
         return self.dataset.num_rows
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """Returns the rows in Arrow's form, where a sequence of records is a dict of lists."""
+        """Returns the rows in Arrow's form, in which a sequence of records is a dict of lists."""
         from t0.sources.arrow_readers import rows_between
 
         end = self.count() if stop is None else min(stop, self.count())
@@ -92,7 +92,7 @@ class HubRows:
 
 
 def why_not_tried(dataset: str) -> str | None:
-    """Returns why the hub is not tried for this dataset, or None if it is tried."""
+    """Returns why the hub is not tried for this dataset, or None if it is."""
     for variable in _OFFLINE_VARIABLES:
         if os.environ.get(variable, "").upper() in ("1", "TRUE", "YES", "ON"):
             return f"not tried, since {variable} is set"
@@ -106,7 +106,7 @@ def open_on_hub(dataset: str, subset: str | None, split: str) -> tuple[HubRows |
     """Opens a split on the hub.
 
     Returns:
-      the rows, or None, and the reason for each repository that failed.
+      the rows, or None if they cannot be opened; and a reason for each repository that failed.
     """
     repos = HUB[dataset].repos if dataset in HUB else (dataset,)
     faults = []
@@ -124,10 +124,10 @@ def open_on_hub(dataset: str, subset: str | None, split: str) -> tuple[HubRows |
 
 
 def open_stream(repo: str, config: str | None, split: str) -> Any:  # noqa: ANN401
-    """Opens a split as the library's `IterableDataset`, which streams it file by file.
+    """Opens a split as an `IterableDataset` of the library, which streams it file by file.
 
     Raises:
-      AbsentData: the split cannot be opened; the message has the reason.
+      AbsentData: the split cannot be opened; the message gives the reason.
     """
     where = f"hub repository {repo} ({', '.join(filter(None, (config, split)))})"
     fault = why_not_tried(repo)
@@ -143,7 +143,7 @@ def open_stream(repo: str, config: str | None, split: str) -> Any:  # noqa: ANN4
 
 
 def streamed(where: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields the rows; an error of the connection is a UserError that begins with `where`."""
+    """Yields the rows; turns a connection error into a UserError that starts with `where`."""
     while True:
         try:
             row = next(rows, None)
@@ -160,14 +160,15 @@ def streamed(where: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, A
 def _load(repo: str, config: str | None, split: str, **how: bool) -> Any:  # noqa: ANN401
     import datasets
 
-    # With the prefix, the library does not read a folder of this name in the working directory.
+    # With this prefix, the library ignores a folder of the same name in the working directory.
     path = f"hf://datasets/{repo}"
     try:
         return datasets.load_dataset(path, config, split=split, **how)
     except RuntimeError as error:
         if "scripts are no longer supported" not in str(error):
             raise
-    # The export has a folder for each config. A dataset without subsets has one folder of any name.
+    # The export has a folder for each config. A dataset without subsets has one folder, of any
+    # name.
     files = {split: f"{config or '*'}/{split}/*.parquet"}
     return datasets.load_dataset(
         path, revision=PARQUET_REVISION, data_files=files, split=split, **how
@@ -175,7 +176,7 @@ def _load(repo: str, config: str | None, split: str, **how: bool) -> Any:  # noq
 
 
 def _faults() -> tuple[type[Exception], ...]:
-    """Returns the library's errors for an absent dataset, config, split or connection."""
+    """Returns the library's errors for missing datasets, configs and splits, or no connection."""
     import datasets.exceptions
     import httpx
 
@@ -183,7 +184,7 @@ def _faults() -> tuple[type[Exception], ...]:
 
 
 def unreachable() -> str | None:
-    """Returns why the hub cannot be reached, or None if it answers within seconds."""
+    """Returns why the hub is unreachable, or None if it answers within seconds."""
     import httpx
     from huggingface_hub import constants
 
@@ -211,8 +212,8 @@ class HubTexts:
     Args:
       repo: the repository, with its owner.
       config: the configuration, or None.
-      splits: which splits it has.
-      column: the column of the text.
+      splits: the names of its splits.
+      column: the text column.
     """
 
     def __init__(
@@ -231,7 +232,7 @@ class HubTexts:
         """Returns the files of a split.
 
         Raises:
-          AbsentData: the hub cannot be reached, or has no such dataset.
+          AbsentData: the hub is unreachable, or has no such dataset.
         """
         count = self._stream(split).num_shards
         return tuple(HubShard(split, index, count) for index in range(count))
@@ -240,7 +241,7 @@ class HubTexts:
         """Yields the documents of a file.
 
         Raises:
-          UserError: its rows have no such column, or it cannot be read.
+          UserError: the file cannot be read, or its rows do not have the text column.
         """
         rows = self._stream(shard.split).shard(num_shards=shard.count, index=shard.index)
         where = f"hub repository {self.repo}, {shard}"

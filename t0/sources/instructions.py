@@ -8,9 +8,9 @@
     chosen.instances[0]              # (Task, Instance): 100 of each task, shuffled
     chosen.left_out                  # {"not in tasks/": ["task547_...", ...]}
 
-Tasks are in `tasks/<name>.json`, gzipped or not; lists are in `splits/default/` or `splits/`.
-Instances are chosen as in Tk-Instruct: the first 100 of a test task, which its authors balanced,
-and a random sample of a training task.
+Tasks are in `tasks/<name>.json`, gzipped or not. Lists of tasks are in `splits/default/` or
+`splits/`. Instances are chosen as in Tk-Instruct: the first 100 of a test task, which its authors
+balanced, and a random sample of a training task.
 """
 
 import dataclasses
@@ -29,11 +29,12 @@ from t0.files.any_path import unpacked
 from t0.files.untrusted import parsed_json
 from t0.sources.readers import check_unicode, without_bad_rows
 
-# SeqIO's name of a split -> the name of its list. Only users add a list for development.
+# SeqIO's name of a split -> the name of its list. There is a development list only if the user adds
+# one.
 _LISTS = {"train": "train_tasks.txt", "validation": "dev_tasks.txt", "test": "test_tasks.txt"}
 _FOLDERS = ("splits/default", "splits")
 _LANGUAGES = ("Input_language", "Output_language", "Instruction_language")
-# The number of instances of a test task that Tk-Instruct evaluates on.
+# Number of instances that Tk-Instruct evaluates in each test task.
 TEST_INSTANCES = 100
 
 
@@ -48,7 +49,7 @@ class Demonstration:
 
 @dataclasses.dataclass(frozen=True)
 class Instance:
-    """One input of a task with all of its accepted outputs."""
+    """One input of a task with all accepted outputs."""
 
     id: str
     input: str
@@ -60,12 +61,12 @@ class Task:
     """A task: its instruction and its instances.
 
     Attributes:
-      name: the name of its file, without the ending.
+      name: the name of its file without the extension.
       category: the first category in its file.
       definition: the instruction.
-      positives: examples of a right output.
-      negatives: examples of a wrong output.
-      languages: the languages of inputs, outputs and instruction.
+      positives: examples of correct outputs.
+      negatives: examples of wrong outputs.
+      languages: the languages of the inputs, outputs and instruction.
       instances: all instances in the file.
     """
 
@@ -83,8 +84,9 @@ class Chosen:
     """The instances of a split.
 
     Attributes:
-      instances: each with its task; shuffled for training, else taking the tasks in turns.
-      left_out: reason -> names of the listed tasks that are left out.
+      instances: (task, instance) pairs; shuffled for training, otherwise round-robin over the
+      tasks.
+      left_out: reason -> names of the listed tasks that are excluded.
     """
 
     instances: tuple[tuple[Task, Instance], ...]
@@ -95,7 +97,7 @@ def split_files(folder: Path) -> dict[str, Path]:
     """Returns split -> the file that lists its tasks.
 
     Raises:
-      UserError: there is neither a list for training nor one for testing.
+      UserError: there is no list for training and none for testing.
     """
     lists = {}
     for split, name in _LISTS.items():
@@ -112,7 +114,7 @@ def split_files(folder: Path) -> dict[str, Path]:
 
 
 def listed_files(folder: Path, split: str) -> list[Path]:
-    """Returns a split's list of tasks, and the files of those tasks that are there."""
+    """Returns a split's list of tasks, and the task files that exist."""
     listing = split_files(folder)[split]
     tasks = [_path(folder, name) for name in _names(listing)]
     return [listing, *filter(None, tasks)]
@@ -122,7 +124,7 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     """Returns the whole content of a task's file.
 
     Raises:
-      UserError: the file is absent or not a JSON object.
+      UserError: the file is missing or not a JSON object.
     """
     path = _path(folder, name)
     if path is None:
@@ -144,11 +146,11 @@ def read_task(folder: Path, name: str) -> Task:
     """Reads a task.
 
     Raises:
-      UserError: the file is absent or malformed, or has no instances.
+      UserError: the file is missing or malformed, or has no instances.
     """
     content, where = read_json(folder, name), _path(folder, name)
     definition = content.get("Definition")
-    # Older versions of the collection have a string, newer ones a list of one string.
+    # Older versions of the collection use a string, newer ones a list of one string.
     if isinstance(definition, list):
         definition = definition[0] if definition else None
     if not isinstance(definition, str):
@@ -178,23 +180,24 @@ def read_task(folder: Path, name: str) -> Task:
     )
 
 
-# Kept for the three splits of a run, since each epoch would read the published folder's gigabytes
-# again; the chosen instances are some tens of megabytes.
+# Cached for the three splits of a run; otherwise each epoch would read the gigabytes of the
+# published folder again. The chosen instances take some tens of megabytes.
 @functools.lru_cache(maxsize=3)
 def choose(
     folder: Path, split: str, *, per_task: int | None, languages: tuple[str, ...], seed: int
 ) -> Chosen:
-    """Reads the tasks of a split and chooses among their instances.
+    """Reads the tasks of a split and chooses instances from each.
 
     Args:
       folder: the folder with `tasks` and `splits`.
       split: train, validation or test.
-      per_task: the most instances of a task; None for all (of a test task: the first 100).
-      languages: tasks in other languages are left out.
-      seed: the seed of the sample and of the training split's order.
+      per_task: the maximum number of instances of a task; None for all (for a test task: the first
+      100).
+      languages: tasks in other languages are excluded.
+      seed: the seed of the sample and of the order of the training split.
 
     Raises:
-      UserError: a task is malformed, or no task is left.
+      UserError: a task is malformed, or no task remains.
     """
     lists = split_files(folder)
     if split not in lists:
@@ -212,12 +215,12 @@ def choose(
             left_out.setdefault(f"in {', '.join(others)}", []).append(name)
             continue
         taken = _choose_instances(task, split, per_task, seed)
-        # Without its instances, so that the thousands that are not taken can be freed.
+        # Drop the instances from the task, so that the thousands of unused ones can be freed.
         bare = dataclasses.replace(task, instances=())
         chosen.append([(bare, instance) for instance in taken])
     if not chosen:
         raise UserError(_nothing_left(lists[split], names, left_out, languages))
-    # In turns, so that the first instances of a split belong to many tasks.
+    # Round-robin, so that the first instances of a split belong to many tasks.
     turns = itertools.zip_longest(*chosen)
     instances = [one for turn in turns for one in turn if one is not None]
     if split == "train":

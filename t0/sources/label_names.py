@@ -1,8 +1,8 @@
-"""Reads the names of labels that the `datasets` library stores with the rows it writes.
+"""Reads the label names that the `datasets` library stores with the rows it writes.
 
     read_label_names(SplitFile("parquet", Path("train.parquet")))   # {"label": ("bad", "good")}
 
-Label 0 is the first name. The names are in the metadata of Parquet and Arrow files, and in a
+The first name belongs to label 0. The names are in the metadata of Parquet and Arrow files, or in a
 `dataset_info.json` in the folder of the rows.
 """
 
@@ -17,7 +17,7 @@ INFO = "dataset_info.json"
 
 
 def read_label_names(file: SplitFile) -> dict[str, tuple[str, ...]]:
-    """Returns column -> the names of its labels; empty if none are stored.
+    """Returns column -> names of its labels; empty if none are stored.
 
     Raises:
       UserError: the stored description of the columns cannot be read.

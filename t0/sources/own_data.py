@@ -4,9 +4,10 @@
     /data/mine/reviews/train.jsonl             # [OwnDataset(name='reviews', subset=None, ...)]
     /data/mine/mixtures.yaml                   find_own_mixtures([Path("/data/mine")])
 
-`templates.yaml` is in promptsource's format. It is in a data folder itself, in `<dataset>/` or
-in `<dataset>/<subset>/`. The dataset's name comes from its keys `dataset` and `subset`, or from the
-folders if it has no such keys. This module lists folders and reads only these two kinds of file.
+`templates.yaml` is in promptsource's format. It may be in a data folder itself, in `<dataset>/` or
+in `<dataset>/<subset>/`. The dataset's name comes from the keys `dataset` and `subset` of the file
+or, without these keys, from the folder names. This module lists folders and reads only these two
+kinds of file.
 """
 
 import dataclasses
@@ -37,8 +38,8 @@ class OwnDataset:
       subset: the subset's name, or None.
       folder: the folder of the templates.
       template_file: the templates.
-      splits: the file or folder of each split; None for a split of one of T0's datasets that is not
-        on this machine, which `open_split` opens on the hub.
+      splits: the file or folder of each split. None if the split belongs to one of T0's datasets
+      and is not on this machine; `open_split` then opens it on the hub.
     """
 
     name: str
@@ -54,7 +55,7 @@ class OwnMixture:
 
     Attributes:
       name: the mixture's name.
-      tasks: regular expressions; tasks whose whole name matches one of them are members.
+      tasks: regular expressions; a task is a member if one of them matches its whole name.
       rate: the mixing rate of each member: a number, or "examples" for its number of examples.
       path: the file that defines the mixture.
     """
@@ -66,11 +67,11 @@ class OwnMixture:
 
 
 def find_own_datasets(dirs: list[Path]) -> list[OwnDataset]:
-    """Returns the datasets that have templates in the data folders, in the folders' order.
+    """Returns the datasets that have templates in the data folders, in the order of the folders.
 
     Raises:
-      UserError: a template file is malformed, two are for one dataset and subset, or a dataset
-        has no rows anywhere.
+      UserError: a template file is malformed, two files are for one dataset and subset, or a
+      dataset has no rows anywhere.
     """
     datasets: dict[tuple[str, str | None], OwnDataset] = {}
     for folder, name, subset, templates in _template_folders(dirs):
@@ -87,7 +88,7 @@ def find_own_datasets(dirs: list[Path]) -> list[OwnDataset]:
 
 
 def own_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, SplitFile]:
-    """Returns the splits next to the templates of a dataset, whatever their folder is named."""
+    """Returns the splits next to the templates of a dataset, whatever the folder's name."""
     splits: dict[str, SplitFile] = {}
     for folder, name, own_subset, _ in _template_folders(dirs):
         if (name, own_subset) == (dataset, subset):
@@ -96,7 +97,7 @@ def own_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, 
 
 
 def find_own_mixtures(dirs: list[Path]) -> list[OwnMixture]:
-    """Returns the mixtures of the `mixtures.yaml` in each data folder.
+    """Reads the mixtures of the `mixtures.yaml` in each data folder.
 
         my_mixture:
           tasks: ["reviews_.*", super_glue_rte_GPT_3_style]
@@ -117,7 +118,7 @@ def find_own_mixtures(dirs: list[Path]) -> list[OwnMixture]:
 
 
 def _template_folders(dirs: list[Path]) -> list[tuple[Path, str, str | None, TemplateFile]]:
-    """Returns each folder with templates: the folder, dataset, subset and templates."""
+    """Returns each folder that has templates: the folder, dataset, subset and templates."""
     folders = []
     for data_dir in dirs:
         if (data_dir / TEMPLATES).is_file():
@@ -134,7 +135,7 @@ def _template_folders(dirs: list[Path]) -> list[tuple[Path, str, str | None, Tem
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Returns the readable folders: a disk's lost+found, for example, is not readable."""
+    """Returns the readable subfolders. A disk's lost+found, for example, is not readable."""
     inner = (p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     return sorted(p for p in inner if is_readable(p))
 
@@ -172,7 +173,7 @@ def _say_other_name(path: Path, folder: str, name: str, subset: str | None) -> N
 
 @functools.lru_cache(maxsize=256)
 def _read_templates(path: Path, mtime_ns: int, size_bytes: int) -> TemplateFile:
-    """Reads a template file, again only if its time or size changed (part of the cache's key)."""
+    """Reads a template file, again only if its modification time or size (cache keys) changed."""
     return read_template_file(path)
 
 

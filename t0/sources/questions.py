@@ -1,20 +1,20 @@
-"""Reads questions with their answers from the formats of question answering datasets.
+"""Reads questions and answers from the formats of question answering datasets.
 
     splits = question_splits(Path("qa/squad"))      # {"train": SplitFile(...), "validation": ...}
     for question in read_questions(splits["validation"]):
         question.question, question.context, question.answers    # ..., ("Denver Broncos",)
 
-A file holds rows (JSON Lines, csv, tsv, parquet, arrow), or one JSON document: a list of rows, an
-object of columns, either of these under the key `data`, or SQuAD's articles with paragraphs. A row
-has
+A file contains rows (JSON Lines, csv, tsv, parquet, arrow) or one JSON document. A document is a
+list of rows, an object of columns, either of these under the key `data`, or SQuAD's articles with
+paragraphs. A row has
 
     question    a string
     context     a string, a list of strings, or nothing for a question without a context
     answers     SQuAD's {"text": [...], "answer_start": [...]}, or `answer`: a string or a list
 
-and perhaps `id`. A column with the suffix `_processed`, such as `question_processed` in collections
-of causal questions, is preferred to the column without it. A question without answers cannot be
-answered from its context (SQuAD 2.0).
+and optionally `id`. If a column has a variant with the suffix `_processed`, such as
+`question_processed` in collections of causal questions, the variant is used. A question without
+answers cannot be answered from its context (SQuAD 2.0).
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from t0.sources.readers import (
     without_bad_rows,
 )
 
-# Other files, such as predictions and metrics, may be in the same folder.
+# The folder may also contain other files, such as predictions and metrics.
 _SPLITS = (
     (re.compile(r"train(?![A-Za-z]).*"), "train"),
     (re.compile(r"(validation|valid|val|dev)(?![A-Za-z]).*"), "validation"),
@@ -46,14 +46,14 @@ _QUESTION, _CONTEXT, _ANSWERS = ("question",), ("context",), ("answers", "answer
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question.
+    """A question with its context and answers.
 
     Attributes:
       id: the id in the file, or the row's number.
       question: the question's text.
-      context: the text that holds the answer; empty if there is none.
-      answers: all accepted answers; the first is the training target; empty if the
-        question cannot be answered.
+      context: the text that contains the answer; empty if there is none.
+      answers: all accepted answers; the first is the training target. Empty if the question cannot
+      be answered.
     """
 
     id: str
@@ -63,10 +63,10 @@ class Question:
 
 
 def question_splits(folder: Path) -> dict[str, SplitFile]:
-    """Returns split -> file, for files such as train.jsonl.gz and dev-v1.1.json, unopened.
+    """Returns split -> file for names such as train.jsonl.gz and dev-v1.1.json; opens no file.
 
     Raises:
-      UserError: two files are one split.
+      UserError: two files are the same split.
     """
     splits: dict[str, SplitFile] = {}
     for name, found in folder_splits(folder).items():
@@ -83,10 +83,10 @@ def question_splits(folder: Path) -> dict[str, SplitFile]:
 
 
 def read_questions(found: SplitFile) -> Iterator[Question]:
-    """Yields the questions of a file, in order.
+    """Yields the questions of a file in order.
 
     Raises:
-      UserError: the file cannot be read, or a row has not all columns; the message names the row.
+      UserError: the file cannot be read, or a row has missing columns; the message names the row.
     """
     columns: tuple[str | None, ...] | None = None
     for number, row in enumerate(_rows(found)):
@@ -97,7 +97,7 @@ def read_questions(found: SplitFile) -> Iterator[Question]:
 
 
 def count_questions(found: SplitFile) -> int:
-    """Returns the number of questions of a file."""
+    """Returns the number of questions in a file."""
     if found.kind != "jsonl" or read_document(found.path) is None:
         return reader_for(found.kind, (found.path,), numbers=False).count()
     return sum(1 for _ in _rows(found))
@@ -142,7 +142,7 @@ def _rows_of_article(article: Mapping[str, Any], where: str) -> Iterator[dict[st
 
 
 def _columns(row: Mapping[str, Any], path: Path) -> tuple[str | None, ...]:
-    """Returns the names of the columns for question, context and answers."""
+    """Returns the names of the question, context and answer columns."""
 
     def first(names: tuple[str, ...]) -> str | None:
         preferred = (*(name + _PROCESSED for name in names), *names)

@@ -5,16 +5,16 @@
     reader.count()              # 5452
     list(reader.rows(10, 12))   # two dicts, in the file's order
 
-A reader holds only paths, so it can be pickled and sent to another process. It reads the file
-again at each call, so memory does not grow with the file. In ranges, `start` is at least 0, and
+A reader holds only paths, so it can be pickled and sent to another process. It opens the file again
+at each call, so memory use does not grow with the file. In ranges, `start` is at least 0, and
 `stop` is None for the end.
 
-JSON: each line is one object (JSON Lines; blank lines do not count), or the whole file is one JSON
-document: a list of objects, an object of columns, or either of these under the key `data`. A
-document is held in memory. All rows have the columns of the first (absent values are null). An
-extra or missing column is an error that names the line, because a misspelled column would otherwise
-be rendered as nothing. A row whose text has half of a surrogate pair, which no tokenizer can read,
-is an error, or is left out and counted if `skip_bad_rows` was called (`--skip_bad_rows`).
+JSON: either each line is one object (JSON Lines; blank lines are skipped), or the whole file is one
+JSON document: a list of objects, an object of columns, or either of these under the key `data`. A
+document is held in memory. All rows have the columns of the first row (missing values are null). An
+extra or missing column is an error that names the line; otherwise a misspelled column would be
+rendered as nothing. No tokenizer can read half of a surrogate pair: a row that contains one is an
+error or, after `skip_bad_rows` (`--skip_bad_rows`), is skipped and counted.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from t0.files.any_path import unpacked
 from t0.files.untrusted import find_lone_surrogate, parsed_json
 from t0.sources.schema import Features
 
-# File name ending -> format.
+# File extension -> format.
 FORMATS = {
     ".jsonl": "jsonl",
     ".json": "jsonl",
@@ -46,15 +46,15 @@ LARGEST_LINE = 64 * 2**20
 LARGEST_DOCUMENT = 512 * 2**20
 SKIP_VARIABLE = "T0_SKIP_BAD_ROWS"
 SKIP_BAD_ROWS_HELP = "skip and count rows that hold half of a surrogate pair (T0_SKIP_BAD_ROWS=1)"
-# Half of a surrogate pair can only be written as an escape, since files are UTF-8. An escaped
-# backslash before such a text matches as well.
+# Half of a surrogate pair can only be written as an escape, since files are UTF-8. This also
+# matches such a text after an escaped backslash.
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F]"
 _HALF_ESCAPED = re.compile(rb"%s(?!%s)|(?<!%s)%s" % (_HIGH, _LOW, _HIGH, _LOW))
 TEXT_FORMATS = ("jsonl", "csv", "tsv")
 
 
 class Reader(Protocol):
-    """The methods of every format's reader."""
+    """The methods of the readers of all formats."""
 
     def columns(self) -> tuple[str, ...]:
         """Returns the columns as stored."""
@@ -63,7 +63,7 @@ class Reader(Protocol):
         """Returns the number of rows."""
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """Yields the rows from `start` up to `stop`."""
+        """Yields the rows from `start` up to, but not including, `stop`."""
 
 
 def reader_for(
@@ -78,8 +78,8 @@ def reader_for(
     Args:
       kind: a value of FORMATS, or `saved` for a folder written by `Dataset.save_to_disk`.
       paths: one file or folder, or the shards of one split in order.
-      known: T0's columns of the dataset, which are the types of csv and tsv cells.
-      numbers: whether columns of csv and tsv files may be numeric; else all cells are text.
+      known: T0's columns of the dataset, which give the types of csv and tsv cells.
+      numbers: whether columns of csv and tsv files may be numeric; if not, all cells are text.
     """
     if kind == "jsonl":
         return JsonLines(paths[0])
@@ -87,7 +87,7 @@ def reader_for(
         from t0.sources.csv_reader import Csv
 
         return Csv(paths[0], "\t" if kind == "tsv" else ",", known=known, numbers=numbers)
-    # Imported late: pyarrow takes 0.2 s, and text files do not need it.
+    # A lazy import: pyarrow takes 0.2 s to load, and text files do not need it.
     from t0.sources import arrow_readers
 
     if kind == "parquet":
@@ -99,12 +99,13 @@ def reader_for(
 class JsonLines:
     """A file of JSON Lines, or one JSON document with rows; plain or `.gz`.
 
-    Rows that follow those of the call before are read on from there, so that reading a file range
-    by range takes no longer than reading it in one call.
+    Reading a range that starts where the previous one ended continues there, so reading a file
+    range by range takes no longer than reading it in one call.
     """
 
     path: Path
-    # After a range: the next row, the items from there, the first item's number and its object.
+    # The state after a range: the next row's number, the remaining items, the number of the first
+    # item and its object.
     _rest: list[tuple[int, Iterator[tuple[int, Any]], int, dict[str, Any]]] = dataclasses.field(
         default_factory=list, compare=False, repr=False
     )
@@ -123,7 +124,7 @@ class JsonLines:
         return sum(1 for _ in self._items())
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """Yields the objects, which all have the keys of the first.
+        """Yields the objects, which all have the keys of the first one.
 
         Raises:
           UserError: a line is not a JSON object, or has an extra or missing column.
@@ -147,7 +148,7 @@ class JsonLines:
         """Checks the texts of all rows, without parsing most lines.
 
         Raises:
-          UserError: a row holds half of a surrogate pair.
+          UserError: a row contains half of a surrogate pair.
         """
         for number, item in self._items():
             if _is_bad(item):
@@ -167,14 +168,14 @@ class JsonLines:
         return None if document is None else list(rows_of_document(document, str(self.path)))
 
     def _items(self) -> Iterator[tuple[int, Any]]:
-        """Yields the lines that are not blank, from 1, or the rows of a document, from 0."""
+        """Yields the non-blank lines, numbered from 1, or the rows of a document, from 0."""
         if self._document_rows is None:
             yield from without_bad_rows(self._lines(), self.path)
         else:
             yield from without_bad_rows(enumerate(self._document_rows), self.path)
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yields the lines that are not blank, each with its number counted from 1."""
+        """Yields the lines that are not blank, each with its number (the first is 1)."""
         with contextlib.ExitStack() as stack:
             with reading(self.path):
                 file = stack.enter_context(unpacked(self.path))
@@ -225,10 +226,10 @@ def read_document(path: Path) -> Any:  # noqa: ANN401 (whatever JSON holds)
     """Returns the content of a file that is one JSON document, or None for JSON Lines.
 
     A file with a single object on one line is a document if its name ends in `.json`, or if the
-    object has a list of objects under the key `data`; otherwise the object is a row.
+    object has a list of objects under the key `data`. Otherwise the object is a row.
 
     Raises:
-      UserError: the file is a document with a mistake, or a list over `LARGEST_DOCUMENT` bytes.
+      UserError: the file is a malformed document, or a list of more than `LARGEST_DOCUMENT` bytes.
     """
     with reading(path), unpacked(path) as file:
         first = _next_line(file).removeprefix(_BOM)
@@ -255,7 +256,7 @@ def read_document(path: Path) -> Any:  # noqa: ANN401 (whatever JSON holds)
         return parsed_json(text)
     except ValueError as error:
         line = getattr(error, "lineno", 1)
-        # JSON Lines, whose first line may be malformed: the reader names the line.
+        # This is JSON Lines. If the first line is malformed, the reader reports its number.
         if "Extra data" in str(error) or (line == 1 and not is_list):
             return None
         raise UserError(
@@ -278,7 +279,7 @@ def _is_wrapped(document: Any) -> bool:  # noqa: ANN401
 
 
 def rows_of_document(document: Any, where: str) -> Iterator[Any]:  # noqa: ANN401
-    """Yields the rows of a document, which may not all be objects.
+    """Yields the rows of a document; they may not all be objects.
 
     Raises:
       UserError: the document has no rows, or its columns differ in length.
@@ -291,7 +292,7 @@ def rows_of_document(document: Any, where: str) -> Iterator[Any]:  # noqa: ANN40
     if not isinstance(document, Mapping):
         raise UserError(f"{where}: wanted a list of rows, got a {type(document).__name__}.")
     columns = list(document.values())
-    # pandas writes {"text": {"0": ...}}, with equal keys in all columns; others write lists.
+    # pandas writes {"text": {"0": ...}}, with the same keys in all columns; others write lists.
     if columns and all(isinstance(c, Mapping) and c.keys() == columns[0].keys() for c in columns):
         columns = [list(column.values()) for column in columns]
     if not columns or not all(isinstance(column, list) for column in columns):
@@ -305,21 +306,21 @@ def rows_of_document(document: Any, where: str) -> Iterator[Any]:  # noqa: ANN40
 
 
 def skip_bad_rows() -> None:
-    """Lets this process, and those it starts, leave out rows that hold half a surrogate pair."""
+    """Makes this process, and those it starts, skip rows that contain half of a surrogate pair."""
     os.environ[SKIP_VARIABLE] = "1"
 
 
 def skips_bad_rows() -> bool:
-    """Returns whether rows that hold half of a surrogate pair are left out."""
+    """Returns whether rows that contain half of a surrogate pair are skipped."""
     return os.environ.get(SKIP_VARIABLE, "") not in ("", "0")
 
 
 def without_bad_rows(items: Iterable[tuple[int, Any]], where: object) -> Iterator[tuple[int, Any]]:
-    """Yields numbered lines or JSON values without bad rows, if these are to be skipped.
+    """Yields numbered lines or JSON values, without bad rows if these are to be skipped.
 
     Args:
       items: (number, line in bytes or value).
-      where: the file, for the line that says how many rows were skipped.
+      where: the file, for the note that says how many rows were skipped.
     """
     if not skips_bad_rows():
         yield from items
@@ -355,7 +356,7 @@ def _say_skipped(where: str, count: int) -> None:
 
 
 def parsed_line(where: str, line: bytes) -> dict[str, Any]:
-    """Returns the object on a line of JSON Lines.
+    """Parses a line of JSON Lines.
 
     Args:
       where: the file and line, for messages.
@@ -376,10 +377,10 @@ def parsed_line(where: str, line: bytes) -> dict[str, Any]:
 
 
 def checked_row(where: str, row: Any, *, may_be_bad: bool = True) -> dict[str, Any]:  # noqa: ANN401
-    """Returns a row of JSON that is an object of Unicode text.
+    """Returns a row of JSON if it is an object of Unicode text.
 
     Raises:
-      UserError: it is not an object, or holds half of a surrogate pair (if `may_be_bad`).
+      UserError: the row is not an object or, if `may_be_bad`, contains half of a surrogate pair.
     """
     if not isinstance(row, dict):
         raise UserError(
@@ -397,7 +398,7 @@ def check_unicode(where: str, value: Any) -> None:  # noqa: ANN401 (whatever JSO
     """Checks that all texts of a JSON value are Unicode.
 
     Raises:
-      UserError: one holds half of a surrogate pair, which no tokenizer can read.
+      UserError: a text contains half of a surrogate pair, which no tokenizer can read.
     """
     half = find_lone_surrogate(value)
     if half is not None:

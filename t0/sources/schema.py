@@ -13,19 +13,19 @@
     hidden_label("super_glue", {"premise": "...", "label": -1})   # True
     # In a user's own data -1 is a class, unless it is the only label of the split (`OwnRow`).
 
-`facts/` records the raw rows of each split and the columns, in the notation of the `datasets`
-library, as of October 2021, when T0 was trained. Its files are read when they are first needed. A
-copy of a dataset may have other column names, label orders and spellings of values; a `RowView`
-converts its rows to the recorded columns:
+`facts/` records the number of raw rows of each split and the columns, in the notation of the
+`datasets` library, as of October 2021, when T0 was trained. Its files are read when they are first
+needed. A copy of a dataset may have different column names, label orders and spellings of values. A
+`RowView` converts its rows to the recorded columns:
 
-* Class labels (-1: withheld) and columns of integers become integers, whether the copy has 1, 1.0
-  or "1"; "true" and "False" become truth values; numbers in a column of text become text; NaN,
-  which pandas writes for missing values, becomes None in all of these columns.
+* Class labels (-1: withheld) and integer columns become integers, whether the copy has 1, 1.0 or
+  "1"; "true" and "False" become booleans; numbers in a text column become text; NaN, which pandas
+  writes for missing values, becomes None in all of these columns.
 * A sequence of records becomes one dict of lists, as in rows of the `datasets` library. A nested
   value in a text file is parsed as JSON.
-* Other values stay as the file has them.
+* Other values are unchanged.
 
-Rows of other datasets than T0's are not changed.
+Rows of datasets that T0 does not use are not converted.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ def split_sizes(dataset: str, subset: str | None = None) -> dict[str, int]:
     """Returns the number of raw rows in each split of one of T0's datasets.
 
     Raises:
-      UserError: the dataset or the subset is not among the recorded ones.
+      UserError: the dataset or the subset is not recorded.
     """
     known = _facts("splits")
     if dataset not in known:
@@ -66,11 +66,12 @@ def split_sizes(dataset: str, subset: str | None = None) -> dict[str, int]:
 
 
 def features(dataset: str, subset: str | None = None) -> Features | None:
-    """Returns the columns of one of T0's datasets, None for any other dataset.
+    """Returns the columns of one of T0's datasets, or None for any other dataset.
 
-    The value of a column is the `datasets` library's notation: `{"dtype": "string", "_type":
-    "Value"}`, `{"names": [...], "_type": "ClassLabel"}`, `{"feature": ..., "_type": "Sequence"}`,
-    or a dict or list for a nested column. Callers share the result and must not change it.
+    The value of a column is in the notation of the `datasets` library: `{"dtype": "string",
+    "_type": "Value"}`, `{"names": [...], "_type": "ClassLabel"}`, `{"feature": ..., "_type":
+    "Sequence"}`, or a dict or list for a nested column. Callers share the result and must not
+    change it.
     """
     entry = _facts("features").get(dataset, {}).get(subset or DEFAULT_SUBSET)
     return entry and entry["features"]
@@ -86,9 +87,9 @@ Converter = Callable[[Any], Any]
 
 
 def converter(feature: Any) -> Converter | None:  # noqa: ANN401
-    """Returns the function that converts a column's values, or None if they need no conversion.
+    """Returns the function that converts a column's values, or None if no conversion is needed.
 
-    The function raises ValueError, with a message for the user, for a value that does not fit.
+    For an invalid value, the function raises ValueError with a message for the user.
     """
     kind = _kind(feature)
     if kind == "ClassLabel":
@@ -114,7 +115,7 @@ def _kind(feature: Any) -> str:  # noqa: ANN401
 
 
 def _nested(feature: Any) -> Converter | None:  # noqa: ANN401
-    """Returns the function that converts a value that may be nested; not None if it is nested."""
+    """Returns the function that converts a possibly nested value; never None for a nested one."""
     kind = _kind(feature)
     if kind == "ClassLabel":
         return converter(feature)
@@ -133,7 +134,7 @@ def _nested(feature: Any) -> Converter | None:  # noqa: ANN401
 def _class_label(value: Any, *, names: tuple[str, ...]) -> int | None:  # noqa: ANN401
     if is_missing(value):
         return None
-    # Names come first: for the names "0" and "1" both readings agree. boolq has the name "True".
+    # Try the names first: for the names "0" and "1" both readings agree. boolq has the name "True".
     if isinstance(value, str | bool) and str(value) in names:
         return names.index(str(value))
     number = whole_number(value)
@@ -220,14 +221,15 @@ _TREC_FINE = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Drift:
-    """How a later copy of a dataset differs from the dataset that T0 used.
+    """A difference between a later copy of a dataset and the dataset that T0 used.
 
     Attributes:
       dataset: the dataset that T0 used.
       subset: its subset.
-      found_as: dataset and subset under which the copy is found.
-      columns: the copy's column name -> T0's; a copy is recognised by the names that differ.
-      label_names: T0's name of a column whose labels have another order -> the copy's label names.
+      found_as: dataset and subset of the copy.
+      columns: the copy's column name -> T0's; the names that differ identify a copy.
+      label_names: T0's name of a column whose labels have a different order -> the copy's label
+      names.
       why: the origin and the effects of the difference.
     """
 
@@ -275,7 +277,7 @@ class RowView:
       columns: the columns of the converted rows, in order.
       stored: the name of each of these columns in the stored rows.
       converters: functions for the columns whose values need a conversion, applied in order.
-      needed: T0's columns of this dataset, empty for the user's own datasets.
+      needed: T0's columns of this dataset; empty for the user's own datasets.
     """
 
     columns: tuple[str, ...]
@@ -285,14 +287,14 @@ class RowView:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """T0's columns that the stored rows do not have."""
+        """T0's columns that are missing in the stored rows."""
         return tuple(name for name in self.needed if name not in self.columns)
 
     def row(self, stored_row: dict[str, Any]) -> dict[str, Any]:
-        """Returns a stored row with T0's columns.
+        """Converts a stored row to T0's columns.
 
         Raises:
-          ValueError: a value does not fit; the message names the column.
+          ValueError: a value is invalid; the message names the column.
         """
         if self.columns != self.stored:
             stored_row = {
@@ -356,7 +358,7 @@ def is_withheld(value: object) -> bool:
 
 
 def _no_text(value: Any) -> bool:  # noqa: ANN401
-    """Returns whether all answers are absent or empty; of a dict of lists, `text` is read."""
+    """Returns whether all answers are missing or empty; in a dict of lists, only `text` counts."""
     texts = value.get("text", []) if isinstance(value, dict) else value
     return not any(texts or [])
 
@@ -369,8 +371,8 @@ def _no_value(value: Any) -> bool:  # noqa: ANN401
     return (value or {}).get("value") in ("<unk>", "", None)
 
 
-# Dataset -> its label's column, if that is not `label`, and the test for a withheld label. Only
-# datasets where every row of a labelled split has an answer may use `_no_text`: in squad_v2 and
+# Dataset -> the label's column, if it is not `label`, and the test for a withheld label. Use
+# `_no_text` only for datasets in which every row of a labelled split has an answer: in squad_v2 and
 # duorc an empty answer is an answer.
 _OTHER_COLUMNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "winogrande": ("answer", is_withheld),
@@ -393,19 +395,19 @@ class OwnRow(dict[str, Any]):
     """A row of a dataset that is not one of T0's.
 
     Attributes:
-      hides: a function: column -> whether -1 is its only label in the row's split, so that the
-        split hides its labels. Otherwise -1 is a class.
+      hides: a function: column -> whether -1 is its only label in the row's split, which means that
+      the labels of the split are withheld. Otherwise -1 is a class.
     """
 
     hides: Callable[[str], bool]
 
 
 def hidden_label(dataset: str, row: dict[str, Any]) -> bool:
-    """Returns whether a row's label is withheld: empty, None, or -1 if that is no class.
+    """Returns whether a row's label is withheld: empty, None, or -1 if -1 is not a class.
 
     Args:
-      dataset: the dataset's name, as in T0's tables. Other datasets have it in the column `label`.
-      row: a raw row, as `SplitRows.rows` yields it.
+      dataset: the dataset's name in T0's tables. In other datasets the label is the column `label`.
+      row: a raw row, as yielded by `SplitRows.rows`.
     """
     if isinstance(row, OwnRow):
         value = row.get("label") if "label" in row else 0

@@ -4,9 +4,9 @@
     split.num_rows, split.columns    # (277, ('premise', 'hypothesis', 'idx', 'label'))
     list(split.rows(0, 2))           # two dicts
 
-The places are searched in this order: the data folders (`t0.sources.folders`), data next to
-the user's templates (`t0.sources.own_data`), both again under the dataset's other names
-(`t0.sources.schema`), and the Hugging Face hub (`t0.sources.hub`).
+The search order is: the data folders (`t0.sources.folders`), data next to the user's templates
+(`t0.sources.own_data`), both again under the dataset's other names (`t0.sources.schema`), and the
+Hugging Face hub (`t0.sources.hub`).
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ _SHOWN = 6
 
 @dataclasses.dataclass(frozen=True)
 class SplitRows:
-    """The rows of one split, in their original order. Can be pickled if the data are local.
+    """The rows of one split in their original order. Can be pickled if the data are local.
 
     Attributes:
       where: the file, folder or repository, for messages.
@@ -61,11 +61,11 @@ class SplitRows:
 
     @functools.cached_property
     def num_rows(self) -> int:
-        """The number of rows: from metadata, or counted on first use without holding the data."""
+        """The number of rows, from metadata or counted on first use without loading the data."""
         return self._reader.count()
 
     def check_texts(self) -> None:
-        """Checks that no row of a JSON file holds half of a surrogate pair.
+        """Checks that no row of a JSON file contains half of a surrogate pair.
 
         Raises:
           UserError: a row does; the message names the file and the row.
@@ -74,10 +74,10 @@ class SplitRows:
             self._reader.check()
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yields the rows that `list(rows)[start:stop]` would have, as plain Python values.
+        """Yields the rows of `list(rows)[start:stop]` as plain Python values.
 
-        Memory does not grow with the file. Rows before `start` are skipped as cheaply as the format
-        allows (not read in parquet and Arrow, not parsed in JSON Lines).
+        Memory use does not grow with the file. Rows before `start` are skipped as cheaply as the
+        format allows (not read in parquet and Arrow, not parsed in JSON Lines).
 
         Raises:
           UserError: the file is malformed; the message names the line or row.
@@ -97,12 +97,12 @@ class SplitRows:
             yield row
 
     def hides_labels(self, column: str) -> bool:
-        """Returns whether -1 is the only label of a column, and prints how -1 is read.
+        """Returns whether -1 is the only label of a column, and prints how -1 is interpreted.
 
         The first call for a column reads its values until it finds another label.
 
         Args:
-          column: the name that templates use; another name than a column's means `label`.
+          column: the name that templates use. If there is no such column, `label` is read.
         """
         stored = {name.replace("-", "_"): name for name in self.columns}
         name = stored.get(column, "label")
@@ -130,11 +130,11 @@ def open_split(dataset: str, subset: str | None, split: str) -> SplitRows:
     Args:
       dataset: one of T0's datasets, one of the user's own, or a hub repository with its owner.
       subset: the subset; None or "default" for a dataset without subsets.
-      split: the split, such as validation; anli has dev_r1 and so on.
+      split: the split, such as validation. anli has dev_r1 and so on.
 
     Raises:
-      AbsentData: the rows were not found; the message lists the places, and how to fix it.
-      UserError: the rows were found, but cannot be read.
+      AbsentData: the rows were not found; the message lists where we looked and how to fix it.
+      UserError: the rows were found but cannot be read.
     """
     subset = None if subset == DEFAULT_SUBSET else subset
     dirs = data_dirs()
@@ -159,7 +159,7 @@ def open_split(dataset: str, subset: str | None, split: str) -> SplitRows:
 
 
 def local_files(dataset: str, subset: str | None, split: str) -> list[Path]:
-    """Returns the files in the data folders that `open_split` would read; [] for data of the hub.
+    """Returns the files in the data folders that `open_split` would read; [] for hub data.
 
     Raises:
       UserError: two files of one folder are the same split.
@@ -172,7 +172,7 @@ def local_files(dataset: str, subset: str | None, split: str) -> list[Path]:
 def _first_local(
     dirs: list[Path], dataset: str, subset: str | None, split: str
 ) -> tuple[SplitFile, Any] | None:
-    """Returns the first file or folder of a split in the data folders, and its columns' types."""
+    """Returns the first file or folder of a split in the data folders, and its column types."""
     for name, subset_name in [(dataset, subset), *other_names(dataset, subset)]:
         if file := _local(dirs, name, subset_name).get(split):
             return file, features(name, subset_name)
@@ -180,7 +180,7 @@ def _first_local(
 
 
 class SplitSource(Protocol):
-    """Opens the rows of a task: a prompted task, or its source in SeqIO."""
+    """An object that opens the rows of a task: a prompted task, or its source in SeqIO."""
 
     dataset: str
     subset: str | None
@@ -193,15 +193,15 @@ class SplitSource(Protocol):
 def without_absent(
     sources: Mapping[str, SplitSource | None], split: str, *, skip: bool
 ) -> list[str]:
-    """Returns the names of the tasks whose data is here, and prints the others.
+    """Returns the names of the tasks whose data is available, and prints the others.
 
     Args:
-      sources: name of a task -> the object that opens its rows; None if its data is not looked at.
+      sources: task name -> the object that opens its rows, or None if its data is not checked.
       split: their split.
-      skip: whether tasks without data are left out, and not an error.
+      skip: whether to skip tasks without data instead of raising an error.
 
     Raises:
-      UserError: if data is absent, and `skip` is not set or nothing is left.
+      UserError: data is missing, and `skip` is False or no task is left.
     """
     reasons: dict[tuple[str, str | None, str], str | None] = {}
     absent: dict[str, list[str]] = {}
@@ -244,7 +244,7 @@ def _listed(names: list[str]) -> str:
 
 
 def available_splits(dataset: str, subset: str | None = None) -> dict[str, str]:
-    """Returns split -> its place, for the splits on this machine. Opens no data.
+    """Returns split -> its location, for the splits on this machine. Opens no data.
 
     Raises:
       UserError: two files of one folder are the same split.

@@ -1,4 +1,4 @@
-"""Reads documents for pretraining from folders of text files, a range of bytes at a time.
+"""Reads documents for pretraining from folders of text files, one byte range at a time.
 
     D/text/train-00000.jsonl.gz     texts = FolderTexts(Path("D/text"))
     D/text/train/more.txt           texts.splits                     # ('train', 'validation')
@@ -6,14 +6,14 @@
                                     next(texts.documents(texts.shards("train")[0]))
 
 Each line is a document: in `.txt` files the line itself, in `.jsonl` and `.json` files its field
-`text`. A `.jsonl` or `.json` file may also be one JSON document with rows that have this field
-(`t0.sources.readers`). Files may be compressed with gzip. Blank documents are skipped. A file's
-name, or its folder's, has its split (`train`, `train-00000`, `c4-train.00000-of-01024`, `train/`;
-`val`, `valid` and `dev` mean validation). If no name has `train`, the files without a split's name
-are the split train.
+`text`. A `.jsonl` or `.json` file may also be one JSON document whose rows have this field
+(`t0.sources.readers`). Files may be gzipped. Blank documents are skipped. The split is part of the
+file's or the folder's name (`train`, `train-00000`, `c4-train.00000-of-01024`, `train/`; `val`,
+`valid` and `dev` mean validation). If no name contains `train`, the files without a split in their
+name form the train split.
 
-A shard has about 8 MB: a range of a large file, or several small files. A compressed file and a
-JSON document are not divided, because they can only be read from their start.
+A shard has about 8 MB: a range of a large file, or several small files. Compressed files and JSON
+documents are not divided, because they can only be read from the start.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from t0.sources.readers import (
 )
 
 SHARD_BYTES = 8 * 2**20
-# How many times longer text is than its compressed form, approximately.
+# Approximate ratio of the size of a text to its compressed size.
 _EXPANSION = 3
 _ENDINGS = (".jsonl", ".json", ".txt")
 _SPLITS = {
@@ -68,24 +68,24 @@ class TextShard(NamedTuple):
 
 
 class Texts(Protocol):
-    """Documents in splits, read by shards."""
+    """Documents in splits, read shard by shard."""
 
     @property
     def splits(self) -> tuple[str, ...]:
         """The names of the splits."""
 
     def shards(self, split: str) -> Sequence[object]:
-        """Returns the shards of a split, in order; `str` of each is unique."""
+        """Returns the shards of a split in order; `str(shard)` is unique."""
 
     def documents(self, shard: object) -> Iterator[str]:
-        """Yields the documents of a shard, in order, without blank ones."""
+        """Yields the documents of a shard in order, without blank ones."""
 
 
 class FolderTexts:
     """The text files of one folder.
 
     Args:
-      folder: the folder, laid out as in the module's header.
+      folder: the folder; the module's header describes its layout.
       shard_bytes: the size of a shard.
 
     Raises:
@@ -136,8 +136,8 @@ class FolderTexts:
         """Yields the documents of a shard.
 
         Raises:
-          UserError: a line is not a JSON object with a text, or not UTF-8; the message names the
-            file and line.
+          UserError: a line is not UTF-8, or not a JSON object with a text. The message names the
+          file and line.
         """
         for piece in shard.pieces:
             yield from _documents(piece)
@@ -211,7 +211,7 @@ def _texts_of_lines(piece: Piece) -> Iterator[str]:
         try:
             text = text_of(str(piece.path), line)
         except UserError:
-            # Raises it again with the line's number, which is counted only in this case.
+            # Raise it again with the line's number, which is counted only in case of an error.
             number = 1 + sum(1 for at, _ in _lines(Piece(piece.path, 0, None)) if at < start)
             text_of(f"{piece.path}, line {number}", line)
             raise
@@ -250,7 +250,7 @@ def _lines(piece: Piece) -> Iterator[tuple[int, bytes]]:
         with reading(path):
             file: IO[bytes] = stack.enter_context(unpacked(path))
             if start:
-                # Skips the line that starts in the piece before this one.
+                # Skip the line that started in the piece before this one.
                 file.seek(start - 1)
                 start += len(file.readline()) - 1
         while stop is None or start < stop:

@@ -1,11 +1,11 @@
-"""Reads parallel sentences in several languages, for training and evaluating translation.
+"""Reads parallel sentences in several languages, to train and evaluate translation.
 
     splits = folder_splits(Path("mt"))               # {"train": SplitFile(...), ...}
     languages(splits["train"])                       # ("en", "de"): reads the first row
     next(read_pairs(splits["train"], "en", "de"))    # ("Good morning.", "Guten Morgen.")
 
 A row is `{"translation": {"en": "...", "de": "..."}}`, as on the Hugging Face hub, or has a column
-for each language, also in csv and tsv. Columns are named by language codes.
+for each language (also in csv and tsv). Columns are named by language codes.
 """
 
 import re
@@ -25,7 +25,7 @@ def languages(found: SplitFile) -> tuple[str, ...]:
     """Returns the language codes of a file's first row; none for an empty file.
 
     Raises:
-      UserError: the file cannot be read, or its columns are fewer than two languages.
+      UserError: the file cannot be read, or has columns for fewer than two languages.
     """
     for row in reader_for(found.kind, (found.path,), numbers=False).rows(0, 1):
         texts = row.get(_NESTED, row)
@@ -41,7 +41,7 @@ def languages(found: SplitFile) -> tuple[str, ...]:
 
 
 def read_pairs(found: SplitFile, source: str, target: str) -> Iterator[tuple[str, str]]:
-    """Yields the pairs of sentences of a file.
+    """Yields the sentence pairs of a file.
 
     Args:
       found: the file.
@@ -49,7 +49,8 @@ def read_pairs(found: SplitFile, source: str, target: str) -> Iterator[tuple[str
       target: the code of the second language.
 
     Raises:
-      UserError: a row has no text for one of the languages; the message names both.
+      UserError: a row has no text for one of the languages; the message names the row and the
+      language.
     """
     for number, row in enumerate(
         reader_for(found.kind, (found.path,), numbers=False).rows(0, None)
@@ -66,7 +67,7 @@ def read_pairs(found: SplitFile, source: str, target: str) -> Iterator[tuple[str
 
 
 def count_pairs(found: SplitFile) -> int:
-    """Returns the number of a file's rows."""
+    """Returns the number of rows in a file."""
     return reader_for(found.kind, (found.path,), numbers=False).count()
 
 
