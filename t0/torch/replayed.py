@@ -66,7 +66,7 @@ class ReplayedSteps:
 
     def refresh(self) -> None:
         """Takes over the masters' values, after they were filled."""
-        torch._foreach_copy_(self._narrow, self._wide)
+        _copy(self._narrow, self._wide)
 
     def take(
         self,
@@ -170,7 +170,7 @@ class ReplayedSteps:
     def _update(self) -> None:
         squares = self._optimizer.update(self._decay, self._rate, self._clip_norm)
         self._squares.copy_(squares)
-        torch._foreach_copy_(self._narrow, self._wide)
+        _copy(self._narrow, self._wide)
 
 
 def _add_to_sum(parameter: torch.nn.Parameter) -> None:
@@ -208,3 +208,9 @@ def with_gradients_of(
         )
         for each in weights
     ]
+
+
+@torch.no_grad()
+def _copy(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)
