@@ -572,7 +572,7 @@ def replaced(name: str, function: Callable[..., Any]) -> Iterator[Callable[..., 
 
     Args:
       name: a key of `REPLACEABLE`: the attribute of this module, then the function's name in its
-      module or class.
+        module or class.
       function: the replacement, which takes the same arguments.
 
     Yields:

@@ -147,7 +147,7 @@ def reading(path: Path | str, *faults: type[Exception]) -> Iterator[None]:
     Args:
       path: the file.
       faults: the error types of the format's library; errors of the operating system are always
-      converted.
+        converted.
     """
     try:
         yield

@@ -266,7 +266,7 @@ def csv_records(lines: Iterable[str], delimiter: str, first: int = 1) -> Iterato
 
     Raises:
       MalformedLineError: a record and the first record differ in the number of cells, a quote is
-      misplaced, or lines inside a quoted cell look like rows.
+        misplaced, or lines inside a quoted cell look like rows.
     """
     taken: list[str] = []
     size = 0

@@ -36,8 +36,8 @@ class HubRow(NamedTuple):
 
     Attributes:
       repos: the repository, then copies to try after it. The first repository of samsum was
-      withdrawn. The copy of social_i_qa equals the original in all rows and columns
-      (EleutherAI/lm-evaluation-harness#3943).
+        withdrawn. The copy of social_i_qa equals the original in all rows and columns
+        (EleutherAI/lm-evaluation-harness#3943).
       by_hand: how to get a dataset that only its owners distribute; empty for others.
     """
 

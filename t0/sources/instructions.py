@@ -85,7 +85,7 @@ class Chosen:
 
     Attributes:
       instances: (task, instance) pairs; shuffled for training, otherwise round-robin over the
-      tasks.
+        tasks.
       left_out: reason -> names of the listed tasks that are excluded.
     """
 
@@ -192,7 +192,7 @@ def choose(
       folder: the folder with `tasks` and `splits`.
       split: train, validation or test.
       per_task: the maximum number of instances of a task; None for all (for a test task: the first
-      100).
+        100).
       languages: tasks in other languages are excluded.
       seed: the seed of the sample and of the order of the training split.
 

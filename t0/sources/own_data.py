@@ -39,7 +39,7 @@ class OwnDataset:
       folder: the folder of the templates.
       template_file: the templates.
       splits: the file or folder of each split. None if the split belongs to one of T0's datasets
-      and is not on this machine; `open_split` then opens it on the hub.
+        and is not on this machine; `open_split` then opens it on the hub.
     """
 
     name: str
@@ -71,7 +71,7 @@ def find_own_datasets(dirs: list[Path]) -> list[OwnDataset]:
 
     Raises:
       UserError: a template file is malformed, two files are for one dataset and subset, or a
-      dataset has no rows anywhere.
+        dataset has no rows anywhere.
     """
     datasets: dict[tuple[str, str | None], OwnDataset] = {}
     for folder, name, subset, templates in _template_folders(dirs):

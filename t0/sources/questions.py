@@ -53,7 +53,7 @@ class Question:
       question: the question's text.
       context: the text that contains the answer; empty if there is none.
       answers: all accepted answers; the first is the training target. Empty if the question cannot
-      be answered.
+        be answered.
     """
 
     id: str

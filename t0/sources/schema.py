@@ -229,7 +229,7 @@ class Drift:
       found_as: dataset and subset of the copy.
       columns: the copy's column name -> T0's; the names that differ identify a copy.
       label_names: T0's name of a column whose labels have a different order -> the copy's label
-      names.
+        names.
       why: the origin and the effects of the difference.
     """
 
@@ -396,7 +396,7 @@ class OwnRow(dict[str, Any]):
 
     Attributes:
       hides: a function: column -> whether -1 is its only label in the row's split, which means that
-      the labels of the split are withheld. Otherwise -1 is a class.
+        the labels of the split are withheld. Otherwise -1 is a class.
     """
 
     hides: Callable[[str], bool]

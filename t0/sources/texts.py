@@ -137,7 +137,7 @@ class FolderTexts:
 
         Raises:
           UserError: a line is not UTF-8, or not a JSON object with a text. The message names the
-          file and line.
+            file and line.
         """
         for piece in shard.pieces:
             yield from _documents(piece)

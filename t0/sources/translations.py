@@ -50,7 +50,7 @@ def read_pairs(found: SplitFile, source: str, target: str) -> Iterator[tuple[str
 
     Raises:
       UserError: a row has no text for one of the languages; the message names the row and the
-      language.
+        language.
     """
     for number, row in enumerate(
         reader_for(found.kind, (found.path,), numbers=False).rows(0, None)
