@@ -1,22 +1,22 @@
-"""The catalogue as plain data: T0's prompted tasks and mixtures, and those of the user's folders.
+"""The catalogue as plain data: T0's prompted tasks and mixtures, and those of the user.
 
     entries = catalogue_entries()            # a task for each template of T0's datasets
     listing = read_listing()                 # every task and mixture by name, with rates
     listing.mixtures["t0_train"][0]          # ("adversarial_qa_dbert_...", 10000)
 
-| file | what is in it |
+| file | contents |
 |---|---|
 | `prompted_task` | a template over a dataset: its name, splits and rows |
-| `entries` | the tasks of T0's tables (`datasets.csv`, `exclusions.csv`) and of own folders |
+| `entries` | tasks of T0's tables (`datasets.csv`, `exclusions.csv`) and of the user's folders |
 | `mixtures` | the members of each mixture, with their mixing rates |
 | `listing` | tasks and mixtures by name or regular expression; which are cached |
-| `row_preview` | rendered rows with token counts and cuts (`t0 show`) |
-| `sentence_pieces` | counts tokens |
+| `row_preview` | rendered rows with token counts and truncation (`t0 show`) |
+| `sentence_pieces` | token counts |
 | `columns`, `starter_folder` | `t0 init`: a summary of the columns; the folder that it writes |
 | `lint` | checks of a prompt on sample rows |
 
-This room does not import TensorFlow, so that tasks are listed, shown and checked within a second.
-`t0.tasks` makes SeqIO tasks of the entries, `seqio_tasks` registers them.
+Importing this package does not import TensorFlow, so tasks can be listed, shown and checked within
+a second. `t0.tasks` builds SeqIO tasks from the entries, and `seqio_tasks` registers them.
 """
 
 from t0.catalogue.entries import CatalogueEntry, catalogue_entries, own_entries

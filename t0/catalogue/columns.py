@@ -1,15 +1,15 @@
-"""Looks at the columns of somebody's data: which hold text, which is the label, what labels mean.
+"""Summarizes the columns of a user's data: text columns, the label column and its classes.
 
     table = summarize_columns(reader, where="reviews.csv")
-    table.texts(), table.labels()              # (["review"], ["sentiment"]): what they may be
+    table.texts(), table.labels()              # (["review"], ["sentiment"]): the candidates
     labels = read_labels(table, "sentiment", choices=None)
     labels.choices, labels.index(1.0)          # (("negative", "positive"), 1)
 
-A label is read as what it is: `1`, `1.0`, `"1"` and `" 1 "` are one label, as are `true`, `"True"`
-and `TRUE`; names are names, `01` and `1e1` among them. Values that differ only in case or Unicode
-form are one label. Empty cells, NaN and null are no label. -1 is a class, unless it is the only
-label of a split while another split has labels: such a split hides its labels. `Labels.notes` says
-how such values were read.
+Different spellings of a label are the same label: `1`, `1.0`, `"1"` and `" 1 "`; `true`, `"True"`
+and `TRUE`; values that differ only in case or Unicode form. Other values are names, for example
+`01` and `1e1`. Empty cells, NaN and null mean that a row has no label. -1 is a class, unless it is
+the only label of a split while another split has labels: such a split withholds its labels.
+`Labels.notes` says how ambiguous values were read.
 """
 
 import collections
@@ -23,7 +23,7 @@ from typing import Any
 from t0.errors import UserError, unknown_name
 from t0.prompts import is_missing, whole_number
 
-# A column with more different values than this holds no labels.
+# A column with more distinct values than this is not a label column.
 MOST_LABELS = 100
 _LOOKED_AT = 1000
 _OFTEN_LABELS = ("label", "labels", "class", "category", "target", "sentiment", "answer", "y")
@@ -34,17 +34,17 @@ _JINJA = re.compile(r"\|\|\||[{}\n\r]")
 
 @dataclasses.dataclass
 class ColumnSummary:
-    """What was seen of a column.
+    """A summary of one column.
 
     Attributes:
       name: its name in the file.
-      splits: the labels of each split that was read, as `values`.
+      splits: the labels of each split that was read, as in `values`.
       values: label -> number of rows; incomplete if there are more than `MOST_LABELS`.
-      rows: the rows that have a value.
-      words: the number of words in the rows looked at closely.
-      looked_at: how many those were.
-      numbers: whether all of them are numbers.
-      nested: whether it holds lists or objects, which are neither text nor labels.
+      rows: the number of rows that have a value.
+      words: the total number of words in the sampled rows.
+      looked_at: the number of sampled rows.
+      numbers: whether all sampled values are numbers.
+      nested: whether the column contains lists or objects, which are neither text nor labels.
     """
 
     name: str
@@ -57,7 +57,7 @@ class ColumnSummary:
     nested: bool = False
 
     def add(self, value: Any) -> None:
-        """Counts a row's value."""
+        """Adds the value of a row to the summary."""
         if is_missing(value) or (isinstance(value, str) and not value.strip()):
             return
         self.rows += 1
@@ -72,44 +72,45 @@ class ColumnSummary:
 
     @property
     def hidden_splits(self) -> list[int]:
-        """The numbers of the splits whose only label is -1, if another split has other labels."""
+        """The indices of the splits whose only label is -1, if another split has other labels."""
         hidden = [n for n, labels in enumerate(self.splits) if labels == {"-1"}]
         return hidden if set().union(*self.splits) != {"-1"} else []
 
     @property
     def is_text(self) -> bool:
-        """Whether it seems to hold text: mostly of several words, and mostly different."""
+        """Whether this looks like a text column: mostly several words, mostly distinct values."""
         several = len(self.values) > min(MOST_LABELS, self.rows // 4)
         return not self.nested and not self.numbers and self.words > 2 * self.looked_at and several
 
     @property
     def is_label(self) -> bool:
-        """Whether it seems to hold labels: a few values, each of which comes again."""
+        """Whether this looks like a label column: a few values, each of which is repeated."""
         return not self.nested and 2 <= len(self.values) <= min(MOST_LABELS, max(2, self.rows // 3))
 
 
 @dataclasses.dataclass(frozen=True)
 class ColumnTable:
-    """The columns of somebody's data, with what was seen of them."""
+    """The summaries of all columns of a user's data."""
 
     where: str
     columns: Mapping[str, ColumnSummary]
 
     def texts(self) -> list[str]:
-        """Returns the columns that seem to hold text."""
+        """Returns the columns that look like text."""
         return [name for name, column in self.columns.items() if column.is_text]
 
     def labels(self) -> list[str]:
-        """Returns the columns that may be the label; only the first that is named so, if one is."""
+        """Returns the candidate label columns; if any have typical names, only the first."""
         found = [c.name for c in self.columns.values() if c.is_label and not c.is_text]
         named = [name for often in _OFTEN_LABELS for name in found if name.lower() == often]
         return named[:1] or found
 
     def check(self, name: str, flag: str) -> None:
-        """Checks that a column is there, and holds values that a prompt can show.
+        """Checks that a column exists and has values that a prompt can show.
 
         Raises:
-          UserError: with the columns that are there, or if it holds lists or objects.
+          UserError: there is no such column (the message lists the columns), or it contains lists
+            or objects.
         """
         if name not in self.columns:
             hint = f"({flag}) {self.where} has: {', '.join(self.columns)}."
@@ -133,10 +134,10 @@ class ColumnTable:
 
 
 def summarize_columns(*splits: Iterable[Mapping[str, Any]], where: str) -> ColumnTable:
-    """Reads the rows of all splits once, and returns what their columns hold.
+    """Reads the rows of all splits once and summarizes their columns.
 
     Raises:
-      UserError: if there are no rows.
+      UserError: there are no rows.
     """
     columns: dict[str, ColumnSummary] = {}
     for number, rows in enumerate(splits):
@@ -152,7 +153,7 @@ def summarize_columns(*splits: Iterable[Mapping[str, Any]], where: str) -> Colum
 
 
 def label_text(value: Any) -> str:
-    """Returns the one spelling of a label.
+    """Returns the canonical spelling of a label.
 
     >>> [label_text(value) for value in (1, 1.0, "1", " 1.0", True, "TRUE", "so so ", 0.5, "01")]
     ['1', '1', '1', '1', 'true', 'true', 'so so', '0.5', '01']
@@ -173,7 +174,7 @@ class Labels:
       choices: the answer choices.
       indices: label -> the index of its choice.
       counts: the number of rows of each choice.
-      notes: how values were read that can be read in two ways.
+      notes: how ambiguous values were read.
     """
 
     column: str
@@ -183,24 +184,24 @@ class Labels:
     notes: tuple[str, ...] = ()
 
     def index(self, value: Any) -> int | None:
-        """Returns the index of the choice that a row's value means, None if it has no label."""
+        """Returns the index of the choice for a row's value, or None if the row has no label."""
         return None if is_missing(value) else self.indices.get(label_text(value))
 
 
 def read_labels(
     table: ColumnTable, name: str, choices: Sequence[str] | None, *, names: Sequence[str] = ()
 ) -> Labels:
-    """Returns the labels of a column.
+    """Reads the labels of a column.
 
     Args:
-      table: what was seen of the data.
+      table: the summary of the data.
       name: the column.
-      choices: the answer choices, in the order of the labels' numbers (or of their names); None
-        to take the labels' names.
+      choices: the answer choices, in the order of the labels (numbers or names); None to use the
+        labels' names.
       names: the names of the labels 0, 1, ... that the `datasets` library stored with the data.
 
     Raises:
-      UserError: if the column holds no labels, or the choices do not fit.
+      UserError: the column contains no labels, or the choices do not match them.
     """
     column = table.columns[name]
     if len(column.values) > MOST_LABELS:
@@ -242,7 +243,7 @@ def _spellings(
 ) -> tuple[dict[str, str], list[str]]:
     """Returns label -> its most frequent spelling, and notes about labels with several spellings.
 
-    Spellings stay apart if `choices` names each of them.
+    If `choices` contains each of several spellings, they are different labels.
     """
     groups: dict[str, list[str]] = {}
     for label in sorted(counts, key=lambda label: (-counts[label], label)):
@@ -263,7 +264,7 @@ def _spellings(
 
 
 def _folded(label: str) -> str:
-    """Returns a label without differences in case, Unicode form and spaces."""
+    """Normalizes case, Unicode form and spaces of a label."""
     return " ".join(unicodedata.normalize("NFKC", label).casefold().split())
 
 

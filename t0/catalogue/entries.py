@@ -5,12 +5,13 @@
     >>> len(catalogue_entries())
     592
 
-Two tables beside this file describe the T0 experiment. `datasets.csv` has a row for each dataset:
+Two tables next to this file describe the T0 experiment. `datasets.csv` has a row for each dataset:
 its training group (BASE is for T0, GPT_EVAL is added for T0+, SGLUE for T0++), its evaluation
-group, and the train size for its mixing rate. `exclusions.csv` has the tasks that a mixture leaves
-out, how their names are matched, and why.
+group, and the train size that determines its mixing rate. `exclusions.csv` lists the tasks that a
+mixture excludes, how their names are matched, and the reason.
 
-This module reads only these tables and `templates.yaml` files: no dataset and no network.
+This module reads only these tables and `templates.yaml` files, but no dataset. It makes no network
+call.
 """
 
 import csv
@@ -28,7 +29,7 @@ _HERE = pathlib.Path(__file__).parent
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """A row of `datasets.csv`. Missing groups are empty strings, a missing train size is 0."""
+    """A row of `datasets.csv`. A missing group is an empty string, a missing train size is 0."""
 
     name: str
     subset: str | None
@@ -44,8 +45,8 @@ class Exclusion:
     Attributes:
       name: a task's name, or a part of it if `match` is "substring".
       match: how `name` is compared with a task's name.
-      mixtures: the mixtures that leave out the tasks.
-      reason: why they are left out.
+      mixtures: the mixtures that exclude the tasks.
+      reason: why they are excluded.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Exclusion:
     reason: str
 
     def covers(self, task: str) -> bool:
-        """Returns whether this row leaves out `task`, a plain or a rank-evaluation name."""
+        """Returns whether this row excludes `task`, a plain or a rank-evaluation name."""
         if self.match == "substring":
             return self.name in task
         return self.name in (task, task.removesuffix(SCORE_EVAL))
@@ -67,7 +68,7 @@ def _rows(file_name: str) -> list[dict[str, str]]:
 
 @functools.cache
 def datasets() -> tuple[Dataset, ...]:
-    """Returns the datasets of the experiment in the table's order."""
+    """Returns the datasets of the experiment in the order of the table."""
     return tuple(
         Dataset(
             name=row["HF_name"],
@@ -91,23 +92,23 @@ def exclusions(mixture: str) -> tuple[Exclusion, ...]:
 
 
 def is_excluded(mixture: str, task: str) -> bool:
-    """Returns whether `mixture` leaves out `task`."""
+    """Returns whether `mixture` excludes `task`."""
     return any(row.covers(task) for row in exclusions(mixture))
 
 
-# ANLI's splits are named after its three rounds; T0 makes a task for each round.
+# ANLI's splits are named after its three rounds; T0 has a task for each round.
 ANLI_ROUNDS = ("r1", "r2", "r3")
 ANLI_SPLITS = {"train": "train", "validation": "dev", "test": "test"}
 
 
 @dataclasses.dataclass(frozen=True)
 class CatalogueEntry:
-    """A task with the facts that mixtures need.
+    """A task and the facts that mixtures need.
 
     Attributes:
       task: the task.
-      dataset: its dataset's row of `datasets.csv`, None for the user's own data.
-      templates: the number of its dataset's templates.
+      dataset: the dataset's row of `datasets.csv`, None for the user's own data.
+      templates: the number of templates of the dataset.
     """
 
     task: PromptedTask
@@ -116,7 +117,7 @@ class CatalogueEntry:
 
     @property
     def original_task(self) -> bool:
-        """Whether the prompt is for the task that the dataset was made for."""
+        """Whether the prompt is for the dataset's original task."""
         return self.task.template.original_task
 
 

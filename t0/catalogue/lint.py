@@ -1,11 +1,12 @@
-"""Checks a prompt on sample rows, before hours of caching or training are spent on it.
+"""Checks a prompt on sample rows before hours of caching or training.
 
     report = lint(task, "train", rows=200)
     report.counts     # {"no correct choice": 200}
     report.first      # {"no correct choice": 0}: the first such row
     faults_of(report, max_share=0.1)   # {"no correct choice": "200 of 200 rows, first row 0"}
 
-The sample is a few ranges of rows, spread over the whole split, since datasets are often sorted.
+The sample consists of a few ranges of rows spread over the whole split, since datasets are often
+sorted.
 """
 
 import dataclasses
@@ -33,7 +34,7 @@ SEVERAL_CORRECT = "several correct choices"
 DUPLICATES = "duplicate choices"
 HIDDEN = "hidden label"
 NESTED = "prints a list"
-# Counted for a note: nothing is wrong with such rows.
+# These are only counted for a note: they are not faults.
 SEPARATOR = "'|||' kept as text, where promptsource would split"
 LONG_INPUTS, LONG_TARGETS = f"inputs over {LONGEST_INPUTS}", f"targets over {LONGEST_TARGETS}"
 UNKNOWN_TOKENS = "unknown tokens"
@@ -42,8 +43,8 @@ ALL_EQUAL = "all choices have the same tokens"
 CHECKS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, NESTED, HIDDEN, CUT)
 # The checks that need a vocabulary.
 BY_TOKENS = (LONG_INPUTS, LONG_TARGETS, UNKNOWN_TOKENS, RIGHT_EQUALS_WRONG, ALL_EQUAL)
-# The checks that are faults if more than the allowed share of rows fails them. The others are only
-# counted: truncated texts and withheld labels are mostly intended.
+# If more than the allowed share of rows fails one of these checks, it is a fault. The other checks
+# are only counted, since truncated texts and withheld labels are usually intended.
 FAULTS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, NESTED, RIGHT_EQUALS_WRONG)
 
 # Text -> its token ids, without EOS.
@@ -58,11 +59,11 @@ class LintReport:
       rows: the number of sampled rows.
       counts: check -> number of rows that fail it; `BY_TOKENS` only with a vocabulary.
       first: check -> index of the first row that fails it.
-      draws: whether the template draws at random (seeded by task and row here, unseeded in
+      draws: whether the template makes random draws (seeded by task and row here, unseeded in
         promptsource).
       failure: why rendering stopped; empty if it did not.
-      notes: the characters and choices of the first row with `UNKNOWN_TOKENS` that the
-        vocabulary cannot express.
+      notes: the characters and choices in the first row with `UNKNOWN_TOKENS` that the vocabulary
+        cannot express.
     """
 
     rows: int
@@ -76,17 +77,17 @@ class LintReport:
 def lint(
     source: PromptedRows, split: str, *, rows: int, tokens: Tokens | None = None
 ) -> LintReport:
-    """Renders up to `rows` rows of a split, and counts those that fail the checks.
+    """Renders up to `rows` rows of a split and counts those that fail the checks.
 
     Args:
       source: the task, or its data source.
       split: the task's split.
-      rows: the most rows to sample.
+      rows: the maximum number of rows to sample.
       tokens: the vocabulary; None to skip the checks `BY_TOKENS`.
 
     Raises:
-      AbsentData: if the split's data was not found.
-      UserError: if the data cannot be read.
+      AbsentData: the split's data was not found.
+      UserError: the data cannot be read.
     """
     opened = source.open(split)
     opened.check_texts()
@@ -103,7 +104,7 @@ def lint(
             break
         hidden = hidden_label(source.dataset, row)
         found = [*oddities(example, hidden, ids)]
-        # Some published templates print lists, as T0 was trained.
+        # Some published templates print lists, and T0 was trained with them.
         if not source.template.published and source.compiled.prints_nested(row, index):
             found.append(NESTED)
         if source.compiled.keeps_separators(row):
@@ -135,7 +136,7 @@ def oddities(example: Example | None, hidden: bool, ids: Ids | None) -> Iterator
     Args:
       example: the rendered row; None if it did not render to inputs and a target.
       hidden: whether its label is withheld.
-      ids: returns a text's token ids without EOS; None to skip the checks `BY_TOKENS`.
+      ids: returns the token ids of a text without EOS; None to skip the checks `BY_TOKENS`.
     """
     if example is None:
         yield NOTHING
@@ -189,7 +190,7 @@ def _odd_choices(choices: Sequence[str], target: str | None) -> Iterator[str]:
 def faults_of(
     report: LintReport, *, max_share: float, excused: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Returns check -> what is wrong; empty if the template has no faults.
+    """Returns check -> description of the fault; empty if the template has no faults.
 
     Args:
       report: the results of `lint`.

@@ -1,11 +1,12 @@
-"""Every prompted task and mixture by name, as plain data, and which of them are cached.
+"""Prompted tasks and mixtures by name, as plain data, and which of them are cached.
 
     listing = read_listing(["/data/cache"])
     listing.tasks["super_glue_rte_GPT_3_style"].task.template.name      # "GPT-3 style"
     listing.members("t0_train")                  # [("adversarial_qa_dbert_...", 10000), ...]
     listing.select("super_glue_rte_.*")          # names of tasks
 
-A template with answer choices has two names: the plain task's, and one that ends in `_score_eval`.
+A template with answer choices has two names: that of the plain task, and one that ends in
+`_score_eval`.
 """
 
 import dataclasses
@@ -30,10 +31,10 @@ Rate = float | Callable[[Any], float]
 
 @dataclasses.dataclass(frozen=True)
 class ListedTask:
-    """A task of the catalogue or of the user's folders, with what a SeqIO task knows of its cache.
+    """A task of the catalogue or of the user's folders, with the cache methods of a SeqIO task.
 
     Attributes:
-      name: the name that it is registered under.
+      name: the name under which it is registered.
       task: the template and its data.
       ranked: whether it is the task for rank evaluation.
       cache_dirs: folders with cached tasks.
@@ -51,7 +52,7 @@ class ListedTask:
 
     @functools.cached_property
     def cache_dir(self) -> str | None:
-        """The folder of its cache, None if it is not cached."""
+        """The folder of its cache, or None if it is not cached."""
         folders = (posixpath.join(folder, self.name) for folder in self.cache_dirs)
         return next((f for f in folders if paths.exists(posixpath.join(f, "COMPLETED"))), None)
 
@@ -59,7 +60,7 @@ class ListedTask:
         """Returns the statistics of a cached split.
 
         Raises:
-          UserError: if they are absent or damaged.
+          UserError: they are missing or damaged.
         """
         path = posixpath.join(self.cache_dir, f"stats.{split}.json")
         with reading(path, ValueError):
@@ -73,19 +74,19 @@ class ListedTask:
 def tasks_by_name(
     known: Collection[str] = (), cache_dirs: Sequence[str] = ()
 ) -> dict[str, ListedTask]:
-    """Returns name -> task, for T0's tasks and those of the user's data folders.
+    """Returns name -> task for T0's tasks and those of the user's data folders.
 
     Args:
-      known: names that are already used.
+      known: names that are already taken.
       cache_dirs: folders with cached tasks.
 
     Raises:
-      UserError: if two prompts have the same task name, or it is among `known`.
+      UserError: two prompts have the same task name, or the name is already taken.
     """
     tasks: dict[str, ListedTask] = {}
     for entry in itertools.chain(catalogue_entries(), own_entries()):
         task = entry.task
-        # Empty choices are none: the template is open-ended.
+        # A template with empty choices is open-ended.
         for ranked in (False, True) if task.template.answer_choices else (False,):
             name = task.name + SCORE_EVAL if ranked else task.name
             if name in known or name in tasks:
@@ -101,14 +102,14 @@ def tasks_by_name(
 def mixtures_by_name(
     tasks: Sequence[str], known: Collection[str] = ()
 ) -> dict[str, list[tuple[str, Rate]]]:
-    """Returns name -> (task, rate) of each member, for the original's and the user's mixtures.
+    """Returns name -> (task, rate) of each member, for the original and the user's mixtures.
 
     Args:
       tasks: the names of all tasks.
-      known: names of mixtures that are already used.
+      known: names of mixtures that are already taken.
 
     Raises:
-      UserError: if the name of a user's mixture is already used.
+      UserError: the name of a user's mixture is already taken.
     """
     mixtures = {name: mixture_tasks(name, catalogue_entries()) for name in RULES}
     taken = {*mixtures, *tasks, *known}
@@ -139,10 +140,12 @@ class Listing:
         return {split: task.num_input_examples(split) for split in task.splits}
 
     def select(self, expression: str) -> list[str]:
-        """Returns the tasks of a mixture, or those whose names match from their start, sorted.
+        """Returns the members of a mixture, or the tasks that match a regular expression, sorted.
+
+        The expression is matched at the start of the name.
 
         Raises:
-          UserError: if nothing matches, with the nearest names.
+          UserError: nothing matches; the message suggests similar names.
         """
         if expression in self.mixtures:
             return sorted(name for name, _ in self.mixtures[expression])
@@ -152,21 +155,22 @@ class Listing:
 def matching(
     expression: str, tasks: Collection[str], mixtures: Collection[str], hint: str = ""
 ) -> list[str]:
-    """Returns the names of tasks that an expression matches from their start, sorted.
+    """Returns the task names that match a regular expression at their start, sorted.
 
     Args:
       expression: the regular expression.
       tasks: the names of all tasks.
       mixtures: the names of all mixtures, for the message.
-      hint: what to do if there is no such task.
+      hint: how to proceed if there is no such task.
 
     Raises:
-      UserError: if it is no regular expression, or matches no task.
+      UserError: the expression is invalid, or matches no task.
     """
     try:
         pattern = re.compile(expression)
     except re.error as error:
-        # A misspelled mixture, too: `t0++_trian` is a valid one for Python 3.11, not for 3.10.
+        # This may also be a misspelled mixture: `t0++_trian` is a valid expression in Python 3.11,
+        # but not in 3.10.
         hint = f"It is not a regular expression: {error}."
         raise unknown_name("task or mixture", expression, [*mixtures, *tasks], hint) from error
     names = sorted(name for name in tasks if pattern.match(name))
@@ -176,13 +180,13 @@ def matching(
 
 
 def read_listing(cache_dirs: Sequence[str] = ()) -> Listing:
-    """Returns the tasks and mixtures of T0 and of the user's data folders.
+    """Reads the tasks and mixtures of T0 and of the user's data folders.
 
     Args:
       cache_dirs: folders with cached tasks.
 
     Raises:
-      UserError: if a template file or `mixtures.yaml` is malformed, or a name is used twice.
+      UserError: a template file or `mixtures.yaml` is malformed, or a name is used twice.
     """
     tasks = tasks_by_name(cache_dirs=cache_dirs)
     return Listing(tasks, mixtures_by_name(list(tasks)))

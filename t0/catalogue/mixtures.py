@@ -1,6 +1,6 @@
-"""Selects the members of the original's eight mixtures, and of the user's own, with their rates.
+"""Selects the members and mixing rates of the original eight mixtures and of the user's mixtures.
 
-The mixing rate of a training task is its dataset's train size; if that is over 500,000, it is
+The mixing rate of a training task is the train size of its dataset or, if that is over 500,000,
 500,000 divided by the number of the dataset's templates. The rate of a rank-evaluation task is its
 number of examples, at most 500,000.
 """
@@ -20,14 +20,15 @@ MAX_EXAMPLES_PER_DATASET = 500_000
 
 @dataclasses.dataclass(frozen=True)
 class MixtureRule:
-    """Which tasks are in a mixture of the original.
+    """The rule that selects the tasks of an original mixture.
 
     Attributes:
       groups: the groups of the datasets.
-      score_eval: whether it has the rank-evaluation tasks, with their examples as rates.
-      evaluation: whether `groups` are evaluation groups; else they are training groups.
-      original_only: whether it has only prompts for the dataset's original task.
-      one_for_each_dataset: whether it has only the first of these prompts of each dataset.
+      score_eval: whether the members are rank-evaluation tasks, with their numbers of examples as
+        rates.
+      evaluation: whether `groups` are evaluation groups; otherwise they are training groups.
+      original_only: whether to include only prompts for the dataset's original task.
+      one_for_each_dataset: whether to include only the first of these prompts of each dataset.
     """
 
     groups: frozenset[str]
@@ -80,7 +81,7 @@ def training_rate(entry: CatalogueEntry) -> int:
     """Returns the mixing rate of a training task, in examples.
 
     Raises:
-      UserError: if it is a task of the user's own data, which have no train split.
+      UserError: the task is one of the user's own and has no train split.
     """
     if entry.dataset is not None:
         size = entry.dataset.train_size
@@ -97,7 +98,7 @@ def training_rate(entry: CatalogueEntry) -> int:
 
 
 class CountedTask(Protocol):
-    """What a mixing rate needs of a task: a SeqIO task, or a `t0.catalogue.listing.ListedTask`."""
+    """A task with the methods that mixing rates need: a SeqIO task or a `listing.ListedTask`."""
 
     splits: Sequence[str]
     cache_dir: str | None
@@ -112,8 +113,9 @@ class CountedTask(Protocol):
 def examples_rate(task: CountedTask) -> float:
     """Returns a rank-evaluation task's mixing rate: its training examples, at most 500,000.
 
-    They are counted after prompting if the task is cached, else before it. A dataset without a
-    train split (story_cloze) has its first split's examples; the original fails on it.
+    If the task is cached, the examples are counted after prompting, otherwise before it. A dataset
+    without a train split (story_cloze) is counted by its first split; the original code fails on
+    it.
     """
     split = "train" if "train" in task.splits else task.splits[0]
     if task.cache_dir:
@@ -142,7 +144,7 @@ def own_mixture_tasks(
       names: the names of the registered tasks.
 
     Raises:
-      UserError: if an expression matches no task.
+      UserError: an expression matches no task.
     """
     rate = examples_rate if mixture.rate == "examples" else mixture.rate
     chosen: dict[str, None] = {}

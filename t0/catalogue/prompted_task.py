@@ -5,7 +5,7 @@
     rows = task.open("train")
     task.compiled.example(next(rows.rows()), 0)     # inputs, targets, choices as text
 
-A template with answer choices makes two SeqIO tasks: the plain one, and one for rank evaluation,
+A template with answer choices becomes two SeqIO tasks: the plain task, and one for rank evaluation,
 whose name ends in `SCORE_EVAL`.
 """
 
@@ -19,15 +19,15 @@ from t0.errors import UserError
 from t0.prompts import CompiledTemplate, Template
 from t0.sources import SplitRows, open_split
 
-# The suffix of a rank-evaluation task's name.
+# The suffix of the names of rank-evaluation tasks.
 SCORE_EVAL = "_score_eval"
 
 
 def task_name(dataset: str, subset: str | None, template: str, suffix: str = "") -> str:
     """Joins dataset, subset and template name into a task's name.
 
-    Every run of characters other than letters, digits, `_` and `.` becomes one `_` (the rule of
-    the original's `task_clean`).
+    Each run of characters other than letters, digits, `_` and `.` becomes one `_` (like
+    `task_clean` in the original code).
     """
     joined = "_".join(part for part in (dataset, subset, template) if part is not None)
     return re.sub(r"[^\w\d\._]+", "_", joined) + suffix
@@ -53,8 +53,8 @@ def open_rows(source: PromptedRows, split: str) -> SplitRows:
     """Opens the rows of a task's split.
 
     Raises:
-      UserError: if the split is unknown, its data is absent, or the data lacks a column that the
-        template uses.
+      UserError: the split is unknown, its data is missing, or the data does not have a column that
+        the template uses.
     """
     if split not in source.split_mapping:
         raise UserError(
@@ -70,7 +70,7 @@ def check_columns(source: PromptedRows, rows: SplitRows) -> None:
     """Checks that the rows have the columns that the template uses.
 
     Raises:
-      UserError: if they lack a column.
+      UserError: a column is missing.
     """
     missing = source.compiled.missing_columns(rows.columns)
     if missing:
@@ -83,7 +83,7 @@ def check_columns(source: PromptedRows, rows: SplitRows) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class PromptedTask:
-    """One template over one dataset, from which a plain and a rank-evaluation task are built.
+    """One template over one dataset, the basis of a plain and a rank-evaluation task.
 
     Attributes:
       dataset: the dataset's name.
@@ -103,18 +103,18 @@ class PromptedTask:
 
     @property
     def name(self) -> str:
-        """The plain task's name."""
+        """The name of the plain task."""
         return task_name(self.dataset, self.subset, self.template.name, self.suffix)
 
     @functools.cached_property
     def compiled(self) -> CompiledTemplate:
-        """The compiled template, which draws as the registered task's does."""
+        """The compiled template, with the same random draws as that of the registered task."""
         return CompiledTemplate(self.template, seed_name=self.name)
 
     def size(self, split: str) -> int:
-        """Returns the number of raw rows of a split, recorded for T0's datasets, else counted."""
+        """Returns the number of raw rows of a split, recorded for T0's datasets or counted."""
         return self.num_rows(split) if callable(self.num_rows) else self.num_rows[split]
 
     def open(self, split: str) -> SplitRows:
-        """Opens the rows of the task's split; see `open_rows` for the errors."""
+        """Opens the rows of the task's split. See `open_rows` for the errors."""
         return open_rows(self, split)

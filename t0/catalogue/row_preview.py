@@ -1,11 +1,11 @@
-r"""Rendered rows as the model gets them: inputs, target and choices, counted and cut.
+r"""Rendered rows as the model sees them: inputs, target and choices, counted and truncated.
 
     row = preview_row(task, "train", 0, columns, lengths={"inputs": 512, "targets": 64}, tokens=t)
     row.inputs.tokens, row.inputs.cut      # (700, 2311): the text is cut before character 2,311
     print("\n".join(lines(row)))
 
-The text is the rendered one; a mark stands where a length cuts it. As in T0's tasks, targets and
-choices end in EOS, which counts as a token, and inputs do not.
+The text is the rendered text, with a mark where the sequence length truncates it. As in T0's tasks,
+targets and choices end in EOS, which counts as a token, and inputs do not.
 """
 
 import dataclasses
@@ -19,16 +19,16 @@ from t0.prompts import LONGEST_PRINTED, NO_LABEL, Example
 from t0.sources import hidden_label
 
 EOS = 1
-# What T0 was trained with, in tokens.
+# The sequence lengths that T0 was trained with, in tokens.
 T0_LENGTHS = {"inputs": 1024, "targets": 256}
 _INDENT = "    "
 
 
 def given_lengths(text: str) -> dict[str, int]:
-    """Returns the lengths that a text such as "inputs=512,targets=64" names, in tokens.
+    """Parses lengths such as "inputs=512,targets=64", in tokens.
 
     Raises:
-      UserError: if a part of it is no length of inputs or targets.
+      UserError: an item is not a length of inputs or targets.
     """
     lengths = {}
     for part in filter(None, text.split(",")):
@@ -43,7 +43,7 @@ def given_lengths(text: str) -> dict[str, int]:
 
 
 def lengths_text(lengths: Mapping[str, int]) -> str:
-    """Returns lengths as `given_lengths` reads them."""
+    """Formats lengths so that `given_lengths` can parse them."""
     return ",".join(f"{name}={value}" for name, value in lengths.items())
 
 
@@ -53,9 +53,9 @@ class PreviewText:
 
     Attributes:
       text: the rendered text.
-      ids: its token ids, EOS among them if it has one; None without a vocabulary.
-      limit: the length that it is cut at, in tokens.
-      cut: the index of the first character that is cut off, None if nothing is.
+      ids: its token ids, including EOS if it has one; None without a vocabulary.
+      limit: the sequence length at which it is truncated, in tokens.
+      cut: the index of the first truncated character, or None if the text is not truncated.
     """
 
     text: str
@@ -65,19 +65,19 @@ class PreviewText:
 
     @property
     def tokens(self) -> int | None:
-        """The number of tokens, None without a vocabulary."""
+        """The number of tokens; None without a vocabulary."""
         return None if self.ids is None else len(self.ids)
 
 
 @dataclasses.dataclass(frozen=True)
 class RowPreview:
-    """A row of a task, rendered.
+    """A rendered row of a task.
 
     Attributes:
       title: the task, split and row.
       inputs, target: the texts; None for a row that the template drops.
       choices: the answer choices; None for an open-ended template.
-      notes: what is odd about the row.
+      notes: anything unusual about the row.
     """
 
     title: str
@@ -88,7 +88,7 @@ class RowPreview:
 
     @property
     def is_cut(self) -> bool:
-        """Whether a length cuts one of the texts."""
+        """Whether one of the texts is truncated."""
         parts = (self.inputs, self.target, *(self.choices or ()))
         return any(part is not None and part.cut is not None for part in parts)
 
@@ -102,18 +102,18 @@ def preview_row(
     lengths: Mapping[str, int],
     tokens: Tokens | None,
 ) -> RowPreview:
-    """Renders a row, counts its tokens, and finds where the lengths cut it.
+    """Renders a row, counts its tokens and finds where it is truncated.
 
     Args:
       task: the template and its data.
       split: the task's split.
-      index: the row's number in the split, the first is 0.
+      index: the row's index in the split.
       row: the row.
       lengths: the lengths of inputs and targets, in tokens.
-      tokens: the vocabulary, None to count nothing.
+      tokens: the vocabulary; None to count nothing.
 
     Raises:
-      UserError: if the template fails on the row.
+      UserError: the template fails on the row.
     """
     title = f"{task.name}, split {split}, row {index}"
     example = task.compiled.example(row, index)
@@ -165,7 +165,7 @@ def lines(row: RowPreview, *, with_ids: bool = False) -> Iterator[str]:
 
     Args:
       row: the row.
-      with_ids: whether to print the token ids, too.
+      with_ids: whether to also print the token ids.
     """
     yield row.title
     if row.inputs is not None:

@@ -1,4 +1,4 @@
-"""Counts the tokens of texts, and finds where a length cuts them, without TensorFlow.
+"""Counts the tokens of texts, and finds where a length truncates them, without TensorFlow.
 
     tokens = Tokens("spiece.model")
     tokens.ids("A film.")             # [71, 814, 5], without EOS
@@ -6,8 +6,8 @@
     tokens.place("A film.", 2)        # 6: the first character of the third token
 
 T5's SentencePiece model has two editions: one with 32,000 pieces, to which 100 sentinels
-(`<extra_id_0>` ... `<extra_id_99>`) are added on loading, and `.100extra`, which has them. Both
-have 32,100 ids in the same order; the edition is recognised by the file's pieces.
+(`<extra_id_0>` ... `<extra_id_99>`) are added when it is loaded, and `.100extra`, which contains
+them. Both have 32,100 ids in the same order. The pieces in the file tell which edition it is.
 """
 
 import functools
@@ -33,10 +33,10 @@ _FIRST_KINDS = [_PIECE.CONTROL, _PIECE.CONTROL, _PIECE.UNKNOWN]
 
 
 def checked_model(path: str, content: bytes) -> sentencepiece_model_pb2.ModelProto:
-    """Returns the model in a file's content.
+    """Returns the SentencePiece model in a file's content.
 
     Raises:
-      UserError: if it is not a SentencePiece model, or not one for T5.
+      UserError: the content is not a SentencePiece model, or the model does not fit T5.
     """
     model = sentencepiece_model_pb2.ModelProto()
     try:
@@ -57,15 +57,16 @@ def checked_model(path: str, content: bytes) -> sentencepiece_model_pb2.ModelPro
 
 
 def holds_sentinels(model: sentencepiece_model_pb2.ModelProto) -> bool:
-    """Returns whether the model is the edition `.100extra`, by its last piece."""
+    """Returns whether the model is the `.100extra` edition, judged by its last piece."""
     # Sentinels are the last pieces, in descending order.
     return "extra_id_0>" in model.pieces[-1].piece
 
 
 def model_digest(content: bytes) -> str:
-    """Returns a checksum of what a vocabulary's ids depend on; both editions of T5's are equal.
+    """Returns a checksum of everything that determines a vocabulary's ids.
 
-    A file that is no SentencePiece model has the checksum of its bytes.
+    Both editions of T5's model have the same checksum. A file that is not a SentencePiece model has
+    the checksum of its bytes.
     """
     model = sentencepiece_model_pb2.ModelProto()
     try:
@@ -82,13 +83,13 @@ def model_digest(content: bytes) -> str:
 
 
 class Tokens:
-    """A SentencePiece model with T5's sentinels, as the tasks tokenise with it.
+    """A SentencePiece model with T5's sentinels, with the same ids as the tasks use.
 
     Args:
       path: the model's file.
 
     Raises:
-      UserError: if the file cannot be read, or is no model for T5.
+      UserError: the file cannot be read, or the model does not fit T5.
     """
 
     def __init__(self, path: str) -> None:
@@ -109,22 +110,22 @@ class Tokens:
 
     @property
     def model(self) -> bytes:
-        """The model, sentinels included, for `SentencePieceProcessor(model_proto=...)`."""
+        """The model, including sentinels, for `SentencePieceProcessor(model_proto=...)`."""
         return self._processor.serialized_model_proto()
 
     def ids(self, text: str) -> list[int]:
-        """Returns a text's token ids, without EOS."""
+        """Returns the token ids of a text, without EOS."""
         return self._processor.encode(text)
 
     def unknown(self, text: str) -> list[str]:
-        """Returns the stretches of a text that the vocabulary maps to its unknown token."""
+        """Returns the parts of a text that the vocabulary maps to its unknown token."""
         if UNKNOWN not in self.ids(text):
             return []
         pieces = self._processor.encode(text, out_type="immutable_proto").pieces
         return [piece.surface for piece in pieces if piece.id == UNKNOWN]
 
     def text(self, ids: Sequence[int]) -> str:
-        """Returns the text of token ids, up to EOS; ids without a piece are unknown tokens."""
+        """Decodes token ids up to EOS; ids without a piece are unknown tokens."""
         processor = self._processor
         count, unknown = processor.get_piece_size(), processor.unk_id()
         known = [i if i < count else unknown for i in ids]
@@ -139,19 +140,19 @@ class Tokens:
 
 
 def given_tokens(path: str | None) -> Tokens | None:
-    """Returns the vocabulary at a path or, without one, at T0_VOCAB; None if neither is set.
+    """Loads the vocabulary at a path or, without one, at T0_VOCAB; returns None if neither is set.
 
-    T5's public vocabulary is not taken: it would have to be downloaded.
+    T5's public vocabulary is not used, since it would have to be downloaded.
 
     Raises:
-      UserError: if the file cannot be read, or is no model for T5.
+      UserError: the file cannot be read, or the model does not fit T5.
     """
     chosen = path or os.environ.get(VOCABULARY_VARIABLE)
     return _loaded(chosen) if chosen else None
 
 
 def vocabulary_notes(tokens: Tokens, texts: Sequence[str]) -> list[str]:
-    """Returns what the vocabulary cannot express of targets or choices; empty if nothing.
+    """Describes targets or choices that the vocabulary cannot express; empty if there are none.
 
     the vocabulary has no '😀', '😡': the model reads and writes unknown tokens instead
     '😀' and '😡' have the same tokens: no model can tell them apart

@@ -1,12 +1,13 @@
-"""Writes a folder to start from with one's own data: prompts, mixtures, run files, commands.
+"""Writes a starter folder for a user's data: prompts, mixtures, run files, commands.
 
     plan = StarterFolder("reviews", table, texts=("review",), labels=labels, vocabulary=None)
     write(plan, "reviews", {"train": rows_again})
     commands("reviews", plan, lengths)         # the five commands that `reviews/commands.sh` runs
 
 The rows are copied as JSON Lines: columns get names that Jinja can read, and the label becomes the
-number of its choice. Rows without a text or a label are left out. Data of one split are split: a
-tenth, chosen by a hash of the row's texts, is for validation, so that equal rows are on one side.
+index of its choice. Rows without a text or a label are left out. If the data has a single split, a
+tenth of it becomes the validation split. The rows are chosen by a hash of their texts, so that
+equal rows are in the same split.
 """
 
 import dataclasses
@@ -31,10 +32,10 @@ from t0.sources import split_sizes
 
 LABEL = "label"
 STEPS = 400
-_VALIDATION_SHARE = 10  # one row in
+_VALIDATION_SHARE = 10  # one of this many rows
 _FEWEST_ROWS = 10
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-# Longer inputs are cut: a start should take minutes.
+# Longer inputs are truncated, so that the first run takes minutes.
 _LONGEST = {"inputs": 512, "targets": 64}
 _ROWS_MEASURED = 500
 
@@ -43,13 +44,13 @@ Rows = Callable[[], Iterable[Mapping[str, Any]]]
 
 @dataclasses.dataclass(frozen=True)
 class StarterFolder:
-    """What to write.
+    """The contents of the folder to write.
 
     Attributes:
-      name: the dataset's name, which begins the tasks' names.
-      table: what was seen of the data.
+      name: the dataset's name, which is the prefix of the task names.
+      table: the summary of the data.
       texts: the columns that the prompts show.
-      labels: the label's column and choices.
+      labels: the label column and its choices.
       vocabulary: the path of the SentencePiece model, None for T5's public one.
     """
 
@@ -61,10 +62,10 @@ class StarterFolder:
 
 
 def check_name(name: str) -> None:
-    """Checks that a dataset may have a name.
+    """Checks that a name is valid for a dataset.
 
     Raises:
-      UserError: if not; the message has the rule.
+      UserError: it is not; the message gives the rule.
     """
     if not _NAME.fullmatch(name):
         raise UserError(
@@ -81,19 +82,19 @@ def check_name(name: str) -> None:
 
 
 def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[str, Any]:
-    """Writes the folder whole, or not at all.
+    """Writes the complete folder, or nothing if there is an error.
 
     Args:
-      plan: what to write.
+      plan: the contents.
       folder: the folder, which must not exist.
       splits: "train", and "validation" if the data has one -> a function that yields the rows.
 
     Returns:
-      what was written: `rows` of each split, `left_out`, `lengths` in tokens, and `notes` for the
-      user about texts that the model will not see as they are.
+      `rows` of each split, `left_out`, `lengths` in tokens, and `notes` for the user about texts
+      that the model will not see unchanged.
 
     Raises:
-      UserError: if the folder exists, cannot be written, or too few rows have a text and a label.
+      UserError: the folder exists, it cannot be written, or too few rows have a text and a label.
     """
     final = os.path.abspath(folder)  # noqa: PTH100
     if os.path.lexists(final):
@@ -121,7 +122,7 @@ def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[
 
 
 def column_names(columns: Iterable[str]) -> dict[str, str]:
-    """Returns column -> the name that templates can read it by.
+    """Returns column -> the name by which templates can read it.
 
     >>> column_names(["review text", "a-b", "1st", "answer_choices"])
     {'review text': 'review_text', 'a-b': 'a_b', '1st': '_1st', 'answer_choices': 'answer_choices_'}
@@ -130,7 +131,7 @@ def column_names(columns: Iterable[str]) -> dict[str, str]:
     for column in columns:
         name = re.sub(r"\W", "_", column, flags=re.ASCII) or "_"
         name = f"_{name}" if name[0].isdigit() else name
-        # Jinja's own words, and what templates call the choices.
+        # Reserved words of Jinja, and the name of the choices in templates.
         while name in names.values() or name in _TAKEN:
             name += "_"
         names[column] = name
@@ -143,7 +144,7 @@ _TAKEN |= {"cycler", "joiner"}
 
 
 def _names(plan: StarterFolder) -> dict[str, str]:
-    """Returns the columns' names in the copy; the label is `label`."""
+    """Returns the names of the columns in the copy; the label is `label`."""
     others = [name for name in plan.table.columns if name != plan.labels.column]
     names = column_names([LABEL, *others])
     del names[LABEL]
@@ -153,7 +154,7 @@ def _names(plan: StarterFolder) -> dict[str, str]:
 def _kept(
     plan: StarterFolder, rows: Iterable[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any] | None]:
-    """Yields each row as it is written, None for a row without a text or a label."""
+    """Yields each row as it is written, or None for a row without a text or a label."""
     names = _names(plan)
     for row in rows:
         index = plan.labels.index(row.get(plan.labels.column))
@@ -195,7 +196,7 @@ def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> d
 
 
 def _held_out(plan: StarterFolder, rows: Rows) -> Callable[[int, Mapping[str, Any]], bool]:
-    """Returns the function that chooses a tenth of the rows for validation."""
+    """Returns a function that selects a tenth of the rows for validation."""
     texts = [_names(plan)[name] for name in plan.texts]
 
     def by_hash(place: int, row: Mapping[str, Any]) -> bool:
@@ -205,7 +206,7 @@ def _held_out(plan: StarterFolder, rows: Rows) -> Callable[[int, Mapping[str, An
     chosen = {by_hash(0, row) for row in _kept(plan, rows()) if row is not None}
     if chosen == {True, False}:
         return by_hash
-    # Few rows, or equal ones.
+    # There are few rows, or equal ones: select every tenth row.
     return lambda place, row: place % _VALIDATION_SHARE == _VALIDATION_SHARE - 1
 
 
@@ -230,7 +231,7 @@ def _templates(plan: StarterFolder) -> str:
             f"  {plan.name}_{name}: !Template",
             f"    name: {name}",
             f"    id: {plan.name}_{name}",
-            # A JSON string is a YAML string.
+            # Every JSON string is a YAML string.
             f"    jinja: {json.dumps(jinja, ensure_ascii=False)}",
             f"    answer_choices: {choices}",
             "    reference: ''",
@@ -252,11 +253,11 @@ def _mixtures(plan: StarterFolder) -> str:
 
 
 def _measure(plan: StarterFolder, data: str) -> tuple[dict[str, int], list[str]]:
-    """Returns lengths that cut no more than a hundredth of the inputs, and no target; and notes."""
+    """Returns lengths that truncate at most 1% of the inputs and no target, and notes."""
     tokens = Tokens(plan.vocabulary) if plan.vocabulary else None
 
     def count(text: str) -> int:
-        # Without a vocabulary: English has about four characters a token.
+        # Without a vocabulary, estimate: English has about four characters per token.
         return len(tokens.ids(text)) if tokens else len(text) // 3 + 1
 
     tasks = [
@@ -331,7 +332,7 @@ run.mode = "score_eval"
 
 
 def commands(folder: str, plan: StarterFolder, lengths: Mapping[str, int]) -> list[list[str]]:
-    """Returns the five command lines: cache, look, train, rank, report."""
+    """Returns the five command lines: cache, show, train, rank, report."""
 
     def inside(*names: str) -> str:
         return posixpath.join(folder, *names)

@@ -1,16 +1,16 @@
-"""Limits the time and the text that a template of the user's own may use for one row.
+"""Limits the time and memory that a user's template may use for one row.
 
     meter = Meter(Limits.configured())
-    meter.step()            # a turn of a loop, or a call; UserError when the time is used up
-    meter.take(5000)        # characters or items that the template made; UserError when too many
+    meter.step()            # a loop iteration or a call; UserError if the time limit is exceeded
+    meter.take(5000)        # new characters or items; UserError if there are too many
 
     T0_TEMPLATE_SECONDS=60 T0_TEMPLATE_CHARACTERS=100000000 seqio_cache_tasks ...
 
-Templates come with datasets from the internet, and a line of one can count to ten billion or print
-a terabyte. Loops and calls are counted (`METER` in Jinja's variables holds the row's meter), so
-that a template ends soon after its time is used up. An operation or filter that could make one
-large value (`"a" * 10**10`, `"%99999999999d"`) is refused before it begins. Promptsource's own
-templates are not metered.
+Templates come with datasets from the internet, and one line of a template can count to ten billion
+or print a terabyte. Loop iterations and calls are counted (the Jinja variable `METER` holds the
+row's meter), so that a template stops soon after it exceeds its time limit. An operation or filter
+that would create one huge value (`"a" * 10**10`, `"%99999999999d"`) is rejected before it runs.
+Promptsource's own templates are not metered.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ METER = "\0meter"
 SECONDS_VARIABLE = "T0_TEMPLATE_SECONDS"
 CHARACTERS_VARIABLE = "T0_TEMPLATE_CHARACTERS"
 LONGEST_TEMPLATE = 50_000
-"""Characters of a template of one's own: compiling takes up to a second for each thousand."""
+"""Maximum characters of a user's template: compiling takes up to a second per thousand."""
 
 _STEPS_BETWEEN_LOOKS = 256
 _DIGITS = re.compile(r"\d+")
@@ -43,11 +43,11 @@ _DIGITS = re.compile(r"\d+")
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a template may take for a row.
+    """The limits of a template for one row.
 
     Attributes:
-      seconds: of the processor.
-      characters: characters of texts, and items of lists, that are made on the way and printed.
+      seconds: processor time.
+      characters: characters of texts, and items of lists, that are created or printed.
     """
 
     seconds: float = 10.0
@@ -55,10 +55,10 @@ class Limits:
 
     @classmethod
     def configured(cls) -> "Limits":
-        """Returns the limits that the environment variables set.
+        """Reads the limits from the environment variables.
 
         Raises:
-          UserError: if one is not a number above 0.
+          UserError: a value is not a number above 0.
         """
         seconds = _positive(SECONDS_VARIABLE, cls.seconds)
         return cls(seconds, int(_positive(CHARACTERS_VARIABLE, cls.characters)))
@@ -76,7 +76,7 @@ def _positive(variable: str, default: float) -> float:
 
 
 class Meter:
-    """Counts what a template takes for one row."""
+    """Counts the resources that a template uses for one row."""
 
     __slots__ = ("_ends", "_left", "_limits", "_steps")
 
@@ -87,10 +87,10 @@ class Meter:
         self._ends = time.thread_time() + limits.seconds
 
     def step(self) -> None:
-        """Counts a turn of a loop or a call.
+        """Counts a loop iteration or a call.
 
         Raises:
-          UserError: if the time is used up.
+          UserError: the time limit is exceeded.
         """
         self._steps += 1
         if self._steps % _STEPS_BETWEEN_LOOKS == 0 and time.thread_time() > self._ends:
@@ -100,10 +100,10 @@ class Meter:
             )
 
     def take(self, size: int) -> None:
-        """Counts characters or items that are about to be made, or were.
+        """Counts characters or items that are about to be created, or were.
 
         Raises:
-          UserError: if they are too many.
+          UserError: there are too many.
         """
         self._left -= size
         if self._left < 0:
@@ -113,13 +113,13 @@ class Meter:
             )
 
     def steps(self, items: Any) -> Iterator[Any]:
-        """Yields the items, each a step."""
+        """Yields the items, counting each as a step."""
         for item in items:
             self.step()
             yield item
 
     def counted(self, pieces: Iterable[str]) -> list[str]:
-        """Returns pieces of text, each counted as it comes."""
+        """Returns pieces of text, counting each one when it arrives."""
         found, left = [], self._left
         for piece in pieces:
             found.append(piece)
@@ -129,7 +129,7 @@ class Meter:
         return found
 
     def operation(self, operator: str, left: Any, right: Any) -> None:
-        """Counts the result of a binary operation, before it is done."""
+        """Counts the result of a binary operation before it is computed."""
         self.step()
         if operator == "**":
             if isinstance(left, int) and isinstance(right, int) and right > 0:
@@ -146,19 +146,19 @@ class Meter:
             self.take(_size(left) + _size(right))
 
     def result(self, value: Any) -> Any:
-        """Counts a value that was made, and returns it."""
+        """Counts a new value and returns it."""
         self.step()
         self.take(_size(value))
         return value
 
     def text_method(self, text: str, name: str, arguments: tuple[Any, ...]) -> None:
-        """Counts the result of a method of a text, before it is called."""
+        """Counts the result of a text method before it is called."""
         estimate = _TEXT_METHODS.get(name)
         if estimate:
             self.take(estimate(text, arguments))
 
     def filtered(self, name: str, value: Any, arguments: tuple[Any, ...]) -> None:
-        """Counts the result of a filter that may be larger than what it gets, before it runs."""
+        """Counts the result of a filter before it runs, if it may be larger than the input."""
         if name == "format":
             self.take(_widths(str(value)) + _integers(arguments))
         elif name == "replace":
@@ -172,7 +172,7 @@ class Meter:
 
 
 def _size(value: Any) -> int:
-    """Returns the characters or items of a value, 0 of other values."""
+    """Returns the number of characters or items of a value, 0 for other values."""
     return len(value) if isinstance(value, str | bytes | list | tuple | dict) else 0
 
 
@@ -182,7 +182,7 @@ def _integers(values: Any) -> int:
 
 
 def _widths(text: str) -> int:
-    """Returns at most how many characters the widths in a format add."""
+    """Returns an upper bound for the characters that the widths in a format add."""
     return len(text) + sum(min(int(digits[:12]), 10**12) for digits in _DIGITS.findall(text))
 
 
@@ -195,7 +195,7 @@ def _replaced(text: str, arguments: tuple[Any, ...]) -> int:
 
 def _joined(separator: str, arguments: tuple[Any, ...]) -> int:
     items = arguments[0] if arguments else ()
-    # What cannot be counted before is the product of a loop of at most 100,000 turns.
+    # If the size is unknown in advance, the items come from a loop of at most 100,000 iterations.
     return len(separator) * (len(items) if isinstance(items, Sized) else 10**5)
 
 
@@ -214,7 +214,7 @@ _TEXT_METHODS: dict[str, Callable[[str, tuple[Any, ...]], int]] = {
     "translate": _translated,
 }
 
-# Filters whose result may be much larger than their value.
+# Filters whose result may be much larger than their input.
 GROWING_FILTERS = (
     "batch", "center", "format", "indent", "join", "replace", "round", "slice", "tojson", "wordwrap"
 )  # fmt: skip
@@ -227,7 +227,7 @@ _STEPS, _RESULT = "\0steps", "\0result"  # a template cannot write these names
 
 
 def growing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a filter of Jinja whose result is counted in the row's meter before it runs."""
+    """Wraps a Jinja filter so that the row's meter counts its result before it runs."""
     passes = getattr(function, "jinja_pass_arg", None)
 
     @functools.wraps(function)
@@ -254,7 +254,7 @@ def _result(context: jinja2.runtime.Context, value: Any) -> Any:
 
 
 class _Metering(NodeTransformer):
-    """Puts the counting of turns and of results into a parsed template."""
+    """Inserts the counting of iterations and results into a parsed template."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
@@ -288,10 +288,10 @@ _UNBOUNDED = (
 
 
 def is_bounded(tree: nodes.Template) -> bool:
-    """Returns whether a parsed template can do so little that nothing needs to be counted.
+    """Returns whether a parsed template is so simple that nothing needs to be counted.
 
-    It has no loop, macro, call or operation, and no filter that makes more than it gets or that
-    applies another filter.
+    It has no loop, macro, call or operation, and no filter whose result is larger than its input or
+    that applies another filter.
     """
     filters = {node.name for node in tree.find_all(nodes.Filter)}
     return next(tree.find_all(_UNBOUNDED), None) is None and filters.isdisjoint(
@@ -300,12 +300,12 @@ def is_bounded(tree: nodes.Template) -> bool:
 
 
 def add_counting(tree: nodes.Template) -> None:
-    """Changes a parsed template so that it counts what it does."""
+    """Changes a parsed template so that it counts its work."""
     _Metering().visit(tree)
 
 
 def add_filters(filters: dict[str, Any]) -> None:
-    """Adds to Jinja's filters those of metered templates."""
+    """Adds the filters of metered templates to Jinja's filters."""
     filters[_STEPS], filters[_RESULT] = _steps, _result
     for name in GROWING_FILTERS:
         filters[name] = growing(name, filters[name])
@@ -326,7 +326,7 @@ def metered(meter: Meter) -> Iterator[None]:
 
 
 def concat(pieces: Iterable[str]) -> str:
-    """Joins what a macro or block printed, counted before it is joined."""
+    """Joins the output of a macro or block, which is counted before it is joined."""
     pieces = list(pieces)
     meter = getattr(_running, "meter", None)
     if meter is not None:

@@ -5,28 +5,28 @@
     prompt.choices(row)    # ["Yes", "No"], as promptsource's get_answer_choices_list
     prompt.example(row)    # Example(inputs=..., targets="Yes", choices=["Yes", "No"]), T0's rule
 
-All templates share one Jinja environment. It has what promptsource adds to Jinja and nothing else:
-the global `zip` and the filters `choice`, `most_frequent` and `highlight`. This module differs from
-promptsource as follows:
+All templates share one Jinja environment. It has promptsource's additions to Jinja and nothing
+else: the global `zip` and the filters `choice`, `most_frequent` and `highlight`. This module
+differs from promptsource as follows:
 
 * Jinja runs in its sandbox, so that a template cannot run arbitrary Python code.
 * Random draws are repeatable. The filters `choice` and `random` draw from one random stream for
   each row, seeded by `seed_name` and the row's index. The answer choices draw first, then the body
-  from left to right, only in the branches that are taken; `choices` and `apply` of one row agree.
-  Promptsource draws once, while it compiles, if the sequence is a constant, else in each call.
-  Jinja's `lipsum` is removed, because it can only draw from Python's shared random stream.
+  from left to right, only in the branches that are taken. `choices` and `apply` agree on the same
+  row. Promptsource draws once, at compile time, if the sequence is a constant, otherwise in each
+  call. Jinja's `lipsum` is removed, because it can only draw from Python's shared random stream.
 * Errors are UserErrors that name the template and the row.
-* In the user's own templates a label `1.0` or `"1"` is the integer 1 where it picks a choice. A
-  label that picks no choice is an error; promptsource prints nothing (`_read_labels`).
+* In the user's own templates, a label `1.0` or `"1"` that selects a choice counts as the integer 1.
+  A label that selects no choice is an error; promptsource prints nothing (`_read_labels`).
 * A column of bytes is an error; promptsource prints `b'...'`.
 * `|||` in a text inside a list or an object of the row, or in a choice that the body prints, is
-  text, like `|||` at the top of the row. Promptsource splits there: it drops the row, or makes more
-  choices. None of the 199,774 rows of T0's datasets that we have holds `|||`.
-* Text that is not Unicode (half of a surrogate pair) is an error.
-* A row stays as it was. A template that changes a list inside its row (`{{ words.append("x") }}`)
-  changes a copy, which is made when the first such call is seen (`_Environment.call`).
+  text, like `|||` at the top level of the row. Promptsource splits at it, which drops the row or
+  creates more choices. None of the 199,774 rows of T0's datasets that we have contains `|||`.
+* Text that is not valid Unicode (half of a surrogate pair) is an error.
+* A row is never changed. If a template changes a list inside its row (`{{ words.append("x") }}`),
+  it changes a copy, which is created when the first such call is detected (`_Environment.call`).
 
-Rows must be mappings with text keys.
+Rows must be mappings with string keys.
 """
 
 import copy
@@ -51,12 +51,12 @@ STREAM = "\0stream"
 """The variable that holds the row's `random.Random`. No column can have this name."""
 
 _HIDES = "\0hides"
-"""The variable that holds `OwnRow.hides` of a row that has it."""
+"""The variable that holds `OwnRow.hides` of the row, if it has one."""
 
 _CHANGEABLE = "\0changeable"
-"""The variable that holds the ids of the row's objects; empty if the row is the template's own."""
+"""The variable that holds the ids of the row's objects; empty if the template has its own copy."""
 
-# Methods of lists and dicts that change nothing.
+# Methods of lists and dicts that do not change them.
 _READS = frozenset(
     ("copy", "count", "fromkeys", "get", "index", "items", "keys", "values"),
 )
@@ -64,10 +64,10 @@ _METHODS = (types.BuiltinMethodType, types.MethodType, types.MethodDescriptorTyp
 _RANDOM_FILTERS = ("choice", "random")
 _INDEX_FILTER, _CUT_FILTER = "\0index", "\0cut"  # a template cannot write these names
 LONGEST_PRINTED = 2048
-"""Characters at which promptsource cuts each printed text, unless it has at most 5 more."""
+"""Promptsource truncates printed texts at this many characters, if they have over 5 more."""
 
 _CUTS = "\0cuts"
-"""The variable that collects the lengths, in characters, of the texts that were cut."""
+"""The variable that collects the lengths, in characters, of the truncated texts."""
 
 
 @jinja2.pass_context
@@ -80,14 +80,14 @@ def _choice(context: jinja2.runtime.Context, items: Sequence[Any]) -> Any:
 
 @jinja2.pass_context
 def _random(context: jinja2.runtime.Context, items: Sequence[Any]) -> Any:
-    """Draws one item, or returns an undefined value for an empty sequence, as Jinja's `random`."""
+    """Draws one item; like Jinja's `random`, returns an undefined value for an empty sequence."""
     if not len(items):
         return context.environment.undefined("No random item, sequence was empty.")
     return context[STREAM].choice(items)
 
 
 def _most_frequent(items: Sequence[Any]) -> list[Any] | None:
-    """Returns the items that occur most often, in order of first occurrence."""
+    """Returns the most frequent items, in order of first occurrence."""
     if not items:
         return None
     counts = Counter(items)
@@ -97,7 +97,7 @@ def _most_frequent(items: Sequence[Any]) -> list[Any] | None:
 
 @jinja2.pass_context
 def _cut(context: jinja2.runtime.Context, text: str, length: int) -> str:
-    """Cuts a printed text as promptsource does, and counts it."""
+    """Truncates a printed text like promptsource, and counts it."""
     if len(text) <= length:
         return text
     cut = do_truncate(context.environment, text, length)
@@ -107,7 +107,7 @@ def _cut(context: jinja2.runtime.Context, text: str, length: int) -> str:
 
 
 def _count_cuts(tree: nodes.Template) -> None:
-    """Changes a parsed template so that `_cut` cuts its printed texts."""
+    """Changes a parsed template so that `_cut` truncates its printed texts."""
     for node in tree.find_all(nodes.Filter):
         if node.name == "truncate" and node.args == [nodes.Const(LONGEST_PRINTED)]:
             node.name = _CUT_FILTER
@@ -118,7 +118,7 @@ def _highlight(text: str) -> str:
 
 
 def whole_number(value: Any) -> int | None:
-    """Returns the integer that a value means (1 for 1, 1.0, "1" and "1.0"), or None.
+    """Returns the integer that a value represents (1 for 1, 1.0, "1" and "1.0"), or None.
 
     >>> [whole_number(value) for value in (True, 2.0, "3", " 4.0 ", 0.5, float("nan"), "yes", None)]
     [1, 2, 3, 4, None, None, None, None]
@@ -150,18 +150,18 @@ def _index(
     of_choices: bool,
     calculated: bool,
 ) -> Any:
-    """Returns the subscript to use where a template has `items[value]`.
+    """Returns the subscript to use for `items[value]` in a template.
 
     Args:
       context: the template's variables.
       value: the subscript's value in this row.
       items: the list or mapping.
       column: the name of the value's column, for messages.
-      of_choices: whether `items` are choices, one of which the label must pick.
+      of_choices: whether `items` are choices, one of which the label must select.
       calculated: whether the subscript is an arithmetic or conditional expression.
 
     Raises:
-      UserError: a label picks none of the choices.
+      UserError: a label selects none of the choices.
     """
     if isinstance(value, jinja2.Undefined) or is_missing(value):
         return value
@@ -171,8 +171,8 @@ def _index(
         return next((key for key in keys if key in items), value)
     if not isinstance(items, list | tuple):
         return value
-    # A withheld label of -1 picks the last choice, as in promptsource; `RowReport` counts it. Only
-    # rows of a user's own data tell whether -1 is a class.
+    # As in promptsource, a withheld label of -1 selects the last choice; `RowReport` counts it.
+    # Only in a user's own data can -1 be a class, and the rows tell whether it is.
     hides = context.get(_HIDES)
     lowest = -1 if hides is None else 0
     checked = of_choices and not (calculated and hides is None)
@@ -193,11 +193,11 @@ def _index(
 
 
 def _read_labels(tree: nodes.Template) -> None:
-    """Changes a parsed template so that subscripts accept labels of any spelling, and check them.
+    """Changes a parsed template so that subscripts accept all spellings of a label, and check it.
 
-    A float or a string that means a whole number subscripts a list as that number. A value that
-    picks no answer choice, or no item of a list in the template, is a UserError that names its
-    column.
+    A float or a string that represents a whole number selects that item of a list. A value that
+    selects no answer choice, or no item of a list in the template, raises a UserError that names
+    its column.
     """
     literals = (nodes.List, nodes.Tuple)
     for node in list(tree.find_all(nodes.Getitem)):
@@ -210,7 +210,7 @@ def _read_labels(tree: nodes.Template) -> None:
         choices = isinstance(node.node, literals) or (
             isinstance(node.node, nodes.Name) and node.node.name == "answer_choices"
         )
-        # A withheld label makes the 1 - label of `answer_choices[1 - label]` 2.
+        # For a withheld label (-1), the expression 1 - label in `answer_choices[1 - label]` is 2.
         calculated = isinstance(node.arg, nodes.BinExpr | nodes.UnaryExpr | nodes.CondExpr)
         arguments = [node.node, *map(nodes.Const, (column, choices, calculated))]
         node.arg = nodes.Filter(node.arg, _INDEX_FILTER, arguments, [], None, None)
@@ -221,11 +221,11 @@ _OWN: Mapping[str, Any] = {_CHANGEABLE: frozenset()}
 
 
 class _ChangesRow(Exception):
-    """A template is about to change a row that is not its own."""
+    """Raised when a template is about to change a row that is not its own copy."""
 
 
 def _changeable(values: Iterable[Any]) -> frozenset[int]:
-    """Returns the ids of all objects in a row that could be changed."""
+    """Returns the ids of all mutable objects in a row."""
     found = set()
     rest = list(values)
     while rest:
@@ -241,10 +241,10 @@ def _changeable(values: Iterable[Any]) -> frozenset[int]:
 
 
 class _Environment(sandbox.SandboxedEnvironment):
-    """Jinja's sandbox, which calls nothing that could change a row that others read, too.
+    """Jinja's sandbox, which calls nothing that could change a row that is shared with others.
 
-    Templates change objects by calling their methods, and each call of a template goes through
-    `call`, however the template came by the method.
+    Templates change objects by calling their methods. However a template obtained the method, the
+    call goes through `call`.
     """
 
     def call(
@@ -274,7 +274,7 @@ def _check_change(context: jinja2.runtime.Context, owner: Any, arguments: Sequen
 
 
 class _MeteredEnvironment(_Environment):
-    """The environment of the user's own templates, which a `budget.Meter` bounds."""
+    """The environment of the user's own templates, which a `budget.Meter` limits."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
     concat = staticmethod(budget.concat)
@@ -314,7 +314,7 @@ def _make_environment(kind: type[_Environment]) -> _Environment:
 
 
 class _PrintsNested(Exception):
-    """A template prints a list or an object."""
+    """Raised when a template prints a list or an object."""
 
 
 def _refuse_nested(value: Any) -> Any:
@@ -328,7 +328,7 @@ _METERED = _make_environment(_MeteredEnvironment)
 
 
 def _make_checking() -> _Environment:
-    """Returns an environment that raises `_PrintsNested` where a template prints a nested value."""
+    """Returns an environment that raises `_PrintsNested` if a template prints a nested value."""
     environment = _make_environment(_Environment)
     environment.finalize = _refuse_nested
     join, string = environment.filters["join"], environment.filters["string"]
@@ -348,8 +348,8 @@ _CHECKING = _make_checking()
 def _build(tree: nodes.Template, environment: _Environment) -> jinja2.Template:
     """Compiles a parsed template.
 
-    `from_string` would work, but it wraps the globals in a ChainMap. Copying that for each row
-    takes more than half of a short template's time.
+    Do not use `from_string`: it wraps the globals in a ChainMap, and copying that for each row
+    takes more than half of the rendering time of a short template.
     """
     code = environment.compile(tree)
     return jinja2.Template.from_code(environment, code, environment.globals)
@@ -361,15 +361,15 @@ def _draws_at_random(tree: nodes.Template) -> bool:
 
 
 def _reads_names(tree: nodes.Template) -> bool:
-    """Returns whether a parsed template reads or sets any name, Jinja's names included.
+    """Returns whether a parsed template reads or sets any name, including Jinja's names.
 
-    A template that uses no name and draws nothing prints the same for every row.
+    A template that uses no name and makes no random draw prints the same text for every row.
     """
     return next(tree.find_all(nodes.Name), None) is not None
 
 
 def _columns_read(source: str) -> frozenset[str]:
-    """Returns the names that the source reads from the row: those that it does not declare.
+    """Returns the names that the source reads from the row, that is, does not declare itself.
 
     Raises:
       jinja2.TemplateSyntaxError: the source is not valid Jinja.
@@ -378,11 +378,11 @@ def _columns_read(source: str) -> frozenset[str]:
 
 
 NO_LABEL = "<NO LABEL>"
-"""T0's text for an empty target, so that rows without a label are kept."""
+"""T0's text for an empty target, so that rows without a label are not dropped."""
 
 _SEPARATOR = "|||"
-# Promptsource replaces the separator inside a row's text by this while it renders. The same string
-# is used here because its length counts in the truncation below.
+# While rendering, promptsource replaces the separator inside a row's text with this string. We use
+# the same string because its length counts in the truncation below.
 _PIPE_PROTECTOR = "3ed2dface8203c4c9dfb1a5dc58e41e0"
 # Promptsource truncates each printed expression by editing the template's source.
 _UNCUT = " | string }}"
@@ -394,9 +394,9 @@ class _Program(NamedTuple):
 
     Attributes:
       code: the compiled template.
-      is_random: whether it draws at random.
-      is_constant: whether it prints the same for every row.
-      limits: what it may take for a row; None of a template that needs no meter.
+      is_random: whether it makes random draws.
+      is_constant: whether it prints the same text for every row.
+      limits: the limits for one row; None for a template that needs no meter.
     """
 
     code: jinja2.Template
@@ -420,7 +420,8 @@ class Example:
     Attributes:
       inputs, targets: the two texts.
       choices: the answer choices; None for an open-ended template.
-      cut: the lengths, in characters, of the printed texts that were cut at `LONGEST_PRINTED`.
+      cut: the lengths, in characters, of the printed texts that were truncated at
+        `LONGEST_PRINTED`.
     """
 
     inputs: str
@@ -430,29 +431,29 @@ class Example:
 
 
 def remove_hyphens(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Replaces `-` by `_` in the row's column names, since Jinja reads `a-b` as a subtraction."""
+    """Replaces `-` with `_` in column names, since Jinja reads `a-b` as a subtraction."""
     return {name.replace("-", "_"): value for name, value in row.items()}
 
 
 class PreparedRow(dict[str, Any]):
-    """A row as `CompiledTemplate.example` reads it; see `prepared`.
+    """A row that is ready for `CompiledTemplate.example`; see `prepared`.
 
     Attributes:
-      hides: a function of the row that says whether a column's labels are hidden, or None.
+      hides: a function of the row that tells whether a column's labels are withheld, or None.
     """
 
     hides: Callable[[str], bool] | None = None
 
 
 def prepared(row: Mapping[str, Any]) -> PreparedRow:
-    """Returns a row that several templates render, so that it is made ready for them only once."""
+    """Prepares a row once for rendering with several templates."""
     ready = PreparedRow(_protected(remove_hyphens(row)))
     ready.hides = getattr(row, "hides", None)
     return ready
 
 
 def _protected(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of the row in whose texts, also nested ones, the separator is replaced."""
+    """Returns a copy of the row with the separator replaced in all texts, including nested ones."""
     return {
         name: value.replace(_SEPARATOR, _PIPE_PROTECTOR)
         if isinstance(value, str)
@@ -484,9 +485,8 @@ def _protect_nested(value: Any) -> Any:
 class CompiledTemplate:
     """A template that renders any number of rows.
 
-    The constructor is cheap: Jinja compiles at the first use (about a millisecond), or when
-    `compile` is called. An instance can be pickled, is compiled again after unpickling, and may be
-    used by several threads.
+    The constructor is cheap: Jinja compiles on first use (about a millisecond), or when `compile`
+    is called. An instance can be pickled, is compiled again after unpickling, and is thread-safe.
 
     Args:
       template: the template to render.
@@ -505,16 +505,16 @@ class CompiledTemplate:
         return f"CompiledTemplate({self.template.name!r}, seed_name={self.seed_name!r})"
 
     def compile(self) -> "CompiledTemplate":
-        """Compiles the template now, and returns `self`.
+        """Compiles the template now and returns `self`.
 
         Raises:
-          UserError: a Jinja syntax error, or a filter that does not exist.
+          UserError: a Jinja syntax error, or an unknown filter.
         """
         _ = self._body, self._choices
         return self
 
     def apply(self, row: Mapping[str, Any], row_index: int = 0) -> list[str]:
-        """Returns the rendered parts, split at `|||` and stripped: promptsource's `apply(row)`.
+        """Returns the rendered parts, split at `|||` and stripped (promptsource's `apply(row)`).
 
         Raises:
           UserError: the row has a column `answer_choices`, or rendering fails.
@@ -522,7 +522,7 @@ class CompiledTemplate:
         return self._render(row, row_index)[0]
 
     def choices(self, row: Mapping[str, Any], row_index: int = 0) -> list[str] | None:
-        """Returns the row's answer choices: promptsource's `get_answer_choices_list(row)`.
+        """Returns the row's answer choices, like promptsource's `get_answer_choices_list(row)`.
 
         Raises:
           UserError: rendering fails.
@@ -531,12 +531,13 @@ class CompiledTemplate:
         return self._on_own_row(self._choice_list, row, row_index)
 
     def example(self, row: Mapping[str, Any], row_index: int = 0) -> Example | None:
-        """Renders the row by T0's rule, or returns None for a row that T0 drops.
+        """Renders the row with T0's rules; returns None for a row that T0 drops.
 
-        The rule is `apply_template` of the original's `t0/seqio_tasks/utils.py`: hyphens in column
-        names become underscores; a row with other than two parts, or with empty inputs, is dropped;
-        an empty target becomes `<NO LABEL>`. The choices are rendered once, also for the body.
-        A row that several templates render may come from `prepared`.
+        The rules are those of `apply_template` in the original `t0/seqio_tasks/utils.py`. Hyphens
+        in column names become underscores. A row that does not render to two parts, or whose inputs
+        are empty, is dropped. An empty target becomes `<NO LABEL>`. The choices are rendered once
+        and also used for the body. To render a row with several templates, pass the result of
+        `prepared`.
 
         Raises:
           UserError: the row has a column `answer_choices`, or rendering fails.
@@ -558,7 +559,7 @@ class CompiledTemplate:
     def prints_nested(self, row: Mapping[str, Any], row_index: int = 0) -> bool:
         """Returns whether the template prints a list or an object of a row that it can render.
 
-        The model would read Python's notation of it, such as `['red', 'blue']`.
+        The model would read its Python notation, such as `['red', 'blue']`.
         """
         if not any(isinstance(value, list | tuple | Mapping) for value in row.values()):
             return False
@@ -576,7 +577,7 @@ class CompiledTemplate:
     def keeps_separators(self, row: Mapping[str, Any]) -> bool:
         """Returns whether `|||` is text in this row where promptsource would split.
 
-        That is in the lists and objects that the template reads, and in the texts of the choices.
+        This concerns the lists and objects that the template reads, and the texts of the choices.
         """
         row = remove_hyphens(row)
         of_choices = self._columns_of("answer_choices") if self.template.answer_choices else ()
@@ -588,7 +589,7 @@ class CompiledTemplate:
 
     @cached_property
     def _checks(self) -> list[_Program]:
-        """The choices and the body, which raise `_PrintsNested` where they print a nested value."""
+        """The choices and the body, which raise `_PrintsNested` if they print a nested value."""
         sources = filter(None, (self.template.answer_choices, self.template.jinja))
         programs = []
         for tree in map(_CHECKING.parse, sources):
@@ -601,9 +602,9 @@ class CompiledTemplate:
 
     @cached_property
     def fixed_choices(self) -> list[str] | None:
-        """The choices if they depend on no column: promptsource's `get_fixed_answer_choices_list`.
+        """The choices if they depend on no column (promptsource's `get_fixed_answer_choices_list`).
 
-        None also if they are drawn at random; promptsource returns them as fixed.
+        Also None if they are drawn at random; promptsource returns them as fixed.
 
         Raises:
           UserError: rendering them fails.
@@ -620,7 +621,7 @@ class CompiledTemplate:
 
     @cached_property
     def columns(self) -> frozenset[str]:
-        """The names that the body and the choices read from the row, without `answer_choices`."""
+        """The names that the body and the choices read from the row, except `answer_choices`."""
         names = self._columns_of("jinja")
         if self.template.answer_choices is not None:
             names |= self._columns_of("answer_choices")
@@ -628,14 +629,14 @@ class CompiledTemplate:
 
     @cached_property
     def is_random(self) -> bool:
-        """Whether the body or the choices draw at random."""
+        """Whether the body or the choices make random draws."""
         return self._body.is_random or (self._choices is not None and self._choices.is_random)
 
     def missing_columns(self, columns_of_data: Iterable[str]) -> list[str]:
-        """Returns the columns that the template reads and the data lacks, sorted.
+        """Returns the columns that the template reads and the data does not have, sorted.
 
         Hyphens in the data's names count as underscores. Jinja renders a missing column as nothing,
-        which is intended in `{% if x is defined %}` and mostly a mistake elsewhere.
+        which is intended in `{% if x is defined %}` and usually a mistake elsewhere.
         """
         return sorted(self.columns - {name.replace("-", "_") for name in columns_of_data})
 
@@ -678,7 +679,7 @@ class CompiledTemplate:
             return _Program(_build(tree, _METERED), is_random, is_constant, limits)
         except jinja2.TemplateSyntaxError as error:
             raise self._syntax_error(field, error) from error
-        # Python's own compiler and recursion have limits, too.
+        # Python's own compiler and recursion also have limits.
         except (RecursionError, MemoryError, SyntaxError, OverflowError, ValueError) as error:
             raise self._too_large(field, error) from error
 
@@ -705,7 +706,7 @@ class CompiledTemplate:
                 "rendered choices; rename the column"
             )
         choices = self._choice_list(variables)
-        # A copy, because a template can change the list that it gets.
+        # A copy, because a template can change the list that it receives.
         variables["answer_choices"] = None if choices is None else _protect_nested(choices)
         cuts = variables[_CUTS] = []
         return _split(self._body.render(variables)), choices, tuple(cuts)
@@ -721,13 +722,13 @@ class CompiledTemplate:
                     return render(self._variables(row, row_index) | hides)
                 except _ChangesRow:
                     self._changes_rows = True
-            # Copied before the stream is put in, which starts anew.
+            # Copy before the random stream is added, so that the stream starts again.
             return render(self._variables(copy.deepcopy(dict(row)), row_index) | _OWN | hides)
         except Exception as error:
             raise self._failure(row, row_index, error) from error
 
     def _variables(self, row: Mapping[str, Any], row_index: int) -> dict[str, Any]:
-        """Returns Jinja's variables: the row with protected pipes, and a stream if one is used."""
+        """Returns Jinja's variables: the row with protected pipes, and a random stream if used."""
         variables = dict(row) if isinstance(row, PreparedRow) else _protected(row)
         if bytes in map(type, variables.values()):
             self._refuse_bytes(variables)
@@ -757,7 +758,7 @@ class CompiledTemplate:
         return f"{where}template '{self.template.name}'"
 
     def _syntax_error(self, field: str, error: jinja2.TemplateSyntaxError) -> UserError:
-        # Some messages show the truncation that was put in for `}}`, which the user did not write.
+        # Some messages show the truncation that we inserted at `}}`; the user did not write it.
         message = str(error.message).replace(_TRUNCATION, "}}").replace(_UNCUT, "}}")
         return UserError(
             f"{self._label}: its {field} is not valid Jinja, line {error.lineno}: {message}"

@@ -7,7 +7,7 @@
     report.counts                        # {"rows": 57, "rendered nothing": 3, "hidden label": 1}
     report.first                         # {"rendered nothing": 7, "hidden label": 12}: row indices
 
-A row is dropped if its template renders other than two parts. In rank evaluation a row with a
+A row is dropped if its template does not render to two parts. In rank evaluation, a row with a
 withheld label is kept with the target `<NO LABEL>`, so that none of its choices is correct.
 """
 
@@ -15,17 +15,17 @@ from collections import Counter
 
 from t0.prompts.render import LONGEST_PRINTED, NO_LABEL, Example
 
-# Keys of `counts`, which the user sees.
+# Keys of `counts`, which users see.
 DROPPED, HIDDEN, NO_ONE_CORRECT = "rendered nothing", "hidden label", "no one correct choice"
 CUT = f"cut at {LONGEST_PRINTED:,} characters"
 UNKNOWN = "with unknown tokens in their answers"
 EQUAL_TOKENS = "with a wrong choice of the right one's tokens"
-# Keys of `labels`, which show templates that do not fit their data.
+# Keys of `labels`; high counts point to templates that do not fit their data.
 UNLABELLED, NO_CHOICE = "no label", "target is no choice"
 
 
 class RowReport:
-    """The targets of a split's rows, or of a range of them, with counts.
+    """The targets of the rows of a split, or of a range of rows, with counts.
 
     Args:
       hide_labels: whether a row with a withheld label gets the target `<NO LABEL>`.
@@ -45,10 +45,10 @@ class RowReport:
         self.first: dict[str, int] = {}
 
     def target(self, example: Example | None, withheld: bool, index: int) -> str | None:
-        """Counts a row, and returns its target, or None if the row is dropped.
+        """Counts a row and returns its target, or None if the row is dropped.
 
         Args:
-          example: the rendered row, None if it did not render to two parts.
+          example: the rendered row; None if it did not render to two parts.
           withheld: whether the row's label is withheld.
           index: the row's index in the split.
         """

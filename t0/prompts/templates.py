@@ -19,11 +19,10 @@ A file looks like this:
         name: dry or wet
         reference: ''
 
-Every deviation from the format is a UserError with the file, the line and the template's name.
-`name` and `jinja` are required; the other keys have promptsource's defaults. One key is ours:
-`truncate: false` prints texts of more than 2,048 characters whole. Jinja syntax errors
-are found only when a template is compiled (`t0.prompts.render`), so that T0's 65 files are read
-fast.
+Every deviation from the format raises a UserError with the file, the line and the template's name.
+`name` and `jinja` are required; the other keys have promptsource's defaults. One key is not in
+promptsource: `truncate: false` prints texts of more than 2,048 characters in full. To read T0's 65
+files quickly, Jinja syntax errors are found only when a template is compiled (`t0.prompts.render`).
 
 Promptsource must be installed as a distribution (`bin/setup` installs it). It is used as a folder
 of data and never imported, because its modules need pandas and pkg_resources and take a second to
@@ -44,7 +43,7 @@ from t0.files.any_path import any_path
 from t0.files.untrusted import SAFE_LOADER, read_yaml
 
 PROMPTSOURCE_VERSION = "0.1.0"
-"""The version whose templates T0 was trained and evaluated on."""
+"""The version with whose templates T0 was trained and evaluated."""
 
 _INSTALL = f"pip install --no-deps --ignore-requires-python promptsource=={PROMPTSOURCE_VERSION}"
 
@@ -54,7 +53,7 @@ def templates_root() -> Path:
     """Returns the folder of promptsource's templates, without importing promptsource.
 
     Raises:
-      UserError: promptsource is absent, of another version, or without its templates.
+      UserError: promptsource is missing, has a different version, or has no templates.
     """
     try:
         version = importlib.metadata.version("promptsource")
@@ -84,12 +83,13 @@ def templates_root() -> Path:
 def template_file_path(dataset: str, subset: str | None) -> Path:
     """Returns the path of a dataset's template file, which need not exist.
 
-    Promptsource has no templates for some datasets of T0's table (jigsaw_toxicity_pred). Its own
-    reader treats an absent file as "no templates", and callers should, too.
+    Promptsource has no templates for some datasets of T0's table (jigsaw_toxicity_pred). Like
+    promptsource's reader, callers should treat a missing file as "no templates".
 
     Args:
-      dataset: the dataset's name on the HF hub when promptsource was made, such as `super_glue`.
-      subset: the name of the configuration, or None (or "") for a dataset that has none.
+      dataset: the dataset's name on the HF hub when promptsource was released, such as
+        `super_glue`.
+      subset: the name of the configuration; None (or "") for a dataset that has none.
 
     Raises:
       UserError: see `templates_root`.
@@ -107,15 +107,15 @@ class Template:
       jinja: the Jinja source of the prompt, `inputs ||| targets`.
       answer_choices: the Jinja source of the choices, separated by ` ||| `; None if open-ended.
       reference: the author or source.
-      original_task: whether the prompt is for the task that the dataset was made for (null in the
-        file counts as False).
+      original_task: whether the prompt is for the dataset's original task (null in the file counts
+        as False).
       choices_in_prompt: whether the inputs show the choices.
-      metrics: names of metrics as promptsource spells them, such as `Accuracy`.
+      metrics: names of metrics in promptsource's spelling, such as `Accuracy`.
       id: promptsource's identifier, a UUID.
       where: the `file:line` that the template was read from, for messages; not compared.
-      published: whether promptsource published the template. Such a template prints what
-        promptsource prints, also for a label that picks no choice. Not compared.
-      truncate: whether each printed text is cut at 2,048 characters, as in promptsource.
+      published: whether promptsource published the template. A published template prints the same
+        text as in promptsource, even if a label selects no choice. Not compared.
+      truncate: whether each printed text is truncated at 2,048 characters, as in promptsource.
     """
 
     name: str
@@ -142,7 +142,7 @@ class TemplateFile:
 
 
 class _Key(NamedTuple):
-    """A key of the file: the types that it may have, their description, whether it is required."""
+    """A key of the file: its allowed types, their description, and whether it is required."""
 
     types: tuple[type, ...]
     wanted: str
@@ -168,13 +168,13 @@ _METADATA_KEYS = {
     "original_task": _Key((bool, _NONE), "true, false or null"),
     "choices_in_prompt": _Key((bool, _NONE), "true, false or null"),
     "metrics": _Key((list, _NONE), "a list of names or null"),
-    # Later versions of promptsource write it; it is not used here.
+    # Later versions of promptsource write this key; it is not used here.
     "languages": _Key((list, _NONE), "a list of codes or null"),
 }
 
 
 class _Tagged(NamedTuple):
-    """A `!Template` node: its fields and its first line (counted from 1)."""
+    """A `!Template` node: its fields and its first line (the file's first line is 1)."""
 
     line: int
     fields: dict[str, Any]
@@ -191,8 +191,8 @@ class _Loader(SAFE_LOADER):
         if isinstance(node, yaml.MappingNode):
             seen = set()
             for key, _ in node.value:
-                # YAML keeps the last of two equal keys: where a template was copied with its id,
-                # one of the two would be silently lost.
+                # YAML uses the last of two equal keys. If a template was copied together with its
+                # id, one of the two would be lost without a message.
                 if isinstance(key, yaml.ScalarNode) and key.value in seen:
                     raise yaml.constructor.ConstructorError(
                         None, None, f"the key '{key.value}' occurs twice", key.start_mark
@@ -218,11 +218,11 @@ def read_template_file(path: str | Path, *, published: bool = False) -> Template
 
     Args:
       path: the file.
-      published: whether it is one of promptsource's own; see `Template`.
+      published: whether it is a file of promptsource; see `Template`.
 
     Raises:
-      UserError: the file is absent or unreadable, is not YAML, has a tag or key that promptsource
-        does not have, lacks a key, has a value of a wrong type, or two templates of one name.
+      UserError: the file is missing, unreadable or not YAML; a tag or key is unknown; a required
+        key is missing; a value has the wrong type; or two templates have the same name.
     """
     path = any_path(path)
     content = read_yaml(
@@ -289,7 +289,7 @@ def _template(path: Path, key: object, entry: object, published: bool) -> Templa
 
 
 def _check(fields: dict[Any, Any], keys: dict[str, _Key], label: str) -> None:
-    """Raises a UserError unless the fields have the table's keys and types."""
+    """Raises a UserError unless the fields have the keys and types of the table."""
     for name in fields:
         if name not in keys:
             close = nearest(str(name), keys, count=1)

@@ -1,4 +1,4 @@
-"""A dataset with prompts of one's own, as `T0_DATA_DIR` finds it.
+"""Writes a dataset with its own prompts, in the form that `T0_DATA_DIR` expects.
 
 prompts = {"which": ("{{text}} ||| {{answer_choices[label]}}", "rain ||| snow")}
 write_dataset(folder / "weather", prompts, {"train": [{"text": "wet", "label": 0}]})
@@ -20,9 +20,9 @@ def write_dataset(
     """Writes `templates.yaml` and a JSON Lines file for each split; returns the folder.
 
     Args:
-      folder: named as the dataset.
-      prompts: by name, a template and its answer choices, None where it has none.
-      splits: by name, rows.
+      folder: the folder to write, named like the dataset.
+      prompts: name -> template and answer choices; None for a template without choices.
+      splits: name -> rows.
     """
     write_templates(folder, prompts)
     for split, rows in splits.items():
@@ -34,8 +34,8 @@ def write_templates(folder: Path, prompts: Mapping[str, tuple[str, str | None]])
     """Writes `templates.yaml` in promptsource's format; returns its path.
 
     Args:
-      folder: of the dataset.
-      prompts: by name, a template and its answer choices, None where it has none.
+      folder: the dataset's folder.
+      prompts: name -> template and answer choices; None for a template without choices.
     """
     templates = {}
     for name, (jinja, choices) in prompts.items():

@@ -1,4 +1,4 @@
-"""What is global in a process, as it was before a test; and a tiny model's configuration.
+"""Restores the global state of a process after a test; and the configuration of a tiny model.
 
 with registries_restored(), gin_restored():
     import my_tasks
@@ -7,7 +7,8 @@ with registries_restored(), gin_restored():
 import contextlib
 from collections.abc import Iterator
 
-# Bindings of a T5.1.1 that trains in milliseconds, for --gin_param: after a file of models/.
+# Bindings of a T5.1.1 that trains in milliseconds. Pass them as --gin_param, after a file of
+# models/.
 TINY_MODEL = (
     "d_model = 16",
     "d_ff = 32",
@@ -18,12 +19,12 @@ TINY_MODEL = (
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL in a test that stays in one process: no `except Exception` tidies up."""
+    """Simulates SIGKILL inside a process: no `except Exception` can clean up."""
 
 
 @contextlib.contextmanager
 def registries_restored() -> Iterator[None]:
-    """Takes back what is registered with SeqIO meanwhile."""
+    """Removes everything that was registered with SeqIO inside the context."""
     from t0.compat import seqio
 
     registries = (seqio.TaskRegistry._REGISTRY, seqio.MixtureRegistry._REGISTRY)
@@ -38,7 +39,7 @@ def registries_restored() -> Iterator[None]:
 
 @contextlib.contextmanager
 def gin_restored() -> Iterator[None]:
-    """Begins and ends without gin bindings; gin looks for files where it did before."""
+    """Clears gin's bindings before and after the context, and restores its search paths."""
     from t0.compat import gin, gin_config
 
     before = list(gin_config._LOCATION_PREFIXES)

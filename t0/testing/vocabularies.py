@@ -1,4 +1,4 @@
-"""SentencePiece models of a few dozen pieces, trained in milliseconds.
+"""Trains SentencePiece models of a few dozen pieces in milliseconds.
 
 path = train_vocabulary(folder / "tiny.model", ["rain in Oslo.", "snow in Lima."] * 50)
 with_sentinels(path, folder / "tiny.100extra.model")
@@ -13,13 +13,13 @@ _OPTIONS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "hard_vocab_lim
 
 
 def train_vocabulary(path: Path, text: Iterable[str], *, size: int = 60, **options: Any) -> Path:
-    """Trains a model whose first pieces are T5's: padding, end, unknown; no start.
+    """Trains a model whose first pieces are T5's: padding, end, unknown, but no start.
 
     Args:
-      path: of the model to write.
+      path: where to write the model.
       text: sentences to train on; the same sentences give the same model.
-      size: pieces; fewer where the text has no more.
-      options: of `SentencePieceTrainer.train`.
+      size: the number of pieces; fewer if the text does not have as many.
+      options: options of `SentencePieceTrainer.train`.
 
     Returns:
       `path`.
@@ -40,13 +40,13 @@ def train_vocabulary(path: Path, text: Iterable[str], *, size: int = 60, **optio
 
 
 def with_sentinels(source: Path, path: Path, *, count: int = 100, before: str = "\u2581") -> Path:
-    """Writes a model's edition with sentinels as its last pieces, as T5's `.100extra` has them.
+    """Writes a copy of a model with sentinels as its last pieces, as in T5's `.100extra`.
 
     Args:
       source: the model to read.
-      path: of the model to write.
-      count: sentinels.
-      before: what their text begins with; T5's begins with SentencePiece's mark of a blank.
+      path: where to write the copy.
+      count: the number of sentinels.
+      before: the prefix of their text; in T5's model it is SentencePiece's mark of a blank.
 
     Returns:
       `path`.
