@@ -1,4 +1,4 @@
-"""Paths as `pathlib` has them, of this machine or of an object store.
+"""Gives paths in an object store the methods of `pathlib.Path`.
 
     any_path("model/eval")               # pathlib.Path("model/eval")
     folder = any_path("gs://b/eval")     # a RemotePath: str(folder) is "gs://b/eval"
@@ -6,11 +6,12 @@
     with (folder / "results_10.json").open("rb") as file: ...
     with binary(folder / "train.jsonl.gz") as file: ...     # a file for gzip, pyarrow and others
 
-`pathlib.Path("gs://b")` is a path of this machine, "gs:/b". Where a user may name either, the
-command's door calls `any_path`, and later code uses the methods that both have.
+`pathlib.Path("gs://b")` would be the local path "gs:/b". So wherever a user may name either kind of
+path, the command calls `any_path` on the argument, and later code uses only the methods that both
+types share.
 
-A RemotePath that `iterdir` or `rglob` yields knows whether it is a file, so that a folder costs one
-listing, and not two requests for each of its files.
+A RemotePath from `iterdir` or `rglob` remembers whether it is a file. A folder then costs one
+listing instead of two requests per file.
 """
 
 import contextlib
@@ -39,14 +40,14 @@ class _Status(NamedTuple):
 
 
 class RemotePath(PurePosixPath):
-    """A path with `://` in it; its methods are those of `pathlib.Path` of the same names."""
+    """A path with `://` in it, whose methods work like those of `pathlib.Path`."""
 
     _is_folder: bool | None = None
 
     def __str__(self) -> str:
-        """Returns the path as `t0.files.paths` takes it."""
+        """Returns the path as text that `t0.files.paths` accepts."""
         scheme, *names = self.parts or ("",)
-        # What `relative_to` returns has no scheme.
+        # A path from `relative_to` has no scheme.
         return f"{scheme}//{'/'.join(names)}" if scheme.endswith(":") else super().__str__()
 
     def __fspath__(self) -> str:
@@ -70,22 +71,22 @@ class RemotePath(PurePosixPath):
         return False
 
     def exists(self) -> bool:
-        """Returns whether there is such a file or folder."""
+        """Returns whether the file or folder exists."""
         return self._asked() is not None
 
     def is_dir(self) -> bool:
-        """Returns whether there is such a folder."""
+        """Returns whether the path is an existing folder."""
         return self._asked() is True
 
     def is_file(self) -> bool:
-        """Returns whether there is such a file."""
+        """Returns whether the path is an existing file."""
         return self._asked() is False
 
     def _asked(self) -> bool | None:
         return paths.is_remote_folder(self) if self._is_folder is None else self._is_folder
 
     def stat(self) -> _Status:
-        """Returns size and time of a file."""
+        """Returns the size and modification time of a file."""
         return _Status(*paths.size_and_time(self))
 
     def iterdir(self) -> "Iterator[RemotePath]":
@@ -102,7 +103,7 @@ class RemotePath(PurePosixPath):
         return child
 
     def glob(self, pattern: str) -> "Iterator[RemotePath]":
-        """Yields what is in this folder, or with `**/` also below it, under such a name."""
+        """Yields the files and folders here that match a pattern; `**/` includes subfolders."""
         if pattern.startswith("**/"):
             yield from self.rglob(pattern[3:])
             return
@@ -111,7 +112,7 @@ class RemotePath(PurePosixPath):
                 yield self._child(name)
 
     def rglob(self, pattern: str) -> "Iterator[RemotePath]":
-        """Yields what is below this folder under such a name, folders before their content."""
+        """Yields all matching files and folders below this one, each folder before its content."""
         for name in paths.list_marked(self):
             child = self._child(name)
             if fnmatch.fnmatchcase(child.name, pattern):
@@ -120,7 +121,7 @@ class RemotePath(PurePosixPath):
                 yield from child.rglob(pattern)
 
     def open(self, mode: str = "r", encoding: str | None = None, newline: str | None = None) -> Any:
-        """Opens the file; text is UTF-8. The file exists when it is closed."""
+        """Opens the file; text is UTF-8. A written file exists only after it is closed."""
         del newline
         raw = RemoteFile(str(self), mode.replace("t", "").replace("b", "") + "b")
         file = io.BufferedReader(raw, _BUFFER_BYTES) if raw.readable() else io.BufferedWriter(raw)
@@ -135,17 +136,17 @@ class RemotePath(PurePosixPath):
         return paths.read_bytes(self).decode(encoding or "utf-8", errors or "strict")
 
     def write_bytes(self, content: bytes) -> int:
-        """Writes the file, with one upload."""
+        """Writes the file in one upload."""
         with paths.opened(self, "wb") as file:
             file.write(content)
         return len(content)
 
     def write_text(self, content: str, encoding: str | None = None) -> int:
-        """Writes the file, with one upload."""
+        """Writes the file in one upload."""
         return self.write_bytes(content.encode(encoding or "utf-8"))
 
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
-        """Does nothing: an object store has no folders but those of its objects' names."""
+        """Does nothing, because folders in an object store exist only as parts of object names."""
         del parents, exist_ok
 
     def unlink(self, missing_ok: bool = False) -> None:
@@ -155,7 +156,7 @@ class RemotePath(PurePosixPath):
         paths.remove(self)
 
     def rename(self, target: "RemotePath") -> "RemotePath":
-        """Renames the file, and replaces an existing one."""
+        """Renames the file and replaces an existing one."""
         paths.rename(self, target)
         return target
 
@@ -163,7 +164,7 @@ class RemotePath(PurePosixPath):
 
 
 def any_path(path: "str | os.PathLike[str]") -> Any:
-    """Returns a `RemotePath` for a path with `://` in it, else a `pathlib.Path`."""
+    """Returns a `RemotePath` for a path with `://` in it, otherwise a `pathlib.Path`."""
     text = os.fspath(path)
     if not paths.is_remote(text):
         return Path(text)
@@ -172,7 +173,7 @@ def any_path(path: "str | os.PathLike[str]") -> Any:
 
 
 def binary(path: "str | os.PathLike[str]") -> BinaryIO:
-    """Opens a file to read bytes at any place, for libraries that want a file.
+    """Opens a seekable binary file for libraries that expect a file object.
 
     Raises:
       OSError: if it cannot be opened, or is a pipe or a device.
@@ -183,7 +184,7 @@ def binary(path: "str | os.PathLike[str]") -> BinaryIO:
 
 @contextlib.contextmanager
 def unpacked(path: "str | os.PathLike[str]") -> Iterator[IO[bytes]]:
-    """Opens a file to read bytes for the block; those of a `.gz` are unpacked.
+    """Opens a file in binary mode for the block, and decompresses `.gz` files.
 
     Raises:
       OSError: if it cannot be opened; also within the block, if it cannot be read.
@@ -192,25 +193,28 @@ def unpacked(path: "str | os.PathLike[str]") -> Iterator[IO[bytes]]:
         if not os.fspath(path).endswith(".gz"):
             yield file
             return
-        # gzip's own buffer has 8 kB, which would be filled through Python at every few lines.
+        # gzip's own 8 kB buffer would be refilled through Python every few lines.
         with io.BufferedReader(gzip.GzipFile(fileobj=file), _BUFFER_BYTES) as content:
             yield content
 
 
 def is_readable(folder: "str | os.PathLike[str]") -> bool:
-    """Returns whether this process may list a folder; an object store says so when it is asked."""
+    """Returns whether this process may list a folder; always True for an object store.
+
+    An object store reports missing permissions only when it is asked.
+    """
     return paths.is_remote(folder) or os.access(folder, os.R_OK | os.X_OK)
 
 
 class RemoteFile(io.RawIOBase):
-    """A file of TensorFlow's file system as Python's libraries want it.
+    """Wraps a file of TensorFlow's file system as a raw file object of Python.
 
     Args:
       path: the path.
       mode: rb, wb or ab.
 
     Raises:
-      OSError: if it cannot be opened; its methods, if it cannot be read or written.
+      OSError: if it cannot be opened. Its methods raise it if reading or writing fails.
     """
 
     def __init__(self, path: str, mode: str) -> None:
@@ -221,35 +225,35 @@ class RemoteFile(io.RawIOBase):
             self._size = paths.size_bytes(path)
 
     def readable(self) -> bool:
-        """Returns whether it was opened to be read."""
+        """Returns whether the file was opened for reading."""
         return self.mode.startswith("r")
 
     def writable(self) -> bool:
-        """Returns whether it was opened to be written."""
+        """Returns whether the file was opened for writing."""
         return not self.readable()
 
     seekable = readable
 
     def readinto(self, buffer: Any) -> int:
-        """Reads into a buffer, and returns how many bytes."""
+        """Fills a buffer and returns the number of bytes read."""
         with paths.converted(self._path):
             content = self._file.read(len(buffer))
         buffer[: len(content)] = content
         return len(content)
 
     def write(self, content: Any) -> int:
-        """Writes some bytes."""
+        """Writes bytes and returns their number."""
         with paths.converted(self._path):
             self._file.write(bytes(content))
         return len(content)
 
     def tell(self) -> int:
-        """Returns the place of the next byte."""
+        """Returns the position of the next byte."""
         with paths.converted(self._path):
             return self._file.tell()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Goes to a byte of a file that is read."""
+        """Moves to a position in a file opened for reading."""
         if whence == io.SEEK_CUR:
             offset += self.tell()
         elif whence == io.SEEK_END:
@@ -259,7 +263,7 @@ class RemoteFile(io.RawIOBase):
         return offset
 
     def close(self) -> None:
-        """Closes the file; of a file that is written, the upload ends here."""
+        """Closes the file. For a written file, this completes the upload."""
         if self.closed:
             return
         super().close()

@@ -1,13 +1,13 @@
-"""Checks of the names of splits, files, datasets and tasks, which come from untrusted data.
+"""Validates the names of splits, files, datasets and tasks, which come from untrusted data.
 
     checked_name("validation", "split", "/data/reviews/state.json")     # "validation"
     checked_name("../../x/train", "split", "/data/reviews/state.json")  # UserError
     path_inside("gs://bucket/cache", "my_task", "info.train.json")
     # "gs://bucket/cache/my_task/info.train.json"
 
-A name is checked where it is read (`checked_name`), and again where a file is written
-(`path_inside`). The second check allows all names that other packages give their tasks, but no path
-that leaves its folder.
+Each name is checked twice: when it is read (`checked_name`) and when a file is written
+(`path_inside`). The second check accepts every name that other packages give their tasks, but no
+path that leaves its folder.
 """
 
 import posixpath
@@ -20,15 +20,15 @@ _RULE = "letters A to Z, digits and . _ - only, and neither '.' nor '..'"
 
 
 def checked_name(name: object, kind: str, where: object) -> str:
-    """Returns a name that may become part of a path.
+    """Returns the name if it is safe as a part of a path.
 
     Args:
       name: the name in the data.
-      kind: the kind of thing that it names, for the message: split, file, dataset, subset.
+      kind: what the name refers to, for the message: split, file, dataset, subset.
       where: the file or folder that contains the name.
 
     Raises:
-      UserError: if the name is not text, or has other characters than letters, digits, `.`, `_` and
+      UserError: if the name is not text, or has characters other than letters, digits, `.`, `_` and
         `-`.
     """
     if isinstance(name, str) and _NAME.fullmatch(name) and name not in (".", ".."):
@@ -40,7 +40,7 @@ def checked_name(name: object, kind: str, where: object) -> str:
 
 
 def path_inside(folder: str, *names: str) -> str:
-    """Returns the path of `names`, one below the other, in `folder`.
+    """Joins names to a folder and returns a path that is inside the folder.
 
     Raises:
       UserError: if a name is empty or would lead out of the folder.

@@ -1,11 +1,12 @@
-"""Objects' checksums and a bucket's region, which TensorFlow's `gs://` does not return.
+"""Reads checksums of objects and regions of buckets, which TensorFlow's `gs://` cannot return.
 
     below("gs://bucket/cache")       # {"toy/COMPLETED": Facts(310, "yZRlqg=="), ...}
-    of_file("/tmp/part")             # the same facts of a file of this machine
+    of_file("/tmp/part")             # the same facts for a local file
     location("bucket")               # Location("EUROPE-WEST4", "region")
 
-google-cloud-storage asks, and repeats requests that fail. Credentials are looked for where
-TensorFlow looks, in its order, so that both are the same caller. Every failure is an `OSError`.
+The requests go through google-cloud-storage, which retries failed ones. Credentials are looked up
+in the same places and order as in TensorFlow, so both act as the same user. Every failure is an
+`OSError`.
 """
 
 import base64
@@ -27,12 +28,13 @@ TOKEN_VARIABLE = "GOOGLE_AUTH_TOKEN_FOR_TESTING"
 FILE_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _BLOCK_BYTES = 1 << 20
-# HTTP status -> error number, from which OSError chooses its subclass.
+# HTTP status -> errno. OSError chooses its subclass by errno.
 _NUMBERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 429: errno.EBUSY}
 
 
 class Facts(NamedTuple):
-    """Size and checksum of an object or a file; the checksum in base 64, as Google writes it."""
+    """The size and checksum of an object or file; the checksum is in base 64, as in Google's API.
+    """
 
     size_bytes: int
     crc32c: str
@@ -45,38 +47,40 @@ def installed() -> bool:
 
 
 def applies(path: "str | os.PathLike[str]") -> bool:
-    """Returns whether a path's checksums can be asked for."""
+    """Returns whether checksums are available for files under a path."""
     return os.fspath(path).startswith(SCHEME) and installed()
 
 
 def split(path: "str | os.PathLike[str]") -> tuple[str, str]:
-    """Returns bucket and object.
+    """Splits a `gs://` path into bucket and object name.
 
-    >>> split("gs://b/cache/toy/")
-    ('b', 'cache/toy')
+    >>> split("gs://b/cache/toy/") ('b', 'cache/toy')
     """
     bucket, _, name = os.fspath(path).removeprefix(SCHEME).partition("/")
     return bucket, name.strip("/")
 
 
 def below(folder: "str | os.PathLike[str]") -> dict[str, Facts]:
-    """Returns the objects below a folder, by their paths from there, with few requests.
+    """Lists all objects below a folder with few requests.
+
+    Returns:
+      path relative to the folder -> size and checksum.
 
     Raises:
-      OSError: if they may not be listed.
+      OSError: if the folder may not be listed.
     """
     bucket, name = split(folder)
     prefix = f"{name}/" if name else ""
     wanted = "items(name,size,crc32c),nextPageToken"
     with _converted(folder) as client:
         listed = list(client.list_blobs(bucket, prefix=prefix, fields=wanted))
-    # Objects whose names end in "/" stand for empty folders.
+    # An object whose name ends in "/" stands for an empty folder.
     blobs = (blob for blob in listed if not blob.name.endswith("/"))
     return {blob.name.removeprefix(prefix): Facts(blob.size, blob.crc32c) for blob in blobs}
 
 
 def of_file(path: "str | os.PathLike[str]") -> Facts:
-    """Returns size and checksum of a file of this machine."""
+    """Returns the size and checksum of a local file."""
     checksum, size = google_crc32c.Checksum(), 0
     with open(path, "rb") as file:
         while block := file.read(_BLOCK_BYTES):
@@ -86,12 +90,12 @@ def of_file(path: "str | os.PathLike[str]") -> Facts:
 
 
 class Location(NamedTuple):
-    """Where a bucket is.
+    """The place where a bucket is stored.
 
     Attributes:
       name: a region, multi-region or pair of regions, as Google writes it.
       kind: "region", "multi-region" or "dual-region".
-      regions: those of a pair that was chosen; empty otherwise.
+      regions: the two regions of a chosen pair; otherwise empty.
     """
 
     name: str
@@ -100,10 +104,10 @@ class Location(NamedTuple):
 
 
 def location(bucket: str) -> Location:
-    """Returns where a bucket is.
+    """Returns the place where a bucket is stored.
 
     Raises:
-      OSError: if there is none, or it may not be asked (storage.buckets.get).
+      OSError: if there is no such bucket, or its metadata may not be read (storage.buckets.get).
     """
     with _converted(f"{SCHEME}{bucket}") as client:
         found = client.get_bucket(bucket)
@@ -111,18 +115,19 @@ def location(bucket: str) -> Location:
 
 
 def prepare() -> None:
-    """Makes the client, so that the first call does not wait for its imports."""
+    """Creates the client ahead of time, so that the first request does not wait for imports."""
     _client()
 
 
 def _client() -> Any:
-    # A connection must not be shared with a process that was forked.
+    # A forked process must not share a connection with its parent, so the process id is part of the
+    # key.
     return _make_client(os.getpid(), os.environ.get(TOKEN_VARIABLE), os.environ.get(FILE_VARIABLE))
 
 
 @functools.lru_cache(maxsize=1)
 def _make_client(pid: int, token: str | None, file: str | None) -> Any:
-    """Returns a client with the credentials that TensorFlow takes, anonymous if it has none."""
+    """Returns a client with the credentials that TensorFlow would use, or an anonymous client."""
     del pid, file
     import google.auth
     from google.auth import credentials, exceptions
@@ -138,13 +143,13 @@ def _make_client(pid: int, token: str | None, file: str | None) -> Any:
             found, _ = google.auth.default(scopes=[_SCOPE])
         except exceptions.DefaultCredentialsError:
             found = credentials.AnonymousCredentials()
-    # Objects belong to buckets, not to projects: any name serves.
+    # Objects belong to buckets, not to projects, so any project name works.
     return storage.Client(project="none", credentials=found)
 
 
 @contextlib.contextmanager
 def _converted(path: "str | os.PathLike[str]") -> Iterator[Any]:
-    """Yields the client for the block; its errors become `OSError`s."""
+    """Yields the client and turns its errors within the block into `OSError`s."""
     client = _client()
     from google.api_core import exceptions
     from google.auth.exceptions import GoogleAuthError

@@ -1,18 +1,18 @@
-"""Files and folders on this machine or in an object store: reading, listing, moving, removing.
+"""Reads, lists, moves and removes files on this machine or in an object store.
 
     read_text("gs://bucket/cache/toy/info.train.json")    # '{"features": ...'
     with opened("/data/train.tfrecord-00000-of-00001") as file:
         start = file.read(12)
     list_names("/data/cache")                             # ["toy_lines", "toy_many"]
 
-A path with `://` in it (`gs://`) goes through TensorFlow's file system, which is imported when the
-first such path is used; other paths go through Python's. Both raise `OSError` and its subclasses,
-such as `FileNotFoundError`: TensorFlow's errors about a remote path are converted.
+A path with `://` in it (`gs://`) goes through TensorFlow's file system, which is imported on first
+use. Other paths go through Python's. Both raise `OSError` and its subclasses, such as
+`FileNotFoundError`: TensorFlow's errors about remote paths are converted.
 
-Why TensorFlow's client and not google-cloud-storage: TensorFlow's saver and input pipeline read and
-write the same objects, on a pod from servers without Python. So our files see the same credentials,
-retries and errors, and other schemes work. TensorFlow has no call for an object's checksum or a
-bucket's region: `object_facts` asks for those.
+Why TensorFlow's client instead of google-cloud-storage? TensorFlow's saver and input pipeline read
+and write the same objects, on a pod even from servers without Python. With one client, our files
+get the same credentials, retries and errors, and schemes other than `gs://` work. TensorFlow cannot
+return an object's checksum or a bucket's region; `object_facts` requests those.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ _BUCKETS = "gs://"
 
 
 def is_remote(path: Path) -> bool:
-    """Returns whether `path` is on one of TensorFlow's file systems, not this machine's."""
+    """Returns whether `path` belongs to one of TensorFlow's file systems."""
     return "://" in os.fspath(path)
 
 
 @contextlib.contextmanager
 def converted(path: Path) -> Iterator[Any]:
-    """Yields TensorFlow's file system for the block; its errors become `OSError`s."""
+    """Yields TensorFlow's file system and turns its errors within the block into `OSError`s."""
     from t0.compat import tf
 
     kinds = {
@@ -67,13 +67,13 @@ def converted(path: Path) -> Iterator[Any]:
 
 
 def check_regular(path: Path) -> None:
-    """Checks that a path of this machine is no pipe or device, which may give bytes without end.
+    """Checks that a local path is not a pipe or a device, which may produce bytes without end.
 
-    A folder from elsewhere can hold them, or links to them. Those that a user names, such as
-    /dev/stdin, are read.
+    A folder from elsewhere can contain such files, or links to them. If the user names one
+    directly, such as /dev/stdin, it is allowed.
 
     Raises:
-      OSError: if it is one, or is absent.
+      OSError: if it is a pipe or a device, or does not exist.
     """
     if is_remote(path):
         return
@@ -88,7 +88,7 @@ def opened(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:
     """Opens a file for the block; text is UTF-8.
 
     Raises:
-      OSError: if it cannot be opened; also within the block, if it cannot be read or written.
+      OSError: if it cannot be opened; also within the block, if reading or writing fails.
     """
     if not is_remote(path):
         if mode.startswith("r"):
@@ -111,7 +111,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Returns the text of a file in UTF-8.
+    """Returns the text of a UTF-8 file.
 
     Raises:
       OSError: if it cannot be read.
@@ -124,7 +124,7 @@ def exists(path: Path) -> bool:
     """Returns whether a file or folder exists; False if its local folder may not be read.
 
     Raises:
-      OSError: if it is remote, and forbidden or unreachable.
+      OSError: if a remote path is forbidden or unreachable.
     """
     if not is_remote(path):
         return os.path.exists(path)  # noqa: PTH110
@@ -139,7 +139,7 @@ def is_folder(path: Path) -> bool:
     """Returns whether a path is a folder.
 
     Raises:
-      OSError: if it is remote, and forbidden or unreachable.
+      OSError: if a remote path is forbidden or unreachable.
     """
     if not is_remote(path):
         return os.path.isdir(path)  # noqa: PTH112
@@ -156,10 +156,11 @@ def size_bytes(path: Path) -> int:
 
 
 def is_remote_folder(path: Path) -> bool | None:
-    """Returns whether a remote path is a folder; None if there is nothing.
+    """Returns whether a remote path is a folder; None if nothing exists there.
 
     Raises:
-      OSError: if that may not be asked: `is_folder` and `exists` would say no.
+      OSError: if the path is forbidden or unreachable. TensorFlow's own `isdir` and `exists` would
+        return False.
     """
     try:
         with converted(path) as gfile:
@@ -169,7 +170,7 @@ def is_remote_folder(path: Path) -> bool | None:
 
 
 def size_and_time(path: Path) -> tuple[int, int]:
-    """Returns the size of a remote file, and its time in nanoseconds.
+    """Returns the size of a remote file in bytes and its modification time in nanoseconds.
 
     Raises:
       OSError: if there is no such file.
@@ -180,12 +181,13 @@ def size_and_time(path: Path) -> tuple[int, int]:
 
 
 def list_marked(folder: Path) -> list[str]:
-    """Returns the names in a remote folder, sorted, with a "/" after those of folders.
+    """Returns the sorted names in a remote folder; names of folders end in "/".
 
-    An object store lists them so with one request; other schemes do not mark folders.
+    An object store returns this in one request. Other schemes do not mark folders, so each name
+    costs a request there.
 
     Raises:
-      OSError: if it may not be read.
+      OSError: if the folder may not be read.
     """
     try:
         with converted(folder) as gfile:
@@ -195,15 +197,15 @@ def list_marked(folder: Path) -> list[str]:
             marks = ("/" if gfile.isdir(posixpath.join(folder, name)) else "" for name in names)
             return [name.rstrip("/") + mark for name, mark in zip(names, marks, strict=True)]
     except (FileNotFoundError, NotADirectoryError):
-        is_remote_folder(folder)  # TensorFlow finds nothing in a folder that it may not list
+        is_remote_folder(folder)  # If the folder is forbidden, TensorFlow lists nothing
         return []
 
 
 def list_names(folder: Path) -> list[str]:
-    """Returns the names of the files and folders in a folder, sorted; none if there is no folder.
+    """Returns the sorted names in a folder; an empty list if the folder does not exist.
 
     Raises:
-      OSError: if it may not be read.
+      OSError: if the folder may not be read.
     """
     try:
         if not is_remote(folder):
@@ -212,34 +214,34 @@ def list_names(folder: Path) -> list[str]:
             return sorted(name.rstrip("/") for name in gfile.listdir(os.fspath(folder)))
     except (FileNotFoundError, NotADirectoryError):
         if is_remote(folder):
-            is_remote_folder(folder)  # which says if it is forbidden or unreachable
+            is_remote_folder(folder)  # raises if forbidden or unreachable
         return []
 
 
 def names_like(folder: Path, pattern: str) -> list[str]:
-    """Returns the names in a folder that match a pattern, sorted; none if there is no folder.
+    """Returns the sorted names in a folder that match a pattern; none if there is no folder.
 
     Args:
       folder: the folder.
-      pattern: as in `glob`; `glob.escape` escapes its characters.
+      pattern: a pattern as in `glob`; `glob.escape` escapes its special characters.
 
     Raises:
-      OSError: if it may not be read.
+      OSError: if the folder may not be read.
     """
     return fnmatch.filter(list_names(folder), pattern)
 
 
 def walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yields a folder and all folders below it, each with the names of its files, sorted.
+    """Yields a folder and all folders below it, each with the sorted names of its files.
 
-    A remote folder costs one listing; one without anything in it yields nothing.
+    Each remote folder costs one listing. An empty remote folder yields nothing.
     """
     if not is_remote(folder):
         for path, folders, names in os.walk(folder):
             folders.sort()
             yield path.rstrip("/") or "/", sorted(names)
         return
-    # TensorFlow's own walk asks of each name whether it is a folder.
+    # TensorFlow's own walk sends one request per name to find out whether it is a folder.
     names = list_marked(folder)
     if not names:
         return
@@ -250,9 +252,9 @@ def walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder, and the folders above it, where they do not exist.
+    """Makes a folder and its missing parents.
 
-    In a bucket nothing is done: objects need no folders, and to make one takes a dozen requests.
+    In a bucket this does nothing: objects need no folders, and making one takes a dozen requests.
 
     Raises:
       OSError: if that fails.
@@ -267,7 +269,7 @@ def make_folder(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a file, or a folder with everything in it, if it exists.
+    """Removes a file, or a folder with all its content, if it exists.
 
     Raises:
       OSError: if that fails.
@@ -286,7 +288,7 @@ remove_file = remove
 
 
 def rename(source: Path, target: Path) -> None:
-    """Renames a file and replaces an existing one; on one disk that is a single step.
+    """Renames a file and replaces an existing one; atomic within one local disk.
 
     Raises:
       OSError: if that fails.
@@ -313,7 +315,7 @@ def copy(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def local_copy(path: str) -> Iterator[str]:
-    """Yields a local path of a file; for a remote file, of a copy that exists during the block.
+    """Yields a local path to a file; a remote file is copied for the duration of the block.
 
     Raises:
       OSError: if it cannot be copied.

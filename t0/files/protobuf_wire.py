@@ -1,24 +1,24 @@
-r"""The wire format of protocol buffers, written and read by hand: varints, tags, fields.
+r"""Reads and writes the wire format of protocol buffers directly: varints, tags, fields.
 
     field(1, b"shared/embedding")                # b"\n\x10shared/embedding"
     field(2, 300)                                # b"\x10\xac\x02"
     dict(fields(field(1, b"x") + field(2, 300))) # {1: b"x", 2: 300}
 
-There is no class for each message, so nothing is copied into one: a nested message stays bytes
-until it is read. Whole numbers are 0 or more.
+There are no message classes, so nothing is copied into objects: a nested message stays bytes until
+it is read. Integers must be 0 or more.
 """
 
 import math
 import struct
 from collections.abc import Iterator
 
-# The wire type, which is in the low three bits of a field's tag: how its content is written.
+# The wire type is in the low three bits of a field's tag and gives the encoding of the content.
 VARINT, FIXED64, SIZED, FIXED32 = 0, 1, 2, 5
 _LONGEST_SHIFT = 63
 
 
 def varint(value: int) -> bytes:
-    """Returns a number of 0 or more as a varint: seven bits in each byte."""
+    """Encodes an integer of 0 or more as a varint, with seven bits in each byte."""
     if value < 128:
         return bytes((value,))
     if value < 16384:
@@ -32,10 +32,10 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns the number at position `at`, and the position after it.
+    """Decodes the varint at position `at`; returns its value and the position after it.
 
     Raises:
-      ValueError: if the data ends within the number, or it has more than ten bytes.
+      ValueError: if the data ends within the varint, or it has more than ten bytes.
     """
     value = shift = 0
     try:
@@ -53,19 +53,19 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def sized(tag: bytes, content: bytes) -> bytes:
-    """Returns a field: its encoded tag, the size of its content, and the content."""
+    """Returns a length-delimited field: its encoded tag, the content's size, and the content."""
     return tag + varint(len(content)) + content
 
 
 def field(number: int, value: int | bytes) -> bytes:
-    """Returns a field that holds a number, or bytes: a text or a nested message."""
+    """Encodes a field that holds an integer, or bytes (a text or a nested message)."""
     if isinstance(value, bytes):
         return sized(varint(number << 3 | SIZED), value)
     return varint(number << 3 | VARINT) + varint(value)
 
 
 def float_field(number: int, value: float) -> bytes:
-    """Returns a field that holds a float of four bytes; one out of their range is infinite."""
+    """Encodes a field that holds a 4-byte float; a value out of range becomes infinite."""
     try:
         content = struct.pack("<f", value)
     except OverflowError:
@@ -74,15 +74,15 @@ def float_field(number: int, value: float) -> bytes:
 
 
 def double_field(number: int, value: float) -> bytes:
-    """Returns a field that holds a float of eight bytes."""
+    """Encodes a field that holds an 8-byte float."""
     return varint(number << 3 | FIXED64) + struct.pack("<d", value)
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yields the number and the value, int or bytes, of each field of a message, in order.
+    """Yields the number and value (int or bytes) of each field of a message, in order.
 
     Raises:
-      ValueError: if the bytes are not a whole message.
+      ValueError: if the bytes are not a complete message.
     """
     at = 0
     while at < len(message):

@@ -1,20 +1,21 @@
-r"""Files and folders that appear whole or not at all.
+r"""Writes files and folders atomically: they appear complete or not at all.
 
     write_whole("/out/results.json", '{"accuracy": 0.5}\n')
 
     with whole_file("gs://bucket/out/train.tfrecord", durable=True) as temporary:
-        Path(temporary).write_bytes(b"...")   # a file of this machine; named when the block ends
+        Path(temporary).write_bytes(b"...")   # a local file; published when the block ends
 
     staging = f"/out/toy.{unfinished_tag()}"  # "/out/toy.incomplete-HOST-PID-START"
     write_whole(f"{staging}/COMPLETED", "...")
     publish_folder(staging, "/out/toy", last="COMPLETED", replace=False)
 
-A file or folder is written under a temporary name next to its own, which contains this process's
-tag (`unfinished_tag`), and is renamed when it is whole. A file for an object store is written on
-this machine and then copied. So a killed process leaves nothing that looks finished, two processes
-never share a file, and the next process finds what a dead one left (`leftovers`).
+A file or folder is first written next to its final path, under a temporary name with this process's
+tag (`unfinished_tag`). When it is complete, it is renamed. A file for an object store is written
+locally and then uploaded. So a killed process leaves nothing that looks finished, two processes
+never share a file, and the next process can find and remove the remains of a dead one
+(`leftovers`).
 
-Assumes that a process id with its start time names one process of a host.
+This assumes that a process id together with its start time identifies one process of a host.
 """
 
 import concurrent.futures
@@ -49,7 +50,7 @@ class OutputError(UserError):
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Turns exceptions of Python or TensorFlow about writing `path` into an `OutputError`."""
+    """Turns errors of Python or TensorFlow while writing `path` into an `OutputError`."""
     try:
         yield
     except OSError as error:
@@ -62,17 +63,17 @@ def writing(path: str) -> Iterator[None]:
         raise OutputError(f"cannot write {path}: {why}") from error
 
 
-# An object of a bucket takes about one write a second; the clients repeat those that are refused.
+# A bucket accepts about one write per second to the same object; the clients retry refused ones.
 OBJECT_SECONDS = 1.0
-_AT_ONCE = 16  # requests that wait for an object store, not for this machine
+_AT_ONCE = 16  # uploads wait for the object store, not for this machine's cores
 put = paths.copy
 
 
 class UnfinishedFile:
-    """A file on this machine under a temporary name, until `publish` gives it its final name.
+    """A local file under a temporary name, until `publish` gives it its final name.
 
     Attributes:
-      path: the temporary path; next to the final path, if that is on this machine.
+      path: the temporary path; next to the final path if that is local.
     """
 
     def __init__(self, final: str) -> None:
@@ -86,7 +87,7 @@ class UnfinishedFile:
         """Gives the file its final name.
 
         Args:
-          durable: whether to wait first until the file's bytes are on the disk.
+          durable: whether to flush the file's bytes to disk first.
 
         Raises:
           OSError: if that fails.
@@ -105,7 +106,7 @@ class UnfinishedFile:
 
 
 def to_disk(path: str) -> None:
-    """Waits until the bytes of a local file or folder are on the disk."""
+    """Waits until the bytes of a local file or folder are on disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -115,14 +116,14 @@ def to_disk(path: str) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: str, *, durable: bool = False) -> Iterator[str]:
-    """Yields a temporary local path, which becomes the file `path` if the block does not raise.
+    """Yields a temporary local path that becomes the file `path` unless the block raises.
 
     Args:
       path: the final path, local or remote.
-      durable: whether the bytes must be on the disk before the file gets its name.
+      durable: whether to flush the bytes to disk before the file gets its final name.
 
     Raises:
-      OutputError: if the file cannot be written, also where the block itself cannot write it.
+      OutputError: if the file cannot be written, whether in the block or when it is published.
     """
     unfinished = UnfinishedFile(path)
     try:
@@ -134,12 +135,12 @@ def whole_file(path: str, *, durable: bool = False) -> Iterator[str]:
 
 
 def write_whole(path: str, content: str | bytes | Iterable[str], *, durable: bool = False) -> None:
-    """Writes a file whole or not at all.
+    """Writes a file atomically.
 
     Args:
       path: the file's path, local or remote.
       content: bytes, text, or pieces of text; text is written in UTF-8.
-      durable: whether the bytes must be on the disk before the file gets its name.
+      durable: whether to flush the bytes to disk before the file gets its final name.
 
     Raises:
       OutputError: if it cannot be written.
@@ -160,25 +161,26 @@ def publish_folder(
 ) -> bool:
     """Makes the folder `staging` the finished folder `final`.
 
-    A local folder is renamed in one step. In an object store, where renaming is not one step, the
-    files are uploaded, or moved within it, several at a time, and `last` is written after the
-    others were seen there, each with its size and, if the object store has it, its checksum.
-    What replaces a finished folder is in the object store first, so that it is finished
-    at every moment.
+    A local folder is renamed in one step. An object store cannot rename atomically, so the files
+    are uploaded, or moved within the store, several at a time. Then the size of each file is
+    checked, and its checksum if the store has one, and `last` is written. If a finished folder in a
+    store is replaced, the new files are uploaded next to it first, so that it is incomplete only
+    while files move within the store.
 
     Args:
-      staging: the folder with the files: a local one for any `final`, a remote one for a remote.
+      staging: the folder with the files. A local folder works for any `final`, a remote one only
+        for a remote `final`.
       final: the folder's final path.
       last: the name of the file whose presence marks the folder as finished.
-      replace: whether a finished folder is replaced.
-      files: the size and checksum of files that must be there.
+      replace: whether to replace a finished folder.
+      files: the expected sizes and checksums of files in `staging`.
 
     Returns:
       whether this call finished the folder; False if another process finished it first. `staging`
       is removed in both cases.
 
     Raises:
-      OutputError: if that fails; `final` is then unchanged, or unfinished (object stores).
+      OutputError: if that fails. `final` is then unchanged or, in an object store, unfinished.
     """
     with writing(final):
         if not paths.is_remote(final):
@@ -193,7 +195,7 @@ def publish_folder(
 
 
 def into_store(staging: str, remote: str) -> str:
-    """Moves the files of a local folder into a remote one, and returns this; a remote one stays.
+    """Uploads a local folder and returns its remote path; a folder that is already remote stays.
 
     Raises:
       OSError: if that fails.
@@ -213,7 +215,7 @@ def _rename_folder(staging: str, final: str, last: str, replace: bool) -> bool:
                 os.rename(staging, final)  # noqa: PTH104
                 return True
             except OSError:
-                # `final` is a folder that is not empty: finished, or left by a killed process.
+                # `final` is a non-empty folder: finished, or left by a killed process.
                 if not os.path.isdir(final):  # noqa: PTH112
                     raise
             if paths.exists(posixpath.join(final, last)) and not replace:
@@ -231,7 +233,7 @@ def _move_folder(staging: str, final: str, last: str, files: Mapping[str, Facts]
     found.pop(last, None)
     marker = paths.read_bytes(posixpath.join(staging, last))
     paths.make_folder(final)
-    # The marker is removed from `final` first and written last: no state in between looks whole.
+    # The marker is removed first and written last, so no intermediate state looks finished.
     paths.remove(posixpath.join(final, last))
     for name in _files_in(final):
         if name not in found:
@@ -243,7 +245,7 @@ def _move_folder(staging: str, final: str, last: str, files: Mapping[str, Facts]
 
 
 def _files_in(folder: str) -> dict[str, Facts]:
-    """Returns the files in a folder, not those in folders below; a checksum is "" if unknown."""
+    """Returns the files directly in a folder; an unknown checksum is ""."""
     if object_facts.applies(folder):
         below = object_facts.below(folder)
         return {name: facts for name, facts in below.items() if "/" not in name}
@@ -252,7 +254,7 @@ def _files_in(folder: str) -> dict[str, Facts]:
         return {name: object_facts.of_file(path_inside(folder, name)) for name in names}
     found = {}
     for name in paths.list_marked(folder):
-        with contextlib.suppress(FileNotFoundError):  # removed since, or of a folder like this one
+        with contextlib.suppress(FileNotFoundError):  # removed since, or not a file
             if not name.endswith("/"):
                 found[name] = Facts(paths.size_bytes(path_inside(folder, name)), "")
     return found
@@ -262,11 +264,11 @@ def check_whole(folder: str, expected: Mapping[str, Facts]) -> None:
     """Checks that files have the sizes and checksums with which they were written.
 
     Args:
-      folder: the folder, on this machine or remote.
+      folder: the folder, local or remote.
       expected: name -> size and checksum; an empty checksum is not compared.
 
     Raises:
-      OSError: if one is not there, or differs.
+      OSError: if a file is missing or differs.
     """
     _check_facts(folder, expected, _files_in(folder))
 
@@ -286,7 +288,7 @@ def _check_facts(folder: str, expected: Mapping[str, Facts], found: Mapping[str,
 
 
 def _move_files(source: str, target: str, names: Sequence[str]) -> None:
-    """Moves files from a remote folder to another, or uploads local ones, several at a time."""
+    """Moves files between remote folders, or uploads local files, several at a time."""
     move = paths.rename if paths.is_remote(source) else paths.copy
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
         befores, afters = ([path_inside(f, name) for name in names] for f in (source, target))
@@ -294,7 +296,7 @@ def _move_files(source: str, target: str, names: Sequence[str]) -> None:
 
 
 def check_writable(folder: str) -> None:
-    """Makes the folder and a file in it, and removes the file again.
+    """Checks that a folder is writable by creating it and a probe file, which is removed again.
 
     Raises:
       OutputError: if that fails.
@@ -308,7 +310,7 @@ def check_writable(folder: str) -> None:
 
 
 def unfinished_tag() -> str:
-    """Returns the part of a name that marks unfinished files and folders of this process."""
+    """Returns the tag that marks the names of this process's unfinished files and folders."""
     return _tag_of(os.getpid())
 
 
@@ -318,17 +320,18 @@ def _tag_of(pid: int) -> str:
 
 
 def _started(pid: int) -> int:
-    """Returns the start time of a process, in clock ticks since the machine started.
+    """Returns the start time of a process.
 
-    On other systems than Linux it is in seconds of the clock. On Linux those seconds are computed
-    from the ticks and the clock: after the clock is set, a live process would have another start
-    time, and another process would remove its files.
+    On Linux it is in clock ticks since boot. Seconds would depend on the system clock: after a
+    change of the clock, a live process would seem to have another start time, and another process
+    would remove its files. Other systems only give seconds since the epoch.
     """
     try:
         status = pathlib.Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return int(psutil.Process(pid).create_time())
-    # The start is the 22nd field. The second, the name, may contain anything; split after it.
+    # The start time is field 22. Field 2 is the process's name, which may contain anything, so we
+    # split after it.
     return int(status.rpartition(")")[2].split()[19])
 
 
@@ -338,14 +341,14 @@ def _host() -> str:
 
 @contextlib.contextmanager
 def folder_of_run() -> Iterator[str]:
-    """Yields a new folder for temporary files of the block and of the processes that it starts.
+    """Makes a private folder for temporary files of the block and of the processes it starts.
 
-    Nobody else may read it, and nobody can guess its name. It is removed when the block ends, also
-    by SIGTERM. The folder of a killed process, with the code that TensorFlow generated in it, is
-    removed by the next one of the same user.
+    Other users cannot read it or guess its name. It is removed when the block ends, also on
+    SIGTERM. If the process was killed, the next process of the same user removes the folder, with
+    the code that TensorFlow generated in it.
 
     Raises:
-      UserError: if there is no folder for temporary files that can be written.
+      UserError: if there is no writable folder for temporary files.
     """
     before, variable, maker = tempfile.tempdir, os.environ.get("TMPDIR"), os.getpid()
     with ended_by_sigterm():
@@ -354,7 +357,7 @@ def folder_of_run() -> Iterator[str]:
         try:
             yield folder
         finally:
-            if os.getpid() == maker:  # not in a process that was forked in the block
+            if os.getpid() == maker:  # a process forked within the block must not clean up
                 tempfile.tempdir = before
                 os.environ.pop("TMPDIR")
                 if variable is not None:
@@ -378,20 +381,20 @@ def _folder_of_this_process() -> str:
 
 
 def is_unfinished(name: str) -> bool:
-    """Returns whether a name is that of an unfinished file or folder of any process, dead or not.
+    """Returns whether a name marks an unfinished file or folder of any process, alive or dead.
 
-    >>> is_unfinished("probe.incomplete-host-12-345"), is_unfinished("model.safetensors")
-    (True, False)
+    >>> is_unfinished("probe.incomplete-host-12-345"), is_unfinished("model.safetensors") (True,
+    False)
     """
     return bool(_LEFTOVER.fullmatch(name))
 
 
 def leftovers(folders: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Returns the unfinished files and folders in `folders`.
+    """Finds the unfinished files and folders in `folders`.
 
     Returns:
-      paths that dead processes of this host left, and paths of other hosts' processes, which may
-      be alive.
+      the paths that dead processes of this host left, and the paths of other hosts' processes,
+      which may be alive.
     """
     dead, foreign = [], []
     for folder in sorted(set(folders)):
@@ -405,7 +408,7 @@ def leftovers(folders: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def remove_leftovers(folders: Iterable[str]) -> list[str]:
-    """Removes unfinished files and folders that dead processes of this host left in `folders`.
+    """Removes the unfinished files and folders that dead processes of this host left in `folders`.
 
     Returns:
       the unfinished paths of other hosts' processes, which are not removed.

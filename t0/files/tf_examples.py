@@ -1,11 +1,11 @@
-"""Bytes of `tf.train.Example` messages, made without TensorFlow.
+"""Encodes `tf.train.Example` messages without TensorFlow.
 
     entry = bytes_entry("targets_pretokenized", [b"Yes"])
     record = example(ints_entry("targets", [2163, 1]) + entry)
 
-An example is the concatenation of its features' entries, in the order of their names. So an entry
-that many records share (the inputs of a row's choices) is made once. Readers ignore the order of
-entries; with a fixed order the bytes depend on the values only.
+An example is the concatenation of its features' entries, sorted by name. So if many records share
+an entry (such as the inputs of all choices of a row), it is encoded once. Readers ignore the order
+of the entries; a fixed order makes equal values give equal bytes.
 """
 
 import struct
@@ -23,25 +23,25 @@ def _entry(name: str, kind: bytes, values: bytes) -> bytes:
 
 
 def bytes_entry(name: str, values: Sequence[bytes]) -> bytes:
-    """Returns the entry of a feature of byte strings."""
+    """Encodes a feature of byte strings."""
     return _entry(name, _BYTES_LIST, b"".join([sized(FIELD_1, value) for value in values]))
 
 
 def packed_entry(name: str, packed: bytes) -> bytes:
-    """Returns the entry of an integer feature whose values are already encoded as varints."""
+    """Encodes an integer feature whose values are already varints."""
     return _entry(name, _INT64_LIST, sized(FIELD_1, packed) if packed else b"")
 
 
 def ints_entry(name: str, values: Iterable[int]) -> bytes:
-    """Returns the entry of a feature of integers, all of them 0 or more."""
+    """Encodes a feature of integers, which must be 0 or more."""
     return packed_entry(name, b"".join([varint(value) for value in values]))
 
 
 def float_entry(name: str, value: float) -> bytes:
-    """Returns the entry of a feature of one float."""
+    """Encodes a feature of one float."""
     return _entry(name, _FLOAT_LIST, sized(FIELD_1, struct.pack("<f", value)))
 
 
 def example(entries: bytes) -> bytes:
-    """Returns the bytes of a `tf.train.Example` from entries in the order of their names."""
+    """Encodes a `tf.train.Example` from entries that are sorted by name."""
     return FIELD_1 + varint(len(entries)) + entries

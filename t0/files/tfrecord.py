@@ -1,11 +1,12 @@
-"""TFRecord files, and the masked CRC-32C checksum of TFRecord files and TensorFlow's checkpoints.
+"""Reads and writes TFRecord files, with the masked CRC-32C of TFRecord files and TF checkpoints.
 
     file.write(framed(b"a record"))
     for record in unframed(file):
         ...                                # ValueError: "record 7 is damaged"
 
-A file is a sequence of frames: length (8 bytes), its checksum (4), the record, its checksum (4);
-all little-endian. Checksums are masked, because the CRC of data that contains CRCs is weak.
+A file is a sequence of frames. A frame is the record's length (8 bytes), the length's checksum (4),
+the record, and the record's checksum (4), all little-endian. Checksums are masked because the CRC
+of data that itself contains CRCs is weak.
 """
 
 import os
@@ -18,21 +19,21 @@ import google_crc32c
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _MASK_DELTA = 0xA282EAD8
-_TOO_LARGE = 2**31  # a protocol buffer is smaller
+_TOO_LARGE = 2**31  # protocol buffers are smaller than this
 _CRC = google_crc32c.value
 
 
 def masked(crc: int) -> int:
-    """Returns the masked form of a CRC-32C, which the file formats store."""
+    """Masks a CRC-32C in the way that the file formats store it."""
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def masked_crc(data: bytes) -> int:
-    """Returns the masked CRC-32C of some bytes."""
+    """Returns the masked CRC-32C of bytes."""
     return masked(_CRC(data))
 
 
-# Few lengths occur, and a header depends on the length only.
+# Only few lengths occur, and a header depends only on the length.
 _headers: dict[int, bytes] = {}
 
 
@@ -45,10 +46,10 @@ def _header(size: int) -> bytes:
 
 
 def framed(record: bytes) -> bytes:
-    """Returns a record with the frame of a TFRecord file."""
+    """Frames a record for a TFRecord file."""
     size = len(record)
     crc = _CRC(record)
-    # `masked` is written out here for speed: this runs for each record of a cache.
+    # `masked` is inlined for speed: this runs for each record of a cache.
     return (
         (_headers.get(size) or _header(size))
         + record
@@ -57,15 +58,15 @@ def framed(record: bytes) -> bytes:
 
 
 def record_of(frame: bytes) -> bytes:
-    """Returns the record of a frame that is known to be whole."""
+    """Returns the record in a complete frame."""
     return frame[_HEADER.size : -_CHECKSUM.size]
 
 
 def beginnings(file: BinaryIO) -> Iterator[int]:
-    """Yields where each record's frame begins in a TFRecord file, without reading the records.
+    """Yields the byte offset of each record's frame in a TFRecord file; skips the records' content.
 
     Raises:
-      ValueError: if the length of a record is damaged, or the file ends within one.
+      ValueError: if the length of a record is damaged, or the file ends within a record.
     """
     end = file.seek(0, os.SEEK_END)
     at = index = 0
@@ -80,7 +81,7 @@ def beginnings(file: BinaryIO) -> Iterator[int]:
 
 
 def _size(start: bytes, index: int) -> int:
-    """Returns the size of record `index`, whose frame starts with these bytes."""
+    """Returns the size of record `index` from the first bytes of its frame."""
     if len(start) < _HEADER.size:
         raise ValueError(f"the file ends within record {index}")
     size, checksum = _HEADER.unpack(start)
@@ -95,8 +96,8 @@ def unframed(file: BinaryIO) -> Iterator[bytes]:
     """Yields the records of a TFRecord file.
 
     Raises:
-      ValueError: if a checksum does not match, or the file ends within a record; the text contains
-        the record's number.
+      ValueError: if a checksum does not match, or the file ends within a record. The message
+        contains the record's number.
     """
     index = 0
     while start := file.read(_HEADER.size):

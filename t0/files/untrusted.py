@@ -1,10 +1,10 @@
-"""Parses JSON and YAML with one kind of error for all faults.
+"""Parses JSON and YAML from others, with limits on size and depth and one kind of error.
 
     parsed_json('{"text": "a"}')           # ValueError: not JSON, or nested too deep
     read_yaml("/data/mine/mixtures.yaml")  # UserError with the file, the line and the problem
 
-Both formats are bounded in size and depth. In files from elsewhere, `read_yaml` also counts values:
-aliases of aliases let a YAML file of a few lines stand for a billion values.
+For files from elsewhere, `read_yaml` also counts values: with aliases of aliases, a YAML file of a
+few lines can stand for a billion values.
 """
 
 import json
@@ -20,13 +20,13 @@ from t0.files.any_path import binary
 SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 DEEPEST = 100
 LARGEST_YAML = 16 * 2**20
-# Values in a YAML file, each alias counted as all that it stands for.
+# Values in a YAML file; an alias counts as all the values it stands for.
 MOST_YAML_VALUES = 200_000
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """Returns the value of a JSON text.
+    """Parses a JSON text.
 
     Raises:
       ValueError: if it is not JSON in UTF-8, or is nested more than `DEEPEST` levels deep.
@@ -54,8 +54,7 @@ def _deeper(value: object, levels: int) -> bool:
 def find_lone_surrogate(value: object) -> str | None:
     r"""Returns the first half of a surrogate pair in the texts and keys of a JSON value, or None.
 
-    >>> find_lone_surrogate([{"a": "whole \U0001f600"}, {"b": ["half \ud83d"]}])
-    '\ud83d'
+    >>> find_lone_surrogate([{"a": "whole \U0001f600"}, {"b": ["half \ud83d"]}]) '\ud83d'
     """
     if isinstance(value, str):
         found = None if value.isascii() else _SURROGATE.search(value)
@@ -74,14 +73,14 @@ def read_yaml(
     tags: str = "no tags",
     count_values: bool = False,
 ) -> Any:
-    """Returns the content of a YAML file.
+    """Parses a YAML file.
 
     Args:
       path: the file.
-      loader: a loader of PyYAML that builds plain values only.
+      loader: a PyYAML loader that builds only plain values.
       kind: the kind of file, for messages.
       tags: the tags that the loader knows, for messages.
-      count_values: whether to refuse deep nesting and many values before any value is built.
+      count_values: whether to refuse deep nesting and too many values before building any value.
 
     Raises:
       UserError: if it cannot be read, is not YAML, is too large or is nested too deep.
@@ -103,22 +102,23 @@ def read_yaml(
         raise UserError(f"{where}: not a {kind}: {problem}.") from error
     except RecursionError:
         raise UserError(f"{path}: not a {kind}: it is nested too deep.") from None
-    # A number or date that Python cannot hold (`!!int x`, 2021-13-45), a key that is a list.
+    # Raised for a number or date that Python cannot hold (`!!int x`, 2021-13-45), or a list as a
+    # key.
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise UserError(f"{path}: a value cannot be read: {error!s:.200}.") from error
 
 
 def _check_yaml(data: bytes) -> None:
-    """Raises a YAMLError if values are nested too deep or too many."""
+    """Raises a YAMLError if values are nested too deep or there are too many."""
     sizes: dict[str, int] = {}
-    # Of each open list or mapping: its anchor and its values so far.
+    # The anchor and the number of values so far of each open list or mapping.
     open_: list[tuple[str | None, int]] = [(None, 0)]
     for event in yaml.parse(data, Loader=SAFE_LOADER):
         size = 0
         if isinstance(event, yaml.CollectionStartEvent):
             open_.append((event.anchor, 1))
             if event.anchor:
-                # An alias of an open list or mapping contains itself, without end.
+                # An alias of an open list or mapping would contain itself and never end.
                 sizes[event.anchor] = MOST_YAML_VALUES
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, size = open_.pop()

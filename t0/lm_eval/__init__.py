@@ -1,11 +1,11 @@
-"""lm-evaluation-harness: our prompts as its tasks.
+"""Exports our prompts as tasks of lm-evaluation-harness.
 
     from t0.lm_eval import export
 
     export(tasks, "/out/harness", split="validation", group="t0_eval_score_eval")
 
-`t0.reports.lm_eval_samples` reads what the harness writes. `t0_prompts.py` is copied into every
-export: the harness imports it, nothing of t0 does.
+`t0.reports.lm_eval_samples` reads the harness's results. Every export contains a copy of
+`t0_prompts.py`, which the harness imports; nothing in t0 imports it.
 """
 
 from t0.lm_eval.exported_tasks import ExportedTasks, export

@@ -1,26 +1,27 @@
-"""Writes prompts as tasks of lm-evaluation-harness: plain YAML, and JSON Lines of rendered rows.
+"""Writes prompts as tasks of lm-evaluation-harness: YAML files, and rendered rows in JSON Lines.
 
     found = export(tasks, "/out/harness", split="validation", group="t0_eval_score_eval")
     found.tasks[0].name                            # "super_glue_rte_GPT_3_style_score_eval"
 
     super_glue_rte_GPT_3_style_score_eval.yaml     one prompt, metric acc
     super_glue_rte_score_eval.yaml                 a dataset: mean and median over its prompts
-    t0_eval_score_eval.yaml                        the group of the datasets, all of equal weight
+    t0_eval_score_eval.yaml                        the group of the datasets, equally weighted
     rows/super_glue_rte_GPT_3_style_score_eval.jsonl
-    t0_prompts.py                                  the functions that the YAML files name
+    t0_prompts.py                                  the functions that the YAML files refer to
 
-The harness's groups have weighted means over tasks and nothing else, so a dataset is one task with
-the rows of all its prompts, whose aggregations are functions of `t0_prompts.py`. A row:
+A group of the harness can only average over tasks. So each dataset is also one task with the rows
+of all its prompts, and functions in `t0_prompts.py` aggregate them. A row:
 
     {"idx": 0, "dataset": "super_glue/rte", "prompt": "GPT-3 style", "task": "super_glue_...",
      "inputs": "... True or False?", "choices": ["True", "False"],
      "continuations": ["True</s>", "False</s>"], "gold": 1}
 
-`idx` counts the rows that the template renders, as in our results, so both are of one example.
+`idx` counts the rows that the template renders. Our own results number them in the same way, so
+equal numbers mean the same example.
 
 Assumptions: as in our evaluation, an example without exactly one correct choice is not scored; such
-rows are counted and left out. The harness scores a continuation as it stands, without EOS, so the
-EOS whose log-likelihood T0 counts is part of the continuation.
+rows are counted and left out. The harness scores a continuation unchanged, without adding EOS. T0
+includes the log-likelihood of EOS, so EOS is part of the continuation.
 """
 
 import dataclasses
@@ -42,19 +43,19 @@ from t0.prompts import RowReport
 from t0.sources import hidden_label
 
 FUNCTIONS = "t0_prompts.py"
-# T5's. The tokenizers of T5 read this text as the token.
+# The EOS of T5: its tokenizers read this text as the EOS token.
 T5_EOS = "</s>"
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportedPrompt:
-    """A prompt that was written.
+    """An exported prompt.
 
     Attributes:
-      name: the task's name, in the harness and in our results.
+      name: the task's name, both in the harness and in our results.
       dataset_task: the task with all prompts of its dataset.
-      examples: the number of its rows.
-      left_out: why rows were left out -> how many.
+      examples: the number of exported rows.
+      left_out: reason -> number of rows left out.
     """
 
     name: str
@@ -65,7 +66,7 @@ class ExportedPrompt:
 
 @dataclasses.dataclass(frozen=True)
 class ExportedTasks:
-    """What was written: the prompts, the tasks of the datasets, and their group's name."""
+    """The result of an export: the prompts, the datasets' tasks, and the name of their group."""
 
     tasks: tuple[ExportedPrompt, ...]
     datasets: tuple[str, ...]
@@ -73,7 +74,7 @@ class ExportedTasks:
 
 
 class _Function(str):
-    """A text that YAML writes as a reference to a function."""
+    """A text that is written to YAML as a reference to a function."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -92,19 +93,19 @@ def export(
     eos: str = T5_EOS,
     limit: int | None = None,
 ) -> ExportedTasks:
-    """Writes tasks into a new folder, which appears when it is whole.
+    """Writes tasks into a new folder, which appears when it is complete.
 
     Args:
       tasks: prompts with answer choices.
-      output: the folder; it may exist if it is empty.
+      output: the folder; if it exists, it must be empty.
       split: the split of every task.
       group: the name of the group of the datasets.
       eos: the text that ends a choice and is scored with it; "" for none.
-      limit: the most rows of each prompt, None for all.
+      limit: the maximum number of rows per prompt; None for all.
 
     Raises:
-      UserError: if the folder holds files or is remote, data is absent or unreadable, two names are
-        the same, or nothing is left to score.
+      UserError: if the folder is not empty or is remote, data is missing or unreadable, two names
+        are equal, or no row can be scored.
     """
     if paths.is_remote(output):
         raise UserError(
@@ -146,9 +147,9 @@ def export(
 
 
 def dataset_task(task: PromptedTask) -> str:
-    """Returns the name of the task with all prompts of a task's dataset.
+    """Returns the name of the task that holds all prompts of a task's dataset.
 
-    ANLI's rounds are three datasets.
+    Each round of ANLI counts as a dataset.
     """
     return task_name(task.dataset, task.subset, None, task.suffix) + SCORE_EVAL
 
@@ -156,12 +157,12 @@ def dataset_task(task: PromptedTask) -> str:
 def rendered_rows(
     task: PromptedTask, split: str, report: RowReport, *, eos: str = T5_EOS
 ) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a prompt as the harness reads them.
+    """Yields the rows of a prompt in the form that the harness reads.
 
     Args:
       task: the prompt.
-      split: its split.
-      report: counts the rows, and those that are left out.
+      split: the split to render.
+      report: counts the rows, and the rows that are left out.
       eos: the text that ends a choice.
     """
     dataset = "/".join(filter(None, (task.dataset, task.subset, task.suffix.strip("_"))))
@@ -211,7 +212,7 @@ def _task_yaml(name: str, prompts: Sequence[str], split: str) -> dict[str, Any]:
         "doc_to_text": "inputs",
         "doc_to_choice": "continuations",
         "doc_to_target": "gold",
-        # T5's tokenizers drop a space at the start; those of other models need it.
+        # T5's tokenizers drop a leading space; the tokenizers of other models need it.
         "target_delimiter": " ",
         "num_fewshot": 0,
         "metadata": {"version": 1.0},
@@ -243,7 +244,7 @@ def _group_yaml(name: str, datasets: Sequence[str]) -> dict[str, Any]:
     return {
         "group": name,
         "task": [*datasets],
-        # Every dataset counts once, whatever its size.
+        # Every dataset has equal weight, whatever its size.
         "aggregate_metric_list": [
             {"metric": metric, "aggregation": "mean", "weight_by_size": False}
             for metric in ("prompt_mean", "prompt_median")

@@ -1,7 +1,7 @@
 """Loads T0's rendered prompts for lm-evaluation-harness, and averages over prompts as T0 does.
 
-The YAML files beside this file name its functions (`!function t0_prompts.load`). It imports nothing
-but the harness's own dependency `datasets`. It was written by `t0 export-eval`.
+The YAML files in this folder refer to these functions (`!function t0_prompts.load`). The module
+imports only `datasets`, which the harness depends on. `t0 export-eval` wrote it.
 """
 
 import json
@@ -15,9 +15,10 @@ ROWS = Path(__file__).resolve().parent / "rows"
 
 
 def load(prompts: Sequence[str], split: str, **_unused: object) -> dict[str, Any]:
-    """Returns {split: rows of all prompts}, of each example all prompts before the next example.
+    """Loads all prompts of a dataset, grouped by example, and returns {split: rows}.
 
-    So `--limit` takes the first examples under every prompt, not the first prompt alone.
+    Each example comes with all its prompts before the next example. So `--limit` selects the first
+    examples under every prompt instead of cutting off prompts.
 
     Args:
       prompts: the names of files in `rows`, without `.jsonl`.
@@ -36,11 +37,11 @@ def load(prompts: Sequence[str], split: str, **_unused: object) -> dict[str, Any
 def process_results(
     doc: Mapping[str, Any], results: Sequence[tuple[float, bool]]
 ) -> dict[str, Any]:
-    """Returns the metrics of one example: right or wrong, and for which prompt.
+    """Returns the metrics of one example: whether it is correct, and for which prompt.
 
     Args:
       doc: a row of `load`.
-      results: (log-likelihood, whether it is what greedy decoding gives) of each choice.
+      results: for each choice, its log-likelihood and whether greedy decoding produces it.
     """
     likelihoods = [likelihood for likelihood, _ in results]
     right = float(likelihoods.index(max(likelihoods)) == doc["gold"])
@@ -49,12 +50,12 @@ def process_results(
 
 
 def prompt_mean(pairs: Iterable[tuple[str, float]]) -> float:
-    """Returns the mean over prompts of their accuracies; `pairs` are (prompt, right)."""
+    """Returns the mean of the prompts' accuracies; `pairs` are (prompt, correct)."""
     return statistics.fmean(_accuracies(pairs))
 
 
 def prompt_median(pairs: Iterable[tuple[str, float]]) -> float:
-    """Returns the median over prompts of their accuracies; `pairs` are (prompt, right)."""
+    """Returns the median of the prompts' accuracies; `pairs` are (prompt, correct)."""
     return statistics.median(_accuracies(pairs))
 
 
