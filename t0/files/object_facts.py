@@ -33,8 +33,7 @@ _NUMBERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 429: errno.
 
 
 class Facts(NamedTuple):
-    """The size and checksum of an object or file; the checksum is in base 64, as in Google's API.
-    """
+    """The size and checksum of an object or file; the checksum is in base 64, as Google has it."""
 
     size_bytes: int
     crc32c: str

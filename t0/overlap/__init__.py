@@ -1,20 +1,17 @@
-"""Overlap: evaluation rows whose text occurs in the training data (contamination).
+"""Finds evaluation rows whose text occurs in the training data (contamination).
 
     from t0.overlap import OverlapSearch, find
 
     find(OverlapSearch(train=("/data/cache",), evaluation=("t0_eval_score_eval",)), "overlap")
 
-| file | what is in it |
-|---|---|
-| `words` | normalised words, and hashes of runs of words |
-| `evaluation_rows` | evaluation rows with their fields and prompted texts |
-| `index` | the hashes of the evaluation's runs, on disk |
-| `training_texts` | training texts of caches, or rendered, in jobs |
-| `scanning`, `beam_search` | the search, in processes here or on Apache Beam |
-| `outcome`, `overlap_tables` | counts by row, prompt and dataset; their tables as text |
-| `finding` | one search from request to files |
+| file | content | |---|---| | `words` | normalised words, and hashes of n-grams | |
+`evaluation_rows` | evaluation rows with their fields and prompted texts | | `index` | the hashes of
+the evaluation's n-grams, on disk | | `training_texts` | training texts, from caches or rendered,
+divided into jobs | | `scanning`, `beam_search` | the search, in local processes or on Apache Beam |
+| `outcome`, `overlap_tables` | counts by row, prompt and dataset; their tables as text | |
+`finding` | one complete search, from options to output files |
 
-This room does not import TensorFlow, and needs none but for `gs://`.
+This package needs TensorFlow only for `gs://` paths.
 """
 
 from t0.overlap.finding import OverlapSearch, find

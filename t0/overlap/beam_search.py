@@ -5,9 +5,10 @@
     ):
         ...
 
-Every job is one element of the pipeline. Its matches are written as a file into `run_dir`, which
-all workers must be able to write to, and which the program that started the pipeline reads at the
-end; so a runner may repeat a job. The index is also in `run_dir`, and each worker copies it once.
+Every job is one element of the pipeline. A worker writes the job's matches to a file in `run_dir`,
+and the program that started the pipeline reads these files at the end. So all workers must be able
+to write to `run_dir`, and a runner may safely repeat a job. The index is also stored in `run_dir`;
+if that is remote, each worker copies it once.
 """
 
 import dataclasses
@@ -32,13 +33,13 @@ _ARRAYS = ("keys", "first", "counts", "totals")
 def search_on_beam(
     jobs: Sequence[Job], scanner: Scanner, *, pipeline_options: Sequence[str], run_dir: str
 ) -> Iterator[Matches]:
-    """Runs a pipeline over jobs, and yields what each found when it has ended.
+    """Runs a pipeline over jobs; after it has ended, yields the matches of each job.
 
     Args:
       jobs: the jobs.
       scanner: prepares a worker; its index is on this machine.
       pipeline_options: Apache Beam's options.
-      run_dir: an empty or absent directory that all workers can write to; removed at the end.
+      run_dir: an empty or missing directory that all workers can write to; removed at the end.
 
     Raises:
       UserError: if data cannot be read, or the pipeline left no result for a job.
@@ -58,7 +59,7 @@ def search_on_beam(
 
 
 class _Search(beam.DoFn):
-    """(number, job) -> a file in `run_dir` with its matches, or with the user's mistake."""
+    """(number, job) -> a file in `run_dir` with its matches, or with the text of a user error."""
 
     def __init__(self, scanner: Scanner, run_dir: str) -> None:
         self._scanner, self._run_dir = scanner, run_dir

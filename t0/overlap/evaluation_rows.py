@@ -1,12 +1,12 @@
-"""Evaluation rows with their texts: fields that prompts read, and what the prompts make of them.
+"""Reads evaluation rows with their texts: the fields that prompts read, and the prompted texts.
 
     chosen = evaluation_sets(read_listing(), ["reviews_.*"], "validation")
     for batch in chosen[0].batches():
         batch.texts[0], batch.parts[0]     # "A fine film.", "review": a field of row batch.rows[0]
 
-A set is a split of a dataset with the prompts that were asked for, its plain and rank-evaluation
-tasks together. Its rows are read once for all prompts. Fields are the texts in the columns that at
-least one of the prompts reads; lists and records in a column give a field for each text.
+A set is a split of a dataset with the selected prompts; plain and rank-evaluation tasks are
+combined. Its rows are read once for all prompts. The fields are the texts in all columns that at
+least one prompt reads. A column with lists or records gives one field for each text in it.
 """
 
 import collections
@@ -31,10 +31,11 @@ class RowBatch:
     Attributes:
       rows: the rows' numbers in the split.
       texts: the texts of all rows.
-      owner: the place in `rows` of each text's row, int64 [texts].
-      parts: the name of each text's column, or the number of its prompt.
+      owner: for each text, the index in `rows` of its row, int64 [texts].
+      parts: for each text, its column's name or its prompt's index.
       is_field: whether each text is a field, bool [texts].
-      numbers: of each text of a prompt the example's number, as `idx` in scores; -1 of a field.
+      numbers: for each prompted text, the number of the example, which equals `idx` in the scores;
+        -1 for fields.
     """
 
     rows: list[int]
@@ -51,9 +52,9 @@ class EvaluationSet:
 
     Attributes:
       name: the dataset's name, with its subset.
-      split: the split, as the dataset names it.
+      split: the dataset's name of the split.
       prompts: the tasks.
-      of_task: the split, as the tasks name it.
+      of_task: the tasks' name of the split.
     """
 
     name: str
@@ -63,7 +64,7 @@ class EvaluationSet:
 
     @property
     def place(self) -> tuple[str, str | None, str]:
-        """Dataset, subset and split."""
+        """The dataset, subset and split."""
         return self.prompts[0].dataset, self.prompts[0].subset, self.split
 
     @property
@@ -72,10 +73,10 @@ class EvaluationSet:
         return frozenset().union(*(prompt.compiled.columns for prompt in self.prompts))
 
     def batches(self) -> Iterator[RowBatch]:
-        """Yields all rows, some at a time.
+        """Yields all rows in batches.
 
         Raises:
-          UserError: if the rows cannot be read, or a template fails on one.
+          UserError: if the rows cannot be read, or a template fails on a row.
         """
         rows = enumerate(self.prompts[0].open(self.of_task).rows())
         columns = self.columns
@@ -113,10 +114,10 @@ class EvaluationSet:
 
 
 def texts_in(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yields (name, text) of each text in a column's value, however deep.
+    """Yields (name, text) for each text in a column's value, at any depth.
 
-    >>> list(texts_in("answers", {"text": ["a", "b"], "start": [3]}))
-    [('answers.text', 'a'), ('answers.text', 'b')]
+    >>> list(texts_in("answers", {"text": ["a", "b"], "start": [3]})) [('answers.text', 'a'),
+    ('answers.text', 'b')]
     """
     if isinstance(value, str):
         yield name, value
@@ -131,19 +132,19 @@ def texts_in(name: str, value: Any) -> Iterator[tuple[str, str]]:
 def evaluation_sets(
     listing: Listing, expressions: Iterable[str], split: str, *, skip_absent: bool = False
 ) -> tuple[list[EvaluationSet], list[str]]:
-    """Returns the sets of the tasks that mixtures and expressions name, sorted by name.
+    """Returns the evaluation sets of the selected tasks and mixtures, sorted by name.
 
     Args:
       listing: all tasks and mixtures.
       expressions: mixtures, tasks, or regular expressions of tasks.
-      split: the tasks' split.
-      skip_absent: whether to leave out sets whose data is absent.
+      split: the tasks' name of the split.
+      skip_absent: whether to leave out sets whose data is missing.
 
     Returns:
-      the sets, and a note for each that was left out.
+      the sets, and a note for each task or set that was left out.
 
     Raises:
-      UserError: if a name is unknown, no task has the split, or its data is absent.
+      UserError: if a name is unknown, no task has the split, or its data is missing.
     """
     names = dict.fromkeys(name for one in expressions for name in listing.select(one))
     groups: dict[tuple[Any, ...], dict[str, PromptedTask]] = collections.defaultdict(dict)

@@ -1,16 +1,17 @@
-"""One search for evaluation rows in training data: its options, its steps, its files.
+"""Runs one search for evaluation rows in the training data and writes its files.
 
     search = OverlapSearch(train=("t0_train",), evaluation=("t0_eval_score_eval",))
     find(search, "overlap", workers=8)
 
 writes into the folder `overlap`:
 
-    rows.jsonl      a line for each evaluation row that overlaps: how much, and where it was found
+    rows.jsonl      a line for each overlapping evaluation row: how much overlaps, and where
     overlap.txt     tables of datasets, fields and prompts, and examples, at most 80 columns wide
     overlap.json    all counts; written last, with the size and SHA-256 of rows.jsonl
 
-The evaluation rows are indexed, the training data goes past the index once, and the evaluation rows
-are read again. So memory and disk are bounded by the evaluation rows, not by the training data.
+First the evaluation rows are indexed. Then the training data is scanned once against the index, and
+the evaluation rows are read again. So memory and disk use depend on the size of the evaluation
+rows, not of the training data.
 """
 
 import dataclasses
@@ -36,7 +37,7 @@ from t0.sources import data_dirs
 
 SCHEMA = 1
 ROWS, TABLES, RESULT = "rows.jsonl", "overlap.txt", "overlap.json"
-# Fewer texts start no processes, because starting them takes as long.
+# For fewer texts no processes are started: starting them would take as long as the search.
 _SMALL_TEXTS = 20_000
 _DIRECT_RUNNER = ["--runner=DirectRunner"]
 
@@ -48,10 +49,11 @@ class OverlapSearch:
     Attributes:
       train: folders of caches, mixtures, tasks, or regular expressions of tasks.
       evaluation: mixtures, tasks, or regular expressions of tasks.
-      train_split, eval_split: the splits, as the tasks name them.
-      settings: which runs of words count as an overlap.
-      cache_dirs: folders with caches of tasks, which are read in place of rendering the tasks.
-      skip_absent: whether to leave out splits whose data is absent.
+      train_split, eval_split: the tasks' names of the splits.
+      settings: which word sequences count as an overlap.
+      cache_dirs: folders with caches of tasks; a cached task is read from its cache instead of
+        rendered.
+      skip_absent: whether to leave out splits whose data is missing.
     """
 
     train: tuple[str, ...]
@@ -71,20 +73,20 @@ def find(
     pipeline_options: Sequence[str] = (),
     vocabulary: bytes | None = None,
 ) -> dict[str, Any]:
-    """Searches, writes the files, and returns what `overlap.json` holds.
+    """Runs the search, writes its files, and returns the content of `overlap.json`.
 
     Args:
       request: the options of the search.
-      output: the folder to write into, local or remote; an earlier result in it is replaced.
-      workers: the number of processes; None for one on each core, or none for little data; 0 for
-        this process alone.
-      pipeline_options: Apache Beam's options; with any but only `--runner=DirectRunner`, Beam
-        searches, and its workers must be able to write to `output`.
+      output: the folder to write to, local or remote; an earlier result in it is replaced.
+      workers: the number of processes. 0 searches in this process. None uses one process per core,
+        or this process if there is little data.
+      pipeline_options: Apache Beam's options. Any options except a single `--runner=DirectRunner`
+        run the search on Beam, whose workers must be able to write to `output`.
       vocabulary: the SentencePiece model for caches without texts, or None.
 
     Raises:
-      UserError: if a name is unknown, data is absent, unfinished or malformed, the evaluation rows
-        hold no text, or the output cannot be written.
+      UserError: if a name is unknown; data is missing, unfinished or malformed; the evaluation rows
+        have no text; or the output cannot be written.
     """
     listing = read_listing(request.cache_dirs)
     training = training_data(request, listing)
@@ -124,7 +126,7 @@ def find(
 
 
 def training_data(request: OverlapSearch, listing: Listing) -> TrainingTexts:
-    """Returns the training data of all that a search names."""
+    """Collects the training data that a search names."""
     training = TrainingTexts()
     for name in request.train:
         is_listed = name in listing.mixtures or name in listing.tasks

@@ -1,23 +1,23 @@
-"""The hashes of the evaluation's runs of words: written on disk, sorted, then looked up.
+"""Stores the hashes of the evaluation's n-grams on disk, sorted, and looks them up.
 
     with IndexWriter(folder, settings) as writer:
         writer.add(batch)                  # batches of evaluation rows, see `evaluation_rows`
     index = Index(folder)
-    index.lookup(hashes)                   # int64 [hashes]: places in the index, -1 for none
+    index.lookup(hashes)                   # int64 [hashes]: positions in the index, -1 if missing
 
-The index holds a hash for each of these runs:
+The index has a hash for each of these word sequences:
 
-- n-grams: the runs of n words in the texts of a row's columns and in its prompted texts,
-  there as far as all n words are the row's (`row_words`): so a prompt's own words, which other
-  datasets' prompts may share, are no overlap, and fields that a prompt joins are one text;
-- whole fields: all words of a field. A field that is longer than the shortest n-gram is looked for
-  where its first n-gram is found (`anchors`).
+- n-grams: all sequences of n words in a row's fields, and in its prompted texts if all n words come
+  from the row (`row_words`). So a prompt's own words, which the prompts of other datasets may
+  share, are not an overlap, and a sequence may span two fields that a prompt joins.
+- whole fields: all words of a field. If a field is longer than the shortest n-gram, the search
+  looks for it wherever its first n-gram occurs (`anchors`).
 
-Hashes have 64 bits. Among T runs of words in the training data, about T * H / 2**64 are equal to
-one of H hashes of the index by chance: for 10**12 and 10**8 that is 5.
+Hashes have 64 bits. Among T word sequences of the training data, about T * H / 2**64 equal one of
+the H hashes of the index by chance. For T = 10**12 and H = 10**8 that is 5.
 
-Writing keeps the distinct hashes of the evaluation rows in memory, 8 bytes each. Reading maps the
-files, which processes share.
+Writing keeps the distinct hashes in memory, 8 bytes each. Reading maps the files into memory, so
+processes share them.
 """
 
 import dataclasses
@@ -33,10 +33,10 @@ from t0.overlap.evaluation_rows import RowBatch
 from t0.overlap.words import Words, split_words
 
 _PENDING = 2**19
-# Places of the filter for each hash, at least; of 2**26 bytes at most.
+# The filter has at least this many slots per hash, and at most 2**26 bytes.
 _FILTER_SHARE, _LARGEST_FILTER_BITS = 16, 26
 FILES = ("hashes", "anchors", "index.json")
-# Words of a prompted text are a row's where so many of them in a row are in one of its fields.
+# Words of a prompted text come from the row if this many in sequence are in one of its fields.
 _RUN_OF_FIELD = 3
 _HASH = np.dtype("<u8")
 _ANCHOR = np.dtype([("hash", "<u8"), ("words", "<i8")])
@@ -44,11 +44,11 @@ _ANCHOR = np.dtype([("hash", "<u8"), ("words", "<i8")])
 
 @dataclasses.dataclass(frozen=True)
 class OverlapCriteria:
-    """Which runs of words count as an overlap.
+    """Which word sequences count as an overlap.
 
     Attributes:
-      ngrams: the lengths of runs in words, the headline's first.
-      min_words: the fewest words of a field that is looked for as a whole.
+      ngrams: the n-gram lengths in words; the first is the headline number.
+      min_words: the minimum number of words of a field that is searched for as a whole.
     """
 
     ngrams: tuple[int, ...] = (13, 8)
@@ -56,12 +56,12 @@ class OverlapCriteria:
 
     @property
     def anchor_words(self) -> int:
-        """The length of the run that a longer field is found by."""
+        """The length of the n-gram at which the search for a longer field begins."""
         return min(self.ngrams)
 
 
 class _DistinctRecords:
-    """Records without repetitions, ascending."""
+    """A sorted set of records."""
 
     def __init__(self, kind: np.dtype) -> None:
         self._sorted = np.zeros(0, kind)
@@ -75,18 +75,18 @@ class _DistinctRecords:
             self.merge()
 
     def merge(self) -> np.ndarray:
-        """Returns all records."""
+        """Returns all records, in ascending order and without duplicates."""
         self._sorted = np.unique(np.concatenate([self._sorted, *self._pending]))
         self._pending, self._count = [], 0
         return self._sorted
 
 
 class IndexWriter:
-    """Writes an index into a folder, which must exist; it is whole when the block ends.
+    """Writes an index into an existing folder. The index is complete when the block ends.
 
     Args:
       folder: the folder.
-      settings: which runs of words count as an overlap.
+      settings: which word sequences count as an overlap.
     """
 
     def __init__(self, folder: str, settings: OverlapCriteria) -> None:
@@ -99,7 +99,7 @@ class IndexWriter:
         return self
 
     def add(self, batch: RowBatch) -> None:
-        """Adds the runs of words of some rows."""
+        """Adds the n-grams and fields of a batch of rows."""
         words = split_words(batch.texts)
         before = np.append(0, np.cumsum(row_words(batch, words)))
         for length in self._settings.ngrams:
@@ -131,10 +131,11 @@ class IndexWriter:
 
 
 def row_words(batch: RowBatch, words: Words) -> np.ndarray:
-    """Returns which words are the rows' and not their prompts' own, bool [W].
+    """Returns which words come from the rows instead of the prompts, bool [W].
 
-    These are the words of fields; and in a prompted text, those in three words in a
-    row that one of the row's fields has, or that are a whole field of one word or two.
+    All words of fields do. In a prompted text, a word comes from the row if it is in a sequence of
+    three words that also occurs in one of the row's fields, or in a whole field of one or two
+    words.
 
     Args:
       batch: rows.
@@ -160,12 +161,12 @@ def _with_row(hashes: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 class Index:
-    """An index in a folder of this machine.
+    """An index in a local folder.
 
     Attributes:
-      settings: which runs of words count as an overlap.
-      lengths: the lengths of runs that training texts are searched for: the n-grams', and those of
-        fields that are shorter.
+      settings: which word sequences count as an overlap.
+      lengths: the lengths of the word sequences to look up in training texts: the n-gram lengths,
+        and the lengths of shorter fields.
       hashes: the hashes, ascending, uint64 [H].
     """
 
@@ -186,7 +187,7 @@ class Index:
         return len(self.hashes)
 
     def lookup(self, hashes: np.ndarray) -> np.ndarray:
-        """Returns the place of each hash in the index, -1 for those that it has not, int64."""
+        """Returns the position of each hash in the index, int64; -1 for hashes that are missing."""
         places = np.full(len(hashes), -1, np.int64)
         maybe = np.flatnonzero(self._filter.take((hashes >> self._shift).astype(np.int64)))
         if maybe.size and len(self.hashes):
@@ -198,10 +199,13 @@ class Index:
         return places
 
     def found_in(self, words: Words) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the runs of the index in some texts: their first words, and places in the index.
+        """Finds the word sequences of the index in texts.
 
         Args:
           words: the texts' words.
+
+        Returns:
+          for each match, the position of its first word, and its position in the index.
         """
         starts, places = [], []
         for length in self.lengths:
@@ -219,7 +223,7 @@ class Index:
     def _whole_from(
         self, words: Words, positions: np.ndarray, hashes: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the fields longer than an anchor that begin at some anchors, as `found_in`."""
+        """Finds the longer fields that begin at anchors; returns them in the form of `found_in`."""
         first = np.searchsorted(self._anchor_hashes, hashes)
         counts = np.searchsorted(self._anchor_hashes, hashes, "right") - first
         starts = np.repeat(positions, counts)
@@ -233,11 +237,11 @@ class Index:
 
 
 def _mapped(path: str, kind: str, size: int) -> np.ndarray:
-    # An empty file cannot be mapped.
+    # Mapping an empty file fails.
     return np.memmap(path, kind, "r", shape=(size,)) if size else np.zeros(0, kind)
 
 
 def whole_hashes(words: Words, texts: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Returns the hash of all words of each of some texts, uint64."""
+    """Returns the hash of all words of each selected text, uint64."""
     chosen = np.asarray(texts, np.int64)
     return words.at(words.ends[chosen], np.diff(words.ends)[chosen])

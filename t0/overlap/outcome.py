@@ -1,14 +1,14 @@
-"""The overlap by row, prompt and dataset: shares of words, whole fields, places, examples.
+"""Computes the overlap by row, prompt and dataset: shares of words, whole fields, examples.
 
     outcome = OverlapOutcome(index, found, training, vocabulary=None)
     for record in outcome.rows(chosen_set):      # a record of each row that overlaps
         ...
     outcome.datasets[chosen_set.name]            # the counts over all rows of the set
 
-A row overlaps at n if one of its fields has an n-gram that occurs in the training data, or occurs
-there as a whole; or if the text that a prompt makes of it has such an n-gram. A prompt's example
-overlaps at n if its text does, or a field that the prompt reads. The share of a text is that of its
-words that are in such an n-gram or whole field.
+A field overlaps at n if one of its n-grams, or the whole field, occurs in the training data. A
+prompted text overlaps at n if one of its n-grams does. A row overlaps if any of its fields or
+prompted texts does. A prompt's example overlaps if its text does, or a field that the prompt reads.
+The share of a text is the fraction of its words that are inside such an n-gram or whole field.
 """
 
 import collections
@@ -26,25 +26,25 @@ from t0.overlap.scanning import Matches, place_of, places_and_datasets
 from t0.overlap.training_texts import TrainingTexts, text_at
 from t0.overlap.words import Words, split_words, word_list
 
-# Shares of overlapping words at and above which rows are counted.
+# Texts are counted if their share of overlapping words is at least one of these.
 SHARES = (0.2, 0.5, 0.8, 1.0)
 _EXAMPLES = 5
 _WORDS_SHOWN, _WORDS_BESIDE = 60, 8
-# The most datasets of a row that its record names, those with the most runs first.
+# The maximum number of training datasets in a row's record, those with the most matches first.
 _PLACES = 20
 
 
 @dataclasses.dataclass
 class TextCounts:
-    """Counts over the texts of a field, or the examples of a prompt.
+    """Counts over the texts of a field, or over the examples of a prompt.
 
     Attributes:
       texts: the number of texts.
-      words: the number of their words.
-      overlapping: by n, the texts, or a prompt's examples, that overlap.
-      overlapping_words: by n, the words in them that do.
-      at_least: by n, the number of texts whose share is at least each of `SHARES`.
-      whole: the texts that occur as a whole.
+      words: the number of words in them.
+      overlapping: n -> the number of texts, or of a prompt's examples, that overlap.
+      overlapping_words: n -> the number of overlapping words.
+      at_least: n -> for each of `SHARES`, the number of texts with at least this share.
+      whole: the number of texts that occur as a whole.
     """
 
     settings: dataclasses.InitVar[OverlapCriteria]
@@ -61,7 +61,7 @@ class TextCounts:
             self.at_least[n] = [0] * len(SHARES)
 
     def add(self, words: int, covered: Mapping[int, int], overlaps: Mapping[int, bool]) -> None:
-        """Counts a text: its words, those that overlap, and whether it overlaps."""
+        """Counts a text: its words, its overlapping words by n, and whether it overlaps by n."""
         self.texts += 1
         self.words += words
         for n, some in covered.items():
@@ -71,7 +71,7 @@ class TextCounts:
                 self.at_least[n][number] += words > 0 and some >= share * words
 
     def record(self) -> dict[str, Any]:
-        """Returns the counts for JSON."""
+        """Returns the counts as a JSON value."""
         share = {
             str(n): round(some / self.words, 6) if self.words else 0.0
             for n, some in self.overlapping_words.items()
@@ -100,9 +100,9 @@ class SetCounts:
 
     Attributes:
       rows: the number of rows.
-      overlapping: by n, the rows that overlap.
-      fields, prompts: by name, the counts over texts.
-      found_in: by dataset of the training data, the number of rows that overlap with it.
+      overlapping: n -> the number of rows that overlap.
+      fields, prompts: name -> counts over its texts.
+      found_in: training dataset -> the number of rows that overlap with it.
       examples: some overlapping rows, with the training text.
     """
 
@@ -114,7 +114,7 @@ class SetCounts:
     examples: list[dict[str, Any]]
 
     def record(self) -> dict[str, Any]:
-        """Returns the counts for JSON."""
+        """Returns the counts as a JSON value."""
         fields = {
             name: {**tally.record(), "whole": tally.whole}
             for name, tally in sorted(self.fields.items())
@@ -131,13 +131,13 @@ class SetCounts:
 
 @dataclasses.dataclass(frozen=True)
 class _Covered:
-    """The words of a batch's texts that overlap.
+    """The overlapping words of a batch's texts.
 
     Attributes:
       words: the number of words of each text, int64 [texts].
       by_n: n -> the number of overlapping words of each text, int64 [texts].
       whole: whether each text is a field that occurs as a whole, bool [texts].
-      places: for each text the places in the index that were found in it.
+      places: text -> the index positions of the matches in it.
     """
 
     words: np.ndarray
@@ -147,7 +147,7 @@ class _Covered:
 
 
 class OverlapOutcome:
-    """Goes through the evaluation rows again, and says which of their words were found.
+    """Reads the evaluation rows again and counts their overlapping words.
 
     Args:
       index: the index of the evaluation rows.
@@ -156,7 +156,7 @@ class OverlapOutcome:
       vocabulary: the SentencePiece processor for records without texts, or None.
 
     Attributes:
-      datasets: the counts of each set whose rows were read to the end.
+      datasets: set name -> its counts, for each set whose rows were read to the end.
     """
 
     def __init__(
@@ -174,10 +174,10 @@ class OverlapOutcome:
         self.datasets: dict[str, SetCounts] = {}
 
     def rows(self, chosen: EvaluationSet) -> Iterator[dict[str, Any]]:
-        """Yields a record of each row that overlaps, and counts all rows.
+        """Counts all rows, and yields a record for each row that overlaps.
 
         Raises:
-          UserError: if rows, or the training texts of the examples, cannot be read.
+          UserError: if the rows, or the training texts of the examples, cannot be read.
         """
         settings = self._index.settings
         tally = SetCounts(
@@ -200,7 +200,7 @@ class OverlapOutcome:
         self.datasets[chosen.name] = tally
 
     def _covered(self, batch: RowBatch, words: Words) -> _Covered:
-        """Finds the words of a batch's texts that overlap."""
+        """Finds the overlapping words of a batch's texts."""
         index, sizes = self._index, np.diff(words.ends)
         whole = np.zeros(len(batch.texts), bool)
         places: dict[int, list[int]] = collections.defaultdict(list)
@@ -226,7 +226,11 @@ class OverlapOutcome:
     def _found_runs(
         self, batch: RowBatch, words: Words
     ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """Returns n -> the first words, and places in the index, of n-grams that were found."""
+        """Finds the n-grams that occur in the training data.
+
+        Returns:
+          n -> the positions of the n-grams' first words, and the n-grams' positions in the index.
+        """
         runs = {}
         for n in self._index.settings.ngrams:
             positions, hashes = words.windows(n)
@@ -235,7 +239,7 @@ class OverlapOutcome:
             runs[n] = positions[hit], found[hit]
         if not any(len(positions) for positions, _ in runs.values()):
             return runs
-        # What a prompt's own words have in common with another row's field does not count.
+        # A prompt's own words may equal another row's field, which is not an overlap of this row.
         before = np.append(0, np.cumsum(row_words(batch, words)))
         for n, (positions, found) in runs.items():
             own = before[positions + n] - before[positions] == n
@@ -245,7 +249,7 @@ class OverlapOutcome:
     def _mark_whole(
         self, batch: RowBatch, words: Words, whole: np.ndarray, n: int, inside: np.ndarray
     ) -> None:
-        """Marks whole fields that are too short for n-grams, in themselves and in prompts."""
+        """Marks the words of whole fields, and of fields shorter than n also inside prompts."""
         sizes = np.diff(words.ends)
         for text in whole.tolist():
             inside[words.ends[text] : words.ends[text + 1]] = True
@@ -268,7 +272,7 @@ class OverlapOutcome:
         covered: _Covered,
         tally: SetCounts,
     ) -> dict[str, Any] | None:
-        """Counts a row; returns its record if it overlaps."""
+        """Counts a row, and returns its record if it overlaps."""
         ngrams = self._index.settings.ngrams
         fields, prompts = {}, {}
         in_fields: dict[str, dict[int, bool]] = {}
@@ -327,7 +331,7 @@ class OverlapOutcome:
         return record
 
     def _where(self, places: list[int]) -> list[dict[str, Any]]:
-        """Returns the datasets that runs were found in, with a place in each."""
+        """Returns the training datasets with these matches, each with an example location."""
         wanted = np.array(places, np.int64)
         lows = np.searchsorted(self._places, wanted)
         highs = np.searchsorted(self._places, wanted, "right")
@@ -342,7 +346,7 @@ class OverlapOutcome:
                 times[dataset] += int(self._found.counts[number])
         found = []
         for dataset in sorted(firsts, key=lambda one: (-runs[one], self._names[one])):
-            # Of the places where runs occur first, that of most of them.
+            # Of all first locations of the matches, choose the one that most matches share.
             place = min(firsts[dataset].items(), key=lambda one: (-one[1], one[0]))[0]
             number, record = place_of(place)
             source = self._training.sources[number]
@@ -365,7 +369,7 @@ class OverlapOutcome:
         texts: list[int],
         covered: _Covered,
     ) -> dict[str, Any]:
-        """Returns the text of a row that overlaps most, and the training text next to it."""
+        """Returns the row's text with the most overlap, and the training text that contains it."""
         n = self._index.settings.ngrams[0]
         found = [one for one in texts if covered.places.get(one)]
         text = max(found, key=lambda one: (covered.by_n[n][one], bool(batch.is_field[one])))
@@ -388,17 +392,16 @@ class OverlapOutcome:
 
 
 def dataset_names(training: TrainingTexts) -> tuple[list[str], list[int]]:
-    """Returns the names of the training data's datasets, and the number of each source's."""
+    """Returns the names of the training datasets, and the dataset number of each source."""
     names = sorted({source.dataset for source in training.sources})
     numbers = {name: number for number, name in enumerate(names)}
     return names, [numbers[source.dataset] for source in training.sources]
 
 
 def longest_common(one: list[str], other: list[str]) -> tuple[int, int, int]:
-    """Returns where the longest run of words that two lists share begins in each, and its length.
+    """Finds the longest word sequence that two lists share: its start in each, and its length.
 
-    >>> longest_common("a b c d".split(), "x b c y".split())
-    (1, 1, 2)
+    >>> longest_common("a b c d".split(), "x b c y".split()) (1, 1, 2)
     """
     matcher = difflib.SequenceMatcher(None, one, other, autojunk=False)
     match = matcher.find_longest_match()

@@ -1,11 +1,11 @@
-r"""The result as plain text of at most 80 columns: a table of datasets, then what is in each.
+r"""Formats the result as plain text of at most 80 columns: a table, then details by dataset.
 
-print("\n".join(tables(facts)))        # what overlap.json holds
+    print("\n".join(tables(facts)))        # facts: the content of overlap.json
 
-evaluation rows                           rows     13-grams       8-grams
-                                                 rows  words    rows  words
-super_glue/rte                             277   4.3%   1.9%    7.9%   3.1%
-  field hypothesis                         277   0.4%   0.3%    0.7%   0.5%
+    evaluation rows                           rows     13-grams       8-grams
+                                                     rows  words    rows  words
+    super_glue/rte                             277   4.3%   1.9%    7.9%   3.1%
+      field hypothesis                         277   0.4%   0.3%    0.7%   0.5%
 """
 
 import textwrap
@@ -21,7 +21,7 @@ _MOST_DATASETS = 8
 
 
 def tables(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the lines."""
+    """Yields the lines of the report."""
     run = facts["run"]
     yield from _wrapped(
         f"{', '.join(run['eval'])} (split {run['eval_split']}) in {', '.join(run['train'])} "
@@ -78,10 +78,9 @@ def _line(name: str, count: str, cells: Sequence[str], width: int = _SHARE) -> s
 
 
 def _share(part: int, whole: int) -> str:
-    """Returns a share as a percentage; what is not nothing is not shown as 0.
+    """Formats a share as a percentage; only an exact zero is shown as 0.
 
-    >>> _share(0, 7), _share(1, 10_000), _share(1, 3)
-    ('0', '<0.1%', '33.3%')
+    >>> _share(0, 7), _share(1, 10_000), _share(1, 3) ('0', '<0.1%', '33.3%')
     """
     if not part:
         return "0"

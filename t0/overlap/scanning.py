@@ -1,13 +1,13 @@
-"""Searches the training data for the index's runs of words: a job at a time, in many processes.
+"""Searches the training data for the n-grams and fields in the index, one job at a time.
 
     table = MatchTable()
     for found in search(jobs, Scanner(folder, (0, 0, 1)), workers=2, on_texts=progress.count):
         table.add(found)
-    table.all().keys, table.all().first      # which runs were found, and where first
+    table.all().keys, table.all().first      # the matches, and the first location of each
 
-What is found of a run is the same whatever order jobs are done in, and wherever: the number of
-times it occurs in a dataset, and the first place there by source and record. So processes of this
-machine and Apache Beam's workers give one result.
+For each match, the result is the number of occurrences per dataset and the first location, by
+source and record. Neither depends on the order of the jobs, so local processes and Apache Beam's
+workers give the same result.
 """
 
 import collections
@@ -23,23 +23,23 @@ from t0.overlap.index import Index
 from t0.overlap.training_texts import Job, text_batches
 from t0.overlap.words import split_words
 
-# A place in the training data: the number of the source, and that of the record in the low bits.
+# A location in the training data is the source's number, with the record's number in the low bits.
 _RECORD_BITS = 40
-# Matches that are joined at once.
+# The number of matches to collect before they are merged.
 _PENDING = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
 class Matches:
-    """Runs of the index that were found.
+    """N-grams and fields of the index that occur in the training data.
 
     Attributes:
-      keys: the run's place in the index and the dataset's number, one above the other, ascending
-        and different, uint64 [M]; see `key_of`.
-      first: the first place, see `place_of`, uint64 [M].
-      counts: how often, int64 [M].
+      keys: the match's position in the index and the dataset's number, packed in one integer,
+        ascending and unique, uint64 [M]; see `key_of`.
+      first: the first location, see `place_of`, uint64 [M].
+      counts: the number of occurrences, int64 [M].
       texts: the number of texts that were searched.
-      words: the number of their words.
+      words: the number of words in them.
     """
 
     keys: np.ndarray
@@ -53,24 +53,24 @@ _DATASET_BITS = 16
 
 
 def key_of(places: np.ndarray, dataset: int | np.ndarray) -> np.ndarray:
-    """Returns the keys of runs in a dataset; places in the index are below 2**48."""
+    """Packs index positions, which must be below 2**48, and a dataset's number into keys."""
     shifted = np.asarray(places).astype(np.uint64) << np.uint64(_DATASET_BITS)
     return shifted | np.asarray(dataset, np.uint64)
 
 
 def places_and_datasets(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the places in the index, and the datasets' numbers, int64, of keys."""
+    """Unpacks keys into index positions and dataset numbers, both int64."""
     low = np.uint64(2**_DATASET_BITS - 1)
     return (keys >> np.uint64(_DATASET_BITS)).astype(np.int64), (keys & low).astype(np.int64)
 
 
 def place_of(first: int) -> tuple[int, int]:
-    """Returns the source's number, and the record's, of a first place."""
+    """Unpacks a first location into the numbers of its source and record."""
     return int(first) >> _RECORD_BITS, int(first) & (2**_RECORD_BITS - 1)
 
 
 def joined(several: Sequence[Matches]) -> Matches:
-    """Returns what was found in all of several searches."""
+    """Merges the matches of several searches."""
     keys = np.concatenate([np.zeros(0, np.uint64), *(one.keys for one in several)])
     first = np.concatenate([np.zeros(0, np.uint64), *(one.first for one in several)])
     counts = np.concatenate([np.zeros(0, np.int64), *(one.counts for one in several)])
@@ -87,7 +87,7 @@ def joined(several: Sequence[Matches]) -> Matches:
 
 
 class MatchTable:
-    """Joins what jobs found; its memory grows with the different runs found, not with the jobs."""
+    """Merges the matches of jobs. Its memory grows with the distinct matches, not with the jobs."""
 
     def __init__(self) -> None:
         self._joined = joined([])
@@ -95,14 +95,14 @@ class MatchTable:
         self._count = 0
 
     def add(self, found: Matches) -> None:
-        """Adds what one more job found."""
+        """Adds the matches of another job."""
         self._pending.append(found)
         self._count += len(found.keys) + 1
         if self._count >= _PENDING:
             self.all()
 
     def all(self) -> Matches:
-        """Returns everything that was found."""
+        """Returns all matches so far."""
         self._joined = joined([self._joined, *self._pending])
         self._pending, self._count = [], 0
         return self._joined
@@ -115,14 +115,14 @@ def scan(
     vocabulary: Any | None,
     report: Callable[[int], None] = lambda texts: None,
 ) -> Matches:
-    """Returns what the texts of a job hold of the index.
+    """Finds the n-grams and fields of the index in the texts of a job.
 
     Args:
       job: the job.
       index: the index.
-      datasets: the number of each source's dataset.
+      datasets: the dataset number of each source.
       vocabulary: a SentencePiece processor for records without texts, or None.
-      report: takes the number of texts that were searched since it was called last.
+      report: called with the number of texts searched since the last call.
 
     Raises:
       UserError: if the data cannot be read.
@@ -146,10 +146,10 @@ class Scanner:
     """Prepares a process that searches jobs.
 
     Attributes:
-      index: the index's folder, on this machine.
-      datasets: the number of each source's dataset.
+      index: the index's local folder.
+      datasets: the dataset number of each source.
       vocabulary: the SentencePiece model for records without texts, or None.
-      data_dirs: folders of datasets; those of the environment if empty.
+      data_dirs: folders of datasets; if empty, those of the environment.
     """
 
     index: str
@@ -158,7 +158,10 @@ class Scanner:
     data_dirs: tuple[str, ...] = ()
 
     def __call__(self) -> Callable[[Job, Callable[[Any], None]], Matches | str]:
-        """Opens the index, and returns the function that does a job; a mistake is its text."""
+        """Opens the index and returns a function that searches a job.
+
+        The function returns the matches, or the message of a user error.
+        """
         from t0 import sources
 
         if self.data_dirs:
@@ -175,7 +178,7 @@ class Scanner:
 
 
 def processor(model: bytes | None) -> Any | None:
-    """Returns the SentencePiece processor of a model."""
+    """Loads the SentencePiece processor of a model; None for None."""
     if model is None:
         return None
     import sentencepiece
@@ -186,16 +189,16 @@ def processor(model: bytes | None) -> Any | None:
 def search(
     jobs: Sequence[Job], scanner: Scanner, *, workers: int, on_texts: Callable[[int], None]
 ) -> Iterator[Matches]:
-    """Yields what each job found, as jobs end.
+    """Yields the matches of each job as soon as the job is done.
 
     Args:
       jobs: the jobs.
       scanner: prepares a process.
-      workers: the number of processes; 0 for this one.
-      on_texts: takes the number of texts that were searched since it was called last.
+      workers: the number of processes; 0 searches in this process.
+      on_texts: called with the number of texts searched since the last call.
 
     Raises:
-      UserError: if data cannot be read, or a process ends.
+      UserError: if data cannot be read, or a process dies.
     """
 
     def on_report(job: Any, report: Any) -> None:

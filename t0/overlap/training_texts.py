@@ -1,4 +1,4 @@
-"""The training data as texts: from caches in SeqIO's layout, or rendered from rows.
+"""Reads the training data as texts, from caches in SeqIO's layout or rendered from rows.
 
     training = TrainingTexts()
     add_cached(training, "/data/cache", "train")       # every task below the folder
@@ -6,13 +6,13 @@
     for texts, records in text_batches(training.jobs[0], vocabulary=None):
         ...                            # ["It rains. Is it wet? Yes", ...], int64 [texts]
 
-A text is an example as the model reads and writes it: inputs, a blank, targets. A cache of T0's
-tasks holds them as text (`inputs_pretokenized`); the ids of another cache are decoded, for which
-its vocabulary is needed. A task of the catalogue that has no cache is rendered.
+A text is an example as the model sees it: inputs, a space, targets. Caches of T0's tasks contain
+these texts (`inputs_pretokenized`). Other caches contain only token ids, which are decoded with the
+cache's vocabulary. If a task of the catalogue has no cache, its rows are rendered.
 
-A job is a file of a cache, or a range of rows; jobs are done in any order, on any machine that can
-read the data. A source is a file of a cache, or a task whose rows are rendered; together with the
-number of the record, or row, it says where a text is.
+A job is a file of a cache, or a range of rows. Jobs may run in any order, on any machine that can
+read the data. A source is a file of a cache, or a task whose rows are rendered. The source and the
+number of the record or row together locate a text.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ from t0.files.untrusted import parsed_json
 from t0.prompts import CompiledTemplate, Template
 
 ROWS_OF_A_JOB = 5000
-# Texts are passed on when they have this many characters: some dozen MB as numbers.
+# The number of characters per batch of texts; as arrays, such a batch takes tens of MB.
 _CHARACTERS_AT_ONCE = 2**19
 _NAMES = ("inputs", "targets")
 _TEXTS = tuple(f"{name}_pretokenized" for name in _NAMES)
@@ -48,9 +48,9 @@ class TrainingSource:
     """A file of a cache, or a task whose rows are rendered.
 
     Attributes:
-      dataset: the dataset's name, or for a task that is not in the catalogue the task's.
+      dataset: the dataset's name; if the task is not in the catalogue, the task's name.
       task: the task's name.
-      split: the split, of rendered rows as the dataset names it.
+      split: the split; for rendered rows, the dataset's name of it.
       file: the path of the file; None for rendered rows.
     """
 
@@ -81,10 +81,10 @@ class RowsJob:
     """A range of rows of a dataset's split, and the prompts that render them.
 
     Attributes:
-      place: dataset, subset and split.
-      start: the first row's number.
-      stop: the number after the last row's.
-      prompts: the source's number, the template and the seed's name of each prompt.
+      place: the dataset, subset and split.
+      start: the first row.
+      stop: the row after the last.
+      prompts: for each prompt, its source's number, its template, and the name that seeds it.
     """
 
     place: tuple[str, str | None, str]
@@ -103,13 +103,13 @@ Job = FileJob | RowsJob
 
 @dataclasses.dataclass
 class TrainingTexts:
-    """Training data.
+    """The training data of a search.
 
     Attributes:
-      sources: the sources; their numbers are their places.
+      sources: the sources; a source's number is its index here.
       jobs: the jobs.
-      texts: the number of texts; None if it is not known for all.
-      places: dataset, subset and split of the rows, where they are known.
+      texts: the number of texts; None if unknown for any of them.
+      places: the dataset, subset and split of the rows, if known.
       notes: the tasks that were left out.
     """
 
@@ -122,7 +122,7 @@ class TrainingTexts:
     def add_cache(
         self, directory: str, name: str, split: str, task: PromptedTask | None = None
     ) -> None:
-        """Adds the files of a split of a cache, of the task of this name."""
+        """Adds the files of one split of a task's cache."""
         dataset = name
         if task is not None:
             dataset = "/".join(filter(None, (task.dataset, task.subset)))
@@ -134,7 +134,7 @@ class TrainingTexts:
         self._count(_examples(directory, split))
 
     def add_rows(self, tasks: Sequence[PromptedTask], split: str) -> None:
-        """Adds the rows of a split, rendered by tasks of one dataset that share it."""
+        """Adds the rows of a split, rendered by all given tasks, which must share the dataset."""
         rows, first = tasks[0].open(split), tasks[0]
         of_dataset = first.split_mapping[split]
         place = (first.dataset, first.subset, of_dataset)
@@ -157,7 +157,7 @@ def _shards(directory: str, split: str) -> list[str]:
     """Returns the names of a split's files.
 
     Raises:
-      UserError: if some of those that the names promise are absent.
+      UserError: if files are missing according to the count in the names.
     """
     found = [match for name in paths.list_names(directory) if (match := _SHARD.fullmatch(name))]
     files = [match[0] for match in found if match["split"] == split]
@@ -182,15 +182,15 @@ def _examples(directory: str, split: str) -> int | None:
 def add_cached(
     training: TrainingTexts, folder: str, split: str, listing: Listing | None = None
 ) -> None:
-    """Adds the training data in a task's cache, or in all caches below a folder.
+    """Adds the training data of a task's cache, or of all caches below a folder.
 
     Args:
       folder: the folder.
       split: the split.
-      listing: all tasks that are known; of another task only the name is.
+      listing: the known tasks. For a task that is not listed, only its name is recorded.
 
     Raises:
-      UserError: if there is no cache, one of them is not finished, or none has the split.
+      UserError: if there is no cache, a cache is unfinished, or none has the split.
     """
     before, others = len(training.jobs), {}
     for directory in find_caches(folder):
@@ -223,16 +223,16 @@ def add_listed(
     *,
     skip_absent: bool = False,
 ) -> None:
-    """Adds the training data of a mixture, of a task, or of tasks that an expression matches.
+    """Adds the training data of a mixture, a task, or all tasks that match an expression.
 
     Args:
-      listing: all tasks and mixtures, with the caches that are known.
+      listing: all tasks and mixtures, with their known caches.
       expression: the mixture's name, or a regular expression of tasks.
       split: the split.
-      skip_absent: whether to leave out tasks whose data is absent.
+      skip_absent: whether to leave out tasks whose data is missing.
 
     Raises:
-      UserError: if the name is unknown, no task has the split, or its data is absent.
+      UserError: if the name is unknown, no task has the split, or its data is missing.
     """
     before = len(training.jobs)
     groups: dict[tuple[Any, ...], dict[str, PromptedTask]] = {}
@@ -266,22 +266,22 @@ def add_listed(
     training.notes += [f"{name}: left out, it has no split '{split}'" for name in others]
 
 
-# Texts, and the number of each one's source and record.
+# Texts, and for each text the numbers of its source and record.
 TextBatch = tuple[list[str], np.ndarray, np.ndarray]
 
 
 def text_batches(job: Job, vocabulary: Any | None) -> Iterator[TextBatch]:
-    """Yields the texts of a job, some at a time.
+    """Yields the texts of a job in batches.
 
     Args:
       job: the job.
-      vocabulary: a SentencePiece processor, for records without texts; or None.
+      vocabulary: a SentencePiece processor for records without texts, or None.
 
     Yields:
-      the texts, the number of each one's source, and that of its record or row, int64 [texts].
+      the texts, their sources' numbers, and their records' or rows' numbers, int64 [texts].
 
     Raises:
-      UserError: if the data cannot be read, or needs a vocabulary that is not there.
+      UserError: if the data cannot be read, or needs a vocabulary that was not given.
     """
     found = _of_file(job, vocabulary) if isinstance(job, FileJob) else _of_rows(job)
     texts: list[str] = []
@@ -311,7 +311,7 @@ def _of_file(job: FileJob, vocabulary: Any | None) -> Iterator[tuple[str, int, i
 
 
 def _decoded(records: Sequence[bytes], path: str, vocabulary: Any | None) -> Iterator[list[bytes]]:
-    """Yields the texts of inputs and of targets, decoded from their ids."""
+    """Decodes the texts of the inputs, then of the targets, from their token ids."""
     if vocabulary is None:
         raise UserError(
             f"{path}: its records hold no text, but token ids. Name the vocabulary that they were "
@@ -346,7 +346,7 @@ def _of_rows(job: RowsJob) -> Iterator[tuple[str, int, int]]:
 def text_at(
     training: TrainingTexts, source: int, record: int, vocabulary: Any | None
 ) -> str | None:
-    """Returns one text, which is read again; None if it is not there any more.
+    """Reads one text again; None if it no longer exists.
 
     Raises:
       UserError: if the data cannot be read.

@@ -1,20 +1,20 @@
-"""Normalised words of texts, and 64-bit hashes of runs of words, computed for many texts at once.
+"""Splits texts into normalised words, and hashes words and n-grams to 64 bits with numpy.
 
     words = split_words(["The cat's mat.", "A mat"])
     words.hashes                       # uint64 [5]: the, cats, mat, a, mat
     words.ends                         # int64 [3]: 0, 3, 5
-    positions, hashes = words.windows(2)     # runs of two words, each within one text
+    positions, hashes = words.windows(2)     # 2-grams, each within one text
     word_list("The cat's mat.")        # ["the", "cats", "mat"], the same words as text
 
-Two texts have the same words if they differ in nothing but case, punctuation, blanks, apostrophes,
-and compatible characters (Unicode's NFKC: ligatures, full-width letters). A word is a run of
-letters, marks and digits. Apostrophes and invisible characters are removed and end no word; every
-other character ends it. Scripts that write no blanks between words (Chinese, Japanese, Thai, Lao,
-Khmer, Burmese) have a word for each character.
+Two texts have the same words if they differ only in case, punctuation, spaces, apostrophes and
+compatibility characters (Unicode's NFKC: ligatures, full-width letters). A word is a sequence of
+letters, marks and digits. Apostrophes and invisible characters are removed without ending the word;
+every other character ends it. In scripts without spaces between words (Chinese, Japanese, Thai,
+Lao, Khmer, Burmese) each character is a word.
 
-A run of words has the polynomial of its words' hashes modulo 2**64 as its hash, then mixed, with
-the number of words. So all runs of a length cost a few operations of numpy for each word, and equal
-runs have equal hashes in every process and on every machine.
+The hash of an n-gram is a polynomial of its words' hashes modulo 2**64, mixed with the number of
+words. So all n-grams of one length cost a few numpy operations per word, and equal n-grams have
+equal hashes in every process and on every machine.
 """
 
 import functools
@@ -25,24 +25,25 @@ import numpy as np
 
 _SEPARATOR, _LETTER, _OWN_WORD, _REMOVED = range(4)
 _APOSTROPHES = "'`\u2018\u2019\u201b\u02bb\u02bc\u2032"
-# Scripts without blanks between words: first and last code point.
+# Scripts without spaces between words: first and last code point.
 _OWN_WORDS = (
     (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x31F0, 0x31FF),
     (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF),
 )  # fmt: skip
 _BASE = 2**64
 _IN_TABLE = 0x2100  # Latin, Greek, Cyrillic and most punctuation: 66 kB
-# Odd, and so invertible modulo 2**64: of characters in a word, of words in a run.
+# Bases of the polynomials over a word's characters and an n-gram's words. They are odd, and so
+# invertible modulo 2**64.
 _OF_LETTERS, _OF_WORDS = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
 
 
 class Words:
-    """The words of several texts, one text after another.
+    """The words of several texts, concatenated.
 
     Attributes:
       hashes: the hash of each word, uint64 [W].
-      ends: the end of each text in `hashes`, after a leading 0, int64 [texts + 1].
-      text_of: the number of each word's text, int64 [W].
+      ends: the offset in `hashes` of the end of each text, after a leading 0, int64 [texts + 1].
+      text_of: the index of each word's text, int64 [W].
     """
 
     def __init__(self, hashes: np.ndarray, ends: np.ndarray) -> None:
@@ -53,27 +54,29 @@ class Words:
         self._sums = _sums(hashes, _OF_WORDS)
 
     def windows(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns all runs of `length` words that are within one text.
+        """Returns all sequences of `length` words within one text.
 
         Returns:
-          the place of each run's first word, int64 [runs], and the runs' hashes, uint64 [runs].
+          the positions of the first words, int64 [N], and the hashes of the sequences, uint64 [N].
         """
         positions = np.flatnonzero(self._left >= length)
         return positions, self.at(positions, length)
 
     def at(self, positions: np.ndarray, lengths: np.ndarray | int) -> np.ndarray:
-        """Returns the hashes of the runs of `lengths` words from `positions` on, uint64."""
+        """Returns the hashes of the sequences of `lengths` words starting at `positions`, uint64.
+        """
         inverses = _powers(pow(_OF_WORDS, -1, _BASE), len(self.hashes) + 1)
         plain = (self._sums[positions + lengths] - self._sums[positions]) * inverses[positions]
         return _mixed(plain + np.asarray(lengths, np.uint64) * np.uint64(_OF_LETTERS))
 
     def fits(self, positions: np.ndarray, lengths: np.ndarray | int) -> np.ndarray:
-        """Returns whether the runs of `lengths` words from `positions` on are within one text."""
+        """Returns whether the sequences of `lengths` words from `positions` stay within one text.
+        """
         return self._left[positions] >= lengths
 
 
 def split_words(texts: Sequence[str]) -> Words:
-    """Returns the words of some texts; together they should have at most some million letters."""
+    """Splits texts into words; for memory, pass at most a few million characters per call."""
     normal = [text.lower() if text.isascii() else _normal(text) for text in texts]
     joined = "\n".join([*normal, ""])
     ends = np.cumsum([0, *(len(text) + 1 for text in normal)])
@@ -95,7 +98,7 @@ def split_words(texts: Sequence[str]) -> Words:
 
 
 def word_list(text: str) -> list[str]:
-    """Returns the words that `split_words` hashes, as text; slower, for a few texts."""
+    """Returns a text's words as strings: the same words as `split_words`, but slower."""
     kinds, words, inside = _kinds(), [], False
     for letter in _normal(text):
         kind = kinds[ord(letter)]
@@ -115,9 +118,9 @@ def _normal(text: str) -> str:
 
 
 def _word_bounds(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns where words start, and where they end, in the characters' kinds."""
+    """Returns the positions where words start and where they end, from the characters' kinds."""
     inside, own = kinds != _SEPARATOR, kinds == _OWN_WORD
-    # Between two characters: whether one word goes on.
+    # For each pair of neighbouring characters: whether they belong to the same word.
     goes_on = inside[:-1] & inside[1:] & ~own[:-1] & ~own[1:]
     starts, stops = inside.copy(), inside.copy()
     starts[1:] &= ~goes_on
@@ -126,7 +129,7 @@ def _word_bounds(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sums(values: np.ndarray, base: int) -> np.ndarray:
-    """Returns the sums of the first values, each times a power of the base, uint64 [values + 1]."""
+    """Returns prefix sums of the values, each times its power of the base, uint64 [values + 1]."""
     sums = np.zeros(len(values) + 1, np.uint64)
     np.cumsum(values * _powers(base, len(values)), out=sums[1:])
     return sums
@@ -146,17 +149,17 @@ def _powers(base: int, count: int) -> np.ndarray:
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
-    """Returns numbers whose every bit depends on all bits: the finaliser of SplitMix64."""
+    """Mixes the bits of each number with the finaliser of SplitMix64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def _values(code_points: np.ndarray) -> np.ndarray:
-    """Returns a number for each character, uint64."""
+    """Returns a pseudorandom number for each character, uint64."""
     if code_points.max(initial=0) < _IN_TABLE:
         return _value_table().take(code_points)
-    # A table of all code points would be read from memory, not from the processor's cache.
+    # A table of all code points would not fit in the processor's cache.
     values = _value_table().take(code_points, mode="clip")
     others = np.flatnonzero(code_points >= _IN_TABLE)
     values[others] = _mixed(code_points[others].astype(np.uint64) + np.uint64(_OF_WORDS))
@@ -172,7 +175,7 @@ def _value_table() -> np.ndarray:
 def _kinds() -> np.ndarray:
     """Returns the kind of every code point, uint8 [0x110000]."""
     kinds = np.full(0x110000, _SEPARATOR, np.uint8)
-    # Above these two planes there are ideographs, and invisible tags and selectors alone.
+    # Above these two planes there are only ideographs, and invisible tags and selectors.
     kinds[:0x20000] = [_kind(chr(code)) for code in range(0x20000)]
     kinds[0x20000:0x40000] = _LETTER
     kinds[0xE0000:0xE1000] = _REMOVED
