@@ -1,4 +1,4 @@
-"""TensorFlow's checkpoint files, read and written tensor by tensor, without TensorFlow.
+"""Reads and writes TensorFlow's checkpoint files tensor by tensor, without TensorFlow.
 
     with BundleReader("/models/tiny/model.ckpt-1000") as reader:
         shape_of(reader.entries["shared/embedding"])
@@ -6,20 +6,20 @@
 
     writer = BundleWriter(folder / "model.ckpt-1000")
     writer.add("shared/embedding", array)
-    writer.finish()                          # writes the index: before it nothing looks whole
+    writer.finish()                          # writes the index, which completes the checkpoint
 
-The data files hold the tensors' bytes; the index holds each tensor's place in them. `PREFIX.index`
-is a sorted table (LevelDB's format): blocks of key-value entries with shared key prefixes, each
-block followed by its compression and checksum; then an index block and a footer. The key "" holds a
-`BundleHeaderProto`, every other key is a tensor's name and holds a `BundleEntryProto`.
+The data files hold the tensors' bytes; the index says where each tensor is. `PREFIX.index` is a
+sorted table in LevelDB's format: blocks of key-value entries with shared key prefixes, each
+followed by its compression type and checksum, then an index block and a footer. The key "" holds a
+`BundleHeaderProto`. Every other key is a tensor's name and holds a `BundleEntryProto`.
 
-TensorFlow itself copies whole tensors several times, and is a library of 500 MB. This module
-streams checkpoints larger than memory, and reads the files that TensorFlow's C++ classes
-BundleReader and table::Table read. Blocks are written uncompressed, as TensorFlow does; checkpoints
-that were written within Google have blocks compressed with Snappy.
+TensorFlow itself copies whole tensors several times and is a library of 500 MB. This module streams
+checkpoints larger than memory, with one tensor in memory at a time. It reads the files that
+TensorFlow's C++ classes BundleReader and table::Table read. Like TensorFlow, it writes blocks
+uncompressed; checkpoints written within Google have blocks compressed with Snappy, which it can
+read.
 
-One tensor is in memory at a time. The files are little-endian, as TensorFlow writes them except on
-big-endian machines.
+Files are little-endian, as TensorFlow writes them except on big-endian machines.
 """
 
 import os
@@ -56,7 +56,7 @@ _DTYPES = {
 }
 _NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _SHARD_BYTES = 2 << 30
-# Of the index.
+# Constants of the index.
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
 _TRAILER_BYTES = 5
@@ -68,7 +68,7 @@ _MOST_DATA_FILES = 100_000
 
 
 class DamagedIndexError(Exception):
-    """The bytes are not a whole index of a TensorFlow checkpoint."""
+    """The bytes are not a complete index of a TensorFlow checkpoint."""
 
 
 def shape_of(entry: BundleEntry) -> tuple[int, ...]:
@@ -83,10 +83,10 @@ class BundleReader:
       prefix: the checkpoint's path without `.index`.
 
     Attributes:
-      entries: tensor name -> its place, dtype and shape; see `shape_of`.
+      entries: tensor name -> its location, dtype and shape; see `shape_of`.
 
     Raises:
-      UserError: if a file is missing, cut off or damaged.
+      UserError: if a file is missing, truncated or damaged.
     """
 
     def __init__(self, prefix: str | Path) -> None:
@@ -111,7 +111,7 @@ class BundleReader:
         """Returns the numpy dtype of a tensor.
 
         Raises:
-          UserError: for a dtype that no T5 checkpoint has, such as strings.
+          UserError: for a dtype that T5 checkpoints never have, such as strings.
         """
         number = self.entries[name].dtype
         if number not in _DTYPES:
@@ -181,11 +181,11 @@ class BundleReader:
 
 
 class BundleWriter:
-    """Writes a checkpoint, which is whole once `finish` has returned.
+    """Writes a checkpoint, which is complete once `finish` has returned.
 
     Args:
-      prefix: the checkpoint's path without `.index`, in a folder that exists.
-      shard_bytes: no tensor is added to a data file of this size or more.
+      prefix: the checkpoint's path without `.index`, in an existing folder.
+      shard_bytes: once a data file has this size, the next tensor goes into a new file.
     """
 
     def __init__(self, prefix: Path, *, shard_bytes: int = _SHARD_BYTES) -> None:
@@ -216,7 +216,7 @@ class BundleWriter:
         )
 
     def finish(self) -> None:
-        """Gives the data files their names and writes the index, last."""
+        """Renames the data files to their final names, then writes the index."""
         self._close_shard()
         shards = self._shard + 1
         for number in range(shards):
@@ -226,7 +226,7 @@ class BundleWriter:
         index.write_bytes(write_index(self._entries, shards=shards))
 
     def close(self) -> None:
-        """Closes the current data file, if any; the written files remain, without an index."""
+        """Closes the current data file, if any. The written files remain, without an index."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -241,7 +241,7 @@ class BundleWriter:
 
 
 def prefixes(folder: Path) -> dict[int, str]:
-    """Returns the prefixes of the checkpoints in a model directory by step, ascending."""
+    """Returns step -> prefix of the checkpoints in a model directory, ascending."""
     found = {}
     for name in names_like(folder, "model.ckpt-*.index"):
         match = re.fullmatch(r"(model\.ckpt-(\d+))\.index", name)
@@ -251,17 +251,17 @@ def prefixes(folder: Path) -> dict[int, str]:
 
 
 def _extended(crc: int, piece: np.ndarray) -> int:
-    # The library accepts read-only buffers only.
+    # google_crc32c accepts only read-only buffers.
     frozen = piece.view()
     frozen.flags.writeable = False
     return google_crc32c.extend(crc, frozen)
 
 
 def read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
-    """Returns the number of data files and the entries by name.
+    """Parses an index; returns the number of data files, and the entries by name.
 
     Raises:
-      DamagedIndexError: if the bytes are cut off, altered, or not an index.
+      DamagedIndexError: if the bytes are truncated, changed, or not an index.
     """
     try:
         return _read_index(data)
@@ -270,7 +270,7 @@ def read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
 
 
 def write_index(entries: Mapping[str, BundleEntry], *, shards: int) -> bytes:
-    """Returns the bytes of an index."""
+    """Encodes an index."""
     header = BundleHeader(num_shards=shards, version={"producer": 1})
     rows = [(b"", header.SerializeToString())]
     rows += sorted((name.encode(), entry.SerializeToString()) for name, entry in entries.items())
@@ -287,7 +287,7 @@ def _read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
     for _, value in _block(data, index_handle):
         handle, _ = _handle(value, 0)
         read_bytes += handle[1]
-        if read_bytes > len(data):  # one block read over and over, which no writer makes
+        if read_bytes > len(data):  # a block that is referenced repeatedly, which no writer does
             raise DamagedIndexError("its blocks are more than it holds")
         for key, proto in _block(data, handle):
             if key:
@@ -368,7 +368,7 @@ def _separator(last: bytes, following: bytes | None) -> bytes:
 
 
 def _append_block(out: bytearray, rows: list[tuple[bytes, bytes]]) -> bytes:
-    """Appends a block and its trailer; returns its handle."""
+    """Appends a block and its trailer, and returns the block's handle."""
     block, restarts, previous = bytearray(), [], b""
     for number, (key, value) in enumerate(rows):
         shared = 0
@@ -391,7 +391,7 @@ def _append_block(out: bytearray, rows: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def typed_block(block: bytes) -> bytes:
-    """Returns a block of the index followed by its type, which is: not compressed."""
+    """Returns a block of the index followed by its type, which is "not compressed"."""
     return block + bytes([_PLAIN])
 
 

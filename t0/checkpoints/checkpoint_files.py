@@ -1,4 +1,4 @@
-"""The steps, variables and vocabulary of a model directory, read without building a model.
+"""Reads the steps, variables and vocabulary size of a model directory without building a model.
 
     steps("/models/tiny")                                       # [0, 1000]
     check_variables("/models/tiny/model.ckpt-1000", expected)   # UserError if they do not fit
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
     from t0.compat import tf1 as tf
 
 _STEP = "global_step"
-_SHOWN = 3  # differing variables that a message lists
-# The embedding's dimensions end in [vocabulary, d_model]; Mesh TensorFlow's three layouts.
+_SHOWN = 3  # how many differing variables a message lists
+# The embedding's dimensions end in [vocabulary, d_model] in all three layouts of Mesh TensorFlow.
 _EMBEDDINGS = ("shared/embedding", "encoder/embedding", "decoder/embedding", "embedding")
 
 
 def steps(model_dir: str) -> list[int]:
-    """Returns the steps that have a whole checkpoint in `model_dir`, ascending."""
+    """Returns the steps of the checkpoints in `model_dir`, ascending."""
     return list(prefixes(any_path(model_dir)))
 
 
 def latest(model_dir: str) -> str | None:
-    """Returns the checkpoint from which training continues, None for a new model.
+    """Returns the checkpoint from which training resumes; None for a new model.
 
-    It is the one that the file `checkpoint` names, in which TensorFlow looks it up. Where that file
-    is missing or unreadable, or the files of that checkpoint are not all there, it is the newest
-    checkpoint whose files are complete, by its index: a run can be killed before it writes
-    `checkpoint`, and checkpoints can be deleted by hand.
+    Usually it is the one named in the file `checkpoint`, as in TensorFlow. If that file is missing
+    or unreadable, or files of that checkpoint are missing, it is the newest checkpoint whose files
+    are complete according to its index. This happens if a run is killed before it writes
+    `checkpoint`, or if checkpoints are deleted by hand.
 
     Raises:
-      UserError: if there are checkpoints, and none is complete.
+      UserError: if there are checkpoints, but none is complete.
     """
     found = named(model_dir)
     if found:
@@ -69,14 +69,14 @@ def latest(model_dir: str) -> str | None:
 
 
 def named(model_dir: str) -> str | None:
-    """Returns the checkpoint that the file `checkpoint` names, None if files of it are missing.
+    """Returns the checkpoint that the file `checkpoint` names; None if files of it are missing.
 
-    They are looked for by name; none is read.
+    The check uses only file names and reads no data.
     """
     try:
         state = paths.read_text(os.path.join(model_dir, "checkpoint"))  # noqa: PTH118
         found = os.path.join(model_dir, latest_path(state))  # noqa: PTH118
-    except (OSError, ValueError) as error:  # TensorFlow passes over it, too
+    except (OSError, ValueError) as error:  # TensorFlow also ignores such a file
         refuse_unanswered(error)
         return None
     folder, name = os.path.split(found)
@@ -89,14 +89,14 @@ def named(model_dir: str) -> str | None:
 
 
 def latest_path(state: str) -> str:
-    """Returns the latest checkpoint that a file `checkpoint` names: relative to it, or absolute.
+    """Returns the path of the latest checkpoint in a file `checkpoint`, relative or absolute.
 
     Raises:
-      ValueError: if the text is not that of such a file, or names no checkpoint.
+      ValueError: if the text is not such a file, or names no checkpoint.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of an unknown escape in a text
+            warnings.simplefilter("error")  # raised for an unknown escape in a text
             path = text_format.Merge(state, CheckpointState()).model_checkpoint_path
     except (text_format.ParseError, DeprecationWarning) as error:
         raise ValueError(f"not the state of a saver: {error}") from error
@@ -117,12 +117,12 @@ def select_steps(
 
     Args:
       model_dir: a folder with `model.ckpt-*` files.
-      wanted: a step or several steps, "all", or None or -1 for the latest. For a step without a
-        checkpoint, the closest step is taken, as T5 does.
-      also: further steps of the folder, with checkpoints in another form.
+      wanted: a step, several steps, "all", or None or -1 for the latest. If a step has no
+        checkpoint, the closest one is chosen, as in T5.
+      also: further steps in the folder, whose checkpoints have another format.
 
     Raises:
-      UserError: if the folder does not contain a checkpoint.
+      UserError: if the folder has no checkpoint.
     """
     present = sorted({*steps(model_dir), *also})
     if not present:
@@ -152,7 +152,7 @@ def select_steps(
 
 
 def read(checkpoint: str) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Returns name -> (shape, name of the dtype) of a checkpoint's variables.
+    """Returns name -> (shape, name of the dtype) for a checkpoint's variables.
 
     Args:
       checkpoint: a checkpoint prefix, or a folder for its latest checkpoint.
@@ -184,12 +184,12 @@ def _open(checkpoint: str) -> BundleReader:
 
 
 def read_graph(variables: "Iterable[tf.Variable]") -> dict[str, tuple[tuple[int, ...], str]]:
-    """Returns name -> (shape, dtype) of a graph's variables, as `read` does for a checkpoint."""
+    """Returns name -> (shape, dtype) for a graph's variables, in the form of `read`."""
     return {v.op.name: (tuple(v.shape.as_list()), v.dtype.base_dtype.name) for v in variables}
 
 
 def global_step(checkpoint: str) -> int:
-    """Returns the step at which a checkpoint was saved, 0 if the checkpoint has no step.
+    """Returns the step at which a checkpoint was saved; 0 if it has no step.
 
     Args:
       checkpoint: a checkpoint prefix, or a folder for its latest checkpoint.
@@ -202,7 +202,7 @@ def global_step(checkpoint: str) -> int:
 
 
 def weights_dtype(checkpoint: str) -> str | None:
-    """Returns the type of a checkpoint's weights, None if they have several types.
+    """Returns the dtype of a checkpoint's weights; None if they have several.
 
     Raises:
       UserError: if there is no such checkpoint, or its index cannot be read.
@@ -216,9 +216,9 @@ def weights_dtype(checkpoint: str) -> str | None:
 
 
 def fingerprint(checkpoint: str) -> str:
-    """Returns a hash that two checkpoints share only if their values are the same.
+    """Returns a hash that two checkpoints share only if all their values are equal.
 
-    The index holds a checksum of every tensor, so the values themselves are not read.
+    The hash covers the index, which has a checksum of every tensor, so the values are not read.
 
     Raises:
       UserError: if there is no such checkpoint.
@@ -230,7 +230,7 @@ def fingerprint(checkpoint: str) -> str:
 
 
 def vocabulary_size(checkpoint: str) -> int | None:
-    """Returns the padded vocabulary size of a checkpoint, None if it has no embedding."""
+    """Returns the padded vocabulary size of a checkpoint; None if it has no embedding."""
     present = read(checkpoint)
     for name in _EMBEDDINGS:
         if name in present:
@@ -241,17 +241,17 @@ def vocabulary_size(checkpoint: str) -> int | None:
 def check_vocabulary(
     checkpoint: str, *, vocabulary: int, divisor: int, source: str, rows: int | None = None
 ) -> None:
-    """Checks that a vocabulary is as large as the one that the checkpoint was trained with.
+    """Checks that a vocabulary has the size with which the checkpoint was trained.
 
     Args:
       checkpoint: a checkpoint prefix.
-      vocabulary: the number of the SentencePiece model's ids, sentinels included.
+      vocabulary: the number of ids in the SentencePiece model, including sentinels.
       divisor: the model pads the vocabulary to a multiple of this number (128 in T5).
       source: the vocabulary's path, for the message.
-      rows: the padded size in the checkpoint, None to read it.
+      rows: the padded size in the checkpoint; None to read it.
 
     Raises:
-      UserError: with both sizes.
+      UserError: if the sizes differ; the message has both.
     """
     present = vocabulary_size(checkpoint) if rows is None else rows
     padded = -(-vocabulary // divisor) * divisor
@@ -264,14 +264,14 @@ def check_vocabulary(
 
 
 def check_variables(checkpoint: str, expected: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
-    """Checks that a checkpoint holds every variable of a model, in its shape and dtype.
+    """Checks that a checkpoint has every variable of a model, with the right shape and dtype.
 
     Args:
       checkpoint: a checkpoint prefix.
       expected: name -> (shape, dtype) of the model's variables.
 
     Raises:
-      UserError: naming the first that is missing or differs.
+      UserError: if variables are missing or differ; the message names the first ones.
     """
     present = read(checkpoint)
     differing = [
@@ -294,7 +294,7 @@ def check_variables(checkpoint: str, expected: Mapping[str, tuple[tuple[int, ...
 def _describe_difference(
     checkpoint: str, differing: list[str], missing: list[str], count: int
 ) -> str:
-    """Returns the message about a checkpoint of another model: both sides, and how to fix it."""
+    """Returns the message for a checkpoint of another model: what differs, and how to fix it."""
     folder = os.path.dirname(checkpoint)  # noqa: PTH120 (gs:// paths)
     lines = [f"  {line}" for line in differing[:_SHOWN]]
     if len(differing) > _SHOWN:

@@ -1,15 +1,14 @@
-"""Compares two checkpoints in any formats: tensor by tensor, and by the logits of the models.
+"""Compares two checkpoints of any formats, by their tensors or by the logits of their models.
 
     comparison = compare("/models/t0_3b", "/models/t0_3b_mtf")
     comparison.same, comparison.rows
     forward = compare_forward(a, b, inputs, targets, workdir)
     logits = hf_logits("/models/t0_3b", inputs, targets)                     # [B, T, V]
-    logits = mesh_logits(source.model, "gelu", prefix, inputs, targets)      # no gin file is needed
+    logits = mesh_logits(source.model, "gelu", prefix, inputs, targets)      # needs no gin file
 
-Letters of the shapes: B examples, L input tokens, T target tokens, V vocabulary rows. 0 is padding,
-in inputs and targets; the decoder reads the targets shifted right. Everything is computed in
-float32. Comparing tensors needs the memory of two tensors. TensorFlow is imported only where it
-computes logits.
+Letters in shapes: B examples, L input tokens, T target tokens, V vocabulary rows. 0 is padding in
+inputs and targets; the decoder reads the targets shifted right. All computation is in float32.
+Comparing tensors needs memory for two tensors. TensorFlow is imported only to compute logits.
 """
 
 import contextlib
@@ -36,10 +35,11 @@ class Difference:
 
     Attributes:
       name: the tensor's canonical name.
-      verdict: "same", "values", "dtype" (equal values of another type), "shape", "only in A" or
+      verdict: "same", "values", "dtype" (equal values of different dtypes), "shape", "only in A" or
         "only in B".
-      largest: the largest absolute difference of two elements; NaN where only one of them is NaN.
-      detail: the dtypes or shapes, where they differ.
+      largest: the largest absolute difference of two elements; infinite if a value is NaN. NaN if
+        the values were not compared.
+      detail: the dtypes or shapes, if they differ.
     """
 
     name: str
@@ -53,10 +53,10 @@ class Comparison:
     """All tensors of two checkpoints.
 
     Attributes:
-      rows: a row for each parameter and slot of either checkpoint.
+      rows: one row for each parameter or slot in either checkpoint.
       kinds: the two formats.
-      slots_ignored: whether slots are left out, because only one checkpoint has them.
-      settings: a line for each difference outside of the tensors: activation, tokenizer.
+      slots_ignored: whether slots are left out because only one checkpoint has them.
+      settings: one line for each difference outside the tensors: activation, tokenizer.
     """
 
     rows: list[Difference]
@@ -66,7 +66,7 @@ class Comparison:
 
     @property
     def same(self) -> bool:
-        """Whether the settings and every tensor are the same, bit for bit."""
+        """Whether the settings and all tensors are identical, bit for bit."""
         return not self.settings and all(row.verdict == "same" for row in self.rows)
 
 
@@ -77,7 +77,7 @@ class Forward:
     Attributes:
       computed_by: the program that computed each checkpoint's logits.
       largest: the largest difference of two logits, without padding rows and positions.
-      nats: log-likelihood of the targets under each checkpoint, summed over their tokens.
+      nats: the log-likelihood of the targets under each checkpoint, summed over all tokens.
     """
 
     computed_by: tuple[str, str]
@@ -89,8 +89,8 @@ def compare(a: str | Path, b: str | Path, *, progress: bool = True) -> Compariso
     """Compares two checkpoints tensor by tensor.
 
     Args:
-      a: the path of one checkpoint, see `open_source`.
-      b: the path of the other.
+      a: the path of the first checkpoint, see `open_source`.
+      b: the path of the second.
       progress: whether to show progress on stderr.
 
     Raises:
@@ -114,14 +114,14 @@ def compare(a: str | Path, b: str | Path, *, progress: bool = True) -> Compariso
 def compare_forward(
     a: str | Path, b: str | Path, inputs: np.ndarray, targets: np.ndarray, workdir: Path
 ) -> Forward:
-    """Computes both checkpoints' logits and compares them.
+    """Computes the logits of both checkpoints and compares them.
 
-    `transformers` computes the logits of a Hugging Face folder, if it is installed; Mesh TensorFlow
-    computes all others, after conversion if that is necessary.
+    If `transformers` is installed, it computes the logits of Hugging Face folders. Mesh TensorFlow
+    computes all others, after a conversion if necessary.
 
     Args:
-      a: the path of one checkpoint.
-      b: the path of the other.
+      a: the path of the first checkpoint.
+      b: the path of the second.
       inputs: int [B, L], 0 is padding.
       targets: int [B, T], 0 is padding.
       workdir: the folder for converted checkpoints.
@@ -150,7 +150,7 @@ def hf_available() -> bool:
 
 
 def hf_logits(folder: str | Path, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Returns the logits that `transformers` computes on this machine's CPU.
+    """Computes logits with `transformers` on the CPU.
 
     Args:
       folder: a Hugging Face folder.
@@ -185,12 +185,12 @@ def hf_logits(folder: str | Path, inputs: np.ndarray, targets: np.ndarray) -> np
 def mesh_logits(
     model: ModelShape, activation: str, prefix: str, inputs: np.ndarray, targets: np.ndarray
 ) -> np.ndarray:
-    """Returns the logits that Mesh TensorFlow computes on this machine's CPU.
+    """Computes logits with Mesh TensorFlow on the CPU.
 
     Args:
       model: the model's shape.
-      activation: the activation of its feed-forward layer.
-      prefix: the prefix of the checkpoint, in Mesh TensorFlow's format.
+      activation: the activation of its feed-forward layers.
+      prefix: the checkpoint's prefix, in Mesh TensorFlow's format.
       inputs: int [B, L].
       targets: int [B, T].
 
@@ -230,7 +230,7 @@ def mesh_logits(
 
 
 def bitransformer(model: ModelShape, activation: str) -> Any:
-    """Returns Mesh TensorFlow's model of this shape and activation."""
+    """Builds Mesh TensorFlow's model with this shape and activation."""
     function = TO_MESH[activation]
     attention = {"num_heads": model.heads, "key_value_size": model.d_kv}
     bias = {
@@ -270,9 +270,9 @@ def bitransformer(model: ModelShape, activation: str) -> Any:
 
 
 def _setting_differences(a: CheckpointFacts, b: CheckpointFacts) -> list[str]:
-    """Returns a line for each setting that both checkpoints have, with other values.
+    """Returns a line for each setting that both checkpoints have with different values.
 
-    Ids and epsilons are not among them: a folder with others than T5's is not opened.
+    Token ids and epsilons are not compared: folders whose values differ from T5's are never opened.
     """
     lines = []
     if a.activation and b.activation and a.activation != b.activation:
@@ -306,7 +306,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 def _largest_difference(a: np.ndarray, b: np.ndarray) -> float:
     largest = 0.0
-    # In pieces: a float64 copy of a whole bfloat16 tensor would be four times as large.
+    # Compare in pieces: a float64 copy of a bfloat16 tensor would be four times as large.
     flat_a, flat_b = a.reshape(-1), b.reshape(-1)
     for start in range(0, flat_a.size, 1 << 20):
         piece = slice(start, start + (1 << 20))
@@ -337,7 +337,7 @@ def _nats(logits: np.ndarray, ids: np.ndarray) -> float:
 def _restore_all(prefix: str) -> list[Any]:
     """Returns operations that assign each variable its tensor, cast to float32.
 
-    The checkpoint's names are Mesh TensorFlow's; its legacy names of norms are also found.
+    The checkpoint has Mesh TensorFlow's names; its legacy names of norms also match.
     """
     reader = compat.tf1.train.load_checkpoint(prefix)
     saved = {names.from_mtf(n) or n: n for n in reader.get_variable_to_shape_map()}

@@ -1,6 +1,6 @@
-"""Opens a checkpoint in any of the three formats, and converts it to any other.
+"""Opens a checkpoint in any supported format, and converts it to another.
 
-    source = open_source("/models/t0_3b")                  # a Hugging Face folder, recognised
+    source = open_source("/models/t0_3b")                  # detects a Hugging Face folder
     report = convert("/models/t0_3b", "/models/t0_3b_mtf", to="mtf")
     report.rows[0].name, report.rows[0].checksum
     as_mesh_checkpoint("/models/t0_3b", "/models/run/converted")
@@ -8,12 +8,13 @@
 
 A format is an entry of `FORMATS`, with its title and its functions. Values change only if `dtype`
 is given. One tensor is in memory at a time. The destination appears when it is complete: until then
-the files are in a hidden folder next to it, which is removed after a failure. A destination in a
-bucket is written on this machine and then uploaded.
+its files are in a hidden folder next to it, which is removed if the conversion fails. A destination
+in a bucket is written locally and then uploaded.
 
-`as_mesh_checkpoint` returns the checkpoint that training and scoring read. A checkpoint of Mesh
-TensorFlow is used in its place. Any other is converted, with options that change no value: several
-dtypes become float32, the vocabulary is padded as Mesh TensorFlow needs it, an unknown step is 0.
+`as_mesh_checkpoint` returns the checkpoint that training and scoring read. A Mesh TensorFlow
+checkpoint is used directly. Any other is converted without changing values: mixed dtypes become
+float32, the vocabulary is padded to the size that Mesh TensorFlow needs, and an unknown step
+becomes 0.
 """
 
 import contextlib
@@ -59,7 +60,7 @@ from t0.files.any_path import any_path
 
 _UNFINISHED = ".unfinished"
 _SPARE_BYTES = 64 << 20  # for indexes, configs, and other processes' files
-# The files that a conversion reads; others in a folder, above all a model directory, may change.
+# The files that a conversion reads. Other files may change, especially in a model directory.
 _READ = {
     "hf": (
         *("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json"),
@@ -77,8 +78,8 @@ class CheckpointFormat:
     Attributes:
       title: the format's name in messages.
       target: the class that writes a checkpoint into an empty folder.
-      adapt_plan: returns a plan that the format can hold, or raises a UserError.
-      last: the pattern of the file without which a checkpoint is not whole.
+      adapt_plan: adjusts a plan to the format, or raises a UserError.
+      last: the pattern of the file that completes a checkpoint.
     """
 
     title: str
@@ -92,18 +93,18 @@ class ConversionOptions:
     """The options of a conversion.
 
     Attributes:
-      step: the step of the source's checkpoint; the step to write where the source has none.
+      step: the step to open in the source, or to write if the source has no step.
       dtype: "float32" or "bfloat16" for the parameters; None keeps each tensor's dtype.
       tokenizer: the SentencePiece model to copy next to the tensors.
-      usual_tokenizer: the SentencePiece model for a source without one, used if it has the model's
-        number of ids.
-      vocabulary_rows: the target's number of embeddings; new ones are copies of the padding
+      usual_tokenizer: the SentencePiece model for a source without one; used only if it fits the
+        model's number of embeddings.
+      vocabulary_rows: the target's number of embeddings. New rows are copies of the padding
         token's.
-      activation: the feed-forward layer's activation, where the source does not name it.
-      drop_slots: whether the optimizer's state is left out.
-      scan_layers: T5X only: whether layers are stacked.
+      activation: the activation of the feed-forward layers, if the source does not name it.
+      drop_slots: whether to leave out the optimizer's state.
+      scan_layers: T5X only: whether to stack layers.
       gzip_level: T5X only: 0 stores without compression, 1 is T5X's own level.
-      shard_bytes: Hugging Face only: the size of the largest file.
+      shard_bytes: Hugging Face only: the maximum size of a file.
     """
 
     step: int | None = None
@@ -127,8 +128,8 @@ class ConvertedTensor:
       source: its name in the source.
       shape: its shape in the target.
       dtype: its dtype in the target.
-      checksum: the checksum of its bytes in canonical orientation, which is the same in every
-        format; "" without checksums.
+      checksum: the checksum of its bytes in canonical orientation, which is equal in every format;
+        "" without checksums.
     """
 
     name: str
@@ -145,11 +146,11 @@ class ConversionReport:
     Attributes:
       kinds: the formats of source and target.
       path: the destination.
-      rows: a row for each tensor that was written.
-      left_out: (name in the source, reason) of each tensor that was not.
-      notes: sentences that the user must read, such as an assumption.
-      nbytes: bytes of the tensors.
-      seconds: time that moving them took.
+      rows: one row for each tensor that was written.
+      left_out: (name in the source, reason) of each tensor that was not written.
+      notes: sentences that the user must read, for example about an assumption.
+      nbytes: the size of the tensors in bytes.
+      seconds: the time that copying them took.
     """
 
     kinds: tuple[str, str]
@@ -168,25 +169,25 @@ FORMATS = {
     ),
     "t5x": CheckpointFormat("T5X", t5x.T5xTarget, t5x.adapt_plan, t5x.INDEX),
 }
-# Kind of a source -> its name in messages; the PyTorch engine's checkpoints are only read.
+# Format of a source -> its name in messages. The PyTorch engine's checkpoints can only be read.
 _TITLES = {kind: found.title for kind, found in FORMATS.items()} | {"torch": "PyTorch engine"}
 
 
 def open_source(
     path: str | Path, *, step: int | None = None, keep_slots: bool = True
 ) -> CheckpointSource:
-    """Opens the checkpoint that a path names, in whichever format it is.
+    """Opens a checkpoint, and detects its format.
 
     Args:
-      path: a Mesh TensorFlow model directory or checkpoint prefix, a Hugging Face folder or one of
-        its weight files, a T5X folder with `checkpoint_STEP` folders or one of these, a model
-        directory of the PyTorch engine or one of its `torch.ckpt-STEP` folders. Of a directory with
+      path: a Mesh TensorFlow model directory or checkpoint prefix; a Hugging Face folder or one of
+        its weight files; a T5X folder with `checkpoint_STEP` folders, or one of these; a model
+        directory of the PyTorch engine, or one of its `torch.ckpt-STEP` folders. If a directory has
         checkpoints of both engines, the newest is opened.
       step: the step of the checkpoint in a folder; the last by default.
-      keep_slots: whether the optimizer's state is read.
+      keep_slots: whether to read the optimizer's state.
 
     Raises:
-      UserError: if there is no checkpoint, or it is damaged, incomplete or not of a T5.
+      UserError: if there is no checkpoint, or it is damaged, incomplete or not a T5.
     """
     kind, place = recognise(path, step=step)
     if kind == "mtf":
@@ -199,7 +200,7 @@ def open_source(
 
 
 def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
-    """Returns the format of the checkpoint that a path names, and the checkpoint's own path.
+    """Detects a checkpoint's format; returns it with the path of the checkpoint itself.
 
     Raises:
       UserError: if there is no checkpoint.
@@ -232,8 +233,8 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
 
 
 def _torch_folder(path: Path, step: int | None) -> Path | None:
-    """Returns the PyTorch engine's checkpoint that a path names; None for an older one of two."""
-    if not isinstance(path, Path):  # of a bucket, to which that engine does not write
+    """Returns the PyTorch engine's checkpoint; None if the other engine has a newer one."""
+    if not isinstance(path, Path):  # a bucket, to which the PyTorch engine does not write
         return None
     found = torch_shards.find_folder(path, step)
     there = bundle.prefixes(path) if found and step is None and found != path else {}
@@ -253,15 +254,15 @@ def convert(
 
     Args:
       source: the path of the source, see `open_source`.
-      destination: a folder that does not exist yet, or is empty.
+      destination: a folder that does not exist yet or is empty.
       to: the target's format: "mtf", "hf" or "t5x".
       options: the user's options.
-      checksums: whether the rows have checksums.
-      progress: whether to show bytes, rate and time left on stderr.
+      checksums: whether to compute checksums for the rows.
+      progress: whether to show bytes, rate and remaining time on stderr.
 
     Raises:
-      UserError: for a fault of the source, the options, the destination or the disk; no files are
-        left in that case.
+      UserError: for a problem with the source, the options, the destination or the disk. No files
+        are left in that case.
     """
     options = options or ConversionOptions()
     if to not in FORMATS:
@@ -301,20 +302,20 @@ def as_mesh_checkpoint(
     slots: bool = True,
     progress: bool = True,
 ) -> str:
-    """Returns the prefix of a Mesh TensorFlow checkpoint with the weights that `path` names.
+    """Returns the prefix of a Mesh TensorFlow checkpoint with the weights of `path`.
 
-    A checkpoint of Mesh TensorFlow is used in its place, also on gs://. Any other is converted into
-    `workdir` once: a second call with the same unchanged source finds it there.
+    A Mesh TensorFlow checkpoint is used directly, also on gs://. Any other is converted into
+    `workdir` once; a second call with the same unchanged source reuses the result.
 
     Args:
       path: a checkpoint in any format.
       workdir: the folder for converted checkpoints.
-      dtype: the dtype of the parameters, None for the source's.
-      slots: whether the optimizer's state is converted, where it can be read.
+      dtype: the dtype of the parameters; None keeps the source's.
+      slots: whether to convert the optimizer's state, if it can be read.
       progress: whether to show progress on stderr.
 
     Raises:
-      UserError: for a fault of the source or of `workdir`, as `convert` does.
+      UserError: for a problem with the source or `workdir`, as in `convert`.
     """
     if "://" in str(path):
         return str(path)
@@ -337,10 +338,10 @@ def as_mesh_checkpoint(
 def make_plan(
     source: CheckpointSource, to: str, options: ConversionOptions
 ) -> tuple[TargetPlan, list[str]]:
-    """Returns the plan of the target, and notes that the user must read.
+    """Plans the target; also returns notes that the user must read.
 
     Raises:
-      UserError: if source and options do not go together.
+      UserError: if the options do not fit the source.
     """
     notes: list[str] = []
     dtype = _choose_dtype(source, options)
@@ -383,7 +384,7 @@ def _choose_facts(
     if activation is None:
         activation = "gelu" if source.model.gated else "relu"
         kind = "T5 1.1, T0, mT5" if source.model.gated else "T5 1.0"
-        if to != "t5x":  # which does not write it either
+        if to != "t5x":  # T5X checkpoints do not store it
             notes.append(
                 f"the source does not name its feed-forward activation: {activation} is taken, as "
                 f"{kind} have it (--activation says otherwise)"
@@ -413,7 +414,7 @@ def _choose_facts(
 def _choose_tokenizer(
     facts: CheckpointFacts, options: ConversionOptions, rows: int, notes: list[str]
 ) -> Path | None:
-    """Returns the SentencePiece model to copy next to the tensors, None for none."""
+    """Returns the SentencePiece model to copy next to the tensors, or None."""
     pieces = options.tokenizer or facts.tokenizer
     if pieces:
         tokenizer.check(pieces, rows)
@@ -450,7 +451,7 @@ def _choose_dtype(source: CheckpointSource, options: ConversionOptions) -> np.dt
 
 
 def _dtype(name: str, entry: TensorEntry, wanted: np.dtype | None) -> np.dtype:
-    # Mesh TensorFlow keeps slots in float32, whatever the parameters' dtype is.
+    # Mesh TensorFlow keeps slots in float32, whatever the dtype of the parameters.
     return entry.dtype if wanted is None or names.split_slot(name)[1] else wanted
 
 
@@ -461,13 +462,14 @@ def _shape(name: str, entry: TensorEntry, model: object) -> tuple[int, ...]:
 
 
 def _fit_array(name: str, array: np.ndarray, entry: TensorEntry) -> np.ndarray:
-    """Returns the array in the planned dtype, with the planned number of vocabulary rows."""
+    """Casts an array to the planned dtype and adds or removes vocabulary rows as planned."""
     array = array.astype(entry.dtype, copy=False)
     if array.shape == entry.shape:
         return array
     axis = names.row_of(name).dims.index("V")
     rows = np.arange(entry.shape[axis])
-    # The padding token is never a target, so a trained model gives copies of it no probability.
+    # The padding token is never a target, so a trained model gives copies of it almost no
+    # probability.
     return np.take(array, np.where(rows < array.shape[axis], rows, 0), axis=axis)
 
 
@@ -497,14 +499,14 @@ def check_destination(destination: Path, nbytes: int) -> None:
     """Checks that a checkpoint can be written.
 
     Args:
-      destination: a folder that does not exist yet, or is empty.
-      nbytes: bytes of the tensors to write.
+      destination: a folder that does not exist yet or is empty.
+      nbytes: the size of the tensors to write, in bytes.
 
     Raises:
-      UserError: if the folder is not empty, or the disk has too little room.
+      UserError: if the folder is not empty, or the disk has too little space.
     """
     if paths.is_remote(destination):
-        # A check of the rights that was killed leaves its probe.
+        # A permission check that was killed leaves its probe file.
         names = [n for n in paths.list_names(destination) if not publishing.is_unfinished(n)]
         occupied = names and _UNFINISHED not in names
         folder = Path(tempfile.gettempdir())
@@ -527,7 +529,7 @@ def check_destination(destination: Path, nbytes: int) -> None:
 
 @contextlib.contextmanager
 def _stage(destination: Path, last: str) -> Iterator[Path]:
-    """Yields a hidden folder, which becomes the destination if the block does not raise."""
+    """Yields a hidden folder that becomes the destination unless the block raises."""
     remote = paths.is_remote(destination)
     parent = Path(tempfile.gettempdir()) if remote else destination.parent
     folder = parent / f".{destination.name}.{uuid.uuid4().hex}.{publishing.unfinished_tag()}"
@@ -549,9 +551,10 @@ def _stage(destination: Path, last: str) -> Iterator[Path]:
 
 
 def _upload(folder: Path, destination: Path, last: str) -> None:
-    """Uploads a checkpoint's files, the one that makes it whole last.
+    """Uploads a checkpoint's files; the file that completes it comes last.
 
-    A mark in the destination says that it is unfinished: the next conversion starts again.
+    A marker file in the destination shows that it is unfinished, so the next conversion starts
+    over.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     files.sort(key=lambda path: path.match(last))
@@ -585,7 +588,7 @@ def _options(place: str, dtype: str | None, *, slots: bool) -> ConversionOptions
             step=source.facts.step or 0,
             dtype=dtype or _one_dtype(source),
             vocabulary_rows=padded if padded != rows else None,
-            # The run's gin files define the model, not the file next to the checkpoint.
+            # The run's gin files define the model; the file next to the checkpoint is not used.
             activation=source.facts.activation or ("gelu" if source.model.gated else "relu"),
             drop_slots=not kept or padded != rows,
         )
@@ -602,7 +605,7 @@ def _open_with_slots(place: str, *, slots: bool) -> CheckpointSource:
 
 
 def _one_dtype(source: CheckpointSource) -> str | None:
-    """Returns "float32" for weights of several dtypes, or of an unsupported one; else None.
+    """Returns "float32" if weights have mixed or unsupported dtypes, else None.
 
     Raises:
       UserError: if float32 cannot hold the weights exactly.
@@ -631,7 +634,7 @@ def _convert_once(place: str, folder: Path, options: ConversionOptions, *, progr
 
 
 def fingerprint(kind: str, place: Path, wanted: str) -> str:
-    """Returns a short name for a source, made from its path and its files' modification times."""
+    """Returns a short name for a source: a hash of its path and its files' sizes and times."""
     found = sorted({path for pattern in _READ[kind] for path in place.glob(pattern)})
     ages = [f"{p}:{p.stat().st_size}:{p.stat().st_mtime_ns}" for p in found if p.is_file()]
     text = "\n".join([str(place.absolute()), wanted, *ages])

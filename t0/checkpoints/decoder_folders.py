@@ -1,6 +1,8 @@
-"""Tells a decoder-only model's folder from a T5's, by its config.json; imports nothing heavy.
+"""Detects folders of decoder-only models by their config.json, with light imports only.
 
-is_decoder_only("/models/gpt2")       # True; the folder is read by `t0.torch.decoder_only`
+    is_decoder_only("/models/gpt2")       # True
+
+`t0.torch.decoder_only` reads such folders.
 """
 
 from pathlib import Path
@@ -8,14 +10,14 @@ from pathlib import Path
 from t0.errors import UserError, reading
 from t0.files.untrusted import parsed_json
 
-# The published ways to join an input and a choice, `t0.torch.decoder_only.JOINS`.
+# The published ways to join an input and a choice; `t0.torch.decoder_only.JOINS` defines them.
 JOINS = ("lm-eval", "t-zero")
 _T5 = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 _CONFIG = "config.json"
 
 
 def is_decoder_only(path: str) -> bool:
-    """Returns whether a path is a Hugging Face folder with a model that is not a T5."""
+    """Returns whether a path is a Hugging Face folder of a decoder-only model."""
     file = Path(path) / _CONFIG
     if "://" in path or not file.is_file():
         return False

@@ -1,4 +1,4 @@
-"""A checkpoint in any format, made ready to be read with gin: its model's file, its vocabulary.
+"""Prepares a checkpoint of any format for a run: the model's gin file, the vocabulary.
 
     path, source = locate("/models/t0_3b")
     ready = describe(path, source, Path("out"))
@@ -6,8 +6,8 @@
     ready.gin_file          # "out/converted/t0_3b-5f3c.../operative_config.gin"
     ready.vocabulary        # "/models/t0_3b/spiece.model"
 
-The model's shape is read from the tensors. A Mesh TensorFlow checkpoint whose tensors are not those
-of a T5 encoder-decoder needs the operative config next to it.
+The model's shape is inferred from the tensors. If a Mesh TensorFlow checkpoint is not a T5
+encoder-decoder, it needs its operative config in the same folder.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ MODEL_FILE = "model.gin"
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """A checkpoint that a run can read.
+    """A checkpoint that is ready for a run.
 
     Attributes:
       name: the name to show.
-      source: the path or the hub's name with its revision, for the results.
+      source: the path, or the hub name with its revision, for the results.
       checkpoint: the prefix of a Mesh TensorFlow checkpoint.
       gin_file: the gin file of its model.
       vocabulary: the SentencePiece model next to it, or None.
-      model: its shape, None if it is not a T5 encoder-decoder.
+      model: its shape; None if it is not a T5 encoder-decoder.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Described:
 
 
 def locate(given: str) -> tuple[str, str]:
-    """Returns the path of a checkpoint, and where it comes from; a hub name is downloaded.
+    """Returns the path of a checkpoint and its origin; downloads it if it is a hub name.
 
     Raises:
       UserError: if there is no such checkpoint.
@@ -62,16 +62,16 @@ def locate(given: str) -> tuple[str, str]:
 
 
 def describe(path: str, source: str, output: Path, *, vocabulary: str | None = None) -> Described:
-    """Returns a checkpoint with its model's gin file, converted if it has another format.
+    """Prepares a checkpoint with its model's gin file, and converts it if it has another format.
 
     Args:
       path: a checkpoint in any format.
-      source: where it comes from.
-      output: the folder for the gin file and for a conversion.
-      vocabulary: the SentencePiece model that the user names instead of the checkpoint's.
+      source: the checkpoint's origin.
+      output: the folder for the gin file and for a converted checkpoint.
+      vocabulary: the SentencePiece model to use instead of the checkpoint's.
 
     Raises:
-      UserError: if there is no checkpoint, it is not of a T5, its tokenizer cannot be read and no
+      UserError: if there is no checkpoint, it is not a T5, its tokenizer cannot be read and no
         other is named, or the folder cannot be written.
     """
     kind, place = conversion.recognise(path)
@@ -88,7 +88,7 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
         )
         beside = os.path.join(os.path.dirname(prefix), operative_config.FILE)  # noqa: PTH118,PTH120
         pieces = facts.tokenizer
-        if pieces and pieces.suffix == ".json":  # the conversion has the SentencePiece model of it
+        if pieces and pieces.suffix == ".json":  # the conversion contains the model
             pieces = os.path.join(os.path.dirname(prefix), tokenizer.FILE)  # noqa: PTH118,PTH120
         return Described(name, source, prefix, beside, pieces and str(pieces), model)
     beside = Path(place).parent / operative_config.FILE

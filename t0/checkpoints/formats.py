@@ -1,4 +1,4 @@
-"""The interface of a checkpoint format: tensors by canonical name, and facts about a model.
+"""Defines the interface of a checkpoint format: tensors by canonical name, and model settings.
 
 A `CheckpointSource` reads a checkpoint in any format, a `CheckpointTarget` writes one:
 
@@ -8,7 +8,7 @@ A `CheckpointSource` reads a checkpoint in any format, a `CheckpointTarget` writ
         target.write(name, source.load(name))
     target.finish()
 
-Arrays are in Mesh TensorFlow's orientation; each format transposes and splits them itself.
+Arrays have Mesh TensorFlow's orientation; each format transposes and splits them itself.
 """
 
 import abc
@@ -31,7 +31,8 @@ from t0.files.untrusted import parsed_json
 FLOAT32 = np.dtype(np.float32)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16}
-# Dtypes that only some formats can hold; float16 becomes float32 only where the user says so.
+# The dtypes that can be read. Only some formats can hold the last two, and float16 becomes float32
+# only if the user asks for it.
 _READABLE = {FLOAT32, BFLOAT16, np.dtype(np.float16), np.dtype(np.float64)}
 ACTIVATIONS = ("relu", "gelu", "silu")
 _LARGEST_JSON_BYTES = 100_000_000
@@ -55,23 +56,24 @@ class TensorEntry:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensor."""
+        """The size of the tensor in bytes."""
         return nbytes_of(self.shape, self.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointFacts:
-    """Facts that a checkpoint contains next to its tensors; None for a fact that is missing.
+    """Facts that a checkpoint stores in addition to its tensors; None if a fact is missing.
 
     Attributes:
       step: the training step.
-      activation: the feed-forward layer's activation, one of `ACTIVATIONS`.
+      activation: the activation of the feed-forward layers, one of `ACTIVATIONS`.
       dropout_rate: the dropout rate for fine-tuning.
       model_type: the model type in a Hugging Face config.
       legacy_norms: whether the norms have the names of Mesh TensorFlow's legacy layer stack.
       tokenizer: the path of the SentencePiece model next to the tensors, or of a `tokenizer.json`
         that can be read as one; see `tokenizer.model_bytes`.
-      tokenizer_fault: why the tokenizer next to the tensors cannot be read, "" if there is none.
+      tokenizer_fault: why the tokenizer next to the tensors cannot be read; "" if there is no
+        problem.
     """
 
     step: int | None = None
@@ -84,7 +86,7 @@ class CheckpointFacts:
 
 
 def nbytes_of(shape: Shape, dtype: np.dtype) -> int:
-    """Returns the number of bytes of an array."""
+    """Returns the size of an array in bytes."""
     return math.prod(shape) * dtype.itemsize
 
 
@@ -96,11 +98,11 @@ def pieces(array: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def read_into(file: BinaryIO, array: np.ndarray, path: Path) -> None:
-    """Fills a contiguous array from a file's position.
+    """Fills a contiguous array from the current position of a file.
 
     Args:
       file: the open file.
-      array: the array, of any type.
+      array: the array, of any dtype.
       path: the file's path, for the message.
 
     Raises:
@@ -116,15 +118,15 @@ def read_into(file: BinaryIO, array: np.ndarray, path: Path) -> None:
 
 
 def checksum(array: np.ndarray) -> str:
-    """Returns 16 hexadecimal digits for an array's bytes in canonical orientation (XXH3)."""
+    """Returns the XXH3 hash of an array's bytes as 16 hexadecimal digits."""
     return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def checked_step(value: Any, where: str) -> int:
-    """Returns a step that was read from a file.
+    """Validates a step that was read from a file.
 
     Raises:
-      UserError: if it is not a whole number from 0 to 2**31 - 1.
+      UserError: if it is not an integer from 0 to 2**31 - 1.
     """
     if type(value) is not int or not 0 <= value <= _LARGEST_STEP:
         raise UserError(f"{where} says step {shown(value)}; wanted 0 to {_LARGEST_STEP:,}")
@@ -132,7 +134,7 @@ def checked_step(value: Any, where: str) -> int:
 
 
 def checked_rate(value: Any, where: str) -> float | None:
-    """Returns a dropout rate that was read from a file, None if the file has none.
+    """Validates a dropout rate that was read from a file; None if the file has none.
 
     Raises:
       UserError: if it is not a number in [0, 1).
@@ -148,10 +150,10 @@ class CheckpointSource(abc.ABC):
     """A checkpoint to read.
 
     Attributes:
-      kind: "mtf", "hf" or "t5x".
+      kind: "mtf", "hf", "t5x" or "torch".
       path: the path that was opened, for messages.
-      entries: canonical name -> entry, parameters before slots, in the order that reads fastest.
-      facts: the checkpoint's facts besides its tensors.
+      entries: canonical name -> entry; parameters come before slots, in the fastest order to read.
+      facts: the checkpoint's settings.
       unused: (name in the file, reason) of each tensor that is left out, such as tied copies.
       model: the model's shape.
     """
@@ -175,17 +177,17 @@ class CheckpointSource(abc.ABC):
 
     @property
     def parameters(self) -> dict[str, TensorEntry]:
-        """The entries that are not slots."""
+        """The entries without the optimizer's slots."""
         return {n: e for n, e in self.entries.items() if names.split_slot(n)[1] is None}
 
     def check(self, unknown: list[str]) -> None:
-        """Reads the model's shape and checks that every tensor is known and fits.
+        """Infers the model's shape, and checks that every tensor is known and fits.
 
         Args:
-          unknown: names in the file that no row of the table matches.
+          unknown: names in the file that match no row of the table.
 
         Raises:
-          UserError: naming the unknown tensors, or those that do not fit.
+          UserError: naming the tensors that are unknown or do not fit.
         """
         if unknown:
             raise UserError(
@@ -224,12 +226,12 @@ class TargetPlan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors."""
+        """The size of the tensors in bytes."""
         return sum(entry.nbytes for entry in self.entries.values())
 
 
 class CheckpointTarget(abc.ABC):
-    """Writes a checkpoint into an empty folder; it does not look whole before `finish`."""
+    """Writes a checkpoint into an empty folder; the checkpoint is incomplete until `finish`."""
 
     @abc.abstractmethod
     def write(self, name: str, array: np.ndarray) -> None:
@@ -237,22 +239,22 @@ class CheckpointTarget(abc.ABC):
 
     @abc.abstractmethod
     def finish(self) -> None:
-        """Writes the last files, which make the checkpoint whole."""
+        """Writes the last files, which complete the checkpoint."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Closes the files, whether the checkpoint is finished or not."""
+        """Closes the files, whether or not the checkpoint is finished."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns a JSON object.
+    """Reads a JSON object from a file.
 
     Raises:
       UserError: if the file does not hold a JSON object.
     """
     try:
         with path.open("rb") as file:
-            # Not read(LARGEST + 1): Python makes a buffer of that size first.
+            # read(LARGEST + 1) would make Python allocate a buffer of that size first.
             if path.stat().st_size > _LARGEST_JSON_BYTES:
                 raise ValueError(f"it has more than {_LARGEST_JSON_BYTES:,} bytes")
             value = parsed_json(file.read())

@@ -1,11 +1,11 @@
-"""Models on the Hugging Face hub: a name such as bigscience/T0_3B becomes a folder on this machine.
+"""Downloads models from the Hugging Face hub: bigscience/T0_3B becomes a local folder.
 
-    is_hub_name("google/t5-base-lm-adapt")             # True, unless there is such a folder here
+    is_hub_name("google/t5-base-lm-adapt")             # True, unless a local folder has this name
     fetch("bigscience/T0_3B@main")
     # ("/root/.cache/huggingface/.../snapshots/8f3a...", "bigscience/T0_3B@8f3a...")
 
-The library downloads files once into its own cache. Safetensors are taken if there are any, else
-PyTorch's pickles. Without a network, or with HF_HUB_OFFLINE, what was downloaded before is found.
+The library downloads each file once into its own cache. Safetensors are preferred to PyTorch's
+pickles. Without a network, or with HF_HUB_OFFLINE, earlier downloads are used.
 """
 
 import os
@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w(@[\w./-]+)?")
 _BESIDE = (
     *("*config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json"),
     "added_tokens.json",
-    *("tokenizer.model", "vocab.json", "merges.txt"),  # of decoder-only models
+    *("tokenizer.model", "vocab.json", "merges.txt"),  # for decoder-only models
 )
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _INDEX = "*.index.json"
@@ -27,18 +27,19 @@ _SECONDS = 10.0
 
 
 def is_hub_name(text: str) -> bool:
-    """Returns whether a text is owner/name, with a revision or not, and no path on this machine."""
+    """Returns whether a text is owner/name, optionally with @revision, and not a local path."""
     return bool(_NAME.fullmatch(text)) and not Path(text).exists() and not _prefix_exists(text)
 
 
 def fetch(name: str) -> tuple[str, str]:
-    """Returns the folder of a model on the hub, and its name with the revision's hash.
+    """Downloads a model; returns its folder, and its name with the revision's hash.
 
     Args:
       name: owner/name, or owner/name@revision.
 
     Raises:
-      UserError: if it is neither on the hub nor downloaded, or has no weights that are read here.
+      UserError: if it is neither on the hub nor downloaded before, or has no weights in a supported
+        format.
     """
     from huggingface_hub import HfApi, snapshot_download
 
@@ -58,7 +59,7 @@ def fetch(name: str) -> tuple[str, str]:
 
 
 def _choose_files(files: list[str], name: str) -> list[str]:
-    """Returns the patterns of the files to download: one kind of weights only."""
+    """Returns the patterns of the files to download, with only one kind of weights."""
     there = [file for file in files if "/" not in file]
     for pattern in _WEIGHTS:
         if any(Path(file).match(pattern) for file in there):

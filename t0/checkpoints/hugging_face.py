@@ -1,17 +1,17 @@
-"""Hugging Face folders: safetensors (one file, or shards with an index), config and tokenizer.
+"""Reads and writes Hugging Face folders: safetensors (with an index if sharded), config, tokenizer.
 
     source = HfSource(Path("/models/t0_3b"))
     target = HfTarget(folder, plan)
     config = read_config(folder)
 
-`weight_files` reads and writes the weights; this module translates their keys into canonical names,
-and `config.json` into the facts of a model. In `transformers`, `tie_word_embeddings` has two
-effects: it ties the output matrix to the embedding, and it scales the decoder's outputs by
-d_model ** -0.5, which T5 1.0 needs and T5 1.1 must not have. Newer releases have
-`scale_decoder_outputs` for the second effect.
+`weight_files` reads and writes the weights. This module translates their keys into canonical names,
+and `config.json` into model settings. In `transformers`, `tie_word_embeddings` has two effects: it
+ties the output matrix to the embedding, and it scales the decoder's outputs by d_model ** -0.5,
+which T5 1.0 needs and T5 1.1 must not have. Newer releases control the second effect with
+`scale_decoder_outputs`.
 
-The engines here have fixed ids for padding, start and end, and a fixed epsilon of the norms. They
-refuse a folder with other values.
+Our engines use fixed ids for padding, start and end, and a fixed epsilon in the norms. A folder
+with other values is refused.
 """
 
 import re
@@ -38,7 +38,7 @@ from t0.checkpoints.weight_files import INDEX, PICKLES, SINGLE, ShardWriter, ope
 from t0.errors import UserError
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
-# The only values that the engines compute.
+# The engines support only these values.
 _TOKENS = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
 _NORMS = {"layer_norm_epsilon": 1e-6}
 MODEL_TYPES = ("t5", "mt5", "umt5")
@@ -55,10 +55,10 @@ _ACTIVATIONS = {
     "gated-relu": (True, "relu"),
 }
 _PROJECTIONS = {pair: name for name, pair in _ACTIVATIONS.items()}
-_DENSE_FUNCTIONS = {"gelu": "gelu_new"}  # names that a config may repeat the activation by
+_DENSE_FUNCTIONS = {"gelu": "gelu_new"}  # names in a config's optional fields
 _BUCKET_DISTANCE_TOKENS = 128  # fixed in Mesh TensorFlow
 _SHARD_BYTES = 5 * 10**9
-# Copies of the embedding in the state dicts of a tied model; one of T5's first releases also had a
+# Copies of the embedding in the state dict of a tied model. One of T5's first releases also had a
 # bias that no layer uses.
 _EMBEDDING_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _NEVER_USED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
@@ -99,7 +99,7 @@ class HfSource(CheckpointSource):
             else:
                 self._add(name, key)
         if _HEAD not in self.entries and _tied_unscaled(config):
-            # The embedding, unscaled, serves as the head.
+            # The unscaled embedding is also the output matrix.
             self._add(_HEAD, embedding)
         self.check(unknown)
         self._check_head(config, scaled)
@@ -123,7 +123,7 @@ class HfSource(CheckpointSource):
         return self._weights.load(self.entries[name].native, transposed=transposed)
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Does nothing: no file stays open."""
 
     def _add(self, name: str, key: str) -> None:
         tensor = self._weights.tensors[key]
@@ -131,10 +131,10 @@ class HfSource(CheckpointSource):
         self.entries[name] = TensorEntry(turned, tensor.dtype, key)
 
     def _embedding_key(self, config: dict) -> str:
-        """Returns the key of the embedding: of tensors that share memory, files may keep any one.
+        """Returns the key of the embedding; if tensors share memory, files keep any of their keys.
 
         Raises:
-          UserError: if there is none, with the keys that there are.
+          UserError: if there is no embedding; the message lists the existing keys.
         """
         keys = [_SHARED, *_EMBEDDING_COPIES]
         if config.get("tie_word_embeddings") is not False:
@@ -149,7 +149,7 @@ class HfSource(CheckpointSource):
         return present[0]
 
     def _copies(self, embedding: str, scaled: bool) -> dict[str, str]:
-        """Returns the keys of repeated tensors, with the reason; each was compared."""
+        """Returns key -> reason for repeated tensors, whose values were compared."""
         others = {_SHARED, *_EMBEDDING_COPIES} - {embedding}
         present = sorted(others & self._weights.tensors.keys())
         head = names.hf_name(_HEAD)
@@ -173,7 +173,7 @@ class HfSource(CheckpointSource):
         a, b = self._weights.tensors[key], self._weights.tensors[other]
         if a.shape != b.shape or a.dtype != b.dtype:
             return False
-        # One after the other: two copies of the largest tensor may be too much for memory.
+        # Hash one after the other: two copies of the largest tensor may not fit into memory.
         return self._digest(key) == self._digest(other)
 
     def _digest(self, key: str) -> str:
@@ -203,7 +203,7 @@ class HfTarget(CheckpointTarget):
 
     Args:
       folder: an empty folder.
-      plan: the plan of the checkpoint; `options["shard_bytes"]` is the size of the largest file.
+      plan: the plan of the checkpoint; `options["shard_bytes"]` is the maximum size of a file.
     """
 
     def __init__(self, folder: Path, plan: TargetPlan) -> None:
@@ -228,7 +228,7 @@ class HfTarget(CheckpointTarget):
         writer.write(key, array, transposed=names.row_of(name).transposed)
 
     def finish(self) -> None:
-        """Writes the shards' index, the tokenizer, the generation config and, last, the config."""
+        """Writes the shards' index, the tokenizer, the generation config and finally the config."""
         for writer in self._writers.values():
             writer.finish()
         if len(self._shards) > 1:
@@ -250,10 +250,10 @@ class HfTarget(CheckpointTarget):
 
 
 def adapt_plan(plan: TargetPlan) -> TargetPlan:
-    """Returns the plan as Hugging Face can hold it: without slots.
+    """Adjusts a plan to Hugging Face's format, which has no slots.
 
     Raises:
-      UserError: if the tokenizer has more ids than the model.
+      UserError: if the tokenizer has more ids than the model has embeddings.
     """
     _check_known(plan.model, plan.facts.activation)
     entries = {n: e for n, e in plan.entries.items() if names.split_slot(n)[1] is None}
@@ -263,7 +263,10 @@ def adapt_plan(plan: TargetPlan) -> TargetPlan:
 
 
 def _step(metadata: dict[str, str], where: str) -> int | None:
-    """Returns the step in a header's metadata; other writers may use "step" for something else."""
+    """Returns the step in a header's metadata; None if it is missing or not an integer.
+
+    Other writers may use "step" for something else.
+    """
     step = metadata.get("step", "")
     if not re.fullmatch(r"[0-9]{1,4000}", step):
         return None
@@ -288,10 +291,10 @@ def _shards(plan: TargetPlan, shard_bytes: int) -> list[dict]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Returns a folder's config.
+    """Reads a folder's config.
 
     Raises:
-      UserError: if there is no config, or its architecture is not a T5's.
+      UserError: if there is no config, or its architecture is not a T5.
     """
     if not (folder / CONFIG).is_file():
         raise UserError(
@@ -311,7 +314,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def _outputs_scaled(config: dict[str, Any]) -> bool:
     """Returns whether the model ties its embedding and scales its outputs, as T5 1.0 does.
 
-    transformers 5 never scales mT5's.
+    transformers 5 never scales the outputs of mT5.
     """
     if config.get("scale_decoder_outputs") is False or config["model_type"] == "mt5":
         return False
@@ -319,12 +322,12 @@ def _outputs_scaled(config: dict[str, Any]) -> bool:
 
 
 def _tied_unscaled(config: dict[str, Any]) -> bool:
-    """Returns whether the head is the embedding, unscaled: so new versions write T5 1.1."""
+    """Returns whether the output matrix is the unscaled embedding, as in new releases' T5 1.1."""
     return config.get("tie_word_embeddings") is not False and not _outputs_scaled(config)
 
 
 def _activation(folder: Path, config: dict[str, Any], model: ModelShape) -> str:
-    """Returns the feed-forward layer's activation function.
+    """Returns the activation function of the feed-forward layers.
 
     Raises:
       UserError: if it is unknown, or does not fit the tensors.
@@ -371,10 +374,10 @@ def _check_config(folder: Path, config: dict[str, Any], model: ModelShape) -> No
 
 
 def _check_fixed(folder: Path, config: dict[str, Any], activation: str, gated: bool) -> None:
-    """Checks the values of the configs that the engines do not read, because they are T5's.
+    """Checks that settings which the engines fix to T5's values have these values in the configs.
 
     Raises:
-      UserError: naming each other value.
+      UserError: naming each setting with another value.
     """
     dense = _DENSE_FUNCTIONS.get(activation, activation)
     expected = {**_TOKENS, **_NORMS, "dense_act_fn": dense, "is_gated_act": gated}
@@ -390,7 +393,8 @@ def _check_fixed(folder: Path, config: dict[str, Any], activation: str, gated: b
 
 
 def _other_values(config: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    # transformers writes null if a model never had a start token; a list of one end token is one.
+    # transformers writes null if a model never had a start token. A list with one end token counts
+    # as that token.
     absent = {"decoder_start_token_id": (None,)}
     return [
         f"{key} = {shown(config[key])}, wanted {value}"
@@ -404,12 +408,12 @@ def _same_number(value: Any, seen: int) -> bool:
 
 
 def _model_type(plan: TargetPlan) -> str:
-    """Returns the model type with which `transformers` computes the same outputs."""
+    """Returns the model type for which `transformers` computes the same outputs."""
     if not plan.model.shared_bias:
         return "umt5"
     if plan.facts.model_type in ("t5", "mt5"):
         return plan.facts.model_type
-    # The same network; only the name differs. mT5 is known by the size of its vocabulary.
+    # mT5 and T5 1.1 are the same network under two names. The vocabulary size identifies mT5.
     return "mt5" if plan.model.vocabulary == _MT5_ROWS and not plan.model.tied else "t5"
 
 
@@ -447,7 +451,7 @@ def _write_config(folder: Path, plan: TargetPlan) -> None:
 
 
 def _check_known(model: ModelShape, function: str) -> None:
-    """Checks that Hugging Face's T5 has such a feed-forward layer.
+    """Checks that Hugging Face's T5 supports this feed-forward layer.
 
     Raises:
       UserError: if it does not.

@@ -1,10 +1,10 @@
-"""Folders that look like a checkpoint: adapters, a Trainer's output, shards, the hub's cache.
+"""Detects folders that look like checkpoints: adapters, Trainer outputs, shards, the hub's cache.
 
     check(Path("/models/t5_with_lora"))        # raises: an adapter lies next to the model
     hint(Path("/runs/trainer_output"))
     # ". Its subfolders with a checkpoint: ..."
 
-Nothing here reads weights: files are recognized by their names.
+No weights are read: files are recognized by their names.
 """
 
 import re
@@ -19,9 +19,9 @@ _WEIGHTS = (
     *("model*.safetensors", "pytorch_model*.bin", "model.ckpt-*.index", "torch.ckpt-*/resume.json"),
     *("checkpoint", "checkpoint_*/checkpoint"),  # T5X
 )
-# Where a Trainer, the hub's cache and a folder of models keep checkpoints.
+# The subfolders in which a Trainer, the hub's cache or a folder of models keeps checkpoints.
 _SUBFOLDERS = ("*", "snapshots/*", "*/snapshots/*")
-# Files of other programs' shards -> how to make a checkpoint of them.
+# Files of other programs' shards -> how to turn them into a checkpoint.
 _SHARDS = {
     ("*.distcp", "*/*.distcp", "*/*/*.distcp"): (
         ". {shards} holds shards of FSDP: merge them with accelerate merge-weights {shards} NEW, "
@@ -59,9 +59,9 @@ def check(folder: Path) -> None:
 
 
 def hint(folder: Path) -> str:
-    """Returns the rest of a message about a folder without a checkpoint.
+    """Returns advice that completes a message about a folder without a checkpoint.
 
-    It lists the subfolders that hold a checkpoint, and says how to merge other programs' shards.
+    It lists the subfolders that have a checkpoint, or says how to merge other programs' shards.
     """
     if is_remote(folder) or not folder.is_dir():
         return ""

@@ -1,10 +1,10 @@
-"""Mesh TensorFlow's checkpoints: the format whose names and orientation are canonical.
+"""Reads and writes Mesh TensorFlow's checkpoints, whose names and orientation are canonical.
 
     source = MtfSource(find_prefix(Path("/models/tiny"), step=1000))
     target = MtfTarget(folder, plan)             # model.ckpt-STEP.*, operative_config.gin
 
-Mesh TensorFlow stacks equal variables in the graph only; in its files every variable has its own
-entry.
+Mesh TensorFlow stacks variables of equal shape only in the graph. In its files every variable has
+its own entry.
 """
 
 import re
@@ -31,7 +31,7 @@ STEP = "global_step"
 
 
 def find_prefix(path: Path, step: int | None) -> str | None:
-    """Returns the prefix of the checkpoint that `path` names, None if it names none.
+    """Returns the prefix of the checkpoint that `path` names; None if it names none.
 
     Args:
       path: a model directory, a prefix, or one of its files.
@@ -61,7 +61,7 @@ class MtfSource(CheckpointSource):
 
     Args:
       prefix: the checkpoint's path without `.index`.
-      keep_slots: whether the optimizer's variables are read.
+      keep_slots: whether to read the optimizer's variables.
     """
 
     kind = "mtf"
@@ -70,7 +70,7 @@ class MtfSource(CheckpointSource):
         super().__init__(prefix)
         self._reader = BundleReader(prefix)
         unknown = []
-        # In file order, so that the files are read from start to end.
+        # In file order, so that files are read sequentially.
         stored = sorted(
             self._reader.entries.items(), key=lambda item: (item[1].shard_id, item[1].offset)
         )
@@ -158,10 +158,10 @@ class MtfTarget(CheckpointTarget):
 
 
 def adapt_plan(plan: TargetPlan) -> TargetPlan:
-    """Returns the plan as Mesh TensorFlow can hold it.
+    """Checks that Mesh TensorFlow can hold the plan.
 
     Raises:
-      UserError: if the number of embeddings is not a multiple of 128, as Mesh TensorFlow needs.
+      UserError: if the number of embeddings is not a multiple of 128.
     """
     rows = plan.model.vocabulary
     if rows % 128:

@@ -1,4 +1,4 @@
-"""The one table of names: a T5 tensor in Mesh TensorFlow, in Hugging Face and in T5X.
+"""Maps T5's tensor names between Mesh TensorFlow, Hugging Face and T5X, in a single table.
 
     >>> find("encoder/block_003/layer_000/SelfAttention/q")
     ('encoder/block_{b:03d}/layer_000/SelfAttention/q', 3)
@@ -7,11 +7,11 @@
     >>> t5x_name("encoder/block_003/layer_000/SelfAttention/q")
     'encoder/layers_3/attention/query/kernel'
 
-Mesh TensorFlow's name and orientation are the canonical ones; the other formats' modules translate
+Mesh TensorFlow's names and orientation are canonical; the modules of the other formats translate
 theirs. A tensor that matches no row is an error; it is never skipped.
 
-Letters of the shapes: V vocabulary rows, D model, I inner (heads times key size), F feed-forward,
-H heads, B relative position buckets.
+Letters in shapes: V vocabulary rows, D model, I inner (heads times key size), F feed-forward, H
+heads, B relative position buckets.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ class TensorNames:
     """One kind of tensor; `{b}` is the block's number.
 
     Attributes:
-      mtf: Mesh TensorFlow's name, which is the canonical one.
+      mtf: Mesh TensorFlow's name, which is canonical.
       hf: the key in a Hugging Face state dict.
       t5x: the path below `target/`.
       dims: the letters of the canonical shape.
-      transposed: whether Hugging Face keeps the tensor's two dimensions the other way round.
+      transposed: whether Hugging Face stores the matrix transposed.
     """
 
     mtf: str
@@ -59,7 +59,7 @@ def _norm(mtf: str, hf: str, t5x: str) -> TensorNames:
 
 
 def _stack(side: str) -> list[TensorNames]:
-    """Rows of the encoder or the decoder, in the order in which Mesh TensorFlow makes them."""
+    """Returns the rows of the encoder or decoder, in the order of Mesh TensorFlow's variables."""
     decoder = side == "decoder"
     mtf, hf = f"{side}/block_{{b:03d}}/layer_00", f"{side}.block.{{b}}.layer."
     t5x = f"{side}/layers_{{b}}"
@@ -100,43 +100,42 @@ ROWS: tuple[TensorNames, ...] = (
 )
 BY_MTF = {row.mtf: row for row in ROWS}
 
-# Slots have Mesh TensorFlow's names. Adafactor's are `<parameter>_slot_<kind>`: vr, vc are factors
-# of the second moment: vr has no largest dimension (the first of equals), vc no second largest;
-# v is the second moment without factoring; m is the momentum. Those of `t0.AdamWOptimizer`, both
-# moments, are `<parameter>/<kind>`.
+# Slots have Mesh TensorFlow's names. Adafactor's are `<parameter>_slot_<kind>`. vr and vc are the
+# factors of the second moment: vr drops the largest dimension (of equal ones the first), vc the
+# second largest. v is the unfactored second moment, m the momentum. The two moments of
+# `t0.AdamWOptimizer` are `<parameter>/<kind>`.
 SLOTS = ("vr", "vc", "v", "m")
 ADAM_SLOTS = ("adam_m", "adam_v")
 _SLOT = re.compile(r"(.+)(?:_slot_(vr|vc|v|m)|/(adam_m|adam_v))")
 
-# The names of norms in Mesh TensorFlow's older layer stack ("legacy mode"); the public T5 1.0
-# checkpoints have them.
+# The names of norms in Mesh TensorFlow's older layer stack ("legacy mode"), which the public T5 1.0
+# checkpoints use.
 _LEGACY_NORMS = (("/final_layer_norm/", "/rms_norm/"), ("/layer_norm/", "/rms_norm/"))
 
 
 def split_slot(name: str) -> tuple[str, str | None]:
-    """Returns the parameter's canonical name and the slot's kind, which is None for a parameter.
+    """Splits a name into the parameter's canonical name and the slot's kind (None for a parameter).
 
-    >>> split_slot("shared/embedding_slot_vr")
-    ('shared/embedding', 'vr')
+    >>> split_slot("shared/embedding_slot_vr") ('shared/embedding', 'vr')
     """
     match = _SLOT.fullmatch(name)
     return (match[1], match[2] or match[3]) if match else (name, None)
 
 
 def slot_name(parameter: str, slot: str | None) -> str:
-    """Returns the canonical name of a parameter's slot, or of the parameter for None."""
+    """Returns the canonical name of a parameter's slot, or of the parameter itself for None."""
     if slot in ADAM_SLOTS:
         return f"{parameter}/{slot}"
     return parameter if slot is None else f"{parameter}_slot_{slot}"
 
 
 def find(name: str) -> tuple[str, int] | None:
-    """Returns the key in `BY_MTF` and the block (0 if there is none), None if unknown."""
+    """Returns the key in `BY_MTF` and the block's number (0 without blocks); None if unknown."""
     return _find("mtf", name)
 
 
 def row_of(name: str) -> TensorNames | None:
-    """Returns the row of a canonical parameter or slot name, None if unknown."""
+    """Returns the table's row for a canonical parameter or slot name; None if unknown."""
     found = find(split_slot(name)[0])
     return BY_MTF[found[0]] if found else None
 
@@ -148,26 +147,25 @@ def hf_name(parameter: str) -> str:
 
 
 def from_hf(key: str) -> str | None:
-    """Returns the canonical name of a Hugging Face key, None if unknown."""
+    """Returns the canonical name of a Hugging Face key; None if unknown."""
     return _canonical("hf", key)
 
 
 def t5x_name(parameter: str) -> str:
-    """Returns the path below `target/` of a canonical parameter, layers not scanned."""
+    """Returns the path below `target/` of a canonical parameter, for unstacked layers."""
     key, block = _find_known(parameter)
     return BY_MTF[key].t5x.format(b=block)
 
 
 def from_t5x(path: str) -> str | None:
-    """Returns the canonical name of an unscanned T5X path below `target/`, None if unknown."""
+    """Returns the canonical name of an unstacked T5X path below `target/`; None if unknown."""
     return _canonical("t5x", path)
 
 
 def from_mtf(name: str) -> str | None:
-    """Returns the canonical name of a Mesh TensorFlow variable, None if unknown.
+    """Returns the canonical name of a Mesh TensorFlow variable; None if unknown.
 
-    >>> from_mtf("encoder/final_layer_norm/scale_slot_v")
-    'encoder/rms_norm/scale_slot_v'
+    >>> from_mtf("encoder/final_layer_norm/scale_slot_v") 'encoder/rms_norm/scale_slot_v'
     """
     for legacy, current in _LEGACY_NORMS:
         name = name.replace(legacy, current)
@@ -175,11 +173,11 @@ def from_mtf(name: str) -> str | None:
 
 
 def to_mtf(name: str, *, legacy_norms: bool) -> str:
-    """Returns the Mesh TensorFlow variable of a canonical name.
+    """Returns the Mesh TensorFlow variable for a canonical name.
 
     Args:
-      name: the canonical name of a parameter or a slot.
-      legacy_norms: whether the norms get the names of Mesh TensorFlow's legacy layer stack.
+      name: the canonical name of a parameter or slot.
+      legacy_norms: whether to use the names of norms in Mesh TensorFlow's legacy layer stack.
     """
     if not legacy_norms or "/rms_norm/" not in name:
         return name
@@ -204,14 +202,14 @@ def _find(column: str, name: str) -> tuple[str, int] | None:
     for pattern, row in _patterns(column):
         if match := pattern.fullmatch(name):
             block = int(match[1]) if pattern.groups else 0
-            # A block's number with other zeros before it is another name.
+            # A block number with other leading zeros is a different name.
             return (row.mtf, block) if getattr(row, column).format(b=block) == name else None
     return None
 
 
 @functools.cache
 def _patterns(column: str) -> list[tuple[re.Pattern[str], TensorNames]]:
-    """Returns the pattern of each row's name, whose only group is the block's number."""
+    """Returns a pattern for each row's name; its only group is the block's number."""
     parts = [re.split(r"\{b[^}]*\}", getattr(row, column)) for row in ROWS]
     patterns = (re.compile(r"(\d{1,9})".join(map(re.escape, part))) for part in parts)
     return list(zip(patterns, ROWS, strict=True))

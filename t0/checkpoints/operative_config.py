@@ -4,10 +4,10 @@
     facts = facts_of(folder, model)              # activation and dropout rate, checked
     check_imports("/models/tiny/operative_config.gin", folders=[""], also=["my_tasks"])
 
-Such a file may come with a downloaded model, and gin runs the modules that it imports.
-`read_operative` reads plain bindings only (`scope/name = literal` and `%macro`), without gin and
-without imports. Before gin itself parses such a file that the user has not named, `check_imports`
-checks that it imports known modules only.
+Such a file may come with a downloaded model, and gin executes the modules that it imports. So
+`read_operative` reads only plain bindings (`scope/name = literal` and `%macro`), without gin and
+without imports. Before gin parses such a file that the user has not named, `check_imports` checks
+that it imports only known modules.
 """
 
 import ast
@@ -29,21 +29,20 @@ from t0.files import paths
 FILE = "operative_config.gin"
 _BINDING = re.compile(r"^([\w./]+)\s*=\s*(.+)$")
 _LONGEST_BYTES = 1 << 20
-_LONGEST_CHAIN = 100  # macros, each the value of the one before
+_LONGEST_CHAIN = 100  # each macro's value is the next macro
 # The packages whose modules public operative configs and ours import.
 KNOWN_PACKAGES = ("mesh_tensorflow", "t5", "seqio", "t0", "seqio_tasks", "gin")
 _UNREADABLE = (SyntaxError, ValueError, TypeError, tokenize.TokenError, RecursionError, MemoryError)
-# Mesh TensorFlow's names of the functions that Hugging Face and T5X have as well.
+# Mesh TensorFlow's names of the functions that Hugging Face and T5X also have.
 _FROM_MESH = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
-# Mesh TensorFlow accepts these two only together; it then names the norms as the first T5s did.
 TO_MESH = {ours: mesh for mesh, ours in _FROM_MESH.items()}
 
 
 def beside(checkpoint: str) -> str | None:
-    """Returns the operative config in a checkpoint's folder, None if there is none.
+    """Returns the operative config in a checkpoint's folder; None if it has none.
 
     Args:
-      checkpoint: a folder, or the prefix of a checkpoint in one; local or gs://.
+      checkpoint: a folder, or the prefix of a checkpoint in it; local or gs://.
     """
     folder = checkpoint if os.path.isdir(checkpoint) else posixpath.dirname(checkpoint)  # noqa: PTH112
     path = posixpath.join(folder, FILE)
@@ -52,7 +51,7 @@ def beside(checkpoint: str) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Macro:
-    """A gin macro in the place of a value."""
+    """A gin macro used as a value."""
 
     name: str
 
@@ -61,11 +60,13 @@ class Macro:
 
 
 EPSILON = "sublayer_rms_norm.epsilon"
+# Mesh TensorFlow accepts these two settings only together. It then names the norms as the first T5
+# models did.
 _LEGACY_STACK = {"LayerStack.dropout_rate": Macro("dropout_rate"), "LayerStack.norm_epsilon": 1e-6}
 
 
 def read_operative(path: Path) -> dict[str, Any]:
-    """Returns the bindings whose values are literals, with macros resolved; the last one wins.
+    """Returns all bindings with literal values, after resolving macros; the last binding wins.
 
     The keys are names without scope and module: "SelfAttention.num_heads".
     """
@@ -91,7 +92,7 @@ def read_operative(path: Path) -> dict[str, Any]:
 
 
 def facts_of(folder: Path, model: ModelShape) -> dict[str, Any]:
-    """Returns the activation and the dropout rate in a model directory's config, if it has them.
+    """Returns the activation and the dropout rate in a model directory's config, if present.
 
     Raises:
       UserError: if the config describes another model than the tensors.
@@ -113,10 +114,10 @@ def facts_of(folder: Path, model: ModelShape) -> dict[str, Any]:
 
 
 def check_epsilon(value: Any, where: str) -> None:
-    """Checks the epsilon of a model's norms, None if it is not set.
+    """Checks the epsilon of a model's norms; None means that it is not set.
 
     Raises:
-      UserError: if it is not 1e-6, the only one that conversions write.
+      UserError: if it is not 1e-6, the only value that conversions support.
     """
     if value not in (None, 1e-6):
         raise UserError(f"{where} says {EPSILON} = {shown(value)}; wanted 1e-06, as T5 has it")
@@ -132,10 +133,10 @@ def write_operative(
     legacy_norms: bool,
     source: str,
 ) -> None:
-    """Writes the gin file that makes Mesh TensorFlow build this model.
+    """Writes the gin file from which Mesh TensorFlow builds this model.
 
     Raises:
-      UserError: if the dropout rate is no rate.
+      UserError: if the dropout rate is not in [0, 1).
     """
     mesh = TO_MESH[activation]
     include = "models/t5.1.0.base.gin" if model.tied else "models/t5.1.1.base.gin"
@@ -171,18 +172,18 @@ def write_operative(
 
 
 def check_imports(path: str, *, folders: Sequence[str], also: Iterable[str] = ()) -> None:
-    """Checks that a gin file that the user has not named imports known modules only.
+    """Checks that a gin file that the user has not named imports only known modules.
 
-    Included files are found as gin finds them, and also checked. Nothing is imported.
+    Included files are searched as gin does, and also checked. Nothing is imported.
 
     Args:
-      path: the file's path; gs:// where gin can read it.
-      folders: the folders in which gin looks for files, "" for the working directory.
+      path: the file's path; gs:// if gin can read it.
+      folders: the folders in which gin looks for files; "" for the working directory.
       also: modules that the user has named.
 
     Raises:
-      UserError: for any other module, and for dynamic registration, by which a gin file can call
-        any function of a known module.
+      UserError: for any other module, and for dynamic registration, which lets a gin file call any
+        function of a known module.
     """
     from t0.compat import gin_parser
     from t0.config.statements import read_files

@@ -1,11 +1,11 @@
-"""The messages in the files of TensorFlow's saver, defined without importing TensorFlow.
+"""Defines the protocol buffers in the files of TensorFlow's saver, without importing TensorFlow.
 
     BundleEntry.FromString(data).shape.dim[0].size
     text_format.Merge(text, CheckpointState()).model_checkpoint_path
 
-`BundleHeader` and `BundleEntry` are the values of a checkpoint's index, `CheckpointState` is the
-text file `checkpoint` of a model directory. Fields that are never read or written are left out.
-Sizes and offsets are unsigned here, so that damaged ones are not negative.
+`BundleHeader` and `BundleEntry` are the values in a checkpoint's index. `CheckpointState` is the
+text file `checkpoint` of a model directory. Fields that we never read or write are left out. Sizes
+and offsets are unsigned here, so that damaged values are not negative.
 """
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -15,7 +15,7 @@ _ONE, _MANY = _FIELD.LABEL_OPTIONAL, _FIELD.LABEL_REPEATED
 _UINT, _FIXED32, _DOUBLE = _FIELD.TYPE_UINT64, _FIELD.TYPE_FIXED32, _FIELD.TYPE_DOUBLE
 _BYTES, _TEXT = _FIELD.TYPE_BYTES, _FIELD.TYPE_STRING
 
-# Message -> its fields: name, number, one or many, and a type or the name of another message.
+# Message -> its fields: name, number, optional or repeated, and a type or another message's name.
 _MESSAGES = {
     "Dim": [("size", 1, _ONE, _UINT)],
     "Shape": [("dim", 2, _MANY, "Dim")],

@@ -1,12 +1,11 @@
-"""The shape of a model, read from its tensors, and every tensor's shape, which follows from it.
+"""Infers a model's dimensions from its tensors, and the expected shape of every tensor.
 
     model = read_shape({name: array.shape for name, array in parameters.items()})
     model.d_kv, model.gated, model.tied
     expected_shapes(model)          # every parameter, in Mesh TensorFlow's order
 
-Everything except the activation function follows from the tensors: the number of heads is the
-number of rows of the relative attention bias, the layers are counted, and a tied model has no
-logits kernel.
+Everything except the activation function follows from the tensors: the relative attention bias has
+one row per head, the layers are counted, and a tied model has no logits kernel.
 """
 
 import dataclasses
@@ -16,24 +15,24 @@ from t0.checkpoints import names
 from t0.errors import UserError
 
 Shape = tuple[int, ...]
-SHOWN = 8  # names that an error lists; the others are counted
-_LONGEST_SHOWN = 80  # characters of a value from a file
+SHOWN = 8  # how many names an error lists; the others are counted
+_LONGEST_SHOWN = 80  # the most characters shown of a value from a file
 _LARGEST_SIZE = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelShape:
-    """The shape of a model.
+    """The dimensions of a model.
 
     Attributes:
-      vocabulary: rows of the embedding, padding included.
+      vocabulary: number of embeddings, including padding.
       d_model: size of the model dimension.
       d_ff: size of the feed-forward dimension.
       heads: number of attention heads.
-      inner: number of heads times the size of a key.
+      inner: number of heads times the key size of a head.
       buckets: number of relative position buckets.
-      encoder_layers: blocks of the encoder.
-      decoder_layers: blocks of the decoder.
+      encoder_layers: number of encoder blocks.
+      decoder_layers: number of decoder blocks.
       gated: whether the feed-forward layer has two input matrices (T5 1.1).
       tied: whether the embedding is also the output matrix (T5 1.0).
       shared_bias: whether all blocks of a stack use the first block's relative attention bias.
@@ -53,12 +52,12 @@ class ModelShape:
 
     @property
     def d_kv(self) -> int:
-        """The size of one head's key."""
+        """The key size of one head."""
         return self.inner // self.heads
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The size of each letter of `names.TensorNames.dims`."""
+        """The size of each letter in `names.TensorNames.dims`."""
         return {
             "V": self.vocabulary,
             "D": self.d_model,
@@ -70,30 +69,30 @@ class ModelShape:
 
 
 def listed(items: list[str]) -> str:
-    """Returns the items, one to a line, cut; after `SHOWN` lines the others are counted."""
+    """Formats items one per line, shortened; after `SHOWN` items the others are only counted."""
     more = [f"... and {len(items) - SHOWN:,} more"] if len(items) > SHOWN else []
     cut = [item if len(item) < 200 else f"{item[:200]}..." for item in items[:SHOWN]]
     return "\n  ".join(["", *cut, *more])
 
 
 def shown(value: object) -> str:
-    """Returns a value from a file as text for a message: one line of bounded length."""
+    """Formats a value from a file for a message, as one line of limited length."""
     try:
         text = ascii(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits, deeply nested lists
+    except (ValueError, RecursionError):  # an integer of thousands of digits, deeply nested lists
         text = f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def read_shape(shapes: Mapping[str, Shape], *, where: str = "the checkpoint") -> ModelShape:
-    """Returns the model's shape; checks that its parameters are complete and fit each other.
+    """Infers the model's shape; checks that its parameters are complete and consistent.
 
     Args:
       shapes: canonical name -> shape of each parameter, without slots.
       where: the checkpoint, for messages.
 
     Raises:
-      UserError: if tensors contradict each other, are missing, or are too many.
+      UserError: if tensors contradict each other, are missing, or should not be there.
     """
     sizes = _sizes(shapes, where)
     blocks = {
@@ -182,9 +181,9 @@ def check_slots(shapes: Mapping[str, Shape], slots: Mapping[str, Shape], where: 
 
 
 def combined(name: str, shape: Shape) -> Shape:
-    """Returns an attention matrix's shape with heads and keys as one dimension.
+    """Returns an attention matrix's shape after combining heads and keys into one dimension.
 
-    Mesh TensorFlow with `combine_dims = False`, and older T5X, have [D, H, K] and [H, K, D].
+    Mesh TensorFlow with `combine_dims = False`, and older T5X, store [D, H, K] and [H, K, D].
     """
     row, slot = names.row_of(name), names.split_slot(name)[1]
     if len(shape) != 3 or slot not in (None, "v", "m", *names.ADAM_SLOTS):
@@ -195,8 +194,9 @@ def combined(name: str, shape: Shape) -> Shape:
 
 
 def factored_axes(shape: Shape) -> tuple[int, int]:
-    """Returns the axes that Mesh TensorFlow's Adafactor factors: the largest and the second."""
-    # A stable sort: of equal dimensions the first counts as the largest, as in Mesh TensorFlow.
+    """Returns the axes that Mesh TensorFlow's Adafactor factors: the largest, then the second."""
+    # The sort is stable: of equal dimensions the first counts as the largest, as in Mesh
+    # TensorFlow.
     first, second = sorted(range(len(shape)), key=lambda axis: -shape[axis])[:2]
     return first, second
 

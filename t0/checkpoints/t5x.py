@@ -1,16 +1,16 @@
-"""T5X's native checkpoints: a msgpack index, arrays within it or in zarr folders next to it.
+"""Reads and writes T5X's native checkpoints: a msgpack index, with arrays inside it or as zarr.
 
     source = T5xSource(Path("/models/t5x/checkpoint_1000"))
     target = T5xTarget(folder, plan)          # folder/checkpoint_STEP/
 
 `t5x_files` reads and writes the index and the arrays. Layers are stored one by one
-(`encoder/layers_3/...`) or, in T5X's "scalable" models, stacked on axis 1 of one array
-(`encoder/encoder/...`), where every layer has its own relative bias.
+(`encoder/layers_3/...`). In T5X's "scalable" models they are stacked on axis 1 of one array instead
+(`encoder/encoder/...`), and every layer has its own relative bias.
 
-T5X's Adafactor factors a square matrix in the opposite order to Mesh TensorFlow's: T5X's row factor
-averages over the last dimension, Mesh TensorFlow's over the first. So the two slots are swapped.
-For stacked layers, T5X's row factor is the one that keeps d_model, whatever the sizes are
-(`standard_logical_factor_rules` of its Adafactor); Mesh TensorFlow chooses by size.
+For square matrices, T5X's Adafactor and Mesh TensorFlow's factor the axes in opposite orders: T5X's
+row factor averages over the last dimension, Mesh TensorFlow's over the first. So the two slots are
+swapped. For stacked layers, T5X's row factor is always the one that keeps d_model
+(`standard_logical_factor_rules` of its Adafactor), while Mesh TensorFlow chooses by size.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ _MOST_LAYERS = 10_000
 
 
 def find_folder(path: Path, step: int | None) -> Path | None:
-    """Returns the folder of the T5X checkpoint that `path` names, None if it names none.
+    """Returns the folder of the T5X checkpoint that `path` names; None if it names none.
 
     Args:
       path: a folder with `checkpoint_STEP` folders, one of these, or the index in it.
@@ -98,7 +98,7 @@ class T5xSource(CheckpointSource):
 
     Args:
       folder: the folder with the index.
-      keep_slots: whether the optimizer's state is read.
+      keep_slots: whether to read the optimizer's state.
     """
 
     kind = "t5x"
@@ -106,7 +106,7 @@ class T5xSource(CheckpointSource):
     def __init__(self, folder: Path, *, keep_slots: bool = True) -> None:
         super().__init__(str(folder))
         self._folder = folder
-        # For a layer of a stacked array also the axis of the layers, and the layer's number.
+        # For a layer of a stacked array also (axis of the layers, the layer's number).
         self._places: dict[str, tuple[InlineArray | ZarrArray, tuple[int, int] | None]] = {}
         self._stacks: dict[str, int] = {}  # stacked parameter -> layers in it
         self._recent: tuple[Any, np.ndarray] | None = None
@@ -152,7 +152,7 @@ class T5xSource(CheckpointSource):
         self._recent = None
 
     def _whole(self, leaf: InlineArray | ZarrArray, *, keep: bool) -> np.ndarray:
-        # A stacked array's layers are loaded one after the other.
+        # Keep a stacked array, because its layers are loaded one after the other.
         if keep and self._recent is not None and self._recent[0] is leaf:
             return self._recent[1]
         if keep:
@@ -218,7 +218,7 @@ class T5xSource(CheckpointSource):
         return []
 
     def _fold_bias(self) -> None:
-        """Replaces biases that are the same in all layers by one that the layers share."""
+        """Replaces the biases of all layers by one shared bias if they are equal."""
         biases = [
             n for n in self.entries if names.split_slot(n)[0].endswith("/relative_attention_bias")
         ]
@@ -240,7 +240,7 @@ class T5xSource(CheckpointSource):
 
 
 def _is_index(path: Path) -> bool:
-    # A model directory of TensorFlow has a text file of the same name.
+    # A TensorFlow model directory has a text file of the same name.
     with path.open("rb") as file:
         return not file.read(32).startswith((b"model_checkpoint_path", b"all_model_checkpoint"))
 
@@ -279,8 +279,9 @@ class T5xTarget(CheckpointTarget):
             writer.write_layer(layer, array)
 
     def finish(self) -> None:
-        """Writes the index, last."""
-        # An array, because T5X's loader reads its dtype; T5X itself has also written plain numbers.
+        """Writes the index, which completes the checkpoint."""
+        # T5X's loader reads the dtype of the step, so it is an array. T5X itself has also written
+        # plain integers.
         step = pack_array(np.asarray(self._plan.facts.step, np.int32))
         tree: dict[str, Any] = {"state": {"step": step}, "target": {}}
         slots = any(names.split_slot(name)[1] for name in self._plan.entries)
@@ -298,7 +299,7 @@ class T5xTarget(CheckpointTarget):
             target.write_bytes(tokenizer.model_bytes(self._plan.facts.tokenizer))
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Does nothing: no file stays open."""
 
     def _layers(self, side: str) -> int:
         return getattr(self._plan.model, f"{side}_layers")
@@ -321,7 +322,7 @@ class T5xTarget(CheckpointTarget):
         return self._writers[path]
 
     def _add_placeholders(self, tree: dict[str, Any]) -> None:
-        """Adds the unused slots: T5X's Adafactor has all kinds of slots for every parameter."""
+        """Adds the unused slots: T5X's Adafactor has every kind of slot for every parameter."""
         for path in [p for p in self._writers if p.startswith("target/")]:
             parameter = path.removeprefix("target/")
             for kind in _SLOTS:
@@ -331,7 +332,7 @@ class T5xTarget(CheckpointTarget):
 
 
 def adapt_plan(plan: TargetPlan) -> TargetPlan:
-    """Returns the plan as T5X can hold it: with Adafactor's slots, without AdamW's.
+    """Adjusts a plan to T5X's format, which holds Adafactor's slots but not AdamW's.
 
     Raises:
       UserError: if the options combine stacked layers with optimizer slots.
@@ -355,7 +356,7 @@ def adapt_plan(plan: TargetPlan) -> TargetPlan:
 
 
 def _native(parameter: str, slot: str | None, plan: TargetPlan) -> str:
-    """Returns the path of a parameter or slot whose layers are not stacked."""
+    """Returns the path of a parameter or slot, for unstacked layers."""
     path = names.t5x_name(parameter)
     if plan.model.shared_bias:
         path = path.replace(f"/layers_0/{_BIAS}", f"/{_BIAS}")
@@ -380,20 +381,20 @@ def _sorted(tree: Any) -> Any:
 
 
 def _unshared(path: str) -> str:
-    """Returns the path of the first layer's bias for the bias that a stack shares."""
+    """Returns the path of the first layer's bias if given the bias that a stack shares."""
     match = re.fullmatch(rf"(encoder|decoder)/{_BIAS}", path)
     return f"{match[1]}/layers_0/{_BIAS}" if match else path
 
 
 def _swapped(slot: str, shape: tuple[int, ...]) -> str:
-    """Translates the kind of a slot between T5X and Mesh TensorFlow; for layers not stacked."""
+    """Translates the kind of a slot between T5X and Mesh TensorFlow, for unstacked layers."""
     if same_size(shape) and slot in ("vr", "vc"):
         return "vc" if slot == "vr" else "vr"
     return slot
 
 
 def _stacked_slot(slot: str, name: str, shape: tuple[int, ...]) -> tuple[str, int]:
-    """Returns Mesh TensorFlow's kind of a slot of stacked layers, and the axis of its layers."""
+    """Returns Mesh TensorFlow's kind for a slot of stacked layers, and the axis of the layers."""
     dims = names.row_of(name).dims
     if slot not in ("vr", "vc") or len(shape) != 2 or "D" not in dims:
         return slot, 1

@@ -1,4 +1,4 @@
-"""The files of a T5X checkpoint: a msgpack index, and arrays within it or in zarr folders.
+"""Reads and writes the files of a T5X checkpoint: a msgpack index, with arrays inside or as zarr.
 
     tree = read_index(path)          # nested dicts of InlineArray, ZarrArray or plain values
     array = tree["target"]["encoder"]["encoder_norm"]["scale"].load()
@@ -8,13 +8,13 @@
         shape=(512, 32128), dtype=dtype, gzip_level=0, one_layer_chunks=False,
     )
 
-The index is read without loading the arrays within it. Flax writes such files as a map of maps. An
-array is an extension (code 1) that holds (shape, dtype name, bytes) in msgpack; an array above
-1 GiB is split into chunks. For a parameter in its own folder the index holds TensorStore's
-JSON specification. msgpack holds no code, and nothing is unpickled.
+The index is read without loading the arrays inside it. Flax writes such files as nested maps. An
+array is an extension (code 1) with (shape, dtype name, bytes) in msgpack; an array above 1 GiB is
+split into chunks. For a parameter in its own folder, the index has TensorStore's JSON
+specification. msgpack cannot contain code, and nothing is unpickled.
 
-gzip at level 0 stores without compression: level 1 makes weights smaller by 8%, at a twentieth of
-the speed. Every reader accepts both.
+gzip level 0 stores without compression. Level 1 makes weights 8% smaller at a twentieth of the
+speed. Every reader accepts both.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from t0.checkpoints.formats import read_into
 from t0.errors import UserError
 from t0.files.paths import copy, is_remote
 
-# T5X cuts arrays into chunks of at most 64 MiB.
+# T5X splits arrays into chunks of at most 64 MiB.
 CHUNK_BYTES = 64 << 20
 _ARRAY, _SCALAR = 1, 3
 _CHUNKED = "__msgpack_chunked_array__"
@@ -45,7 +45,7 @@ _LONGEST_LIST = 1024
 
 @dataclasses.dataclass(frozen=True)
 class InlineArray:
-    """An array within the index file.
+    """An array inside the index file.
 
     Attributes:
       shape: the array's shape.
@@ -60,7 +60,7 @@ class InlineArray:
     path: Path
 
     def load(self) -> np.ndarray:
-        """Returns the array."""
+        """Reads the array."""
         array = np.empty(self.shape, self.dtype)
         flat, done = array.reshape(-1).view(np.uint8), 0
         with self.path.open("rb") as file:
@@ -78,7 +78,7 @@ class ZarrArray:
     Attributes:
       shape: the array's shape.
       dtype: the array's dtype.
-      folder: the folder's name, below the checkpoint's folder.
+      folder: the folder's name, relative to the checkpoint's folder.
       packed_bfloat16: whether bfloat16 is stored as uint16, as T5X did before its version 3.
     """
 
@@ -92,7 +92,7 @@ class BrokenIndexError(Exception):
     """The bytes are not the index of a T5X checkpoint."""
 
 
-# The exceptions that damaged bytes cause where msgpack is read.
+# The exceptions that damaged msgpack data can cause.
 _UNREADABLE = (
     *(BrokenIndexError, msgpack.UnpackException, ArithmeticError, MemoryError, RecursionError),
     *(LookupError, ValueError, TypeError, AttributeError),
@@ -100,10 +100,10 @@ _UNREADABLE = (
 
 
 def read_index(path: Path) -> dict[str, Any]:
-    """Returns the index as nested dicts, with arrays as `InlineArray` and `ZarrArray`.
+    """Reads the index as nested dicts, with arrays as `InlineArray` and `ZarrArray`.
 
     Raises:
-      UserError: if the file is cut off or is not an index.
+      UserError: if the file is truncated or is not an index.
     """
     try:
         with path.open("rb") as file:
@@ -135,7 +135,7 @@ def _mapped(file: BinaryIO, path: Path) -> contextlib.AbstractContextManager[mma
 
 
 def leaves(tree: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yields (path joined by "/", leaf) of a tree; empty maps are skipped."""
+    """Yields (path joined by "/", leaf) for each leaf of a tree; empty maps are skipped."""
     if isinstance(tree, dict):
         for key, value in tree.items():
             yield from leaves(value, (*prefix, str(key)))
@@ -144,20 +144,20 @@ def leaves(tree: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]
 
 
 def pack_array(array: np.ndarray) -> msgpack.ExtType:
-    """Returns an array in the form in which Flax stores it within an index."""
+    """Encodes an array as Flax stores it inside an index."""
     fields = (array.shape, array.dtype.name, array.tobytes())
     return msgpack.ExtType(_ARRAY, msgpack.packb(fields, use_bin_type=True))
 
 
 class _Reader:
-    """Replaces arrays by their places in the index file, so that no more than one is in memory."""
+    """Replaces arrays by their locations in the index file, so that at most one is in memory."""
 
     def __init__(self, data: mmap.mmap | bytes, path: Path) -> None:
         self._data, self._path = data, path
         self._end = 0  # of the last extension
 
     def read_extension(self, code: int, content: bytes) -> Any:
-        """Returns the array or the scalar of an extension; msgpack calls this in their order."""
+        """Decodes the array or scalar of an extension; msgpack calls this in file order."""
         start = self._data.find(content, self._end)
         self._end = start + len(content)
         if code not in (_ARRAY, _SCALAR):
@@ -202,7 +202,7 @@ def _with_zarrs(tree: Any) -> Any:
 def _zarr(spec: dict[str, Any]) -> ZarrArray:
     if spec["driver"] != "zarr":
         raise UserError(f"an array is kept by TensorStore's driver {spec['driver']!r}; wanted zarr")
-    # In 0.1.14 TensorStore moved the path from the spec into the spec's key-value store.
+    # TensorStore 0.1.14 moved the path from the spec into the spec's key-value store.
     folder = str(spec["kvstore"].get("path", spec.get("path", ""))).strip("/")
     if not folder or Path(folder).is_absolute() or ".." in Path(folder).parts:
         raise UserError(f"an array is kept in {folder!r}, outside the checkpoint's folder")
@@ -217,14 +217,14 @@ def _zarr(spec: dict[str, Any]) -> ZarrArray:
 
 
 def read_zarr(folder: Path, expected: ZarrArray) -> np.ndarray:
-    """Returns the array in a folder.
+    """Reads the array in a folder.
 
     Args:
       folder: the folder with `.zarray` and the chunks.
       expected: the array's description in the index.
 
     Raises:
-      UserError: if a chunk is missing or cut off, or the array differs from its description.
+      UserError: if a chunk is missing or truncated, or the array differs from its description.
     """
     if not (folder / ".zarray").is_file():
         raise UserError(f"{folder} is missing, or has no .zarray: the checkpoint is not whole")
@@ -236,9 +236,9 @@ def read_zarr(folder: Path, expected: ZarrArray) -> np.ndarray:
     spec = {
         "driver": "zarr",
         "kvstore": {"driver": "file", "path": f"{folder}/"},
-        # Fewer chunks are in memory next to the array.
+        # Limits the chunks that are in memory in addition to the array.
         "context": {"file_io_concurrency": {"limit": 4}},
-        # A missing chunk would otherwise be read as zeros.
+        # By default a missing chunk would be read as zeros.
         "fill_missing_data_reads": False,
     }
     try:
@@ -294,7 +294,7 @@ class ZarrWriter:
         }
         self._folder = parent / name
         place = {"driver": "file", "path": f"{self._folder}/"}
-        # TensorStore would wait for the disk at every chunk; `finish` waits once, for all.
+        # By default TensorStore waits for the disk after every chunk; `finish` waits once for all.
         here = {**self._spec, "kvstore": place, "context": {"file_io_sync": False}}
         self._store = _tensorstore().open(here, create=True, open=True).result()
 
@@ -307,7 +307,7 @@ class ZarrWriter:
         self._store[:, layer].write(array).result()
 
     def finish(self) -> None:
-        """Waits until the array is on the disk."""
+        """Waits until the array is on disk."""
         for path in self._folder.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -322,16 +322,15 @@ def chunk_shape(
 ) -> tuple[int, ...]:
     """Returns T5X's choice of a chunk shape that divides an array's shape evenly.
 
-    The largest dimension (the first of equals) is reduced to its next smaller divisor until the
-    chunk has few enough elements.
+    The largest dimension (of equal ones the first) is reduced to its next smaller divisor until the
+    chunk is small enough.
 
     Args:
       shape: the array's shape.
-      elements: the largest number of elements in a chunk.
+      elements: the maximum number of elements in a chunk.
       single: dimensions in which a chunk has size 1.
 
-    >>> chunk_shape((32128, 4096), 16 * 2**20)
-    (4016, 4096)
+    >>> chunk_shape((32128, 4096), 16 * 2**20) (4016, 4096)
     """
     chunk = [1 if axis in single else size for axis, size in enumerate(shape)]
     while np.prod(chunk, dtype=np.int64) > elements:

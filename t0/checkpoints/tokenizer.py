@@ -1,12 +1,12 @@
-"""The SentencePiece model of a checkpoint, and the tokenizer files for Hugging Face.
+"""Finds and checks the SentencePiece model of a checkpoint, and writes Hugging Face's tokenizer.
 
     check(Path("spiece.model"), rows=32128)
     write_hf(folder, Path("spiece.model"))
     find(Path("/models/t5_nl"))     # (Path("/models/t5_nl/tokenizer.json"), "")
 
-Wherever a SentencePiece model is read here, a `tokenizer.json` is read as one.
+Every function that reads a SentencePiece model also accepts a `tokenizer.json`.
 
-T5's ids are the model's pieces and 100 sentinels (`<extra_id_0>` is the last id). Some model files
+T5's ids are the model's pieces plus 100 sentinels (`<extra_id_0>` is the last id). Some model files
 contain the sentinels as pieces (T5's own `.100extra`). `transformers` adds the sentinels to any
 model file, so `write_hf` writes the file without them.
 """
@@ -24,13 +24,13 @@ from t0.errors import UserError
 from t0.files.any_path import any_path
 
 FILE = "spiece.model"
-# Of the file that T5's, T0's and the LM-adapted models have.
+# The SHA-256 of the vocabulary of T5, T0 and the LM-adapted models.
 T5_SHA256 = "d60acb128cf7b7f2536e8f38a5b18a05535c9e14c7a355904270e15b0945ea86"
 _EXTRA_IDS = 100
 _PADDED_TO = 128
 _SENTINEL = re.compile(r"\u2581?<extra_id_([0-9]{1,6})>")
 _CONFIG = "tokenizer_config.json"
-# The files by which a folder adds tokens to its tokenizer -> the fields with their texts.
+# The files in which a folder can add tokens to its tokenizer -> the fields with their texts.
 _ROLES = (
     "bos_token",
     "eos_token",
@@ -50,11 +50,12 @@ _ADDED = "added_tokens.json"  # its keys are the texts
 
 
 def find(folder: Path) -> tuple[Path | None, str]:
-    """Returns the file of a Hugging Face folder's own tokenizer, and why it cannot be read.
+    """Finds the tokenizer of a Hugging Face folder; also returns why it cannot be read.
 
     Returns:
-      `spiece.model`, or `tokenizer.json` if there is no such file, and ""; or None and a message if
-      the two differ, tokens are added, or only another kind of tokenizer is there; or None and "".
+      (`spiece.model`, or `tokenizer.json` if that is missing, ""). Or (None, a message) if the two
+      files differ, tokens are added, or the folder only has another kind of tokenizer. Or (None,
+      "") if it has no tokenizer.
     """
     try:
         return _find(folder), ""
@@ -63,10 +64,10 @@ def find(folder: Path) -> tuple[Path | None, str]:
 
 
 def model_bytes(path: Path) -> bytes:
-    """Returns the content of a SentencePiece model, made from a `tokenizer.json` if it is one.
+    """Returns the bytes of a SentencePiece model, converted from `tokenizer.json` if necessary.
 
     Raises:
-      UserError: if that has no equal in SentencePiece.
+      UserError: if SentencePiece cannot represent that tokenizer.
     """
     if path.suffix != ".json":
         return path.read_bytes()
@@ -74,7 +75,7 @@ def model_bytes(path: Path) -> bytes:
 
 
 def same(one: Path, other: Path) -> bool:
-    """Returns whether two files give the same ids: pieces, scores and normalization are equal.
+    """Returns whether two files give the same ids: equal pieces, scores and normalization.
 
     Raises:
       UserError: if one of them cannot be read.
@@ -83,7 +84,7 @@ def same(one: Path, other: Path) -> bool:
 
 
 def difference(facts: CheckpointFacts, vocabulary: str | None) -> str:
-    """Returns how a vocabulary differs from a checkpoint's own tokenizer; "" if they are the same.
+    """Describes how a vocabulary differs from a checkpoint's own tokenizer; "" if they are equal.
 
     Args:
       facts: the checkpoint's facts.
@@ -105,7 +106,7 @@ def difference(facts: CheckpointFacts, vocabulary: str | None) -> str:
 
 
 def unexportable(path: Path) -> str:
-    """Returns why a T5Tokenizer would give other ids than a SentencePiece model, "" if it does not.
+    """Returns why T5Tokenizer would give other ids than a SentencePiece model; "" if it would not.
 
     Raises:
       UserError: if the file is not a SentencePiece model.
@@ -125,7 +126,7 @@ def unexportable(path: Path) -> str:
 
 
 def ids(path: Path) -> int:
-    """Returns the number of T5's ids for a SentencePiece model: its pieces and the sentinels.
+    """Returns T5's number of ids for a SentencePiece model: its pieces and the sentinels.
 
     Raises:
       UserError: if the file is not a SentencePiece model.
@@ -135,16 +136,16 @@ def ids(path: Path) -> int:
 
 
 def fits(path: Path, rows: int) -> bool:
-    """Returns whether a model with `rows` embeddings, padded or not, may have this vocabulary."""
+    """Returns whether a model with `rows` embeddings, padded or not, can have this vocabulary."""
     count = ids(path)
     return rows in (count, -(-count // _PADDED_TO) * _PADDED_TO)
 
 
 def check(path: Path, rows: int) -> None:
-    """Checks that every id of a SentencePiece model, sentinels included, has an embedding.
+    """Checks that every id of a SentencePiece model, including sentinels, has an embedding.
 
     Raises:
-      UserError: with both numbers, or if the file is not a SentencePiece model.
+      UserError: if there are too few embeddings, or the file is not a SentencePiece model.
     """
     count = ids(path)
     if count > rows:
@@ -155,12 +156,12 @@ def check(path: Path, rows: int) -> None:
 
 
 def caution(path: Path) -> str:
-    """Returns a line about a vocabulary that came with a checkpoint; "" for T5's own.
+    """Returns a warning about a vocabulary that came with a checkpoint; "" for T5's own.
 
-    It is for commands that hand the file to SentencePiece; conversion only parses it.
+    It is for commands that load the file with SentencePiece; conversion only parses it.
 
     A crafted model file can make SentencePiece before 0.2.1 write outside its memory
-    (CVE-2026-1260). Later ones need protobuf 5, and TensorFlow 2.15 needs protobuf 4.
+    (CVE-2026-1260). Later versions need protobuf 5, but TensorFlow 2.15 needs protobuf 4.
     """
     if hashlib.sha256(path.read_bytes()).hexdigest() == T5_SHA256:
         return ""
@@ -220,7 +221,7 @@ def _find(folder: Path) -> Path | None:
 
 
 def _check_added(folder: Path, path: Path) -> None:
-    """Checks that a folder adds no tokens to its tokenizer but T5's sentinels.
+    """Checks that a folder adds no tokens to its tokenizer except T5's sentinels.
 
     Raises:
       UserError: naming the tokens.
@@ -243,7 +244,7 @@ def _is_new(text: str) -> bool:
 
 
 def _added(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yields (file, text) of each token that a folder's files add to its tokenizer."""
+    """Yields (file, text) for each token that a folder's files add to its tokenizer."""
     if (folder / _ADDED).is_file():
         yield from ((_ADDED, text) for text in read_json(folder / _ADDED))
     for name, fields in _ADDING.items():
@@ -252,7 +253,7 @@ def _added(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yields the texts of tokens: each is a text, an object with its `content`, or in a list."""
+    """Yields the texts of tokens: a text, an object with `content`, or collections of these."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict) and "content" in value:
@@ -287,7 +288,7 @@ def _read(path: Path) -> Any:
 
 
 def _from_json(path: Path) -> Any:
-    """Returns the SentencePiece model of a `tokenizer.json`, with its sentinels as T5 has them."""
+    """Converts a `tokenizer.json` to a SentencePiece model with T5's convention for sentinels."""
     model = tokenizer_json.read(path)
     inside = _sentinels_inside(model)
     count = len(model.pieces) - inside
@@ -296,7 +297,7 @@ def _from_json(path: Path) -> Any:
             f"{path}: wanted T5's sentinels as the last ids, <extra_id_0> as the very last; name "
             "the SentencePiece model that the model was trained with by --vocab"
         )
-    if inside == _EXTRA_IDS:  # they are added on loading
+    if inside == _EXTRA_IDS:  # these are added on loading
         del model.pieces[count:]
         inside = 0
     for number in range(inside):
@@ -306,7 +307,7 @@ def _from_json(path: Path) -> Any:
 
 
 def _sentinels_inside(model: Any) -> int:
-    """Returns the number of sentinels at the model's end: pieces that count down to 0."""
+    """Counts the sentinels at the model's end, whose numbers count down to 0."""
     count = 0
     for piece in reversed(model.pieces):
         match = _SENTINEL.fullmatch(piece.piece)

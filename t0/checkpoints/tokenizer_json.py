@@ -1,11 +1,11 @@
-"""Converts between a SentencePiece model and the `tokenizer.json` of Hugging Face.
+"""Converts between a SentencePiece model and Hugging Face's `tokenizer.json`.
 
     model = read(Path("tokenizer.json"))          # a SentencePiece model with the same pieces
     write(Path("tokenizer.json"), model, ["<extra_id_0>"])
 
 `transformers` 5 writes only `tokenizer.json`. Its `Unigram` model has SentencePiece's pieces and
-scores, and its normalizer SentencePiece's own table, so that the model can be restored. A file with
-any other kind of model or step is refused: it has no equal in SentencePiece.
+scores, and its normalizer has SentencePiece's character table, so the model can be restored. A file
+with any other model or processing step is refused, because SentencePiece cannot represent it.
 """
 
 import base64
@@ -26,20 +26,21 @@ SPECIAL = ("<pad>", "</s>", "<unk>")  # T5's ids 0, 1 and 2
 _SPACE = "\u2581"
 _PIECE = sentencepiece_model_pb2.ModelProto.SentencePiece
 FIRST_KINDS = (_PIECE.CONTROL, _PIECE.CONTROL, _PIECE.UNKNOWN)
-_LARGEST_SCORE = 1e38  # of float32; false for NaN
+_LARGEST_SCORE = 1e38  # of float32; the comparison is false for NaN
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
-# Steps that do what SentencePiece does with spaces.
+# Steps that treat spaces as SentencePiece does.
 _NORMALIZERS = {"Precompiled", "Strip", "Replace"}
 _SPLITTERS = {"WhitespaceSplit", "Metaspace"}
 
 
 def read(path: Path) -> Any:
-    """Returns the SentencePiece model with the pieces, scores and normalization of a file.
+    """Reads a `tokenizer.json` as a SentencePiece model with equal pieces and scores.
 
-    The sentinels, if the file has them among its pieces, are the model's last pieces.
+    The normalization is also equal. If the file has sentinels among its pieces, they are the
+    model's last pieces.
 
     Raises:
-      UserError: if the file has no equal in SentencePiece.
+      UserError: if SentencePiece cannot represent the file.
     """
     content = read_json(path)
     try:
@@ -52,7 +53,7 @@ def read(path: Path) -> Any:
 
 
 def write(path: Path, model: Any, sentinels: Sequence[str]) -> None:
-    """Writes the `tokenizer.json` that `transformers` makes of a SentencePiece model for T5.
+    """Writes the `tokenizer.json` that `transformers` makes from a SentencePiece model for T5.
 
     Args:
       path: the file to write.
@@ -113,7 +114,7 @@ def _model(content: dict[str, Any]) -> Any:
 
 
 def _vocabulary(content: dict[str, Any]) -> list[tuple[str, float]]:
-    """Returns the pieces with their scores; raises ValueError if T5's engines cannot have them."""
+    """Returns the pieces with their scores; raises ValueError if T5's engines cannot use them."""
     model = content["model"]
     if model.get("type") != "Unigram":
         raise ValueError(f"its model is {model.get('type')}, wanted Unigram")
@@ -133,7 +134,7 @@ def _vocabulary(content: dict[str, Any]) -> list[tuple[str, float]]:
 
 
 def _charsmap(content: dict[str, Any]) -> bytes:
-    """Returns SentencePiece's table of characters; raises ValueError if there are other steps."""
+    """Returns SentencePiece's character table; raises ValueError if there are other steps."""
     steps = _steps(content.get("normalizer"), "normalizers")
     splitters = _steps(content.get("pre_tokenizer"), "pretokenizers")
     for step in [*steps, *splitters]:

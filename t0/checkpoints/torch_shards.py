@@ -1,13 +1,13 @@
-"""The PyTorch engine's checkpoints, read without PyTorch: safetensors files of rows.
+"""Reads the PyTorch engine's checkpoints without PyTorch: sharded safetensors files.
 
     source = TorchSource(find_folder(Path("/models/tiny"), step=None))
     source.load("encoder/rms_norm/scale_slot_v")
 
-A checkpoint is a folder `torch.ckpt-STEP` that `torch.distributed.checkpoint` has written: each
-process's file holds its rows of every weight ("weights/<canonical name>", in PyTorch's orientation)
-and of every slot ("slots/<Mesh TensorFlow's name>"), and its header the rows' place. `resume.json`
-lists the files with their checksums and the facts about the model, and has its own checksum.
-Checkpoints of before, of schema 1, have no checksums and are read without.
+A checkpoint is a folder `torch.ckpt-STEP` written by `torch.distributed.checkpoint`. Each process's
+file holds its rows of every weight ("weights/<canonical name>", in PyTorch's orientation) and of
+every slot ("slots/<Mesh TensorFlow's name>"). The file's header says which rows these are.
+`resume.json` lists the files with their checksums and the model's settings, and has its own
+checksum. Older checkpoints (schema 1) have no checksums and are read without them.
 """
 
 import functools
@@ -37,17 +37,17 @@ from t0.files.names import checked_name
 from t0.files.untrusted import parsed_json
 
 RECORD = "resume.json"
-_CHECKSUM = "checksum"  # the record's field with the SHA-256 of all others
+_CHECKSUM = "checksum"  # the record's field with the SHA-256 of all other fields
 _SCHEMAS = (1, 2)  # 2 has checksums
 _TYPES = {"step": Count, "files": Mapping[str, Count], "sha256": Mapping[str, str]}
 _ADVICE = "To resume from an older checkpoint, remove {}"
 _HASHED_BYTES = 2**20
-PLACES = "DCP_SHARDING_INFO"  # the header's field with the rows' places
+PLACES = "DCP_SHARDING_INFO"  # the header's field with the first row of each tensor
 _NAME = re.compile(r"torch\.ckpt-([0-9]{1,10})")
 
 
 class _Part(NamedTuple):
-    """Rows of a tensor in a file."""
+    """A range of rows of a tensor, in one file."""
 
     first: int
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class _Part(NamedTuple):
 
 
 def steps(model_dir: Path) -> dict[int, Path]:
-    """Returns step -> folder of the complete checkpoints of a model directory, ascending."""
+    """Returns step -> folder of the complete checkpoints in a model directory, ascending."""
     if not model_dir.is_dir():
         return {}
     found = {
@@ -67,7 +67,7 @@ def steps(model_dir: Path) -> dict[int, Path]:
 
 
 def find_folder(path: Path, step: int | None) -> Path | None:
-    """Returns the checkpoint's folder that `path` names, None if it names none.
+    """Returns the checkpoint folder that `path` names; None if it names none.
 
     Args:
       path: a model directory, or the folder of a checkpoint.
@@ -84,7 +84,7 @@ class TorchSource(CheckpointSource):
 
     Args:
       folder: its folder.
-      keep_slots: whether the optimizer's state is read.
+      keep_slots: whether to read the optimizer's state.
     """
 
     kind = "torch"
@@ -120,7 +120,7 @@ class TorchSource(CheckpointSource):
         return np.ascontiguousarray(whole.T) if _is_transposed(name, whole.shape) else whole
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Does nothing: no file stays open."""
 
     def _shape(self, key: str) -> tuple[int, ...]:
         parts = self._parts[key]
@@ -132,18 +132,18 @@ def _is_transposed(name: str, shape: tuple[int, ...]) -> bool:
 
 
 def record_text(record: Mapping[str, Any], checksums: Mapping[str, str]) -> str:
-    """Returns the text of a checkpoint's record.
+    """Returns the JSON text of a checkpoint's record.
 
     Args:
       record: its fields, among them "step" and "files".
-      checksums: name of a file -> its SHA-256, as `file_checksum` returns it.
+      checksums: file name -> its SHA-256, from `file_checksum`.
     """
     content = {**record, "schema": _SCHEMAS[-1], "sha256": dict(checksums)}
     return json.dumps({**content, _CHECKSUM: _checksum_of(content)})
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Returns the record of a checkpoint; checks its own checksum and its list of files.
+    """Reads the record of a checkpoint; checks its own checksum and its list of files.
 
     Raises:
       UserError: if it is damaged or of another version.
@@ -170,10 +170,10 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def check_checksums(folder: Path, record: Mapping[str, Any]) -> None:
-    """Checks the bytes of a checkpoint's files; those of schema 1 have no checksums.
+    """Checks the bytes of a checkpoint's files; files of schema 1 have no checksums.
 
     Raises:
-      UserError: if a file is missing, or its size or its bytes differ from those that were written.
+      UserError: if a file is missing, or its size or bytes differ from the written ones.
     """
     for path in checked_files(folder, record["files"]):
         if not has_checksum(path, record):
@@ -181,12 +181,12 @@ def check_checksums(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def has_checksum(path: Path, record: Mapping[str, Any]) -> bool:
-    """Returns whether a file's bytes are those that were written; True if the record is older."""
+    """Returns whether a file has the bytes that were written; True for records of schema 1."""
     return record["schema"] == 1 or file_checksum(path) == record["sha256"].get(path.name)
 
 
 def damaged(path: Path) -> UserError:
-    """Returns the error for a file with other bytes than those that were written."""
+    """Returns the error for a file whose bytes differ from the written ones."""
     return UserError(
         f"{path} is damaged: its bytes are not those that were written (SHA-256). "
         + _ADVICE.format(path.parent)
@@ -194,7 +194,7 @@ def damaged(path: Path) -> UserError:
 
 
 def file_checksum(path: Path) -> str:
-    """Returns the SHA-256 of a file, which is read once as long as it does not change."""
+    """Returns the SHA-256 of a file; cached until the file's size or time changes."""
     with reading(path):
         status = path.stat()
         return _hash_file(path, status.st_size, status.st_mtime_ns)
@@ -214,11 +214,11 @@ def _checksum_of(record: Mapping[str, Any]) -> str:
 
 
 def checked_files(folder: Path, files: object) -> list[Path]:
-    """Returns the paths of a checkpoint's files; checks that each is there and has its size.
+    """Returns the paths of a checkpoint's files; checks that each exists and has its size.
 
     Args:
       folder: the checkpoint's folder.
-      files: name -> bytes, as its record lists them.
+      files: name -> size in bytes, from the record.
 
     Raises:
       UserError: if the record is damaged, or a file is missing or has another size.
@@ -237,7 +237,7 @@ def checked_files(folder: Path, files: object) -> list[Path]:
 
 
 def _parts(folder: Path, record: dict[str, Any]) -> dict[str, list[_Part]]:
-    """Returns key -> its parts in order, from the headers of the files that the record lists."""
+    """Returns key -> its row ranges in order, from the headers of the files in the record."""
     found: dict[str, list[_Part]] = {}
     for path in checked_files(folder, record.get("files")):
         try:

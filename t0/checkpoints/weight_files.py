@@ -1,24 +1,26 @@
-"""Hugging Face's weight files: safetensors, and `pytorch_model.bin` where reading it is safe.
+"""Reads and writes Hugging Face's weights: safetensors, and `pytorch_model.bin` if that is safe.
 
     weights = open_weights(Path("/models/t0_3b"))
     array = weights.load("shared.weight", transposed=False)
     writer = ShardWriter(path, {"shared.weight": ((32128, 512), dtype)}, {"format": "pt"})
 
-As in `transformers`, a single file is read before an index, and safetensors before a pickle. A
-single file next to a complete set of shards with other values is refused. Prefixes that wrappers
-add to keys (`module.` of data parallelism, `_orig_mod.` of `torch.compile`) are removed.
+As in `transformers`, a single file is preferred to an index with shards, and safetensors to a
+pickle. If a single file and a complete set of shards have different values, the folder is refused.
+Prefixes that wrappers add to keys (`module.` of data parallelism, `_orig_mod.` of `torch.compile`)
+are removed.
 
 A safetensors file is the length of its header (8 bytes), the header (JSON: dtype, shape and byte
-range of each tensor), and the tensors' bytes. This module reads and writes it tensor by tensor: the
-library `safetensors` reads no buckets, and writes only whole files from memory. A matrix whose
-transpose is wanted is read in blocks of rows, so that no second copy of it is in memory.
+range of each tensor), and the tensors' bytes. This module reads and writes it tensor by tensor,
+because the library `safetensors` cannot read from buckets, and writes only whole files from memory.
+To transpose a matrix without a second copy in memory, it is read in blocks of rows.
 
-A `pytorch_model.bin` is a pickle, which can run any code when it is opened. It is read only through
+A `pytorch_model.bin` is a pickle, which can run any code when it is opened. It is read only with
 the weights-only loader of PyTorch 2.6 or later. In older versions a crafted file could make that
-loader run code; with them, or without PyTorch, such a file is an error. The file is memory-mapped,
-and one tensor is in memory at a time; a file written before PyTorch 1.6 is read into memory.
+loader run code. With those versions, or without PyTorch, such a file is an error. The file is
+memory-mapped, and one tensor is in memory at a time; a file written before PyTorch 1.6 is read into
+memory as a whole.
 
-Nothing here imports TensorFlow; PyTorch is imported only for pickles.
+TensorFlow is never imported, and PyTorch only for pickles.
 """
 
 import dataclasses
@@ -44,7 +46,7 @@ from t0.files.untrusted import parsed_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-# Parts of keys that wrappers of a module add: DataParallel, torch.compile, FSDP, checkpointing.
+# Key components that wrappers add: DataParallel, torch.compile, FSDP, activation checkpointing.
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _DTYPES = {
     "F64": np.dtype(np.float64),
@@ -59,13 +61,13 @@ _DTYPES = {
     "BOOL": np.dtype(np.bool_),
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-# A matrix is transposed block by block, and within a block, as many rows at a time as a cache line
-# holds: rows whose distance is a power of two share cache lines, and more of them at a time would
-# be five times slower.
+# A matrix is transposed in blocks, and within a block only as many rows at a time as fit in a cache
+# line. Rows at a power-of-two distance share cache lines, so more rows at a time would be five
+# times slower.
 _BLOCK_ROWS = 1024
 _LINE_ROWS = 16
 SAFE_SINCE = (2, 6)
-_LARGEST_HEADER_BYTES = 100_000_000  # as in the library
+_LARGEST_HEADER_BYTES = 100_000_000  # the same limit as in the library
 _MOST_TENSORS = 20_000
 _ADVICE = (
     "It is a pickle, which can run any code when opened, and is not read. Use the model's "
@@ -92,7 +94,7 @@ class StoredTensor:
 
     @property
     def nbytes(self) -> int:
-        """The number of its bytes."""
+        """The size of the tensor in bytes."""
         return nbytes_of(self.shape, self.dtype)
 
 
@@ -103,8 +105,8 @@ class Weights:
     Attributes:
       tensors: key -> tensor, in the order of the files.
       metadata: texts from the files' headers.
-      load: a function of a key and the keyword `transposed`, which returns the tensor or, for a
-        matrix, its transpose.
+      load: a function of a key and the keyword `transposed`. It returns the tensor or, if a matrix
+        is to be transposed, its transpose.
     """
 
     tensors: dict[str, StoredTensor]
@@ -113,10 +115,10 @@ class Weights:
 
 
 def open_weights(folder: Path) -> Weights:
-    """Opens a folder's weights; no tensor is read, unless a folder has two sets of them.
+    """Opens a folder's weights; reads no tensor, unless a folder has two sets of weights.
 
     Raises:
-      UserError: if there are no weights, a file is missing, cut off, damaged or not safe to open,
+      UserError: if there are no weights, a file is missing, truncated, damaged or unsafe to open,
         or two sets of weights differ.
     """
     for (single, index), open_files in (
@@ -150,7 +152,7 @@ def _check_same(folder: Path, first: tuple[str, Weights], second: tuple[str, Wei
     """Checks that two sets of weights in one folder are equal; reads both.
 
     Raises:
-      UserError: naming both, and the tensors that differ.
+      UserError: naming both sets, and tensors that differ.
     """
     (name, single), (other_name, sharded) = first, second
     wrong = sorted(single.tensors.keys() ^ sharded.tensors.keys())
@@ -169,7 +171,7 @@ def _digest(weights: Weights, key: str) -> str:
 
 
 def _without_wrappers(folder: Path, weights: Weights) -> Weights:
-    """Returns the weights under the keys that they have without wrappers of the module."""
+    """Returns the weights with the wrappers' prefixes removed from their keys."""
     stored = {
         ".".join(word for word in key.split(".") if word not in _WRAPPERS): key
         for key in weights.tensors
@@ -202,7 +204,7 @@ class ShardWriter:
     ) -> None:
         header: dict = {"__metadata__": dict(metadata)}
         offset, self._offsets = 0, {}
-        # The widest types first, as in the library, so that every tensor is aligned.
+        # The widest dtypes first, as in the library, so that every tensor is aligned.
         for name in sorted(tensors, key=lambda n: (-tensors[n][1].itemsize, n)):
             shape, dtype = tensors[name]
             end = offset + nbytes_of(shape, dtype)
@@ -220,7 +222,7 @@ class ShardWriter:
         self._file.write(struct.pack("<Q", len(text)) + text)
 
     def write(self, name: str, array: np.ndarray, *, transposed: bool) -> None:
-        """Writes a tensor, or the transpose of a matrix, at its place in the file."""
+        """Writes a tensor, or the transpose of a matrix, to its position in the file."""
         self._file.seek(self._start + self._offsets[name])
         if transposed:
             _write_transposed(self._file, array)
@@ -228,7 +230,7 @@ class ShardWriter:
             self._file.write(_flat(array))
 
     def finish(self) -> None:
-        """Waits until the bytes are on the disk."""
+        """Waits until the bytes are on disk, and closes the file."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -239,7 +241,7 @@ class ShardWriter:
 
 
 def _open_safetensors(folder: Path, where: Mapping[str, str]) -> Weights:
-    """Opens the files of an index, or without one the single file."""
+    """Opens the files of an index or, without an index, the single file."""
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
     for shard in sorted(set(where.values())) or [SINGLE]:
@@ -258,7 +260,7 @@ def _open_safetensors(folder: Path, where: Mapping[str, str]) -> Weights:
 
 
 def _shards_by_key(index: Path) -> dict[str, str]:
-    """Returns key -> file name, {} if there is no index and a single file has all tensors."""
+    """Returns key -> file name from the index; {} if there is no index."""
     if not index.is_file():
         return {}
     where = read_json(index).get("weight_map")
@@ -270,7 +272,7 @@ def _shards_by_key(index: Path) -> dict[str, str]:
 
 
 def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """Returns a file's tensors and metadata; checks that the tensors fill the file without gaps."""
+    """Reads a file's tensors and metadata; checks that the tensors fill the file without gaps."""
     try:
         size = path.stat().st_size
         with binary(path) as file:
@@ -311,7 +313,7 @@ def _stored(path: Path, key: str, shape: tuple[int, ...], dtype: str, first: int
 
 
 def _read_tensor(stored: StoredTensor, *, transposed: bool) -> np.ndarray:
-    # Not by the library, which maps the file: its pages count as memory used until it is closed.
+    # The library would map the file, whose pages count as used memory until it is closed.
     try:
         with stored.path.open("rb") as file:
             file.seek(stored.first)
@@ -354,7 +356,7 @@ def _transpose(source: np.ndarray, target: np.ndarray) -> None:
 
 
 def _open_pickles(folder: Path, where: Mapping[str, str]) -> Weights:
-    """Opens the files of an index, or without one the single file."""
+    """Opens the files of an index or, without an index, the single file."""
     if is_remote(folder):
         raise UserError(f"{folder} has only a pytorch_model.bin: copy it to this machine first")
     torch = _safe_torch(folder)
@@ -385,9 +387,9 @@ def _open_pickles(folder: Path, where: Mapping[str, str]) -> Weights:
 
 
 def _read_pickle(torch: Any, path: Path) -> dict[str, Any]:
-    """Returns the tensors of a file by key, without the gradients of parameters."""
+    """Loads the tensors of a file by key, without the gradients of parameters."""
     try:
-        # A file written before PyTorch 1.6 is no zip archive, and cannot be memory-mapped.
+        # A file written before PyTorch 1.6 is not a zip archive and cannot be memory-mapped.
         with path.open("rb") as file:
             mapped = file.read(2) == b"PK"
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)

@@ -2,6 +2,8 @@ r"""Formats the result as plain text of at most 80 columns: a table, then detail
 
     print("\n".join(tables(facts)))        # facts: the content of overlap.json
 
+The table has a row for each dataset, and below it rows for its fields and prompts:
+
     evaluation rows                           rows     13-grams       8-grams
                                                      rows  words    rows  words
     super_glue/rte                             277   4.3%   1.9%    7.9%   3.1%

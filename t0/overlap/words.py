@@ -63,15 +63,13 @@ class Words:
         return positions, self.at(positions, length)
 
     def at(self, positions: np.ndarray, lengths: np.ndarray | int) -> np.ndarray:
-        """Returns the hashes of the sequences of `lengths` words starting at `positions`, uint64.
-        """
+        """Returns the hashes of the sequences of `lengths` words that begin at `positions`."""
         inverses = _powers(pow(_OF_WORDS, -1, _BASE), len(self.hashes) + 1)
         plain = (self._sums[positions + lengths] - self._sums[positions]) * inverses[positions]
         return _mixed(plain + np.asarray(lengths, np.uint64) * np.uint64(_OF_LETTERS))
 
     def fits(self, positions: np.ndarray, lengths: np.ndarray | int) -> np.ndarray:
-        """Returns whether the sequences of `lengths` words from `positions` stay within one text.
-        """
+        """Returns whether the sequences of `lengths` words at `positions` stay within one text."""
         return self._left[positions] >= lengths
 
 
