@@ -294,7 +294,7 @@ def check_variables(checkpoint: str, expected: Mapping[str, tuple[tuple[int, ...
 def _describe_difference(
     checkpoint: str, differing: list[str], missing: list[str], count: int
 ) -> str:
-    """Returns the message for a checkpoint of another model: what differs, and how to fix it."""
+    """Returns the message for a checkpoint of another model, with the differences and a fix."""
     folder = os.path.dirname(checkpoint)  # noqa: PTH120 (gs:// paths)
     lines = [f"  {line}" for line in differing[:_SHOWN]]
     if len(differing) > _SHOWN:
