@@ -1,15 +1,17 @@
-"""Adafactor (Shazeer and Stern 2018) as in Mesh TensorFlow, in few passes over the weights.
+"""Adafactor (Shazeer and Stern 2018) as in Mesh TensorFlow, with fewer passes over the weights.
 
     if adafactor.covers(optimizer, variable, mesh_impl):
         assignments, gradient_square, weight_square = adafactor.apply(
             optimizer, gradient, variable, mesh_impl
         )
 
-Mesh TensorFlow's optimizer is a chain of operations, each a pass over a tensor of the weights'
-size. Here XLA computes the step of a large matrix in four passes over its gradient, and the
-gradient of an embedding stays the rows of the tokens that occur: the update of any other row is
-zero. Legend: [a, b] the weights, n the rows that have a gradient, "vr" and "vc" the second moments,
-which are means over the larger and over the smaller dimension.
+Mesh TensorFlow's optimizer is a chain of operations, and each one reads or writes a tensor as large
+as the weights. Here, XLA compiles the step of a large matrix into four passes over its gradient.
+The gradient of an embedding stays sparse: it holds only the rows of tokens that occur in the batch,
+because all other rows have a zero update.
+
+Legend: [a, b] the weights; n the number of rows that have a gradient; "vr" and "vc" the second
+moments, averaged over the larger and over the smaller dimension.
 """
 
 from collections.abc import Sequence
@@ -20,12 +22,12 @@ from t0.compat import tf1 as tf
 from t0.mesh.compiled import column_sum, row_sum, xla_compiled
 from t0.mesh.gather_embedding import looked_up_rows
 
-# An embedding of V rows is updated by rows if a batch looks up at most V / _SPARSE of them.
+# An embedding of V rows gets a sparse update if a batch looks up at most V / _SPARSE of them.
 _SPARSE = 4
 
 
 def covers(optimizer: Any, variable: mtf.Variable, mesh_impl: Any) -> bool:
-    """Returns whether `apply` computes what an optimizer does for a variable."""
+    """Returns whether `apply` computes the same update as an optimizer does for a variable."""
     return (
         isinstance(optimizer, optimize.AdafactorOptimizer)
         and _is_whole(variable.shape, mesh_impl)
@@ -42,12 +44,12 @@ def apply(
 
     Args:
       optimizer: Mesh TensorFlow's `AdafactorOptimizer`.
-      gradient: the gradient, of the variable's shape.
+      gradient: the gradient, with the variable's shape.
       variable: the variable to update.
       mesh_impl: the mesh.
 
     Returns:
-      the assignments, and the sums of squares of gradient and variable, both scalar.
+      the assignments, then the sums of squares of the gradient and of the variable, both scalar.
     """
     rule, dims = _rule(optimizer, variable), variable.shape.dims
     names = ("_slot_vr", "_slot_vc") if rule.axes else ("_slot_v",)
@@ -72,11 +74,12 @@ class _AdafactorStep(mtf.Operation):
     """Assigns a variable and its slots; outputs the sums of squares of gradient and variable.
 
     Args:
-      rule: the numbers of the variable's steps.
+      rule: the hyperparameters of the variable's steps.
       rates: the learning rate and the decay of this step.
       assigned: the variable and its second moments.
       gradient: the gradient.
-      looked_up: the gradient as (gradient of rows, ids), which are read in its place; or [].
+      looked_up: the sparse gradient as pairs (gradient of rows, ids), which is read instead of
+        `gradient`; [] if there is none.
     """
 
     def __init__(
@@ -120,21 +123,21 @@ def _is_whole(shape: mtf.Shape, mesh_impl: Any) -> bool:
 
 
 def _looked_up(gradient: mtf.Tensor, mesh_impl: Any) -> list[tuple[mtf.Tensor, mtf.Tensor]]:
-    """Returns (gradient of the rows, ids) of each look-up in an embedding, [] for other weights."""
+    """Returns (gradient of the rows, ids) of each embedding lookup, [] for other weights."""
     found = looked_up_rows(gradient) or []
     few = _SPARSE * sum(ids.shape.size for _, ids in found) <= gradient.shape.dims[0].size
     return found if few and all(_is_whole(ids.shape, mesh_impl) for _, ids in found) else []
 
 
 def _distinct_rows(pairs: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the gradients of distinct rows [n, b], and their ids [n].
+    """Sums the gradients of equal ids; returns the gradients [n, b] and their distinct ids [n].
 
-    `pairs` are dy [..., b], ids [...] of each look-up, one after the other.
+    `pairs` alternates dy [..., b] and ids [...], one pair for each lookup.
     """
     ids = [tf.reshape(x, [-1]) for x in pairs[1::2]]
     distinct, places = tf.unique(tf.concat(ids, 0))
     places = tf.split(places, [int(x.shape[0]) for x in ids])
-    # In float32, and each look-up by itself, as the dense gradient is added up.
+    # The dense gradient is also summed in float32 and separately for each lookup.
     sums = [
         tf.math.unsorted_segment_sum(
             tf.cast(tf.reshape(dy, [-1, dy.shape[-1]]), tf.float32), place, tf.size(distinct)
@@ -145,14 +148,14 @@ def _distinct_rows(pairs: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 class StepRule(NamedTuple):
-    """The numbers of a variable's steps.
+    """The hyperparameters of a variable's steps.
 
     Attributes:
-      axes: the axes over which vr and vc are means; None for an unfactored variable.
+      axes: the axes over which vr and vc are averaged; None for an unfactored variable.
       clip: the largest root mean square of the update, or None.
       epsilon1: the number that is added to squared gradients.
       epsilon2: the smallest scale of a parameter.
-      scaled: whether the update is in units of the parameter's root mean square.
+      scaled: whether the update is relative to the parameter's root mean square.
     """
 
     axes: tuple[int, int] | None
@@ -163,7 +166,7 @@ class StepRule(NamedTuple):
 
 
 def _rule(optimizer: Any, variable: mtf.Variable) -> StepRule:
-    # Of the two dimensions, the larger one comes first.
+    # The larger dimension comes first.
     factored = optimizer._factored_dims(variable.shape)
     excluded = any(part in variable.name for part in optimizer._exclude_from_parameter_scale)
     return StepRule(
@@ -175,7 +178,7 @@ def _rule(optimizer: Any, variable: mtf.Variable) -> StepRule:
     )
 
 
-# The sums of squares of gradient and weights; the new weights and second moments.
+# The sums of squares of gradient and weights, then the new weights and second moments.
 Made = tuple[tuple[tf.Tensor, tf.Tensor], tuple[tf.Tensor, ...]]
 
 
@@ -191,13 +194,13 @@ def step(
     """Computes the step of one variable.
 
     Args:
-      rule: the numbers of the variable's steps.
+      rule: the hyperparameters of the variable's steps.
       rate: scalar, the learning rate of this step.
       decay: scalar, the decay of the second moments at this step.
-      gradient: the gradient, [a, b] or [a]; with `ids` only its rows that are not zero, [n, b].
+      gradient: the gradient, [a, b] or [a]; with `ids`, only its nonzero rows, [n, b].
       weights: the weights, [a, b] or [a].
       old: the second moments, vr and vc or v.
-      ids: int [n], which rows the gradient has, each once; None for all.
+      ids: int [n], the distinct row numbers of `gradient`; None if it has all rows.
 
     Returns:
       the sums of squares of gradient and weights; the new weights and second moments.
@@ -253,7 +256,7 @@ def _factored_rows(
     rule: StepRule,
     ids: tf.Tensor,
 ) -> Made:
-    """Does the same; the squares of all other rows are zero, and so is their update."""
+    """Computes the same step from the nonzero rows; all other rows have a zero update."""
     g = tf.cast(gradient, tf.float32)
     square = tf.square(g)
     by_row = tf.scatter_nd(ids[:, None], tf.reduce_sum(square, 1), [int(weights.shape[0])])
@@ -279,8 +282,8 @@ def _factors(
         v * decay + (sums[axis] + rule.epsilon1) * (1.0 - decay)
         for v, axis in zip(old, rule.axes, strict=True)
     )
-    by_kept = tf.math.rsqrt(vr / tf.reduce_mean(vr))  # along the axis that vr keeps
-    by_lost = tf.math.rsqrt(vc)  # along the axis that vc keeps
+    by_kept = tf.math.rsqrt(vr / tf.reduce_mean(vr))  # along the axis that vr retains
+    by_lost = tf.math.rsqrt(vc)  # along the axis that vc retains
     return (vr, vc), *((by_kept, by_lost) if rule.axes[0] == 1 else (by_lost, by_kept))
 
 
@@ -292,8 +295,8 @@ def _update(
     columns: tf.Tensor,
     weights: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the update, like `g` [n, b], and the sum of squares of the weights [a, b]."""
-    # The sum of squares of g * rows * columns, without making that product.
+    """Returns the update, with the shape of `g` [n, b], and the weights' sum of squares."""
+    # This equals the sum of squares of g * rows * columns, but never builds that product.
     weighed = row_sum(tf.square(g) * tf.square(columns))
     weight_square, size = _sum_of_squares(weights), _size(weights)
     rms = tf.sqrt(tf.reduce_sum(weighed * tf.square(rows)) / size)
@@ -302,7 +305,7 @@ def _update(
 
 
 def _scale(rule: StepRule, rate: tf.Tensor, mean_square: tf.Tensor, rms: tf.Tensor) -> tf.Tensor:
-    """Returns the factor of an update of root mean square `rms`."""
+    """Returns the factor that scales an update whose root mean square is `rms`."""
     if rule.scaled:
         rate *= tf.maximum(tf.sqrt(mean_square), rule.epsilon2)
     return rate if rule.clip is None else rate / tf.maximum(1.0, rms / rule.clip)

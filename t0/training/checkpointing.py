@@ -1,20 +1,22 @@
-"""A run's model directory: checkpoints, the state to resume from, and the configuration.
+"""Writes and restores a run's checkpoints, resume state and configuration.
 
     checkpoints = Checkpoints("/models/tiny", graph, session, Keep(last=2))
     checkpoints.save(100, {"position": position}, best=80)
     checkpoints.restore("/models/tiny/model.ckpt-100")     # returns the resume state, or None
     save_configuration("/models/tiny")
 
-The checkpoint of step 100 has the files `model.ckpt-100.index` and `.data-...`, which are Mesh
-TensorFlow's, and `model.ckpt-100.resume.npz`, which holds the position in the data, the seed, and
-the low halves of weights that are wider in memory than in the checkpoint. `Checkpoints.save` writes
-all files into a folder next to it, and renames them when they are whole: the index last, because a
-checkpoint without an index does not count, and then the file `checkpoint`, which names the latest.
-To a bucket they are uploaded in that order, and each is looked at there, by size and checksum.
+The checkpoint of step 100 consists of Mesh TensorFlow's files `model.ckpt-100.index` and
+`.data-...`, and of `model.ckpt-100.resume.npz`. The latter holds the position in the data, the
+seed, and the low halves of weights that are wider in memory than in the checkpoint.
 
-`configuration.json` in the same folder holds gin's values as text. A start with other values is an
-error that lists the differences, except for the parameters that may differ between two starts of
-one run.
+`Checkpoints.save` writes all files into a temporary folder and renames them when they are complete.
+The index comes last, because a checkpoint without an index does not count. Then it writes the file
+`checkpoint`, which names the latest one. In a bucket, files are uploaded in the same order, and
+each one's size and checksum are verified after the upload.
+
+`configuration.json` in the same folder holds gin's values as text. Starting with other values is an
+error that lists the differences, except for parameters that may differ between two starts of the
+same run.
 """
 
 import contextlib
@@ -40,26 +42,26 @@ _SAVING = ".saving-"
 BYTES_AT_ONCE = 2**28
 WRITE_ERRORS = (OSError, tf.errors.OpError, publishing.OutputError)
 
-# The rule that gin has a say in; the plain class, which other engines take, knows no gin.
+# Registers the class with gin here, because the class itself must not depend on gin.
 Keep = gin.external_configurable(
     model_directory.Keep, "keep_checkpoints", module="t0", denylist=["last"]
 )
 
 
 def steps_done(model_dir: str) -> int:
-    """Returns the step of the model directory's latest checkpoint, 0 without one."""
+    """Returns the step of the latest checkpoint in a model directory, or 0 if there is none."""
     latest = checkpoint_files.latest(model_dir)
     return checkpoint_files.global_step(latest) if latest else 0
 
 
 def name_again(model_dir: str) -> list[str]:
-    """Rewrites the file `checkpoint` if the checkpoint that it names is not complete.
+    """Rewrites the file `checkpoint` if the checkpoint that it names is incomplete.
 
-    A run that was killed before it wrote that file goes on then by itself, and tools that look up
-    the latest checkpoint in it find the one that the run goes on from.
+    A run that was killed before it wrote that file then resumes without help, and other tools that
+    read the file find the checkpoint that the run resumes from.
 
     Returns:
-      a line about it; none where nothing was written.
+      one line that reports the change; [] if nothing was written.
 
     Raises:
       UserError: if there are checkpoints, and none is complete.
@@ -76,7 +78,7 @@ def name_again(model_dir: str) -> list[str]:
 
 
 def is_finished(model_dir: str, train_steps: int) -> bool:
-    """Returns whether the model directory is at its last step; prints a line if it is."""
+    """Returns whether the run has reached its last step, and prints a line if it has."""
     done = steps_done(model_dir)
     if done >= train_steps:
         say(finished_line(model_dir, done, train_steps))
@@ -90,7 +92,7 @@ class Checkpoints:
       model_dir: the model directory.
       graph: the training graph.
       session: the session that holds the graph's variables.
-      keep: which checkpoints stay.
+      keep: the rule that decides which checkpoints are retained.
     """
 
     def __init__(
@@ -112,27 +114,28 @@ class Checkpoints:
                 name: tf.reduce_all(tf.math.is_finite(tf.cast(weight, tf.float32)))
                 for name, weight in weights.items()
             }
-        # The steps of checkpoints that this start or an earlier one wrote: only these are deleted.
+        # Steps of checkpoints written by this run, also before a restart. Only these are deleted.
         self._own: list[int] = []
 
     def save(self, step: int, resume: Mapping[str, Any], best: int | None = None) -> str:
         """Writes the checkpoint of `step`.
 
         Args:
-          step: the number of steps done.
-          resume: the state to resume from, which `restore` returns.
-          best: the step whose checkpoint is the best so far.
+          step: the number of completed steps.
+          resume: the resume state, which `restore` returns.
+          best: the step of the best checkpoint so far.
 
         Returns:
           the path of the checkpoint.
 
         Raises:
-          UserError: if it cannot be written; the earlier checkpoints stay unchanged.
+          UserError: if it cannot be written. Earlier checkpoints stay unchanged.
         """
         path = checkpoint_files.checkpoint_path(self._model_dir, step)
         folder = os.path.join(self._model_dir, f"{_SAVING}{step}")  # noqa: PTH118
         if paths.is_remote(self._model_dir):
-            # Whole on this machine, where TensorFlow would write each file to upload it, too.
+            # Write to a local disk first: TensorFlow would also buffer each file locally to upload
+            # it.
             folder = tempfile.mkdtemp(prefix=_SAVING)
         with _explained(path, self._model_dir, lambda: _remove(folder)):
             if paths.is_remote(self._model_dir):
@@ -153,15 +156,15 @@ class Checkpoints:
         return path
 
     def infinite_weights(self) -> list[str]:
-        """Returns the names of the weights that are not all finite numbers."""
+        """Returns the names of weights that contain NaN or infinity."""
         self._session.run(self._graph.to_masters)
         finite = self._session.run(self._finite)
         return [name for name, value in finite.items() if not value]
 
     def restore(self, checkpoint: str) -> dict[str, Any] | None:
-        """Loads a checkpoint of this run exactly, and returns the `resume` that `save` got.
+        """Restores a checkpoint of this run exactly, and returns the `resume` passed to `save`.
 
-        Returns None for a checkpoint without it, such as one of Mesh TensorFlow's own loop.
+        Returns None if the checkpoint has no resume state, as those of Mesh TensorFlow's own loop.
 
         Raises:
           UserError: if a variable is missing, or has another shape or type.
@@ -174,7 +177,7 @@ class Checkpoints:
         self._session.run(self._graph.to_slices)
         resume = self._read_resume(checkpoint)
         if resume is not None:
-            # Those that were deleted in the meantime do not count among the last ones.
+            # Checkpoints that were deleted since then must not count as the latest ones.
             own = resume.pop("own")
             self._own = [s for s in checkpoint_files.steps(self._model_dir) if s in own]
         return resume
@@ -188,7 +191,7 @@ class Checkpoints:
 
     @property
     def variables(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Name -> (shape, type) of the variables that a checkpoint holds."""
+        """Maps the names of checkpointed variables to (shape, type)."""
         return checkpoint_files.read_graph(self._variables.values())
 
     def _delete(self, best: int | None) -> None:
@@ -202,7 +205,7 @@ class Checkpoints:
         resume_file.write(prefix, resume, self.low_halves())
 
     def low_halves(self) -> dict[str, np.ndarray]:
-        """Returns the bits of the weights in memory that the checkpoint's types leave out."""
+        """Returns the bits of the weights in memory that are missing in the checkpoint."""
         halves = {}
         for group in self._slices_together():
             values = self._session.run([variable for _, _, variable in group])
@@ -228,10 +231,11 @@ class Checkpoints:
             return resume_file.record_in(content)
 
     def _slices_together(self) -> Iterator[list[tuple[tf.Variable, str, tf.Variable]]]:
-        """Yields lists of (master, key in the resume file, slice), of at most `BYTES_AT_ONCE`.
+        """Yields groups of (master, key in the resume file, slice) of at most `BYTES_AT_ONCE`.
 
         TensorFlow prunes the whole graph for each new set of fetches, which takes longer than
-        reading a small variable; reading all in one call would hold the weights a second time.
+        reading a small variable. Reading all slices in one call would hold a second copy of the
+        weights.
         """
         group, size = [], 0
         for name, slices in self._graph.slices.items():
@@ -247,7 +251,7 @@ class Checkpoints:
 
 
 def _publish(folder: str, model_dir: str) -> None:
-    """Moves the files of a finished checkpoint to their names: resume state first, index last."""
+    """Renames the files of a finished checkpoint: the resume state first, the index last."""
     names = sorted(
         paths.list_names(folder),
         key=lambda name: (name.endswith(".index"), not name.endswith(".resume.npz")),
@@ -265,10 +269,10 @@ def _publish(folder: str, model_dir: str) -> None:
 
 
 def _upload(pairs: Sequence[Sequence[str]]) -> None:
-    """Uploads the files of a checkpoint, each when those before it are whole in the bucket.
+    """Uploads a checkpoint's files in order, and verifies each one before the next.
 
     Raises:
-      OSError: if one has another size or checksum there.
+      OSError: if an uploaded file has another size or checksum.
     """
     for source, target in pairs:
         paths.copy(source, target)
@@ -277,10 +281,10 @@ def _upload(pairs: Sequence[Sequence[str]]) -> None:
 
 
 def _tidy_bucket(model_dir: str, step: int) -> None:
-    """Removes what a run left that was killed while it uploaded, or while it saved this step."""
+    """Removes files of a run that was killed during an upload or while saving this step."""
     names = paths.list_names(model_dir)
     whole = {name.removesuffix(".index") for name in names if name.endswith(".index")}
-    # The resume state is uploaded first, so that other checkpoints without an index stay.
+    # Only our checkpoints have a resume state, so others without an index are left untouched.
     ours = {name.removesuffix(".resume.npz") for name in names if name.endswith(".resume.npz")}
     again = os.path.basename(checkpoint_files.checkpoint_path(model_dir, step))  # noqa: PTH119
     for name in names:
@@ -291,7 +295,7 @@ def _tidy_bucket(model_dir: str, step: int) -> None:
 
 
 def _name_latest(model_dir: str, step: int) -> None:
-    """Writes the file in which TensorFlow looks up the latest checkpoint."""
+    """Writes the file that TensorFlow reads to find the latest checkpoint."""
     steps = [s for s in checkpoint_files.steps(model_dir) if s != step]
     names = [f"model.ckpt-{s}" for s in [*steps, step]]
     lines = [f'model_checkpoint_path: "{names[-1]}"']
@@ -301,13 +305,13 @@ def _name_latest(model_dir: str, step: int) -> None:
 
 
 def _remove_checkpoint(path: str) -> None:
-    """Removes a checkpoint that is not kept.
+    """Removes a checkpoint that is no longer retained.
 
     Raises:
       UserError: if that fails.
     """
     try:
-        # The index first: files without an index do not count as a checkpoint.
+        # Remove the index first: without it, the remaining files do not count as a checkpoint.
         for file in sorted(tf.io.gfile.glob(path + ".*"), key=lambda n: not n.endswith(".index")):
             tf.io.gfile.remove(file)
     except WRITE_ERRORS as error:
@@ -324,7 +328,7 @@ def _remove(folder: str) -> None:
 
 
 def _remove_leftovers(model_dir: str) -> None:
-    """Removes the files that a run left when it was killed while saving."""
+    """Removes the files of a run that was killed while saving."""
     publishing.remove_leftovers([model_dir])
     for folder in tf.io.gfile.glob(os.path.join(model_dir, _SAVING + "*")):  # noqa: PTH118
         _remove(folder)
@@ -349,10 +353,10 @@ def _explained(path: str, model_dir: str, clean: Callable[[], None]) -> Iterator
 
 
 def _last_checkpoint(model_dir: str) -> str:
-    """Returns a sentence about the last checkpoint of `model_dir`, and the way to continue."""
+    """Returns a sentence that names the last checkpoint and says how to continue."""
     try:
         steps = checkpoint_files.steps(model_dir)
-    except WRITE_ERRORS:  # a permission or a connection that is lost for reading, too
+    except WRITE_ERRORS:  # the same permission or connection problem may prevent reading
         return f"{model_dir} cannot be read either; mend that, and start the same command again"
     last = checkpoint_files.checkpoint_path(model_dir, steps[-1]) if steps else None
     there = f"The last checkpoint, {last}, is intact" if last else "There is no checkpoint yet"
@@ -361,7 +365,7 @@ def _last_checkpoint(model_dir: str) -> str:
 
 @contextlib.contextmanager
 def full_disk_explained(model_dir: str) -> Iterator[None]:
-    """Turns an error of writing to a full disk into a UserError; other errors pass."""
+    """Turns write errors on a full disk into a UserError; other errors pass unchanged."""
     try:
         yield
     except WRITE_ERRORS as error:
@@ -373,7 +377,7 @@ def full_disk_explained(model_dir: str) -> Iterator[None]:
 
 
 def configuration() -> dict[str, str]:
-    """Returns the parameters that gin's functions were called with: name -> value as text.
+    """Returns the parameters that gin passed to its functions: name -> value as text.
 
     Credentials are masked, so they may differ between two starts.
     """
@@ -387,12 +391,15 @@ def configuration() -> dict[str, str]:
 
 
 def save_configuration(model_dir: str) -> None:
-    """Writes the configuration, and gin's own."""
+    """Writes the configuration and gin's operative config."""
     path = os.path.join(model_dir, model_directory.CONFIGURATION_FILE)  # noqa: PTH118
     publishing.write_whole(path, model_directory.configuration_text(configuration()))
     save_operative_config(model_dir)
 
 
 def save_operative_config(model_dir: str) -> None:
-    """Writes gin's operative config as `t0.config.operative` splits it, its credentials masked."""
+    """Writes gin's operative config in two files, with credentials masked.
+
+    See `t0.config.operative` for the files.
+    """
     operative.save(model_dir, masking.masked_config(gin.operative_config_str))

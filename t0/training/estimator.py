@@ -1,9 +1,12 @@
-"""Training on a TPU, where TensorFlow's estimator takes the steps under Mesh TensorFlow's `run`.
+"""Trains on a TPU with TensorFlow's estimator, called by Mesh TensorFlow's `run`.
 
 `run` calls `train_model` (`run.train_model_fn`). The model, its gradients and its checkpoints are
-Mesh TensorFlow's. This module adds checks before the first step, lines of progress, `metrics.jsonl`
-in the model directory, an error if the loss is not finite, and an end in good order, with a
-checkpoint, at SIGTERM, Ctrl-C and the time limit.
+Mesh TensorFlow's. This module adds:
+
+- checks before the first step
+- progress lines, and `metrics.jsonl` in the model directory
+- an error if the loss is not finite
+- a clean stop with a checkpoint at SIGTERM, Ctrl-C and the time limit
 """
 
 import json
@@ -27,7 +30,7 @@ from t0.training.recorder import Recorder, default_interval
 from t0.training.start_report import RunSize, first_line
 from t0.training.stopping import TimeLimit, exit_by_signal, watched_signals
 
-# In the model directory: the seconds of training up to the last checkpoint, all starts.
+# File in the model directory: training seconds of all starts, up to the last checkpoint.
 SECONDS_FILE = "training_seconds.json"
 
 
@@ -44,23 +47,23 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     seen_data_init_step: int = 0,
     checkpoint_input_pipeline: bool = False,
 ) -> None:
-    """Trains by TensorFlow's estimator. Mesh TensorFlow's `run` calls it with these arguments.
+    """Trains with TensorFlow's estimator. Mesh TensorFlow's `run` passes these arguments.
 
     Args:
       estimator: Mesh TensorFlow's TPUEstimator.
-      vocabulary: an argument of `train_dataset_fn`.
-      sequence_length: name of a feature -> its length in tokens, packed.
+      vocabulary: passed to `train_dataset_fn`.
+      sequence_length: feature -> its packed length in tokens.
       batch_size: sequences of the global batch.
-      train_dataset_fn: returns a dataset of packed or padded examples, which is repeated.
+      train_dataset_fn: returns a dataset of packed or padded examples. It is repeated.
       train_steps: the step to stop at, counted from the start of pretraining.
       ensemble_inputs: the number of models of an ensemble that each have their own inputs, or None.
-      dataset_split: an argument of `train_dataset_fn`.
-      skip_seen_data: whether a restarted run skips the batches that it has read.
+      dataset_split: passed to `train_dataset_fn`.
+      skip_seen_data: whether a restarted run skips the batches that it has already read.
       seen_data_init_step: the step from which those batches are counted.
       checkpoint_input_pipeline: whether checkpoints hold the state of TensorFlow's iterator.
 
     Raises:
-      UserError: if the mixture has no example, or the loss is not finite.
+      UserError: if the mixture has no examples, or the loss is not finite.
     """
     check_input_options(
         skip_seen_data=skip_seen_data, checkpoint_input_pipeline=checkpoint_input_pipeline
@@ -99,7 +102,7 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     _train_with_estimator(estimator, input_fn, hook, limit, keep_iterator=checkpoint_input_pipeline)
 
 
-# Fields of `LoopOptions` that only our own loop obeys.
+# Fields of `LoopOptions` that the estimator does not support.
 _NOT_BY_ESTIMATOR = ("validate_every_steps", "evaluate_every_steps", "stop_after_evaluations")
 _CLIPPING = "apply_updates.clip_gradient_norm"
 
@@ -121,15 +124,15 @@ def _check_estimator_can(options: LoopOptions) -> None:
 
 
 class RecorderHook(tf.estimator.SessionRunHook):
-    """Records the loss of a run that TensorFlow's estimator trains.
+    """Records the loss while TensorFlow's estimator trains.
 
     Args:
       model_dir: the model directory.
       total_steps: the run's last step.
       sequences: the number of sequences of a global batch.
-      sequence_length: name of a feature -> its length in tokens.
-      interval: steps between two lines; None for a hundredth of the run, at most 100. The first
-        and the last step always have a line.
+      sequence_length: feature -> its length in tokens.
+      interval: steps between two lines; None for a hundredth of the run, at most 100. The first and
+        the last step always have a line.
     """
 
     def __init__(
@@ -168,7 +171,7 @@ class RecorderHook(tf.estimator.SessionRunHook):
         self._step = tf.train.get_global_step()
 
     def after_create_session(self, session: tf.Session, coord: Any) -> None:
-        """Prints the step from which the run starts: 0, or that of a checkpoint."""
+        """Prints the step at which the run starts: 0, or the step of a checkpoint."""
         del coord
         start = self.last_step = int(session.run(self._step))
         self._interval = self._interval or default_interval(self.total_steps - start)
@@ -193,7 +196,8 @@ class RecorderHook(tf.estimator.SessionRunHook):
           UserError: if the loss is not finite.
         """
         values = {name: value.item() for name, value in run_values.results.items()}
-        # Read after the step: fetched with it, the value may be that before or after its increment.
+        # Read after the step. If fetched with it, the value may be from before or after the
+        # increment.
         step, before = int(run_context.session.run(self._step)), self.last_step
         self.last_step = step
         if not math.isfinite(values["loss"]):
@@ -201,21 +205,21 @@ class RecorderHook(tf.estimator.SessionRunHook):
                 f"the loss is {values['loss']} at step {step:,}: training has diverged. The last "
                 "checkpoint is kept; lower the learning rate or check the data"
             )
-        # A TPU takes many steps in one call, which may pass a multiple of the interval.
+        # A TPU takes many steps in one call, so a call may pass a multiple of the interval.
         due = step // self._interval > before // self._interval
         if not self._recorded or due or step >= self.total_steps:
             self._recorder.progress(step, values)
             self._recorded = True
 
     def end(self, session: tf.Session) -> None:
-        """Writes what waits for a bucket."""
+        """Writes records that are still buffered for a bucket."""
         del session
         if self._recorder is not None:
             self._recorder.close()
 
 
 def _summarised(tag: str) -> tf.Tensor | None:
-    # Mesh TensorFlow has the learning rate only as a scalar summary.
+    # Mesh TensorFlow exposes the learning rate only as a scalar summary.
     for operation in tf.get_default_graph().get_operations():
         if operation.type == "ScalarSummary" and operation.name.endswith(tag):
             return operation.inputs[1]
@@ -223,7 +227,7 @@ def _summarised(tag: str) -> tf.Tensor | None:
 
 
 class _ConfigHook(tf.estimator.SessionRunHook):
-    """Saves the operative config as two files, over the one that Mesh TensorFlow's hook wrote."""
+    """Overwrites the operative config of Mesh TensorFlow's hook with our two files."""
 
     def __init__(self, model_dir: str) -> None:
         self._model_dir: str | None = model_dir
@@ -236,17 +240,17 @@ class _ConfigHook(tf.estimator.SessionRunHook):
 
 
 class _StopHook(tf.estimator.SessionRunHook):
-    """Ends training after a call of the device, if a signal came or the time limit is near.
+    """Stops training after a device call if a signal arrived or the time limit is near.
 
-    The estimator saves a checkpoint when a hook ends its training.
+    The estimator saves a checkpoint when a hook stops training.
 
     Args:
       limit: the time limit of the run.
-      came: returns the signal that came, or None.
+      came: returns the signal that arrived, or None.
 
     Attributes:
-      signalled: the signal that has ended training, or None.
-      over: whether the time limit has ended it.
+      signalled: the signal that stopped training, or None.
+      over: whether the time limit stopped training.
     """
 
     def __init__(self, limit: TimeLimit, came: Callable[[], signal.Signals | None]) -> None:
@@ -259,7 +263,7 @@ class _StopHook(tf.estimator.SessionRunHook):
     def after_run(self, run_context: Any, run_values: Any) -> None:
         del run_values
         now = time.monotonic()
-        if self._last_call:  # the first call compiles
+        if self._last_call:  # the first call includes compilation
             self._longest = max(self._longest, now - self._last_call)
         self._last_call = now
         self.signalled = self._came()
@@ -269,7 +273,7 @@ class _StopHook(tf.estimator.SessionRunHook):
 
 
 class _SecondsListener(tf.estimator.CheckpointSaverListener):
-    """Writes after each checkpoint how long the run has trained."""
+    """Writes the accumulated training time after each checkpoint."""
 
     def __init__(self, model_dir: str, limit: TimeLimit) -> None:
         self._path = posixpath.join(model_dir, SECONDS_FILE)

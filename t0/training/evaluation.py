@@ -1,21 +1,22 @@
-"""Evaluation during training: the loss on held-out batches, and the tasks' metrics.
+"""Evaluates during training: the loss on held-out batches, and the tasks' metrics.
 
     evaluation = Evaluation(spec, data, options, graph=graph, session=session)
     evaluation.measure(500, last=False)     # {"validation_loss": 2.31, "eval/accuracy": 41.0, ...}
 
 Both use the weights in the training session, without dropout, and the same examples each time. The
-fields of the held-out loss are those of a training step with the prefix `validation_`, and
-`validation_perplexity`, which is e to the power of the nats for each target token.
+fields of the held-out loss are those of a training step with the prefix `validation_`, plus
+`validation_perplexity`: e to the power of the nats per target token.
 
     tasks = read_tasks("t0_train", "validation", lengths, examples=64, use_cached=True)
     task_fields(tasks, ModelInTraining(spec, graph, session))
     # {"eval/sciq_Multiple_Choice/accuracy": 41.2, ..., "eval/accuracy": 38.0}
 
-The names are T5's: `eval/<task>/<metric>`; `eval/<metric>` is the mean over the tasks that have the
-metric. The examples are the first of a split, which are read once and kept in memory. As in SeqIO's
-evaluation, metrics of predictions read decoded and postprocessed text, and metrics of scores read
-log-likelihoods. An example of rank evaluation has all of its choices. Legend: N examples, L inputs,
-T targets.
+The names are T5's: `eval/<task>/<metric>`, and `eval/<metric>` for the mean over all tasks that
+have the metric. The examples are the first ones of a split. They are read once and kept in memory.
+An example of rank evaluation includes all of its choices. As in SeqIO's evaluation, prediction
+metrics read decoded and postprocessed text, and score metrics read log-likelihoods.
+
+Legend: N examples, L inputs, T targets.
 """
 
 import collections
@@ -44,10 +45,10 @@ _Lowered = tuple[Mapping[str, tf.Tensor], tf.Tensor]
 
 
 class ModelInTraining:
-    """Decodes and scores with the weights of a training session.
+    """Decodes and scores with the current weights of a training session.
 
-    Both are programs over the training graph's variables, in the same session: no weights are
-    copied and no checkpoint is read. Each program is lowered on first use.
+    Both programs use the training graph's variables in the same session, so no weights are copied
+    and no checkpoint is read. Each program is lowered when it is first used.
 
     Args:
       spec: the model, the batch and the optimizer.
@@ -71,7 +72,7 @@ class ModelInTraining:
         self._lowered: dict[str, _Lowered] = {}
 
     def decode(self, inputs: np.ndarray) -> np.ndarray:
-        """Returns the ids that the model decodes from `inputs`; ignore those after an EOS."""
+        """Returns the ids decoded from `inputs`. Ids after an EOS are meaningless."""
         return self._run("decode", _decode, {"inputs": inputs})
 
     def score(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -151,10 +152,10 @@ class TaskMetrics:
 
     Attributes:
       mixture_or_task_name: the mixture or task to evaluate; None for the training mixture.
-      split: the split to evaluate on; tasks without it are left out.
-      examples: the number of examples of each task, the first of the split. In rank evaluation,
-        records are counted, one for each choice.
-      use_cached: whether to read the tasks' caches; None to do as the training data does.
+      split: the split to evaluate on; tasks without it are skipped.
+      examples: the number of examples per task, taken from the start of the split. In rank
+        evaluation this counts records, one for each choice.
+      use_cached: whether to read the tasks' caches; None to do the same as the training data.
     """
 
     mixture_or_task_name: str | None = None
@@ -174,8 +175,8 @@ class TaskExamples:
     Attributes:
       task: the SeqIO task.
       rows: the examples of the task's dataset.
-      inputs: int32 [N, L], cut or padded.
-      targets: int32 [N, T], cut or padded.
+      inputs: int32 [N, L], truncated or padded.
+      targets: int32 [N, T], truncated or padded.
       wanted: the postprocessed targets, which the metrics read.
     """
 
@@ -232,7 +233,7 @@ def _read(
 
 
 def _first(rows: Iterable[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:
-    """Yields the first rows, and then the other choices of the last row's example."""
+    """Yields the first rows, then the remaining choices of the last row's example."""
     rows = iter(rows)
     last = None
     for last in itertools.islice(rows, count):
@@ -258,7 +259,7 @@ def _text(task: seqio.Task, row: Mapping[str, Any]) -> str:
 
 
 def task_fields(tasks: Sequence[TaskExamples], model: ModelInTraining) -> dict[str, float]:
-    """Returns the metrics of each task and their means; the module's header has the names."""
+    """Returns the metrics of each task and their means; see the module header for the names."""
     found: dict[str, float] = {}
     together: dict[str, list[float]] = collections.defaultdict(list)
     for examples in tasks:
@@ -340,7 +341,7 @@ class Evaluation:
         ]
 
     def measure(self, step: int, *, last: bool) -> dict[str, float]:
-        """Returns the fields of the evaluations that are due at `step`; of all at the last step."""
+        """Returns the fields of evaluations due at `step`; at the last step, of all evaluations."""
         found = {}
         if _due(self._options.validate_every_steps, step, last):
             found |= self._loss()
@@ -349,7 +350,7 @@ class Evaluation:
         return found
 
     def all_kinds_in(self, fields: Mapping[str, float]) -> bool:
-        """Returns whether `fields` has fields of each kind of evaluation of the run."""
+        """Returns whether `fields` covers every kind of evaluation of the run."""
         loss = not self._options.validate_every_steps or "validation_loss" in fields
         tasks = any(name.startswith(PREFIX) for name in fields)
         return loss and (tasks or not self._options.evaluate_every_steps)

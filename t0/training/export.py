@@ -45,7 +45,7 @@ def check(folder: str, *, vocabulary: Any) -> None:
 
 
 def export(folder: str, *, model_dir: str, vocabulary: Any) -> None:
-    """Writes the last checkpoint of `model_dir`, with tokenizer files, and prints a line.
+    """Writes the last checkpoint and the tokenizer files as a folder, and prints a line.
 
     Args:
       folder: the folder to write, which must not exist.
@@ -88,7 +88,7 @@ def _model_bytes(vocabulary: Any) -> int:
 
 @contextlib.contextmanager
 def _tokenizer(vocabulary: Any) -> Iterator[Path | None]:
-    """Yields the vocabulary's SentencePiece model as a local file; None if it has no such model."""
+    """Yields the vocabulary's SentencePiece model as a local file, or None if there is none."""
     path = getattr(vocabulary, "sentencepiece_model_file", None)
     if path is None or "://" not in path:
         yield path and Path(path)

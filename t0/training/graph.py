@@ -1,15 +1,16 @@
-"""The training step as a TensorFlow graph: Mesh TensorFlow's model, its gradients, an optimizer.
+"""Builds the training step as a TensorFlow graph: model, gradients and optimizer.
 
     spec = TrainingSpec.from_estimator_arguments(**run.arguments.estimator_keywords(arguments))
     graph = build(spec, features=("inputs", "targets"), seed=0, activations=tf.float32)
     session.run([graph.metrics, graph.train], feed_dict={graph.features["inputs"]: ..., ...})
 
-`TrainingSpec` holds the arguments from which Mesh TensorFlow would build its estimator.
+The model is Mesh TensorFlow's. `TrainingSpec` holds the arguments from which Mesh TensorFlow would
+build its estimator, and variables have Mesh TensorFlow's names and shapes.
 
-Variables have Mesh TensorFlow's names and shapes. They are resource variables, and a step reads
-each of them once. With TensorFlow 1's reference variables, or with one read for each operation, an
-update may run before a gradient's read, so that two equal runs differ. Dropout depends on the seed
-and the step only (see `randomness`).
+Variables are resource variables, and a step reads each of them exactly once. With TensorFlow 1's
+reference variables, or with one read per operation, an update may run before a gradient reads the
+variable, and two equal runs differ. Dropout depends only on the seed and the step (see
+`randomness`).
 """
 
 import dataclasses
@@ -27,9 +28,9 @@ from t0.mesh.fused import fused
 from t0.training import losses, optimizers
 from t0.training.randomness import SeededMesh
 
-# Parameters of Mesh TensorFlow's model function that gin can bind, and that our own loop obeys.
+# Parameters of Mesh TensorFlow's model function that gin can bind and that our loop supports.
 _OF_MODEL_FN = ("outer_batch_size", "init_variable_filter", "model_info_file")
-# What `TrainingGraph.metrics` holds, in this order.
+# The entries of `TrainingGraph.metrics`, in this order.
 METRICS = ("loss", *losses.PARTS, "learning_rate", "gradient_square", "weight_square")
 
 
@@ -45,13 +46,13 @@ class TrainingSpec:
       mesh_devices: the device of each mesh position.
       model_dir: the folder of checkpoints and metrics.
       batch_size: sequences of a global batch.
-      sequence_length: name of a feature -> its length in tokens.
+      sequence_length: feature -> its length in tokens.
       learning_rate_schedule: a number, or a function of `step`.
       optimizer: a function that takes `learning_rate` and returns a Mesh TensorFlow optimizer.
       save_checkpoints_steps: steps between two checkpoints.
-      keep_checkpoint_max: the number of checkpoints that stay; None for all.
+      keep_checkpoint_max: the number of checkpoints to retain; None for all.
       variable_filter: the variables to train: a regular expression, a function, or None for all.
-      init_checkpoint: the checkpoint to start from, or None.
+      init_checkpoint: the checkpoint for a warm start, or None.
       init_variable_filter: regular expression of the variables to read from it; "" for all.
       ensemble_inputs: the number of models of an ensemble that each have their own inputs, or None.
       outer_batch_size: the size of the outer batch dimension.
@@ -81,7 +82,7 @@ class TrainingSpec:
     def from_estimator_arguments(
         cls, *, mesh_devices: Sequence[str] | None, **arguments: Any
     ) -> "TrainingSpec":
-        """Returns the spec that the arguments of `mesh_utils.get_estimator` describe.
+        """Builds the spec from the arguments of `mesh_utils.get_estimator`.
 
         Also reads the parameters that gin binds to `tpu_estimator_model_fn`.
         """
@@ -104,23 +105,23 @@ class TrainingGraph:
 
     Attributes:
       graph: the TensorFlow graph.
-      features: name -> placeholder int32 [batch, length].
-      metrics: float32 vector of `METRICS`, of the step that `train` takes.
+      features: feature -> placeholder int32 [batch, length].
+      metrics: float32 vector of `METRICS`, for the step that `train` takes.
       train: the operation that takes one step.
-      validate: float32 vector of "loss" and `losses.PARTS`, without dropout; None in a run that
-        does not validate.
-      step: the global step's variable.
+      validate: float32 vector of "loss" and `losses.PARTS` without dropout; None if the run does
+        not validate.
+      step: the variable of the global step.
       trained: the names of the model's variables.
       slots: the names of the optimizer's variables.
       to_masters: copies the slices to the variables that checkpoints hold.
       to_slices: copies those variables to the slices.
       parameters: the number of the model's parameters.
-      slices: variable name -> its slices, of the variables whose slices have a wider type than the
+      slices: variable name -> its slices, for variables whose slices have a wider type than the
         checkpoint.
       microbatches: the number of microbatches of a step.
-      another: returns one more program over the same variables, in this graph.
-      gradients: returns the gradient of each trained variable, before any clipping, as tensors that
-        it adds to this graph.
+      another: returns another program over the same variables, in this graph.
+      gradients: adds to the graph, and returns, the gradient of each trained variable before
+        clipping.
     """
 
     graph: tf.Graph
@@ -152,10 +153,10 @@ def build(
 
     Args:
       spec: the model, the batch and the optimizer.
-      features: names of the batch's features, such as "inputs", "inputs_segmentation".
+      features: the features of a batch, such as "inputs", "inputs_segmentation".
       seed: the seed of initial values and dropout.
       activations: the type of activations.
-      validates: whether the run validates; building the graph for that takes a quarter of the time.
+      validates: whether to build the held-out loss, which takes a quarter of the build time.
     """
     with tf.Graph().as_default() as graph:
         tf.set_random_seed(seed)
@@ -166,7 +167,7 @@ def build(
 def call_step(
     spec: TrainingSpec, *, features: Sequence[str], seed: int, activations: tf.DType
 ) -> None:
-    """Calls the functions that make a training step, so that gin records their parameters.
+    """Calls the functions of a training step, so that gin records their parameters.
 
     Nothing is lowered or computed. The arguments are those of `build`.
     """
@@ -229,7 +230,7 @@ def _build(
         "gradient_square": updates.gradient_square,
         "weight_square": updates.weight_square,
     }
-    with loops(as_functions=True):  # XLA compiles in functions only
+    with loops(as_functions=True):  # XLA compiles only functions
         lowering = train.lower(spec.model_info_file)
     numbers = {
         name: tf.cast(lowering.export_to_tf_tensor(x), tf.float32) for name, x in values.items()
@@ -266,13 +267,13 @@ def _build(
 
 @dataclasses.dataclass(frozen=True)
 class HeldOutGraph:
-    """A model's loss without a training step.
+    """A model's held-out loss, without a training step.
 
     Attributes:
       graph: the TensorFlow graph.
-      features: name -> placeholder int32 [batch, length].
+      features: feature -> placeholder int32 [batch, length].
       values: float32 vector of "loss" and `losses.PARTS`, without dropout.
-      to_slices: copies the variables that a checkpoint fills to the slices that compute.
+      to_slices: copies the variables that a checkpoint fills to the slices used for computation.
     """
 
     graph: tf.Graph
@@ -287,9 +288,9 @@ def build_held_out(
     """Builds and lowers a model's loss on a batch, to evaluate a checkpoint.
 
     Args:
-      spec: the model and its batch; the fields about training are not read.
-      features: names of the batch's features.
-      activations: their type.
+      spec: the model and its batch; the fields about training are ignored.
+      features: the features of a batch.
+      activations: the type of activations.
     """
     with (
         tf.Graph().as_default() as graph,
@@ -311,7 +312,7 @@ def build_held_out(
 def _held_out(
     program: "ModelProgram", placeholders: Mapping[str, tf.Tensor]
 ) -> tuple[tf.Tensor, mtf.Lowering]:
-    """Returns the vector of "loss" and `losses.PARTS` without dropout, and its lowering."""
+    """Returns "loss" and `losses.PARTS` without dropout as a vector, and the lowering."""
     values = program.loss(placeholders, tf.estimator.ModeKeys.EVAL)
     lowering = program.lower()
     exported = (lowering.export_to_tf_tensor(values[n]) for n in ("loss", *losses.PARTS))
@@ -360,7 +361,7 @@ def _trained(
 
 
 def _wider_slices(lowering: mtf.Lowering) -> dict[str, tf.Variable]:
-    """Returns the variables whose slices have a wider type than the checkpoint."""
+    """Returns the slices of variables whose slices have a wider type than the checkpoint."""
     return {
         variable.name: laid_out.laid_out_tensor.all_slices
         for variable, laid_out in lowering.variables.items()
@@ -375,7 +376,7 @@ class ModelProgram:
       spec: the model, the batch and the optimizer.
       model: Mesh TensorFlow's model.
       types: the types of variables and activations.
-      mesh_impl: the mesh that the graph is lowered to.
+      mesh_impl: the mesh on which the graph is lowered.
     """
 
     def __init__(
@@ -401,7 +402,7 @@ class ModelProgram:
     def loss(
         self, placeholders: Mapping[str, tf.Tensor], mode: str, features: Any = None
     ) -> dict[str, mtf.Tensor]:
-        """Returns "loss" and `losses.PARTS` as scalars of the mesh's graph."""
+        """Returns "loss" and `losses.PARTS` as scalars of the mesh."""
         features = features or self._features(placeholders)
         with losses.computed_in_float32(self.model, self.mesh_impl) as parts:
             loss = self._call(features, mode)
@@ -411,7 +412,7 @@ class ModelProgram:
     def loss_and_gradients(
         self, placeholders: Mapping[str, tf.Tensor]
     ) -> tuple[dict[str, mtf.Tensor], list[mtf.Tensor | None]]:
-        """Returns what `loss` returns, and the gradient of each trainable variable."""
+        """Returns the result of `loss`, and the gradient of each trainable variable."""
         spec = self._spec
         self.microbatches = mesh_utils.serialize_num_microbatches(
             self._batch_dim, spec.sequence_length, spec.mesh_shape, spec.layout_rules
@@ -427,8 +428,7 @@ class ModelProgram:
             self.mesh_impl.microbatch = mtf.reduce_max(part.pop("_row"))
             return self.loss(placeholders, mode, part)
 
-        # The rows of a microbatch are every n-th of the batch, so the greatest row number in it
-        # identifies the microbatch.
+        # A microbatch holds every n-th row of the batch, so its largest row number identifies it.
         rows = np.arange(spec.batch_size, dtype=np.int32)
         shape = mtf.Shape(self._batch_dims)
         features["_row"] = mtf.import_fully_replicated(

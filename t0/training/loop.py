@@ -1,10 +1,11 @@
-"""Our own training on Mesh TensorFlow, in one session; a resumed run continues exactly.
+"""Trains with Mesh TensorFlow in one session; a resumed run continues exactly.
 
     train(spec, data, LoopOptions(train_steps=12_200, seed=0))
 
-`train` builds the graph. It fills the variables from the latest checkpoint, or from an initial
-checkpoint, or at random, and compares the configuration with the one that the model directory
-records. `t0.training.stepping` takes the steps, and writes a first checkpoint where there is none.
+`train` builds the graph. It fills the variables from the latest checkpoint, from an initial
+checkpoint (a warm start), or at random. It then compares the configuration with the one recorded in
+the model directory. `t0.training.stepping` runs the training loop, and writes a checkpoint before
+the first step if there is none.
 """
 
 import re
@@ -43,7 +44,7 @@ from t0.training.stopping import TimeLimit
 from t0.training.warm_start import warm_start
 
 Data = TrainingData | DatasetBatches
-# On a TPU the estimator trains; it obeys `train_steps`, `log_every_steps` and `max_hours` only.
+# On a TPU the estimator trains. It supports only `train_steps`, `log_every_steps` and `max_hours`.
 LoopOptions = gin.external_configurable(
     stepping.LoopOptions, "train_loop", module="t0", denylist=["train_steps"]
 )
@@ -52,16 +53,16 @@ _DEVICE = re.compile(r"(cpu|gpu):(\d+)$", re.IGNORECASE)
 
 
 def train(spec: TrainingSpec, data: Data, options: LoopOptions) -> None:
-    """Trains to `options.train_steps`.
+    """Trains until `options.train_steps`.
 
     Args:
       spec: the model, batch and optimizer.
-      data: the training data, as `t0.feeding.opening.open_dataset_function` returns it.
+      data: the training data, as returned by `t0.feeding.opening.open_dataset_function`.
       options: the settings of the loop.
 
     Raises:
-      UserError: if the data ends, the loss or the gradient is not finite, or a checkpoint cannot
-        be read or written.
+      UserError: if the data ends, the loss or the gradient is not finite, or a checkpoint cannot be
+        read or written.
       SystemExit: `PREEMPTED`, after SIGTERM; 130 after Ctrl-C.
     """
     time_limit = TimeLimit(options.max_hours)
@@ -103,7 +104,7 @@ def _check_features(model_type: str, names: Sequence[str]) -> None:
 
 
 class _Session:
-    """The engine of `Stepping` in one TensorFlow session."""
+    """Runs the steps of `Stepping` in one TensorFlow session."""
 
     def __init__(
         self,
@@ -123,11 +124,11 @@ class _Session:
         self._evaluation = Evaluation(spec, data, options, graph=graph, session=session)
 
     def start(self, stepping: Stepping, options: LoopOptions, time_limit: TimeLimit) -> None:
-        """Fills the variables, prints their origin, and compares the configuration."""
+        """Fills the variables, reports where they come from, and compares the configuration."""
         model_dir = self._spec.model_dir
         latest = checkpoint_files.latest(model_dir)
-        # First, because the error about a checkpoint of another shape is more exact than the one
-        # about its configuration.
+        # Fill first: the error for a checkpoint with another shape is more precise than the error
+        # for another configuration.
         for line in self._fill(latest, stepping, options, time_limit):
             print(line, flush=True)
         for change in model_directory.check_same(
@@ -155,7 +156,7 @@ class _Session:
         with graph.graph.as_default():
             self._session.run(tf.global_variables_initializer())
         if self._spec.init_checkpoint:
-            # What alone is trained, such as T5's task adapters, may be new.
+            # If only some variables are trained, such as T5's task adapters, they may be new.
             trained = self._spec.variable_filter
             new = [trained] if isinstance(trained, str) else []
             yield from warm_start(
@@ -170,7 +171,7 @@ class _Session:
         self._session.run(graph.to_slices)
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Takes one step; returns the values of `graph.METRICS`."""
+        """Runs one step and returns the values of `graph.METRICS`."""
         return one_step(self._session, self._graph, batch)
 
     def evaluate(self, step: int, *, last: bool) -> dict[str, float]:
@@ -178,7 +179,7 @@ class _Session:
         return self._evaluation.measure(step, last=last)
 
     def all_kinds_in(self, fields: Mapping[str, float]) -> bool:
-        """Returns whether the fields have those of each kind of evaluation of the run."""
+        """Returns whether `fields` covers every kind of evaluation of the run."""
         return self._evaluation.all_kinds_in(fields)
 
     def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
@@ -186,11 +187,11 @@ class _Session:
         self._checkpoints.save(step, record, best)
 
     def checkpoint(self, step: int) -> str:
-        """Returns the path of the checkpoint of a step."""
+        """Returns the checkpoint path of a step."""
         return checkpoint_files.checkpoint_path(self._spec.model_dir, step)
 
     def start_lines(self, first: int, last: int) -> list[str]:
-        """Returns the lines about the run's size and its evaluation."""
+        """Returns the lines that report the run's size and its evaluation."""
         spec, graph = self._spec, self._graph
         lines = start_report.lines(
             first,
@@ -203,26 +204,26 @@ class _Session:
         return [*lines, *self._evaluation.describe()]
 
     def ideal_seconds(self) -> None:
-        """Returns None: the peak of this machine's devices is not known."""
+        """Returns None: the peak FLOP/s of this machine's devices is unknown."""
 
     def gpu_peaks(self) -> Sequence[int]:
-        """Returns the most bytes that were in use on each GPU so far."""
+        """Returns the peak memory of each GPU so far, in bytes."""
         names = (f"GPU:{number}" for number in range(len(visible_gpus())))
         return [tf2.config.experimental.get_memory_info(name)["peak"] for name in names]
 
     def jointly(self, number: int) -> int:
-        """Returns the number: there is one process."""
+        """Returns the number itself, because there is only one process."""
         return int(number)
 
     def infinite_weights(self) -> list[str]:
-        """Returns the names of the weights that are not all finite numbers."""
+        """Returns the names of weights that contain NaN or infinity."""
         return self._checkpoints.infinite_weights()
 
 
 def one_step(
     session: tf.Session, graph: TrainingGraph, batch: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-    """Takes one step on a batch, and returns the values of `graph.METRICS` by name."""
+    """Runs one step on a batch, and returns the values of `graph.METRICS` by name."""
     fed = {graph.features[name]: batch[name] for name in graph.features}
     try:
         values, _ = session.run([graph.metrics, graph.train], fed)
@@ -232,14 +233,14 @@ def one_step(
 
 
 def session_config(devices: Sequence[str]) -> tf.ConfigProto:
-    """Returns a session configuration in which every CPU device of the mesh exists."""
+    """Returns a session configuration that creates every CPU device of the mesh."""
     found = [_DEVICE.search(name) for name in devices]
     cpus = [int(match[2]) + 1 for match in found if match and match[1].lower() == "cpu"]
     return tf.ConfigProto(allow_soft_placement=True, device_count={"CPU": max(cpus, default=1)})
 
 
 def check_input_options(*, skip_seen_data: bool, checkpoint_input_pipeline: bool) -> None:
-    """Checks that at most one way to continue in the data is set; our own loop needs neither.
+    """Checks that at most one way to continue in the data is set; our loop needs neither.
 
     Raises:
       UserError: if both are set.
@@ -267,12 +268,12 @@ def check_devices(names: Sequence[str]) -> None:
 
 
 def memory_text(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> str:
-    """Returns the line about memory that a run prints at its start.
+    """Returns the line about memory that is printed at the start of a run.
 
     Args:
       spec: the model, the batch and the optimizer.
       graph: its lowered step.
-      bytes_each: the bytes of an activation.
+      bytes_each: the size of one activation in bytes.
     """
     try:
         memory = step_memory(spec, graph, bytes_each)
@@ -282,12 +283,12 @@ def memory_text(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> st
 
 
 def step_memory(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> Memory:
-    """Returns the memory of all devices by the formulas of `t0.mesh.formulas`.
+    """Estimates the memory of all devices with the formulas of `t0.mesh.formulas`.
 
     Args:
       spec: the model, the batch and the optimizer.
       graph: its lowered step.
-      bytes_each: the bytes of an activation.
+      bytes_each: the size of one activation in bytes.
 
     Raises:
       UserError: if the model is not a T5.
@@ -309,7 +310,7 @@ def step_memory(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> Me
     weights = formulas.weights_on_device(shape, share.split)
     slots = formulas.slots_on_device(shape, share.split) if graph.slots else 0
     narrow = bytes_each < formulas.FLOAT32_BYTES
-    # The update is computed next to the weights; a type of fewer bytes needs a copy of them.
+    # The update needs memory in addition to the weights, and a narrower type needs a copy of them.
     step = weights * (formulas.FLOAT32_BYTES + (bytes_each if narrow else 0))
     step += weights * bytes_each if graph.microbatches > 1 else 0
     step += formulas.kept_bytes(shape, share, formulas.TENSORFLOW)

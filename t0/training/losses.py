@@ -1,10 +1,11 @@
 """Cross entropy with z-loss in float32, and the sums that are recorded with it.
 
-Mesh TensorFlow's loss makes a one-hot tensor of the size of the logits, and computes in the
-activations' type. `computed_in_float32` makes the model compute the same loss in float32. Where the
-mesh does not split the vocabulary, two functions that XLA compiles compute the loss and its
-gradient; elsewhere Mesh's own formula computes it. Legend: V the vocabulary, [...] batch and
-length.
+Mesh TensorFlow computes the loss in the type of the activations, from a one-hot tensor as large as
+the logits. `computed_in_float32` makes the model compute the same loss in float32. If the mesh does
+not split the vocabulary, two functions compiled by XLA compute the loss and its gradient. Otherwise
+Mesh TensorFlow's own formula computes it.
+
+Legend: V the vocabulary, [...] batch and length.
 
     with computed_in_float32(model, mesh_impl) as parts:
         _, loss = model.call_simple(inputs, targets, compute_loss=True)
@@ -19,24 +20,24 @@ from t0.compat import mtf, transformer
 from t0.compat import tf1 as tf
 from t0.mesh.compiled import row_max, row_sum, xla_compiled
 
-# Sums over a batch: nats, z-loss (as weighted in the loss), right tokens, target tokens; right
-# tokens and target tokens without EOS, which is the easiest to predict.
+# Sums over a batch: nats, z-loss (as weighted in the loss), correct tokens, target tokens; then
+# correct tokens and target tokens without EOS, which is the easiest token to predict.
 PARTS = ("nll", "z_loss", "correct", "tokens", "correct_before_eos", "tokens_before_eos")
 _EOS = 1
 
 
 @contextlib.contextmanager
 def computed_in_float32(model: Any, mesh_impl: Any) -> Iterator[dict[str, mtf.Tensor]]:
-    """Makes a model compute the loss of this module while the context is open.
+    """Makes a model compute its loss in float32 while the context is open.
 
-    A model that has its own loss function, which gin can set, keeps that function.
+    If gin gives the model its own loss function, that function stays in use.
 
     Args:
       model: Mesh TensorFlow's model: a stack of layers, or an encoder and a decoder.
       mesh_impl: the mesh, which decides whether the vocabulary is split.
 
     Yields:
-      a mapping. A call of the model puts a scalar of the mesh's graph into it for each of `PARTS`,
+      a mapping. Each call of the model fills it with a scalar of the mesh for each of `PARTS`,
       summed over the batch. It stays empty if the model keeps its own loss function.
     """
     parts: dict[str, mtf.Tensor] = {}
@@ -113,7 +114,7 @@ def _fused(
 
 @xla_compiled
 def _forward(logits: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """Returns nll, log Z and accuracy, each float32 [...], of logits [..., V], targets [...]."""
+    """Returns nll, log Z and accuracy, float32 [...], from logits [..., V] and targets [...]."""
     wide = tf.cast(logits, tf.float32)
     largest = row_max(wide)
     log_z = largest + tf.math.log(row_sum(tf.exp(wide - largest[..., None])))

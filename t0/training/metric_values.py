@@ -1,4 +1,4 @@
-"""The values of a task's metrics: which of them are numbers, and whether two have one name.
+"""Collects the numeric values of a task's metrics, and rejects two values with one name.
 
     from t0.compat import t5_metrics
 
@@ -7,9 +7,9 @@
     values.numbers              # {"em": 81.2, "f1": 88.0, "by/length": 79.0}
     values.others               # {"first": "str"}: not in the results files
 
-Stock T5 takes numbers only. SeqIO's own evaluator takes `seqio.metrics.Scalar`, whose number counts
-here, and `Text`, `Histogram`, `Image`, arrays and others, which are skipped by name. A metric that
-returns dictionaries within its dictionary has their names joined with "/".
+The original T5 code accepts only numbers. SeqIO's evaluator accepts `seqio.metrics.Scalar`, which
+counts as a number here, and `Text`, `Histogram`, `Image`, arrays and others, which are skipped and
+listed by name. The names in nested dictionaries are joined with "/".
 """
 
 import contextlib
@@ -30,8 +30,8 @@ class MetricValues:
       task: the task's name, for messages.
 
     Attributes:
-      numbers: name -> value, of values that are numbers.
-      others: name -> type, of all other values.
+      numbers: name -> value, for values that are numbers.
+      others: name -> type, for all other values.
     """
 
     def __init__(self, task: str) -> None:
@@ -41,10 +41,10 @@ class MetricValues:
         self._metric_of: dict[str, Metric] = {}
 
     def add(self, metric: Metric, returned: Any) -> dict[str, float]:
-        """Adds the values that a metric has returned, and returns its numbers.
+        """Adds the result of a metric, and returns its numbers.
 
         Raises:
-          UserError: if another metric has returned a value of the same name.
+          UserError: if another metric has returned a value with the same name.
         """
         added = {}
         for name, value in _flat(returned, _name_of(metric)):
@@ -70,28 +70,28 @@ class MetricValues:
 
 
 def check_names(task: str, metric_fns: Sequence[Metric], target: Any) -> None:
-    """Checks, before anything is decoded, that no two metrics return values of one name.
+    """Checks before decoding that no two metrics return values with the same name.
 
     Args:
       task: the task's name.
-      metric_fns: its metrics of predictions.
-      target: a postprocessed target, which stands for a prediction. A metric that cannot take it
-        is checked later, by `MetricValues.add`.
+      metric_fns: the task's prediction metrics.
+      target: a postprocessed target, used as a prediction. A metric that cannot take it is checked
+        later, by `MetricValues.add`.
 
     Raises:
-      UserError: if two return a value of one name.
+      UserError: if two metrics return a value with the same name.
     """
     values = MetricValues(task)
     for metric in metric_fns if len(metric_fns) > 1 else ():
         returned: Any = {}
         with contextlib.suppress(Exception), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # many are undefined for one example
+            warnings.simplefilter("ignore")  # many metrics are undefined for a single example
             returned = metric([target], [target])
         values.add(metric, returned)
 
 
 def _flat(returned: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yields (name, value); `name` is that of a value that is not in a dictionary."""
+    """Yields (name, value); a value that is not in a dictionary gets `name`."""
     if not isinstance(returned, Mapping):
         yield name, returned
         return
@@ -103,12 +103,12 @@ def _flat(returned: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _number(value: Any) -> float | None:
-    value = getattr(value, "value", value)  # of seqio.metrics.Scalar
+    value = getattr(value, "value", value)  # seqio.metrics.Scalar
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
-        value = value.item()  # of numpy and JAX
+        value = value.item()  # numpy and JAX
     return float(value) if isinstance(value, numbers.Real) else None
 
 
 def _name_of(metric: Metric) -> str:
-    metric = getattr(metric, "func", metric)  # of functools.partial
+    metric = getattr(metric, "func", metric)  # functools.partial
     return getattr(metric, "__name__", type(metric).__name__)

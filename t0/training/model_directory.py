@@ -1,17 +1,17 @@
-"""A model directory as both engines keep it: its lock, its configuration, its kept checkpoints.
+"""The model directory of both engines: its lock, its configuration, its retained checkpoints.
 
-    with lock("/models/tiny"):          # another process that tries gets a UserError that names us
+    with lock("/models/tiny"):          # raises a UserError in any other process that tries
         ...
     check_same("/models/tiny", {"run.batch_size": "4"}, allowed=False)     # lists the differences
     kept([10, 20, 30, 40], Keep(last=1, every_steps=20))                   # [20, 40]
 
-The lock is the operating system's, on the file `.trainer` in the directory, so it ends with its
-holder, however that ends. The file stays, and says who held it last. A directory that is not local,
-or on a file system without locks, is not locked.
+The operating system locks the file `.trainer` in the directory, so the lock is released when its
+process ends, even if it is killed. The file stays, and names the last process that held the lock.
+There is no lock if the directory is remote, or on a file system without locks.
 
-`configuration.json` holds gin's values as text. A run compares its values with those with which
-training began. `t0.training.checkpointing` registers `Keep` with gin, as `keep_checkpoints`.
-Nothing here needs TensorFlow or gin.
+`configuration.json` holds gin's values as text. A run compares its values with those it was started
+with. `t0.training.checkpointing` registers `Keep` with gin, as `keep_checkpoints`. This module
+needs neither TensorFlow nor gin.
 """
 
 import contextlib
@@ -45,17 +45,17 @@ _MAY_DIFFER = re.compile(
     r"train_model_fn|output_eval_examples|predict_fn)"
     r"|train_loop\.\w+|task_metrics\.\w+|keep_checkpoints\.\w+|tpu_mesh_shape\.\w+"
     r"|\w+\.model_info_file"
-    # Read only at the first start, which reads the initial checkpoint.
+    # Only the first start reads these, with the initial checkpoint.
     r"|init_checkpoint_variable_mapping\.\w+|should_load_variable\.\w+)$"
 )
 
 
 @contextlib.contextmanager
 def lock(model_dir: str) -> Iterator[None]:
-    """Holds the directory while the context is open.
+    """Locks the directory while the context is open.
 
     Raises:
-      UserError: if another process trains in it; the message says which.
+      UserError: if another process is training in it; the message names the process.
     """
     if "://" in model_dir:
         yield
@@ -64,12 +64,12 @@ def lock(model_dir: str) -> Iterator[None]:
         try:
             Path(model_dir).mkdir(parents=True, exist_ok=True)
             file = stack.enter_context((Path(model_dir) / LOCK_FILE).open("a+", encoding="utf-8"))
-            # This kind of lock belongs to the process: processes that it forks do not hold it.
+            # This kind of lock belongs to one process. Forked processes do not hold it.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _HELD and not isinstance(error, PermissionError):
                 raise _taken(model_dir) from error
-            # A directory that cannot be written is reported by who writes the first checkpoint.
+            # If the directory is not writable, writing the first checkpoint reports it.
             yield
             return
         file.truncate(0)
@@ -98,12 +98,12 @@ def _taken(model_dir: str) -> UserError:
 
 
 def configuration_text(values: Mapping[str, str]) -> str:
-    """Returns the content of the file."""
+    """Returns the text of `configuration.json`."""
     return json.dumps(values, indent=1) + "\n"
 
 
 def comparable_values(values: Mapping[str, str]) -> dict[str, str]:
-    """Returns the values without those that may differ, and without macros that only these read."""
+    """Drops the values that may differ, and the macros that only those values use."""
     values = {name: value for name, value in values.items() if not _MAY_DIFFER.search(name)}
     reached = {name for name in values if "." in name}  # a macro's name has no dot
     while True:
@@ -115,7 +115,7 @@ def comparable_values(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_same(model_dir: str, now: Mapping[str, str], *, allowed: bool) -> list[str]:
-    """Compares a configuration with the one that `model_dir` records, if it records one.
+    """Compares a configuration with the one recorded in `model_dir`, if there is one.
 
     Args:
       model_dir: the run's model directory.
@@ -162,13 +162,14 @@ def _recorded_configuration(path: str) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class Keep:
-    """The checkpoints that a run keeps; gin sets the fields as `keep_checkpoints.NAME`.
+    """The rule that decides which checkpoints are retained; gin: `keep_checkpoints.NAME`.
 
     Attributes:
-      last: the number of latest checkpoints to keep (`run.keep_checkpoint_max`); None keeps all.
-      every_steps: keep each checkpoint whose step is a multiple of this; None keeps none of them.
-      best_by: keep the best checkpoint by this metric of evaluation, such as "validation_loss" or
-        "eval/accuracy"; a checkpoint is then written whenever an evaluation is the best so far.
+      last: the number of latest checkpoints to retain (`run.keep_checkpoint_max`); None retains
+        all.
+      every_steps: also retain each checkpoint whose step is a multiple of this; None for no others.
+      best_by: also retain the best checkpoint by this evaluation metric, such as "validation_loss"
+        or "eval/accuracy". A checkpoint is then written whenever an evaluation is the best so far.
       smaller_is_better: whether a smaller value of that metric is better; None to decide by its
         name: smaller is better for a loss, a perplexity or an error.
     """
@@ -180,7 +181,7 @@ class Keep:
 
 
 def kept(steps: Sequence[int], keep: Keep, best: int | None = None) -> list[int]:
-    """Returns the steps whose checkpoints stay.
+    """Returns the steps whose checkpoints are retained.
 
     >>> kept([10, 20, 30, 40], Keep(last=1, every_steps=20))
     [20, 40]

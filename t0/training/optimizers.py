@@ -5,9 +5,9 @@
     run.optimizer = @t0.MomentumSGDOptimizer
     apply_updates.clip_gradient_norm = 1.0          # with any of them
 
-The training graph calls `apply_updates`. For a variable that the mesh does not split, Mesh
-TensorFlow's Adafactor is computed by `adafactor`, in fewer passes over the weights, with the norms
-of gradients and weights in the same passes. Slots have Mesh TensorFlow's names.
+The training graph calls `apply_updates`. If the mesh does not split a variable, `adafactor`
+computes Mesh TensorFlow's Adafactor for it, in fewer passes over the weights that also compute the
+norms of gradients and weights. Slots have Mesh TensorFlow's names.
 """
 
 import dataclasses
@@ -56,8 +56,8 @@ def apply_updates(
       gradients: the gradient of each variable; None if the loss does not depend on the variable.
       variables: the variables, in the same order.
       mesh_impl: the mesh, which decides which variables are split.
-      clip_gradient_norm: the largest global norm, to which larger gradients are scaled down; None
-        for no limit.
+      clip_gradient_norm: the global norm to which larger gradients are scaled down; None for no
+        limit.
     """
     pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
     clipped = clip_gradient_norm is not None
@@ -82,8 +82,9 @@ def apply_updates(
 
 
 def _sum_in_order(scalars: Sequence[mtf.Tensor]) -> mtf.Tensor:
-    # TensorFlow's AddN begins with whichever input nothing else reads any more, and the update of a
-    # variable also reads its sum of squares: the last bit would depend on the order of computation.
+    # TensorFlow's AddN starts with any input that no other operation still needs. The update of a
+    # variable also reads its sum of squares, so the last bit would depend on the order of
+    # computation.
     return mtf.reduce_sum(mtf.stack(scalars, "sums"))
 
 
@@ -93,11 +94,11 @@ def _sum_of_squares(x: mtf.Tensor) -> mtf.Tensor:
 
 @gin.configurable("AdamWOptimizer", module="t0", denylist=["learning_rate"])
 class AdamWOptimizer(optimize.Optimizer):
-    """Adam with decoupled weight decay, and optionally with Adafactor's bound and scale.
+    """Adam with decoupled weight decay, and optionally with Adafactor's clipping and scaling.
 
-    `rms_clipping_threshold` bounds the root mean square of the update, and
-    `multiply_by_parameter_scale` multiplies the update by the parameter's root mean square, both as
-    Adafactor does. The moments are corrected for their start at zero, at the step `offset`.
+    `rms_clipping_threshold` limits the root mean square of the update, and
+    `multiply_by_parameter_scale` multiplies the update by the parameter's root mean square, as
+    Adafactor does. Bias correction assumes that the moments were zero at step `offset`.
 
     Args:
       learning_rate: a number or scalar.
@@ -105,11 +106,11 @@ class AdamWOptimizer(optimize.Optimizer):
       beta_1: the decay of the mean.
       beta_2: the decay of the mean square.
       epsilon: the number that is added to the root.
-      rms_clipping_threshold: the largest root mean square of the update; None for no bound.
-      multiply_by_parameter_scale: whether the update is in units of the parameter's root mean
+      rms_clipping_threshold: the largest root mean square of the update; None for no limit.
+      multiply_by_parameter_scale: whether the update is relative to the parameter's root mean
         square.
       exclude_from_weight_decay: regular expressions of the variables without weight decay.
-      offset: the step at which the moments were zero (that of the initial checkpoint).
+      offset: the step at which the moments were zero (the step of the initial checkpoint).
     """
 
     def __init__(  # noqa: PLR0913 (each is a gin parameter)
@@ -135,7 +136,7 @@ class AdamWOptimizer(optimize.Optimizer):
         self._offset = offset
 
     def apply_grad(self, grad: mtf.Tensor | None, var: mtf.Variable) -> list[mtf.Operation]:
-        """Returns the assignments of one variable."""
+        """Returns the assignments for one variable."""
         if grad is None:
             return []
         grad, old = mtf.to_float(grad), mtf.to_float(var.value)
@@ -161,19 +162,19 @@ class AdamWOptimizer(optimize.Optimizer):
 
 @gin.configurable("AdamWScaleOptimizer", module="t0", denylist=["learning_rate"])
 class AdamWScaleOptimizer(AdamWOptimizer):
-    """nanoT5's AdamW, in units of each parameter's root mean square, at least 1e-3.
+    """nanoT5's AdamW: the update is relative to each parameter's root mean square, at least 1e-3.
 
-    The rule is that of `AdamWScale` (github.com/PiotrNawrot/nanoT5, copied_utils.py): Adam's step
-    for a tensor is multiplied by the tensor's root mean square, as in Adafactor, and `epsilon` is
-    added to the root of the mean square before the correction for its start at zero.
+    The rule is that of `AdamWScale` (github.com/PiotrNawrot/nanoT5, copied_utils.py). Adam's update
+    of a tensor is multiplied by the tensor's root mean square, as in Adafactor. `epsilon` is added
+    to the root of the mean square before bias correction.
 
     Args:
-      learning_rate: a number or scalar; nanoT5 pretrains with 0.02 at its peak.
+      learning_rate: a number or scalar; nanoT5 pretrains with a peak of 0.02.
       weight_decay_rate: the share of each weight that a step subtracts, times the learning rate.
       beta_1: the decay of the mean.
       beta_2: the decay of the mean square.
       epsilon: the number that is added to the root.
-      offset: the step at which the moments were zero (that of the initial checkpoint).
+      offset: the step at which the moments were zero (the step of the initial checkpoint).
     """
 
     def __init__(
@@ -199,13 +200,13 @@ class AdamWScaleOptimizer(AdamWOptimizer):
 
 @gin.configurable("MomentumSGDOptimizer", module="t0", denylist=["learning_rate"])
 class MomentumSGDOptimizer(optimize.Optimizer):
-    """Stochastic gradient descent with momentum, or with Nesterov's momentum.
+    """Stochastic gradient descent with momentum or Nesterov momentum.
 
     Args:
       learning_rate: a number or scalar.
       momentum: the decay of the velocity. The velocity sums gradients, not updates, so a change of
         the learning rate takes full effect immediately.
-      nesterov: whether to use Nesterov's momentum.
+      nesterov: whether to use Nesterov momentum.
     """
 
     def __init__(self, learning_rate: Any, momentum: float = 0.9, nesterov: bool = False) -> None:
@@ -214,7 +215,7 @@ class MomentumSGDOptimizer(optimize.Optimizer):
         self._nesterov = nesterov
 
     def apply_grad(self, grad: mtf.Tensor | None, var: mtf.Variable) -> list[mtf.Operation]:
-        """Returns the assignments of one variable."""
+        """Returns the assignments for one variable."""
         if grad is None:
             return []
         grad = mtf.to_float(grad)
@@ -228,7 +229,7 @@ class MomentumSGDOptimizer(optimize.Optimizer):
 
 
 def _bias_correction(beta: float, step: tf.Tensor) -> tf.Tensor:
-    # 1 - beta ** step, by expm1, because float32 loses digits of it when beta is close to 1.
+    # This is 1 - beta ** step. It uses expm1 because float32 loses digits if beta is close to 1.
     return -tf.math.expm1(step * math.log(beta)) if beta else tf.constant(1.0)
 
 

@@ -1,8 +1,8 @@
 """Random numbers that depend only on seed and step, so that a resumed run draws the same ones.
 
-Mesh TensorFlow's dropout draws random tensors from the mesh, and a placement mesh draws them from
-TensorFlow's generators, whose state no checkpoint holds. `SeededMesh` computes each random tensor
-from (seed, number of the operation, slice of the tensor, step, microbatch).
+Mesh TensorFlow's dropout draws random tensors from the mesh. A placement mesh draws them from
+TensorFlow's generators, and no checkpoint holds the state of those. `SeededMesh` computes each
+random tensor from (seed, number of the operation, slice of the tensor, step, microbatch).
 
     mesh_impl = SeededMesh(shape, layout, devices, seed=7, step=step_tensor)
     lowering = mesh_impl.lower(graph, mesh)
@@ -15,7 +15,7 @@ from typing import Any
 from t0.compat import mtf
 from t0.compat import tf1 as tf
 
-# The most microbatches of a step: with more, microbatches would repeat random numbers.
+# The largest number of microbatches of a step. With more, random numbers would repeat.
 _MICROBATCHES = 1 << 20
 
 _STATELESS: dict[Any, Callable[..., tf.Tensor]] = {
@@ -44,17 +44,17 @@ class SeededMesh(mtf.placement_mesh_impl.PlacementMeshImpl):
         self._step = step
         self._drawn = 0
         self._lowering: mtf.Lowering | None = None
-        # An integer scalar of the mesh's graph that differs between the microbatches of a step.
+        # An integer scalar of the mesh that differs between the microbatches of a step.
         self.microbatch: mtf.Tensor | None = None
 
     def lower(self, graph: mtf.Graph, mesh: mtf.Mesh, log_file: str | None = None) -> mtf.Lowering:
-        """Lowers `graph`, whose one mesh is `mesh`."""
+        """Lowers `graph`, whose only mesh is `mesh`."""
         return _Lowering(self, graph, mesh, log_file)
 
     def random(
         self, shape: mtf.Shape, tf_fn: Callable[..., tf.Tensor], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Draws a tensor of `shape`; slices of the same part of it have the same values."""
+        """Draws a tensor of `shape`; replicas of a slice get the same values."""
         self._drawn += 1
         number = self._drawn
         draw = _STATELESS[tf_fn]
@@ -83,7 +83,7 @@ class _Lowering(mtf.Lowering):
         super().__init__(graph, {mesh: mesh_impl}, autostack=False, log_file=log_file)
 
     def set_tensor_lowering(self, x: mtf.Tensor, laid_out_tensor: Any) -> None:
-        """Reads a variable once, not once for each operation as Mesh TensorFlow does.
+        """Reads a variable once, while Mesh TensorFlow reads it once per operation.
 
         Otherwise a gradient's read may come after the variable's update in the same step.
         """

@@ -1,4 +1,4 @@
-"""Prints and records a run's metrics: lines of progress, `metrics.jsonl`, event files.
+"""Prints and records a run's metrics: progress lines, `metrics.jsonl`, event files.
 
     recorder = Recorder("/models/tiny", total=12_200, tokens=11_264, start=0)
     recorder.progress(1_200, step_fields(values, positions))
@@ -6,25 +6,29 @@
     #   z-loss 0.011  lr 0.001  gradient 0.92  weights 4068  11,500 tokens/s  0.98 s/step
     #   0.21 passes  left 2:56:12
 
-That is one line on the terminal. `tokens_per_second` counts all positions of the batch, padding
-included. Nats per token (`loss_per_token`) are of the target tokens; held-out, those of the last
-validation. The accuracy shown leaves EOS out (`token_accuracy_without_eos`; `token_accuracy` counts
-it). T5's loss (`loss`) is Mesh TensorFlow's: nats and z-loss summed over the target tokens, divided
-by all target positions, padding included.
-`passes` is the examples read divided by the examples of all tasks. A run on a TPU, which
-TensorFlow's estimator trains, records loss and learning rate in the same way.
-`start_report` has the lines that a run begins with; `Recorder.first_pace` prints the expected
-duration some steps later, when it can be measured.
+That is one line on the terminal. Its fields in `metrics.jsonl`:
+
+- `loss_per_token`: nats per target token. "held-out" shows the same of the last validation.
+- `token_accuracy_without_eos`: the accuracy that is printed. `token_accuracy` includes EOS.
+- `loss`: Mesh TensorFlow's loss ("T5 loss"): nats and z-loss summed over the target tokens, divided
+  by all target positions including padding.
+- `tokens_per_second`: counts all positions of the batch, including padding.
+- `passes`: the examples read divided by the examples of all tasks.
+
+TPU runs, which TensorFlow's estimator trains, record loss and learning rate in the same way.
+`start_report` has the lines at the start of a run. A few steps later, when the speed is known,
+`Recorder.first_pace` prints the expected duration.
 
     with EventFile("/models/tiny/validation_eval", suffix=".1000") as events:
         events.add(1_000, {"eval/super_glue_rte_must_be_true_score_eval/accuracy": 54.15})
 
-An event file is a TFRecord file of `tensorflow.Event` messages, the first of which names the
-format's version. It has TensorFlow's name, with the second in which it was begun, and is begun with
-the first event. A bucket's objects are written whole: the file grows in a temporary folder, and
-`publish` copies it. There, two files of one second in one folder must have different suffixes.
+An event file is a TFRecord file of `tensorflow.Event` messages. The first message names the
+format's version. The file is created with the first event, and has TensorFlow's name with the
+second of its creation. Objects in a bucket can only be written as a whole, so the file grows in a
+temporary folder and `publish` copies it. In a bucket, two files created in the same folder and
+second must have different suffixes.
 
-Local paths need no TensorFlow, so that every engine records with this module.
+For local paths this module does not need TensorFlow, so every engine can use it.
 """
 
 import dataclasses
@@ -47,14 +51,14 @@ from t0.files.tfrecord import framed
 from t0.files.untrusted import parsed_json
 
 METRICS_FILE = "metrics.jsonl"
-# Fields of task metrics are PREFIX<task>/<metric>, and PREFIX<metric> of their means.
+# Task metrics have the fields PREFIX<task>/<metric>, their means PREFIX<metric>.
 PREFIX = "eval/"
 # Seconds between two writes of the metrics to a bucket, if no checkpoint is saved.
 _REMOTE_SECONDS = 60
-# The number of steps after which the measured pace is printed.
+# The number of steps after which the measured speed is printed.
 _PACE_STEPS = 5
 
-# Field of metrics.jsonl -> (words of the line, format); the field's name is TensorBoard's tag.
+# Field of metrics.jsonl -> (text of the line, format). TensorBoard's tag is the field's name.
 _SHOWN: dict[str, tuple[str, str]] = {
     "loss_per_token": ("{} nats/token", ".3f"),
     "held_out": ("held-out {}", ".3f"),
@@ -76,10 +80,10 @@ _START = field(1, 1)  # SessionLog.status
 
 
 def step_fields(values: Mapping[str, float], positions: int) -> dict[str, float]:
-    """Returns the fields of a step from the graph's sums.
+    """Computes the fields of a step from the graph's sums.
 
     Args:
-      values: the sums of a step by name, which are `graph.METRICS`, or those of a validation.
+      values: the sums by name: `graph.METRICS` of a step, or those of a validation.
       positions: the number of target positions of the batch.
     """
     tokens = max(values["tokens"], 1.0)
@@ -103,17 +107,16 @@ def used_memory(gpu_peaks: Sequence[int]) -> str:
     """Returns the peak memory of a run as text.
 
     Args:
-      gpu_peaks: the most bytes that were in use on each GPU; without a GPU the text is about this
-        process.
+      gpu_peaks: the peak memory of each GPU in bytes; if empty, the text is about this process.
     """
     if gpu_peaks:
         return f"{max(gpu_peaks) / 2**30:.1f} GiB used on a GPU"
-    # Linux counts in KiB.
+    # Linux reports KiB.
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB used"
 
 
 def line(step: int, total: int, fields: Mapping[str, float]) -> str:
-    """Returns the line of progress of a step."""
+    """Returns the progress line of a step."""
     words = [f"step {step:,}/{total:,}"]
     for name, (text, form) in _SHOWN.items():
         if name in fields:
@@ -125,7 +128,7 @@ def line(step: int, total: int, fields: Mapping[str, float]) -> str:
 
 
 def evaluation_line(step: int, fields: Mapping[str, float]) -> str:
-    """Returns the line about an evaluation: the held-out loss and the means over tasks."""
+    """Returns the line of an evaluation: the held-out loss and the means over tasks."""
     words = [f"step {step:,}"]
     if "validation_loss" in fields:
         words += [
@@ -140,7 +143,7 @@ def evaluation_line(step: int, fields: Mapping[str, float]) -> str:
 
 
 def default_interval(steps: int) -> int:
-    """Returns the steps between two lines of progress: a hundredth of the run, at most 100."""
+    """Returns the steps between two progress lines: a hundredth of the run, at most 100."""
     return max(1, min(100, steps // 100))
 
 
@@ -156,14 +159,14 @@ class Recorder:
     Args:
       model_dir: the model directory.
       total: the run's last step.
-      tokens: the positions of a batch, padding included.
+      tokens: the positions of a batch, including padding.
       start: the step from which the run continues; records of later steps are removed.
-      events: whether to write TensorBoard's event file, too.
-      gpu_peaks: returns the most bytes that were in use on each GPU so far.
+      events: whether to also write TensorBoard's event file.
+      gpu_peaks: returns the peak memory of each GPU so far, in bytes.
 
     Attributes:
-      ideal_seconds: the seconds of a step at the peak of the GPUs' data sheet, from which the
-        utilization of model FLOPs (MFU) follows; None if that is not known.
+      ideal_seconds: the time of a step at the GPUs' peak FLOP/s according to their data sheet, from
+        which model FLOPs utilization (MFU) is computed; None if it is unknown.
     """
 
     def __init__(  # noqa: PLR0913 (a run's facts, all by name)
@@ -183,10 +186,10 @@ class Recorder:
         self.ideal_seconds: float | None = None
         self._mark: _Mark | None = None
         self._pace_shown = False
-        # An object of a bucket is rewritten as a whole, at most once a second.
+        # An object in a bucket is rewritten as a whole, at most once a second.
         self._remote = paths.is_remote(model_dir)
         self._waiting: list[str] = []
-        self._held_out: float | None = None  # nats for each target token of the last validation
+        self._held_out: float | None = None  # nats per target token of the last validation
         _forget_after(self._path, start)
         self._flushed = time.monotonic()
         self._events: EventFile | None = None
@@ -194,7 +197,7 @@ class Recorder:
             self._events = EventFile(model_dir, restarted_at=start + 1 if start else None)
 
     def progress(self, step: int, fields: Mapping[str, float]) -> None:
-        """Prints and records the fields of a training step, with the pace and the time left."""
+        """Prints and records the fields of a training step, with the speed and the time left."""
         now = time.monotonic()
         paced = dict(fields)
         if self._mark is not None and step > self._mark.step:
@@ -210,7 +213,7 @@ class Recorder:
         self.record(step, paced)
 
     def first_pace(self, step: int) -> None:
-        """Prints the expected duration of the run, once, some steps after the first line."""
+        """Prints the expected duration of the run once, a few steps after the first line."""
         if self._mark is None or self._pace_shown or step < self._mark.step + _PACE_STEPS:
             return
         self._pace_shown = True
@@ -244,7 +247,7 @@ class Recorder:
             self._waiting.clear()
 
     def flush(self) -> None:
-        """Writes what waits for a bucket, unless that was done within the last second."""
+        """Writes buffered records to a bucket, at most once a second."""
         if self._remote and time.monotonic() - self._flushed >= publishing.OBJECT_SECONDS:
             self._write_waiting()
             if self._events is not None:
@@ -252,24 +255,24 @@ class Recorder:
             self._flushed = time.monotonic()
 
     def note(self, step: int, fields: Mapping[str, Any]) -> None:
-        """Appends fields that may be other than numbers to `metrics.jsonl` alone."""
+        """Appends fields of any type only to `metrics.jsonl`."""
         if fields:
             self._append({"step": step, **fields})
 
     def pause(self, seconds: float) -> None:
-        """Leaves seconds out of the pace, such as those of validation or saving."""
+        """Excludes seconds from the measured speed, such as those spent on validation or saving."""
         if self._mark is not None:
             self._mark.seconds += seconds
 
     def close(self) -> None:
-        """Writes what waits, and closes the event file."""
+        """Writes buffered records, and closes the event file."""
         self._write_waiting()
         if self._events is not None:
             self._events.close()
 
 
 def _forget_after(path: str, step: int) -> None:
-    # A killed run has recorded steps that are now taken again.
+    # A killed run may have recorded steps that are repeated now.
     if not any_path(path).exists():
         return
     with reading(path):
@@ -288,16 +291,16 @@ def _step_of(text: str) -> float:
 
 
 class EventFile:
-    """One event file.
+    """One event file of TensorBoard.
 
     Args:
-      folder: the folder, which is made where it is absent.
+      folder: the folder; it is created if it is missing.
       suffix: the end of the file's name.
-      restarted_at: the first step of a run that continues another; TensorBoard leaves out what the
-        folder's earlier files have from this step on. None for a new run.
+      restarted_at: the first step of a run that continues another; TensorBoard then hides the
+        events of earlier files from this step on. None for a new run.
 
     Raises:
-      OSError: if it cannot be written; also its methods.
+      OSError: if it cannot be written; this also applies to its methods.
     """
 
     def __init__(self, folder: str, *, suffix: str = "", restarted_at: int | None = None) -> None:
@@ -317,7 +320,7 @@ class EventFile:
         self.close()
 
     def add(self, step: int, values: Mapping[str, Any]) -> None:
-        """Adds numbers of a step, name -> value; a local file has them at once."""
+        """Adds the values of a step, name -> number; a local file is updated immediately."""
         found = (
             field(1, name.encode()) + float_field(2, float(value)) for name, value in values.items()
         )
@@ -332,13 +335,13 @@ class EventFile:
         self._file.flush()
 
     def publish(self) -> None:
-        """Copies what was added to the bucket; nothing for a local folder."""
+        """Copies the file to the bucket; does nothing for a local folder."""
         if self._local is not None and self._file is not None:
             name = os.path.basename(self._file.name)  # noqa: PTH119
             paths.copy(self._file.name, f"{self._folder}/{name}")
 
     def close(self) -> None:
-        """Closes the file, and copies it to the bucket if it is there."""
+        """Closes the file, and copies it to the bucket if the folder is remote."""
         if self._file is not None and not self._file.closed:
             self._file.close()
             self.publish()
@@ -355,7 +358,7 @@ def _step(step: int) -> bytes:
 
 
 def _new_file(folder: str, suffix: str) -> IO[bytes]:
-    """Opens a file of TensorFlow's name for this second, or for the next where that is taken."""
+    """Opens a file with TensorFlow's name for this second, or the next second that is free."""
     seconds = int(time.time())
     while True:
         name = f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}{suffix}"

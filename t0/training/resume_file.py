@@ -1,10 +1,10 @@
-"""The resume state next to a checkpoint, `model.ckpt-100.resume.npz`, written and read.
+"""Writes and reads the resume state next to a checkpoint, `model.ckpt-100.resume.npz`.
 
     path = "/models/tiny/model.ckpt-100"
     write(path, {"began": 0, "seed": 0, "position": position, "own": [100]})
     record(path)["began"]            # 0; `record` is None for a checkpoint of another loop
     with opened(path) as content:
-        record_in(content)           # the whole record, checked; content has the arrays, too
+        record_in(content)           # the whole record, checked; content also has the arrays
 
 The record is JSON in a numpy archive:
 
@@ -12,19 +12,19 @@ The record is JSON in a numpy archive:
     seed       the seed of the data's order, dropout and initial weights
     position   the position in the data; None if the data is at its beginning
     own        the steps of the checkpoints that this run wrote, which it may delete
-    seconds    the seconds that all starts have trained
+    seconds    the training time of all starts, in seconds
     judge      the state of `stopping.BestEvaluation`
     evaluated  whether the evaluations that were due at this step have run
 
-If the checkpoint holds weights in a narrower type than memory does (T5's published gin files save
-bfloat16), the archive also has the rest of each weight. NAME/0, NAME/1 ... are the weight's slices,
-one for each device of the mesh; the checkpoints of one device have NAME/0.
+If the checkpoint holds weights in a narrower type than memory (T5's published gin files save
+bfloat16), the archive also has the missing bits of each weight. NAME/0, NAME/1, ... are the slices
+of a weight, one for each device of the mesh; with one device there is only NAME/0.
 
     low/NAME/0    int16, the low halves of a weight that the checkpoint holds as bfloat16
     ties/NAME/0   int64, the positions whose low half does not fit into int16
     wide/NAME/0   the whole weight, if the checkpoint holds another type
 
-Nothing that is read is trusted.
+Every value that is read from the file is checked.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ FIELDS: Mapping[str, Any] = {
     "judge": JudgeState | None,
     "evaluated": bool,
 }
-# What numpy, zipfile, zlib and json raise for bytes that are not a resume file's.
+# The errors that numpy, zipfile, zlib and json raise for damaged files.
 _DAMAGED = (
     OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, SyntaxError,
     RuntimeError, MemoryError, OverflowError, struct.error, zlib.error, zipfile.BadZipFile,
@@ -96,14 +96,14 @@ def write(
 
 
 def split_halves(wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the low halves of float32 weights, which bfloat16 leaves out.
+    """Returns the low halves of float32 weights, which bfloat16 does not hold.
 
     Args:
       wide: float32 weights.
 
     Returns:
-      int16, the difference between each bit pattern and that of the nearest bfloat16 number, to
-      which ties to even are rounded; int64, the positions of ties that are rounded down, whose
+      int16, the difference between each bit pattern and that of the nearest bfloat16 number, with
+      ties rounded to even; and int64, the positions of ties that are rounded down, whose
       difference, 0x8000, overflows int16.
     """
     bits = wide.view(np.uint32)
@@ -112,7 +112,7 @@ def split_halves(wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def join_halves(nearest: np.ndarray, low: np.ndarray, ties: np.ndarray) -> np.ndarray:
-    """Returns the float32 weights from their rounded values and what `split_halves` returned."""
+    """Restores float32 weights from their rounded values and the result of `split_halves`."""
     difference = low.astype(np.int32)
     difference.reshape(-1)[ties] = 1 << 15
     return (nearest.view(np.int32) + difference).view(np.float32)
@@ -122,7 +122,7 @@ def low_halves(key: str, wide: np.ndarray) -> dict[str, np.ndarray]:
     """Returns the arrays for a float32 slice of a weight that the checkpoint holds as bfloat16.
 
     Args:
-      key: the weight's name in Mesh TensorFlow, "/", and the number of the slice.
+      key: Mesh TensorFlow's name of the weight, "/", and the number of the slice.
       wide: the slice.
     """
     low, ties = split_halves(wide)
@@ -130,16 +130,16 @@ def low_halves(key: str, wide: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def wide_slice(content: Mapping[str, np.ndarray], key: str, nearest: np.ndarray) -> np.ndarray:
-    """Returns the exact float32 slice of a weight that memory held.
+    """Returns the exact float32 slice of a weight as held in memory.
 
     Args:
-      content: what `opened` yields.
-      key: the weight's name in Mesh TensorFlow, "/", and the number of the slice. If the checkpoint
-        is of a mesh with fewer devices and each held the whole weight, slice 0 is taken.
+      content: the mapping that `opened` yields.
+      key: Mesh TensorFlow's name of the weight, "/", and the number of the slice. If the checkpoint
+        was written with fewer devices that each held the whole weight, slice 0 is used.
       nearest: float32, the slice as the checkpoint holds it.
 
     Raises:
-      ValueError, LookupError: if the file has no such slice, or one of another shape.
+      ValueError, LookupError: if the file has no such slice, or one with another shape.
     """
     if f"low/{key}" not in content and f"wide/{key}" not in content:
         key = f"{key.rpartition('/')[0]}/0"
@@ -153,11 +153,11 @@ def wide_slice(content: Mapping[str, np.ndarray], key: str, nearest: np.ndarray)
 def wide_weight(
     content: Mapping[str, np.ndarray], name: str, nearest: np.ndarray
 ) -> np.ndarray | None:
-    """Returns the exact float32 weight that memory held; None if the file has nothing of it.
+    """Returns the exact float32 weight as held in memory; None if the file does not have it.
 
     Args:
-      content: what `opened` yields.
-      name: the weight's name in Mesh TensorFlow.
+      content: the mapping that `opened` yields.
+      name: Mesh TensorFlow's name of the weight.
       nearest: float32, the weight as the checkpoint holds it.
 
     Raises:
@@ -173,7 +173,8 @@ def wide_weight(
     (axis,) = divided
     slices = np.split(nearest, nearest.shape[axis] // first[axis], axis)
     count, replicas = len(numbers), max(1, len(numbers) // len(slices))
-    # "batch:2,model:2" numbers the slices of a model before its replicas, "model:2,batch:2" after.
+    # With "batch:2,model:2" the slices of one replica have consecutive numbers; with
+    # "model:2,batch:2" the replicas of one slice do.
     for order in ([n % len(slices) for n in range(count)], [n // replicas for n in range(count)]):
         wide = [
             wide_slice(content, f"{name}/{number}", slices[index])
@@ -188,7 +189,7 @@ def wide_weight(
 def record(checkpoint: str) -> dict[str, Any] | None:
     """Returns the resume state of `checkpoint`; None for a checkpoint of another loop.
 
-    Checks only its field `began`.
+    Only the field `began` is checked.
 
     Raises:
       UserError: if the file is damaged.
@@ -201,8 +202,8 @@ def record_in(content: Mapping[str, np.ndarray], *names: str) -> dict[str, Any]:
     """Returns the record of an open resume file.
 
     Args:
-      content: what `opened` yields.
-      names: the fields that must be there, and of the right type; none for all.
+      content: the mapping that `opened` yields.
+      names: the fields to require and check; if empty, all fields.
 
     Raises:
       ValueError, LookupError, TypeError: if it is not such a record.
@@ -217,7 +218,7 @@ def check_record(resume: Mapping[str, Any], *names: str) -> None:
 
     Args:
       resume: the resume state.
-      names: the fields to check, which must be there; none for all.
+      names: the fields to require and check; if empty, all fields.
 
     Raises:
       ValueError, LookupError, TypeError: if one is missing, of another type or out of range.
@@ -229,21 +230,21 @@ def check_record(resume: Mapping[str, Any], *names: str) -> None:
 
 @contextlib.contextmanager
 def opened(checkpoint: str, *faults: type[Exception]) -> Iterator[Mapping[str, np.ndarray] | None]:
-    """Yields the arrays of a checkpoint's resume file, which are read in the block; None without.
+    """Yields the arrays of a checkpoint's resume file, or None if there is no such file.
 
     Args:
       checkpoint: the checkpoint's path without its ending.
-      faults: further errors that the block raises for a file that is damaged.
+      faults: further errors that the block raises for a damaged file.
 
     Raises:
-      UserError: if it is damaged, with the two ways to continue.
+      UserError: if it is damaged; the message has the two ways to continue.
     """
     path = checkpoint + _ENDING
     if not any_path(path).exists():
         yield None
         return
     try:
-        # A file on this machine stays on the disk: every process reads its arrays one by one.
+        # A local file stays on disk, so each process reads only the arrays that it uses.
         where = io.BytesIO(paths.read_bytes(path)) if paths.is_remote(path) else path
         content = np.load(where)
         if not isinstance(content, np.lib.npyio.NpzFile):

@@ -1,9 +1,9 @@
 """Learning rate schedules that gin can bind to `run.learning_rate_schedule`, for both engines.
 
-Each takes the `step` (a scalar) and `total_train_steps` (a number) and returns a scalar, as Mesh
-TensorFlow's schedules do, which gin can bind as well. For a Python number the result is a Python
-float, for a TensorFlow tensor a float32 tensor. A schedule counts its steps from `offset`: for
-fine-tuning from a checkpoint of step 1,000,000, bind `offset = 1000000`.
+Like Mesh TensorFlow's schedules, which gin can also bind, each takes `step` (a scalar) and
+`total_train_steps` (a number) and returns a scalar: a Python float for a Python number, a float32
+tensor for a TensorFlow tensor. A schedule counts its steps from `offset`: to fine-tune from a
+checkpoint of step 1,000,000, bind `offset = 1000000`.
 
     run.learning_rate_schedule = @t0.cosine_with_warmup
     cosine_with_warmup.peak = 0.001
@@ -24,7 +24,7 @@ Scalar = Any
 
 
 class _PythonOperations:
-    """The operations that schedules need, for Python numbers and with TensorFlow's names."""
+    """The operations that schedules need, for Python numbers, under TensorFlow's names."""
 
     minimum, maximum, cos = min, max, math.cos
 
@@ -55,12 +55,12 @@ def _warm_up(count: Scalar, warmup_steps: int, begin: float = 0.0) -> Scalar:
     ops = _operations(count)
     if begin and warmup_steps:
         return ops.minimum(1.0, begin + (1.0 - begin) * count / warmup_steps)
-    # (count + 1) / warmup_steps, so that the rate of the first step is not 0.
+    # (count + 1) / warmup_steps, because the first step must not have rate 0.
     return ops.minimum(1.0, (count + 1.0) / max(1, warmup_steps))
 
 
 def _progress(count: Scalar, first: float, last: float) -> Scalar:
-    """Returns how much of the way from `first` to `last` is done, from 0 to 1."""
+    """Returns the progress from `first` to `last`, between 0 and 1."""
     ops = _operations(count)
     return ops.maximum(ops.minimum((count - first) / max(1.0, last - first), 1.0), 0.0)
 
@@ -72,7 +72,7 @@ def constant_with_warmup(
     warmup_steps: int = 0,
     offset: int = 0,
 ) -> Scalar:
-    """Returns `peak`, which the rate reaches linearly over `warmup_steps`."""
+    """Returns `peak` after a linear warmup over `warmup_steps`."""
     del total_train_steps
     return peak * _warm_up(_count_steps(step, offset), warmup_steps)
 
@@ -108,8 +108,8 @@ def rsqrt_then_linear(
 ) -> Scalar:
     """Returns the rate of `rsqrt`, which falls linearly to 0 over the last `linear_fraction`.
 
-    This is nanoT5's "legacy" schedule. Before that fraction it is T5's: with the defaults the rate
-    is 0.01 for the first 10,000 steps, even in a shorter run.
+    This is nanoT5's "legacy" schedule. Before the final fraction it equals T5's: with the defaults
+    the rate is 0.01 for the first 10,000 steps, even in a shorter run.
     """
     count, total = _count_steps(step, offset), total_train_steps - offset
     ops = _operations(count)
@@ -143,7 +143,7 @@ def cosine_with_warmup(
 ) -> Scalar:
     """Returns a rate that rises to `peak` over `warmup_steps`, then falls to `end` as a cosine.
 
-    The rise starts at the fraction `begin` of the peak; in nanoT5 it is 0.5.
+    The warmup starts at the fraction `begin` of the peak (0.5 in nanoT5).
     """
     count = _count_steps(step, offset)
     done = _progress(count, warmup_steps, total_train_steps - offset)
@@ -151,7 +151,7 @@ def cosine_with_warmup(
     return (end + (peak - end) * shape) * _warm_up(count, warmup_steps, begin)
 
 
-# gin's names of the schedules, in module "t0" -> the functions.
+# gin's name of each schedule, in the module "t0" -> the function.
 SCHEDULES: dict[str, Callable[..., Scalar]] = {
     function.__name__: function
     for function in (

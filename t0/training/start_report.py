@@ -1,4 +1,4 @@
-"""The lines that a run of our own loops prints at its start: its size, memory and data.
+"""The lines that our training loops print at the start of a run: its size, memory and data.
 
     size = RunSize(16, {"inputs": 512, "targets": 192}, parameters=76_961_152)
     memory = memory_line(Memory(variables=308_809_728, step=1_503_238_553), devices=1, how=how)
@@ -14,7 +14,7 @@
       data: 2 task(s); passes over each in these steps:
         super_glue_rte_guaranteed_true: 31.20 passes (2,490 examples, 50.0% of the mixture)
 
-Nothing here is of an engine: who trains gives the numbers.
+This module does not depend on an engine: the caller provides the numbers.
 """
 
 import dataclasses
@@ -31,8 +31,8 @@ class RunSize:
 
     Attributes:
       rows: the sequences of a global batch.
-      lengths: name of a feature -> its length in tokens.
-      parameters: the number of the model's weights; 0 if it is not known.
+      lengths: feature -> its length in tokens.
+      parameters: the number of the model's weights; 0 if it is unknown.
     """
 
     rows: int
@@ -41,7 +41,7 @@ class RunSize:
 
     @property
     def tokens(self) -> int:
-        """The positions of a batch, padding included."""
+        """The positions of a batch, including padding."""
         return self.rows * sum(self.lengths.values())
 
     @property
@@ -55,7 +55,7 @@ class Memory:
     """The memory of a run in bytes, summed over all its devices.
 
     Attributes:
-      variables: the weights, in all the types in which they are held, and the optimizer's slots.
+      variables: the weights, in all types in which they are stored, and the optimizer's slots.
       step: the peak of a step's gradients and activations.
     """
 
@@ -66,15 +66,15 @@ class Memory:
 def lines(
     first: int, last: int, size: RunSize, *, microbatches: int, memory: str, data: Any
 ) -> list[str]:
-    """Returns the lines of a start.
+    """Returns the lines for the start of a run.
 
     Args:
       first: the step from which the run continues, 0 for a new one.
       last: the step at which it ends.
       size: the sizes of the run.
-      microbatches: the parts in which a batch is computed.
-      memory: what `memory_line` returned, or another line.
-      data: a `TrainingData`, or what has its `filling` and `shares`.
+      microbatches: the number of microbatches of a step.
+      memory: the result of `memory_line`, or another line.
+      data: a `TrainingData`, or another object with `filling` and `shares`.
     """
     return [
         first_line(first, last, size),
@@ -99,9 +99,9 @@ def memory_line(needed: Memory, *, devices: int, how: str) -> str:
     """Returns the lines about the memory of each device.
 
     Args:
-      needed: the memory of all devices together.
-      devices: the number of devices, over which it is divided.
-      how: how it was found, and how exact that is.
+      needed: the total memory of all devices.
+      devices: the number of devices that share it equally.
+      how: how the numbers were computed, and their accuracy.
     """
     both = needed.variables + needed.step
     total, variables, step = (_size(n / devices) for n in (both, needed.variables, needed.step))
@@ -112,15 +112,16 @@ def memory_line(needed: Memory, *, devices: int, how: str) -> str:
 
 
 def _size(count: float) -> str:
-    """Returns bytes as text, in GiB if it is at least one, else in MiB."""
+    """Formats bytes in GiB if it is at least one, else in MiB."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
 def data_lines(data: Any, sequences: int) -> list[str]:
-    """Returns the lines about the data: how well it is packed, and the passes over each task.
+    """Returns the lines about the data: the packing, and the passes over each task.
 
     Args:
-      data: a `TrainingData`, or what has its `filling` and `shares`; without a filling, no lines.
+      data: a `TrainingData`, or another object with `filling` and `shares`; if `filling` is None,
+        there are no lines.
       sequences: the sequences of all steps together.
     """
     filling = data.filling

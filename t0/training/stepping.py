@@ -1,14 +1,20 @@
-"""Takes the steps of a run, whatever computes them: reads, records, evaluates, saves and ends.
+"""The training loop of both engines: reads batches, trains, records, evaluates and saves.
 
     stepping = Stepping(engine, data, options, size=size, model_dir="/models/tiny", keep=keep,
                         save_every=100)
     stepping.resume(100, record, time_limit)        # the record that `Engine.save` got at step 100
     stepping.run(time_limit)
 
-The loop is the same for every engine. It ends when the run has taken its steps, the time limit is
-reached, early stopping applies, SIGTERM or Ctrl-C came (it saves, and exits with `PREEMPTED` or
-130), or the loss is not finite. Of several processes that compute a run together, each takes the
-same steps and the same decisions; the first prints and records.
+The loop ends if
+
+- the run has completed its steps,
+- the time limit is reached,
+- early stopping applies,
+- SIGTERM or Ctrl-C arrived (it saves, and exits with `PREEMPTED` or 130), or
+- the loss is not finite.
+
+If several processes train together, all run the same steps and make the same decisions. Only the
+first one prints and records.
 """
 
 import contextlib
@@ -40,41 +46,41 @@ from t0.training.stopping import (
 
 ActivationType = Literal["auto", "float32", "bfloat16"]
 Values = Mapping[str, float]
-_REPEATED_SECONDS = 2.0  # in which a second Ctrl-C is torchrun's, which passes the first on
+_REPEATED_SECONDS = 2.0  # a second Ctrl-C in this time is the one that torchrun forwards
 
 
 class Engine(Protocol):
-    """Computes a run."""
+    """Computes the steps, evaluations and checkpoints of a run."""
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Takes one step; returns its values by the names that `recorder.step_fields` reads."""
+        """Runs one step; returns its values by the names that `recorder.step_fields` reads."""
 
     def evaluate(self, step: int, *, last: bool) -> dict[str, float]:
-        """Returns the fields of the evaluations that are due; of all at the last step."""
+        """Returns the fields of evaluations that are due; at the last step, of all evaluations."""
 
     def all_kinds_in(self, fields: Values) -> bool:
-        """Returns whether the fields have those of each kind of evaluation of the run."""
+        """Returns whether `fields` covers every kind of evaluation of the run."""
 
     def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
-        """Writes a checkpoint and a record to resume from; `best` is the best one's step so far."""
+        """Writes a checkpoint and its resume record; `best` is the step of the best one so far."""
 
     def checkpoint(self, step: int) -> str:
-        """Returns the path of the checkpoint of a step."""
+        """Returns the checkpoint path of a step."""
 
     def start_lines(self, first: int, last: int) -> Sequence[str]:
-        """Returns the lines that a start prints, when the first batch is there."""
+        """Returns the lines to print at the start, when the first batch is ready."""
 
     def ideal_seconds(self) -> float | None:
-        """Returns the seconds of a step at the devices' peak, None if that is not known."""
+        """Returns the seconds of a step at peak FLOP/s, or None if that is unknown."""
 
     def gpu_peaks(self) -> Sequence[int]:
-        """Returns the most bytes that were in use on each GPU so far."""
+        """Returns the peak memory of each GPU so far, in bytes."""
 
     def jointly(self, number: int) -> int:
-        """Returns the largest of the numbers that the processes give."""
+        """Returns the maximum of a number over all processes."""
 
     def infinite_weights(self) -> Sequence[str]:
-        """Returns the names of this process's weights that are not all finite numbers."""
+        """Returns the names of this process's weights that contain NaN or infinity."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,18 +89,18 @@ class LoopOptions:
 
     Attributes:
       train_steps: the step to stop at.
-      log_every_steps: steps between two lines of progress; None for a hundredth of the run, at
-        most 100.
+      log_every_steps: steps between two progress lines; None for a hundredth of the run, at most
+        100.
       seed: the seed of the data's order, dropout and initial weights.
       activation_dtype: "float32", "bfloat16", or "auto": bfloat16 if the machine computes it fast.
       validate_every_steps: steps between two validations on the mixture's validation split.
       validation_batches: the number of batches of a validation.
-      evaluate_every_steps: steps between two evaluations by the tasks' metrics, which
+      evaluate_every_steps: steps between two evaluations with the tasks' metrics, which
         `task_metrics` configures.
       stop_after_evaluations: early stopping: the run ends after this many evaluations in a row
         without a better `keep_checkpoints.best_by` (default: "validation_loss").
       max_hours: the limit of training in hours, over all starts of the run. The run then saves and
-        ends as if it were finished. Schedules still count to `train_steps`.
+        ends normally. Schedules still count to `train_steps`.
       unfilled_variables: regular expressions of variables that may be missing in
         `run.init_checkpoint`.
       allow_config_change: whether the run may continue in a model directory that records another
@@ -118,12 +124,12 @@ class Stepping:
     """One start of a run: its step, and its position in the data.
 
     Args:
-      engine: computes the run.
+      engine: computes the steps.
       data: the training data.
       options: the settings of the loop.
       size: the sizes of the run.
       model_dir: the model directory.
-      keep: which checkpoints stay.
+      keep: the rule that decides which checkpoints are retained.
       save_every: steps between two checkpoints, or None.
       prints: whether this process prints and records.
     """
@@ -151,19 +157,19 @@ class Stepping:
         self._step_seconds = self._evaluating_seconds = self._saving_seconds = 0.0
 
     def begin(self, step: int) -> None:
-        """Begins a new run, at step 0 or that of an initial checkpoint."""
+        """Begins a new run, at step 0 or at the step of an initial checkpoint."""
         self._step = self._began = step
 
     def resume(self, step: int, record: Mapping[str, Any] | None, time_limit: TimeLimit) -> None:
         """Continues from a checkpoint of this run.
 
         Args:
-          step: its step.
-          record: the record that it was saved with; None for a checkpoint of another loop.
-          time_limit: to which the seconds of earlier starts are added.
+          step: the checkpoint's step.
+          record: its resume record; None for a checkpoint of another loop.
+          time_limit: the limit, to which the seconds of earlier starts are added.
 
         Raises:
-          UserError: if it was trained with another seed, or its position is no position.
+          UserError: if it was trained with another seed, or its position is invalid.
         """
         self._step = self._saved = step
         record = record or {"began": step, "seed": self._options.seed, "position": None}
@@ -187,14 +193,14 @@ class Stepping:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps are taken; prints a line if they are."""
+        """Whether all steps are done; prints a line if they are."""
         step, total = self._step, self._options.train_steps
         if step >= total:
             self._say(finished_line(self._model_dir, step, total))
         return step >= total
 
     def run(self, time_limit: TimeLimit) -> None:
-        """Takes the steps that are left.
+        """Runs the remaining steps.
 
         Raises:
           UserError: if the data ends, or the loss or the gradient is not finite.
@@ -255,10 +261,10 @@ class Stepping:
             print(line, flush=True)
 
     def _after_step(self, recording: Recorder, signalled: signal.Signals | None) -> str:
-        """Evaluates and saves if that is due; returns the reason to end here, "" to continue."""
+        """Evaluates and saves if that is due; returns the reason to stop, "" to continue."""
         signalled = self._engine.jointly(signalled or 0)
         last = self._step == self._options.train_steps
-        # After a signal there may be little time: the next start evaluates.
+        # After a signal there may be little time, so the next start evaluates instead.
         self._evaluated = last or not signalled
         better = self._evaluated and self._evaluate(recording, last=last or bool(self._ended()))
         every = self._save_every
@@ -273,7 +279,7 @@ class Stepping:
         return ended
 
     def _ended(self) -> str:
-        """Returns the reason to end before the last step, "" to continue."""
+        """Returns the reason to stop before the last step, "" to continue."""
         if self._best.exhausted:
             return f"early stop: {self._best.verdict} (train_loop.stop_after_evaluations)"
         limit = self._time_limit
@@ -299,7 +305,7 @@ class Stepping:
         return values
 
     def _first_fields(self) -> dict[str, int]:
-        """Returns the extra fields of a new run's first record: sizes of the model and a batch."""
+        """Returns extra fields for the first record of a new run: model and batch sizes."""
         return {
             "parameters": self._size.parameters,
             "batch_sequences": self._size.rows,
@@ -330,7 +336,7 @@ class Stepping:
         )
 
     def _diverged(self, fault: str, kept: str = "") -> UserError:
-        """Returns the error for numbers that are not finite."""
+        """Returns the error for NaN or infinite numbers."""
         last = "No checkpoint is saved yet"
         if self._saved is not None:
             last = f"The last checkpoint, step {self._saved:,}, is kept"
@@ -356,14 +362,14 @@ class Stepping:
         self._evaluating_seconds = time.monotonic() - began
         recording.pause(self._evaluating_seconds)
         if self._engine.all_kinds_in(fields) and not self._best.knows_metric:
-            self._save(recording)  # the steps are right, only the metric's name is not
+            self._save(recording)  # the training is fine, only the metric's name is wrong
             raise self._best.unknown_metric()
         return better
 
     def _save(self, recording: Recorder) -> None:
         began = time.monotonic()
         infinite = self._engine.infinite_weights()
-        if self._engine.jointly(len(infinite)):  # of another process, if there is no name
+        if self._engine.jointly(len(infinite)):  # without a name, they are in another process
             names = f", such as {infinite[0]}" if infinite else ""
             raise self._diverged(f"weights are not finite numbers{names},")
         record = {
@@ -383,7 +389,7 @@ class Stepping:
 
 
 def finished_line(model_dir: str, step: int, total: int) -> str:
-    """Returns the line about a run that has no steps left."""
+    """Returns the line for a run that has no steps left."""
     return (
         f"nothing to train: {model_dir} is at step {step:,} of {total:,}. To go on, raise "
         "run.train_steps (TRAIN_STEPS in a run file), which counts from the start of pretraining: "
@@ -392,7 +398,7 @@ def finished_line(model_dir: str, step: int, total: int) -> str:
 
 
 class _Silent:
-    """The recorder of a process that does not record."""
+    """Replaces the recorder in processes that do not record."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *given, **named: None

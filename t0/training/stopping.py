@@ -9,9 +9,9 @@
     with watched_signals() as came:       # came() returns SIGTERM or SIGINT if it came
         limit.over(next_seconds=30)
 
-Each checkpoint holds the state of `BestEvaluation` and the seconds of `TimeLimit`, so that both
-continue in a resumed run. A start counts its time from before it builds the model. The time that a
-killed run spent after its last checkpoint is not counted, because those steps are also lost.
+Each checkpoint holds the state of `BestEvaluation` and the seconds of `TimeLimit`, so both continue
+in a resumed run. The clock of a start begins before the model is built. If a run is killed, the
+time since its last checkpoint is not counted, because those steps are also lost.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ from typing import Any, NoReturn
 
 from t0.errors import INTERRUPTED, UserError, say, unknown_name
 
-# The exit status of a run that SIGTERM stopped, that has saved and can be resumed: EX_TEMPFAIL.
+# The exit status of a run that saved after SIGTERM and can be resumed: EX_TEMPFAIL.
 PREEMPTED = 75
-# Parts of the names of metrics whose smaller values are better; of all others, larger ones are.
+# Smaller is better for metrics whose names contain one of these; larger for all others.
 _SMALLER = ("loss", "perplexity", "nll", "edit_distance", "error")
 
 
@@ -39,7 +39,7 @@ class Best:
 
 
 class BestEvaluation:
-    """The best evaluation so far, and the number of evaluations since that were not better.
+    """Tracks the best evaluation so far, and how many evaluations since were not better.
 
     Args:
       metric: the metric's name, such as "validation_loss" or "eval/accuracy"; None for none.
@@ -62,13 +62,13 @@ class BestEvaluation:
         self._seen: set[str] = set()
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Continues from the `state` of an earlier start; that of another metric is ignored."""
+        """Continues from the `state` of an earlier start; ignores the state of another metric."""
         if isinstance(state, Mapping) and state.get("metric") == self._metric:
             self.best = Best(state["value"], state["step"])
             self._since = state["since"]
 
     def update(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Counts an evaluation; returns whether it is the best so far."""
+        """Adds an evaluation; returns whether it is the best so far."""
         self._seen |= metrics.keys()
         value = metrics.get(self._metric) if self._metric else None
         if value is None:
@@ -116,7 +116,7 @@ class BestEvaluation:
         return self._metric is None or self._metric in self._seen
 
     def unknown_metric(self) -> UserError:
-        """Returns the error for a metric that no evaluation of the run has."""
+        """Returns the error for a metric that no evaluation of the run computes."""
         hint = "(keep_checkpoints.best_by)"
         return unknown_name("metric", str(self._metric), sorted(self._seen), hint)
 
@@ -141,11 +141,11 @@ class TimeLimit:
 
     @property
     def seconds(self) -> float:
-        """The seconds that all starts have spent so far."""
+        """The training time of all starts so far, in seconds."""
         return self.before_seconds + time.monotonic() - self._began
 
     def over(self, next_seconds: float = 0.0) -> bool:
-        """Returns whether the limit is reached before the next steps and their checkpoint end.
+        """Returns whether the limit will be reached before the next steps and checkpoint end.
 
         Args:
           next_seconds: how long these took the last time; they may take 1.5 times as long now.
@@ -154,20 +154,20 @@ class TimeLimit:
 
     @property
     def verdict(self) -> str:
-        """The reason for the end of a run at the limit, as part of a sentence."""
+        """The reason for stopping at the time limit, as part of a sentence."""
         return f"the budget of {self.hours:g} hours is used (--max_hours)"
 
 
 def exit_by_signal(
     signalled: signal.Signals, where: str, kept: str, *, prints: bool = True
 ) -> NoReturn:
-    """Prints where a signal ended a run that has saved, and exits.
+    """Reports where a signal stopped a run that has saved, and exits.
 
     Args:
       signalled: SIGTERM or SIGINT.
       where: the step, such as "step 3 of 8".
       kept: the checkpoint or its folder, and the way to continue, as the end of a sentence.
-      prints: whether this process prints; one of several that compute a run does.
+      prints: whether this process prints; if several processes train together, only one does.
 
     Raises:
       SystemExit: `PREEMPTED` after SIGTERM, `INTERRUPTED` after Ctrl-C.
@@ -181,14 +181,14 @@ def exit_by_signal(
 def watched_signals(
     *, prints: bool = True, repeated_seconds: float = 0.0
 ) -> Iterator[Callable[[], signal.Signals | None]]:
-    """Yields a function that returns SIGTERM or SIGINT (Ctrl-C) if it came, else None.
+    """Yields a function that returns SIGTERM or SIGINT (Ctrl-C) once it has arrived, else None.
 
-    Neither ends the process here, except a second Ctrl-C.
+    Within the context these signals do not end the process, except for a second Ctrl-C.
 
     Args:
-      prints: whether this process says that it noticed Ctrl-C.
-      repeated_seconds: how long after the first a Ctrl-C is taken for the same: of one, a process
-        that `torchrun` started gets two, from the terminal and from `torchrun`.
+      prints: whether this process reports that Ctrl-C was received.
+      repeated_seconds: ignore a second Ctrl-C within this time after the first. A process started
+        by `torchrun` receives one Ctrl-C twice: from the terminal and from `torchrun`.
     """
     came: list[int] = []
     first = math.inf
@@ -209,7 +209,7 @@ def watched_signals(
     watched = (signal.SIGTERM, signal.SIGINT)
     try:
         before = {number: signal.signal(number, note) for number in watched}
-    except ValueError:  # not the main thread: the signals are not ours to handle
+    except ValueError:  # not the main thread, so the signals cannot be handled here
         yield lambda: None
         return
     try:

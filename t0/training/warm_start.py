@@ -3,7 +3,8 @@
     for line in warm_start(checkpoints, graph, "/models/t5/model.ckpt-1000000"):
         print(line)      # restored 190 of 190 variables from /models/t5/..., step 1,000,000
 
-A variable of the model that the checkpoint does not fill is an error, unless the user lists it.
+It is an error if the checkpoint does not fill a variable of the model, unless the user lists the
+variable.
 """
 
 import re
@@ -43,8 +44,8 @@ def warm_start(
       lines that describe the result.
 
     Raises:
-      UserError: if the checkpoint cannot be read, or misses a variable of the model that `unfilled`
-        does not match, or holds a variable in another shape.
+      UserError: if the checkpoint cannot be read, has another shape for a variable, or has no value
+        for a variable that `unfilled` does not match.
     """
     held = checkpoint_files.read(path)
     if only:
@@ -77,7 +78,7 @@ def warm_start(
 
 
 def _patterns(names: Sequence[str]) -> list[str]:
-    """Returns few regular expressions for names of variables, with any number for a block's.
+    """Returns few regular expressions that match the names, with wildcards for block numbers.
 
     >>> _patterns(["encoder/block_000/adapter/wi", "encoder/block_001/adapter/wi"])
     ['^encoder/block_.*/adapter/wi$']
@@ -86,7 +87,7 @@ def _patterns(names: Sequence[str]) -> list[str]:
 
 
 def _own_config(path: str) -> str:
-    """Returns a hint at the operative config next to a checkpoint, if there is one."""
+    """Returns a hint about the operative config next to a checkpoint, if there is one."""
     config = operative_config.beside(path)
     if not config:
         return ""
