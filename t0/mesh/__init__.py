@@ -1,27 +1,24 @@
-"""Meshes: how a run is split over devices, and the memory and time it needs on a TPU slice.
+"""Meshes: how a run is split over devices, and the memory and time that it needs on a TPU slice.
 
 For a run on this machine:
-
     devices            the mesh of this machine's GPUs, or of one device; the type of activations
-    batch              the arithmetic of the global batch: check_batch, replicas
-    fused              attention, GELU and RMS norms in few passes over memory: fused
+    batch              checks the arithmetic of the global batch: check_batch, replicas
+    fused              attention, GELU and RMS norms in fewer passes over memory: fused
     compiled           functions that XLA compiles for CPUs: xla_compiled, row_sum
     gather_embedding   embeddings and target log-probabilities by a gather instead of one-hots
 
 For a run on a TPU:
-
-    cloud              facts about a TPU: this machine's, the metadata server's, the TPU API's
+    cloud              facts from this machine, the metadata server and the TPU API
 
 For `t0 plan`, without a TPU:
-
     topology           slices by name: chips, cores, hosts, memory, links; a device assignment
     pod_run            PodRun: a run on a slice, as gin configures it, and its checks
     lowering           the program of one core: lower builds it, read_program reads it
-    memory             peak_memory: the memory of a program at its fullest moment
-    formulas           parameters, memory and FLOPs of a T5's step; no TensorFlow
-    costs              StepCosts: bytes, FLOPs, collectives, by formulas or of a lowered program
+    memory             peak_memory: the peak memory of a program
+    formulas           parameters, memory and FLOPs of a T5 step; no TensorFlow
+    costs              StepCosts: bytes, FLOPs, collectives, from formulas or a lowered program
     plan               plan_configured_run: the plan as one JSON object, and as text
     sweep              many plans, ranked
 
-Importing this package imports none of them: most need TensorFlow.
+Importing this package imports none of its modules: most need TensorFlow.
 """

@@ -1,10 +1,10 @@
-"""Arithmetic of the global batch, checked before anything is built.
+"""Checks the arithmetic of the global batch before anything is built.
 
     >>> check_batch(("tokens_per_batch", 65536), sequence_length={"inputs": 1024, "targets": 256},
     ...             mesh_shape="batch:4,model:2", layout_rules="batch:batch,heads:model")
     64
 
-Tokens are counted by the longest feature: 64 sequences of 1,024 input tokens are 65,536.
+Tokens are counted with the longest feature: 64 sequences of 1,024 input tokens are 65,536 tokens.
 """
 
 import re
@@ -23,12 +23,12 @@ _METHODS = (
 )
 _UNDIVIDED = re.compile(r"not divisible by mesh dimension size: tensor_shape=Shape\[(.*?)\]")
 _DIMENSION = re.compile(r"(\w+)=(\d+)")
-# The largest size of a mesh dimension that a message proposes.
+# The largest mesh dimension that an error message proposes.
 MOST_PARTS = 256
 
 
 def replicas(mesh_shape: Any, layout_rules: Any) -> int:
-    """Returns into how many parts the mesh splits a batch."""
+    """Returns the number of parts into which the mesh splits a batch."""
     count = 1
     for name in ("batch", "outer_batch"):
         count *= mtf.tensor_dim_to_mesh_dim_size(layout_rules, mesh_shape, mtf.Dimension(name, 0))
@@ -48,11 +48,11 @@ def check_batch(
       batch_size: the value of `run.batch_size`: a number of sequences, or a pair such as
         ("tokens_per_batch", 65536).
       sequence_length: tokens of each feature; None if the run takes them from its data.
-      mesh_shape: what `mtf.convert_to_shape` takes.
-      layout_rules: what `mtf.convert_to_layout_rules` takes.
+      mesh_shape: any argument of `mtf.convert_to_shape`.
+      layout_rules: any argument of `mtf.convert_to_layout_rules`.
 
     Raises:
-      UserError: naming the numbers that do not divide, and the nearest that would.
+      UserError: if numbers do not divide; it names them, and the nearest that do.
     """
     method, value = _method_and_value(batch_size)
     if method.startswith("tokens") and not sequence_length:
@@ -97,9 +97,9 @@ def _undivided(batch_size: Any, value: int, *, tokens: int, split: int) -> str:
 
 
 def explain_undivided(error: BaseException, mesh_shape: Any) -> UserError | None:
-    """Returns a `UserError` for Mesh TensorFlow's error that a mesh does not divide a tensor.
+    """Explains Mesh TensorFlow's error for a mesh that does not divide a tensor.
 
-    For any other error it returns None.
+    Returns None for any other error.
     """
     found = _UNDIVIDED.search(str(error))
     if not found:
@@ -114,7 +114,7 @@ def explain_undivided(error: BaseException, mesh_shape: Any) -> UserError | None
 
 
 def _sizes_that_work(dimensions: str, mesh_shape: Any) -> str:
-    """Returns which sizes of the mesh divide a tensor's dimensions, as a clause; else nothing."""
+    """Returns a clause with the mesh sizes that divide a tensor's dimensions, or ""."""
     mesh = mtf.convert_to_shape(mesh_shape)
     rules = mtf.convert_to_layout_rules(bound("run.layout_rules") or "")
     for name, text in _DIMENSION.findall(dimensions):

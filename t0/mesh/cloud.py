@@ -1,17 +1,18 @@
-"""Facts about a Cloud TPU: this machine's, the metadata server's and the TPU API's.
+"""Facts about a Cloud TPU, from this machine, the metadata server and the TPU API.
 
     machine = read_machine("my-slice", zone=None, project=None)
     machine.chips, machine.worker, machine.accelerator_type      # 4, "0", "v3-32"
     read_node(machine).state                                     # "READY"
     drives_tpu(Path(".../site-packages/tensorflow"))             # False: built without TPUs
 
-TensorFlow is not imported, so that an obstacle to a run on a TPU is reported before that. The
-addresses are those that TensorFlow's own client uses, environment variables included:
-GCE_METADATA_HOST for the metadata server, TPU_API_DISCOVERY_URL for the API's discovery document.
+This module does not import TensorFlow, so that problems are reported before TensorFlow loads. It
+uses the same addresses as TensorFlow's own client, including the environment variables
+GCE_METADATA_HOST for the metadata server and TPU_API_DISCOVERY_URL for the API's discovery
+document.
 
-TensorFlow of the package index is built without TPUs: the images of TPU VMs bring their own. Those
-that end in -se drive the TPU as Estimator needs it (StreamExecutor); those that end in -pjrt drive
-it through a plugin, with which Estimator crashes (tensorflow#90807).
+The TensorFlow on PyPI is built without TPU support, so the images of TPU VMs contain their own
+build. Images that end in -se drive the TPU as Estimator needs it (StreamExecutor). Images that end
+in -pjrt drive it through a plugin, and Estimator crashes with it (tensorflow#90807).
 """
 
 import dataclasses
@@ -30,20 +31,20 @@ from typing import Any
 from t0.files.untrusted import parsed_json
 from t0.mesh.topology import SLICES, topology
 
-# What --tpu names: this machine's own TPU, a TPU of the project, or TensorFlow servers by address.
+# The kinds of --tpu: this machine's own TPU, a TPU of the project, TensorFlow servers by address.
 LOCAL, NAMED, ADDRESS = "local", "named", "address"
 METADATA_SERVER = "metadata.google.internal"
 API = "https://tpu.googleapis.com/"
-PORT = 8470  # of the TensorFlow server on each host
+PORT = 8470  # port of the TensorFlow server on each host
 SECONDS_TO_ANSWER = 5
-# The packages with which TensorFlow looks a TPU up by name.
+# The packages that TensorFlow needs to look up a TPU by name.
 CLIENT_PACKAGES = ("googleapiclient", "oauth2client")
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _DEVICES = ("accel[0-9]*", "vfio/[0-9]*")
 _OF_TPU_ENV = re.compile(r"^(\w+): '(.*)'$", re.M)
 IMAGE, POD_IMAGE = "tpu-vm-tf-2.15.1-se", "tpu-vm-tf-2.15.1-pod-se"
 IMAGES = f"{IMAGE}, on a slice {POD_IMAGE}"
-# With these, TensorFlow loads the plugin; the instructions for -pjrt images set both.
+# If these are set, TensorFlow loads the plugin. The instructions for -pjrt images set both.
 PJRT_VARIABLES = ("NEXT_PLUGGABLE_DEVICE_USE_C_API", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH")
 LIBRARIES = (
     "libtensorflow_framework.so.2",
@@ -51,27 +52,27 @@ LIBRARIES = (
     "libtensorflow_cc.so.2",
 )
 _OFF = ("", "0", "false")
-# Only a TensorFlow that was built for TPUs has the code that loads libtpu.so.
+# Only a TensorFlow built for TPUs has the code that loads libtpu.so.
 _LOADS_LIBTPU = (b"libtpu.so", b"TPU_LIBRARY_PATH")
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """This machine, and what its metadata server says of it.
+    """This machine, according to itself and its metadata server.
 
     Attributes:
       tpu: the value of --tpu.
       environment: the environment variables.
-      chips: TPU chips that are devices of this machine.
-      tensorflow: the version of the installed TensorFlow, "" where it is not known.
+      chips: the number of TPU chips in this machine.
+      tensorflow: the version of the installed TensorFlow, "" if it is unknown.
       drives_tpu: whether that TensorFlow can drive the TPU chips of this machine.
-      missing: packages that TensorFlow needs to look a TPU up by name, and that are not installed.
+      missing: missing packages that TensorFlow needs to look up a TPU by name.
       on_google: whether a metadata server answers.
-      project: that of the flag, else of the metadata server; "" where nothing says it.
-      zone: likewise.
-      worker: the number of this host in its slice; "" off TPU VMs.
-      accelerator_type: the slice that this host belongs to, such as "v3-32"; "" off TPU VMs.
-      image: the runtime version of this host; "" where the metadata server does not have it.
+      project: from the flag, else from the metadata server; "" if neither has it.
+      zone: like `project`.
+      worker: the number of this host in its slice; "" outside TPU VMs.
+      accelerator_type: the slice that this host belongs to, such as "v3-32"; "" outside TPU VMs.
+      image: the runtime version of this host; "" if the metadata server does not have it.
     """
 
     tpu: str
@@ -105,7 +106,7 @@ class Node:
     """A TPU as the TPU API describes it.
 
     Attributes:
-      trouble: what went wrong with the request, in words; "" where there is a TPU.
+      trouble: the reason why the request failed; "" if there is a TPU.
       accelerator_type: such as "v3-32".
       state: such as "READY" or "PREEMPTED".
       runtime: the runtime version, such as "tpu-vm-tf-2.15.1-pod-se".
@@ -120,14 +121,14 @@ class Node:
 
 
 def hosts_of(accelerator_type: str) -> int:
-    """Returns the number of hosts of a slice such as "v3-32"; 0 where its name is not known."""
+    """Returns the number of hosts of a slice such as "v3-32"; 0 if its name is unknown."""
     return topology(accelerator_type).hosts if accelerator_type in SLICES else 0
 
 
 def read_machine(
     tpu: str, *, zone: str | None = None, project: str | None = None, root: Path = Path("/")
 ) -> Machine:
-    """Returns the facts about this machine.
+    """Collects the facts about this machine.
 
     Args:
       tpu: the value of --tpu.
@@ -149,7 +150,7 @@ def read_machine(
         environment=dict(os.environ),
         chips=chips,
         tensorflow=_tensorflow_version(),
-        # A gigabyte is searched, so it is only where a TPU is.
+        # This searches a gigabyte of libraries, so it runs only on machines with a TPU.
         drives_tpu=bool(chips) and _tensorflow_drives_tpu(),
         missing=tuple(name for name in CLIENT_PACKAGES if not importlib.util.find_spec(name)),
         on_google=own_project is not None,
@@ -163,17 +164,17 @@ def read_machine(
 
 
 def metadata(path: str) -> str | None:
-    """Returns a value of the metadata server: "" where it has none, None where nothing answers.
+    """Returns a value of the metadata server: "" if it has none, None if no server answers.
 
     Args:
       path: such as "instance/zone".
     """
     named = os.environ.get("GCE_METADATA_HOST") or os.environ.get("GCE_METADATA_IP")
     if not named and os.environ.get("NO_GCE_CHECK", "").lower() == "true":
-        return None  # The user's word that this machine is not Google's.
+        return None  # The user declares that this machine is not Google's.
     url = f"http://{named or METADATA_SERVER}/computeMetadata/v1/{path}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
-    # The server is this machine's own, so it is never behind a proxy.
+    # The server belongs to this machine, so it is never behind a proxy.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(request, timeout=SECONDS_TO_ANSWER) as reply:
@@ -200,7 +201,7 @@ def _tensorflow_drives_tpu() -> bool:
 
 
 def read_node(machine: Machine) -> Node:
-    """Returns what the TPU API says of the TPU that `machine.tpu` names."""
+    """Asks the TPU API about the TPU that `machine.tpu` names."""
     try:
         token = _token()
         name = f"projects/{machine.project}/locations/{machine.zone}/nodes/{machine.tpu}"
@@ -235,7 +236,7 @@ def addresses(tpu: str) -> tuple[tuple[str, int], ...]:
 
 
 def answers(host: str, port: int) -> bool:
-    """Returns whether a server accepts connections there."""
+    """Returns whether a server accepts connections at this address."""
     try:
         with socket.create_connection((host, port), timeout=SECONDS_TO_ANSWER):
             return True
@@ -244,7 +245,7 @@ def answers(host: str, port: int) -> bool:
 
 
 def _api() -> str:
-    """Returns the root of the TPU API, which a discovery document can move."""
+    """Returns the root URL of the TPU API, which a discovery document can change."""
     where = os.environ.get("TPU_API_DISCOVERY_URL")
     if not where:
         return API
@@ -253,7 +254,7 @@ def _api() -> str:
 
 
 def _token() -> str:
-    """Returns an access token: of a credentials file of the user's, else of this machine.
+    """Returns an access token from the user's credentials file, else from this machine.
 
     Raises:
       LookupError: if there is neither.
@@ -293,7 +294,7 @@ def _json(url: str, token: str | None) -> dict[str, Any]:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """Returns the message of an API's error, else its reason."""
+    """Returns the message of an API error, else its HTTP reason."""
     try:
         said = parsed_json(error.read())["error"]["message"]
     except (OSError, ValueError, LookupError, TypeError):
@@ -302,20 +303,20 @@ def _reason(error: urllib.error.HTTPError) -> str:
 
 
 def pjrt_variables(environment: Mapping[str, str]) -> list[str]:
-    """Returns the variables that are set and make TensorFlow drive the TPU by PJRT."""
+    """Returns the environment variables that make TensorFlow drive the TPU through PJRT."""
     return [name for name in PJRT_VARIABLES if environment.get(name, "").lower() not in _OFF]
 
 
 def drives_tpu(tensorflow: Path) -> bool:
-    """Returns whether TensorFlow, in the folder `tensorflow`, was built for TPUs."""
+    """Returns whether the TensorFlow in the folder `tensorflow` was built for TPUs."""
     libraries = (tensorflow / name for name in LIBRARIES)
     return any(loads_libtpu(path) for path in libraries if path.is_file())
 
 
 def loads_libtpu(library: Path) -> bool:
-    """Returns whether a shared library of TensorFlow has the code that loads a TPU's driver."""
+    """Returns whether a shared library contains the code that loads a TPU driver."""
     with library.open("rb") as file:
-        if not library.stat().st_size:  # which mmap refuses
+        if not library.stat().st_size:  # mmap refuses empty files
             return False
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return any(content.find(name) >= 0 for name in _LOADS_LIBTPU)

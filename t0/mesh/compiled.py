@@ -1,8 +1,10 @@
-"""Functions of tensors that XLA compiles for CPUs, and sums that it computes fast there.
+"""Functions of tensors that XLA compiles for CPUs, and reductions that are fast when compiled.
 
-@xla_compiled
-def mean_square(x):
-    return row_sum(x * x) / int(x.shape[-1])
+    @xla_compiled
+    def mean_square(x):
+        return row_sum(x * x) / int(x.shape[-1])
+
+Small tensors, and tensors on a GPU, are computed by TensorFlow without compilation.
 """
 
 import contextlib
@@ -15,19 +17,20 @@ from typing import Any
 from t0.compat import tf as tf2
 from t0.compat import tf1 as tf
 
-# Elements of the largest tensor from which a compiled pass is worth its compilation.
+# Smallest tensor, in elements, for which faster execution outweighs the compilation time.
 WORTH_COMPILING = 1 << 17
-# Halves of rows are combined down to so many numbers; columns are summed by blocks of so many rows.
+# Row halves are combined until a row has _LANES numbers; columns are summed in blocks of _BLOCK
+# rows.
 _LANES, _BLOCK = 16, 32
 _compiling = contextvars.ContextVar("compiling", default=False)
 
 
 def xla_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a function of tensors, so that XLA compiles it where the tensors are large.
+    """Decorates a function of tensors, so that XLA compiles it for large tensors on a CPU.
 
-    XLA computes element-wise operations in one pass, but compiles for a third of a second for each
-    shape. So TensorFlow computes small tensors, tensors on a GPU, and tensors in loops of
-    TensorFlow 1, in which a compiled call has no loop frame.
+    XLA computes element-wise operations in one pass, but needs a third of a second to compile each
+    new shape. So TensorFlow still computes small tensors, tensors on a GPU, and tensors inside
+    TensorFlow 1 loops, because a compiled call has no loop frame.
     """
 
     def traced(*tensors: Any) -> Any:
@@ -53,7 +56,7 @@ def xla_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _start_xla() -> None:
-    """Compiles a small function with standard error closed: XLA prints a line at its first use."""
+    """Compiles a small function with stderr closed, because XLA prints a line at its first use."""
     with tf.Graph().as_default():
         fed = tf.placeholder(tf.float32, [1])
         doubled = tf2.function(lambda x: x + x, jit_compile=True)(fed)
@@ -74,7 +77,7 @@ def row_sum(x: tf.Tensor) -> tf.Tensor:
 
 
 def row_max(x: tf.Tensor) -> tf.Tensor:
-    """Returns the largest numbers over the last axis, [..., b] -> [...]."""
+    """Returns the maxima over the last axis, [..., b] -> [...]."""
     return tf.reduce_max(_halved(tf.maximum, x), -1)
 
 
@@ -87,8 +90,8 @@ def softmax(x: tf.Tensor) -> tf.Tensor:
 
 
 def _halved(combine: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-    # XLA combines the numbers of a row one after the other, in their order; halves of rows are
-    # combined by vector instructions.
+    # XLA reduces a row sequentially, number by number, but adds two halves of rows with vector
+    # instructions.
     while _compiling.get() and x.shape[-1] > _LANES and x.shape[-1] % 2 == 0:
         half = int(x.shape[-1]) // 2
         x = combine(x[..., :half], x[..., half:])
@@ -96,7 +99,7 @@ def _halved(combine: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor) 
 
 
 def column_sum(x: tf.Tensor) -> tf.Tensor:
-    """Returns the sums over the first axis, [a, b] -> [b]; for XLA, blocks of rows first."""
+    """Returns the sums over the first axis, [a, b] -> [b]. XLA sums blocks of rows first."""
     rows = int(x.shape[0])
     if _compiling.get() and rows % _BLOCK == 0:
         x = tf.reshape(x, [rows // _BLOCK, _BLOCK, x.shape[1]])
@@ -109,7 +112,7 @@ def column_sum(x: tf.Tensor) -> tf.Tensor:
 
 @contextlib.contextmanager
 def loops(*, as_functions: bool) -> Iterator[None]:
-    """Makes loops functions, or operations of the graph, as Mesh TensorFlow runs them on a TPU."""
+    """Builds loops as functions, or as graph operations like Mesh TensorFlow on a TPU."""
     turn = {True: tf.enable_control_flow_v2, False: tf.disable_control_flow_v2}
     before = tf.control_flow_v2_enabled()
     turn[as_functions]()

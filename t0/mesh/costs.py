@@ -1,4 +1,4 @@
-"""The costs of a core's step on a TPU slice: by formulas, or by lowering the whole model.
+"""The cost of a core's step on a TPU slice, from formulas or by lowering the whole model.
 
     from t0.mesh.pod_run import read_pod_run
 
@@ -7,9 +7,9 @@
     costs.flops                                   # of one core, for each step
     costs_by_lowering(run).collectives[0].wire_bytes    # t0 plan --exact
 
-The docstrings give each formula with its unit. Times are estimates from a stated peak, utilization
-and link speed; nothing here has been measured on a TPU. tests/mesh/mesh_formulas_test.py compares
-formulas and lowering, and gives the tolerances.
+The docstrings give each formula with its unit. Times are estimates from a stated peak FLOP/s,
+utilization and link speed. Nothing here has been measured on a TPU.
+tests/mesh/mesh_formulas_test.py compares formulas with lowering, and states the tolerances.
 """
 
 import dataclasses
@@ -31,15 +31,17 @@ from t0.mesh.lowering import COLLECTIVES, CoreProgram, lower, read_program
 from t0.mesh.memory import Peak, peak_memory
 from t0.mesh.pod_run import PodRun
 
-# Model FLOPs utilisation of T5- and GPT-sized models on TPU v3 and v4 in published runs is 0.3 to
-# 0.5 (Chowdhery et al. 2022, table 3: Gopher on v3 0.325, PaLM on v4 0.462).
+# Published runs of T5- and GPT-sized models on TPU v3 and v4 reach a model FLOPs utilization of 0.3
+# to 0.5 (Chowdhery et al. 2022, table 3: Gopher on v3 0.325, PaLM on v4 0.462).
 DEFAULT_UTILISATION = 0.4
 _KINDS = dict(zip(COLLECTIVES, ("all-reduce", "all-to-all", "permute"), strict=True))
 _BIAS_SUMS = ("Cast", "Add", "AddV2")
 _BLOCK = re.compile(r"block_\d+")
 _LOOP = re.compile(r"^while_loop/while/")
-_COUNTED = re.compile(r"^(\w+?)_\d+/")  # an operation outside of the model, such as to_float_32/
-_LARGEST = 8  # layers that a plan lists
+_COUNTED = re.compile(
+    r"^(\w+?)_\d+/"
+)  # a numbered operation outside the model, such as to_float_32/
+_LARGEST = 8  # the number of layers that a plan lists
 _LAYERS = ("SelfAttention", "EncDecAttention", "DenseReluDense")
 
 
@@ -49,10 +51,10 @@ class Collective:
 
     Attributes:
       kind: "all-reduce", "all-to-all" or "permute".
-      axes: names of the mesh axes whose cores take part together.
-      group_size: cores that take part together.
-      dtype: the type that is sent; by default SimdMeshImpl sends bfloat16 as float32 in groups
-        above 8.
+      axes: the mesh axes along which the participating cores differ.
+      group_size: the number of cores in a group.
+      dtype: the type that is sent. By default SimdMeshImpl sends bfloat16 as float32 in groups
+        larger than 8.
       count: the number of operations in one step.
       payload_bytes: bytes of one core's operands in one step.
       wire_bytes: bytes that one core sends over links in one step.
@@ -69,7 +71,7 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class LayerCost:
-    """A costly part of the model, by its layer's name: an amount, summed over all blocks."""
+    """The cost of one layer, summed over all blocks."""
 
     name: str
     amount: int
@@ -84,17 +86,16 @@ class StepCosts:
       parameters: the number of the whole model's parameters.
       weights_bytes: bytes of the core's weights.
       optimizer_bytes: bytes of the core's optimizer slots.
-      temporary_bytes: the other memory at the fullest moment, by kind: "weight copies",
-        "gradients", "activations".
-      recomputed_bytes: the sum of `temporary_bytes` where XLA recomputes element-wise values.
+      temporary_bytes: the other bytes at peak memory, by kind: "weight copies", "gradients",
+        "activations".
+      recomputed_bytes: the sum of `temporary_bytes` if XLA recomputes element-wise values.
       flops: FLOPs of matrix products.
-      collectives: the collectives, one for each kind, axes and type.
-      tile_bytes: the position bias and mask that all layers share, in a TPU's tiles.
-      largest_memory: the layers that hold the most activation bytes, largest first.
+      collectives: the collectives, one entry for each kind, axes and type.
+      tile_bytes: the position bias and mask that all layers share, padded to a TPU's tiles.
+      largest_memory: the layers with the most activation bytes, largest first.
       largest_flops: the layers with the most FLOPs, largest first.
       largest_communication: the layers that send the most bytes, largest first.
-      operations: the number of operations in the lowered graph, and in the core's program; empty
-        for formulas.
+      operations: operation type -> count in the core's lowered program; empty for formulas.
     """
 
     method: str
@@ -128,8 +129,8 @@ def einsum_flops(equation: str, shapes: Sequence[Sequence[int]]) -> int:
 def ring_wire_bytes(kind: str, payload_bytes: int, group_size: int) -> int:
     """Returns the bytes that one core sends in a ring of n cores.
 
-    All-reduce sends 2 (n - 1) / n of its operand (reduce-scatter, then all-gather), all-to-all
-    sends (n - 1) / n of it, permute sends all of it.
+    An all-reduce sends 2 (n - 1) / n of its operand (reduce-scatter, then all-gather), an
+    all-to-all sends (n - 1) / n of it, and a permute sends all of it.
 
     >>> ring_wire_bytes("all-reduce", 800, 8)
     1400
@@ -161,7 +162,7 @@ def _collectives(
     for step in program.steps:
         if step.kind in COLLECTIVES:
             value = program.values[step.inputs[0]]
-            group = np.asarray(step.detail)[0]  # of a permute, the first pair of cores
+            group = np.asarray(step.detail)[0]  # for a permute, the first pair of cores
             key = (_KINDS[step.kind], axes_of_group(group), group.size, value.dtype)
             times = microbatches if step.in_loop else 1
             counts[key] += times
@@ -188,7 +189,7 @@ def group_axes(
 
 
 def logical_to_physical(run: PodRun) -> list[int]:
-    """Returns the physical core of each logical core, as a TPU run of Mesh TensorFlow places it."""
+    """Returns the physical core of each logical core, as Mesh TensorFlow places them on a TPU."""
     shape = simd_mesh_impl.physical_shape_3d_from_topology_proto_4d(list(run.slice_.shape))
     return simd_mesh_impl.auto_logical_to_physical_tpu(run.mesh_shape.to_integer_list, shape)
 
@@ -196,8 +197,8 @@ def logical_to_physical(run: PodRun) -> list[int]:
 def link_sharing(rings: Sequence[Sequence[int]], shape: Sequence[int]) -> float:
     """Returns how many rings cross the busiest inter-chip link, counting one direction.
 
-    Neighbours in a ring send to each other along Z, then Y, then X, without wrap-around. Cores of
-    one chip send without a link, so the result is 0 where no ring leaves its chip.
+    Neighbors in a ring send to each other along Z, then Y, then X, without wrap-around. Cores of
+    one chip need no link, so the result is 0 if no ring leaves its chip.
 
     Args:
       rings: physical core numbers of each group, in ring order; all groups send at the same time.
@@ -261,7 +262,7 @@ def _layer_key(layer: Any) -> tuple[Any, ...]:
 
 
 def costs_by_formulas(run: PodRun, shape: ModelShape) -> StepCosts:
-    """Returns the costs of a run from the shape of its model, in milliseconds."""
+    """Computes the costs of a run from the shape of its model; takes milliseconds."""
     train = run.mode == "train"
     types = run.variable_dtype
     each = types.activation_dtype.size
@@ -335,12 +336,12 @@ def _all_reduce(run: PodRun, axis: str, count: int, elements: int) -> Collective
 
 
 def bfloat16_limit() -> int:
-    """Returns the size of the largest group whose sums SimdMeshImpl sends in bfloat16."""
+    """Returns the size of the largest group in which SimdMeshImpl sums in bfloat16."""
     return bound("SimdMeshImpl.allreduce_in_bfloat16_max_group_size", 8)
 
 
 def costs_by_lowering(run: PodRun) -> StepCosts:
-    """Returns the costs of a run, from the core's program that lowering gives."""
+    """Computes the costs of a run from the lowered program of a core."""
     lowered = lower(run)
     program = read_program(lowered.graph, lowered.fetches)
     mesh_impl = lowered.mesh_impl
@@ -414,7 +415,7 @@ def _largest(amounts: Counter[str]) -> tuple[LayerCost, ...]:
 
 
 def lowered_bias_and_mask_bytes(program: CoreProgram, run: PodRun) -> int:
-    """Returns the same of a lowered program, from the values that it has; 0 if it has none."""
+    """Returns `tile_bytes` as measured in a lowered program; 0 if it has no such values."""
     sequences = run.batch_sequences // run.replicas // run.microbatches
     lengths = set(run.sequence_length.values())
     biases, sums = [0], [0]

@@ -1,15 +1,16 @@
-"""The mesh of one machine: the devices that a run without `--tpu` computes on.
+"""Chooses the mesh of a run without `--tpu` from the devices of this machine.
 
-Mesh TensorFlow's defaults, and every public operative config, take the mesh shape from a TPU
-topology (`run.mesh_shape = @tpu_mesh_shape()`). Without a TPU there is no such topology, so the run
-gets this machine's GPUs, or one device. A mesh shape that the configuration spells out is kept.
+Mesh TensorFlow's defaults, and every published operative config, derive the mesh shape from a TPU
+topology (`run.mesh_shape = @tpu_mesh_shape()`). Without a TPU there is no topology, so the run gets
+this machine's GPUs, or one device. A mesh shape that the configuration states explicitly stays
+unchanged.
 
     arguments, note = local_arguments()
     arguments      # {"mesh_shape": "", "mesh_devices": [""]}
     note           # "no --tpu: running on one device"
 
-They are arguments of Mesh TensorFlow's `run` and not gin bindings, so that the operative config
-that a run saves does not name the machine that it ran on.
+They are passed as arguments of Mesh TensorFlow's `run` and not as gin bindings, so that a saved
+operative config does not name the machine that it ran on.
 """
 
 import dataclasses
@@ -21,8 +22,8 @@ from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.machine import multiplies_bfloat16
 
-# The types that a run without a TPU binds; training and inference choose the type of activations by
-# `activation_dtype`.
+# Types bound by a run without a TPU. `activation_dtype` selects the type of activations in training
+# and inference.
 LOCAL_TYPES = {
     "get_variable_dtype.slice_dtype": "float32",
     "get_variable_dtype.activation_dtype": "float32",
@@ -34,8 +35,8 @@ class LocalMesh:
     """A mesh over devices of this machine.
 
     Attributes:
-      shape: as `run.mesh_shape` takes it, "" for one device.
-      devices: a TensorFlow device name for each position.
+      shape: a value for `run.mesh_shape`, "" for one device.
+      devices: the TensorFlow device name of each position.
     """
 
     shape: str
@@ -43,7 +44,7 @@ class LocalMesh:
 
 
 def local_mesh(gpus: Sequence[str]) -> LocalMesh:
-    """Returns the default mesh: data parallel over the GPUs, or one device that TensorFlow picks.
+    """Returns the default mesh: data parallel over the GPUs, or one device chosen by TensorFlow.
 
     >>> local_mesh(["gpu:0", "gpu:1"])
     LocalMesh(shape='batch:2', devices=('gpu:0', 'gpu:1'))
@@ -64,8 +65,8 @@ def activation_dtype(name: str, processor: str | None = None) -> Any:
     """Returns the type of activations on this machine.
 
     Args:
-      name: "float32", "bfloat16", or "auto". "auto" is bfloat16 on a GPU or a processor with
-        bfloat16 matrix products (AVX512-BF16 or AMX), elsewhere float32, which is faster there.
+      name: "float32", "bfloat16", or "auto": bfloat16 on a GPU or a processor with bfloat16 matrix
+        products (AVX512-BF16 or AMX), otherwise float32, which is faster there.
       processor: the processor's flags; by default those in Linux's /proc/cpuinfo.
 
     Raises:
@@ -85,7 +86,7 @@ def activation_dtype(name: str, processor: str | None = None) -> Any:
 
 
 def local_arguments() -> tuple[dict[str, Any], str]:
-    """Returns the mesh arguments of `run`, and a sentence about them.
+    """Returns the mesh arguments of `run`, and a sentence that describes them.
 
     There are no arguments if the configuration sets its own mesh shape.
     """

@@ -1,7 +1,7 @@
-"""The parameters, memory and FLOPs of a T5's step by closed formulas; imports no TensorFlow.
+"""Closed formulas for the parameters, memory and FLOPs of a T5 step; imports no TensorFlow.
 
-One set of formulas serves `t0 plan` for TPU slices and for GPUs, the start of a run on both
-engines, and the rehearsal of a pod. Letters, for sizes on one device:
+The same formulas serve `t0 plan` for TPU slices and for GPUs, the start report of both engines, and
+the rehearsal of a pod. Letters are sizes on one device:
 
     B sequences of a microbatch     L tokens of a sequence      M tokens that are attended to
     D model                         H heads                     I heads times the size of a key
@@ -12,9 +12,9 @@ engines, and the rehearsal of a pod. Letters, for sizes on one device:
     3 * product_flops(shape, share)             # one training step of a microbatch
     kept_bytes(shape, share, XLA)               # activations
 
-Engines differ in the values that they keep for the backward pass: each is a row of `Kept`. Tests
-compare the rows with lowered programs, with TensorFlow's graphs and with the tensors that PyTorch
-keeps: parameters, slots and FLOPs are equal, activations are within a tenth.
+Engines store different values for the backward pass: each engine is an instance of `Kept`. Tests
+compare the instances with lowered programs, with TensorFlow's graphs and with the tensors that
+PyTorch stores: parameters, slots and FLOPs are equal, activations are within a tenth.
 """
 
 import dataclasses
@@ -25,15 +25,15 @@ from t0.checkpoints import names
 from t0.checkpoints.shape import ModelShape, Shape, expected_shapes, factored_axes
 
 FLOAT32_BYTES = 4
-# The tiles of a TPU's memory.
+# Tile sizes of TPU memory.
 LANES = 128
 SUBLANE_BYTES = 32
 LOGITS_BYTES = 4  # softmax is computed in float32
 BIAS_BYTES = 2
 FACTOR_FROM = 128  # AdafactorOptimizer.min_dim_size_to_factor
-# Letter of a tensor's dimension -> the name that a layout splits it by.
+# Letter of a tensor's dimension -> its name in layout rules.
 _DIMENSIONS = {"I": "heads", "H": "heads", "F": "d_ff", "V": "vocab", "D": "d_model"}
-# (float32 values, values in the type of activations) that are kept for one element.
+# (float32 values, values in the type of activations) that are stored per element.
 Values = tuple[float, float]
 _NONE: Values = (0, 0)
 
@@ -58,19 +58,19 @@ class Share:
     split: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def on_device(self, size: int, name: str) -> int:
-        """Returns one device's part of a dimension."""
+        """Returns the part of a dimension that one device holds."""
         return size // self.split.get(name, 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionKept:
-    """The values that an attention layer keeps for the backward pass.
+    """The values that an attention layer stores for the backward pass.
 
     Attributes:
-      matrices: for each head, query and key of a sequence.
-      queries: for each of the I values of a query.
-      keys: for each of the I values of a key.
-      row_sums: for each head and query.
+      matrices: per head, query and key of a sequence.
+      queries: per each of the I values of a query.
+      keys: per each of the I values of a key.
+      row_sums: per head and query.
     """
 
     matrices: Values = _NONE
@@ -81,20 +81,20 @@ class AttentionKept:
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """The values that a training step keeps, as one engine computes it.
+    """The values that one engine stores for the backward pass of a training step.
 
     Attributes:
-      attention: of self-attention, whose bias of positions has a gradient.
+      attention: of self-attention, whose position bias has a gradient.
       cross_attention: of attention to the encoder.
-      norms: for each of the D values of a token, in each sublayer.
-      gated, ungated: the activations of a feed-forward layer for each of F values of a token.
-      bias: for each head, query and key of a sequence, once for each stack.
-      layer_bias: for each head, query and key of a self-attention, the same for all sequences.
-      buckets: for each position bucket, query and key, once for each stack.
-      masks: for each query and key of a sequence, once for each kind of attention.
-      ends: for each of the D values of a token, outside of the layers.
-      logits: for each vocabulary row and target token.
-      lookups: for each vocabulary row and token, where a lookup is a product with one-hot tokens.
+      norms: per each of the D values of a token, in each sublayer.
+      gated, ungated: the activations of a feed-forward layer per each of F values of a token.
+      bias: per head, query and key of a sequence, once per stack.
+      layer_bias: per head, query and key of a self-attention, the same for all sequences.
+      buckets: per position bucket, query and key, once per stack.
+      masks: per query and key of a sequence, once per kind of attention.
+      ends: per each of the D values of a token, outside the layers.
+      logits: per vocabulary row and target token.
+      lookups: per vocabulary row and token, if a lookup is a product with one-hot tokens.
     """
 
     attention: AttentionKept
@@ -112,7 +112,7 @@ class Kept:
 
 
 _XLA_ATTENTION = AttentionKept(matrices=(2, 1), queries=(1, 1), keys=(1, 1))
-# Softmax is computed in float32, and its exponentials are kept twice.
+# Softmax is computed in float32, and its exponentials are stored twice.
 XLA = Kept(
     attention=_XLA_ATTENTION,
     cross_attention=_XLA_ATTENTION,
@@ -125,7 +125,7 @@ XLA = Kept(
     lookups=(0, 1),
 )
 _XLA_RECOMPUTED_ATTENTION = AttentionKept(matrices=(1, 0), queries=(0, 2), keys=(0, 2))
-# XLA computes element-wise values again for each reader when memory is short.
+# If memory is short, XLA recomputes element-wise values for each reader.
 XLA_RECOMPUTED = Kept(
     attention=_XLA_RECOMPUTED_ATTENTION,
     cross_attention=_XLA_RECOMPUTED_ATTENTION,
@@ -148,7 +148,7 @@ TENSORFLOW = Kept(
     logits=(2, 0.5),
 )
 _FUSED = AttentionKept(queries=(0, 3), keys=(0, 2), row_sums=(1, 0))
-# PyTorch's memory-efficient attention keeps no probabilities.
+# PyTorch's memory-efficient attention stores no probabilities.
 TORCH_FUSED = Kept(
     attention=_FUSED,
     cross_attention=_FUSED,
@@ -160,14 +160,14 @@ TORCH_FUSED = Kept(
     ends=(2, 4),
     logits=(3, 2),
 )
-# PyTorch without that kernel, as on a CPU, for a bias that has a gradient.
+# PyTorch without that kernel, for a bias that has a gradient; for example on a CPU.
 TORCH_PLAIN = dataclasses.replace(
     TORCH_FUSED, attention=AttentionKept(matrices=(1, 0), queries=(1, 1), keys=(2, 0))
 )
 
 
 def parameters(shape: ModelShape) -> int:
-    """Returns the number of a model's parameters, the vocabulary's padding included."""
+    """Returns the number of a model's parameters, including the padding of the vocabulary."""
     return sum(map(math.prod, expected_shapes(shape).values()))
 
 
@@ -187,10 +187,10 @@ def slots_on_device(
 
     Args:
       shape: the model.
-      split: the parts that the mesh splits dimensions into.
-      factored_from: Adafactor keeps, of a variable whose two largest dimensions are at least this
-        large, one vector for each of them in place of a second moment (Shazeer and Stern 2018);
-        None if no second moment is factored.
+      split: dimension name -> the number of parts that the mesh splits it into.
+      factored_from: if the two largest dimensions of a variable are at least this large, Adafactor
+        stores one vector for each of them instead of a second moment (Shazeer and Stern 2018); None
+        if no second moment is factored.
       moments: further moments of the size of each variable: 1 for AdamW, or for a `beta1`.
     """
     total = 0
@@ -205,7 +205,7 @@ def slots_on_device(
 
 
 def _variables(shape: ModelShape, split: Mapping[str, int]) -> Iterator[tuple[Shape, Shape]]:
-    """Yields the shape of each variable, whole and on one device."""
+    """Yields the shape of each variable, in full and on one device."""
     for name, whole in expected_shapes(shape).items():
         letters = names.row_of(name).dims
         parts = [split.get(_DIMENSIONS.get(letter, ""), 1) for letter in letters]
@@ -213,11 +213,11 @@ def _variables(shape: ModelShape, split: Mapping[str, int]) -> Iterator[tuple[Sh
 
 
 def product_flops(shape: ModelShape, share: Share, *, predicted: float = 1.0) -> int:
-    """Returns the FLOPs of the matrix products of one forward pass; lookups count nothing.
+    """Returns the FLOPs of the matrix products of one forward pass; lookups count as zero.
 
-    With n tokens: 2 n D I for each of four attention projections, 4 n M I for attending, 2 n D F
-    for each feed-forward projection, 2 n D V for the logits. The backward pass takes twice as
-    much, so a step takes 6 N D for N parameters and D tokens, and attending.
+    For n tokens: 2 n D I for each of four attention projections, 4 n M I for attention itself, 2 n
+    D F for each feed-forward projection, 2 n D V for the logits. The backward pass takes twice as
+    much, so a step takes 6 N D for N parameters and D tokens, plus attention.
 
     Args:
       shape: the model.
@@ -245,9 +245,9 @@ def product_flops(shape: ModelShape, share: Share, *, predicted: float = 1.0) ->
 
 
 def lookup_flops(shape: ModelShape, share: Share) -> int:
-    """Returns the FLOPs of lookups as products with one-hot tokens: embeddings, position biases.
+    """Returns the FLOPs of embedding and position bias lookups as products with one-hot tokens.
 
-    The backward pass takes as much, because only one operand needs a gradient.
+    The backward pass takes as much again, because only one operand needs a gradient.
     """
     vocabulary = share.on_device(shape.vocabulary, "vocab")
     heads = share.on_device(shape.heads, "heads")
@@ -257,12 +257,13 @@ def lookup_flops(shape: ModelShape, share: Share) -> int:
 
 
 def model_axis_elements(shape: ModelShape, share: Share, *, train: bool) -> int:
-    """Returns the activations that one core all-reduces over the model axis for one microbatch.
+    """Returns the activations that one core all-reduces over the model axis per microbatch.
 
-    After each sublayer's last product and each lookup: (2 layers + 1) B L D in the encoder,
-    (3 layers + 1) B L D in the decoder; the same again backward, where each gradient of a
-    sublayer's input is summed, the logits' taking the place of the lookup's, and the encoder's
-    output adds one. The softmax over the split vocabulary adds scalars for each token, left out.
+    The forward pass all-reduces after each sublayer's last product and each lookup: (2 layers + 1)
+    B L D in the encoder and (3 layers + 1) B L D in the decoder. The backward pass all-reduces the
+    same amount for the gradients of the sublayers' inputs: the logits' gradient replaces the
+    lookup's, and the gradient of the encoder's output adds one. The softmax over a split vocabulary
+    adds scalars for each token, which are omitted.
     """
     inputs = share.rows * share.inputs * shape.d_model
     targets = share.rows * share.targets * shape.d_model
@@ -271,10 +272,10 @@ def model_axis_elements(shape: ModelShape, share: Share, *, train: bool) -> int:
 
 
 def position_bias_elements(shape: ModelShape, share: Share) -> int:
-    """Returns what one core all-reduces over the batch axis in each microbatch of training.
+    """Returns the elements that one core all-reduces over the batch axis per training microbatch.
 
-    Each layer's gradient of the shared position bias, L x L x H, is summed over the batch before
-    it is summed over layers.
+    These are each layer's gradients of the shared position bias, L x L x H, which are summed over
+    the batch before they are summed over layers.
     """
     return share.on_device(shape.heads, "heads") * _pairs_of_self_attentions(shape, share)
 
@@ -284,14 +285,14 @@ def _pairs_of_self_attentions(shape: ModelShape, share: Share) -> int:
 
 
 def kept_bytes(shape: ModelShape, share: Share, kept: Kept) -> int:
-    """Returns the bytes that a training step keeps for its backward pass, at its fullest moment."""
+    """Returns the peak bytes that a training step stores for its backward pass."""
     encoder, decoder = layer_bytes(shape, share, kept)
     layers = shape.encoder_layers * encoder + shape.decoder_layers * decoder
     return layers + end_bytes(shape, share, kept) + logit_bytes(shape, share, kept)
 
 
 def layer_bytes(shape: ModelShape, share: Share, kept: Kept) -> tuple[int, int]:
-    """Returns the bytes that a block of the encoder, and one of the decoder, keep."""
+    """Returns the bytes that a block of the encoder, and one of the decoder, store."""
     inputs, targets = share.inputs, share.targets
     encoder = _attention(shape, share, kept, inputs, inputs) + _tokens(shape, share, kept, 2)
     decoder = _attention(shape, share, kept, targets, targets) + _tokens(shape, share, kept, 3)
@@ -355,10 +356,10 @@ def _bytes(share: Share, amounts: list[tuple[int, Values]]) -> int:
 
 
 def recomputed_bytes(shape: ModelShape, share: Share) -> int:
-    """Returns the bytes of a training step where XLA recomputes element-wise values.
+    """Returns the peak bytes of a training step if XLA recomputes element-wise values.
 
-    The fullest moment is the start of the backward pass, or the end of the decoder's, whose layers
-    leave two gradients each by the encoder's output.
+    Memory peaks at the start of the backward pass, or at the end of the decoder's backward pass,
+    because each of its layers leaves two gradients of the encoder's output.
     """
     encoder, decoder = layer_bytes(shape, share, XLA_RECOMPUTED)
     gradients = share.rows * (2 * share.inputs + 6 * share.targets) * shape.d_model
@@ -369,11 +370,11 @@ def recomputed_bytes(shape: ModelShape, share: Share) -> int:
 
 
 def scoring_bytes(shape: ModelShape, share: Share) -> int:
-    """Returns the activations of a forward pass as XLA computes it, at its fullest moment.
+    """Returns the peak bytes of activations in a forward pass compiled by XLA.
 
-    That is an attention of the encoder (its logits in float32 and its probabilities, queries and
-    keys, the residual, and the one-hot buckets of positions), or a lookup, or the decoder's
-    last layer, or the logits.
+    The peak is the largest of: an attention layer of the encoder (its logits in float32 and its
+    probabilities, queries and keys, the residual, and the one-hot buckets of positions), a lookup,
+    the decoder's last layer, and the logits.
     """
     a, heads = share.bytes_each, share.on_device(shape.heads, "heads")
     inner = share.on_device(shape.inner, "heads")
@@ -394,13 +395,13 @@ def scoring_bytes(shape: ModelShape, share: Share) -> int:
 
 
 def padded_bytes(shape: Sequence[int], bytes_each: int) -> int:
-    """Returns the bytes of an array in a TPU's tiles, its dimensions in the given order.
+    """Returns the bytes of an array in a TPU's tiles, with its dimensions in the given order.
 
-    HBM holds an array in tiles: its last dimension is padded to 128, the one before it to 8 values
-    of four bytes or 16 of two. That XLA keeps the order of the program's dimensions has been seen
-    on no TPU here.
+    HBM holds an array in tiles: the last dimension is padded to 128, the one before it to 8 values
+    of four bytes or 16 of two. We have not verified on a TPU that XLA preserves the order of the
+    program's dimensions.
 
-    >>> padded_bytes((8, 1024, 1024, 16), 4) // 2**20       # 512 MiB, kept in eight times that
+    >>> padded_bytes((8, 1024, 1024, 16), 4) // 2**20       # 512 MiB occupy eight times that
     4096
     """
     *outer, rows, columns = (1, 1, *shape)
@@ -410,21 +411,21 @@ def padded_bytes(shape: Sequence[int], bytes_each: int) -> int:
 
 
 def bias_and_mask_bytes(sequences: int, lengths: Sequence[int], heads: int, *, train: bool) -> int:
-    """Returns the tiles of the position bias and, in evaluation, of its sum with the mask.
+    """Returns the tile bytes of the position bias and, in evaluation, of its sum with the mask.
 
-    Most of T5's values fill their tiles on every core. Those whose last dimension is attention
-    heads do not, because a core has few: the position bias, and in evaluation its sum with the
-    mask, in the order batch, queries, keys, heads. (In training, where the mask is of packed
-    segments, the sum ends in keys.) Every layer of a stack asks for the same two values, so they
-    are made once and kept for all: of all activations they live longest. The memory of a lowered
-    program counts the sum as a part of the operation that reads it, so a plan adds both.
+    Most of T5's values fill their tiles on every core. Values whose last dimension is attention
+    heads do not, because a core has few heads. These are the position bias and, in evaluation, its
+    sum with the mask, in the order batch, queries, keys, heads. (In training, the mask separates
+    packed segments, and the sum ends in keys.) Every layer of a stack needs the same two values, so
+    they are computed once and stored for all layers, longer than any other activation. In a lowered
+    program the sum is counted as part of the operation that reads it, so a plan adds both.
 
-    The rule agrees with known runs: scoring 262,144 tokens in a batch with the 11B failed for
-    T0's authors on a v3-128, 65,536 worked, and they trained on a v3-512.
+    The rule agrees with known runs of T0's authors: scoring 262,144 tokens per batch with the 11B
+    model failed on a v3-128, and 65,536 worked. They trained on a v3-512.
 
     Args:
       sequences: sequences of a microbatch on a core.
-      lengths: tokens of a sequence in each stack; the stack with the most is counted.
+      lengths: tokens of a sequence in each stack; the longest stack is counted.
       heads: attention heads of a core.
       train: whether the run trains.
     """

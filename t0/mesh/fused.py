@@ -1,17 +1,17 @@
-"""Attention, GELU and RMS normalisation in few passes over memory, for CPUs and GPUs.
+"""Attention, GELU and RMS normalization with fewer passes over memory, for CPUs and GPUs.
 
-Mesh TensorFlow writes these as chains of small operations, and its gradient doubles the chain. On a
-CPU each operation is a pass over the activations: a third of a training step. Here each function is
-one operation with its gradient written out. It computes the same values. XLA compiles the parts
-that work element by element.
+Mesh TensorFlow writes these functions as chains of small operations, and their gradients double the
+chain. On a CPU each operation is a pass over the activations, in total a third of a training step.
+Here each function is one operation with its gradient written out. The results are the same. XLA
+compiles the element-wise parts.
 
     with fused(model, mesh_shape, layout_rules):
         logits, loss = model.call_simple(inputs, targets, compute_loss=True)
 
 Within the context Mesh TensorFlow calls `attention`, `gelu` and `rms_norm` of this module instead
-of its own. They call the published functions for what they do not cover: a layout that splits
-lengths or channels, attention with extra logits or a z-loss. A run on a TPU does not use this
-module, because XLA fuses there by itself.
+of the original functions. They fall back to the originals for unsupported cases: a layout that splits lengths or
+channels, attention with extra logits or a z-loss. Runs on a TPU do not use this module, because XLA
+already fuses operations there.
 """
 
 import contextlib
@@ -29,10 +29,10 @@ from t0.mesh.compiled import row_sum, softmax, xla_compiled
 _published_attention = mesh_attention.attention
 _published_rms_norm = transformer.sublayer_rms_norm
 
-# GELU in the approximation by tanh (Hendrycks and Gimpel 2016): x * sigmoid(x * (L + C * x^2)).
+# GELU approximated with tanh (Hendrycks and Gimpel 2016): x * sigmoid(x * (L + C * x^2)).
 _LINEAR = 2 * np.sqrt(2 / np.pi)
 _CUBIC = 0.044715 * _LINEAR
-# A layout that splits one of these leaves a slice with less than a whole row.
+# If a layout splits one of these, a slice holds only parts of rows.
 _WHOLE = ("length", "memory_length", "d_kv", "d_model")
 
 
@@ -58,7 +58,7 @@ def fused(model: Any, mesh_shape: Any, layout_rules: Any) -> Iterator[None]:
 
 
 def splits_rows(mesh_shape: Any, layout_rules: Any) -> bool:
-    """Returns whether a layout splits lengths or channels, so that slices lack parts of rows."""
+    """Returns whether a layout splits lengths or channels, so that slices hold parts of rows."""
     dims = (mtf.Dimension(name, 0) for name in _WHOLE)
     sizes = (mtf.tensor_dim_to_mesh_dim_size(layout_rules, mesh_shape, dim) for dim in dims)
     return any(size > 1 for size in sizes)
@@ -66,7 +66,7 @@ def splits_rows(mesh_shape: Any, layout_rules: Any) -> bool:
 
 @contextlib.contextmanager
 def _our_norms_in(model: Any) -> Iterator[None]:
-    """Replaces the RMS norms in a model's lists of sublayer functions while the context lasts."""
+    """Replaces the RMS norms in a model's lists of sublayer functions within the context."""
     published = {(layers, name): getattr(layers, name) for layers, name in _sublayers(model)}
     try:
         for (layers, name), functions in published.items():
@@ -105,13 +105,13 @@ def attention(  # noqa: PLR0913 (Mesh TensorFlow's signature)
     float32_logits: bool = True,
     z_loss_coeff: float | None = None,
 ) -> mtf.Tensor:
-    """Dot-product attention in batched matrix products, as `transformer.attention.attention`.
+    """Computes dot-product attention in batched matrix products; see Mesh TensorFlow's `attention`.
 
-    Mesh TensorFlow's einsums use the order [batch, length, heads, channels] and so copy each
-    operand into another order; its softmax and gradient are chains of small operations.
+    Mesh TensorFlow's einsums use the order [batch, length, heads, channels], so each operand is
+    copied into another order. Its softmax and gradient are chains of small operations.
 
-    A dropout that is the same for all queries (T5's) is applied to the values: the sums are the
-    same, and there are fewer values than weights.
+    If dropout is the same for all queries, as in T5, it is applied to the values instead of the
+    weights. The sums are the same, and there are fewer values than weights.
     """
     dropped = context.train and dropout_rate
     weights_shape = q.shape - key_dim + memory_length_dim
@@ -155,10 +155,12 @@ def _attended(
 ) -> mtf.Tensor:
     """Returns the attended values in the order of `q`.
 
-    `dims` are the dimensions of memory length, key and value. Only training has a gradient.
+    `dims` are the dimensions of memory length, key and value. The result has a gradient only in
+    training.
     """
     memory_dim, key_dim, value_dim = dims
-    # In the order of batched matrix products: what the memory has too, rows, the last dimension.
+    # The order for batched matrix products: dimensions shared with the memory, rows, last
+    # dimension.
     shared = [dim for dim in q.shape.dims if dim in k.shape.dims and dim != key_dim]
     rows = [dim for dim in q.shape.dims if dim not in (*shared, key_dim)]
     weights_shape = mtf.Shape([*shared, *rows, memory_dim])
@@ -167,7 +169,7 @@ def _attended(
         mtf.transpose(k, mtf.Shape([*shared, memory_dim, key_dim])),
         mtf.transpose(v, mtf.Shape([*shared, memory_dim, value_dim])),
     ]
-    if float32_logits:  # only now, since fewer bytes are faster to transpose
+    if float32_logits:  # after the transposition, because fewer bytes are faster to transpose
         given[:2] = map(mtf.to_float, given[:2])
     has = [bias is not None and dim in bias.shape.dims for dim in weights_shape.dims]
     if bias is not None:
@@ -207,7 +209,7 @@ def _attend(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """[B, ..., D], [B, M, D], [B, M, D] -> attended values [B, ..., D], weights [B, ..., M].
 
-    The weights are in the first of `types`, and the last one is that of `v`.
+    The weights have the first of `types`. The last of `types` is the type of `v`.
     """
     logits = tf.matmul(_as_matrices(q, k), k, transpose_b=True)
     logits = tf.reshape(logits, [*q.shape[:-1], k.shape[-2]])
@@ -243,7 +245,7 @@ def _attention_gradient(
 def _attend_slope(
     q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor, dy: tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
-    """Returns the gradients of the loss by q, k, v and the logits."""
+    """Returns the gradients of the loss with respect to q, k, v and the logits."""
     of_weights = tf.matmul(_as_matrices(dy, v), v, transpose_b=True)
     of_weights = tf.reshape(of_weights, weights.shape)
     of_logits, narrow = _softmax_slope(weights, of_weights, outputs, dy)
@@ -256,7 +258,7 @@ def _attend_slope(
 
 
 def _as_matrices(x: tf.Tensor, memory: tf.Tensor) -> tf.Tensor:
-    """[B, ..., N] -> [B, all the rows, N], B being the leading dimensions of `memory` [B, M, D]."""
+    """[B, ..., N] -> [B, all rows, N], where B are the leading dimensions of `memory` [B, M, D]."""
     return tf.reshape(x, [*memory.shape[:-2], -1, x.shape[-1]])
 
 
@@ -271,15 +273,16 @@ def _softmax(logits: tf.Tensor, bias: tf.Tensor, types: tuple[str, ...]) -> tupl
 def _softmax_slope(
     weights: tf.Tensor, of_weights: tf.Tensor, outputs: tf.Tensor, dy: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the gradient by the logits in float32, and the weights in the type of the outputs."""
+    """Returns the gradient of the logits in float32, and the weights in the type of the outputs."""
     wide, wide_dy = tf.cast(outputs, tf.float32), tf.cast(dy, tf.float32)
-    # The weights' mean of their gradients is that of the outputs (Dao et al. 2022, FlashAttention).
+    # The mean gradient under the weights follows from the outputs (Dao et al. 2022,
+    # FlashAttention).
     mean = row_sum(wide * wide_dy)[..., None]
     return weights * (tf.cast(of_weights, tf.float32) - mean), tf.cast(weights, outputs.dtype)
 
 
 def gelu(x: mtf.Tensor) -> mtf.Tensor:
-    """Gaussian error linear unit in tanh's approximation, as `mtf.gelu`."""
+    """Gaussian error linear unit, approximated with tanh like `mtf.gelu`."""
     return mtf.slicewise(
         _gelu, [x], splittable_dims=x.shape.dims, grad_function=_gelu_gradient, name="gelu"
     )
@@ -307,7 +310,7 @@ def _gelu_slope(x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
 
 
 def rms_norm(x: mtf.Tensor, layer_stack: Any, context: Any, **given: Any) -> mtf.Tensor:
-    """Root-mean-square normalisation, as `transformer.sublayer_rms_norm` with its gin bindings."""
+    """Normalizes by root mean square, like `transformer.sublayer_rms_norm`; obeys its gin bindings."""
     model_dim = context.model.model_dim
     if x.shape.dims[-1] != model_dim or context.model.ensemble_dims:
         return _published_rms_norm(x, layer_stack, context, **given)

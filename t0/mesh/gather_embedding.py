@@ -1,8 +1,8 @@
-"""Rows of the vocabulary by a real gather, where Mesh TensorFlow multiplies one-hot matrices.
+"""Embeds tokens with a gather, while Mesh TensorFlow multiplies one-hot matrices.
 
-Mesh TensorFlow embeds a token as `one_hot(id) @ table`, and takes a target's log-probability as
-`sum(one_hot(id) * log_softmax(logits))`. Both suit a TPU and a vocabulary that is split over cores.
-On a CPU or GPU that holds the whole table they are up to half of a small model's arithmetic. The
+Mesh TensorFlow embeds a token as `one_hot(id) @ table`, and computes a target's log-probability as
+`sum(one_hot(id) * log_softmax(logits))`. Both suit a TPU, and a vocabulary that is split over
+cores. On a CPU or GPU that holds the whole table they are up to half of a small model's FLOPs. The
 values and gradients here are the same.
 
 `bind_gather_embedding` binds `GatherVocabEmbedding` to Mesh TensorFlow's gin parameter
@@ -10,11 +10,12 @@ values and gradients here are the same.
 
     bind_gather_embedding("batch:2", "batch:batch,vocab:model")     # True: models gather
 
-It does nothing on a TPU, where the layout splits the vocabulary, or where the user bound another
-class. The variable, its name, type and initial values are Mesh TensorFlow's, so checkpoints do not
-change. The operative config does not change either, because gin leaves classes out of it.
+It does nothing on a TPU, if the layout splits the vocabulary, or if the user bound another class.
+The variable, its name, type and initial values are Mesh TensorFlow's, so checkpoints do not change.
+The operative config does not change either, because gin omits classes.
 
-Assumes ids within the vocabulary: the one-hot of any other id is all zeros, its gather an error.
+Ids must be within the vocabulary. The one-hot of any other id is all zeros, but gathering it is an
+error.
 """
 
 from typing import Any
@@ -27,10 +28,10 @@ _PARAMETER = "get_vocab_embedding_cls.cls"
 
 
 class GatherVocabEmbedding(transformer.VocabEmbedding):
-    """Mesh TensorFlow's vocabulary embedding, whose `ids_to_embedding` is a gather.
+    """Mesh TensorFlow's vocabulary embedding, with `ids_to_embedding` as a gather.
 
-    The table stays in the type of its slices; only the rows that are looked up are cast to the
-    type of activations, and the table's gradient is summed in the slices' type.
+    The table keeps the type of its slices. Only the rows that are looked up are cast to the type of
+    activations, and the table's gradient is summed in the slices' type.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class GatherVocabEmbedding(transformer.VocabEmbedding):
         super().__init__(mesh, vocab_dim, output_dim, stored, name, ensemble_dim)
 
     def ids_to_embedding(self, ids: mtf.Tensor, context: Any) -> mtf.Tensor:
-        """Returns the rows of `ids`: the dimensions of `ids`, then the model dimension."""
+        """Returns the rows of `ids`, with the dimensions of `ids`, then the model dimension."""
         del context
         rows = look_up(self._embedding_weights, ids, self._vocab_dim)
         rows = mtf.cast(rows, self._activation_dtype)
@@ -58,7 +59,7 @@ class GatherVocabEmbedding(transformer.VocabEmbedding):
         return rows
 
     def hidden_to_logits(self, hidden: mtf.Tensor, context: Any) -> mtf.Tensor:
-        """Returns the scores of the vocabulary for `hidden`, in the type of activations."""
+        """Returns the logits of the vocabulary for `hidden`, in the type of activations."""
         stored = self._embedding_weights
         self._embedding_weights = mtf.cast(stored, hidden.dtype)
         try:
@@ -68,11 +69,11 @@ class GatherVocabEmbedding(transformer.VocabEmbedding):
 
 
 def bind_gather_embedding(mesh_shape: Any, layout_rules: Any, *, tpu: bool = False) -> bool:
-    """Binds `GatherVocabEmbedding`, unless that would be wrong or another class is bound.
+    """Binds `GatherVocabEmbedding` if the mesh allows it and no other class is bound.
 
     Args:
-      mesh_shape: what `mtf.convert_to_shape` takes.
-      layout_rules: what `mtf.convert_to_layout_rules` takes.
+      mesh_shape: any argument of `mtf.convert_to_shape`.
+      layout_rules: any argument of `mtf.convert_to_layout_rules`.
       tpu: whether the model is lowered for a TPU.
 
     Returns:
@@ -95,9 +96,9 @@ def splits_vocabulary(mesh_shape: Any, layout_rules: Any) -> bool:
 
 
 def look_up(table: mtf.Tensor, ids: mtf.Tensor, vocab_dim: mtf.Dimension) -> mtf.Tensor:
-    """Returns rows of a table, as `mtf.gather` does.
+    """Returns rows of a table, like `mtf.gather`.
 
-    Where the table and the ids share a dimension (an ensemble's), this calls `mtf.gather`.
+    If the table and the ids share a dimension (of an ensemble), this calls `mtf.gather`.
 
     Args:
       table: [vocab, ...].
@@ -114,7 +115,7 @@ def look_up(table: mtf.Tensor, ids: mtf.Tensor, vocab_dim: mtf.Dimension) -> mtf
 
 
 class _LookUp(mtf.Operation):
-    """[V, *R], ids [*I] -> [*I, *R]."""
+    """Looks up rows: table [V, *R], ids [*I] -> [*I, *R]."""
 
     def __init__(self, table: mtf.Tensor, ids: mtf.Tensor) -> None:
         super().__init__([table, ids], name="look_up")
@@ -150,13 +151,13 @@ class _SumRows(mtf.Operation):
         _check_whole(mesh_impl, vocab_dim)
 
         def add_up(dy_slice: tf.Tensor, ids_slice: tf.Tensor) -> tf.Tensor:
-            # In float32: thousands of small terms may be added to one row.
+            # In float32, because thousands of small terms may be added to one row.
             wide = tf.cast(dy_slice, tf.float32)
             table = tf.math.unsorted_segment_sum(wide, ids_slice, vocab_dim.size)
             return tf.cast(table, dy_slice.dtype)
 
         summed = mesh_impl.slicewise(add_up, lowering.tensors[dy], lowering.tensors[ids])
-        # Each device holds the part of the sum that its own tokens give.
+        # Each device holds the sum over its own tokens.
         axes = [mesh_impl.tensor_dimension_to_mesh_axis(dim) for dim in ids.shape.dims]
         axes = sorted(axis for axis in axes if axis is not None)
         if axes:
@@ -165,13 +166,13 @@ class _SumRows(mtf.Operation):
 
 
 def looked_up_rows(gradient: mtf.Tensor) -> list[tuple[mtf.Tensor, mtf.Tensor]] | None:
-    """Returns the parts of a table's gradient by rows, None if it has other operations.
+    """Returns the sparse parts of a table's gradient, or None if it has other operations.
 
     Args:
       gradient: the gradient of a table, [vocab, ...].
 
     Returns:
-      (dy [*I, ...], ids [*I]) of each look-up; their sum by rows is the gradient.
+      (dy [*I, ...], ids [*I]) of each lookup; their sum by row is the gradient.
     """
     operation = gradient.operation
     if isinstance(operation, _SumRows):
@@ -190,8 +191,8 @@ def target_log_probabilities(
     Args:
       logits: [..., vocab], of any floating type; the function computes in float32.
       targets: int [...], with the dimensions of the logits except the vocabulary, in their order.
-      vocab_dim: the vocabulary's dimension. Logits with dimensions in another order go through
-        Mesh TensorFlow's one-hot matrices.
+      vocab_dim: the vocabulary's dimension. If the dimensions of the logits are in another order,
+        Mesh TensorFlow's one-hot matrices are used.
     """
     logits = mtf.cast(logits, tf.float32)
     if logits.shape.dims != [*targets.shape.dims, vocab_dim]:
@@ -219,7 +220,7 @@ def _log_probability_gradient(op: mtf.Operation, dy: mtf.Tensor) -> list[mtf.Ten
 
 
 def _whole(operation: mtf.Operation, vocab_dim: mtf.Dimension) -> None:
-    """Notes for Mesh TensorFlow's layout search that an operation needs the vocabulary whole."""
+    """Tells Mesh TensorFlow's layout search that an operation needs the whole vocabulary."""
     operation._splittable_dims, operation._unsplittable_dims = (
         operation._initialize_splittable_and_unsplittable_dims("splittable", [vocab_dim.name])
     )

@@ -1,8 +1,8 @@
-"""The program that each TPU core would run, built on a machine that has no TPU.
+"""Builds the program that each TPU core would run, on a machine without a TPU.
 
 Mesh TensorFlow's own model function builds it, with `SimdMeshImpl` over a simulated device
 assignment: the same code, from the same gin configuration, as a run on the pod. The result is a
-TensorFlow graph that is read and never run.
+TensorFlow graph that is only read, never run.
 
     from t0.mesh.pod_run import read_pod_run
 
@@ -10,8 +10,8 @@ TensorFlow graph that is read and never run.
     program = read_program(lowered.graph, lowered.fetches)
     [step.kind for step in program.steps]
 
-A program contains only the operations that its fetches need: initialisers and the copies between
-master and slices run on hosts. Microbatches are one `while` loop, lowered once;
+A program contains only the operations that its fetches need, because initializers and the copies
+between masters and slices run on hosts. Microbatches are one `while` loop, lowered once;
 `ProgramStep.in_loop` marks the steps that it repeats.
 """
 
@@ -41,9 +41,9 @@ class LoweredRun:
     """A lowered configuration.
 
     Attributes:
-      graph: TensorFlow's graph: the core's program, and the operations that initialise and save
+      graph: the TensorFlow graph: the core's program, and the operations that initialize and save
         variables.
-      fetches: operations and tensors that a step computes.
+      fetches: the operations and tensors that a step computes.
       lowering: Mesh TensorFlow's `Lowering`; `lowering.graph` is its own graph.
       mesh_impl: the SIMD mesh, with `shape`, `l2p` and slice shapes.
     """
@@ -97,7 +97,7 @@ def _estimator_mode(mode: str) -> str:
 
 
 def placeholders(run: PodRun) -> dict[str, tf.Tensor]:
-    """Returns a batch's features: packed for training unless configured otherwise, else padded."""
+    """Returns the features of a batch: packed for training by default, otherwise padded."""
     names = _TRAIN_FEATURES if run.packed else _FEATURES.get(run.mode, ("inputs", "targets"))
     length = run.sequence_length
     return {
@@ -109,7 +109,7 @@ def placeholders(run: PodRun) -> dict[str, tf.Tensor]:
 
 
 def build_model(run: PodRun) -> Any:
-    """Returns the configured model: its layers and sizes, without variables."""
+    """Builds the configured model: its layers and sizes, without variables."""
     return mesh_utils.build_model(
         model_type=run.model_type,
         input_vocab_size=run.vocabulary_size,
@@ -137,7 +137,7 @@ def _model_fn(run: PodRun) -> Callable[..., Any]:
         optimizer=run.optimizer,
         variable_filter=run.variable_filter,
         score_in_predict_mode=run.mode == "score_eval",
-        # A configuration may name a file for this, even in a bucket, but planning writes nothing.
+        # A configuration may name such a file, even in a bucket, but planning writes nothing.
         model_info_file=None,
     )
 
@@ -157,9 +157,9 @@ class ProgramValue:
     """A tensor on one core.
 
     Attributes:
-      shape: the shape on this core, that is, after splitting.
+      shape: the shape on this core, after splitting.
       dtype: the type's name, such as "bfloat16".
-      bytes: elements times element size.
+      bytes: the number of elements times the element size.
     """
 
     shape: tuple[int, ...]
@@ -174,8 +174,8 @@ class ProgramStep:
     Attributes:
       name: the operation's name in TensorFlow, which contains the layer's name.
       kind: TensorFlow's operation type.
-      inputs: positions of the inputs in `CoreProgram.values`.
-      outputs: positions of the outputs in `CoreProgram.values`.
+      inputs: indices of the inputs in `CoreProgram.values`.
+      outputs: indices of the outputs in `CoreProgram.values`.
       in_loop: whether the microbatch loop repeats the operation.
       detail: an einsum's equation, a collective's groups (rows of physical core numbers), or
         whether an Enter is constant; None for all other kinds.
@@ -191,7 +191,7 @@ class ProgramStep:
 
 @dataclasses.dataclass(frozen=True)
 class CoreProgram:
-    """Steps in an order that respects their dependencies, and the values that they pass on."""
+    """The steps in an order that respects their dependencies, and the values between them."""
 
     steps: tuple[ProgramStep, ...]
     values: tuple[ProgramValue, ...]
@@ -201,7 +201,7 @@ COLLECTIVES = ("CrossReplicaSum", "AllToAll", "CollectivePermute")
 
 
 def read_program(graph: tf.Graph, fetches: Sequence[Any]) -> CoreProgram:
-    """Returns what a core computes for `fetches` (operations or tensors) of `graph`."""
+    """Reads the steps that a core needs to compute `fetches` (operations or tensors) of `graph`."""
     needed = _needed(fetches)
     steps: list[ProgramStep] = []
     values: list[ProgramValue] = []
@@ -253,7 +253,8 @@ def _detail(op: Any, groups: dict[str, Any]) -> Any:
     if op.type == "Enter":
         return op.get_attr("is_constant")
     if op.type in COLLECTIVES:
-        # Hundreds of collectives share few assignments, each its own constant of hundreds of ints.
+        # Hundreds of collectives share few assignments, but each has its own constant of hundreds
+        # of ints.
         content = op.inputs[-1].op.node_def.attr["value"].tensor.SerializeToString()
         if content not in groups:
             groups[content] = np.asarray(tensor_util.constant_value(op.inputs[-1]))

@@ -1,20 +1,20 @@
-"""The memory that a core's program needs next to its variables: an estimate by liveness.
+"""Estimates, by liveness analysis, the memory that a core's program needs besides its variables.
 
-The method follows XLA's compilation, step by step in the program's own order:
+The method imitates XLA's compilation, step by step in the order of the program:
 
 - Element-wise operations, casts, broadcasts and the like are fused into the operations that read
-  them. Such a value is kept in memory only where a matrix product, a collective or another
-  operation that cannot be fused reads it; otherwise it is recomputed from its sources.
-- A value lives from the step that makes it to the last step that reads it, also through fused
-  operations. That is why the forward pass's values live until the backward pass.
-- Sums over microbatches and assignments to variables happen in place, as soon as they can.
-- What the microbatch loop reads from outside lives throughout the loop.
+  them. Such a value is stored only if it is read by a matrix product, a collective or another
+  operation that cannot be fused. Otherwise it is recomputed from its sources.
+- A value lives from the step that computes it to the last step that reads it, also through fused
+  operations. That is why values of the forward pass live until the backward pass.
+- Sums over microbatches and assignments to variables happen in place, as early as possible.
+- Values that the microbatch loop reads from outside live throughout the loop.
 
-The estimate is the largest sum of live values. It leaves out rematerialisation (XLA recomputes
-values when memory runs out, at a cost in time), the padding of small dimensions to the TPU's tiles
-of 8 x 128 (`formulas.bias_and_mask_bytes` has those where it matters), and fragmentation.
-tests/mesh/mesh_memory_test.py and benchmarks/planning.py compare it
-with memory measured on the CPU: it is within a quarter, mostly within a tenth.
+The estimate is the largest sum of live values. It omits rematerialization (XLA recomputes values
+when memory runs out, which takes time), the padding of small dimensions to the TPU's tiles of 8 x
+128 (`formulas.bias_and_mask_bytes` has it where it matters), and fragmentation.
+tests/mesh/mesh_memory_test.py and benchmarks/planning.py compare it with memory measured on the
+CPU: it is within a quarter, mostly within a tenth.
 
     peak = peak_memory(program)
     peak.bytes, peak.by_kind["activations"], peak.live[0]
@@ -26,14 +26,14 @@ from collections.abc import Mapping, Sequence
 
 from t0.mesh.lowering import CoreProgram, ProgramStep, ProgramValue
 
-# Their result is the input's memory, without a copy.
+# These share their input's memory without a copy.
 _VIEWS = {
     *("Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient"),
     *("Merge", "Switch", "Exit"),
 }
-# XLA computes these once and keeps the result, instead of recomputing it for each reader.
+# XLA computes these once and stores the result, instead of recomputing it for each reader.
 _EXPENSIVE = {"Erf", "Exp", "Expm1", "Log", "Log1p", "Pow", "Sigmoid", "Softplus", "Tanh"}
-# XLA computes these where they are read.
+# XLA fuses these into their readers.
 _FUSED = _EXPENSIVE | {
     *("Abs", "Add", "AddV2", "BiasAdd", "BroadcastTo", "Cast", "Ceil", "Equal", "Fill", "Floor"),
     *("FloorDiv", "FloorMod", "Greater", "GreaterEqual", "IsFinite", "Less", "LessEqual"),
@@ -42,7 +42,7 @@ _FUSED = _EXPENSIVE | {
     *("ReluGrad", "Round", "Rsqrt", "Select", "SelectV2", "Sign", "Slice", "Sqrt", "Square"),
     *("SquaredDifference", "StridedSlice", "Sub", "Tile", "Transpose", "Unpack", "ZerosLike"),
 }
-# XLA fuses these with their input, but keeps their result.
+# XLA fuses these with their input, but stores their result.
 _REDUCTIONS = {"All", "Any", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Prod", "Sum"}
 _PRODUCTS = {"Einsum", "MatMul", "BatchMatMul", "BatchMatMulV2"}
 _ASSIGNMENTS = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
@@ -53,7 +53,7 @@ _RESIDENT = _VARIABLES | {"Const", "Placeholder", "TPUReplicatedInput"}
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """Memory of one value: its name, size, kind, and the steps between which it lives."""
+    """The memory of one value: its name, size, kind, and the first and last step of its life."""
 
     name: str
     bytes: int
@@ -64,7 +64,7 @@ class Buffer:
 
 @dataclasses.dataclass(frozen=True)
 class Peak:
-    """The fullest moment of a program.
+    """The memory at a program's peak.
 
     Attributes:
       bytes: the bytes of all live values at that moment, without variables.
@@ -81,13 +81,12 @@ class Peak:
 
 
 def peak_memory(program: CoreProgram, *, recompute: bool = False) -> Peak:
-    """Estimates the most memory that a core's program holds next to its variables and inputs.
+    """Estimates the peak memory of a core's program, without its variables and inputs.
 
     Args:
       program: the steps, in an order that respects dependencies.
-      recompute: whether results of element-wise operations are recomputed for each reader, as XLA
-        does when memory is short; only results of matrix products, collectives and reductions are
-        kept.
+      recompute: whether element-wise values are recomputed for each reader, as XLA does when memory
+        is short. Then only results of matrix products, collectives and reductions are stored.
     """
     order = _with_early_sinks(program)
     liveness = _Liveness(program, order, recompute=recompute)
@@ -108,11 +107,11 @@ def peak_memory(program: CoreProgram, *, recompute: bool = False) -> Peak:
 
 
 def _with_early_sinks(program: CoreProgram) -> list[ProgramStep]:
-    """Returns the steps with each variable's update moved to where its gradient is made.
+    """Moves each variable's update to the step where its gradient is ready; returns the steps.
 
-    Mesh TensorFlow sums all gradients after the last of them, and updates all variables at the end;
-    compiled programs do so when each gradient is ready. The steps that move are those whose results
-    are read by updates only, up to the matrix product that makes the gradient.
+    Mesh TensorFlow sums all gradients after the last one, and updates all variables at the end.
+    Compiled programs do so when each gradient is ready. The steps that move are those whose results
+    are read only by updates, up to the matrix product that computes the gradient.
     """
     feeds_only_sinks = _feeding_only_sinks(program)
     made: dict[int, float] = {}
@@ -151,11 +150,11 @@ def _readers(steps: Sequence[ProgramStep]) -> dict[int, list[int]]:
 
 
 class _Liveness:
-    """Walks the steps once and records each value's buffer, by the rules in the module's header.
+    """Walks the steps once and records each value's buffer, by the rules in the module header.
 
-    A view is resolved to the value that it shares memory with. A value is then resident (a
-    variable, an input, a constant), stored in a buffer of its own, or computed where it is read,
-    from `sources`.
+    A view resolves to the value that it shares memory with. A value is then either resident (a
+    variable, an input, a constant), stored in its own buffer, or recomputed by its readers from
+    `sources`.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class _Liveness:
         self._resolve_views()
         self._resident: set[int] = set()
         self._weights: set[int] = set()
-        # Values that depend on constants only, and for each shape the one that is kept.
+        # Values that depend only on constants, and for each shape the one that is stored.
         self._constants: set[int] = set()
         self._shared: dict[ProgramValue, int] = {}
         self._sources: dict[int, tuple[int, ...]] = {}
@@ -184,7 +183,7 @@ class _Liveness:
         self._update = next(assigns, len(order))
 
     def buffers(self) -> list[Buffer]:
-        """Returns every buffer that the program fills, with the steps between which it lives."""
+        """Returns every buffer that the program fills, with the first and last step of its life."""
         for position, step in enumerate(self._order):
             self._visit(position, step)
         kept = [
@@ -273,7 +272,7 @@ class _Liveness:
                 self._keep(value, position)
 
     def _held(self, value: int) -> tuple[int, ...]:
-        """Returns the buffers that a reader of `value` reads."""
+        """Returns the buffers that are needed to read `value`."""
         return (value,) if value in self._born else self._sources.get(value, ())
 
     def _read(self, value: int, position: int) -> None:
@@ -281,9 +280,9 @@ class _Liveness:
             self._dies[key] = max(self._dies[key], position)
 
     def _keep(self, value: int, position: int) -> None:
-        """Keeps `value` itself in memory, for a reader that cannot compute it where it reads."""
+        """Stores `value` in memory, for a reader that cannot recompute it."""
         if value in self._constants:
-            # Position buckets and masks are the same in each layer; XLA keeps one of each.
+            # Position buckets and masks are the same in each layer, so XLA stores one of each.
             value = self._shared.setdefault(self._values[value], value)
         self._read(value, position)
         if value in self._born or value in self._resident:

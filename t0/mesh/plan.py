@@ -1,4 +1,4 @@
-"""The plan of a run on a TPU slice: each core's memory, whether it fits, and the time of a step.
+"""Plans a run on a TPU slice: the memory of each core, whether it fits, and the time of a step.
 
     plan = plan_configured_run(PlanOptions())      # after gin has been parsed
     plan["verdict"]["word"]                        # "fits"
@@ -7,9 +7,9 @@
 
 A plan is one JSON object. Bytes and FLOPs follow from the configuration; activations are an
 estimate (by `t0.mesh.formulas`, with --exact by `t0.mesh.memory`). Times follow from stated
-assumptions: no overlap of computation and communication, a utilization of the peak, links at full
-speed. A run that cannot work is an error before anything is lowered. `t0.reports.plan_picture`
-draws a plan.
+assumptions: a utilization of the peak FLOP/s, links at full speed, and no overlap of computation
+and communication. A run that cannot work is an error before anything is lowered.
+`t0.reports.plan_picture` draws a plan.
 """
 
 import dataclasses
@@ -66,7 +66,7 @@ class PlanOptions:
 
     Attributes:
       exact: whether to lower the whole model instead of planning by formulas.
-      utilisation: share of the peak FLOP/s that matrix products reach.
+      utilisation: the share of peak FLOP/s that matrix products reach.
       start_step: the step to continue from; by default that of run.init_checkpoint, else 0.
     """
 
@@ -79,7 +79,7 @@ def plan_configured_run(options: PlanOptions) -> dict[str, Any]:
     """Returns the plan of the run that gin configures.
 
     Raises:
-      UserError: for a run that cannot work, before lowering.
+      UserError: for a run that cannot work, before it is lowered.
     """
     if not 0 < options.utilisation <= 1:
         raise UserError(f"--utilisation {options.utilisation}: wanted a share, above 0 and up to 1")
@@ -189,7 +189,7 @@ def _batch(run: PodRun) -> dict[str, Any]:
 
 def _memory(run: PodRun, costs: StepCosts) -> dict[str, int]:
     temporary = costs.temporary_bytes
-    # What every layer reads is kept, whatever XLA recomputes.
+    # Values that every layer reads are stored even if XLA recomputes others.
     kept = costs.weights_bytes + costs.optimizer_bytes + costs.tile_bytes
     total = kept + sum(temporary.values())
     return {
@@ -301,7 +301,7 @@ def _remaining_steps(run: PodRun, options: PlanOptions, step_seconds: float) -> 
 
 
 def plan_text(plan: dict[str, Any]) -> str:
-    """Returns the plan in words and numbers."""
+    """Returns the plan as text."""
     parts = (_placement, _memory_lines, _collectives, _times, _largest_costs)
     return "\n".join(line for part in parts for line in part(plan))
 

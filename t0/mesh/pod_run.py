@@ -1,12 +1,12 @@
-"""A run on a TPU slice, as gin configures it: the settings that a plan is made from.
+"""Reads from gin the settings of a run on a TPU slice, from which a plan is made.
 
     run = read_pod_run(vocabulary_size=32100)      # after gin has been parsed
     run.mesh_shape, run.batch_sequences, run.microbatches
-    run.split("heads")                             # 8 parts, where model_parallelism is 8
+    run.split("heads")                             # 8 parts, if model_parallelism is 8
 
-The values are those that `mesh_tensorflow.transformer.utils.run` would get, with its own defaults,
-and its own functions do the batch arithmetic. No dataset is opened, and a vocabulary only where it
-is a local file. A run that cannot work is an error before anything is built.
+The values are those that `mesh_tensorflow.transformer.utils.run` would get, including its defaults,
+and its own functions do the batch arithmetic. No dataset is opened, and a vocabulary is opened only
+if it is a local file. A run that cannot work is an error before anything is built.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from t0.mesh.topology import Topology, topology
 
 MODES = ("train", "score_eval")
 DEFAULT_VOCABULARY_SIZE = 32100  # T5's 32,000 pieces and 100 sentinels
-# The names of T5's public vocabularies contain their numbers of pieces and sentinels.
+# The names of T5's published vocabularies contain their numbers of pieces and sentinels.
 _PUBLIC_VOCABULARY = re.compile(r"/\w+\.(\d+)\.(\d+)extra/")
 _RUN_DEFAULTS = {
     name: parameter.default
@@ -44,10 +44,10 @@ class PodRun:
       layout_rules: which tensor dimension is split over which mesh dimension.
       sequence_length: tokens of each feature.
       batch_sequences: sequences of the global batch.
-      microbatches: parts of a replica's batch, which are computed one after the other.
+      microbatches: the number of parts of a replica's batch that are computed in turn.
       vocabulary_size: ids of the SentencePiece vocabulary, before the model pads it.
-      train_steps: the step to stop at, pretraining included.
-      packed: whether examples carry segment ids and positions.
+      train_steps: the step to stop at, including pretraining.
+      packed: whether examples have segment ids and positions.
     """
 
     mode: str
@@ -70,7 +70,7 @@ class PodRun:
 
     @property
     def replicas(self) -> int:
-        """Copies of the model, each computing its share of the batch."""
+        """The number of copies of the model, each with its share of the batch."""
         return batch.replicas(self.mesh_shape, self.layout_rules)
 
     @property
@@ -79,13 +79,13 @@ class PodRun:
         return self.batch_sequences * sum(self.sequence_length.values())
 
     def split(self, dimension: str) -> int:
-        """Returns into how many parts the mesh splits a tensor dimension such as "heads"."""
+        """Returns the number of parts into which the mesh splits a dimension such as "heads"."""
         return mtf.tensor_dim_to_mesh_dim_size(
             self.layout_rules, self.mesh_shape, mtf.Dimension(dimension, 0)
         )
 
     def axis(self, dimension: str) -> str | None:
-        """Returns the mesh axis that a tensor dimension is split over, None if it is whole."""
+        """Returns the mesh axis that splits a tensor dimension, None if it is not split."""
         number = self.layout_rules.tensor_dimension_to_mesh_axis(
             mtf.Dimension(dimension, self.split(dimension)), self.mesh_shape
         )
@@ -93,9 +93,9 @@ class PodRun:
 
 
 def configured_vocabulary_size() -> tuple[int, str]:
-    """Returns the vocabulary's size and the source of that number, without any download.
+    """Returns the vocabulary's size and the source of that number, without downloading anything.
 
-    A local SentencePiece model is read; the size of a public model follows from its name.
+    A local SentencePiece model is read. The size of a published model follows from its name.
     """
     from t0.tasks import default_vocabulary
     from t0.tasks.vocabulary import vocabulary_path
@@ -110,7 +110,7 @@ def configured_vocabulary_size() -> tuple[int, str]:
 
 
 def _run_parameter(name: str) -> Any:
-    """Returns what gin binds to a parameter of Mesh TensorFlow's `run`, else its default."""
+    """Returns gin's binding for a parameter of Mesh TensorFlow's `run`, else the default."""
     return bound(f"run.{name}", _RUN_DEFAULTS[name])
 
 
@@ -118,11 +118,11 @@ def read_pod_run(*, vocabulary_size: int) -> PodRun:
     """Reads the run from gin's global configuration.
 
     Args:
-      vocabulary_size: ids of the vocabulary, sentinels included.
+      vocabulary_size: ids of the vocabulary, including sentinels.
 
     Raises:
-      UserError: for a mode that cannot be planned, an unknown slice, a mesh of another size than
-        the slice, or a batch that lengths or mesh do not divide.
+      UserError: for a mode that cannot be planned, an unknown slice, a mesh whose size differs from
+        the slice's, or a batch that the lengths or the mesh do not divide.
     """
     mode = _run_parameter("mode")
     if mode not in MODES:
@@ -194,7 +194,7 @@ def _mesh_shape(slice_: Topology) -> mtf.Shape:
 
 
 def describe_shape(shape: mtf.Shape) -> str:
-    """Returns a mesh shape as gin writes it, such as "batch:64,model:8"."""
+    """Returns a mesh shape in gin's notation, such as "batch:64,model:8"."""
     return ",".join(f"{dim.name}:{dim.size}" for dim in shape.dims) or "one core"
 
 
@@ -212,15 +212,15 @@ def _listed(numbers: list[int]) -> str:
 
 
 def transformers_of(model: Any) -> list[Any]:
-    """Returns a model's encoder and decoder, or the model itself if it is one of them."""
+    """Returns a model's encoder and decoder, or the model itself if it is a single stack."""
     parts = (getattr(model, "encoder", None), getattr(model, "decoder", None))
     return [part for part in parts if part] or [model]
 
 
 def model_dimensions(model: Any) -> dict[str, int]:
-    """Returns the sizes of those dimensions of a model that a layout can split.
+    """Returns the sizes of the model's dimensions that a layout can split.
 
-    Where layers differ in a dimension, the size is that of the first layer.
+    If layers differ in a dimension, the size is that of the first layer.
     """
     sizes: dict[str, int] = {}
     for stack in transformers_of(model):
@@ -242,7 +242,7 @@ def check_model(run: PodRun, sizes: Mapping[str, int]) -> None:
       sizes: the model's dimensions, such as {"heads": 6, "d_ff": 1024, "vocab": 32128}.
 
     Raises:
-      UserError: naming every dimension that does not divide, and the parallelism that would.
+      UserError: if a dimension does not divide; it names every one, and the parallelism that works.
     """
     wrong = [name for name, size in sizes.items() if size % run.split(name)]
     if not wrong:

@@ -1,11 +1,11 @@
-"""Many plans by formula, ranked: which slice, model parallelism and microbatch fit, and how fast.
+"""Plans many runs by formula, and ranks them by fit and speed.
 
     rows = sweep(parse_axes(["tpu=v3-128,v3-256", "model_parallelism=4,8"]), PlanOptions())
     print(sweep_text(rows))
 
-Each combination is bound in gin in turn and planned by formulas; a combination that
-cannot work is a row with the reason. The rows are ranked: runs that fit, by hours; then runs that
-fit with recomputation; then the others.
+Each combination of slice, model parallelism and batch is bound in gin and planned. If a combination
+cannot work, its row has the reason. The ranking has runs that fit first, by hours, then runs that
+fit with recomputation, then the others.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ _ORDER = (
 
 @dataclasses.dataclass(frozen=True)
 class PlannedCombination:
-    """One combination: its values, and its plan or the reason why there is none."""
+    """One combination of values, and its plan or the reason why there is none."""
 
     values: Mapping[str, Any]
     plan: Mapping[str, Any] | None
@@ -46,7 +46,7 @@ class PlannedCombination:
 
     @property
     def rank(self) -> tuple[int, float, float]:
-        """Sorts the rows: fitting first, then by time, then by cores."""
+        """The sort key: first whether it fits, then the time, then the number of cores."""
         if self.plan is None:
             return (_IMPOSSIBLE, 0.0, 0.0)
         time = self.plan["run"].get("hours") or 1 / self.plan["time"]["sequences_per_second"]
@@ -54,10 +54,10 @@ class PlannedCombination:
 
 
 def parse_axes(words: Sequence[str]) -> dict[str, list[Any]]:
-    """Returns the values of each axis from words such as "tpu=v3-128,v3-256".
+    """Parses the values of each axis from words such as "tpu=v3-128,v3-256".
 
     Raises:
-      UserError: for an unknown axis, or a value that is not a number where the axis needs one.
+      UserError: for an unknown axis, or a value that is not a number if the axis needs one.
     """
     axes: dict[str, list[Any]] = {}
     for word in words:
@@ -81,7 +81,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def sweep(axes: Mapping[str, Sequence[Any]], options: PlanOptions) -> list[PlannedCombination]:
-    """Plans every combination by formula, best first.
+    """Plans every combination by formula, and returns the rows from best to worst.
 
     Args:
       axes: the values of each axis.
@@ -136,7 +136,7 @@ def _cells(row: PlannedCombination, names: Sequence[str]) -> list[str]:
 
 
 def best(rows: Sequence[PlannedCombination]) -> str:
-    """Returns a sentence: the fastest row that fits, and the one of fewest core-seconds."""
+    """Returns a sentence that names the fastest row that fits, and the cheapest in core-seconds."""
     usable = [row for row in rows if row.rank[0] <= _RANKS[RECOMPUTES]]
     if not usable:
         return "best: none fits"

@@ -1,4 +1,4 @@
-"""TPU slices by name: chips, cores, hosts, memory, peak, links; a device assignment without a TPU.
+"""TPU slices by name: chips, cores, hosts, memory, peak FLOP/s, links; and a device assignment.
 
     >>> slice_ = topology("v3-512")
     >>> slice_.chips, slice_.cores, slice_.hosts      # chips along X, Y, Z
@@ -6,12 +6,12 @@
     >>> device_assignment(topology("v3-8")).num_replicas      # TensorFlow's own class
     8
 
-Slices of two generations are 2-D (Z is 1), v4's are 3-D. Every chip has two cores and a program
-runs on each core; v4's "megacore" (one program for both cores) is not modelled. Numbers for each
-generation are Google's: cloud.google.com/tpu/docs/v2, v3, v4 (compute and HBM of a chip); link
-speeds from Jouppi et al. 2020, "A domain-specific supercomputer for training deep neural
-networks" (v2: 4 links of 496 Gbit/s each way; v3: 656), and from v4's all-reduce bandwidth (1.1
-PB/s over 4,096 chips of 6 links).
+None of this needs a TPU. Slices of v2 and v3 are 2-D (Z is 1), those of v4 are 3-D. Every chip has
+two cores, and each core runs a program; v4's "megacore" (one program for both cores) is not
+modeled. The numbers for each generation are Google's: cloud.google.com/tpu/docs/v2, v3, v4 (compute
+and HBM of a chip). Link speeds are from Jouppi et al. 2020, "A domain-specific supercomputer for
+training deep neural networks" (v2: 4 links of 496 Gbit/s each way; v3: 656), and from v4's
+all-reduce bandwidth (1.1 PB/s over 4,096 chips of 6 links).
 """
 
 import dataclasses
@@ -32,11 +32,11 @@ _GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """The memory, peak and link speed of one core of a TPU generation.
+    """The memory, peak FLOP/s and link speed of one core of a TPU generation.
 
     Attributes:
       hbm_bytes: high-bandwidth memory of a core (half of its chip's).
-      reserved_bytes: the part that XLA reserves; its out-of-memory messages name the rest
+      reserved_bytes: the part that XLA reserves; its out-of-memory messages report the rest
         ("15.48G hbm" of 16 on v3).
       peak_flops: bfloat16 matrix FLOP/s of a core (half of its chip's).
       link_bytes_per_second: speed of one inter-chip link in one direction.
@@ -54,7 +54,7 @@ GENERATIONS = {
     "v4": Generation(16 * _GIB, int(0.52 * _GIB), 137.5e12, 45e9),
 }
 
-# Name -> chips along X, Y, Z. The gin files of the same names are in gin/mesh/.
+# Name -> chips along X, Y, Z. The gin files with the same names are in gin/mesh/.
 SLICES: dict[str, tuple[int, int, int]] = {
     "v2-8": (2, 2, 1),
     "v2-32": (4, 4, 1),
@@ -124,7 +124,7 @@ class Topology:
 
 
 def topology(name: str) -> Topology:
-    """Returns the slice of that name; a shape such as "16x16" means a v3 slice of those chips.
+    """Returns the slice with that name; a shape such as "16x16" means a v3 slice of those chips.
 
     Raises:
       UserError: for an unknown name, with the list of known names.
@@ -143,8 +143,8 @@ def topology(name: str) -> Topology:
 def device_assignment(slice_: Topology) -> Any:
     """Returns TensorFlow's `DeviceAssignment` over the simulated devices of a slice.
 
-    TensorFlow's own function assigns them, as it does for a TPUEstimator: replica i is the i-th
-    core in the order Z, Y, X, core. Each host has a 2 x 2 square of chips.
+    TensorFlow's own function assigns them, as for a TPUEstimator: replica i is the i-th core in the
+    order Z, Y, X, core. Each host has a 2 x 2 square of chips.
     """
     from t0.compat import tpu_device_assignment, tpu_topology
 
