@@ -9,9 +9,9 @@ compiles the element-wise parts.
         logits, loss = model.call_simple(inputs, targets, compute_loss=True)
 
 Within the context Mesh TensorFlow calls `attention`, `gelu` and `rms_norm` of this module instead
-of the original functions. They fall back to the originals for unsupported cases: a layout that splits lengths or
-channels, attention with extra logits or a z-loss. Runs on a TPU do not use this module, because XLA
-already fuses operations there.
+of the original functions. They fall back to the originals for unsupported cases: a layout that
+splits lengths or channels, attention with extra logits or a z-loss. Runs on a TPU do not use this
+module, because XLA already fuses operations there.
 """
 
 import contextlib
@@ -310,7 +310,7 @@ def _gelu_slope(x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
 
 
 def rms_norm(x: mtf.Tensor, layer_stack: Any, context: Any, **given: Any) -> mtf.Tensor:
-    """Normalizes by root mean square, like `transformer.sublayer_rms_norm`; obeys its gin bindings."""
+    """Normalizes by root mean square, with the gin bindings of Mesh TensorFlow's function."""
     model_dim = context.model.model_dim
     if x.shape.dims[-1] != model_dim or context.model.ensemble_dims:
         return _published_rms_norm(x, layer_stack, context, **given)
