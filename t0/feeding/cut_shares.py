@@ -1,13 +1,15 @@
-"""Which share of each task's inputs and targets the lengths cut, from its cache or from a sample.
+"""Measures which share of each task's inputs and targets is truncated, from its cache or a sample.
 
     notes = cut_notes([task], "train", {"inputs": 512, "targets": 64}, use_cached=True)
     # data: 1 task(s) at inputs 512, targets 64: nothing is cut
     # WARNING: reviews_which: 12.0% of inputs are longer than 512 tokens and lose the end, ...
 
-A cache's statistics say how long its longest example is; only if that is over the length, many
-records are measured. A warning also names the tasks whose targets have unknown tokens in the
-examples that were looked at. Without a cache, the first rows of prompted tasks are rendered and
-tokenised. A task whose every target is empty or `<NO LABEL>` is an error: nothing could be learnt.
+A cache's statistics contain the length of its longest example. Many records are measured only if
+that exceeds the limit. Without a cache, the first rows of prompted tasks are rendered and
+tokenized.
+
+A warning also names the tasks whose sampled targets contain unknown tokens. If every target of a
+task is empty or `<NO LABEL>`, that is an error, because the model could not learn anything.
 """
 
 import dataclasses
@@ -26,9 +28,9 @@ from t0.files.untrusted import parsed_json
 from t0.prompts.render import NO_LABEL
 from t0.tasks.prompted_tasks import PromptedSource
 
-# Records of a cache, and rows that are rendered, that are measured; records of one that fits.
+# Number of measured records of a cache, of rendered rows, and of records if nothing is truncated.
 FROM_CACHE, RENDERED, LOOKED_AT = 1000, 100, 100
-# Rows that are rendered before a task is believed to have no label at all.
+# Number of rows to render before concluding that a task has no labels.
 _MOST_ROWS = 10_000
 _SHOWN = 12
 
@@ -38,7 +40,7 @@ class _Measured:
     """The tokens of a task's first examples.
 
     Attributes:
-      sizes: feature -> tokens of each measured example, or of the longest one.
+      sizes: feature -> tokens of each measured example, or only of the longest one.
       unknown: the share of targets with unknown tokens.
     """
 
@@ -59,14 +61,14 @@ class TruncatedShare:
 def cut_notes(
     tasks: Sequence[seqio.Task], split: str, lengths: Mapping[str, int], *, use_cached: bool
 ) -> list[str]:
-    """Returns a line about what the lengths cut, and warnings.
+    """Returns a line about truncation, and warnings.
 
-    A task has a warning if it loses over 1%, or if targets have unknown tokens.
+    A task has a warning if more than 1% is truncated, or if targets have unknown tokens.
 
     Args:
       tasks: the tasks that have the split.
       split: the split.
-      lengths: feature -> most tokens, EOS included.
+      lengths: feature -> maximum number of tokens, including EOS.
       use_cached: whether the tasks' caches are read.
 
     Raises:
@@ -107,7 +109,7 @@ def cut_notes(
 
 
 def _unknown_lines(shares: Mapping[str, float]) -> list[str]:
-    """Returns a warning about task -> share of targets with unknown tokens."""
+    """Returns a warning for tasks with unknown tokens; `shares` is task -> share of targets."""
     if not shares:
         return []
     largest = sorted(shares.items(), key=lambda item: -item[1])
@@ -123,8 +125,8 @@ def _unknown_lines(shares: Mapping[str, float]) -> list[str]:
 def _measure(
     task: seqio.Task, split: str, lengths: Mapping[str, int], *, use_cached: bool
 ) -> _Measured | None:
-    """Returns the tokens of a task's first examples; None for a task that is not measured."""
-    # Steps after the cache, such as span corruption, make examples of the right length.
+    """Measures the tokens of a task's first examples; returns None if that does not apply."""
+    # Steps after the cache, such as span corruption, produce examples of the right length.
     if not task.supports_caching or task.preprocessors[task._cache_step_idx + 1 :]:
         return None
     names = [name for name in lengths if name in task.output_features]
@@ -144,13 +146,13 @@ def _of_cache(
         count = parsed_json(paths.read_bytes(f"{folder}/info.{split}.json"))["num_shards"]
         longest = {name: stats.get(f"{name}_max_tokens") for name in names}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return _Measured({})  # whoever reads the data says what is wrong with its cache
-    # Statistics may be without EOS.
+        return _Measured({})  # the code that reads the data reports what is wrong with its cache
+    # Statistics may not include EOS.
     fits = all(
         isinstance(tokens, int) and tokens < lengths[name] for name, tokens in longest.items()
     )
     file = f"{folder}/{split}.tfrecord-00000-of-{count:05d}"
-    # If nothing is cut, few records are enough: T0++ has hundreds of tasks.
+    # If nothing is truncated, few records are enough: T0++ has hundreds of tasks.
     read = token_files.first_ids(file, names, LOOKED_AT if fits else FROM_CACHE)
     if fits and _unlabelled(task, read):
         read = token_files.first_ids(file, names, FROM_CACHE)
@@ -160,7 +162,7 @@ def _of_cache(
     unknown = 0.0
     if "targets" in read:
         ids, feature = read["targets"], task.output_features["targets"]
-        empty = _no_label(feature)  # its text may have unknown tokens itself
+        empty = _no_label(feature)  # `<NO LABEL>` itself may have unknown tokens
         targets = [t for t in np.split(ids.values, ids.ends[1:-1]) if tuple(t) not in empty]
         unknown = _share_with(feature.vocabulary.unk_id, targets)
     if fits:
@@ -169,12 +171,12 @@ def _of_cache(
 
 
 def _share_with(token: int | None, targets: Sequence[Any]) -> float:
-    """Returns the share of the targets that have a token."""
+    """Returns the share of targets that contain a token."""
     return float(np.mean([token in target for target in targets])) if len(targets) else 0.0
 
 
 def _unlabelled(task: seqio.Task, read: Mapping[str, Any]) -> bool:
-    """Returns whether there are targets, and each is empty or `<NO LABEL>`."""
+    """Returns whether there are targets, and all of them are empty or `<NO LABEL>`."""
     targets = read.get("targets")
     if targets is None or not len(targets.lengths):
         return False
@@ -214,7 +216,7 @@ def _rendered(source: PromptedSource, split: str) -> Iterator[dict[str, Any]]:
     try:
         yield from source.records(split)
     finally:
-        source.reports.pop(split, None)  # of these rows only
+        source.reports.pop(split, None)  # drop the report, because it covers only these rows
 
 
 def _without_labels(name: str, split: str, where: str) -> UserError:

@@ -1,15 +1,17 @@
-"""The warning that lengths cut a share of a task's inputs or targets, the same in all modes.
+"""The warning that a share of a task's inputs or targets is truncated, the same in all modes.
 
-if share > LOUD:
-    print(cut_warning("reviews_which", "inputs", share, 512))
+    if share > LOUD:
+        print(cut_warning("reviews_which", "inputs", share, 512))
+
+Scoring and training use it with their own limits.
 """
 
-# The share of inputs or targets above which a cut is a warning.
+# The truncated share of inputs or targets above which there is a warning.
 LOUD = 0.01
 
 
 def cut_warning(name: str, feature: str, share: float, most: int) -> str:
-    """Returns the warning that a share of a task's inputs or targets is cut."""
+    """Returns the warning that a share of a task's inputs or targets is truncated."""
     lost = "the end, where the question mostly stands" if feature == "inputs" else "their ends"
     return (
         f"WARNING: {name}: {share:.1%} of {feature} are longer than {most:,} tokens and lose "

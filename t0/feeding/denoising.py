@@ -8,16 +8,16 @@
     tokens   We hold these truths to be self evident that       mask   0 0 1 1 0 0 1 1 0
     inputs   We hold <X> to be <Y> that      targets   <X> these truths <Y> self evident <Z>
 
-Each function returns what the t5 0.9.4 preprocessor in its docstring returns for the same mask.
-Masks have the same distribution as t5's, from other random numbers, and exactly the same lengths.
-Sequences are `Ragged`; a mask is bool [tokens of all sequences].
+For the same mask, each function returns the same result as the t5 0.9.4 preprocessor named in its
+docstring. Masks have the same distribution and exactly the same lengths as t5's, but come from
+other random numbers. Sequences are `Ragged`; a mask is bool [tokens of all sequences].
 """
 
 import numpy as np
 
 from t0.feeding.token_files import Ragged, slices
 
-# t5's numbers: one chunk is taken from a longer document; this many documents are joined.
+# t5's constants: a longer document is reduced to one chunk; this many documents are joined.
 LONGEST_DOCUMENT_TOKENS = 65_536
 JOINED_DOCUMENTS = 128
 
@@ -29,7 +29,7 @@ def chunks(
     order: np.ndarray | None = None,
     longest: int = LONGEST_DOCUMENT_TOKENS,
 ) -> Ragged:
-    """Orders documents, drops empty ones, and takes a random chunk of those that are too long.
+    """Orders documents, drops empty ones, and reduces long ones to a random chunk.
 
     A chunk begins at a multiple of `longest` (t5's `select_random_chunk`).
 
@@ -37,7 +37,7 @@ def chunks(
       documents: the documents' tokens.
       rng: draws the chunks.
       order: the documents' numbers in the order to return them; None keeps their order.
-      longest: the most tokens of a chunk.
+      longest: the maximum number of tokens of a chunk.
     """
     order = np.arange(len(documents.ends) - 1) if order is None else order
     order = order[documents.lengths[order] > 0]
@@ -50,13 +50,13 @@ def chunks(
 
 
 def concatenated(documents: Ragged, count: int = JOINED_DOCUMENTS) -> Ragged:
-    """Joins each `count` documents to one, without padding ids (t5's `reduce_concat_tokens`)."""
+    """Joins groups of `count` documents, without padding ids (t5's `reduce_concat_tokens`)."""
     ends = np.append(documents.ends[:-1:count], documents.ends[-1])
     return only(Ragged(documents.values, ends), documents.values != 0)
 
 
 def split(sequences: Ragged, length: int) -> Ragged:
-    """Divides sequences into pieces of `length`; a last piece may be shorter (`split_tokens`)."""
+    """Splits sequences into pieces of `length`; the last may be shorter (t5's `split_tokens`)."""
     pieces = -(-sequences.lengths // length)
     number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     starts = np.repeat(sequences.ends[:-1], pieces) + number * length
@@ -66,7 +66,7 @@ def split(sequences: Ragged, length: int) -> Ragged:
 def spans(length: np.ndarray, density: float, mean_span: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns the numbers of noise tokens and noise spans for sequences of `length`.
 
-    The arithmetic is that of t5's `random_spans_noise_mask`: float32, halves are rounded to even.
+    The arithmetic is that of t5's `random_spans_noise_mask`: float32, with halves rounded to even.
     """
     length = np.maximum(length, 2)
     noise = np.rint(np.float32(length) * np.float32(density)).astype(np.int64)
@@ -82,9 +82,9 @@ def span_mask(
     density: float = 0.15,
     mean_span: float = 3.0,
 ) -> np.ndarray:
-    """Masks random spans; all masks of a length are equally likely.
+    """Masks random spans; all possible masks are equally likely.
 
-    Unmasked and masked spans alternate, beginning with an unmasked one (t5's
+    Unmasked and masked spans alternate, starting with an unmasked one (t5's
     `random_spans_noise_mask`).
 
     Args:
@@ -97,7 +97,7 @@ def span_mask(
     mask = np.zeros(lengths.sum(), bool)
     if not density:
         return mask
-    # Nearly all sequences have the same length, so those of a length are computed as a matrix.
+    # Nearly all sequences have the same length, so sequences of equal length are one matrix.
     for length in np.unique(lengths).tolist():
         rows = np.flatnonzero(lengths == length)
         noise, number = (int(n) for n in spans(np.array(length), density, mean_span))
@@ -124,7 +124,7 @@ def _partition(rows: int, items: int, parts: int, rng: np.random.Generator) -> n
 def prefix_mask(
     lengths: np.ndarray, rng: np.random.Generator, *, density: float = 0.5
 ) -> np.ndarray:
-    """Marks a prefix of random length of each sequence (t5's `random_prefix_noise_mask`)."""
+    """Masks a prefix of random length of each sequence (t5's `random_prefix_noise_mask`)."""
     most = lengths - 1
     least = np.rint(np.float32(1 - 2 * density) * np.float32(most)).astype(np.int64)
     least = np.minimum(most, np.maximum(1, least))
@@ -133,7 +133,7 @@ def prefix_mask(
 
 
 def with_sentinels(sequences: Ragged, mask: np.ndarray, top: int) -> Ragged:
-    """Replaces each masked span by a sentinel: `top` for a sequence's first, then descending ids.
+    """Replaces each masked span by a sentinel, with ids that descend from `top` in each sequence.
 
     This is t5's `noise_span_to_unique_sentinel`. The inverted mask makes the targets.
     """
@@ -157,9 +157,9 @@ def only(sequences: Ragged, mask: np.ndarray) -> Ragged:
 
 
 def ended(sequences: Ragged, eos: int | None, limit: int | None) -> Ragged:
-    """Truncates sequences to `limit` tokens, with `eos` as the last one if it is not None.
+    """Truncates sequences to `limit` tokens, and makes `eos` the last one if it is not None.
 
-    This is SeqIO's `append_eos_after_trim` with its truncation of features.
+    This is SeqIO's `append_eos_after_trim`, including its truncation of features.
     """
     more = eos is not None
     taken = sequences.lengths

@@ -1,10 +1,11 @@
-"""The graph by which a TPU's hosts read data: which of its operations a bare server has.
+"""The graph with which a TPU's hosts read data, and the operations that they do not support.
 
     foreign_operations(pipeline_graph(input_fn))        # {"PyFunc": "the task's generator"}
 
 With `--tpu=NAME` the input pipeline does not run in this process, but in the TensorFlow server of a
-host. It has only TensorFlow's own operations: no Python function, and no operation of another
-library (tensorflow_text's SentencePiece). Building the graph shows that here, without a TPU.
+host. That server has only TensorFlow's own operations: no Python functions, and no operations of
+other libraries (such as tensorflow_text's SentencePiece). Building the graph here shows problems
+without a TPU.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,14 +16,14 @@ from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.feeding import opening
 
-# Operations of TensorFlow that call a Python function of the process that built the graph.
+# TensorFlow operations that call a Python function of the process that built the graph.
 CALL_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
-# Of a task that is only looked at; its operations do not depend on it.
+# The length of features in a graph that is only inspected; its operations do not depend on it.
 _ANY_LENGTH = 512
 
 
 def pipeline_graph(input_fn: Callable[[dict[str, Any]], Any]) -> tf.Graph:
-    """Returns the graph that TPUEstimator builds for an input function on a host.
+    """Builds the graph that TPUEstimator builds for an input function on a host.
 
     Args:
       input_fn: takes the estimator's parameters and returns a dataset.
@@ -35,7 +36,7 @@ def pipeline_graph(input_fn: Callable[[dict[str, Any]], Any]) -> tf.Graph:
 
 
 def foreign_operations(graph: tf.Graph) -> dict[str, str]:
-    """Returns the types of operations that a bare TensorFlow server does not know, with a name.
+    """Returns operation type -> a name, for types that a bare TensorFlow server does not know.
 
     Args:
       graph: the graph; the functions that its datasets call are also checked.
@@ -55,14 +56,15 @@ def _nodes(definition: Any) -> Iterator[Any]:
 
 
 def _is_everywhere(kind: str) -> bool:
-    # `raw_ops` is written when TensorFlow is built, so libraries that are loaded later add nothing.
+    # `raw_ops` is generated when TensorFlow is built, so libraries that are loaded later add
+    # nothing.
     if kind in CALL_PYTHON:
         return False
     return kind.startswith("_") or hasattr(tf.raw_ops, kind)
 
 
 def explain(foreign: Mapping[str, str]) -> str:
-    """Returns foreign operations in words."""
+    """Describes unsupported operations in words."""
     return ", ".join(
         "a Python function" if kind in CALL_PYTHON else f"the operation {kind}" for kind in foreign
     )
@@ -76,8 +78,7 @@ def require_no_live_tasks(
     Args:
       name: a mixture's or task's name.
       split: the split.
-      function: the gin name of the dataset function that reads it, such as
-        "mesh_train_dataset_fn".
+      function: the gin name of the dataset function that reads it, such as "mesh_train_dataset_fn".
       settings: flag -> values of this command that the caching command also needs.
 
     Raises:

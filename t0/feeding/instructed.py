@@ -1,13 +1,13 @@
-"""Makes the examples of tasks with instructions from their cache, during training, in numpy.
+"""Makes training examples of instruction tasks from their cache, in numpy.
 
     source = InstructedSource(cached, spec, {"inputs": 1024, "targets": 128})
     for block in source.blocks(epoch=0, first=0, seed=7):
         block[0]        # {"inputs": int32 [n], "targets": int32 [m]}
 
-A cached record has an input with all of its examples, where its parts end, and all of its outputs
-(`t0.tasks.instruction_steps`, whose steps after the cache this module carries out without
-TensorFlow). The examples that do not fit are left out, and each epoch draws one of the outputs; the
-draws depend only on (seed, task, epoch, block).
+A cached record has an input with all of its demonstrations, the sizes of the input's parts, and all
+of its outputs. `t0.tasks.instruction_steps` defines the steps after the cache; this module runs
+them without TensorFlow. Demonstrations that do not fit are left out, and each epoch draws one of
+the outputs. The draws depend only on (seed, task, epoch, block).
 """
 
 import dataclasses
@@ -23,17 +23,17 @@ from t0.feeding.token_files import Ragged, slices
 
 # The features of a cached record.
 FEATURES = ("inputs", "part_tokens", "outputs", "output_tokens")
-_DRAWS = 2  # the key of a block's random generator; its order has none
+_DRAWS = 2  # key of a block's random generator; the generator of its order has no such key
 
 
 @dataclasses.dataclass(frozen=True)
 class InstructedSource:
-    """The examples of a task with instructions, a `reading.ExampleSource`.
+    """The examples of an instruction task, a `reading.ExampleSource`.
 
     Attributes:
       cached: the reader of the cache's `FEATURES`.
-      spec: how examples are made of records.
-      lengths: feature -> its most tokens.
+      spec: how examples are made from records.
+      lengths: feature -> maximum number of tokens.
     """
 
     cached: CachedSource
@@ -76,17 +76,17 @@ class InstructedSource:
 
 
 def joined(features: Mapping[str, Ragged], spec: InstructionSpec) -> tuple[Ragged, np.ndarray]:
-    """Returns the ids of inputs with the examples that fit, without EOS, and the parts that stay.
+    """Joins the input parts that fit; returns ids without EOS, and which parts remain.
 
     Args:
       features: "inputs" and "part_tokens" of R records.
-      spec: how examples are made of records.
+      spec: how examples are made from records.
 
     Returns:
-      the ids of R inputs, and whether each part stays in its input, bool [R, parts].
+      the ids of R inputs, and whether each part remains in its input, bool [R, parts].
 
     Raises:
-      ValueError: if the records are not those of a task with instructions.
+      ValueError: if the records are not those of an instruction task.
     """
     inputs, sizes = features["inputs"], part_sizes(features["part_tokens"], spec)
     if not np.array_equal(sizes.sum(1), inputs.lengths):
@@ -96,14 +96,14 @@ def joined(features: Mapping[str, Ragged], spec: InstructionSpec) -> tuple[Ragge
 
 
 def drawn(features: Mapping[str, Ragged], rng: np.random.Generator | None) -> Ragged:
-    """Returns the ids of an output of each record, without EOS.
+    """Draws one output of each record, and returns its ids without EOS.
 
     Args:
       features: "outputs" and "output_tokens" of R records.
       rng: draws the outputs; None for the first of each record.
 
     Raises:
-      ValueError: if the records are not those of a task with instructions.
+      ValueError: if the records are not those of an instruction task.
     """
     outputs, sizes = features["outputs"], features["output_tokens"]
     ends = np.append(0, np.cumsum(sizes.values, dtype=np.int64))
@@ -116,26 +116,26 @@ def drawn(features: Mapping[str, Ragged], rng: np.random.Generator | None) -> Ra
 
 
 def part_sizes(parts: Ragged, spec: InstructionSpec) -> np.ndarray:
-    """Returns the sizes of records' parts, int64 [R, parts].
+    """Returns the sizes of the records' parts, int64 [R, parts].
 
     Raises:
-      ValueError: if records have different numbers of parts, fewer than a task has, or a negative
-        size.
+      ValueError: if records have different numbers of parts, fewer than the task needs, or a
+        negative size.
     """
     numbers = np.unique(parts.lengths)
     if not numbers.size:
         return np.zeros((0, spec.positives + 3), np.int64)
-    # Name, definition and instance besides the examples.
+    # Name, definition and instance, in addition to the demonstrations.
     if numbers.size > 1 or numbers[0] < spec.positives + 3 or parts.values.min() < 0:
         raise ValueError("the parts of a record are not those of an instruction")
     return parts.values.reshape(-1, numbers[0]).astype(np.int64)
 
 
 def _kept(sizes: np.ndarray, spec: InstructionSpec) -> np.ndarray:
-    """Returns which parts stay in the inputs, bool [R, parts].
+    """Returns which parts remain in the inputs, bool [R, parts].
 
-    An example stays if definition, instance and the examples that stay before it leave it room, and
-    those of its kind before it stay.
+    A demonstration remains if it fits next to the definition, the instance and the demonstrations
+    before it, and if all earlier ones of its kind remain.
     """
     most = spec.longest_inputs - (spec.eos["inputs"] is not None)
     kept = np.ones(sizes.shape, bool)

@@ -1,4 +1,4 @@
-"""Reads data without a cache: examples that SeqIO makes, text, or a user's `tf.data.Dataset`.
+"""Reads data without a cache: examples from SeqIO, text, or a user's `tf.data.Dataset`.
 
     source = live_source(task, spec, data)   # SeqIO's task, its TaskSpec and the run's DataSpec
     for block in source.blocks(epoch=0, first=0, seed=7): ...
@@ -29,7 +29,7 @@ from t0.tasks.recipe_tasks import TextSource
 
 
 def live_source(task: seqio.Task, spec: TaskSpec, data: DataSpec) -> ExampleSource:
-    """Returns the source of a task of `data` whose examples are made while they are read.
+    """Returns a source that makes a task's examples while they are read.
 
     Args:
       task: SeqIO's task.
@@ -48,14 +48,14 @@ def live_source(task: seqio.Task, spec: TaskSpec, data: DataSpec) -> ExampleSour
 
 @dataclasses.dataclass(frozen=True)
 class LiveSource:
-    """A task whose examples SeqIO makes during reading; an epoch is always read from its start.
+    """Reads examples through SeqIO; an epoch is always read from its start.
 
     Attributes:
       task: SeqIO's task.
       split: the split to read.
       features: the features to read.
       use_cached: whether SeqIO reads the task's cache and applies the steps after it.
-      lengths: feature -> most tokens, for SeqIO's steps; None for no truncation.
+      lengths: feature -> maximum number of tokens, for SeqIO's steps; None for no truncation.
       examples: the number of the split's examples; None if it is unknown.
     """
 
@@ -72,7 +72,7 @@ class LiveSource:
         return self.task.name
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
-        """Yields the blocks from number `first` on, each shuffled by `seed` (None: unshuffled)."""
+        """Yields blocks from number `first` on, each shuffled by `seed` (None: unshuffled)."""
 
         def make() -> tf.data.Dataset:
             dataset = self.task.get_dataset(
@@ -107,7 +107,7 @@ class LiveSource:
 
 
 def elements(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
-    """Yields a dataset's elements from a graph and session that are not made the default ones.
+    """Yields a dataset's elements, without changing the default graph or session.
 
     Args:
       make: builds the dataset, in the caller's default graph.
@@ -115,7 +115,7 @@ def elements(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
     Raises:
       UserError: raised by a generator of this project, or if records cannot be read.
     """
-    # Neither is entered while an element is used: a generator may be closed in another context.
+    # No graph or session may be entered while yielding: another context may close the generator.
     try:
         with tf.Graph().as_default() as graph:
             iterator = tf.data.make_initializable_iterator(make())
@@ -172,7 +172,7 @@ def _texts(
 class DatasetBatches:
     """The batches of a user's own dataset function, with the methods of `TrainingData`.
 
-    To start from a position, the dataset is read from its start again.
+    To continue from a position, the dataset is read again from its start.
 
     Args:
       make: builds the dataset, in the caller's default graph.
@@ -189,14 +189,14 @@ class DatasetBatches:
         self.features = tuple(name for name, kind in spec.items() if kind.is_integer)
 
     def shares(self) -> list[Any]:
-        """Returns an empty list: the tasks are not known."""
+        """Returns an empty list, because the tasks are unknown."""
         return []
 
     def read_position(self, position: Any) -> Mapping[str, int] | None:
-        """Returns a position that a checkpoint holds, for `batches`; None stays None.
+        """Checks a position from a checkpoint and returns it for `batches`; None stays None.
 
         Raises:
-          ValueError: if it is not what `batches` yielded.
+          ValueError: if it is not a position from `batches`.
         """
         if position is not None and "batches" not in position:
             raise ValueError(f"the position in the data is {position!r:.80}; wanted its 'batches'")

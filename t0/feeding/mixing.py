@@ -1,9 +1,11 @@
 """Draws examples from a mixture's tasks by their rates, endlessly, with a state that can be saved.
 
-mixture = MixedStream(sources, rates, seed=7)
-examples = mixture.take()           # the next 256 examples
-state = mixture.state()             # four numbers for each task that was drawn from
-mixture.restore(state)              # continues from this state
+    mixture = MixedStream(sources, rates, seed=7)
+    examples = mixture.take()           # the next 256 examples
+    state = mixture.state()             # four numbers for each task that was drawn from
+    mixture.restore(state)              # continues from this state
+
+Restoring a state does not read the examples before it.
 """
 
 import dataclasses
@@ -17,17 +19,17 @@ from t0.config.specification import Count
 from t0.errors import UserError
 from t0.feeding.reading import ExampleBlock, ExampleSource
 
-# The number of tasks that are drawn together, each time with a new random generator.
+# The number of tasks drawn together, each time with a new random generator.
 DRAWS = 256
 _MIXING = zlib.crc32(b"mixing")
 
 
 @dataclasses.dataclass(frozen=True)
 class MixtureState:
-    """A state of `MixedStream`, as a checkpoint holds it.
+    """A state of `MixedStream` in a checkpoint.
 
     Attributes:
-      drawn: how often `DRAWS` tasks were drawn.
+      drawn: how many times `DRAWS` tasks were drawn.
       tasks: name -> the task's epoch, block, offset and number of examples so far.
     """
 
@@ -36,7 +38,7 @@ class MixtureState:
 
 
 class TaskStream:
-    """The examples of one task, epoch after epoch, each epoch in another order.
+    """The examples of one task, epoch after epoch, in a different order each time.
 
     Args:
       source: the source of the examples.
@@ -52,7 +54,7 @@ class TaskStream:
 
     @property
     def served(self) -> int:
-        """The number of examples that were returned so far."""
+        """The number of examples returned so far."""
         return self._served
 
     def state(self) -> list[int]:
@@ -110,9 +112,9 @@ class TaskShare:
 
     Attributes:
       name: the task's name.
-      rate: its share of the examples that are drawn.
+      rate: its share of the drawn examples.
       examples: the number of examples of its split, None if unknown.
-      served: the number of its examples that were drawn so far.
+      served: the number of its examples drawn so far.
     """
 
     name: str
@@ -122,7 +124,7 @@ class TaskShare:
 
     @property
     def passes(self) -> float | None:
-        """How often each of the task's examples was drawn, on average; None if not known."""
+        """How often each of the task's examples was drawn, on average; None if unknown."""
         return self.served / self.examples if self.examples else None
 
 
@@ -131,7 +133,7 @@ class MixedStream:
 
     Args:
       sources: the tasks' sources.
-      rates: the tasks' rates, in the same order; their sum is arbitrary.
+      rates: the tasks' rates, in the same order; they need not sum to 1.
       seed: the seed of the draws and of the order within each task.
       shuffle: whether to shuffle within each task.
     """
@@ -165,10 +167,10 @@ class MixedStream:
         return {"drawn": self._drawn, "tasks": tasks}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from a state that `state` returned.
+        """Continues from a result of `state`.
 
         Raises:
-          UserError: if the state is of another mixture.
+          UserError: if the state belongs to another mixture.
         """
         known = {stream.source.name for stream in self._streams}
         unknown = sorted(set(state["tasks"]) - known)

@@ -1,15 +1,14 @@
-"""Recognises what a SeqIO task makes of its cache while training, and returns it as plain data.
+"""Recognizes a SeqIO task's training-time preprocessing, and describes it as plain data.
 
     objective_of(task, {"inputs": 512, "targets": 114})
     # ObjectiveSpec("t5.data.preprocessors.span_corruption", segment_tokens=568, ...)
     instructions_of(task, {"inputs": 1024, "targets": 128})
     # InstructionSpec(positives=2, longest_inputs=1024, eos={"inputs": 1, "targets": 1})
 
-An objective is recognised by the task's steps after its caching point: one of the preprocessors in
+An objective is recognized by the task's steps after its caching point: one of the preprocessors in
 `_OBJECTIVES`, optionally followed by SeqIO's `append_eos_after_trim`. Other tasks, and tasks whose
-preprocessors gin changes from their defaults, have no objective here and use their own
-preprocessors. `t0.feeding.pretraining` makes the examples of an objective, and
-`t0.feeding.instructed` those of instructions.
+preprocessors gin changes from their defaults, run their own preprocessors. `t0.feeding.pretraining`
+makes the examples of an objective, and `t0.feeding.instructed` those of instructions.
 """
 
 import functools
@@ -43,11 +42,11 @@ _GIN_DEFAULTS: dict[str, Any] = {
 
 
 def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec | None:
-    """Returns a task's objective, or None if it is not recognised.
+    """Returns a task's objective, or None if it is not recognized.
 
     Args:
       task: SeqIO's task.
-      lengths: feature -> its most tokens, with EOS.
+      lengths: feature -> maximum number of tokens, including EOS.
 
     Raises:
       UserError: if the lengths or the vocabulary do not fit the objective.
@@ -63,7 +62,7 @@ def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec 
         function, given = function.func, function.keywords
     make, defaults, wanted = _OBJECTIVES.get(function, (None, {}, ()))
     features = task.output_features
-    # Other features or arguments mean a task that is built differently.
+    # A task with other features or arguments is built differently.
     if make is None or set(given) - set(defaults) or set(features) != set(wanted):
         return None
     missing = [name for name in wanted if name not in lengths]
@@ -87,11 +86,12 @@ def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec 
 
 
 def instructions_of(task: seqio.Task, lengths: Mapping[str, int]) -> InstructionSpec | None:
-    """Returns how a task's instructions are joined, or None if it is no task with instructions.
+    """Returns how a task's instructions are joined, or None if it is no instruction task.
 
     Args:
       task: SeqIO's task.
-      lengths: feature -> its most tokens, with EOS; without inputs, T5's default is used.
+      lengths: feature -> maximum number of tokens, including EOS; without inputs, T5's default is
+        used.
     """
     if not task.supports_caching:
         return None
@@ -165,8 +165,8 @@ def _full_lm(task: seqio.Task, lengths: Mapping[str, int]) -> dict[str, Any]:
     return {"segment_tokens": lengths["targets"], "document_eos": eos}
 
 
-# T5's preprocessor -> the function that returns the other fields of its specification, the
-# arguments that it may have with their defaults, and its features.
+# T5's preprocessor -> a function for the other fields of its specification, its possible arguments
+# with defaults, and its features.
 _OBJECTIVES: dict[Any, tuple[Callable[..., dict[str, Any]], dict[str, float], tuple[str, ...]]] = {
     t5_preprocessors.span_corruption: (
         _span_corruption,

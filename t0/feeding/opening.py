@@ -1,13 +1,13 @@
-"""Opens training data: makes a specification of plain data from SeqIO's registries and gin.
+"""Opens training data: builds a plain-data specification from SeqIO's registries and gin.
 
     spec = data_spec("t0_train", {"inputs": 1024, "targets": 256}, use_cached=True, seed=7)
     data = open_data(spec)                           # a TrainingData
     data = open_dataset_function(mesh_train_dataset_fn, 7, sequence_length=lengths)
     held_out = open_split(data, "validation")        # None if no task has it
 
-It also has the checks before a run: whether the mixture exists, has the split, and is cached if it
-must be; and notes for the user about its tasks. To read the data, only tasks without a cache need
-SeqIO and TensorFlow (`t0.feeding.live`).
+It also has the preflight checks of a mixture (it exists, has the split, and is cached if it must
+be), and notes for the user about its tasks. Reading the data needs SeqIO and TensorFlow only for
+tasks without a cache (`t0.feeding.live`).
 """
 
 import contextlib
@@ -43,10 +43,10 @@ from t0.tasks.instruction_tasks import InstructionSettings
 from t0.tasks.recipe_tasks import RecordSource
 from t0.tasks.vocabulary import check_vocabularies
 
-# The most records of a task whose targets are measured before a run; takes about a second.
+# The maximum number of a task's records whose targets are measured before a run: about a second.
 MEASURED = 10_000
 _REQUESTS_AT_ONCE = 16
-# The subfolders of a data folder that become tasks, whose names begin with the subfolder's.
+# The subfolders of a data folder that become tasks. Task names begin with the subfolder's name.
 RECIPES = ("text", "sni", "qa", "mt")
 
 
@@ -54,8 +54,7 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
     """Returns the mixture or task called `name`.
 
     Raises:
-      UserError: if there is none; the message has the closest names. Or if its vocabulary does not
-        fit T5.
+      UserError: if there is none, with the closest names; or if its vocabulary does not fit T5.
     """
     if not name:
         raise UserError(
@@ -107,14 +106,14 @@ def data_spec(
     pack: bool = True,
     default_seed: int = 0,
 ) -> DataSpec:
-    """Returns a mixture's specification; the arguments are T5's `mesh_train_dataset_fn`'s.
+    """Builds a mixture's specification; the arguments are those of T5's `mesh_train_dataset_fn`.
 
     Args:
       mixture_or_task_name: a mixture or task that is registered with SeqIO.
       sequence_length: feature -> tokens of a row.
       dataset_split: the split.
       shuffle: whether to shuffle examples.
-      seed: the seed of everything random about the data; None for `default_seed`.
+      seed: the seed of all randomness in the data; None for `default_seed`.
       use_cached: whether to read the tasks' caches.
       pack: whether several examples share a row.
       default_seed: the run's seed.
@@ -155,7 +154,7 @@ def rate_of(mixture: seqio.Mixture, task: seqio.Task) -> float:
     """Returns the rate of a task in a mixture.
 
     Raises:
-      UserError: if the rate depends on a number of examples, which is unknown.
+      UserError: if the rate depends on an unknown number of examples.
     """
     try:
         return mixture.get_rate(task)
@@ -183,8 +182,8 @@ def count_examples(task: seqio.Task, split: str, *, use_cached: bool = False) ->
     Args:
       task: SeqIO's task.
       split: the split.
-      use_cached: whether the cache is read, so that its number counts; else that of the source is
-        preferred, which is before preprocessing.
+      use_cached: whether the cache is read, so that its number counts. Otherwise the source's
+        number is preferred, which is the number before preprocessing.
 
     Raises:
       UserError: if the cache is read and its stats file is malformed.
@@ -192,9 +191,11 @@ def count_examples(task: seqio.Task, split: str, *, use_cached: bool = False) ->
     cache = task.cache_dir
     if use_cached and cache:
         return _number_in(f"{cache}/stats.{split}.json", "examples")
-    with contextlib.suppress(KeyError):  # `num_input_examples` may have other splits only
+    with contextlib.suppress(KeyError):  # `num_input_examples` may have only other splits
         count = task.num_input_examples(split)
-        if count is not None and math.isfinite(count):  # TFDS: infinite if unknown
+        if count is not None and math.isfinite(
+            count
+        ):  # TFDS reports infinity if the number is unknown
             return int(count)
     if cache and paths.exists(f"{cache}/stats.{split}.json"):
         return _number_in(f"{cache}/stats.{split}.json", "examples")
@@ -209,7 +210,7 @@ def task_spec(
     use_cached: bool,
     rate: float = 1.0,
 ) -> TaskSpec:
-    """Returns the specification of a mixture's task.
+    """Builds the specification of a mixture's task.
 
     Args:
       task: SeqIO's task.
@@ -246,12 +247,12 @@ def task_spec(
 
 
 def is_all_cached(task: seqio.Task) -> bool:
-    """Returns whether the cache has the final examples: there are no steps after it."""
+    """Returns whether the cache has final examples, without any steps after it."""
     return task.supports_caching and not task.preprocessors[task._cache_step_idx + 1 :]
 
 
 def cache_files(task: seqio.Task, split: str) -> tuple[tuple[str, ...], int]:
-    """Returns the TFRecord files of a split of a task's cache, and its number of examples.
+    """Returns the TFRecord files of a cached split, and its number of examples.
 
     Raises:
       UserError: if the task is not cached, or its info or stats file is malformed.
@@ -265,7 +266,7 @@ def cache_files(task: seqio.Task, split: str) -> tuple[tuple[str, ...], int]:
     return tuple(names), examples
 
 
-# A file's name has five digits for its shard.
+# A shard has five digits in its file's name.
 _MOST = {"num_shards": 10**5, "examples": 10**12}
 
 
@@ -298,7 +299,7 @@ def open_split(data: TrainingData | DatasetBatches, split: str) -> TrainingData 
     """Returns another split of the same mixture, unshuffled, or None if no task has it.
 
     Args:
-      data: a run's data. The data of a user's own dataset function has no other splits.
+      data: a run's data. Data from a user's own dataset function has no other splits.
       split: the split.
     """
     spec: DataSpec | None = data.spec
@@ -324,7 +325,7 @@ def split_spec(spec: DataSpec, split: str) -> DataSpec | None:
 
 @gin.configurable("train_dataset_fn", module="t0", denylist=["sequence_length"])
 def train_dataset_fn(mixture_or_task_name: str, sequence_length: Any, **arguments: Any) -> Any:
-    """T5's `mesh_train_dataset_fn` under another gin name; the batches are the same."""
+    """Reads data with T5's `mesh_train_dataset_fn`, under another gin name."""
     from t0.compat import t5_mesh
 
     return t5_mesh.mesh_train_dataset_fn(
@@ -356,13 +357,14 @@ def open_dataset_function(
 ) -> TrainingData | DatasetBatches:
     """Opens the data of a run's dataset function.
 
-    The data of T5's function, and of functions that return its result, are read by this room. A
-    function may also return a `TrainingData`, which is returned unchanged, or a `tf.data.Dataset`.
+    T5's function, and functions that return its result, are replaced by this package's own reader.
+    A function may also return a `TrainingData`, which is returned unchanged, or a
+    `tf.data.Dataset`.
 
     Args:
       train_dataset_fn: the function that gin binds.
       default_seed: the data's seed if gin binds none.
-      **arguments: the arguments that Mesh TensorFlow calls the function with.
+      **arguments: the arguments with which Mesh TensorFlow calls the function.
     """
 
     def make() -> Any:
@@ -378,8 +380,8 @@ def open_dataset_function(
 def _called(train_dataset_fn: Callable[..., Any], default_seed: int, **arguments: Any) -> Any:
     """Calls a dataset function and returns its result, which is a `DataSpec` for T5's function.
 
-    T5's `mesh_train_dataset_fn` itself is called, so that gin binds its arguments and lists them in
-    the operative config, but the mixture that it reads only records the arguments.
+    T5's `mesh_train_dataset_fn` itself is called, so gin binds its arguments and lists them in the
+    operative config. The mixture that it reads is replaced by one that only records the arguments.
     """
 
     def recorded(
@@ -440,14 +442,17 @@ def require_cached(name: str, *, function: str, settings: Mapping[str, Sequence[
 
 
 def unread_caches(name: str, *, function: str) -> str | None:
-    """Returns a line about the caches of the mixture `name`, which a run leaves unread; else None.
+    """Returns a line about existing caches of the mixture `name` that the run does not read.
 
     Args:
       name: a mixture's or task's name.
       function: the gin name of the dataset function, whose `use_cached` is False.
+
+    Returns:
+      the line; None if not all tasks are cached.
     """
     tasks = seqio.get_subtasks(known_mixture(name))
-    # Ends at the first task without one, since each lookup in a bucket takes a request.
+    # Stops at the first task without a cache, since each lookup in a bucket takes a request.
     if not tasks or not all(task.supports_caching and task.cache_dir for task in tasks):
         return None
     return (
@@ -457,16 +462,16 @@ def unread_caches(name: str, *, function: str) -> str | None:
 
 
 def require_whole(name: str, split: str, *, contents: bool = False) -> None:
-    """Checks the files of a split in the caches of the tasks of the mixture `name`.
+    """Checks the cache files of a split for all tasks of the mixture `name`.
 
     Args:
       name: a mixture's or task's name.
       split: the split.
-      contents: whether to read all files and compare their checksums; else only names and sizes
-        are checked, on this machine's disks.
+      contents: whether to read all files and compare their checksums. Otherwise only the names and
+        sizes of local files are checked.
 
     Raises:
-      UserError: if one is damaged; the message has the task, the file, and a command.
+      UserError: if a file is damaged; the message has the task, the file, and a command.
     """
     for task in seqio.get_subtasks(known_mixture(name)):
         folder = task.cache_dir
@@ -483,15 +488,15 @@ def require_whole(name: str, split: str, *, contents: bool = False) -> None:
 def require_current(
     names: Sequence[str], *, settings: Mapping[str, Sequence[str]], allow_stale: bool = False
 ) -> list[str]:
-    """Checks that nothing changed since the tasks of mixtures were cached.
+    """Checks that caches are up to date with prompts, data and vocabulary.
 
     Args:
       names: the names of mixtures or tasks.
       settings: flag -> values of this command that the caching command also needs.
-      allow_stale: whether a stale cache is a note, and not an error.
+      allow_stale: whether a stale cache is only a note instead of an error.
 
     Returns:
-      notes about caches that are stale, or have nothing to compare with.
+      notes about caches that are stale, or have no record to compare with.
 
     Raises:
       UserError: if a cache is stale; the message has the command that refreshes it.
@@ -533,7 +538,7 @@ def caching_command(name: str, into: str, settings: Mapping[str, Sequence[str]])
 
 
 def _bound_of_instructions() -> dict[str, Any]:
-    """Returns gin's bindings that decide which instances of instructions a cache holds."""
+    """Returns gin's bindings that select the instances in a cache of instructions."""
     names = [f"sni.{field.name}" for field in dataclasses.fields(InstructionSettings)]
     unset = object()
     return {name: found for name in names if (found := bound(name, unset)) is not unset}
@@ -559,15 +564,15 @@ def require_split(name: str, split: str, *, setting: str = "run.dataset_split") 
 
 
 def notes(name: str, split: str, lengths: Mapping[str, int] | None) -> Iterator[str]:
-    """Yields notes for the user about the recipes' tasks in the mixture `name`.
+    """Yields notes for the user about the recipe tasks in the mixture `name`.
 
-    They have what a source left out, and how many targets exceed the limit, in tokens with EOS:
-    training sees only their beginnings.
+    They report rows that a source left out, and how many targets are longer than the limit, in
+    tokens including EOS: training sees only their beginnings.
 
     Args:
       name: a mixture's or task's name.
       split: the split.
-      lengths: feature -> most tokens; None if nothing is truncated.
+      lengths: feature -> maximum number of tokens; None if nothing is truncated.
 
     Raises:
       UserError: if the data is malformed.

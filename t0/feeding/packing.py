@@ -1,7 +1,8 @@
-"""Packs examples into rows of fixed length: best fit over a window of examples.
+"""Packs examples into rows of fixed length, by best fit over a window of examples.
 
-The window is sorted by length. Each example goes into the fullest row that has room for all its
-features. Segments number the examples of a row from 1; positions count from 0 within an example:
+The window is sorted by length. Each example is put into the fullest row that has room for all of
+its features. Segments number the examples of a row from 1; positions count from 0 within an
+example:
 
     inputs               7 8 9 5 5 0      inputs_segmentation  1 1 1 2 2 0
     targets              3 1 4 1 0 0      inputs_position      0 1 2 0 1 0
@@ -9,8 +10,8 @@ features. Segments number the examples of a row from 1; positions count from 0 w
     rows = pack(examples, {"inputs": 1024, "targets": 256})
     fill(rows, "inputs")        # 0.99
 
-Attention is masked by segment in the encoder, in the decoder and between them, so that packing does
-not change an example's loss.
+Attention is masked by segment in the encoder, in the decoder and between them, so packing does not
+change an example's loss.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ import numpy as np
 Example = Mapping[str, np.ndarray]
 Rows = dict[str, np.ndarray]
 
-# How many rows with equal room are tried for an example before rows with more room.
+# For each amount of free room, how many rows are tried before rows with more room.
 _TRIES = 4
 
 
@@ -29,14 +30,16 @@ def assign(lengths: np.ndarray, limits: Sequence[int]) -> list[list[int]]:
 
     Args:
       lengths: int [examples, features], none above its limit.
-      limits: tokens of a row for each feature. "Fullest" is measured by the first feature.
+      limits: tokens of a row for each feature. "Fullest" refers to the first feature.
 
     Returns:
       the indices of the examples in each row.
     """
     rows: list[list[int]] = []
     room: list[list[int]] = []
-    by_room: list[list[int]] = [[] for _ in range(limits[0] + 1)]  # rows with this much room left
+    by_room: list[list[int]] = [
+        [] for _ in range(limits[0] + 1)
+    ]  # the rows with this much room left
     there = 0  # bit n: by_room[n] is not empty
     order = np.lexsort(tuple(-lengths[:, k] for k in reversed(range(lengths.shape[1]))))
     for number in order.tolist():
@@ -87,7 +90,7 @@ def pack(
 
     Args:
       examples: the examples: feature -> ids.
-      lengths: feature -> tokens of a row; "fullest" is measured by the first feature.
+      lengths: feature -> tokens of a row; "fullest" refers to the first feature.
       ends_in_eos: features whose full rows end in EOS (1), as in Mesh TensorFlow.
       order: shuffles the rows; None to keep their order.
 
@@ -122,7 +125,7 @@ def _laid_out(
     first = np.cumsum(counts) - counts  # index in `flat` of each row's first example
     starts = np.cumsum(taken) - taken
     row_of = np.repeat(np.arange(len(rows)), counts)
-    within = starts - starts[first][row_of]  # where in its row an example starts
+    within = starts - starts[first][row_of]  # the offset of an example in its row
     place = np.repeat(row_of * length + within - starts, taken) + np.arange(taken.sum())
     made = {key: np.zeros((len(rows), length), np.int32) for key in _keys(name)}
     ids, segments, positions = (made[key].reshape(-1) for key in _keys(name))

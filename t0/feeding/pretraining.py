@@ -1,17 +1,17 @@
-"""Makes the examples of pretraining tasks from documents, during training, in numpy.
+"""Makes pretraining examples from documents during training, in numpy.
 
     source = PretrainingSource("c4", documents, objective, {"inputs": 512, "targets": 114})
     for block in source.blocks(epoch=0, first=0, seed=7):
         block[0]        # {"inputs": int32 [512], "targets": int32 [114]}
 
 A block of examples is made from a block of documents (about 8 MB of text, or some files of a
-cache), which are shuffled, joined, divided and corrupted by the task's objective. Random numbers
-depend only on (seed, task, epoch, block), so a stream can resume from (epoch, block, offset)
-without making the earlier blocks. Each epoch has another order of shards. A thread makes one block
-ahead.
+cache). The documents are shuffled, joined, split and corrupted by the task's objective. Random
+numbers depend only on (seed, task, epoch, block), so a stream can resume from (epoch, block,
+offset) without repeating earlier blocks. Each epoch has another order of shards. A thread
+prefetches one block.
 
-Documents come from a task's cache, already tokenised (`CachedDocuments`), or as text that is
-tokenised while it is read (`Documents`), which `t0.feeding.live` opens.
+Documents come from a task's cache, already tokenized (`CachedDocuments`), or as text that is
+tokenized while it is read (`Documents`), which `t0.feeding.live` opens.
 """
 
 import dataclasses
@@ -25,16 +25,16 @@ from t0.feeding import denoising
 from t0.feeding.denoising import Ragged
 from t0.feeding.reading import CachedSource, ExampleBlock, ReadAhead, key_of, shuffled
 
-# Characters of a block of documents: larger blocks shuffle better, but training starts later.
+# Characters of a block of documents. Larger blocks shuffle better, but delay the first step.
 BLOCK_CHARACTERS = 8_000_000
-# A shard's blocks are numbered from a multiple of this.
+# The first block of each shard has a multiple of this number.
 _BLOCKS_OF_SHARD = 2**20
 _DOCUMENTS, _NOISE = 0, 1  # keys of a block's two random generators
 
 
 @dataclasses.dataclass(frozen=True)
 class Documents:
-    """The documents of a split, tokenised while they are read.
+    """The documents of a split, tokenized while they are read.
 
     Attributes:
       name: the task's name.
@@ -51,7 +51,7 @@ class Documents:
     block_characters: int = BLOCK_CHARACTERS
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[tuple[int, Ragged]]:
-        """Yields (number, block) from number `first` on; numbers are not consecutive."""
+        """Yields (number, block) from number `first` on; numbers may have gaps."""
         order = np.arange(len(self.shards))
         if seed is not None:
             order = np.random.default_rng([seed, key_of(self.name), epoch]).permutation(order)
@@ -74,7 +74,7 @@ class Documents:
             yield batch
 
     def _tokens(self, texts: list[str | bytes]) -> Ragged:
-        # One by one, which is as fast as batches: SentencePiece keeps Python's global lock.
+        # One at a time is as fast as in batches, because SentencePiece holds Python's global lock.
         parts = [
             np.array(self.encode(t if isinstance(t, str) else t.decode("utf-8")), np.int32)
             for t in texts
@@ -108,14 +108,14 @@ class PretrainingSource:
       name: the task's name.
       documents: the documents.
       objective: the objective.
-      lengths: feature -> its most tokens.
+      lengths: feature -> maximum number of tokens.
     """
 
     name: str
     documents: Documents | CachedDocuments
     objective: ObjectiveSpec
     lengths: Mapping[str, int]
-    examples: None = None  # the number is not known before all documents are read
+    examples: None = None  # unknown before all documents are read
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields blocks of examples from number `first` on, unshuffled if `seed` is None."""
@@ -150,10 +150,10 @@ def examples(
 
     Args:
       objective: the objective.
-      lengths: feature -> its most tokens, with EOS.
+      lengths: feature -> maximum number of tokens, including EOS.
       documents: the documents' tokens.
       rng: the generator of all random numbers.
-      order: the order in which documents are used; None for their own.
+      order: the order in which documents are used; None for the given order.
 
     Returns:
       feature -> the examples' sequences.
@@ -202,8 +202,8 @@ def _full_lm(
     return {"targets": pieces}
 
 
-# T5's preprocessor -> the function that makes features from pieces, and whether documents are
-# joined first.
+# T5's preprocessor -> a function that makes features from pieces, and whether documents are joined
+# first.
 _OBJECTIVES: dict[str, tuple[Callable[..., dict[str, Ragged]], bool]] = {
     "t5.data.preprocessors.span_corruption": (_span_corruption, True),
     "t5.data.preprocessors.prefix_lm": (_prefix_lm, False),

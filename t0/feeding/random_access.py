@@ -1,13 +1,14 @@
-"""Any record of a cache by its number, without TensorFlow.
+"""Reads any record of a cache by its number, without TensorFlow.
 
     records = CachedRecords("/cache/super_glue_rte_GPT_3_style", "train")
     len(records)                            # 2490
     records[17]["inputs"]                   # int64 [tokens]
     records[17]["inputs_pretokenized"]      # [b"Dana Reeve, the widow of ..."]
 
-It has what PyTorch wants of a dataset (`len` and whole numbers), and can be pickled into a loader's
-processes. A record's number counts through the files of the split in order. The first access to a
-file notes where its records begin, which reads their lengths and no more; then one is one read.
+It has the interface of a PyTorch dataset (`len` and integer indices), and can be pickled into the
+processes of a data loader. Records are numbered through the files of the split in order. The first
+access to a file finds the offsets of its records by reading only their lengths. After that, each
+record takes one read.
 """
 
 import bisect
@@ -29,7 +30,7 @@ from t0.files import paths, protobuf_wire, tfrecord
 from t0.files.any_path import binary
 
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
-# Number of the list in a `tf.train.Feature`: bytes_list, float_list, int64_list.
+# Field number of the list in a `tf.train.Feature`: bytes_list, float_list, int64_list.
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
 
 Value = np.ndarray | list[bytes]
@@ -55,16 +56,16 @@ class CachedRecords(Sequence[dict[str, Value]]):
 
     @functools.cached_property
     def _ends(self) -> list[int]:
-        """The number of the first record after each file."""
+        """For each file, the number of the record that follows it."""
         return [*itertools.accumulate(len(self._begin(n)) for n in range(len(self._files)))]
 
     def __len__(self) -> int:
         return self._ends[-1]
 
     def __getitem__(self, number: Any) -> Any:
-        """Returns name -> value of a record; a list of them for a slice.
+        """Returns name -> value of a record, or a list of records for a slice.
 
-        Integers are int64, decimal numbers float32, texts a list of bytes.
+        Integers are int64, floats are float32, and texts are a list of bytes.
 
         Raises:
           IndexError: if there is no such record.
@@ -110,7 +111,7 @@ def _files(folder: str, split: str) -> tuple[str, ...]:
 
 
 def _value(feature: bytes) -> Value:
-    """Returns the value of a `tf.train.Feature`; one without a list has no integers."""
+    """Returns the value of a `tf.train.Feature`; without a list it is an empty int64 array."""
     for kind, content in token_files.nested(feature, _BYTES, _FLOATS, _INTEGERS):
         if kind == _BYTES:
             return [text for _, text in token_files.nested(content, 1)]

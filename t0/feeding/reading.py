@@ -1,8 +1,8 @@
 """Reads a task's examples in blocks from its cache.
 
-A block is some thousands of examples that are read and shuffled together. Each epoch shuffles the
-order of the cache's files and the examples of each block. The position in a stream is therefore
-three numbers: (epoch, block, offset).
+A block is a few thousand examples that are read and shuffled together. Each epoch shuffles the
+order of the cache's files and the examples within each block. So the position in a stream is three
+numbers: (epoch, block, offset).
 
     source = CachedSource("toy", files, examples=60, features=("inputs", "targets"))
     for block in source.blocks(epoch=0, first=0, seed=7):
@@ -24,19 +24,19 @@ from t0.errors import UserError
 from t0.feeding.token_files import Ragged, read_ids
 from t0.files import paths
 
-# Examples of a block: larger blocks shuffle better, but every task of a mixture keeps a block in
+# Examples of a block. Larger blocks shuffle better, but each task of a mixture holds a block in
 # memory.
 BLOCK_EXAMPLES = 4096
-# The last file of a finished cache, SeqIO's and ours.
+# The last file that SeqIO and our own commands write to a finished cache.
 _COMPLETED = "COMPLETED"
 _END = object()
 
 
 def content_of(cache_files: Sequence[str]) -> str:
-    """Returns what tells the content of a task's cache from another, without reading the records.
+    """Returns a text that identifies the content of a task's cache, without reading the records.
 
-    It is the size of each file, and the hash of `COMPLETED`, in which a cache of ours lists the
-    checksums of its files.
+    It consists of the size of each file, and the hash of `COMPLETED`, in which our caches list the
+    checksums of their files.
     """
     marks = {posixpath.join(posixpath.dirname(name), _COMPLETED) for name in cache_files}
     lines = []
@@ -55,7 +55,7 @@ class ExampleBlock:
     Attributes:
       features: feature -> the ids of each example.
       order: the indices of the examples, in the block's order.
-      number: the block's number if the numbers are not consecutive, else None.
+      number: the block's number if the numbers have gaps, else None.
     """
 
     features: Mapping[str, Ragged]
@@ -82,7 +82,7 @@ class ExampleSource(Protocol):
 
     @property
     def examples(self) -> int | None:
-        """The number of the split's examples; None if it is not known."""
+        """The number of the split's examples; None if it is unknown."""
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields the blocks of an epoch from number `first` on, unshuffled if `seed` is None."""
@@ -103,7 +103,7 @@ class CachedSource:
     files: tuple[str, ...]
     examples: int
     features: tuple[str, ...]
-    # A task with a single block is read once; later epochs only reorder it.
+    # If a task has a single block, it is read only once; later epochs only reorder it.
     _whole: list[dict[str, Ragged]] = dataclasses.field(default_factory=list, compare=False)
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
@@ -159,20 +159,20 @@ def shuffled(name: str, epoch: int, number: int, seed: int | None, count: int) -
 
 
 def key_of(name: str) -> int:
-    """Returns the number for a task's name in the seed of a random generator."""
-    # Not Python's hash, which differs between processes.
+    """Returns a number for a task's name, used as part of random seeds."""
+    # Python's hash differs between processes.
     return zlib.crc32(name.encode())
 
 
 class ReadAhead:
-    """Reads a few elements of an iterator ahead, in a thread.
+    """Prefetches a few elements of an iterator in a thread.
 
         with ReadAhead(data.batches(16, position)) as batches:
             batch, position = next(batches)
 
     Args:
       elements: the iterator, which nothing else may use.
-      count: how many elements are read ahead.
+      count: the number of elements to prefetch.
     """
 
     def __init__(self, elements: Iterator[Any], count: int = 4) -> None:

@@ -4,10 +4,10 @@
     read["inputs"]                 # Ragged(values=int32 [tokens], ends=int64 [records + 1])
     read["inputs"].lengths         # int64 [records]
 
-A record is a `tf.train.Example`. All usual writers use the same layout, so the entries of thousands
-of records are found and decoded together with numpy, several times faster than by
-`tf.io.parse_example`. Protocol buffers allow other layouts: a record with another layout is first
-rewritten in the usual one.
+A record is a `tf.train.Example`. All common writers use the same layout, so numpy can find and
+decode the entries of thousands of records together, several times faster than
+`tf.io.parse_example`. Protocol buffers also allow other layouts: a record with another layout is
+first rewritten in the common one.
 """
 
 import itertools
@@ -21,10 +21,10 @@ from t0.errors import UserError
 from t0.files import paths, tf_examples, tfrecord
 from t0.files.protobuf_wire import fields, varint
 
-# Records that are decoded together: some MB, with their texts.
+# Records that are decoded together: a few MB including their texts.
 _RECORDS_AT_ONCE = 4096
-# Files that are read in turns, one record of each. The order of a cache's examples depends on it,
-# and therefore the data positions in checkpoints do.
+# Files that are read in turns, one record of each. The order of a cache's examples depends on this
+# number, and so do the data positions in checkpoints.
 _FILES_IN_TURNS = 8
 # A record with more entries is treated as one with another layout.
 _MOST_ENTRIES = 256
@@ -64,7 +64,7 @@ def read_ids(files: Sequence[str], names: Sequence[str]) -> dict[str, Ragged]:
     Args:
       files: TFRecord files. The records of several files come in turns, as `tf.data` interleaves
         eight files.
-      names: the features' names. A record without a feature has no ids of it.
+      names: the features' names. A record without a feature has no ids for it.
 
     Returns:
       feature -> the ids of each record.
@@ -196,7 +196,7 @@ def texts_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, list[b
     return found
 
 
-# Feature -> where its packed integers, or its text, begin and end in a buffer, int64 [records].
+# Feature -> (begin, end) of its packed integers, or of its text, in a buffer, each int64 [records].
 Spans = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
@@ -207,9 +207,9 @@ def _found(
 
     Returns:
       the joined records; the features' spans in them; and the numbers of the records that do not
-      have the usual layout, whose spans are invalid.
+      have the common layout, whose spans are invalid.
     """
-    buffer = b"".join([*records, b"\0"])  # so that it is not empty if all records are
+    buffer = b"".join([*records, b"\0"])  # not empty, even if all records are
     data = np.frombuffer(buffer, np.uint8)
     ends = np.cumsum([len(record) for record in records], dtype=np.int64)
     starts = np.append(0, ends[:-1])
@@ -237,18 +237,18 @@ def _entries(
     spans: Spans,
     kind: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reads one entry of each of some records, and writes its feature's span into `spans`.
+    """Reads one entry of each record, and writes its feature's span into `spans`.
 
     Args:
       data: the bytes of all records.
-      at: where the entries begin.
-      stops: where the records end.
+      at: the offsets at which the entries begin.
+      stops: the offsets at which the records end.
       rows: the records' numbers.
       spans: the features' spans, which are changed.
       kind: the tag of the features' list.
 
     Returns:
-      whether each entry has the usual layout, and where it ends.
+      whether each entry has the common layout, and the offset at which it ends.
     """
     size, inside = _varints(data, at + 1)
     end = inside + size
@@ -271,7 +271,7 @@ def _entries(
 def _packed(
     data: np.ndarray, at: np.ndarray, end: np.ndarray, kind: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns where features' packed integers, or texts, are, and which have the usual layout."""
+    """Returns begin and end of packed integers or texts, and which have the common layout."""
     list_size, inside = _varints(data, at + 1)
     packed_size, packed = _varints(data, inside + 1)
     empty = (at == end) | ((list_size == 0) & (inside == end))
@@ -284,7 +284,7 @@ def _packed(
 
 
 def _bytes(data: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Returns bytes of `data`; any byte for places after its end, from records of other layouts."""
+    """Returns bytes of `data`; offsets after the end, from uncommon layouts, give any byte."""
     return data.take(places, mode="clip")
 
 
@@ -305,7 +305,7 @@ def _varints(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _unpacked(packed: np.ndarray, packed_ends: np.ndarray) -> Ragged:
-    """Decodes sequences of varints, whose ends in `packed` are `packed_ends`, after a leading 0."""
+    """Decodes sequences of varints; `packed_ends` has their ends in `packed`, after a leading 0."""
     stops = np.flatnonzero(packed < 128)
     starts = np.append(0, stops[:-1] + 1)[: stops.size]
     sizes = stops - starts + 1
@@ -321,7 +321,7 @@ def _unpacked(packed: np.ndarray, packed_ends: np.ndarray) -> Ragged:
 
 
 def _in_usual_layout(record: bytes, names: Sequence[str]) -> bytes:
-    """Returns a `tf.train.Example` with the integers of `names` in the usual layout."""
+    """Rewrites a `tf.train.Example` with the integers of `names` in the common layout."""
     features = features_of(record)
     try:
         packed = {name: _packed_integers(name, features.get(name, b"")) for name in names}

@@ -6,7 +6,7 @@
     for batch, _ in data.batches(16, position):
         ...                                      # the batches from that position on
 
-Examples are drawn in windows; a window is packed and its rows are shuffled. A position holds the
+Examples are drawn in windows. A window is packed, and its rows are shuffled. A position holds the
 state of the streams at the start of the window, and the number of rows that were used: a few
 numbers for each task, however large the window. A batch maps each feature to int32 [sequences,
 length].
@@ -29,7 +29,7 @@ from t0.feeding.reading import CachedSource, ExampleSource
 Batch = dict[str, np.ndarray]
 Position = dict[str, Any]
 _UNKNOWN = 2  # T5's id of an unknown token
-_ROWS = 0x726F7773  # the key for the order of rows, different from those of tasks and mixing
+_ROWS = 0x726F7773  # key for the order of rows, different from those of tasks and mixing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Filling:
     Attributes:
       rows: the number of the window's rows.
       examples: the number of examples in these rows.
-      filled: feature -> share of its positions that hold a token.
+      filled: feature -> the share of its positions that hold a token.
       unknown: the share of the first window's targets that have an unknown token.
     """
 
@@ -115,14 +115,14 @@ class TrainingData:
         return self._filling
 
     def shares(self) -> list[TaskShare]:
-        """Returns what was drawn from each task so far, with the current window."""
+        """Returns each task's examples drawn so far, including the current window."""
         return self._mixture.shares()
 
     def read_position(self, position: Any) -> Position | None:
-        """Returns a position that a checkpoint holds, for `batches`; None stays None.
+        """Checks a position from a checkpoint and returns it for `batches`; None stays None.
 
         Raises:
-          ValueError: if it is not what `batches` yielded.
+          ValueError: if it is not a position from `batches`.
         """
         read = read_plain(position, _Position | None, "the position in the data")
         return read and dataclasses.asdict(read)
@@ -208,7 +208,7 @@ def open_training_data(
 
     Args:
       data: the specification: the mixture and its packing.
-      live: opens a task without cache files, which needs SeqIO; None to raise an error for one.
+      live: opens a task without cache files, which needs SeqIO; if None, such a task is an error.
 
     Raises:
       UserError: if a task needs SeqIO, or the rates sum to zero.

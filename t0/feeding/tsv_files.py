@@ -4,9 +4,9 @@ r"""Checks the TSV files of T5's `tsv_dataset_fn` before training, and unpacks c
         dataset = tsv_dataset_fn(filename="pairs.tsv.gz", ...)
     check_tsv_file("pairs.tsv")      # TsvFile(examples=200, has_mark=False)
 
-Each line is an input, a tab and a target, in UTF-8; quotes are text. T5's function itself does
-not unpack `.gz` files, keeps a byte order mark, and fails in the middle of training at a line
-without a tab.
+Each line is an input, a tab and a target, in UTF-8; quotes have no special meaning. T5's function
+itself does not unpack `.gz` files, retains a byte order mark, and fails in the middle of training
+at a line without a tab.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _MARK = "\ufeff"
 
 
 class TsvFile(NamedTuple):
-    """The number of lines of a file, and whether the first begins with a byte order mark."""
+    """The number of lines of a file, and whether it begins with a byte order mark."""
 
     examples: int
     has_mark: bool
@@ -41,7 +41,7 @@ def check_tsv_file(path: str) -> TsvFile:
       path: the file; one that ends in .gz is unpacked.
 
     Raises:
-      UserError: a line has no tab, more than one, or no text, or is not UTF-8; with its number.
+      UserError: if a line has no tab, several tabs, or no text, or is not UTF-8; with its number.
     """
     count, has_mark = 0, False
     with reading(path), unpacked(any_path(path)) as file:
@@ -81,7 +81,7 @@ def _check_line(path: str, number: int, line: bytes) -> bool:
 
 
 def _checked_lines(filename: Any, *args: Any, **kwargs: Any) -> tf.data.Dataset:
-    """Stands for `tf.data.TextLineDataset`: checks the files, unpacks `.gz` and drops marks."""
+    """Replaces `tf.data.TextLineDataset`: checks the files, unpacks `.gz` and drops marks."""
     names = [filename] if isinstance(filename, str | os.PathLike) else filename
     if args or kwargs or not isinstance(names, list | tuple):
         return tf.data.TextLineDataset(filename, *args, **kwargs)
@@ -110,7 +110,7 @@ class _Overlay:
 
 @contextlib.contextmanager
 def checked_tsv_files() -> Iterator[None]:
-    """Has T5's `tsv_dataset_fn` read checked files within the context."""
+    """Makes T5's `tsv_dataset_fn` read checked files within the context."""
     data = _Overlay(tf.data, TextLineDataset=_checked_lines)
     with compat.replaced("t5_mesh.tf", _Overlay(tf, data=data)):
         yield

@@ -1,18 +1,18 @@
-"""Compares the cores' steps with our loop's: losses, gradients, weights, a checkpoint.
+"""Compares training on virtual cores with our loop: losses, gradients, weights, a checkpoint.
 
     comparison = compare_training(run, batches, steps=5)      # after gin has been parsed
     comparison.disagreements()           # one sentence for each difference; [] if they agree
 
-Both start from the same weights, which the pod's initialisers draw, and take the same batches.
+Both sides start from the same weights, drawn by the pod's initializers, and take the same batches.
 After the steps the pod's hosts gather the slices of each variable into its master, and Mesh
 TensorFlow's saver writes the masters. Both sides restore that checkpoint, take one more step, score
 choices and measure perplexity.
 
-Numbers differ by rounding: sums over cores add in another order, and so do fused operations. The
-bands of rounding depend on the type of activations (`BANDS`). Adafactor and Adam divide a gradient
-by its size. A number whose gradient is zero except for rounding has a gradient of arbitrary sign,
-and moves one whole step: up in one program, down in the other. Only such numbers are left out, so
-both programs' gradients have to be as small as rounding there.
+Rounding makes the numbers differ, because sums over cores and fused operations add in another
+order. The tolerances depend on the type of activations (`BANDS`). Adafactor and Adam divide a
+gradient by its own size. If a gradient is zero except for rounding, its sign is arbitrary, and its
+weight moves one whole step: up in one program, down in the other. Only such weights are excluded,
+and only if the gradients of both programs are as small as rounding errors.
 """
 
 import dataclasses
@@ -38,24 +38,24 @@ from t0.rehearsal.one_device import (
 from t0.rehearsal.virtual_pod import PodStep, ReadingCores, VirtualPod
 
 _STEP = "global_step"
-# The part of a weight that float32 rounds away, some steps long.
+# The part of a weight that float32 loses by rounding over a few steps.
 _ROUNDING = 2.0**-21
 
 
 @dataclasses.dataclass(frozen=True)
 class Bands:
-    """How far two equal computations may differ, only by rounding; all are relative.
+    """Tolerances for equal computations that differ only by rounding; all are relative.
 
     Attributes:
-      loss: of the first step's loss.
-      later_loss: of the losses of later steps.
-      gradient_norm: of the first step's gradient norm.
-      gradient: of the first step's gradient of each variable (by the root of the sum of squares).
-      sign: of one number of a gradient, relative to the gradient's root mean square: rounding may
-        turn the sign of a smaller one.
-      weights: of a variable's difference after the steps, relative to how far the steps moved it
-        (both by the root of the sum of squares; numbers whose gradient has no sign are left out).
-      scores: of a choice's log-likelihood, relative to the largest.
+      loss: for the loss of the first step.
+      later_loss: for the losses of later steps.
+      gradient_norm: for the gradient norm of the first step.
+      gradient: for the first step's gradient of each variable (by the root of the sum of squares).
+      sign: for one number of a gradient, relative to the gradient's root mean square. Rounding may
+        flip the sign of smaller numbers.
+      weights: for a variable's difference after the steps, relative to how far the steps moved it
+        (both by the root of the sum of squares; weights whose gradient has no sign are excluded).
+      scores: for a choice's log-likelihood, relative to the largest.
     """
 
     loss: float
@@ -67,8 +67,9 @@ class Bands:
     scores: float
 
 
-# Type of activations -> bands. bfloat16 has 8 bits of precision: one rounding is 0.4%. Measured on
-# models of one layer, at most: gradients 7e-7 and 2e-2, one number of them 7e-6 and 0.2.
+# Type of activations -> tolerances. bfloat16 has 8 bits of precision: one rounding is 0.4%. The
+# largest differences measured on one-layer models, in float32 and bfloat16: gradients 7e-7 and
+# 2e-2, a single number of them 7e-6 and 0.2.
 BANDS = {
     "float32": Bands(
         loss=1e-6,
@@ -93,14 +94,14 @@ BANDS = {
 
 @dataclasses.dataclass(frozen=True)
 class StepPair:
-    """One training step on both sides; a norm is that of all gradients.
+    """One training step on both sides. Norms are over all gradients.
 
     Attributes:
-      step: its number, from 1.
+      step: the step's number, from 1.
       pod_loss: the loss of the first core.
       device_loss: the loss of our loop on one device.
       gradients: trained variable -> the relative difference of its gradients.
-      faults: errors of the cores that no pod may make, one clause each.
+      faults: errors of the cores that must not occur on a pod, one clause each.
     """
 
     step: int
@@ -114,11 +115,11 @@ class StepPair:
 
 @dataclasses.dataclass(frozen=True)
 class VariablePair:
-    """One variable after the steps on both sides; the optimizer's slots are also variables.
+    """One variable after the steps on both sides. Optimizer slots are also variables.
 
     Attributes:
-      name: its name in checkpoints.
-      greatest: the greatest difference of one of its numbers.
+      name: the name in checkpoints.
+      greatest: the largest absolute difference of one of its numbers.
       relative: the difference relative to how far the steps moved the variable.
     """
 
@@ -132,9 +133,9 @@ class CheckpointPair:
     """A checkpoint of the pod, restored on both sides.
 
     Attributes:
-      pod_loss: the loss of the step after it, on the cores that restored it.
-      device_loss: the loss of our loop, which also restored it.
-      faults: variables that the checkpoint or a restored core has not, one clause each.
+      pod_loss: the next step's loss on the cores that restored it.
+      device_loss: the next step's loss in our loop, which also restored it.
+      faults: variables that are missing in the checkpoint or in a restored core, one clause each.
       ranked: choices scored with it on both sides; None if no scoring program was built.
       measured: its perplexity on both sides; None if no such program was built.
     """
@@ -155,7 +156,7 @@ class Comparison:
       variables: the variables that both sides have.
       saved: the checkpoint after them.
       faults: differences other than numbers, one clause each.
-      bands: how far numbers may differ.
+      bands: the tolerances for numbers.
     """
 
     steps: tuple[StepPair, ...]
@@ -166,11 +167,11 @@ class Comparison:
 
     @property
     def greatest(self) -> VariablePair:
-        """The variable with the greatest difference of one of its numbers."""
+        """The variable with the largest absolute difference of one of its numbers."""
         return max(self.variables, key=lambda pair: pair.greatest)
 
     def disagreements(self) -> list[str]:
-        """Returns a clause for each number beyond its band, and all faults."""
+        """Returns a clause for each number outside its tolerance, and all faults."""
         first, worst = self.steps[0], max(self.variables, key=lambda pair: pair.relative)
         gradient = max(first.gradients, key=first.gradients.__getitem__)
         bands = self.bands
@@ -188,7 +189,7 @@ class Comparison:
         beyond = [
             f"{what} differs by {value:.1e}, more than {band:.0e}"
             for what, value, band in checks
-            if not value <= band  # nan, too
+            if not value <= band  # also true for nan
         ]
         ranked = self.saved.ranked
         if ranked and not ranked.difference <= bands.scores:
@@ -207,16 +208,16 @@ class Comparison:
 
 
 def compare_training(run: PodRun, batches: Iterable[Sequence[Batch]], *, steps: int) -> Comparison:
-    """Takes training steps on virtual cores and on one device, and compares them.
+    """Trains on virtual cores and on one device, and compares the steps.
 
     Args:
       run: the run on a slice, small enough for this machine.
-      batches: for each step, and for one more after the checkpoint, the batch of each core:
-        feature -> int32 [sequences, length]. Our loop takes the first core's.
-      steps: how many steps both take.
+      batches: for each step, and one more after the checkpoint, the batch of each core: feature ->
+        int32 [sequences, length]. Our loop takes the first core's.
+      steps: the number of steps.
 
     Raises:
-      UserError: for a program that cannot be run on virtual cores.
+      UserError: for a program that cannot run on virtual cores.
     """
     with VirtualPod.open(run) as pod:
         if pod.draws:
@@ -224,7 +225,8 @@ def compare_training(run: PodRun, batches: Iterable[Sequence[Batch]], *, steps: 
                 f"the program draws random numbers ({pod.draws[0]}), which no two programs draw "
                 "alike; a rehearsal replaces those of dropout alone"
             )
-        # Our loop is built last: it binds what our own models look up embeddings with.
+        # Build our loop last, because it binds a gather for the embedding lookups of our own
+        # models.
         with (
             ReadingCores.open(run, "score_eval") as scoring,
             ReadingCores.open(run, "perplexity_eval") as measuring,
@@ -248,9 +250,9 @@ def compare_steps(
     steps: int,
     evaluating: Callable[[str], tuple[ChoiceScores, Perplexities]] | None = None,
 ) -> Comparison:
-    """Fills the variables of both sides alike, takes the steps, and compares: see above.
+    """Fills the variables of both sides with equal values, takes the steps, and compares them.
 
-    `evaluating` scores choices with a checkpoint and measures it; without it that is left out.
+    `evaluating` scores choices and measures perplexity with a checkpoint; None skips this.
     """
     pod.initialise()
     begun = pod.variables().values
@@ -273,7 +275,7 @@ def compare_steps(
         saved=save_and_restore(pod, device, next(batches), evaluating),
         faults=(
             *(f"only the cores have {name}" for name in sorted(names - ours.keys())),
-            # Hosts give each core the global step.
+            # On a pod, hosts provide the global step to each core.
             *(f"only our loop has {name}" for name in sorted(ours.keys() - names - {_STEP})),
             *(f"the cores' replicas of {name} are not equal" for name in theirs.unequal),
         ),
@@ -322,14 +324,14 @@ def variable_pairs(
 ) -> tuple[VariablePair, ...]:
     """Compares the variables that both sides have, before and after the steps.
 
-    A difference that is not a number counts as infinite.
+    A difference of nan counts as infinite.
 
     Args:
-      begun: the variables before the steps, by name.
-      theirs: one side's after the steps.
-      ours: the other's.
-      no_sign: for some of them bool, as the variable: the numbers that the relative difference
-        leaves out; see `sign_is_rounding`.
+      begun: name -> variable before the steps.
+      theirs: the variables of one side after the steps.
+      ours: the variables of the other side.
+      no_sign: name -> bool, like the variable: numbers that the relative difference excludes; see
+        `sign_is_rounding`. Variables may be missing.
     """
     pairs = []
     for name in sorted(theirs.keys() & ours.keys()):
@@ -345,13 +347,13 @@ def variable_pairs(
 
 
 def sign_is_rounding(theirs: np.ndarray, ours: np.ndarray, share: float) -> np.ndarray:
-    """Returns where both gradients of a variable are so small that rounding decides their signs.
+    """Returns where both gradients are so small that rounding decides their signs.
 
     Args:
       theirs: one side's gradient of the variable.
-      ours: the other's.
-      share: the most that rounding changes one number of a gradient, as a share of the gradient's
-        root mean square.
+      ours: the other side's gradient.
+      share: the largest change of a single number by rounding, relative to the gradient's root mean
+        square.
     """
     a, b = (np.abs(x.astype(np.float64)) for x in (theirs, ours))
     larger = np.maximum(a, b)
@@ -359,7 +361,7 @@ def sign_is_rounding(theirs: np.ndarray, ours: np.ndarray, share: float) -> np.n
 
 
 def relative_difference(theirs: np.ndarray, ours: np.ndarray) -> float:
-    """Returns the root of the squared difference, relative to that of `ours`; inf for nan."""
+    """Returns the norm of the difference relative to the norm of `ours`; inf for nan."""
     a, b = theirs.astype(np.float64), ours.astype(np.float64)
     apart = np.linalg.norm(a - b)
     if apart == 0:
@@ -374,20 +376,20 @@ def save_and_restore(
     batches: Sequence[Mapping[str, np.ndarray]],
     evaluating: Callable[[str], tuple[ChoiceScores, Perplexities]] | None = None,
 ) -> CheckpointPair:
-    """Saves on the pod's hosts, restores on both sides, and takes one step more.
+    """Saves on the pod's hosts, restores on both sides, and takes one more step.
 
     Args:
       pod: the cores, trained.
       device: our loop.
       batches: the batch of each core: feature -> int32 [sequences, length].
-      evaluating: scores choices with a checkpoint and measures it; None to leave that out.
+      evaluating: scores choices and measures perplexity with a checkpoint; None skips this.
     """
     with tempfile.TemporaryDirectory() as folder:
         prefix = str(Path(folder) / "model.ckpt-1")
         held = pod.variables().values
         pod.save(prefix)
         faults = list(_differences(held, _read(prefix), "the checkpoint does not hold"))
-        pod.initialise()  # other weights, so that restoring shows
+        pod.initialise()  # with other weights, to see that restoring has an effect
         pod.restore(prefix)
         restored = pod.variables().values
         faults += _differences(restored, _read(prefix), "the cores did not restore")

@@ -1,17 +1,17 @@
-"""The batches of each core of a slice, by TPUEstimator's own code: random tokens or a mixture.
+"""The batches of each core of a slice, from random tokens or a mixture.
 
     with open_batches(run, random_input(run)) as batches:
         cores = next(batches)          # a batch for each physical core
         cores[0]["inputs"]             # int32 [sequences, length]
 
 Mesh TensorFlow asks for `BROADCAST`: the first host reads the input function and sends the global
-batch to every core, which takes its rows of it by the layout. TPUEstimator makes one operation for
-each core that enqueues the batch; here the inputs of these operations are read instead. So a core
-gets what the operation with its host and its number on that host would enqueue.
+batch to every core, which selects its rows by the layout. TPUEstimator creates one operation per
+core that enqueues the batch. Here the inputs of these operations are read instead, so a core gets
+exactly the batch that its host would enqueue for it.
 
 The input function of a run's own mixture is that of Mesh TensorFlow's `run`, with T5's dataset
-function and packing, and of `t0/training/estimator.py`, which repeats and batches. No model
-directory is read.
+function and packing, and repeated and batched as in `t0/training/estimator.py`. No model directory
+is read.
 """
 
 import contextlib
@@ -34,15 +34,15 @@ Batch = Mapping[str, np.ndarray]
 InputFunction = Callable[[Any], Any]
 _ENQUEUE = "InfeedEnqueueTuple"
 _EOS = 1
-_FIRST_PIECE = 2  # after padding and EOS
+_FIRST_PIECE = 2  # ids below are padding and EOS
 _EXAMPLES = 2
-# Mesh TensorFlow's `run` takes the names of a TPU, and looks none up before it trains.
+# Mesh TensorFlow's `run` accepts the name of a TPU, and does not look it up before training.
 _TPU = "rehearsed"
 _PLACES = dict.fromkeys(("tpu_job_name", "gcp_project", "tpu_zone"))
 
 
 def random_input(run: PodRun) -> InputFunction:
-    """Returns an input function of random tokens, for a rehearsal that opens no data."""
+    """Returns an input function of random tokens, for a rehearsal without data."""
     shapes = {name: value.shape for name, value in next(random_batches(run)).items()}
 
     def input_fn(params: Any) -> tf.data.Dataset:
@@ -56,14 +56,14 @@ def random_input(run: PodRun) -> InputFunction:
 
 @contextlib.contextmanager
 def open_batches(run: PodRun, input_fn: InputFunction) -> Iterator[Iterator[tuple[Batch, ...]]]:
-    """Opens the run's data as the hosts of its slice do.
+    """Opens the run's data like the hosts of its slice.
 
     Args:
       run: the run on a slice.
       input_fn: the input function that TPUEstimator would get.
 
     Yields:
-      for each step the batches of the physical cores, in their order.
+      for each step, the batches of the physical cores in order.
 
     Raises:
       UserError: if the data ends, or cannot be read.
@@ -71,7 +71,8 @@ def open_batches(run: PodRun, input_fn: InputFunction) -> Iterator[Iterator[tupl
     graph = tf.Graph()
     with graph.as_default():
         initializer, features = _enqueued(run, input_fn)
-    # The hosts are this machine. The first graph is kept: it holds the generators' functions.
+    # This machine plays all hosts. The first graph must stay alive: it holds the generators'
+    # functions.
     here = tf.Graph()
     with here.as_default():
         tf.import_graph_def(_without_cores(graph.as_graph_def()), name="")
@@ -96,7 +97,7 @@ def _read(session: tf.Session, names: Sequence[Mapping[str, str]]) -> Iterator[t
 
 
 def _enqueued(run: PodRun, input_fn: InputFunction) -> tuple[Any, list[dict[str, tf.Tensor]]]:
-    """Returns the operation that opens the data, and the features that each core enqueues."""
+    """Returns the operation that opens the data, and the features enqueued for each core."""
     recorder = tpu_estimator._InputPipeline.InputsStructureRecorder()
     context = _context(run.slice_)
     enqueue, _, initializer = tpu_estimator.generate_broadcast_enqueue_ops_fn(
@@ -116,7 +117,7 @@ def _enqueued(run: PodRun, input_fn: InputFunction) -> tuple[Any, list[dict[str,
 
 
 def _context(slice_: Topology) -> Any:
-    """Returns the attributes of TPUEstimator's context that feeding by broadcast reads."""
+    """Returns the attributes of TPUEstimator's context that broadcast feeding reads."""
     assignment = device_assignment(slice_)
 
     def host(replica_id: int | None = None, host_id: int | None = None) -> str:
@@ -137,7 +138,7 @@ def _context(slice_: Topology) -> Any:
 
 
 def _without_cores(graph_def: Any) -> Any:
-    """Returns a graph that this machine can run: no devices, and nothing that is sent to a core."""
+    """Returns a graph that runs on this machine: without devices and without sends to cores."""
     kept = [node for node in graph_def.node if node.op != _ENQUEUE]
     made = tf.GraphDef(node=kept, library=graph_def.library, versions=graph_def.versions)
     for nodes in (made.node, *(function.node_def for function in made.library.function)):
@@ -147,7 +148,7 @@ def _without_cores(graph_def: Any) -> Any:
 
 
 def other_batches(cores: Sequence[Batch]) -> list[tuple[int, str]]:
-    """Returns (core, feature) where a core's batch differs from the first core's."""
+    """Returns (core, feature) wherever a core's batch differs from the first core's."""
     first = cores[0]
     return [
         (number, name)
@@ -158,11 +159,11 @@ def other_batches(cores: Sequence[Batch]) -> list[tuple[int, str]]:
 
 
 def random_batches(run: PodRun, *, seed: int = 0) -> Iterator[dict[str, np.ndarray]]:
-    """Yields batches without end: feature -> int32 [sequences, length].
+    """Yields random batches forever: feature -> int32 [sequences, length].
 
     Args:
-      run: the run; where it does not pack, the batches have no segments and no positions.
-      seed: of the tokens.
+      run: the run; if it does not pack, the batches have no segments and positions.
+      seed: the seed of the tokens.
     """
     rng = np.random.default_rng(seed)
     while True:
@@ -182,9 +183,9 @@ def random_batches(run: PodRun, *, seed: int = 0) -> Iterator[dict[str, np.ndarr
 
 
 def random_choices(run: PodRun, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Returns random inputs [inputs, length] and choices [inputs, choices, length] of a batch.
+    """Returns random inputs [inputs, length] and choices [inputs, choices, length] for one batch.
 
-    Targets end in EOS and padding; their lengths differ.
+    Targets end in EOS and padding, and have different lengths.
     """
     rng = np.random.default_rng(seed)
     each = 2 if run.batch_sequences % 2 == 0 else 1
@@ -200,13 +201,13 @@ def random_choices(run: PodRun, *, seed: int = 0) -> tuple[np.ndarray, np.ndarra
 
 
 def check_mixture(flags: Any) -> Any:
-    """Checks that the mixture is there, and cached where it must be; returns its vocabulary.
+    """Checks that the mixture exists and is cached if necessary; returns its vocabulary.
 
     Args:
       flags: the parsed flags of the command, see `t0.config.flags`.
 
     Raises:
-      UserError: for a mixture, cache or split that is missing.
+      UserError: for a missing mixture, cache or split.
     """
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
     for note in preflight.check_mixtures({}, on_tpu=True):
@@ -215,10 +216,10 @@ def check_mixture(flags: Any) -> Any:
 
 
 def vocabulary_size(vocabulary: Any) -> int:
-    """Returns the ids of the inputs' vocabulary.
+    """Returns the number of ids of the inputs' vocabulary.
 
     Raises:
-      UserError: if inputs and targets have vocabularies of other sizes.
+      UserError: if the vocabularies of inputs and targets have different sizes.
     """
     sizes = [
         of(vocabulary).vocab_size
@@ -233,7 +234,7 @@ def vocabulary_size(vocabulary: Any) -> int:
 
 
 def configured_input(vocabulary: Any) -> InputFunction:
-    """Returns the input function that TPUEstimator would get for the run that gin configures."""
+    """Returns the input function that TPUEstimator would get for the configured run."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = {"model_dir": folder, "vocabulary": vocabulary, **_PLACES}
         found = host_pipeline.input_function("train", arguments | modes.engine_arguments(tpu=_TPU))

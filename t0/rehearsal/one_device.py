@@ -1,13 +1,12 @@
-"""The run's steps by our own loop on one device, to compare with the steps of the cores.
+"""Runs the steps with our own loop on one device, to compare them with the cores' steps.
 
     with OneDevice.open(run, pod.features) as device:    # after gin has been parsed
         device.load(pod.variables().values)
         device.step(batch).loss
 
-Model, loss, optimizer and schedule are those that `t5_mesh_transformer` trains with when it runs
-without `--tpu`; mesh and layout are those of one device. Types are the configured ones. Checkpoints
-are scored and measured by our scorer and by our held-out loss (`score_choices`,
-`measure_perplexity`).
+Model, loss, optimizer, schedule and types are the same as when `t5_mesh_transformer` trains without
+`--tpu`; mesh and layout are those of one device. `score_choices` scores a checkpoint with our
+scorer, and `measure_perplexity` measures it with our held-out loss.
 """
 
 import contextlib
@@ -32,7 +31,7 @@ from t0.training.losses import PARTS
 
 @dataclasses.dataclass(frozen=True)
 class DeviceStep:
-    """The loss of a step, and its gradients before any clipping: their norm, and each by name."""
+    """The loss of a step, and its gradients before clipping: their norm, and each by name."""
 
     loss: float
     gradient_norm: float
@@ -44,7 +43,7 @@ class OneDevice:
 
     Args:
       run: the run on a slice.
-      features: names of the batch's features.
+      features: the features of a batch.
     """
 
     def __init__(self, run: PodRun, features: tuple[str, ...]) -> None:
@@ -70,22 +69,24 @@ class OneDevice:
     @classmethod
     @contextlib.contextmanager
     def open(cls, run: PodRun, features: tuple[str, ...]) -> Iterator["OneDevice"]:
-        """Builds the step, and closes its session at the end."""
+        """Builds the step, and closes its session when the context ends."""
         device = cls(run, features)
         with device.session:
             yield device
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
-        """Fills variables by name; those that only one side has keep their initial values."""
+        """Fills variables by name; variables without a value keep their initial values."""
         self.session.run(self._initialise)
         pairs = [(self._fill[name], x) for name, x in values.items() if name in self._fill]
         self.session.run([op for (op, _), _ in pairs], {tensor: x for (_, tensor), x in pairs})
         self.session.run(self._graph.to_slices)
 
     def step(self, batch: Mapping[str, np.ndarray]) -> DeviceStep:
-        """Takes one training step."""
+        """Runs one training step."""
         fed = {tensor: batch[name] for name, tensor in self._graph.features.items()}
-        gradients = self.session.run(self._gradients, fed)  # first: the step changes the weights
+        gradients = self.session.run(
+            self._gradients, fed
+        )  # first, because the step changes the weights
         values = one_step(self.session, self._graph, batch)
         return DeviceStep(values["loss"], values["gradient_square"] ** 0.5, gradients)
 
@@ -94,13 +95,13 @@ class OneDevice:
         Checkpoints("", self._graph, self.session, Keep()).restore(checkpoint)
 
     def variables(self) -> dict[str, np.ndarray]:
-        """Returns every variable by name, in the slices' type; slots of the optimizer included."""
+        """Returns every variable by name, in the slices' type, including optimizer slots."""
         self.session.run(self._graph.to_masters)
         return self.session.run(self._read)
 
 
 def training_spec(run: PodRun) -> TrainingSpec:
-    """Returns what our loop trains on one device for a run on a slice."""
+    """Returns the training spec of our loop on one device for a run on a slice."""
     return TrainingSpec.from_estimator_arguments(
         model_type=run.model_type,
         vocabulary=types.SimpleNamespace(vocab_size=run.vocabulary_size),
@@ -121,9 +122,9 @@ class ChoiceScores:
     """Log-likelihoods of choices, float32 [inputs, choices], in nats.
 
     Attributes:
-      pod: by the first core's program.
-      device: by our scorer.
-      equal_on_cores: whether every core has the same.
+      pod: from the first core's program.
+      device: from our scorer.
+      equal_on_cores: whether all cores have the same values.
     """
 
     pod: np.ndarray
@@ -132,7 +133,7 @@ class ChoiceScores:
 
     @property
     def difference(self) -> float:
-        """The greatest difference, relative to the largest log-likelihood."""
+        """The largest difference, relative to the largest log-likelihood."""
         return float(np.abs(self.pod - self.device).max() / np.abs(self.device).max())
 
 
@@ -145,7 +146,7 @@ def score_choices(
       run: the run on a slice.
       cores: the programs of mode "score_eval".
       prefix: the checkpoint.
-      examples: inputs [inputs, length] and choices [inputs, choices, length], one batch together.
+      examples: inputs [inputs, length] and choices [inputs, choices, length] of one batch.
     """
     inputs, targets = examples
     cores.restore(prefix)
@@ -166,7 +167,7 @@ def score_choices(
 
 
 def rows_of(examples: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns a row for each pair of input and choice: int32 [pairs, length] of each feature."""
+    """Returns a row for each pair of input and choice: feature -> int32 [pairs, length]."""
     inputs, targets = examples
     return {
         "inputs": np.repeat(inputs, targets.shape[1], axis=0),
@@ -180,8 +181,8 @@ class Perplexity:
 
     Attributes:
       nats_per_token: the mean cross entropy of a target token; perplexity is its exponential.
-      correct: target tokens that were predicted.
-      tokens: target tokens, EOS included.
+      correct: the number of correctly predicted target tokens.
+      tokens: the number of target tokens, including EOS.
     """
 
     nats_per_token: float
@@ -191,7 +192,7 @@ class Perplexity:
 
 @dataclasses.dataclass(frozen=True)
 class Perplexities:
-    """The perplexity of both sides, and whether every core has the same."""
+    """The perplexity of both sides, and whether all cores have the same."""
 
     pod: Perplexity
     device: Perplexity
@@ -199,7 +200,7 @@ class Perplexities:
 
     @property
     def difference(self) -> float:
-        """The relative difference of nats per token; infinite where other tokens were counted."""
+        """The relative difference of nats per token; infinite if the token counts differ."""
         if self.pod.tokens != self.device.tokens:
             return float("inf")
         apart = abs(self.pod.nats_per_token - self.device.nats_per_token)
@@ -207,7 +208,7 @@ class Perplexities:
 
     @property
     def accuracy_difference(self) -> float:
-        """The difference of token accuracies, of 1."""
+        """The difference of the token accuracies, which are between 0 and 1."""
         return abs(self.pod.correct - self.device.correct) / max(1.0, self.device.tokens)
 
 

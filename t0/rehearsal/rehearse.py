@@ -1,13 +1,13 @@
-"""`t0 rehearse`: the configured run, shrunk, on virtual cores and on one device, as text.
+"""`t0 rehearse`: trains the configured run, made small, on virtual cores and on one device.
 
     status = rehearse(steps=5, small=True)               # after gin has been parsed
 
 It prints the changes, both sides' losses and gradient norms, and a verdict in the last line.
 
-`shrink` makes the run small, with the mesh and layout of the pod: what the mesh splits stays
-divisible by its parts, so each core keeps some heads and some columns of d_ff. Types, optimizer,
-schedule, packing, dropout and vocabulary stay unchanged. Sizes are gin macros, as T5's model
-files and Mesh TensorFlow's operative configs have them.
+`shrink` makes the run small but preserves the pod's mesh and layout. Split dimensions stay
+divisible by the mesh, so each core still has some heads and some columns of d_ff. Types, optimizer,
+schedule, packing, dropout and vocabulary do not change. The sizes must be gin macros, as in T5's
+model files and Mesh TensorFlow's operative configs.
 """
 
 import dataclasses
@@ -38,11 +38,11 @@ from t0.rehearsal.feeding import (
     vocabulary_size,
 )
 
-# Cores whose programs ran together on this kind of machine; graphs grow with their number.
+# The most cores that have been tested together on such a machine; the graph grows with them.
 MOST_CORES = 64
 _MODEL_TYPE = "bitransformer"
 _ENSEMBLES = ("run.ensemble_inputs", "Unitransformer.ensemble")
-# Macro -> the size on this machine, before it is rounded up to the mesh's parts.
+# Macro -> the size on this machine, before it is rounded up to a multiple of the mesh.
 _SIZES = {"num_layers": 1, "d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 2}
 # Macro -> the dimension of tensors that a layout may split.
 _DIMENSIONS = {"d_model": "d_model", "d_ff": "d_ff", "d_kv": "d_kv", "num_heads": "heads"}
@@ -52,9 +52,9 @@ _MICROBATCHES = 2
 _GIB = 2**30
 # Python with TensorFlow and Mesh TensorFlow, and the programs of one device.
 _PROCESS_BYTES = int(1.1 * _GIB)
-# One core's training, scoring and perplexity programs: of a model without layers, and of a layer.
+# Per core, the training, scoring and perplexity programs: without layers, and per layer.
 _GRAPH_BYTES, _LAYER_BYTES = 14 << 20, 10 << 20
-# Copies of a core's weights: to train, to score, to measure perplexity, and in transit.
+# Copies of a core's weights: for training, scoring, perplexity, and in transit.
 _COPIES = 4
 
 
@@ -62,8 +62,8 @@ def rehearse(*, steps: int, small: bool, data: Any = None) -> int:
     """Rehearses the run that gin configures, and prints the comparison.
 
     Args:
-      steps: how many training steps both sides take.
-      small: whether the model and the batch are made small first.
+      steps: the number of training steps on each side.
+      small: whether to shrink the model and the batch first.
       data: the parsed flags of a command whose own mixture is read; None for random tokens.
 
     Returns:
@@ -120,7 +120,7 @@ def _check_covered(run: PodRun) -> None:
 
 
 def text(comparison: Comparison, run: PodRun) -> list[str]:
-    """Returns the lines of a comparison: one for each step, the weights, the verdict."""
+    """Returns the lines of a comparison: one for each step, then the weights and the verdict."""
     lines = [f"{'step':>4}  {'loss: cores':>13} {'one device':>13}  {'gradient norm: cores':>20}"]
     lines[0] += f" {'one device':>13}"
     lines += [
@@ -166,7 +166,7 @@ class ShrunkRun:
 
     Attributes:
       run: the small run.
-      changes: what was changed, one clause each.
+      changes: the changes, one clause each.
     """
 
     run: PodRun
@@ -177,11 +177,11 @@ def shrink(run: PodRun, dimensions: Mapping[str, int]) -> ShrunkRun:
     """Binds smaller sizes in gin, and reads the run again.
 
     Args:
-      run: the run as it is configured.
-      dimensions: sizes of its model's dimensions, such as {"d_model": 1024, "heads": 16}.
+      run: the run as configured.
+      dimensions: the model's dimensions, such as {"d_model": 1024, "heads": 16}.
 
     Raises:
-      UserError: if a size cannot be made smaller, because no macro sets it.
+      UserError: if a size cannot be reduced, because no macro sets it.
     """
     macros = {name: bound(f"%{name}") for name in _SIZES}
     smaller = {
@@ -223,7 +223,7 @@ def _rounded_up(run: PodRun, macro: str) -> int:
 def _check_smaller(
     smaller: Mapping[str, int], before: Mapping[str, int], now: Mapping[str, int]
 ) -> None:
-    """Checks that the model took the smaller sizes, and that every large size has a macro."""
+    """Checks that the model has the smaller sizes, and that every large size has a macro."""
     sizes = {_DIMENSIONS[name]: (name, _SIZES[name]) for name in _DIMENSIONS}
     for dimension, (macro, wanted) in sizes.items():
         size = now.get(dimension)
@@ -237,10 +237,10 @@ def _check_smaller(
 
 
 def needed_bytes(run: PodRun, shape: ModelShape) -> int:
-    """Returns about how many bytes a rehearsal of a run takes.
+    """Estimates the memory of a rehearsal in bytes.
 
     Args:
-      run: the run as it is rehearsed.
+      run: the rehearsed run.
       shape: the shape of its model.
     """
     return _PROCESS_BYTES + _whole_model_bytes(run, shape) + run.slice_.cores * _core(run, shape)
@@ -252,12 +252,12 @@ def check_memory(
     """Checks that this machine has the memory for a rehearsal.
 
     Args:
-      run: the run as it is rehearsed.
-      model: its model; one that is no plain T5 is not estimated.
+      run: the rehearsed run.
+      model: its model; only a plain T5 is checked.
       available: returns the free bytes of memory.
 
     Raises:
-      UserError: if it has not; the message says how many cores fit.
+      UserError: if the memory is too small; the message says how many cores fit.
     """
     try:
         shape = model_shape(model)
@@ -285,7 +285,7 @@ def _core(run: PodRun, shape: ModelShape) -> int:
 
 
 def _whole_model_bytes(run: PodRun, shape: ModelShape) -> int:
-    """Returns the bytes of the hosts' masters, of one device, and of the values compared."""
+    """Returns the bytes of the hosts' masters, of one device, and of the compared values."""
     costs = costs_by_formulas(run, shape)
     optimizer = costs.optimizer_bytes * max(run.split("heads"), run.split("d_ff"))
     return 4 * (4 * costs.parameters + optimizer)

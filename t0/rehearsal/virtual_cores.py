@@ -1,4 +1,4 @@
-"""Copies a core's program once for each core of a slice, into one graph that this machine runs.
+"""Copies a core's program for each core of a slice, into one graph that runs on this machine.
 
     lowered = lower(run)
     copied = copy_program(lowered, program=lowered.fetches, host=[to_slices])
@@ -7,20 +7,20 @@
 
 The program is the one that Mesh TensorFlow lowers for a TPU, with these changes:
 
-- A node whose value depends on the core is copied for each core: it takes the core's batch, reads
-  its slices of variables or its number, draws random numbers, or reads such a value. All other
-  nodes are pure functions of the step, and exist once.
-- A slice's handle becomes the handle of the core's own slice; the core's number becomes the number
-  of that core (`TPUReplicatedInput`).
+- A node is copied for each core if its value depends on the core: it takes the core's batch, reads
+  the core's number or its slices of variables, draws random numbers, or reads such a value. All
+  other nodes are pure functions of the step, and exist once.
+- The handle of a slice is replaced by the handle of the core's own slice, and the number of the
+  core by the copy's number (`TPUReplicatedInput`).
 - A collective becomes operations over the copies, in the order of the group assignment: a sum is
-  `AddN` over the members' nodes, and an exchange is splits and concatenations. A sum adds in the
-  type that the program gives it: for groups of more than eight members Mesh TensorFlow casts
-  bfloat16 to float32 before the collective.
-- All reads of variables come before all writes, as XLA compiles a step. TensorFlow 1 leaves their
-  order open.
-- The copies of a loop (microbatches, decoded tokens) share its frame and its condition, so that a
-  collective within the loop joins copies of the same iteration. If the condition depends on the
-  core, the first core's is taken: the program sums up over all cores whether to continue.
+  `AddN` over the members' nodes, and an exchange is splits and concatenations. A sum has the type
+  that the program gives it: for groups of more than eight members Mesh TensorFlow casts bfloat16 to
+  float32 before the collective.
+- All reads of variables come before all writes, as when XLA compiles a step. TensorFlow 1 does not
+  define their order.
+- The copies of a loop (over microbatches or decoded tokens) share its frame and its condition, so
+  that a collective within the loop joins copies of the same iteration. If the condition depends on
+  the core, the first core's is used, because the program sums over all cores whether to continue.
 """
 
 import collections
@@ -40,13 +40,13 @@ _ENTER = ("Enter", "RefEnter")
 
 @dataclasses.dataclass(frozen=True)
 class CopiedProgram:
-    """A program in as many copies as there are cores.
+    """A program, copied for each core.
 
     Attributes:
-      graph_def: all copies, and the hosts' operations.
+      graph_def: all copies, and the operations of the hosts.
       cores: the number of cores.
-      of_each_core: the names of the nodes that were copied.
-      draws: the names of those that draw random numbers, each core its own.
+      of_each_core: the names of the copied nodes.
+      draws: the names of copied nodes that draw random numbers, separately on each core.
     """
 
     graph_def: Any
@@ -55,7 +55,7 @@ class CopiedProgram:
     draws: tuple[str, ...]
 
     def name(self, name: str, core: int) -> str:
-        """Returns the name in `graph_def` of a core's copy of a node or tensor of the program."""
+        """Returns the name, in `graph_def`, of a core's copy of a node or tensor."""
         node = name.lstrip("^").partition(":")[0]
         return f"{_prefix(core)}{name}" if node in self.of_each_core else name
 
@@ -63,12 +63,12 @@ class CopiedProgram:
 def copy_program(
     lowered: LoweredRun, *, program: Sequence[Any], host: Sequence[Any] = ()
 ) -> CopiedProgram:
-    """Returns the program of a core, copied for each core.
+    """Copies the program of a core for each core.
 
     Args:
       lowered: the lowered run, with the slices of every core.
-      program: operations and tensors that a core computes in a step.
-      host: operations and tensors that hosts compute; they stay unchanged.
+      program: the operations and tensors that a core computes in a step.
+      host: the operations and tensors that hosts compute; they stay unchanged.
     """
     return _ProgramCopy(lowered, program, host).build()
 
@@ -129,10 +129,10 @@ class _ProgramCopy:
         )
 
     def _is_shared(self, node: Any) -> bool:
-        """Whether a node exists once, though its inputs are of each core; it gets the first's.
+        """Returns whether a node exists only once, although its inputs exist for each core.
 
-        It writes a variable that all cores share, such as the global step, or ends a loop: all
-        cores sum up whether to continue.
+        Such a node reads the inputs of the first core. It writes a variable that all cores share,
+        such as the global step, or ends a loop: all cores sum up whether to continue.
         """
         if node.op == "LoopCond":
             return True
@@ -146,7 +146,7 @@ class _ProgramCopy:
         return made
 
     def _copies(self, node: Any, core: int) -> list[Any]:
-        """Returns the nodes that are a core's copy of `node`."""
+        """Returns the nodes that form a core's copy of `node`."""
         name = self._input(node.name, core)
         if node.op == "TPUReplicatedInput":
             return [_identity(name, node.attr["T"].type, self._input(node.input[core], core))]
@@ -168,9 +168,9 @@ class _ProgramCopy:
         return copy_collective(node, assignment, copy)
 
     def _enter_with_value(self, node: Any, core: int, name: str) -> list[Any]:
-        """Returns an entry into a loop that takes a slice's value where `node` takes its handle.
+        """Returns an entry into a loop that passes a slice's value instead of its handle.
 
-        A read within a loop may otherwise come after the step's write.
+        Otherwise a read within the loop may come after the step's write.
         """
         handle = _node_name(node.input[0])
         slice_ = self._slices[handle][core]
@@ -184,7 +184,7 @@ class _ProgramCopy:
         return [read, made]
 
     def _input(self, used: str, core: int) -> str:
-        """Returns what an input of a node is called in the copy of a core."""
+        """Returns the name of a node's input in a core's copy."""
         node = _node_name(used)
         if node in self._slices:
             return used.replace(node, self._slices[node][core], 1)
@@ -199,7 +199,7 @@ def _prefix(core: int) -> str:
 
 
 def _order_reads_and_writes(step: list[Any]) -> None:
-    """Makes every write of a step wait for every read of a variable in it."""
+    """Makes every write of a step wait for all reads of variables."""
     reads = [f"^{node.name}" for node in step if node.op == "ReadVariableOp"]
     for node in step:
         if _writes(node):
@@ -208,7 +208,7 @@ def _order_reads_and_writes(step: list[Any]) -> None:
 
 
 def _slices(lowered: LoweredRun) -> dict[str, list[str]]:
-    """Returns the first core's slice of each variable -> the slices of all cores, by handle."""
+    """Maps the first core's slice of each variable to the slices of all cores, by handle."""
     rows = {}
     for laid_out in lowered.lowering.variables.values():
         names = [piece.handle.op.name for piece in laid_out.laid_out_tensor.one_slice._vars]
@@ -242,7 +242,7 @@ def _draws(op: str) -> bool:
 def _bare(node: Any) -> Any:
     made = tf.NodeDef()
     made.CopyFrom(node)
-    made.device = ""  # a core of a TPU
+    made.device = ""  # it names a core of a TPU
     if "_class" in made.attr:
         del made.attr["_class"]
     return made
@@ -256,12 +256,12 @@ def _identity(name: str, dtype: int, used: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class CoreCopy:
-    """The core whose copy of a collective is made.
+    """The core for which a collective is copied.
 
     Attributes:
       number: the core's physical number, from 0.
-      name: the name of the copy that is made.
-      value: core number -> the tensor that this core puts into the collective.
+      name: the name of the copy.
+      value: core number -> the tensor that this core contributes to the collective.
     """
 
     number: int
@@ -275,7 +275,7 @@ def _sum(node: Any, groups: np.ndarray, core: CoreCopy) -> list[Any]:
 
 
 def _all_to_all(node: Any, groups: np.ndarray, core: CoreCopy) -> list[Any]:
-    """Returns the parts that the members have for this core, concatenated in their order."""
+    """Returns nodes that concatenate the members' parts for this core, in their order."""
     members = _group_of(core.number, groups)
     mine = members.index(core.number)
     parts = len(members)
@@ -299,7 +299,7 @@ def _permute(node: Any, pairs: np.ndarray, core: CoreCopy) -> list[Any]:
     return [_node(kind, core.name, [core.value(source)], node)]
 
 
-# Kind of a collective -> the nodes of one core's copy; the last has the copy's name.
+# Type of a collective -> the nodes of one core's copy; the last one has the copy's name.
 COPY_FUNCTIONS: dict[str, Callable[[Any, np.ndarray, CoreCopy], list[Any]]] = {
     "CrossReplicaSum": _sum,
     "AllToAll": _all_to_all,
@@ -312,7 +312,7 @@ def copy_collective(node: Any, assignment: Any, core: CoreCopy) -> list[Any]:
 
     Args:
       node: the collective's `NodeDef`.
-      assignment: the `NodeDef` of the constant that has its groups, or its pairs of source and
+      assignment: the `NodeDef` of the constant with its groups, or with its pairs of source and
         target.
       core: the core, and the values of all cores.
     """

@@ -1,20 +1,21 @@
-"""A slice of a TPU pod on this machine: every core's program, its slices and the hosts' variables.
+"""Runs a slice of a TPU pod on this machine: the programs of all cores, and the hosts' variables.
 
     with VirtualPod.open(run) as pod:                    # after gin has been parsed
         pod.initialise()
         pod.step([batch] * cores).losses                   # one for each core
         pod.variables().values["shared/embedding"]        # joined from the cores' slices
+
     with ReadingCores.open(run, "score_eval") as cores:
         cores.restore("/models/tiny/model.ckpt-5")
         cores.values({"inputs": ..., "targets": ...})[0]   # the first core's values
 
-Hosts hold a master of each variable, which checkpoints hold, too. Each core holds a slice of it, by
-the layout. Cores at the same place of a layout hold replicas, which must stay equal.
+Hosts hold a master of each variable; checkpoints also hold the masters. Each core holds a slice, as
+the layout says. If several cores hold the same slice, these replicas must stay equal.
 
-No two programs draw the same random numbers: each core of a TPU has a generator without a seed, and
-our loop's depends on seed and step. So dropout's numbers follow from their places: within
-`draws_by_place`, Mesh TensorFlow's uniform numbers are those of a Weyl sequence: the fraction of
-irrational steps along each dimension, and one step more from one draw of the program to the next.
+Two programs never draw the same random numbers: each core of a TPU has a generator without a seed,
+and our loop's generator depends on seed and step. So within `draws_by_place`, dropout's uniform
+numbers depend only on their position in the tensor. They form a Weyl sequence: the fractional part
+of irrational steps along each dimension, plus one more step for each further draw of the program.
 They are spread evenly over 0 to 1, and equal for all rows of a batch, because microbatches may hold
 other rows.
 """
@@ -35,7 +36,7 @@ from t0.mesh.lowering import LoweredRun, lower
 from t0.mesh.pod_run import PodRun
 from t0.rehearsal.virtual_cores import CopiedProgram, copy_program
 
-# Type -> the most that sums in another order may differ by, as a share of the largest value.
+# Type -> tolerance for sums in another order, as a share of the largest value.
 ROUNDING = {"float32": 1e-5, "bfloat16": 2**-6}
 _ROWS = ("batch", "outer_batch")
 _GOLDEN_RATIO = 0.6180339887
@@ -56,12 +57,12 @@ class WholeTensors:
 
 @dataclasses.dataclass(frozen=True)
 class PodStep:
-    """What the cores computed in one training step.
+    """The results of all cores in one training step.
 
     Attributes:
       losses: float32 [cores], each core's loss.
       gradients: the gradient of each trained variable.
-      features: the batch, joined from the parts that the cores took of it.
+      features: the batch, joined from the parts that the cores read.
     """
 
     losses: np.ndarray
@@ -71,7 +72,7 @@ class PodStep:
 
 @dataclasses.dataclass(frozen=True)
 class _KeepingOptimizer:
-    """An optimizer's class that also keeps the gradients that it is given."""
+    """Wraps an optimizer class, and records the gradients passed to it."""
 
     optimizer: Any
     kept: dict[str, mtf.Tensor] = dataclasses.field(default_factory=dict)
@@ -134,7 +135,7 @@ class VirtualPod:
     @classmethod
     @contextlib.contextmanager
     def open(cls, run: PodRun) -> Iterator["VirtualPod"]:
-        """Builds the cores' programs of a training run, and closes their session at the end."""
+        """Builds the cores' training programs; closes their session when the context ends."""
         gradients = _KeepingOptimizer(run.optimizer)
         with draws_by_place():
             lowered = lower(dataclasses.replace(run, optimizer=gradients))
@@ -143,15 +144,16 @@ class VirtualPod:
             yield pod
 
     def initialise(self) -> None:
-        """Fills the masters at random as the configured initialisers do, and then the slices."""
+        """Fills the masters with the configured initializers, and then the slices."""
         self._run_on_host("initialise")
         self._run_on_host("to_slices")
 
     def step(self, batches: Sequence[Mapping[str, np.ndarray]]) -> PodStep:
-        """Takes one training step.
+        """Runs one training step.
 
         Args:
-          batches: what each core is fed, the global batch: feature -> int32 [sequences, length].
+          batches: the batch for each core, which is the global batch: feature -> int32 [sequences,
+            length].
         """
         fed = fed_to_cores(self._copied, self.features, batches)
         losses, gradients, taken, _ = self.session.run(
@@ -162,17 +164,17 @@ class VirtualPod:
         )
 
     def variables(self) -> WholeTensors:
-        """Returns every variable by name, in the slices' type; slots of the optimizer included."""
+        """Returns every variable by name, in the slices' type, including optimizer slots."""
         found = self._variables.joined(self.session.run(self._variables.names))
         return WholeTensors(self._variables.unstacked(found.values), found.unequal)
 
     def save(self, prefix: str) -> None:
-        """Writes a checkpoint as the hosts do: slices to masters, and the run's saver."""
+        """Writes a checkpoint like the hosts: copies slices to masters, then runs the saver."""
         self._run_on_host("to_masters")
         self._run_on_host("save", {self._file_name: prefix})
 
     def restore(self, prefix: str) -> None:
-        """Reads a checkpoint as the hosts do: the run's saver, and masters to slices."""
+        """Restores a checkpoint like the hosts: runs the saver, then copies masters to slices."""
         self._run_on_host("restore", {self._file_name: prefix})
         self._run_on_host("to_slices")
 
@@ -181,7 +183,7 @@ class VirtualPod:
 
 
 class _SlicedTensors:
-    """Tensors of the mesh, each with the names of its slices, in the order of physical cores."""
+    """Tensors of the mesh, each with the names of its slices in the order of physical cores."""
 
     def __init__(
         self, lowered: LoweredRun, names: Mapping[str, list[str]], of: Mapping[str, Any]
@@ -199,7 +201,7 @@ class _SlicedTensors:
         )
 
     def unstacked(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the variables that Mesh TensorFlow keeps in one slice, each by its name."""
+        """Splits variables that Mesh TensorFlow stacks into one; returns each by its name."""
         single: dict[str, np.ndarray] = {}
         for name, value in values.items():
             stacked = self._stacked[name]
@@ -221,8 +223,9 @@ class _SlicedTensors:
 def replicas_equal(first: np.ndarray, second: np.ndarray) -> bool:
     """Returns whether two cores have the same value of a tensor.
 
-    Integers are equal bit for bit. Floats may differ by rounding: here every core's sums are shared
-    out among this machine's threads anew, while the cores of a TPU take the same order.
+    Integers must be equal bit for bit. Floats may differ by rounding: here this machine's threads
+    share each core's sums in a different way every time, while the cores of a TPU use the same
+    order.
     """
     if first.tobytes() == second.tobytes():
         return True
@@ -230,7 +233,7 @@ def replicas_equal(first: np.ndarray, second: np.ndarray) -> bool:
     if rounding is None:
         return False
     a, b = first.astype(np.float64), second.astype(np.float64)
-    return bool(np.max(np.abs(a - b)) <= rounding * np.max(np.abs(a)))  # False for nan, too
+    return bool(np.max(np.abs(a - b)) <= rounding * np.max(np.abs(a)))  # False for nan
 
 
 def _variables(lowered: LoweredRun, graph: tf.Graph) -> _SlicedTensors:
@@ -248,7 +251,7 @@ def _variables(lowered: LoweredRun, graph: tf.Graph) -> _SlicedTensors:
 
 
 def _taken_features(lowered: LoweredRun, names: Sequence[str]) -> dict[str, mtf.Tensor]:
-    """Returns feature -> the tensor of the mesh that the layout has split."""
+    """Returns feature -> the mesh tensor that the layout has split."""
     taken: dict[str, mtf.Tensor] = {}
     for op in lowered.lowering.graph.operations:
         name = op.inputs[0].operation.name if op.inputs else ""
@@ -270,14 +273,14 @@ def _host_operations(lowered: LoweredRun, saver: Any) -> dict[str, Any]:
 
 
 def feature_names(lowered: LoweredRun) -> tuple[str, ...]:
-    """Returns the names of the features that a core's program is fed."""
+    """Returns the names of the features that feed a core's program."""
     return tuple(op.name for op in lowered.graph.get_operations() if op.type == "Placeholder")
 
 
 def fed_to_cores(
     copied: CopiedProgram, features: Sequence[str], batches: Sequence[Mapping[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Returns what a session is fed so that each core gets its batch."""
+    """Returns the feed of a session that gives each core its batch."""
     return {
         copied.name(f"{name}:0", core): batch[name]
         for core, batch in enumerate(batches)
@@ -291,14 +294,14 @@ def _of_cores(copied: CopiedProgram, name: str) -> list[str]:
 
 
 def as_written(config: Any = None) -> Any:
-    """Returns a session's settings under which TensorFlow runs the graph without rewriting it.
+    """Returns a session configuration with which TensorFlow does not rewrite the graph.
 
     Args:
       config: the `tf.ConfigProto` to change; None for a new one.
     """
     config = tf.ConfigProto() if config is None else config
     config.graph_options.rewrite_options.disable_meta_optimizer = True
-    config.graph_options.optimizer_options.opt_level = -1  # neither folds nor joins nodes
+    config.graph_options.optimizer_options.opt_level = -1  # neither folds nor merges nodes
     return config
 
 
@@ -314,7 +317,7 @@ class ReadingCores:
         with lowered.graph.as_default():
             to_slices = lowered.lowering.copy_masters_to_slices()
             slices = tf.group(*(v.initializer for v in tf.get_collection("TPU_VAR")))
-            # As TensorFlow's estimator makes it where a model function gives none.
+            # TensorFlow's estimator makes this saver if the model function provides none.
             saver = tf.train.Saver(sharded=True, allow_empty=True).as_saver_def()
         restore = lowered.graph.get_operation_by_name(saver.restore_op_name)
         self._copied = copy_program(
@@ -341,13 +344,13 @@ class ReadingCores:
             yield cores
 
     def restore(self, prefix: str) -> None:
-        """Reads a checkpoint as the hosts do: into masters, and from these into slices."""
+        """Restores a checkpoint like the hosts: into masters, then from masters into slices."""
         for name in self._restore:
             operation = self.graph.get_operation_by_name(name)
             self.session.run(operation, {self._file_name: prefix})
 
     def values(self, batch: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
-        """Returns each core's values of a batch, in the order of the program's fetches."""
+        """Returns each core's values for a batch, in the order of the program's fetches."""
         fed = fed_to_cores(self._copied, self._features, [batch] * self._copied.cores)
         return self.session.run(self._values, fed)
 
@@ -363,14 +366,14 @@ def equal_on_cores(values: list[list[np.ndarray]]) -> bool:
 
 @contextlib.contextmanager
 def draws_by_place() -> Iterator[None]:
-    """Replaces Mesh TensorFlow's uniform draws in the programs that are built in the context.
+    """Replaces Mesh TensorFlow's uniform draws in programs that are built in the context.
 
-    The n-th draw of one program is that of another, so each program needs a context of its own.
+    The n-th draw of one program equals that of another, so each program needs its own context.
     """
     numbers = itertools.count()
 
     def by_place(mesh: mtf.Mesh, shape: Any, **keywords: Any) -> mtf.Tensor:
-        del keywords  # the type: a comparison with the rate needs float32
+        del keywords  # ignore the type: a comparison with the rate needs float32
         return uniform(mesh, mtf.convert_to_shape(shape), next(numbers))
 
     with compat.replaced("mtf_ops.random_uniform", by_place):
@@ -378,12 +381,12 @@ def draws_by_place() -> Iterator[None]:
 
 
 def uniform(mesh: mtf.Mesh, shape: mtf.Shape, number: int) -> mtf.Tensor:
-    """Returns numbers from 0 to 1, float32, one for each place of a tensor.
+    """Returns numbers from 0 to 1, float32, one for each element of a tensor.
 
     Args:
       mesh: the mesh of the tensor.
       shape: its shape. The order of its dimensions does not matter, nor how a layout splits them.
-      number: which draw of the program it is.
+      number: the index of the draw within the program.
     """
     total = mtf.constant(mesh, number * _GOLDEN_RATIO % 1, mtf.Shape([]), tf.float32)
     for dim in sorted(shape.dims, key=lambda dim: dim.name):
